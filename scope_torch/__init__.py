@@ -1,0 +1,1 @@
+"""SCOPE: cost-efficient model selection for compound AI systems under quality constraints."""

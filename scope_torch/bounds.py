@@ -1,0 +1,257 @@
+"""Confidence bounds on average cost and constraint (eq:lcb-ours, eq:beta-def)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple, Protocol
+
+from torch import Tensor
+
+from scope_torch.errors import InputError
+from scope_torch.information_gain import InformationGain
+from scope_torch.problem import SelectionProblem
+from scope_torch.surrogate import QuerySurrogate
+
+MIN_LOO_QUERIES = 6
+RULES_G = ("eligible", "loo")
+RULES_C = ("loo", "reference_fraction")
+
+
+class Beta(NamedTuple):
+    """beta_c in USD and beta_g in units of quality; L, U = mu_bar -+ beta sigma_bar."""
+
+    c: float
+    g: float
+
+
+class ConfidenceBounds(Protocol):
+    """The coefficients of the confidence bounds, as a function of the observations.
+
+    b_zeta = beta_zeta / sqrt(Q) is the half-width at a configuration about which nothing is known,
+    because the root mean square over queries of sigma_hat is 1 there.
+    """
+
+    mode: str
+
+    def fit(self, surrogate: QuerySurrogate, mean_g: Tensor, sigma: Tensor) -> None:
+        """Called once, after Calibrate, before the first selection.
+
+        Args:
+            surrogate: The surrogate after Calibrate.
+            mean_g: `|Theta|` means of the constraint.
+            sigma: `|Theta|` values of sigma_bar.
+        """
+        ...
+
+    def beta(self, j_max: int) -> Beta:
+        """beta_{zeta,t} when some query has been observed `j_max` times and none more often."""
+        ...
+
+    def settings(self) -> dict[str, Any]:
+        """The arguments, JSON-serialisable."""
+        ...
+
+    def report(self) -> dict[str, Any]:
+        """Mode, half-widths and the assumptions under which "certified" holds."""
+        ...
+
+
+class TheoryBounds:
+    """eq:beta-def to the letter: valid with probability 1 - delta under the paper's assumptions.
+
+    Args:
+        problem: Gives Q, and c(theta_0) as the default cost unit.
+        gain: gamma(J), or an upper bound on it, for the surrogate's kernel and lambda.
+        R_c: Sub-Gaussian constant of the cost noise, in cost units (ass:observation).
+        R_g: The same of the quality noise, in units of quality.
+        B_c: Bound on the RKHS norm of l_c(., q), in cost units (ass:rkhs).
+        B_g: The same of l_g(., q), in units of quality.
+        delta: Failure probability, in (0, 1).
+        cost_unit: USD that count as one cost unit; None for c(theta_0). R_c, B_c and lambda mean
+            little in raw USD of order 1e-3.
+
+    Raises:
+        InputError: If a value is outside its range.
+    """
+
+    mode = "theory"
+
+    def __init__(
+        self,
+        problem: SelectionProblem,
+        gain: InformationGain,
+        *,
+        R_c: float = 1e-3,
+        R_g: float = 1e-3,
+        B_c: float = 1.0,
+        B_g: float = 1.0,
+        delta: float = 1e-4,
+        cost_unit: float | None = None,
+    ) -> None:
+        cost_unit = problem.reference_cost_usd if cost_unit is None else cost_unit
+        for name, value in {"B_c": B_c, "B_g": B_g, "cost_unit": cost_unit}.items():
+            if not (math.isfinite(value) and value > 0):
+                raise InputError(f"{name}={value} must be a positive number")
+        for name, value in {"R_c": R_c, "R_g": R_g}.items():
+            if not (math.isfinite(value) and value >= 0):
+                raise InputError(f"{name}={value} must be a number >= 0")
+        if not 0 < delta < 1:
+            raise InputError(f"delta={delta} must lie in (0, 1)")
+        self._num_queries = problem.num_queries
+        self._gain = gain
+        self.R_c, self.R_g, self.B_c, self.B_g = R_c, R_g, B_c, B_g
+        self.delta, self.cost_unit = delta, cost_unit
+        self._j_max = 0
+
+    def fit(self, surrogate: QuerySurrogate, mean_g: Tensor, sigma: Tensor) -> None:
+        """Nothing is fitted: the coefficients follow from the assumptions."""
+
+    def beta(self, j_max: int) -> Beta:
+        """See eq:beta-def."""
+        self._j_max = j_max
+        log_term = self._gain.gamma(j_max) + math.log(2 * self._num_queries / self.delta)
+        noise = math.sqrt(2 * log_term) / math.sqrt(self._gain.lam)
+        root_q = math.sqrt(self._num_queries)
+        return Beta(
+            c=root_q * (self.B_c + self.R_c * noise) * self.cost_unit,
+            g=root_q * (self.B_g + self.R_g * noise),
+        )
+
+    def settings(self) -> dict[str, Any]:
+        """See `ConfidenceBounds`."""
+        names = ("R_c", "R_g", "B_c", "B_g", "delta", "cost_unit")
+        return {"mode": self.mode, **{name: getattr(self, name) for name in names}}
+
+    def report(self) -> dict[str, Any]:
+        """See `ConfidenceBounds`; b_c (USD) and b_g are those of the last observation."""
+        beta, root_q = self.beta(self._j_max), math.sqrt(self._num_queries)
+        assumptions = [
+            f"observation noise is conditionally sub-Gaussian with R_c={self.R_c:g} cost units and "
+            f"R_g={self.R_g:g} (ass:observation)",
+            f"the RKHS norm of every query's cost is at most B_c={self.B_c:g} cost units and of its "
+            f"constraint at most B_g={self.B_g:g} (ass:rkhs)",
+            f"one cost unit is {self.cost_unit:g} USD",
+            f"then all bounds hold together with probability at least 1 - {self.delta:g} "
+            "(cla:bounds)",
+        ]
+        return {
+            "mode": self.mode,
+            "b_c": beta.c / root_q,
+            "b_g": beta.g / root_q,
+            "delta": self.delta,
+            "assumptions": assumptions,
+        }
+
+
+class TunedBounds:
+    """Half-widths set once after Calibrate, as in the paper's experiments (sec:exp).
+
+    Args:
+        problem: Gives Q and c(theta_0).
+        b_g: A half-width in units of quality, or a rule: `eligible`, the smallest for which some
+            theta has L_g <= -1 at i = 1 (the paper's words taken literally); `loo`, see
+            `QuerySurrogate.leave_one_out`, the maximum over configurations.
+        b_c: A half-width in USD, or a rule: `loo`; `reference_fraction`, a fraction of c(theta_0).
+        reference_fraction: That fraction.
+
+    Raises:
+        InputError: If a number is not positive or a rule is unknown.
+    """
+
+    mode = "tuned"
+
+    def __init__(
+        self,
+        problem: SelectionProblem,
+        *,
+        b_g: float | str = "eligible",
+        b_c: float | str = "loo",
+        reference_fraction: float = 1 / 30,
+    ) -> None:
+        self._rule_g = _parse("b_g", b_g, RULES_G)
+        self._rule_c = _parse("b_c", b_c, RULES_C)
+        self._reference_fraction = float(_parse("reference_fraction", reference_fraction, ()))
+        self._num_queries = problem.num_queries
+        self._fraction_usd = self._reference_fraction * problem.reference_cost_usd
+        self._b: Beta | None = None
+        self._how: dict[str, str] = {}
+
+    def fit(self, surrogate: QuerySurrogate, mean_g: Tensor, sigma: Tensor) -> None:
+        """Sets b_c and b_g; see `ConfidenceBounds.fit`."""
+        loo = surrogate.leave_one_out(MIN_LOO_QUERIES)
+        worst = loo.amax(1).tolist() if loo.shape[1] else None
+        rule_c, rule_g = self._rule_c, self._rule_g
+        if worst is None:
+            # Without Calibrate, or with fewer queries, there is nothing to leave out.
+            rule_c = "reference_fraction" if rule_c == "loo" else rule_c
+            rule_g = "eligible" if rule_g == "loo" else rule_g
+        by_rule_c = {"loo": worst and worst[0], "reference_fraction": self._fraction_usd}
+        by_rule_g = {"loo": worst and worst[1], "eligible": self._eligible(mean_g, sigma)}
+        b_c = by_rule_c[rule_c] if isinstance(rule_c, str) else rule_c
+        b_g = by_rule_g[rule_g] if isinstance(rule_g, str) else rule_g
+        assert b_c is not None
+        assert b_g is not None
+        self._b = Beta(b_c, b_g)
+        self._how = {"b_c": _how(self._rule_c, rule_c), "b_g": _how(self._rule_g, rule_g)}
+
+    def beta(self, j_max: int) -> Beta:  # noqa: ARG002 - tuned bounds do not grow
+        """See `ConfidenceBounds.beta`; constant after `fit`.
+
+        Raises:
+            RuntimeError: Before `fit`.
+        """
+        if self._b is None:
+            raise RuntimeError("beta() before fit(): tuned bounds are set after Calibrate")
+        root_q = math.sqrt(self._num_queries)
+        return Beta(root_q * self._b.c, root_q * self._b.g)
+
+    def settings(self) -> dict[str, Any]:
+        """See `ConfidenceBounds`."""
+        return {
+            "mode": self.mode,
+            "b_g": self._rule_g,
+            "b_c": self._rule_c,
+            "reference_fraction": self._reference_fraction,
+        }
+
+    def report(self) -> dict[str, Any]:
+        """See `ConfidenceBounds`; b_c in USD. Both are None if Calibrate was cut short."""
+        b = self._b or (None, None)
+        assumptions = [
+            "b_c and b_g were tuned on the observations of Calibrate, as in the paper's "
+            "experiments: the bounds carry no proven probability",
+            "certified means that U_g(theta_out) <= 0 under these half-widths: the average quality "
+            "over these queries is at least s_0 if |g - mu_bar_g| <= b_g sigma_rms",
+        ]
+        return {
+            "mode": self.mode,
+            "b_c": b[0],
+            "b_g": b[1],
+            "b_rules": self._how,
+            "delta": None,
+            "assumptions": assumptions,
+        }
+
+    def _eligible(self, mean_g: Tensor, sigma: Tensor) -> float:
+        sigma_rms = math.sqrt(self._num_queries) * sigma
+        smallest = max(0.0, float(((mean_g + 1) / sigma_rms).min()))
+        return smallest * (1 + 1e-9)  # so that rounding cannot make the chosen theta ineligible
+
+
+def _parse(name: str, value: float | str, rules: tuple[str, ...]) -> float | str:
+    try:
+        number = float(value)
+    except ValueError:
+        if value in rules:
+            return value
+        known = f" or one of {', '.join(rules)}" if rules else ""
+        raise InputError(f"{name}={value!r} must be a positive number{known}") from None
+    if not (math.isfinite(number) and number > 0):
+        raise InputError(f"{name}={value} must be a positive number")
+    return number
+
+
+def _how(asked: float | str, used: float | str) -> str:
+    if asked == used:
+        return str(used) if isinstance(used, str) else "given"
+    return f"{used} ({asked} found no configuration with {MIN_LOO_QUERIES} observed queries)"

@@ -1,0 +1,8 @@
+"""The one exception for what a user can mend."""
+
+
+class InputError(ValueError):
+    """A value given by the user is wrong; the message names it and what to do.
+
+    The command line shows the message alone and exits with status 2.
+    """

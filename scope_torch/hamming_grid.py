@@ -1,0 +1,205 @@
+"""Exact sums of a Hamming kernel over all of Theta.
+
+A function of the number of matches is a sum over subsets of modules (Moebius inversion):
+
+    k(theta, theta') = sum over S of a_|S| 1[theta_S = theta'_S],
+
+a_s the s-th forward difference of m -> kappa(N - m) at 0. So a weighted sum of kernels is a sum of
+one table per subset. All tables live in one array of `M_1 + 1 x ... x M_N + 1` entries, in which
+digit 0 stands for "module not in S" and digit 1 + v for value v. Adding, module by module, slice 0
+onto the others leaves the function on all of Theta: the cost does not depend on the number of
+observed configurations.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+
+import torch
+from gpytorch.kernels import Kernel
+from torch import Tensor
+
+from scope_torch.errors import InputError
+from scope_torch.kernels import HammingKernel
+from scope_torch.space import ConfigSpace
+
+MAX_ENUMERATED = 200_000_000
+
+
+class HammingGrid:
+    """Evaluates k_D(theta)^T w and k_D(theta)^T V k_D(theta) for every theta of Theta.
+
+    Args:
+        space: Theta.
+        kernel: A kernel that depends on the Hamming distance only.
+        device: Where the sums are made; they are float64 on every device.
+
+    Raises:
+        InputError: If Theta has more than 2e8 configurations.
+    """
+
+    def __init__(
+        self, space: ConfigSpace, kernel: HammingKernel, device: torch.device | str | None = None
+    ) -> None:
+        if space.size > MAX_ENUMERATED:
+            raise InputError(
+                f"{space.size:.3g} configurations are more than the {MAX_ENUMERATED:.0e} that can "
+                "be enumerated; give some modules fewer candidate LLMs"
+            )
+        self.space = space
+        self.device = torch.device(device) if device is not None else torch.device("cpu")
+        num_modules = space.num_modules
+        by_matches = kernel.profile(num_modules, self.device).flip(0)
+        self._coefficient = torch.stack([by_matches.diff(s)[0] for s in range(num_modules + 1)])
+        self._shape = tuple(size + 1 for size in space.sizes)
+        self._strides = tuple(math.prod(self._shape[i + 1 :]) for i in range(num_modules))
+        self._subsets = torch.tensor(
+            list(itertools.product((0, 1), repeat=num_modules)), device=self.device
+        )
+        self._ternary = torch.tensor(
+            list(itertools.product((0, 1, 2), repeat=num_modules)), device=self.device
+        )
+        self._union_coefficient = self._union_coefficients()
+
+    def weighted_sum(self, codes: Tensor, weights: Tensor) -> Tensor:
+        """k_D(theta)^T w on all of Theta.
+
+        Args:
+            codes: `n x num_modules` configurations D (int64).
+            weights: `n` weights w (float64), in the unit of the result.
+
+        Returns:
+            `|Theta|` values by flat index (float64).
+        """
+        member = self._subsets
+        scaled = (codes + 1) * codes.new_tensor(self._strides)
+        index = member @ scaled.T
+        values = self._coefficient[member.sum(-1)].unsqueeze(-1) * weights
+        return self._fold(index, values)
+
+    def quadratic_form(self, codes: Tensor, matrix: Tensor, chunk: int = 1 << 22) -> Tensor:
+        """k_D(theta)^T V k_D(theta) on all of Theta.
+
+        For a pair (a, b) of D the product k(theta, a) k(theta, b) is a sum over unions U of a
+        subset matched by a and one matched by b. On a module of U theta takes the value of a or of
+        b; where the two agree both subsets, or either, may contain the module. A pair therefore
+        touches at most 3^N entries, not 4^N.
+
+        Args:
+            codes: `n x num_modules` distinct configurations D (int64).
+            matrix: `n x n` symmetric V (float64), in the unit of the result.
+            chunk: Entries scattered at a time; bounds the memory.
+
+        Returns:
+            `|Theta|` values by flat index (float64).
+        """
+        first, second = torch.triu_indices(*matrix.shape, device=self.device)
+        pair_weight = matrix[first, second] * torch.where(first == second, 1.0, 2.0)
+        a, b = codes[first], codes[second]
+        differ = a != b
+        scaled_a = (a + 1) * codes.new_tensor(self._strides)
+        scaled_b = (b + 1) * codes.new_tensor(self._strides)
+        tables = torch.zeros(math.prod(self._shape), dtype=torch.float64, device=self.device)
+        rows = max(1, chunk // max(1, len(first)))
+        for choice in self._ternary.split(rows):
+            from_a, from_b = (choice == 1).long(), (choice == 2).long()
+            index = from_a @ scaled_a.T + from_b @ scaled_b.T
+            num_both = from_a @ (~differ).long().T
+            num_a = from_a.sum(-1, keepdim=True) - num_both
+            num_b = from_b.sum(-1, keepdim=True)
+            # A module on which a and b agree is counted once, under "from a".
+            valid = (from_b @ (~differ).long().T) == 0
+            values = self._union_coefficient[num_a, num_b, num_both] * pair_weight * valid
+            tables.index_add_(0, index.flatten(), values.flatten())
+        return self._fold_tables(tables)
+
+    def _union_coefficients(self) -> Tensor:
+        """Coefficient of a union with i modules matched by a alone, j by b alone, l by both.
+
+        Each of the l modules lies in S, in S' or in both: the sum over these choices of
+        a_|S| a_|S'|. Returns `(N + 1) x (N + 1) x (N + 1)` (float64), zero where i + j + l > N.
+        """
+        n = self.space.num_modules
+        a = self._coefficient.tolist()
+        table = torch.zeros(n + 1, n + 1, n + 1, dtype=torch.float64)
+        for i, j, both in itertools.product(range(n + 1), repeat=3):
+            if i + j + both > n:
+                continue
+            table[i, j, both] = math.fsum(
+                math.comb(both, p) * math.comb(both - p, q) * a[i + both - q] * a[j + both - p]
+                for p in range(both + 1)
+                for q in range(both - p + 1)
+            )
+        return table.to(self.device)
+
+    def _fold(self, index: Tensor, values: Tensor) -> Tensor:
+        tables = torch.zeros(math.prod(self._shape), dtype=torch.float64, device=self.device)
+        tables.index_add_(0, index.flatten(), values.flatten())
+        return self._fold_tables(tables)
+
+    def _fold_tables(self, tables: Tensor) -> Tensor:
+        grid = tables.view(self._shape)
+        for i, size in enumerate(self.space.sizes):
+            folded = grid.narrow(i, 1, size)
+            folded += grid.narrow(i, 0, 1)
+            grid = folded
+        return grid.reshape(-1)
+
+
+class DirectGrid:
+    """The same sums, made directly in chunks of Theta, for any kernel.
+
+    The reference for `HammingGrid`, and the way for kernels that are not functions of the Hamming
+    distance. Its cost grows with |Theta| n for the weighted sum and |Theta| n^2 for the form.
+
+    Args:
+        space: Theta.
+        kernel: Any `gpytorch.kernels.Kernel` on codes that returns float64.
+        device: Where the sums are made.
+        chunk: Configurations evaluated at a time; bounds the memory.
+    """
+
+    def __init__(
+        self,
+        space: ConfigSpace,
+        kernel: Kernel,
+        device: torch.device | str | None = None,
+        chunk: int = 1 << 16,
+    ) -> None:
+        self.space = space
+        self.kernel = kernel
+        self.device = torch.device(device) if device is not None else torch.device("cpu")
+        self.chunk = chunk
+
+    def weighted_sum(self, codes: Tensor, weights: Tensor) -> Tensor:
+        """See `HammingGrid.weighted_sum`."""
+        return self._map(lambda theta: self._kernel(theta, codes) @ weights)
+
+    def quadratic_form(self, codes: Tensor, matrix: Tensor) -> Tensor:
+        """See `HammingGrid.quadratic_form`."""
+
+        def form(theta: Tensor) -> Tensor:
+            k = self._kernel(theta, codes)
+            return ((k @ matrix) * k).sum(-1)
+
+        return self._map(form)
+
+    def _kernel(self, x1: Tensor, x2: Tensor) -> Tensor:
+        return self.kernel(x1.double(), x2.double()).to_dense()
+
+    def _map(self, function: Callable[[Tensor], Tensor]) -> Tensor:
+        out = torch.empty(self.space.size, dtype=torch.float64, device=self.device)
+        for index in torch.arange(self.space.size, device=self.device).split(self.chunk):
+            out[index[0] : index[-1] + 1] = function(self.space.unrank(index))
+        return out
+
+
+def make_grid(
+    space: ConfigSpace, kernel: Kernel, device: torch.device | str | None = None
+) -> HammingGrid | DirectGrid:
+    """The exact evaluation over Theta that fits the kernel."""
+    if isinstance(kernel, HammingKernel):
+        return HammingGrid(space, kernel, device)
+    return DirectGrid(space, kernel, device)

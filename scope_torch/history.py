@@ -1,0 +1,195 @@
+"""Observations, the ledger of a run, and the journal that survives a crash."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import math
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from scope_torch.errors import InputError
+
+logger = logging.getLogger(__name__)
+
+
+class Request(NamedTuple):
+    """A (theta, query) pair to observe; `replicate` counts earlier observations of the pair."""
+
+    theta: tuple[int, ...]
+    query: int
+    replicate: int = 0
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What running configuration theta on a query gave.
+
+    Args:
+        theta: Codes of the configuration.
+        query: Index of the query in [0, Q).
+        cost_usd: y_c, in USD.
+        quality: y_s, in [0, 1].
+        replicate: How often the pair had been observed before in this run.
+        latency_s: Seconds the system took, where known.
+        module_cost_usd: Cost of each module in USD, where known.
+        module_tokens: (prompt, completion) tokens of each module, where known.
+
+    Raises:
+        InputError: If the cost is negative or not finite, or the quality outside [0, 1].
+    """
+
+    theta: tuple[int, ...]
+    query: int
+    cost_usd: float
+    quality: float
+    replicate: int = 0
+    latency_s: float | None = None
+    module_cost_usd: tuple[float, ...] | None = None
+    module_tokens: tuple[tuple[int, int], ...] | None = None
+
+    def __post_init__(self) -> None:
+        at = f"theta={list(self.theta)}, query={self.query}"
+        if not (math.isfinite(self.cost_usd) and self.cost_usd >= 0):
+            raise InputError(f"cost_usd={self.cost_usd} at {at} must be a number >= 0 (USD)")
+        if not 0 <= self.quality <= 1:
+            raise InputError(f"quality={self.quality} at {at} must lie in [0, 1]; rescale it")
+
+    @property
+    def request(self) -> Request:
+        """The pair observed."""
+        return Request(self.theta, self.query, self.replicate)
+
+    def to_json(self) -> str:
+        """One line of JSON without the fields that are unknown."""
+        values = ((field.name, getattr(self, field.name)) for field in fields(self))
+        return json.dumps({name: value for name, value in values if value is not None})
+
+    @classmethod
+    def from_json(cls, line: str) -> Observation:
+        """Inverse of `to_json`.
+
+        Raises:
+            InputError: If the line is not a journaled observation.
+        """
+        try:
+            values: dict[str, Any] = json.loads(line)
+            values["theta"] = tuple(int(code) for code in values["theta"])
+            values["query"] = int(values["query"])
+            values["cost_usd"] = float(values["cost_usd"])
+            values["quality"] = float(values["quality"])
+            if values.get("module_cost_usd") is not None:
+                values["module_cost_usd"] = tuple(map(float, values["module_cost_usd"]))
+            if values.get("module_tokens") is not None:
+                values["module_tokens"] = tuple(
+                    (int(p), int(c)) for p, c in values["module_tokens"]
+                )
+            return cls(**values)
+        except InputError:
+            raise
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise InputError(f"not an observation: {line[:80]!r}") from error
+
+
+class History:
+    """The observations of a run in the asked order, append-only, and what they cost."""
+
+    def __init__(self) -> None:
+        self._observations: list[Observation] = []
+        self.spend_usd = 0.0
+
+    def append(self, observation: Observation) -> None:
+        """Adds an observation and its cost."""
+        self._observations.append(observation)
+        self.spend_usd += observation.cost_usd
+
+    def __len__(self) -> int:
+        return len(self._observations)
+
+    def __iter__(self) -> Iterator[Observation]:
+        return iter(self._observations)
+
+    def __getitem__(self, t: int) -> Observation:
+        return self._observations[t]
+
+
+class Journal:
+    """Append-only JSON lines, one observation each, flushed and fsynced before they are used.
+
+    Opening reads what is there. A last line cut short by a crash is dropped with a warning; damage
+    anywhere else is an error, because it would mean paying for that observation again. The file
+    is locked, so that two processes cannot pay for the same run.
+
+    Args:
+        path: The file; created when absent.
+
+    Raises:
+        InputError: If the file cannot be written, is in use, or is damaged before its last line.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._file = open(path, "a+b")  # noqa: SIM115 - closed by close()
+        except OSError as error:
+            raise InputError(
+                f"cannot write {path}: {error.strerror}; choose another output_dir"
+            ) from error
+        try:
+            _lock(self._file.fileno(), path)
+            self.recorded = self._read()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def append(self, observations: Iterable[Observation]) -> None:
+        """Writes observations and waits until they are on disk."""
+        self._file.write("".join(o.to_json() + "\n" for o in observations).encode())
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Closes the file and so releases the lock."""
+        self._file.close()
+
+    def _read(self) -> list[Observation]:
+        self._file.seek(0)
+        lines = self._file.read().split(b"\n")
+        tail = lines.pop()
+        observations, good_bytes = [], 0
+        for number, line in enumerate([*lines, tail] if tail else lines, start=1):
+            try:
+                observations.append(Observation.from_json(line.decode()))
+            except (InputError, UnicodeDecodeError) as error:
+                if number < len(lines) + bool(tail):
+                    raise InputError(
+                        f"{self.path}: line {number} is damaged ({error}); restore the file, or "
+                        "move the directory away and start anew"
+                    ) from error
+                self._file.truncate(good_bytes)
+                logger.warning(
+                    "%s: dropped line %d, cut short by a crash; it will be observed again",
+                    self.path,
+                    number,
+                )
+                return observations
+            good_bytes += len(line) + 1
+        if tail:
+            self._file.write(b"\n")
+        return observations
+
+
+def _lock(fileno: int, path: Path) -> None:
+    with contextlib.suppress(ImportError):
+        import fcntl  # POSIX only
+
+        try:
+            fcntl.flock(fileno, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise InputError(
+                f"{path} is in use by another process; wait for it or stop it"
+            ) from error

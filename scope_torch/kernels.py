@@ -1,0 +1,104 @@
+"""Kernels on configurations that depend only on the Hamming distance."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+from gpytorch.kernels import Kernel
+from torch import Tensor
+
+
+def hamming_distance(x1: Tensor, x2: Tensor) -> Tensor:
+    """Number of modules on which configurations differ, for every pair.
+
+    Args:
+        x1: `batch x n x num_modules` codes, of any dtype.
+        x2: `batch x m x num_modules` codes.
+
+    Returns:
+        `batch x n x m` counts (int64).
+    """
+    batch = torch.broadcast_shapes(x1.shape[:-2], x2.shape[:-2])
+    distance = torch.zeros(*batch, x1.shape[-2], x2.shape[-2], dtype=torch.int64, device=x1.device)
+    for i in range(x1.shape[-1]):
+        distance += x1[..., :, None, i] != x2[..., None, :, i]
+    return distance
+
+
+class HammingKernel(Kernel, ABC):
+    """Base of the kernels k(theta, theta') = kappa(h), h the Hamming distance, kappa(0) = 1.
+
+    A subclass supplies `at_distance`. The kernel has no hyperparameter and no gradient: nothing
+    is fitted, because the bounds hold for a fixed kernel. Values are float64 whatever the dtype
+    of the codes; a cast to float32 would enter the bounds.
+    """
+
+    has_lengthscale = False
+
+    @abstractmethod
+    def at_distance(self, h: Tensor) -> Tensor:
+        """Kernel value at Hamming distance.
+
+        Args:
+            h: `...` distances (float64, non-negative integers).
+
+        Returns:
+            `...` values (float64), 1 at h = 0.
+        """
+
+    def profile(self, num_modules: int, device: torch.device | str | None = None) -> Tensor:
+        """Values at h = 0, ..., N: `num_modules + 1` (float64)."""
+        return self.at_distance(torch.arange(num_modules + 1, dtype=torch.float64, device=device))
+
+    def forward(
+        self,
+        x1: Tensor,
+        x2: Tensor,
+        diag: bool = False,
+        last_dim_is_batch: bool = False,
+        **params: Any,
+    ) -> Tensor:
+        """Kernel matrix of codes.
+
+        Args:
+            x1: `batch x n x num_modules` codes.
+            x2: `batch x m x num_modules` codes.
+            diag: Only the values of (x1_i, x2_i), as `batch x n`.
+            last_dim_is_batch: Not supported: a module alone has no kernel here.
+            params: Ignored.
+
+        Returns:
+            `batch x n x m` values (float64).
+
+        Raises:
+            ValueError: If `last_dim_is_batch` is set.
+        """
+        if last_dim_is_batch:
+            raise ValueError("a Hamming kernel needs all modules at once: last_dim_is_batch=False")
+        profile = self.profile(x1.shape[-1], x1.device)
+        if diag:
+            return profile[(x1 != x2).sum(-1)]
+        return profile[hamming_distance(x1, x2)]
+
+
+class HammingMatern52Kernel(HammingKernel):
+    """Matern 5/2 of d = sqrt(h), the paper's default (sec:exp).
+
+    k = (1 + sqrt(5) d + 5/3 d^2) exp(-sqrt(5) d).
+    """
+
+    def at_distance(self, h: Tensor) -> Tensor:
+        """See base."""
+        root5_d = math.sqrt(5.0) * h.sqrt()
+        return (1.0 + root5_d + 5.0 / 3.0 * h) * torch.exp(-root5_d)
+
+
+class HammingRBFKernel(HammingKernel):
+    """Squared exponential of d = sqrt(h): k = exp(-d^2 / 2) (sec:exp, RQ3)."""
+
+    def at_distance(self, h: Tensor) -> Tensor:
+        """See base."""
+        return torch.exp(-h / 2)

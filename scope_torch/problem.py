@@ -1,0 +1,111 @@
+"""The selection problem: what is searched, and what counts as feasible."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scope_torch.errors import InputError
+from scope_torch.space import ConfigSpace
+
+
+@dataclass(frozen=True)
+class SelectionProblem:
+    """Constrained LLM selection for a compound AI system (problem-main).
+
+    Minimise the average cost c(theta) over Theta subject to g(theta) = s_0 - s(theta) <= 0,
+    s_0 = (1 - epsilon) s(theta_0).
+
+    Args:
+        name: Shown in paths, logs and plots.
+        modules: Names of the N modules.
+        llms: For each module the names of its candidate LLMs; a code is a position in them.
+        num_queries: Q.
+        theta_ref: The reference configuration theta_0, as codes.
+        reference_quality: s(theta_0) in [0, 1], known before the search.
+        reference_cost_usd: c(theta_0), average cost of a query in USD, known likewise.
+        epsilon: Tolerated relative loss of quality, in (0, 1).
+
+    Raises:
+        InputError: If a value is outside its range, or names are repeated.
+    """
+
+    name: str
+    modules: tuple[str, ...]
+    llms: tuple[tuple[str, ...], ...]
+    num_queries: int
+    theta_ref: tuple[int, ...]
+    reference_quality: float
+    reference_cost_usd: float
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        if len(self.modules) != len(self.llms):
+            raise InputError(f"{len(self.modules)} modules but {len(self.llms)} lists of LLMs")
+        for module, names in zip(self.modules, self.llms, strict=True):
+            if len(set(names)) != len(names):
+                raise InputError(f"module {module!r} lists an LLM twice: {list(names)}")
+        if self.num_queries < 1:
+            raise InputError(f"num_queries={self.num_queries}: need at least one query")
+        if not 0 < self.epsilon < 1:
+            raise InputError(f"epsilon={self.epsilon} must lie in (0, 1)")
+        if not 0 < self.reference_quality <= 1:
+            raise InputError(
+                f"reference_quality={self.reference_quality} must lie in (0, 1]; "
+                "a reference that is never right sets no threshold"
+            )
+        if not (math.isfinite(self.reference_cost_usd) and self.reference_cost_usd > 0):
+            raise InputError(
+                f"reference_cost_usd={self.reference_cost_usd} must be a positive number of USD; "
+                "nothing is cheaper than a free reference"
+            )
+        self.space.check(self.theta_ref, "theta_ref")
+
+    @property
+    def space(self) -> ConfigSpace:
+        """Theta."""
+        return ConfigSpace(tuple(len(names) for names in self.llms))
+
+    @property
+    def s_0(self) -> float:
+        """Quality threshold (1 - epsilon) s(theta_0)."""
+        return (1 - self.epsilon) * self.reference_quality
+
+    def names(self, theta: Sequence[int]) -> dict[str, str]:
+        """Which LLM `theta` gives to each module."""
+        codes = self.space.check(theta)
+        return {
+            module: names[code]
+            for module, names, code in zip(self.modules, self.llms, codes, strict=True)
+        }
+
+    def codes(self, llms: Sequence[str], what: str = "theta") -> tuple[int, ...]:
+        """Codes of a configuration given as one LLM name for each module.
+
+        Args:
+            llms: N names.
+            what: How error messages call the value.
+
+        Raises:
+            ValueError: If a name is not a candidate of its module.
+        """
+        return codes_of(llms, self.modules, self.llms, what)
+
+
+def codes_of(
+    llms: Sequence[str],
+    modules: Sequence[str],
+    candidates: Sequence[Sequence[str]],
+    what: str,
+) -> tuple[int, ...]:
+    """See `SelectionProblem.codes`."""
+    if len(llms) != len(modules):
+        raise InputError(f"{what}={list(llms)}: name one LLM for each of {list(modules)}")
+    for llm, module, names in zip(llms, modules, candidates, strict=True):
+        if llm not in names:
+            raise InputError(
+                f"{what}: {llm!r} is not a candidate of module {module!r}; choose one of "
+                f"{list(names)}"
+            )
+    return tuple(names.index(llm) for llm, names in zip(llms, candidates, strict=True))

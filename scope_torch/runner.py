@@ -1,0 +1,343 @@
+"""Runs an optimizer against an evaluator within a budget, and survives crashes."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import math
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from scope_torch.errors import InputError
+from scope_torch.evaluators import Evaluator, HasTruth
+from scope_torch.history import History, Journal, Observation, Request
+from scope_torch.metrics import OracleCurve, oracle_curve
+from scope_torch.optimizer import Optimizer, Recommendation, TraceRow
+from scope_torch.problem import SelectionProblem
+
+
+class Callback:
+    """Watches a run; the methods do nothing unless overridden."""
+
+    def start(self, problem: SelectionProblem, optimizer: Optimizer, budget_usd: float) -> None:
+        """Before the first observation."""
+
+    def observed(self, observation: Observation, spend_usd: float) -> None:
+        """After each observation, in the asked order, replayed ones included."""
+
+    def changed(self, row: TraceRow) -> None:
+        """For each row of the trace."""
+
+    def end(self, result: RunResult) -> None:
+        """When the run is complete."""
+
+    def close(self, error: BaseException | None) -> None:
+        """Always, last; `error` is what ended the run early, if anything did."""
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """A finished run.
+
+    Args:
+        problem: The problem searched.
+        method: Name of the optimizer.
+        recommendation: theta_out and why.
+        stop_reason: Why the search ended.
+        budget_usd: Lambda.
+        history: All observations up to the one that crossed the budget, in the asked order.
+        surplus_usd: Cost of observations that were in flight beyond that one, in USD.
+        trace: What changed when.
+        report: What the method recorded: mode, b_c, b_g, delta, assumptions, ...
+        settings: Everything that decides the run.
+        curve: True cost and quality along the run, if the evaluator knows them.
+        seconds: Wall-clock time of this process.
+        replayed: Observations taken from the journal instead of paid for.
+    """
+
+    problem: SelectionProblem
+    method: str
+    recommendation: Recommendation
+    stop_reason: str
+    budget_usd: float
+    history: History
+    surplus_usd: float
+    trace: Sequence[TraceRow]
+    report: dict[str, Any]
+    settings: dict[str, Any]
+    curve: OracleCurve | None
+    seconds: float
+    replayed: int
+    run_dir: Path | None = field(default=None)
+
+    @property
+    def llms(self) -> dict[str, str]:
+        """theta_out: which LLM for which module."""
+        return self.problem.names(self.recommendation.theta)
+
+    def summary(self) -> dict[str, Any]:
+        """Content of result.json; equal for equal runs, but for `timing` and `paths`."""
+        problem, out = self.problem, self.recommendation
+        true_cost = None if self.curve is None else float(self.curve.cost_usd[-1])
+        true_quality = None if self.curve is None else float(self.curve.quality[-1])
+        return {
+            "task": problem.name,
+            "method": self.method,
+            "theta_out": self.llms,
+            "theta_out_codes": list(out.theta),
+            "basis": out.basis,
+            **self.report,
+            "u_out_usd": out.u_out_usd,
+            "gap_usd": out.gap_usd,
+            "true_cost_usd": true_cost,
+            "true_quality": true_quality,
+            "feasible": None if true_quality is None else true_quality >= problem.s_0,
+            "reference": problem.names(problem.theta_ref),
+            "reference_cost_usd": problem.reference_cost_usd,
+            "reference_quality": problem.reference_quality,
+            "epsilon": problem.epsilon,
+            "s_0": problem.s_0,
+            "num_queries": problem.num_queries,
+            "num_configurations": problem.space.size,
+            "budget_usd": self.budget_usd,
+            "spend_usd": self.history.spend_usd,
+            "surplus_usd": self.surplus_usd,
+            "num_observations": len(self.history),
+            "stop_reason": self.stop_reason,
+            "seed": self.settings["optimizer"].get("seed"),
+            "settings_hash": settings_hash(self.settings),
+            "timing": {"seconds": self.seconds, "replayed_observations": self.replayed},
+            "paths": {"run_dir": None if self.run_dir is None else str(self.run_dir)},
+        }
+
+
+def run(
+    problem: SelectionProblem,
+    optimizer: Optimizer,
+    evaluator: Evaluator,
+    budget_usd: float,
+    *,
+    run_dir: Path | str | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> RunResult:
+    """Spends a budget on a search.
+
+    The budget is tested after every observation: the first that takes the spend above it is the
+    last. With `run_dir` every observation is journaled before it is used; the same call resumes
+    an interrupted run, without paying for anything twice, and gives the same result.
+
+    Args:
+        problem: What is searched.
+        optimizer: A fresh optimizer.
+        evaluator: Where observations come from.
+        budget_usd: Lambda, in USD.
+        run_dir: Directory for `journal.jsonl`, `settings.json`, `trace.csv` and `result.json`;
+            None keeps nothing.
+        callbacks: Watchers.
+
+    Raises:
+        InputError: If the budget is not positive, or the directory cannot be written or holds a
+            run with other settings.
+    """
+    if not (math.isfinite(budget_usd) and budget_usd > 0):
+        raise InputError(f"budget_usd={budget_usd} must be a positive number of USD")
+    began = time.perf_counter()
+    settings = {
+        "problem": asdict(problem),
+        "optimizer": optimizer.settings(),
+        "evaluator": evaluator.fingerprint(),
+        "budget_usd": float(budget_usd),
+    }
+    run_dir = None if run_dir is None else Path(run_dir)
+    journal = None if run_dir is None else _open_run_dir(run_dir, settings)
+    error: BaseException | None = None
+    source = _Source(evaluator, journal)
+    try:
+        for callback in callbacks:
+            callback.start(problem, optimizer, budget_usd)
+        history = History()
+        stop_reason = _loop(optimizer, source, budget_usd, history, callbacks)
+        result = RunResult(
+            problem=problem,
+            method=optimizer.name,
+            recommendation=optimizer.recommend(),
+            stop_reason=stop_reason,
+            budget_usd=float(budget_usd),
+            history=history,
+            surplus_usd=source.surplus_usd(history),
+            trace=optimizer.trace,
+            report=optimizer.report(),
+            settings=settings,
+            curve=_curve(problem, optimizer, evaluator),
+            seconds=time.perf_counter() - began,
+            replayed=source.replayed,
+            run_dir=run_dir,
+        )
+        if run_dir is not None:
+            write_atomically(run_dir / "result.json", json.dumps(result.summary(), indent=2) + "\n")
+        for callback in callbacks:
+            callback.end(result)
+        return result
+    except BaseException as caught:
+        error = caught
+        raise
+    finally:
+        if run_dir is not None:
+            _write_trace(run_dir / "trace.csv", problem, optimizer.trace)
+        if journal is not None:
+            journal.close()
+        for callback in callbacks:
+            callback.close(error)
+
+
+def _loop(
+    optimizer: Optimizer,
+    source: _Source,
+    budget_usd: float,
+    history: History,
+    callbacks: Sequence[Callback],
+) -> str:
+    num_rows = 0
+    while requests := optimizer.ask():
+        start = len(history)
+        for observation in source.fulfil(requests):
+            history.append(observation)
+            for callback in callbacks:
+                callback.observed(observation, history.spend_usd)
+            if history.spend_usd > budget_usd:
+                break
+        optimizer.tell([history[t] for t in range(start, len(history))])
+        for row in optimizer.trace[num_rows:]:
+            for callback in callbacks:
+                callback.changed(row)
+        num_rows = len(optimizer.trace)
+        if history.spend_usd > budget_usd:
+            return "budget"
+    return optimizer.stop_reason or "finished"
+
+
+class _Source:
+    """Observations from the journal where it has them, from the evaluator where not."""
+
+    def __init__(self, evaluator: Evaluator, journal: Journal | None) -> None:
+        self.replayed = 0
+        self._evaluator = evaluator
+        self._journal = journal
+        recorded = journal.recorded if journal is not None else []
+        self._recorded = {observation.request: observation for observation in recorded}
+        self._num_asked: dict[tuple[tuple[int, ...], int], int] = {}
+
+    def fulfil(self, requests: Sequence[Request]) -> Iterator[Observation]:
+        """Observations of `requests` in the asked order, made a few at a time."""
+        step = max(1, self._evaluator.concurrency)
+        for start in range(0, len(requests), step):
+            chunk = [self._numbered(request) for request in requests[start : start + step]]
+            missing = [request for request in chunk if request not in self._recorded]
+            self.replayed += len(chunk) - len(missing)
+            if missing:
+                self._observe(missing)
+            yield from (self._recorded[request] for request in chunk)
+
+    def surplus_usd(self, history: History) -> float:
+        """Cost of what was observed but lies beyond the end of the search, in USD."""
+        used = {observation.request for observation in history}
+        return math.fsum(o.cost_usd for r, o in self._recorded.items() if r not in used)
+
+    def _numbered(self, request: Request) -> Request:
+        pair = (request.theta, request.query)
+        replicate = self._num_asked.get(pair, 0)
+        self._num_asked[pair] = replicate + 1
+        return request._replace(replicate=replicate)
+
+    def _observe(self, missing: list[Request]) -> None:
+        for observation in self._evaluator.evaluate(missing):
+            if self._journal is not None:
+                self._journal.append([observation])
+            self._recorded[observation.request] = observation
+        lost = [request for request in missing if request not in self._recorded]
+        if lost:
+            raise InputError(f"the evaluator returned no observation for {lost[0]}")
+
+
+def settings_hash(settings: dict[str, Any]) -> str:
+    """Sixteen hex digits that identify the settings of a run."""
+    canonical = json.dumps(settings, sort_keys=True)
+    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replaces a file in one step: readers see the old content or the new, never half of it."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(text)
+    os.replace(temporary, path)
+
+
+def _open_run_dir(run_dir: Path, settings: dict[str, Any]) -> Journal:
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"cannot create {run_dir}: {error.strerror}; choose another output_dir"
+        ) from error
+    journal = Journal(run_dir / "journal.jsonl")
+    try:
+        path = run_dir / "settings.json"
+        settings = json.loads(json.dumps(settings))
+        if path.exists():
+            _check_settings(path, json.loads(path.read_text()), settings)
+        elif journal.recorded:
+            raise InputError(
+                f"{path} is missing, so {journal.path} cannot be resumed; move it away"
+            )
+        write_atomically(path, json.dumps(settings, indent=2, sort_keys=True) + "\n")
+    except BaseException:
+        journal.close()
+        raise
+    return journal
+
+
+def _check_settings(path: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
+    """Only a larger budget may differ: its run begins with the recorded one."""
+    changed = [
+        f"{key} was {before!r}, now {after!r}"
+        for key, before, after in _differences(old, new)
+        if not (key == "budget_usd" and after > before)
+    ]
+    if changed:
+        raise InputError(
+            f"{path.parent} holds a run with other settings: {'; '.join(changed[:3])}. Restore "
+            "them, or choose another output_dir"
+        )
+
+
+def _differences(old: Any, new: Any, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in sorted({*old, *new}):
+            dotted = f"{prefix}.{key}" if prefix else key
+            yield from _differences(old.get(key), new.get(key), dotted)
+    elif old != new:
+        yield prefix, old, new
+
+
+def _curve(
+    problem: SelectionProblem, optimizer: Optimizer, evaluator: Evaluator
+) -> OracleCurve | None:
+    if not isinstance(evaluator, HasTruth):
+        return None
+    return oracle_curve(problem, optimizer.trace, evaluator.truth())
+
+
+def _write_trace(path: Path, problem: SelectionProblem, trace: Sequence[TraceRow]) -> None:
+    def cell(value: Any) -> Any:
+        return "|".join(problem.names(value).values()) if isinstance(value, tuple) else value
+
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow([column.name for column in fields(TraceRow)])
+        for row in trace:
+            writer.writerow([cell(getattr(row, column.name)) for column in fields(TraceRow)])

@@ -1,0 +1,174 @@
+"""The configuration space Theta: one LLM for each module."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from scope_torch.errors import InputError
+
+GOLDEN = 0x9E3779B97F4A7C15
+_MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class ConfigSpace:
+    """Theta = product over modules of [M_i]; the paper's M^N is the case of equal M_i.
+
+    A configuration is a vector of LLM indices (`codes`). Its flat index is mixed radix with
+    module 0 most significant, so a tensor over Theta reshaped to `sizes` is indexed by codes.
+
+    Args:
+        sizes: M_i, the number of candidate LLMs of each module.
+
+    Raises:
+        InputError: If there is no module, or a module has no candidate.
+
+    Example:
+        >>> ConfigSpace((2, 3)).unrank(torch.tensor(5))
+        tensor([1, 2])
+    """
+
+    sizes: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not self.sizes or min(self.sizes) < 1:
+            raise InputError(f"sizes={self.sizes}: need at least one module, each with an LLM")
+
+    @property
+    def num_modules(self) -> int:
+        """N."""
+        return len(self.sizes)
+
+    @property
+    def size(self) -> int:
+        """|Theta|."""
+        return math.prod(self.sizes)
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Weight of each module's code in the flat index."""
+        return tuple(math.prod(self.sizes[i + 1 :]) for i in range(self.num_modules))
+
+    def rank(self, codes: Tensor) -> Tensor:
+        """Flat indices of configurations.
+
+        Args:
+            codes: `... x num_modules` LLM indices (int64).
+
+        Returns:
+            `...` flat indices in [0, |Theta|) (int64).
+        """
+        return (codes * codes.new_tensor(self.strides)).sum(-1)
+
+    def unrank(self, index: Tensor) -> Tensor:
+        """Codes of flat indices; the inverse of `rank`.
+
+        Args:
+            index: `...` flat indices (int64).
+
+        Returns:
+            `... x num_modules` LLM indices (int64).
+        """
+        strides, sizes = index.new_tensor(self.strides), index.new_tensor(self.sizes)
+        return (index.unsqueeze(-1) // strides) % sizes
+
+    def check(self, theta: Sequence[int], what: str = "theta") -> tuple[int, ...]:
+        """Returns `theta` as a tuple of ints.
+
+        Raises:
+            ValueError: If it is not a configuration of this space.
+        """
+        codes = tuple(int(code) for code in theta)
+        if len(codes) != self.num_modules or any(
+            not 0 <= code < size for code, size in zip(codes, self.sizes, strict=True)
+        ):
+            raise InputError(f"{what}={list(codes)} is not a configuration of sizes {self.sizes}")
+        return codes
+
+    def neighbours(self, base: Sequence[int]) -> list[tuple[int, ...]]:
+        """Configurations that differ from `base` in at most one module (eq:theta-1-def).
+
+        Returns:
+            `base`, then module by module and LLM by LLM in index order.
+        """
+        base = self.check(base, "base")
+        changed = [
+            (*base[:i], llm, *base[i + 1 :])
+            for i, size in enumerate(self.sizes)
+            for llm in range(size)
+            if llm != base[i]
+        ]
+        return [base, *changed]
+
+    def sample(self, count: int, generator: torch.Generator) -> list[tuple[int, ...]]:
+        """Distinct configurations drawn uniformly, in the order drawn.
+
+        Raises:
+            ValueError: If the space has fewer than `count` configurations.
+        """
+        if count > self.size:
+            raise InputError(f"cannot draw {count} of {self.size} configurations")
+        seen: dict[int, None] = {}
+        while len(seen) < count:
+            draws = torch.randint(self.size, (count,), generator=generator)
+            seen.update(dict.fromkeys(draws.tolist()))
+        codes = self.unrank(torch.tensor(list(seen)[:count]))
+        return [tuple(row) for row in codes.tolist()]
+
+
+def splitmix64(x: Tensor) -> Tensor:
+    """SplitMix64's output for 64-bit states, as int64 with the bits of the unsigned result.
+
+    Args:
+        x: `...` states (int64, two's complement).
+    """
+
+    def multiply_xorshift(z: Tensor, shift: int, factor: int) -> Tensor:
+        z = z ^ ((z >> shift) & ((1 << (64 - shift)) - 1))
+        return z * _signed(factor)
+
+    z = x + _signed(GOLDEN)
+    z = multiply_xorshift(z, 30, 0xBF58476D1CE4E5B9)
+    z = multiply_xorshift(z, 27, 0x94D049BB133111EB)
+    return z ^ ((z >> 31) & ((1 << 33) - 1))
+
+
+def tie_rank(index: Tensor, seed: int) -> Tensor:
+    """Seeded pseudo-random order of configurations, shared by all methods of a seed.
+
+    Args:
+        index: `...` flat indices (int64).
+        seed: The run's seed.
+
+    Returns:
+        `...` int64 keys; of tied configurations the one with the smallest key is chosen.
+    """
+    hashed = splitmix64(index + _signed(seed * GOLDEN))
+    return hashed ^ _signed(1 << 63)  # signed order of the result = unsigned order of the hash
+
+
+def argmin_tied(values: Tensor, scale: float, seed: int) -> int:
+    """Position of the least value; ties are broken by `tie_rank`, not by position.
+
+    Under a Hamming kernel many configurations share one posterior: a plain argmin would let the
+    order in which the LLMs are listed decide the search.
+
+    Args:
+        values: `|Theta|` values by flat index, +inf where not eligible.
+        scale: Magnitude below which a difference of 1e-9 times it is rounding, in the unit of
+            `values`.
+        seed: The run's seed.
+    """
+    best = values.min()
+    tied = (values <= best + 1e-9 * best.abs().clamp_min(scale)).nonzero().squeeze(-1)
+    return int(tied[tie_rank(tied, seed).argmin()])
+
+
+def _signed(x: int) -> int:
+    x &= _MASK
+    return x - (1 << 64) if x >= 1 << 63 else x

@@ -1,0 +1,48 @@
+"""A progress bar over the budget."""
+
+from __future__ import annotations
+
+import sys
+
+from tqdm import tqdm
+
+from scope_torch.history import Observation
+from scope_torch.optimizer import Optimizer, TraceRow
+from scope_torch.problem import SelectionProblem
+from scope_torch.runner import Callback
+
+
+class ProgressBar(Callback):
+    """Shows spend, theta_out and gap on standard error; silent without a terminal."""
+
+    def __init__(self) -> None:
+        self._bar: tqdm | None = None
+        self._problem: SelectionProblem | None = None
+
+    def start(self, problem: SelectionProblem, optimizer: Optimizer, budget_usd: float) -> None:
+        """See base."""
+        self._problem = problem
+        self._bar = tqdm(
+            total=budget_usd,
+            desc=f"{problem.name} {optimizer.name}",
+            bar_format="{desc}: {percentage:3.0f}%|{bar}| {n:.2f}/{total:.2f} USD [{elapsed}{postfix}]",
+            disable=not sys.stderr.isatty(),
+        )
+
+    def observed(self, observation: Observation, spend_usd: float) -> None:
+        """See base."""
+        if self._bar is not None:
+            self._bar.update(min(spend_usd, self._bar.total) - self._bar.n)
+
+    def changed(self, row: TraceRow) -> None:
+        """See base."""
+        if self._bar is None or self._bar.disable or self._problem is None:
+            return
+        llms = ", ".join(self._problem.names(row.theta_out).values())
+        gap = "?" if row.gap_usd is None else f"{row.gap_usd:.2g}"
+        self._bar.set_postfix_str(f"{llms}; gap {gap} USD/query", refresh=False)
+
+    def close(self, error: BaseException | None) -> None:
+        """See base."""
+        if self._bar is not None:
+            self._bar.close()
