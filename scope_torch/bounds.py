@@ -126,9 +126,9 @@ class TheoryBounds:
         """See `ConfidenceBounds`; b_c (USD) and b_g are those of the last observation."""
         beta, root_q = self.beta(self._j_max), math.sqrt(self._num_queries)
         assumptions = [
-            f"observation noise is conditionally sub-Gaussian with R_c={self.R_c:g} cost units and "
+            f"observation noise is conditionally sub-Gaussian with R_c={self.R_c:g} cost units, "
             f"R_g={self.R_g:g} (ass:observation)",
-            f"the RKHS norm of every query's cost is at most B_c={self.B_c:g} cost units and of its "
+            f"the RKHS norm of every query's cost is at most B_c={self.B_c:g} cost units, of its "
             f"constraint at most B_g={self.B_g:g} (ass:rkhs)",
             f"one cost unit is {self.cost_unit:g} USD",
             f"then all bounds hold together with probability at least 1 - {self.delta:g} "

@@ -56,7 +56,7 @@ class InformationGain:
         return self._greedy[size]
 
     def gamma(self, size: int) -> float:
-        """An upper bound on gamma(size), in nats."""
+        """Upper bound on the maximum information gain of `size` observations, in nats."""
         if size == 0:
             return 0.0
         greedy = self.greedy(size)

@@ -21,10 +21,11 @@ def hamming_distance(x1: Tensor, x2: Tensor) -> Tensor:
     Returns:
         `batch x n x m` counts (int64).
     """
-    batch = torch.broadcast_shapes(x1.shape[:-2], x2.shape[:-2])
-    distance = torch.zeros(*batch, x1.shape[-2], x2.shape[-2], dtype=torch.int64, device=x1.device)
-    for i in range(x1.shape[-1]):
-        distance += x1[..., :, None, i] != x2[..., None, :, i]
+    # Module by module: comparing all at once would need a boolean of n x m x num_modules.
+    differ = (x1[..., :, None, i] != x2[..., None, :, i] for i in range(x1.shape[-1]))
+    distance = next(differ).long()
+    for module in differ:
+        distance += module
     return distance
 
 
@@ -59,7 +60,7 @@ class HammingKernel(Kernel, ABC):
         x2: Tensor,
         diag: bool = False,
         last_dim_is_batch: bool = False,
-        **params: Any,
+        **params: Any,  # noqa: ARG002 - gpytorch's signature
     ) -> Tensor:
         """Kernel matrix of codes.
 

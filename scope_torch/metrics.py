@@ -75,10 +75,22 @@ def oracle_curve(
         trace: Rows in order; only changes of theta_out matter.
         truth: c(theta) in USD and s(theta) by flat index, two `|Theta|` tensors.
     """
-    steps = {0.0: problem.theta_ref}
+    steps = {0.0: true_values(problem, problem.theta_ref, truth)}
     for row in trace:
-        steps[row.from_budget_usd] = row.theta_out
-    strides = problem.space.strides
-    index = [sum(c * s for c, s in zip(theta, strides, strict=True)) for theta in steps.values()]
-    cost, quality = (values[index].numpy().astype(np.float64) for values in truth)
-    return OracleCurve(np.array(list(steps)), cost, quality, problem.s_0)
+        steps[row.from_budget_usd] = true_values(problem, row.theta_out, truth)
+    cost, quality = zip(*steps.values(), strict=True)
+    return OracleCurve(np.array(list(steps)), np.array(cost), np.array(quality), problem.s_0)
+
+
+def true_values(
+    problem: SelectionProblem, theta: Sequence[int], truth: tuple[Tensor, Tensor]
+) -> tuple[float, float]:
+    """c(theta) in USD and s(theta)."""
+    index = sum(c * s for c, s in zip(theta, problem.space.strides, strict=True))
+    return float(truth[0][index]), float(truth[1][index])
+
+
+def optimal_cost(problem: SelectionProblem, truth: tuple[Tensor, Tensor]) -> float:
+    """c(theta_star) in USD: the least cost among the feasible configurations (eq:def:theta*)."""
+    cost, quality = truth
+    return float(cost[quality >= problem.s_0].min())

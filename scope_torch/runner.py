@@ -10,13 +10,16 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from scope_torch.errors import InputError
 from scope_torch.evaluators import Evaluator, HasTruth
 from scope_torch.history import History, Journal, Observation, Request
-from scope_torch.metrics import OracleCurve, oracle_curve
+from scope_torch.metrics import OracleCurve, optimal_cost, oracle_curve, true_values
 from scope_torch.optimizer import Optimizer, Recommendation, TraceRow
 from scope_torch.problem import SelectionProblem
 
@@ -55,7 +58,7 @@ class RunResult:
         trace: What changed when.
         report: What the method recorded: mode, b_c, b_g, delta, assumptions, ...
         settings: Everything that decides the run.
-        curve: True cost and quality along the run, if the evaluator knows them.
+        truth: c(theta) in USD and s(theta) of all of Theta, if the evaluator knows them.
         seconds: Wall-clock time of this process.
         replayed: Observations taken from the journal instead of paid for.
     """
@@ -70,7 +73,7 @@ class RunResult:
     trace: Sequence[TraceRow]
     report: dict[str, Any]
     settings: dict[str, Any]
-    curve: OracleCurve | None
+    truth: tuple[Tensor, Tensor] | None
     seconds: float
     replayed: int
     run_dir: Path | None = field(default=None)
@@ -80,11 +83,18 @@ class RunResult:
         """theta_out: which LLM for which module."""
         return self.problem.names(self.recommendation.theta)
 
+    @cached_property
+    def curve(self) -> OracleCurve | None:
+        """True cost and quality along the run, if known."""
+        return None if self.truth is None else oracle_curve(self.problem, self.trace, self.truth)
+
     def summary(self) -> dict[str, Any]:
         """Content of result.json; equal for equal runs, but for `timing` and `paths`."""
         problem, out = self.problem, self.recommendation
-        true_cost = None if self.curve is None else float(self.curve.cost_usd[-1])
-        true_quality = None if self.curve is None else float(self.curve.quality[-1])
+        true_cost = true_quality = optimum = None
+        if self.truth is not None:
+            true_cost, true_quality = true_values(problem, out.theta, self.truth)
+            optimum = optimal_cost(problem, self.truth)
         return {
             "task": problem.name,
             "method": self.method,
@@ -96,6 +106,7 @@ class RunResult:
             "gap_usd": out.gap_usd,
             "true_cost_usd": true_cost,
             "true_quality": true_quality,
+            "optimal_cost_usd": optimum,
             "feasible": None if true_quality is None else true_quality >= problem.s_0,
             "reference": problem.names(problem.theta_ref),
             "reference_cost_usd": problem.reference_cost_usd,
@@ -157,6 +168,7 @@ def run(
     journal = None if run_dir is None else _open_run_dir(run_dir, settings)
     error: BaseException | None = None
     source = _Source(evaluator, journal)
+    truth = evaluator.truth() if isinstance(evaluator, HasTruth) else None
     try:
         for callback in callbacks:
             callback.start(problem, optimizer, budget_usd)
@@ -173,7 +185,7 @@ def run(
             trace=optimizer.trace,
             report=optimizer.report(),
             settings=settings,
-            curve=_curve(problem, optimizer, evaluator),
+            truth=truth,
             seconds=time.perf_counter() - began,
             replayed=source.replayed,
             run_dir=run_dir,
@@ -188,7 +200,7 @@ def run(
         raise
     finally:
         if run_dir is not None:
-            _write_trace(run_dir / "trace.csv", problem, optimizer.trace)
+            _write_trace(run_dir / "trace.csv", problem, optimizer.trace, truth)
         if journal is not None:
             journal.close()
         for callback in callbacks:
@@ -324,20 +336,21 @@ def _differences(old: Any, new: Any, prefix: str = "") -> Iterator[tuple[str, An
         yield prefix, old, new
 
 
-def _curve(
-    problem: SelectionProblem, optimizer: Optimizer, evaluator: Evaluator
-) -> OracleCurve | None:
-    if not isinstance(evaluator, HasTruth):
-        return None
-    return oracle_curve(problem, optimizer.trace, evaluator.truth())
+def _write_trace(
+    path: Path,
+    problem: SelectionProblem,
+    trace: Sequence[TraceRow],
+    truth: tuple[Tensor, Tensor] | None,
+) -> None:
+    """Columns of `TraceRow`, then the true cost and quality of theta_out where known."""
 
-
-def _write_trace(path: Path, problem: SelectionProblem, trace: Sequence[TraceRow]) -> None:
     def cell(value: Any) -> Any:
         return "|".join(problem.names(value).values()) if isinstance(value, tuple) else value
 
     with open(path, "w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow([column.name for column in fields(TraceRow)])
+        names = [column.name for column in fields(TraceRow)]
+        writer.writerow([*names, "true_cost_usd", "true_quality"])
         for row in trace:
-            writer.writerow([cell(getattr(row, column.name)) for column in fields(TraceRow)])
+            true = ("", "") if truth is None else true_values(problem, row.theta_out, truth)
+            writer.writerow([*(cell(getattr(row, name)) for name in names), *true])

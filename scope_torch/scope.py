@@ -169,7 +169,7 @@ class SCOPE(SequentialOptimizer):
     def _gap_is_closed(self) -> bool:
         assert self._gap is not None
         assert self._u_out is not None
-        return 0 < self.gap_tolerance and self._gap <= self.gap_tolerance * self._u_out
+        return self.gap_tolerance > 0 and self._gap <= self.gap_tolerance * self._u_out
 
     def _select(self, i: int, lower_c: Tensor, lower_g: Tensor) -> tuple[int, ...]:
         """Line alg:scope-main:select, and the optimality gap. Overwrites `lower_c`."""

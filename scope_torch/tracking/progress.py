@@ -11,6 +11,8 @@ from scope_torch.optimizer import Optimizer, TraceRow
 from scope_torch.problem import SelectionProblem
 from scope_torch.runner import Callback
 
+_FORMAT = "{desc}: {percentage:3.0f}%|{bar}| {n:.2f}/{total:.2f} USD [{elapsed}{postfix}]"
+
 
 class ProgressBar(Callback):
     """Shows spend, theta_out and gap on standard error; silent without a terminal."""
@@ -25,7 +27,7 @@ class ProgressBar(Callback):
         self._bar = tqdm(
             total=budget_usd,
             desc=f"{problem.name} {optimizer.name}",
-            bar_format="{desc}: {percentage:3.0f}%|{bar}| {n:.2f}/{total:.2f} USD [{elapsed}{postfix}]",
+            bar_format=_FORMAT,
             disable=not sys.stderr.isatty(),
         )
 

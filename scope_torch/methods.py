@@ -1,0 +1,93 @@
+"""SCOPE from plain settings: names, numbers and rules, as a user or a config file gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from gpytorch.kernels import Kernel
+
+from scope_torch.bounds import ConfidenceBounds, TheoryBounds, TunedBounds
+from scope_torch.errors import InputError
+from scope_torch.information_gain import InformationGain
+from scope_torch.kernels import HammingMatern52Kernel
+from scope_torch.problem import SelectionProblem
+from scope_torch.scope import SCOPE, InitialPool
+from scope_torch.surrogate import MIN_LAM
+
+_TUNED = ("b_g", "b_c", "reference_fraction")
+_THEORY = ("R_c", "R_g", "B_c", "B_g", "delta", "cost_unit")
+
+
+def make_scope(
+    problem: SelectionProblem,
+    *,
+    seed: int = 0,
+    base: str | None = None,
+    bounds: Mapping[str, Any] | None = None,
+    initial_pool: InitialPool = "base",
+    prune: bool = True,
+    alpha: float = 1 / 3,
+    lam: float | None = None,
+    batch_size: int | None = 1,
+    gap_tolerance: float = 0.0,
+    kernel: Kernel | None = None,
+    device: torch.device | str | None = None,
+    name: str = "scope",
+) -> SCOPE:
+    """Builds SCOPE; arguments not listed are those of `scope_torch.scope.SCOPE`.
+
+    Args:
+        problem: What to search.
+        seed: Seed of the run.
+        base: Name of theta_base, a cheap LLM that is a candidate of every module.
+        bounds: `mode` (`tuned` or `theory`) and the arguments of `TunedBounds` or `TheoryBounds`;
+            those of the other mode are ignored, but R_c and R_g decide the default of `lam`.
+        initial_pool: See `SCOPE`.
+        prune: See `SCOPE`.
+        alpha: See `SCOPE`.
+        lam: lambda; None for max{R_c^2, R_g^2, 1e-9} (eq:scope-mean-variance).
+        batch_size: See `SCOPE`.
+        gap_tolerance: See `SCOPE`.
+        kernel: See `SCOPE`.
+        device: See `SCOPE`.
+        name: Name in results.
+
+    Raises:
+        InputError: If a value is unknown or outside its range.
+    """
+    bounds = dict(bounds or {})
+    mode = bounds.pop("mode", "tuned")
+    unknown = sorted(set(bounds) - {*_TUNED, *_THEORY})
+    if unknown:
+        raise InputError(f"unknown bounds setting {unknown[0]!r}; use one of {[*_TUNED, *_THEORY]}")
+    if lam is None:
+        lam = max(bounds.get("R_c", 1e-3) ** 2, bounds.get("R_g", 1e-3) ** 2, MIN_LAM)
+    kernel = HammingMatern52Kernel() if kernel is None else kernel
+    confidence: ConfidenceBounds
+    if mode == "tuned":
+        confidence = TunedBounds(problem, **{k: bounds[k] for k in _TUNED if k in bounds})
+    elif mode == "theory":
+        gain = InformationGain(problem.space, kernel, lam, device)
+        confidence = TheoryBounds(problem, gain, **{k: bounds[k] for k in _THEORY if k in bounds})
+    else:
+        raise InputError(f"bounds mode {mode!r} must be tuned or theory")
+    codes = None
+    if initial_pool == "base" and base is not None:
+        codes = problem.codes([base] * problem.space.num_modules, "base")
+    return SCOPE(
+        problem,
+        confidence,
+        seed=seed,
+        base=codes,
+        initial_pool=initial_pool,
+        prune=prune,
+        alpha=alpha,
+        lam=lam,
+        batch_size=batch_size,
+        gap_tolerance=gap_tolerance,
+        kernel=kernel,
+        device=device,
+        name=name,
+    )

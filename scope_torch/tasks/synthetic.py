@@ -1,0 +1,63 @@
+"""A small made-up table, for trying things out without data."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from scope_torch.evaluators.table import RecordedTable, TableEvaluator
+from scope_torch.tasks import Task
+
+PRICES = {  # made-up LLMs: name -> (USD per million tokens, ability)
+    "nano": (0.05, -1.2),
+    "mini": (0.15, -0.3),
+    "small": (0.4, 0.1),
+    "medium": (1.2, 0.5),
+    "large": (4.0, 0.9),
+    "frontier": (12.0, 1.2),
+}
+
+
+def synthetic_task(
+    *,
+    name: str = "synthetic",
+    num_modules: int = 3,
+    num_queries: int = 60,
+    world_seed: int = 0,
+    epsilon: float = 0.05,
+) -> Task:
+    """Synthetic runs of a chain of modules over six made-up LLMs; theta_0 is `frontier` everywhere.
+
+    A query succeeds (quality 1, else 0) if the modules' abilities, with an idiosyncratic effect of
+    each (LLM, module) and each (configuration, query), outweigh its difficulty. Cost is tokens
+    times price. No number here describes a real LLM.
+
+    Args:
+        name: Name of the task.
+        num_modules: N.
+        num_queries: Q.
+        world_seed: Draws the table; independent of the seed of a search.
+        epsilon: Tolerated relative loss of quality, in (0, 1).
+    """
+    rng = np.random.default_rng(world_seed)
+    llms = tuple(sorted(PRICES))
+    price = np.array([PRICES[llm][0] for llm in llms]) * 1e-6
+    ability = np.array([PRICES[llm][1] for llm in llms])
+    shape = (len(llms),) * num_modules
+    strength = np.zeros((*shape, 1))
+    cost = np.zeros((*shape, num_queries))
+    for i in range(num_modules):
+        axis = [1] * (num_modules + 1)
+        axis[i] = len(llms)
+        effect = ability + rng.normal(0, 0.4, len(llms))
+        strength = strength + effect.reshape(axis) / num_modules
+        tokens = rng.lognormal(np.log(1500), 0.4, num_queries)
+        verbosity = rng.lognormal(0, 0.3, len(llms))
+        cost = cost + (price * verbosity).reshape(axis) * tokens
+    difficulty = rng.normal(-0.3, 1.0, num_queries)
+    luck = rng.normal(0, 0.3, (*shape, num_queries))
+    quality = (strength + luck > difficulty).astype(np.float64)
+    modules = tuple(f"module_{i + 1}" for i in range(num_modules))
+    queries = tuple(str(q) for q in range(num_queries))
+    table = RecordedTable(modules, (llms,) * num_modules, queries, cost, quality)
+    problem = table.problem(name, ("frontier",) * num_modules, epsilon)
+    return Task(problem, TableEvaluator(table))

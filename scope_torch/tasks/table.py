@@ -1,0 +1,223 @@
+"""Tasks from recorded tables: CSV or Parquet, plain or gzipped."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import polars as pl
+
+from scope_torch.errors import InputError
+from scope_torch.evaluators.table import RecordedTable, TableEvaluator
+from scope_torch.space import ConfigSpace
+from scope_torch.tasks import Task
+
+OnMissing = Literal["error", "drop_queries"]
+
+
+def table_task(
+    *,
+    name: str,
+    path: str,
+    module_columns: Sequence[str],
+    reference: Sequence[str],
+    epsilon: float,
+    quality_column: str = "quality",
+    cost_column: str = "cost_usd",
+    query_column: str = "query",
+    on_missing: OnMissing = "error",
+    source: str = "",
+) -> Task:
+    """A task on a recorded table; see `load_table` for the file.
+
+    Args:
+        name: Name of the task.
+        path: File; a relative one is looked for here, in `$SCOPE_DATA_DIR` and in `./data`.
+        module_columns: Columns that name the LLM of each module.
+        reference: theta_0, one LLM name for each module.
+        epsilon: Tolerated relative loss of quality, in (0, 1).
+        quality_column: Column of qualities in [0, 1].
+        cost_column: Column of costs in USD.
+        query_column: Column of query identifiers.
+        on_missing: What a missing cell means; see `load_table`.
+        source: Where to get the file, for the error message.
+
+    Raises:
+        InputError: If the file is absent or bad, or the reference is not in it.
+    """
+    table = load_table(
+        find_data(path, source),
+        module_columns,
+        quality_column=quality_column,
+        cost_column=cost_column,
+        query_column=query_column,
+        on_missing=on_missing,
+    )
+    return Task(table.problem(name, reference, epsilon), TableEvaluator(table))
+
+
+def find_data(path: str, source: str = "") -> Path:
+    """Resolves a data file: as given, then in `$SCOPE_DATA_DIR`, then in `./data`.
+
+    Raises:
+        InputError: If it is nowhere; the message says where it was looked for and where to get it.
+    """
+    if not path:
+        raise InputError("task.path is empty: name the table, e.g. task.path=runs.csv")
+    folders = [Path()]
+    if data_dir := os.environ.get("SCOPE_DATA_DIR"):
+        folders.append(Path(data_dir))
+    folders.append(Path("data"))
+    candidates = [folder / path for folder in folders]
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate
+    tried = ", ".join(str(candidate) for candidate in candidates)
+    hint = f"; {source}" if source else ""
+    raise InputError(f"no data file {path!r} (tried {tried}); set SCOPE_DATA_DIR{hint}")
+
+
+def load_table(
+    path: Path,
+    module_columns: Sequence[str],
+    *,
+    quality_column: str = "quality",
+    cost_column: str = "cost_usd",
+    query_column: str = "query",
+    on_missing: OnMissing = "error",
+) -> RecordedTable:
+    """Reads a table with one row per (configuration, query).
+
+    LLMs are ordered by name and queries by ascending identifier, so the order of rows is
+    irrelevant. An empty cost or quality is a missing cell.
+
+    Args:
+        path: CSV or Parquet, plain or gzipped; told apart by content.
+        module_columns: Columns that name the LLM of each module.
+        quality_column: Column of qualities in [0, 1].
+        cost_column: Column of costs in USD.
+        query_column: Column of query identifiers.
+        on_missing: `error` refuses a table with a missing cell; `drop_queries` keeps the queries
+            observed under every configuration.
+
+    Raises:
+        InputError: If the file, a column or a value is bad; the message names it.
+    """
+    if on_missing not in ("error", "drop_queries"):
+        raise InputError(f"on_missing={on_missing!r} must be error or drop_queries")
+    if not module_columns:
+        raise InputError(
+            "module_columns is empty: name the columns, e.g. task.module_columns=[a,b]"
+        )
+    frame = _read(path)
+    keys = [*module_columns, query_column]
+    _check_columns(frame, path, [*keys, quality_column, cost_column])
+    frame = frame.select(
+        *(pl.col(name) for name in keys),
+        pl.col(quality_column).alias("_quality"),
+        pl.col(cost_column).alias("_cost"),
+    )
+    for name in keys:
+        if frame[name].null_count():
+            raise InputError(f"{path}: column {name!r} has an empty cell; fill it")
+    frame = _numbers(frame, path, {"_quality": quality_column, "_cost": cost_column})
+    repeated = frame.filter(frame.select(keys).is_duplicated())
+    if len(repeated):
+        row = repeated.select(keys).row(0, named=True)
+        raise InputError(f"{path}: {row} has more than one row; keep one per configuration, query")
+    return _dense(frame.drop_nulls(), path, list(module_columns), query_column, on_missing)
+
+
+def _read(path: Path) -> pl.DataFrame:
+    try:
+        content = path.read_bytes()
+        if content[:2] == b"\x1f\x8b":
+            content = gzip.decompress(content)
+        if content[:4] == b"PAR1":
+            return pl.read_parquet(io.BytesIO(content))
+        return pl.read_csv(io.BytesIO(content), infer_schema_length=None)
+    except (OSError, EOFError, pl.exceptions.PolarsError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(f"cannot read {path} as CSV or Parquet: {reason}") from error
+
+
+def _check_columns(frame: pl.DataFrame, path: Path, needed: Sequence[str]) -> None:
+    for name in needed:
+        if name not in frame.columns:
+            raise InputError(f"{path} has no column {name!r}; its columns are {frame.columns}")
+    if len(set(needed)) != len(needed):
+        raise InputError(f"columns {list(needed)} name one column twice")
+
+
+def _numbers(frame: pl.DataFrame, path: Path, columns: dict[str, str]) -> pl.DataFrame:
+    for name, shown in columns.items():
+        column = frame[name]
+        cast = column.cast(pl.Float64, strict=False)
+        bad = column.filter(cast.is_null() & column.is_not_null())
+        if len(bad):
+            raise InputError(f"{path}: column {shown!r} has {bad[0]!r}, which is not a number")
+        frame = frame.with_columns(cast.alias(name))
+    return frame
+
+
+def _dense(
+    frame: pl.DataFrame,
+    path: Path,
+    module_columns: list[str],
+    query_column: str,
+    on_missing: OnMissing,
+) -> RecordedTable:
+    names = [frame[column].cast(pl.String).unique().sort() for column in module_columns]
+    queries = frame[query_column].unique().sort()
+    if not len(queries):
+        raise InputError(f"{path} has no complete row")
+    space = ConfigSpace(tuple(len(column) for column in names))
+    if len(frame) < space.size:
+        raise InputError(
+            f"{path} has {len(frame)} rows for {space.size} configurations: a table needs every "
+            "configuration; leave out the LLMs that were not run in all combinations"
+        )
+    theta = [
+        frame[column].cast(pl.String).replace_strict(values, range(len(values))).to_numpy()
+        for column, values in zip(module_columns, names, strict=True)
+    ]
+    query = frame[query_column].replace_strict(queries, range(len(queries))).to_numpy()
+    cost = np.full((*space.sizes, len(queries)), np.nan)
+    quality, present = np.full_like(cost, np.nan), np.zeros(cost.shape, dtype=bool)
+    at = (*theta, query)
+    cost[at], quality[at], present[at] = frame["_cost"], frame["_quality"], True
+    llms = tuple(tuple(column.to_list()) for column in names)
+    identifiers = tuple(str(q) for q in queries.to_list())
+    complete = present.reshape(-1, len(queries)).all(0)
+    if not complete.all():
+        _check_missing(present, path, module_columns, llms, identifiers, complete, on_missing)
+        cost, quality = cost[..., complete], quality[..., complete]
+        identifiers = tuple(q for q, keep in zip(identifiers, complete, strict=True) if keep)
+    return RecordedTable(tuple(module_columns), llms, identifiers, cost, quality)
+
+
+def _check_missing(
+    present: np.ndarray,
+    path: Path,
+    modules: Sequence[str],
+    llms: Sequence[Sequence[str]],
+    queries: Sequence[str],
+    complete: np.ndarray,
+    on_missing: OnMissing,
+) -> None:
+    *theta, query = np.argwhere(~present)[0].tolist()
+    assignment = {m: names[code] for m, names, code in zip(modules, llms, theta, strict=True)}
+    missing = f"{path}: {int((~present).sum())} cells are missing, first {assignment}, query "
+    missing += queries[query]
+    if on_missing == "error":
+        raise InputError(
+            f"{missing}; record them, or keep the {int(complete.sum())} complete queries with "
+            "task.on_missing=drop_queries"
+        )
+    if not complete.any():
+        raise InputError(f"{missing}; no query was observed under every configuration")
