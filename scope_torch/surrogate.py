@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from scope_torch.botorch_model import AggregateModel
 
 MIN_LAM = 1e-9
+_REFRESH = 64
 
 
 @dataclass(frozen=True)
@@ -49,20 +51,14 @@ class QueryPosterior(NamedTuple):
     variance: Tensor
 
 
-class _Groups(NamedTuple):
-    """Queries with equal observed configurations and repeat counts share a factorisation.
+class _Group(NamedTuple):
+    """A factorisation, shared by the queries with equal observed configurations and counts."""
 
-    The G groups are padded to the longest, J configurations: padded entries of `ids` are n, those
-    of `inverse` zero.
-    """
-
-    of_query: Tensor  # `num_queries`: the group of each query
-    size: Tensor  # `G`: number of queries
-    ids: Tensor  # `G x J`: observed configurations, as positions in D
-    inverse: Tensor  # `G x J x J`: (K_q + lam C_q^-1)^-1
+    ids: Tensor  # `J`: observed configurations, as positions in D
+    inverse: Tensor  # `J x J`: (K_q + lam C_q^-1)^-1
 
 
-_Key = tuple[tuple[int, ...], tuple[int, ...]]
+_Key = tuple[tuple[int, ...], tuple[int, ...]]  # observed configurations, and repeat counts
 
 
 class QuerySurrogate:
@@ -106,9 +102,11 @@ class QuerySurrogate:
         self._codes = torch.zeros(0, space.num_modules, dtype=torch.int64, device=self.device)
         self._gram = torch.zeros(0, 0, dtype=torch.float64, device=self.device)
         self._mean = torch.zeros(2, num_queries, 0, dtype=torch.float64, device=self.device)
+        self._solved = torch.zeros_like(self._mean)
+        self._matrix = torch.zeros_like(self._gram)
         self._keys: list[_Key] = [((), ())] * num_queries
-        self._inverses: dict[_Key, Tensor] = {}
-        self._groups = self._regroup()
+        self._num_updates = 0
+        self._groups = {((), ()): self._factorise(((), ()))}
 
     def observe(self, theta: tuple[int, ...], query: int, y_c: float, y_g: float) -> None:
         """Adds one observation.
@@ -136,27 +134,17 @@ class QuerySurrogate:
     def aggregate(self) -> AggregatePosterior:
         """The collapsed form of mu_bar and sigma_bar (eq:scope-mean-variance)."""
         self._update()
-        _, size, ids, inverse = self._groups
-        n = len(self._codes)
-        matrix = torch.zeros(n + 1, n + 1, dtype=torch.float64, device=self.device)
-        at = (ids[:, :, None].expand_as(inverse), ids[:, None, :].expand_as(inverse))
-        matrix.index_put_(at, size[:, None, None] * inverse, accumulate=True)
-        weights = torch.zeros(2, n + 1, dtype=torch.float64, device=self.device)
-        weights.index_add_(1, ids.flatten(), self._solved_sum().flatten(1))
         q = self.num_queries
-        return AggregatePosterior(self._codes, weights[:, :n] / q, matrix[:n, :n] / q**2, 1 / q)
+        weights, matrix = self._solved.sum(1) / q, self._matrix / q**2
+        return AggregatePosterior(self._codes, weights, matrix, 1 / q)
 
     def at(self, theta: Sequence[int]) -> QueryPosterior:
         """mu_hat_q and sigma_hat_q^2 of every query at one configuration (equ:gp-regression)."""
         self._update()
-        of_query, _, ids, inverse = self._groups
-        k_all = self._kernel(torch.tensor([theta], device=self.device), self._codes)[0]
-        k = pad(k_all, (0, 1))[ids]
-        solved = (inverse @ k.unsqueeze(-1)).squeeze(-1)
-        by_config = torch.zeros(len(ids), len(k_all) + 1, dtype=torch.float64, device=self.device)
-        by_config.scatter_add_(1, ids, solved)
-        mean = (self._mean * by_config[of_query, :-1]).sum(-1).cpu()
-        variance = (1 - (k * solved).sum(-1))[of_query].cpu()
+        k = self._kernel(torch.tensor([theta], device=self.device), self._codes)[0]
+        mean = (self._solved @ k).cpu()
+        reduction = {key: k[ids] @ inverse @ k[ids] for key, (ids, inverse) in self._groups.items()}
+        variance = 1 - torch.stack([reduction[key] for key in self._keys]).cpu()
         return QueryPosterior(mean[0], mean[1], variance)
 
     def leave_one_out(self, min_queries: int = 6) -> Tensor:
@@ -171,30 +159,18 @@ class QuerySurrogate:
             `2 x m` ratios (USD; units of quality) of the m configurations, float64, CPU.
         """
         self._update()
-        of_query, size, ids, inverse = self._groups
-        n = len(self._codes)
-        observed = ids < n
-        diagonal = torch.where(observed, inverse.diagonal(dim1=1, dim2=2), 1.0)
-        residual = torch.where(observed, self._solved_sum() / diagonal, 0.0)
-        member = torch.zeros(len(size), dtype=torch.int64)
-        member[of_query.cpu()] = torch.arange(self.num_queries)
-        count = pad(self._count, (0, 1))[member].to(self.device).gather(1, ids).clamp_min(1)
-        variance = torch.where(observed, 1 / diagonal - self.lam / count, 0.0)
-        per_group = torch.stack([*residual, size[:, None] * variance, size[:, None] * observed])
-        total = torch.zeros(4, n + 1, dtype=torch.float64, device=self.device)
-        total.index_add_(1, ids.flatten(), per_group.flatten(1))
-        residual_c, residual_g, variance, num_queries = total[:, :n].cpu()
+        diagonal = torch.ones(self._count.shape, dtype=torch.float64, device=self.device)
+        for q, key in enumerate(self._keys):
+            ids, inverse = self._groups[key]
+            diagonal[q, ids] = inverse.diagonal()
+        residual = (self._solved / diagonal).cpu()
+        observed = self._count > 0
+        latent = 1 / diagonal.cpu() - self.lam / self._count.clamp_min(1)
+        num_queries = observed.sum(0)
         enough = num_queries >= min_queries
-        mean_residual = torch.stack([residual_c, residual_g])[:, enough] / num_queries[enough]
-        return mean_residual.abs() / (variance[enough] / num_queries[enough]).sqrt()
-
-    def _solved_sum(self) -> Tensor:
-        """(K_q + lam C_q^-1)^-1 y_q summed over the queries of each group: `2 x G x J`."""
-        of_query, size, ids, inverse = self._groups
-        y = torch.zeros(2, len(size), len(self._codes), dtype=torch.float64, device=self.device)
-        y.index_add_(1, of_query, self._mean)
-        y = pad(y, (0, 1)).gather(2, ids.expand(2, *ids.shape))
-        return (inverse @ y.unsqueeze(-1)).squeeze(-1)
+        mean_residual = residual.sum(1)[:, enough] / num_queries[enough]
+        mean_square = (latent * observed).sum(0)[enough] / num_queries[enough]
+        return mean_residual.abs() / mean_square.sqrt()
 
     def as_botorch_model(self) -> AggregateModel:
         """The aggregate as a BoTorch model with outputs c (USD) and g (quality)."""
@@ -217,49 +193,52 @@ class QuerySurrogate:
         for row, y in zip(self._sum, (y_c, y_g), strict=True):
             row.index_put_(at, torch.tensor(y, dtype=torch.float64), accumulate=True)
         self._mean = (self._sum / self._count.clamp_min(1)).to(self.device)
-        for q in set(query):
+        change: Counter[_Key] = Counter()
+        members: dict[_Key, list[int]] = {}
+        for q in sorted(set(query)):
             ids = self._count[q].nonzero().squeeze(-1)
-            self._keys[q] = (tuple(ids.tolist()), tuple(self._count[q, ids].tolist()))
-        self._groups = self._regroup()
+            key = (tuple(ids.tolist()), tuple(self._count[q, ids].tolist()))
+            change.update({key: 1})
+            change.subtract({self._keys[q]: 1})
+            self._keys[q] = key
+            members.setdefault(key, []).append(q)
+        for key, queries in members.items():
+            ids, inverse = self._groups.get(key) or self._factorise(key)
+            rows = torch.tensor(queries, device=self.device)[:, None]
+            self._solved[:, rows, ids] = self._mean[:, rows, ids] @ inverse
+            self._groups[key] = _Group(ids, inverse)
+        self._sum_inverses(change)
+        self._groups = {key: self._groups[key] for key in dict.fromkeys(self._keys)}
+
+    def _sum_inverses(self, change: Counter[_Key]) -> None:
+        """Updates sum_q P_q^T (K_q + lam C_q^-1)^-1 P_q for the groups whose size changed.
+
+        Now and then it is summed anew, so that rounding does not accumulate.
+        """
+        self._num_updates += 1
+        if self._num_updates % _REFRESH == 0:
+            self._matrix.zero_()
+            change = Counter(self._keys)
+        for key, difference in change.items():
+            if difference:
+                ids, inverse = self._groups[key]
+                self._matrix[ids[:, None], ids] += difference * inverse
 
     def _grow(self) -> None:
         new = list(self._id_of)[len(self._codes) :]
         if not new:
             return
-        self._count = pad(self._count, (0, len(new)))
-        self._sum = pad(self._sum, (0, len(new)))
+        self._count, self._sum, self._solved = (
+            pad(tensor, (0, len(new))) for tensor in (self._count, self._sum, self._solved)
+        )
+        self._matrix = pad(self._matrix, (0, len(new), 0, len(new)))
         self._codes = torch.cat([self._codes, torch.tensor(new, device=self.device)])
         cross = self._kernel(self._codes, self._codes[-len(new) :])
         old = len(self._gram)
         self._gram = torch.cat([torch.cat([self._gram, cross[:old].T]), cross], dim=1)
 
-    def _regroup(self) -> _Groups:
-        group_of = {key: group for group, key in enumerate(dict.fromkeys(self._keys))}
-        self._factorise([key for key in group_of if key not in self._inverses])
-        self._inverses = {key: self._inverses[key] for key in group_of}
-        of_query = torch.tensor([group_of[key] for key in self._keys], device=self.device)
-        longest = max(len(ids) for ids, _ in group_of)
-        n = len(self._codes)
-        ids = torch.tensor([[*ids, *[n] * (longest - len(ids))] for ids, _ in group_of])
-        inverse = torch.zeros(
-            len(group_of), longest, longest, dtype=torch.float64, device=self.device
-        )
-        for padded, exact in zip(inverse, self._inverses.values(), strict=True):
-            padded[: len(exact), : len(exact)] = exact
-        size = of_query.bincount(minlength=len(group_of))
-        return _Groups(of_query, size, ids.long().to(self.device), inverse)
-
-    def _factorise(self, keys: list[_Key]) -> None:
-        """Inverts K_q + lam C_q^-1 of new groups in one batch, padded with unit diagonal."""
-        if not keys:
-            return
-        longest = max(len(ids) for ids, _ in keys)
-        padded = torch.eye(longest, dtype=torch.float64, device=self.device).repeat(len(keys), 1, 1)
-        for matrix, (ids, counts) in zip(padded, keys, strict=True):
-            j, index = len(ids), torch.tensor(ids, dtype=torch.int64, device=self.device)
-            noise = self.lam / torch.tensor(counts, dtype=torch.float64, device=self.device)
-            matrix[:j, :j] = self._gram[index[:, None], index] + noise.diag()
-        inverse = torch.cholesky_inverse(torch.linalg.cholesky(padded))
-        for key, matrix in zip(keys, inverse, strict=True):
-            j = len(key[0])
-            self._inverses[key] = matrix[:j, :j].clone()
+    def _factorise(self, key: _Key) -> _Group:
+        ids = torch.tensor(key[0], dtype=torch.int64, device=self.device)
+        count = torch.tensor(key[1], dtype=torch.float64, device=self.device)
+        matrix = self._gram[ids[:, None], ids] + (self.lam / count).diag()
+        return _Group(ids, torch.cholesky_inverse(torch.linalg.cholesky(matrix)))
