@@ -76,8 +76,11 @@ def oracle_curve(
         truth: c(theta) in USD and s(theta) by flat index, two `|Theta|` tensors.
     """
     steps = {0.0: true_values(problem, problem.theta_ref, truth)}
+    theta_out = problem.theta_ref
     for row in trace:
-        steps[row.from_budget_usd] = true_values(problem, row.theta_out, truth)
+        if row.theta_out != theta_out:
+            theta_out = row.theta_out
+            steps[row.from_budget_usd] = true_values(problem, theta_out, truth)
     cost, quality = zip(*steps.values(), strict=True)
     return OracleCurve(np.array(list(steps)), np.array(cost), np.array(quality), problem.s_0)
 

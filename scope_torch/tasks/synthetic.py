@@ -8,21 +8,21 @@ from scope_torch.evaluators.table import RecordedTable, TableEvaluator
 from scope_torch.tasks import Task
 
 PRICES = {  # made-up LLMs: name -> (USD per million tokens, ability)
-    "nano": (0.05, -1.2),
-    "mini": (0.15, -0.3),
-    "small": (0.4, 0.1),
-    "medium": (1.2, 0.5),
-    "large": (4.0, 0.9),
-    "frontier": (12.0, 1.2),
+    "nano": (0.05, -0.8),
+    "mini": (0.15, 0.1),
+    "small": (0.4, 0.5),
+    "medium": (1.2, 0.8),
+    "large": (4.0, 1.0),
+    "frontier": (12.0, 1.1),
 }
 
 
 def synthetic_task(
     *,
     name: str = "synthetic",
-    num_modules: int = 3,
+    num_modules: int = 2,
     num_queries: int = 60,
-    world_seed: int = 0,
+    world_seed: int = 3,
     epsilon: float = 0.05,
 ) -> Task:
     """Synthetic runs of a chain of modules over six made-up LLMs; theta_0 is `frontier` everywhere.
@@ -48,12 +48,12 @@ def synthetic_task(
     for i in range(num_modules):
         axis = [1] * (num_modules + 1)
         axis[i] = len(llms)
-        effect = ability + rng.normal(0, 0.4, len(llms))
+        effect = ability * rng.uniform(0, 2) + rng.normal(0, 0.3, len(llms))
         strength = strength + effect.reshape(axis) / num_modules
         tokens = rng.lognormal(np.log(1500), 0.4, num_queries)
         verbosity = rng.lognormal(0, 0.3, len(llms))
         cost = cost + (price * verbosity).reshape(axis) * tokens
-    difficulty = rng.normal(-0.3, 1.0, num_queries)
+    difficulty = rng.normal(0.0, 1.0, num_queries)
     luck = rng.normal(0, 0.3, (*shape, num_queries))
     quality = (strength + luck > difficulty).astype(np.float64)
     modules = tuple(f"module_{i + 1}" for i in range(num_modules))

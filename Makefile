@@ -1,0 +1,54 @@
+# One command each. `make TORCH=cuda ...` installs the default (CUDA) build of torch instead.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+TORCH ?= cpu
+WORKERS ?= 2
+
+# Recorded data, if it lies beside the repository; the library itself knows only this variable.
+ifneq ($(wildcard ../shared/data/agentopt),)
+export SCOPE_DATA_DIR ?= $(abspath ../shared/data)
+endif
+DATA := $(wildcard $(SCOPE_DATA_DIR)/agentopt/hotpotqa_compact.csv.gz data/agentopt/hotpotqa_compact.csv.gz)
+TASK ?= $(if $(DATA),hotpotqa,synthetic)
+
+.PHONY: run test test-all lint format types bench notebooks clean
+
+run: $(VENV)/installed
+	$(BIN)/python scripts/run.py -m task=$(TASK) seed=0,1,2
+	$(BIN)/python scripts/report.py outputs/$(TASK)
+
+test: lint types
+	$(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --durations=10
+
+test-all: lint types
+	$(BIN)/python -m pytest -n $(WORKERS) --durations=20
+
+lint: $(VENV)/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(VENV)/installed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(VENV)/installed
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+bench: $(VENV)/installed
+	$(BIN)/python scripts/benchmark_posterior.py
+
+# The CPU build of torch comes from the configured index or, where that has none, from PyTorch's.
+$(VENV)/installed: pyproject.toml constraints/cpu.txt
+	$(PYTHON) -m venv $(VENV)
+ifeq ($(TORCH),cpu)
+	$(BIN)/pip install -q -r constraints/cpu.txt || \
+	  $(BIN)/pip install -q --index-url https://download.pytorch.org/whl/cpu -r constraints/cpu.txt
+	$(BIN)/pip install -q -c constraints/cpu.txt -e ".[dev]"
+else
+	$(BIN)/pip install -q -e ".[dev]"
+endif
+	touch $@
+
+clean:
+	rm -rf $(VENV) outputs

@@ -1,0 +1,1 @@
+"""Hydra configuration: `schema.py` types and documents it, the YAML files give the values."""

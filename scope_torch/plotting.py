@@ -1,0 +1,64 @@
+"""Figures in the paper's form: best feasible cost above, constraint violation below."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from scope_torch.metrics import OracleCurve
+
+matplotlib.use("Agg")
+
+
+def plot_curves(
+    curves: Mapping[str, Sequence[OracleCurve]],
+    budget_usd: float,
+    path: Path,
+    *,
+    title: str,
+    reference_cost_usd: float,
+    optimal_cost_usd: float | None = None,
+) -> None:
+    """Median over seeds of c_bf and V against the budget, the range from least to most shaded.
+
+    Args:
+        curves: For each method the curves of its seeds.
+        budget_usd: Largest budget shown.
+        path: PNG file to write.
+        title: Title of the figure.
+        reference_cost_usd: c(theta_0), drawn as a line.
+        optimal_cost_usd: c(theta_star), drawn as a line if known.
+    """
+    figure = Figure(figsize=(6.4, 5.6), layout="constrained")
+    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+    for name, seeds in curves.items():
+        jumps = np.unique(np.concatenate([curve.budget_usd for curve in seeds]))
+        budgets = np.append(jumps[jumps < budget_usd], budget_usd)
+        _band(upper, budgets, [c.best_feasible_cost(budgets) for c in seeds], name)
+        smooth = np.linspace(0, budget_usd, 400)
+        _band(lower, smooth, [c.violation(smooth) for c in seeds], name, steps=False)
+    upper.axhline(reference_cost_usd, color="0.4", lw=0.8, ls="--", label="reference")
+    if optimal_cost_usd is not None:
+        upper.axhline(optimal_cost_usd, color="0.4", lw=0.8, ls=":", label="optimum")
+    upper.set(yscale="log", ylabel="best feasible cost [USD/query]", title=title)
+    upper.legend(frameon=False)
+    lower.set(xlabel="search budget [USD]", ylabel="violation $V$", xlim=(0, budget_usd))
+    lower.set_ylim(bottom=0, top=max(1e-3, lower.get_ylim()[1]))
+    figure.savefig(path, dpi=150)
+
+
+def _band(
+    axes: Axes, x: np.ndarray, values: Sequence[np.ndarray], label: str, steps: bool = True
+) -> None:
+    y = np.stack(values)
+    where = {"drawstyle": "steps-post"} if steps else {}
+    (line,) = axes.plot(x, np.median(y, axis=0), label=label, lw=1.6, **where)
+    if len(y) > 1:
+        axes.fill_between(
+            x, y.min(0), y.max(0), step="post" if steps else None, alpha=0.2, color=line.get_color()
+        )

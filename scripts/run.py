@@ -1,0 +1,143 @@
+"""Runs a search: `scope-torch task=... method=... budget_usd=... seed=...` (see conf/)."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+
+from conf.schema import register
+from scope_torch.errors import InputError
+from scope_torch.plotting import plot_curves
+from scope_torch.runner import RunResult, run
+from scope_torch.tasks import Task
+from scope_torch.tracking.progress import ProgressBar
+
+_NOT_IN_PATH = ("task", "method", "seed", "device", "tracking", "output_dir", "experiment")
+_failures: list[str] = []
+
+
+def main() -> None:
+    """Entry point; exits with 2 if the user can mend the error, with 130 after Ctrl-C."""
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # errors reach this function as they are
+    try:
+        _job()
+    except (InputError, HydraException, OmegaConfBaseException, OSError) as error:
+        _fail(error)
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on where this one stopped", file=sys.stderr)
+        sys.exit(130)
+    if _failures:
+        sys.exit(2)
+
+
+@hydra.main(version_base="1.3", config_path="pkg://conf", config_name="config")
+def _job(cfg: DictConfig) -> None:
+    directory = run_dir(cfg, list(HydraConfig.get().overrides.task))
+    try:
+        result = run_from_config(cfg, directory)
+    except InputError as error:
+        _fail(error)
+        return
+    except Exception:
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "error.log").write_text(traceback.format_exc())
+        raise
+    print(_summary(result))
+
+
+def run_from_config(cfg: DictConfig, directory: Path) -> RunResult:
+    """Builds task, method and tracking from a config and runs them in `directory`."""
+    if cfg.device is not None:
+        check_device(cfg.device)
+    task: Task = build(cfg.task)
+    kernel = build(cfg.kernel)
+    method = build(
+        cfg.method, problem=task.problem, kernel=kernel, seed=cfg.seed, device=cfg.device
+    )
+    result = run(
+        task.problem,
+        method,
+        task.evaluator,
+        cfg.budget_usd,
+        run_dir=directory,
+        callbacks=[ProgressBar(), build(cfg.tracking)],
+    )
+    if result.curve is not None:
+        plot_curves(
+            {result.method: [result.curve]},
+            result.budget_usd,
+            directory / "curves.png",
+            title=f"{task.problem.name}, {result.method}, seed {cfg.seed}",
+            reference_cost_usd=task.problem.reference_cost_usd,
+            optimal_cost_usd=result.summary()["optimal_cost_usd"],
+        )
+    return result
+
+
+def build(node: DictConfig, **extra: Any) -> Any:
+    """The one place where a config's `_target_` becomes an object, given also `extra`."""
+    target = hydra.utils.instantiate(node, _partial_=True, _recursive_=False, _convert_="all")
+    return target(**extra)
+
+
+def check_device(device: str) -> None:
+    """Raises InputError if torch cannot use the device."""
+    import torch
+
+    try:
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"device={device!r} cannot be used ({reason}); try device=cpu") from error
+
+
+def run_dir(cfg: DictConfig, overrides: list[str]) -> Path:
+    """output_dir/task/method/[other overrides/]seed=...: stable, so that a run can resume."""
+    other = [o for o in overrides if o.partition("=")[0].lstrip("+~") not in _NOT_IN_PATH]
+    other = [o for o in other if not o.startswith(("tracking.", "task.path=", "task.name="))]
+    variant = re.sub(r"[^\w.=,+-]+", "_", ",".join(sorted(other)))[:150]
+    return Path(cfg.output_dir, cfg.task.name, cfg.method.name, variant, f"seed={cfg.seed}")
+
+
+def _fail(error: BaseException) -> None:
+    shown = (
+        [error]
+        if error.__cause__ is None or isinstance(error, InputError)
+        else [error, error.__cause__]
+    )
+    lines = [line.strip() for e in shown for line in str(e).splitlines()[:2] if line.strip()]
+    message = "; ".join(lines) or type(error).__name__
+    print(f"scope-torch: {message}", file=sys.stderr)
+    _failures.append(message)
+
+
+def _summary(result: RunResult) -> str:
+    summary = result.summary()
+    llms = ", ".join(f"{module}: {llm}" for module, llm in result.llms.items())
+    relative = ""
+    if summary["true_cost_usd"] is not None:
+        ratio = summary["true_cost_usd"] / summary["reference_cost_usd"]
+        verdict = "feasible" if summary["feasible"] else "NOT feasible"
+        relative = f"\n  true cost {ratio:.1%} of the reference, {verdict}"
+    return (
+        f"{summary['task']} {summary['method']} seed {summary['seed']}: {llms} "
+        f"({summary['basis']}, {summary['mode']} bounds)"
+        f"\n  spent {summary['spend_usd']:.2f} USD on {summary['num_observations']} observations; "
+        f"stopped: {summary['stop_reason']}{relative}\n  {result.run_dir}"
+    )
+
+
+register()
+
+if __name__ == "__main__":
+    main()
