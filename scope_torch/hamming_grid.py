@@ -175,16 +175,20 @@ class DirectGrid:
 
     def weighted_sum(self, codes: Tensor, weights: Tensor) -> Tensor:
         """See `HammingGrid.weighted_sum`."""
-        return self._map(lambda theta: self._kernel(theta, codes) @ weights)
+        return self._map(lambda index: self.weighted_sum_at(index, codes, weights))
 
     def quadratic_form(self, codes: Tensor, matrix: Tensor) -> Tensor:
         """See `HammingGrid.quadratic_form`."""
+        return self._map(lambda index: self.quadratic_form_at(index, codes, matrix))
 
-        def form(theta: Tensor) -> Tensor:
-            k = self._kernel(theta, codes)
-            return ((k @ matrix) * k).sum(-1)
+    def weighted_sum_at(self, index: Tensor, codes: Tensor, weights: Tensor) -> Tensor:
+        """k_D(theta)^T w at the configurations of flat indices `index`, all at once."""
+        return self._kernel(self.space.unrank(index), codes) @ weights
 
-        return self._map(form)
+    def quadratic_form_at(self, index: Tensor, codes: Tensor, matrix: Tensor) -> Tensor:
+        """k_D(theta)^T V k_D(theta) at the configurations of flat indices `index`."""
+        k = self._kernel(self.space.unrank(index), codes)
+        return ((k @ matrix) * k).sum(-1)
 
     def _kernel(self, x1: Tensor, x2: Tensor) -> Tensor:
         return self.kernel(x1.double(), x2.double()).to_dense()
@@ -192,7 +196,7 @@ class DirectGrid:
     def _map(self, function: Callable[[Tensor], Tensor]) -> Tensor:
         out = torch.empty(self.space.size, dtype=torch.float64, device=self.device)
         for index in torch.arange(self.space.size, device=self.device).split(self.chunk):
-            out[index[0] : index[-1] + 1] = function(self.space.unrank(index))
+            out[index[0] : index[-1] + 1] = function(index)
         return out
 
 

@@ -63,7 +63,8 @@ def make_scope(
     if unknown:
         raise InputError(f"unknown bounds setting {unknown[0]!r}; use one of {[*_TUNED, *_THEORY]}")
     if lam is None:
-        lam = max(bounds.get("R_c", 1e-3) ** 2, bounds.get("R_g", 1e-3) ** 2, MIN_LAM)
+        largest_R: float = max(bounds.get("R_c", 1e-3), bounds.get("R_g", 1e-3))
+        lam = max(largest_R**2, MIN_LAM)
     kernel = HammingMatern52Kernel() if kernel is None else kernel
     confidence: ConfidenceBounds
     if mode == "tuned":

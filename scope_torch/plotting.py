@@ -48,7 +48,8 @@ def plot_curves(
     upper.set(yscale="log", ylabel="best feasible cost [USD/query]", title=title)
     upper.legend(frameon=False)
     lower.set(xlabel="search budget [USD]", ylabel="violation $V$", xlim=(0, budget_usd))
-    lower.set_ylim(bottom=0, top=max(1e-3, lower.get_ylim()[1]))
+    top = max(1e-2, lower.get_ylim()[1])
+    lower.set_ylim(bottom=-0.05 * top, top=top)  # so that V = 0 is seen
     figure.savefig(path, dpi=150)
 
 
@@ -56,8 +57,8 @@ def _band(
     axes: Axes, x: np.ndarray, values: Sequence[np.ndarray], label: str, steps: bool = True
 ) -> None:
     y = np.stack(values)
-    where = {"drawstyle": "steps-post"} if steps else {}
-    (line,) = axes.plot(x, np.median(y, axis=0), label=label, lw=1.6, **where)
+    style = "steps-post" if steps else "default"
+    (line,) = axes.plot(x, np.median(y, axis=0), label=label, lw=1.6, drawstyle=style)
     if len(y) > 1:
         axes.fill_between(
             x, y.min(0), y.max(0), step="post" if steps else None, alpha=0.2, color=line.get_color()

@@ -106,7 +106,7 @@ class QuerySurrogate:
         self._matrix = torch.zeros_like(self._gram)
         self._keys: list[_Key] = [((), ())] * num_queries
         self._num_updates = 0
-        self._groups = {((), ()): self._factorise(((), ()))}
+        self._groups: dict[_Key, _Group] = {((), ()): self._factorise(((), ()))}
 
     def observe(self, theta: tuple[int, ...], query: int, y_c: float, y_g: float) -> None:
         """Adds one observation.

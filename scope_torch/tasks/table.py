@@ -193,7 +193,7 @@ def _dense(
     cost[at], quality[at], present[at] = frame["_cost"], frame["_quality"], True
     llms = tuple(tuple(column.to_list()) for column in names)
     identifiers = tuple(str(q) for q in queries.to_list())
-    complete = present.reshape(-1, len(queries)).all(0)
+    complete: np.ndarray = np.all(present.reshape(-1, len(queries)), axis=0)
     if not complete.all():
         _check_missing(present, path, module_columns, llms, identifiers, complete, on_missing)
         cost, quality = cost[..., complete], quality[..., complete]
@@ -212,8 +212,8 @@ def _check_missing(
 ) -> None:
     *theta, query = np.argwhere(~present)[0].tolist()
     assignment = {m: names[code] for m, names, code in zip(modules, llms, theta, strict=True)}
-    missing = f"{path}: {int((~present).sum())} cells are missing, first {assignment}, query "
-    missing += queries[query]
+    count = int((~present).sum())
+    missing = f"{path}: {count} cells are missing, first {assignment}, query {queries[query]}"
     if on_missing == "error":
         raise InputError(
             f"{missing}; record them, or keep the {int(complete.sum())} complete queries with "

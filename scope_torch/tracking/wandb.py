@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
+import numpy as np
 import wandb
 
 from scope_torch.optimizer import Optimizer, TraceRow
@@ -97,9 +98,9 @@ class WandbTracker(Callback):
     def _log_curve(self, result: RunResult) -> None:
         assert self._run is not None
         assert result.curve is not None
-        budgets = [*result.curve.budget_usd.tolist(), result.budget_usd]
+        budgets = np.append(result.curve.budget_usd, result.budget_usd)
         best = result.curve.best_feasible_cost(budgets)
         violation = result.curve.violation(budgets)
         for budget, cost, v in zip(budgets, best, violation, strict=True):
             point = {"c_bf_usd": float(cost), "violation": float(v)}
-            self._run.log({"spend_usd": budget, **point})
+            self._run.log({"spend_usd": float(budget), **point})

@@ -1,0 +1,139 @@
+"""Times the posterior over all of Theta: the Hamming grid beside the direct chunked evaluation.
+
+Needs only torch, gpytorch and numpy. Both evaluations run in this process on the same surrogate;
+the direct one is timed on a part of Theta and scaled, unless `--direct all`. Compare the ratios.
+
+    python scripts/benchmark_posterior.py --device cpu --threads 2
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run without installing
+
+from scope_torch.hamming_grid import DirectGrid, HammingGrid
+from scope_torch.kernels import HammingMatern52Kernel
+from scope_torch.space import ConfigSpace
+from scope_torch.surrogate import AggregatePosterior, QuerySurrogate
+
+CHUNK = 1 << 16
+T = TypeVar("T")
+
+
+def main() -> None:
+    """Entry point; exits with 1 if the two evaluations disagree."""
+    args = _arguments()
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    space = ConfigSpace((args.llms,) * args.modules)
+    kernel = HammingMatern52Kernel()
+    posterior = random_posterior(space, kernel, args)
+    grid, direct_grid = (
+        HammingGrid(space, kernel, args.device),
+        DirectGrid(space, kernel, args.device, CHUNK),
+    )
+    print(
+        f"N={args.modules} M={args.llms}: {space.size:,} configurations, "
+        f"{len(posterior.codes)} observed, {args.queries} queries, {args.device}, "
+        f"{torch.get_num_threads()} threads, torch {torch.__version__}"
+    )
+    mean_s, mean = timed(
+        lambda: grid.weighted_sum(posterior.codes, posterior.weights[0]), args.device, args.repeats
+    )
+    form_s, form = timed(
+        lambda: grid.quadratic_form(posterior.codes, posterior.matrix), args.device, args.repeats
+    )
+    peak = peak_gib(args.device)
+    print(f"hamming grid: mean {mean_s:.4f} s, variance {form_s:.4f} s (median of {args.repeats})")
+    print(f"peak memory of the process so far: {peak}")
+    size = space.size if args.direct == "all" else min(space.size, int(args.direct) * CHUNK)
+    part = torch.arange(size, device=args.device) * (space.size // size)
+    direct_s, direct = timed(lambda: direct_at(direct_grid, posterior, part), args.device, 1)
+        lambda: direct_evaluation(space, surrogate, posterior, part), args.device, 1
+    )
+    scaled = direct_s * space.size / len(part)
+    error = max(
+        float((mean[part] - direct[0]).abs().max() / direct[0].abs().max()),
+        float((form[part] - direct[1]).abs().max() / direct[1].abs().max()),
+    )
+    how = "all" if len(part) == space.size else f"{len(part):,} of {space.size:,}, scaled"
+    print(f"direct, chunked: mean and variance {scaled:.2f} s ({how})")
+    print(f"ratio direct / hamming grid: {scaled / (mean_s + form_s):.0f}")
+    print(f"largest relative difference: {error:.1e}")
+    if not error < 1e-9:
+        sys.exit(1)
+
+
+def random_posterior(
+    space: ConfigSpace, kernel: HammingMatern52Kernel, args: argparse.Namespace
+) -> AggregatePosterior:
+    """Every configuration observed on a random prefix of the queries, as searches do."""
+    rng = np.random.default_rng(0)
+    surrogate = QuerySurrogate(space, kernel, args.queries, 1e-6, args.device)
+    for theta in space.sample(args.configs, torch.Generator().manual_seed(0)):
+        for query in range(int(rng.integers(1, args.queries + 1))):
+            surrogate.observe(theta, query, float(rng.random()), float(rng.normal()))
+    return surrogate.aggregate()
+
+
+def direct_at(
+    grid: DirectGrid, posterior: AggregatePosterior, part: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Mean and quadratic form at some configurations, in chunks."""
+    mean, form = [], []
+    for index in part.split(CHUNK):
+        mean.append(grid.weighted_sum_at(index, posterior.codes, posterior.weights[0]))
+        form.append(grid.quadratic_form_at(index, posterior.codes, posterior.matrix))
+    return torch.cat(mean), torch.cat(form)
+
+
+def timed(function: Callable[[], T], device: str, repeats: int) -> tuple[float, T]:
+    """Median seconds of some calls, and a result; more than one call is preceded by a warm-up."""
+
+    def call() -> tuple[float, T]:
+        began = time.perf_counter()
+        result = function()
+        if device.startswith("cuda"):
+            torch.cuda.synchronize()
+        return time.perf_counter() - began, result
+
+    calls = [call() for _ in range(repeats + (repeats > 1))]
+    return statistics.median(seconds for seconds, _ in calls[-repeats:]), calls[-1][1]
+
+
+def peak_gib(device: str) -> str:
+    """Largest resident set of this process, and memory allocated on the GPU."""
+    kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    text = f"{kib / 2**20:.2f} GiB resident"
+    if device.startswith("cuda"):
+        text += f", {torch.cuda.max_memory_allocated() / 2**30:.2f} GiB on the GPU"
+    return text
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Times the posterior over all of Theta.")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--threads", type=int, default=0, help="torch threads; 0: torch's default")
+    parser.add_argument("--modules", type=int, default=5)
+    parser.add_argument("--llms", type=int, default=23)
+    parser.add_argument("--queries", type=int, default=102)
+    parser.add_argument("--configs", type=int, default=120, help="distinct observed configurations")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--direct", default="8", help="chunks timed directly, or `all`")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
