@@ -61,8 +61,6 @@ def main() -> None:
     size = space.size if args.direct == "all" else min(space.size, int(args.direct) * CHUNK)
     part = torch.arange(size, device=args.device) * (space.size // size)
     direct_s, direct = timed(lambda: direct_at(direct_grid, posterior, part), args.device, 1)
-        lambda: direct_evaluation(space, surrogate, posterior, part), args.device, 1
-    )
     scaled = direct_s * space.size / len(part)
     error = max(
         float((mean[part] - direct[0]).abs().max() / direct[0].abs().max()),
