@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -46,7 +47,7 @@ def plot_curves(
     if optimal_cost_usd is not None:
         upper.axhline(optimal_cost_usd, color="0.4", lw=0.8, ls=":", label="optimum")
     upper.set(yscale="log", ylabel="best feasible cost [USD/query]", title=title)
-    upper.legend(frameon=False)
+    upper.legend(frameon=False, fontsize="small")
     lower.set(xlabel="search budget [USD]", ylabel="violation $V$", xlim=(0, budget_usd))
     top = max(1e-2, lower.get_ylim()[1])
     lower.set_ylim(bottom=-0.05 * top, top=top)  # so that V = 0 is seen
@@ -58,7 +59,7 @@ def _band(
 ) -> None:
     y = np.stack(values)
     style = "steps-post" if steps else "default"
-    (line,) = axes.plot(x, np.median(y, axis=0), label=label, lw=1.6, drawstyle=style)
+    (line,) = axes.plot(x, np.median(y, axis=0), label=textwrap.fill(label, 40), lw=1.6, drawstyle=style)
     if len(y) > 1:
         axes.fill_between(
             x, y.min(0), y.max(0), step="post" if steps else None, alpha=0.2, color=line.get_color()

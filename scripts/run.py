@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sys
@@ -22,12 +23,17 @@ from scope_torch.runner import RunResult, run
 from scope_torch.tasks import Task
 from scope_torch.tracking.progress import ProgressBar
 
-_NOT_IN_PATH = ("task", "method", "seed", "device", "tracking", "output_dir", "experiment")
+# What has a path component of its own, must not change it, or merely describes the task's data.
+_NOT_IN_PATH = re.compile(
+    r"task|method|seed|device|tracking(\..*)?|output_dir|experiment|budget_usd|hydra(/.*|\..*)?"
+    r"|task\.(name|path|source|module_columns|reference|\w+_column)"
+)
 _failures: list[str] = []
 
 
 def main() -> None:
     """Entry point; exits with 2 if the user can mend the error, with 130 after Ctrl-C."""
+    logging.basicConfig(format="scope-torch: %(message)s")
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # errors reach this function as they are
     try:
         _job()
@@ -103,8 +109,8 @@ def check_device(device: str) -> None:
 
 def run_dir(cfg: DictConfig, overrides: list[str]) -> Path:
     """output_dir/task/method/[other overrides/]seed=...: stable, so that a run can resume."""
-    other = [o for o in overrides if o.partition("=")[0].lstrip("+~") not in _NOT_IN_PATH]
-    other = [o for o in other if not o.startswith(("tracking.", "task.path=", "task.name="))]
+    keys = {o: o.partition("=")[0].lstrip("+~") for o in overrides}
+    other = [o for o, key in keys.items() if not _NOT_IN_PATH.fullmatch(key)]
     variant = re.sub(r"[^\w.=,+-]+", "_", ",".join(sorted(other)))[:150]
     return Path(cfg.output_dir, cfg.task.name, cfg.method.name, variant, f"seed={cfg.seed}")
 

@@ -1,0 +1,38 @@
+"""Fixtures shared by all tests."""
+
+import socket
+
+import pytest
+import torch
+
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # linear_operator uses torch.jit.script at import; nothing here can change that.
+    config.addinivalue_line(
+        "filterwarnings", r"ignore:`torch\.jit\.script` is deprecated:DeprecationWarning"
+    )
+
+
+@pytest.fixture(params=DEVICES)
+def device(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(autouse=True)
+def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only sockets inside this machine's file system may connect."""
+
+    def guarded(method: str) -> None:
+        connect = getattr(socket.socket, method)
+
+        def only_unix(self: socket.socket, address: object) -> object:
+            if self.family != getattr(socket, "AF_UNIX", None):
+                raise RuntimeError(f"a test tried to connect to {address!r}; the network is off")
+            return connect(self, address)
+
+        monkeypatch.setattr(socket.socket, method, only_unix)
+
+    guarded("connect")
+    guarded("connect_ex")

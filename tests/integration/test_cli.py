@@ -1,0 +1,325 @@
+"""The command line as a user meets it: runs, files, bad input."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import itertools
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from scripts import report as report_script
+from scripts.run import main
+
+LLMS = ("a-nano", "b-mini", "c-pro")
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def write_table(path: Path, *, mutate=lambda rows: rows, num_queries: int = 12) -> Path:
+    """A table in which `b-mini` is nearly as good as `c-pro` at a tenth of its cost."""
+    rng = random.Random(0)
+    cost, quality = {"a-nano": 1e-4, "b-mini": 1e-3, "c-pro": 1e-2}, (0.2, 0.9, 1.0)
+    rows = [
+        {
+            "plan": plan,
+            "solve": solve,
+            "query": query,
+            "quality": float(rng.random() < min(quality[LLMS.index(x)] for x in (plan, solve))),
+            "cost_usd": cost[plan] + cost[solve] + 1e-5 * rng.random(),
+        }
+        for plan, solve, query in itertools.product(LLMS, LLMS, range(num_queries))
+    ]
+    rng.shuffle(rows)
+    rows = mutate(rows)
+    text = [",".join(rows[0]), *(",".join(str(v) for v in row.values()) for row in rows)]
+    path.write_text("\n".join(text) + "\n")
+    return path
+
+
+@pytest.fixture
+def cli(tmp_path, monkeypatch, capsys):
+    """Runs `scope-torch` in this process; returns exit status, stdout and stderr."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SCOPE_DATA_DIR", raising=False)
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    from scripts import run as run_script
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(run_script, "_failures", [])
+        monkeypatch.setattr(sys, "argv", ["scope-torch", *arguments])
+        status = 0
+        try:
+            main()
+        except SystemExit as stop:
+            status = int(stop.code or 0)
+        out, err = capsys.readouterr()
+        return status, out, err
+
+    return call
+
+
+@pytest.fixture
+def table_arguments(tmp_path) -> list[str]:
+    path = write_table(tmp_path / "runs.csv")
+    return [
+        "task=table",
+        f"task.path={path}",
+        "task.module_columns=[plan,solve]",
+        "task.reference=[c-pro,c-pro]",
+        "task.epsilon=0.3",
+        "method.base=b-mini",
+        "budget_usd=1.0",
+    ]
+
+
+def test_a_run_leaves_the_files_others_rely_on(cli, table_arguments):
+    status, out, err = cli(*table_arguments, "seed=3")
+    assert (status, err) == (0, "")
+    directory = Path("outputs/table/scope")
+    (run,) = directory.rglob("seed=3")
+    assert str(run) in out
+    journal = [json.loads(line) for line in (run / "journal.jsonl").read_text().splitlines()]
+    assert all(
+        {"theta", "query", "cost_usd", "quality"} <= set(line)
+        and len(line["theta"]) == 2
+        and 0 <= line["query"] < 12
+        for line in journal
+    )
+    result = json.loads((run / "result.json").read_text())
+    assert result["spend_usd"] == pytest.approx(sum(line["cost_usd"] for line in journal))
+    assert result["spend_usd"] > 1.0
+    assert result["spend_usd"] - journal[-1]["cost_usd"] <= 1.0
+    assert set(result["theta_out"]) == {"plan", "solve"}
+    assert result["mode"] == "tuned"
+    assert result["assumptions"]
+    assert result["timing"]["seconds"] > 0
+    for key in ("b_c", "b_g", "true_cost_usd", "true_quality", "gap_usd", "settings_hash"):
+        assert result[key] is not None
+    with open(run / "trace.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert float(rows[-1]["true_cost_usd"]) == result["true_cost_usd"]
+    assert (run / "curves.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_two_equal_runs_differ_in_timing_and_paths_only(cli, table_arguments):
+    assert cli(*table_arguments, "output_dir=one")[0] == 0
+    assert cli(*table_arguments, "output_dir=two")[0] == 0
+    results = [json.loads(next(Path(d).rglob("result.json")).read_text()) for d in ("one", "two")]
+    for result in results:
+        del result["timing"], result["paths"]
+    assert results[0] == results[1]
+    journals = [next(Path(d).rglob("journal.jsonl")).read_bytes() for d in ("one", "two")]
+    assert journals[0] == journals[1]
+
+
+def test_table_format_and_row_order_do_not_matter(cli, table_arguments, tmp_path):
+    import polars as pl
+
+    assert cli(*table_arguments, "output_dir=plain")[0] == 0
+    frame = pl.read_csv(tmp_path / "runs.csv").sort("cost_usd")
+    frame.write_parquet(tmp_path / "runs.parquet")
+    zipped = tmp_path / "zipped"
+    zipped.write_bytes(gzip.compress((tmp_path / "runs.csv").read_bytes()))
+    for name in ("runs.parquet", "zipped"):
+        arguments = [a for a in table_arguments if not a.startswith("task.path")]
+        assert cli(*arguments, f"task.path={tmp_path / name}", f"output_dir={name}.out")[0] == 0
+        journals = [
+            next(Path(d).rglob("journal.jsonl")).read_bytes() for d in ("plain", f"{name}.out")
+        ]
+        assert journals[0] == journals[1]
+
+
+def test_every_method_kernel_and_mode_runs(cli, table_arguments):
+    small = [a for a in table_arguments if not a.startswith("budget")] + ["budget_usd=0.3"]
+    for extra in (
+        ["method=scope_rand"],
+        ["method=scope_coarse"],
+        ["kernel=rbf"],
+        ["method.bounds.mode=theory", "method.batch_size=4"],
+        ["method.bounds.b_g=loo", "method.bounds.b_c=0.001", "method.lam=1e-4"],
+        ["method.bounds.b_g=0.5", "method.bounds.b_c=reference_fraction", "method.alpha=0.2"],
+    ):
+        assert cli(*small, *extra, "output_dir=" + "_".join(extra).replace("=", "-"))[0] == 0
+
+
+def test_multirun_and_report(cli, table_arguments, monkeypatch, capsys):
+    status, _, _ = cli("-m", *table_arguments, "seed=0,1", "method=scope,scope_coarse")
+    assert status == 0
+    (Path("outputs/table/unfinished")).mkdir()
+    (Path("outputs/table/unfinished/settings.json")).write_text("{}")
+    monkeypatch.setattr(sys, "argv", ["report.py", "outputs"])
+    report_script.main()
+    out = capsys.readouterr().out
+    assert len(list(Path("outputs").rglob("result.json"))) == 4
+    assert "| table | scope" in out
+    assert "| table | scope_coarse" in out
+    assert "unfinished: outputs/table/unfinished" in out
+    assert Path("outputs/table_1usd.png").exists()
+    assert "| table | scope" in Path("outputs/table.md").read_text()
+
+
+def test_report_without_runs(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(sys, "argv", ["report.py", str(tmp_path)])
+    with pytest.raises(SystemExit) as stop:
+        report_script.main()
+    assert stop.value.code == 2
+    assert "no finished run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argument", "named"),
+    [
+        ("metod=scope", "metod"),
+        ("method.alfa=0.3", "alfa"),
+        ("task.pth=x", "pth"),
+        ("method=nothing", "nothing"),
+        ("budget_usd=0", "budget_usd=0"),
+        ("budget_usd=-1", "budget_usd=-1"),
+        ("budget_usd=much", "much"),
+        ("method.alpha=0.5", "alpha=0.5"),
+        ("method.alpha=0", "alpha=0"),
+        ("task.epsilon=1", "epsilon=1"),
+        ("task.epsilon=0", "epsilon=0"),
+        ("method.lam=0", "lam=0"),
+        ("method.batch_size=0", "batch_size=0"),
+        ("method.bounds.b_g=often", "often"),
+        ("method.bounds.b_c=-1", "b_c=-1"),
+        ("method.bounds.mode=guess", "guess"),
+        ("method.bounds={mode:theory,delta:2}", "delta=2"),
+        ("method.base=d-ultra", "d-ultra"),
+        ("task.reference=[c-pro,d-ultra]", "d-ultra"),
+        ("task.reference=[c-pro]", "c-pro"),
+        ("task.module_columns=[plan,resolve]", "resolve"),
+        ("task.quality_column=score", "score"),
+        ("task.path=nowhere.csv", "nowhere.csv"),
+        ("task.on_missing=ignore", "ignore"),
+        ("device=abacus", "abacus"),
+        ("output_dir=runs.csv", "runs.csv"),
+        ("seed=a", "a"),
+    ],
+)
+def test_bad_settings_are_one_line_and_status_2(cli, table_arguments, argument, named):
+    key = argument.partition("=")[0]
+    kept = [a for a in table_arguments if a.partition("=")[0] != key]
+    status, out, err = cli(*kept, argument)
+    assert status == 2
+    assert named in err
+    assert err.startswith("scope-torch: ")
+    assert len(err.strip().splitlines()) == 1
+    assert "Traceback" not in out + err
+
+
+def _without(index: int):
+    return lambda rows: [row for i, row in enumerate(rows) if i != index]
+
+
+def _with(column: str, value: object):
+    return lambda rows: [{**rows[0], column: value}, *rows[1:]]
+
+
+@pytest.mark.parametrize(
+    ("mutate", "named"),
+    [
+        (_without(5), "1 cells are missing"),
+        (_with("quality", ""), "1 cells are missing"),
+        (_with("quality", 1.5), "quality=1.5"),
+        (_with("quality", -0.1), "quality=-0.1"),
+        (_with("quality", "nan"), "quality=nan"),
+        (_with("quality", "good"), "good"),
+        (_with("cost_usd", -1e-3), "cost_usd=-0.001"),
+        (_with("cost_usd", "nan"), "cost_usd=nan"),
+        (_with("cost_usd", "inf"), "cost_usd=inf"),
+        (_with("plan", ""), "plan"),
+        (_with("plan", "new-llm"), "missing"),
+        (lambda rows: [*rows, rows[0]], "more than one row"),
+        (lambda rows: rows[:5], "rows"),
+    ],
+)
+def test_bad_tables_name_the_cell(cli, table_arguments, tmp_path, mutate, named):
+    write_table(tmp_path / "runs.csv", mutate=mutate)
+    status, out, err = cli(*table_arguments)
+    assert status == 2
+    assert named in err
+    assert len(err.strip().splitlines()) == 1
+    assert "Traceback" not in out + err
+
+
+def test_drop_queries_keeps_the_complete_ones(cli, table_arguments, tmp_path):
+    write_table(tmp_path / "runs.csv", mutate=lambda r: [x for x in r[5:] if x["query"] != 7])
+    status, _, err = cli(*table_arguments)
+    assert status == 2
+    assert "on_missing=drop_queries" in err
+    assert cli(*table_arguments, "task.on_missing=drop_queries")[0] == 0
+    result = json.loads(next(Path("outputs").rglob("result.json")).read_text())
+    assert 0 < result["num_queries"] < 11
+
+
+def test_recorded_task_without_data_says_where_to_get_it(cli):
+    status, _, err = cli("task=hotpotqa")
+    assert status == 2
+    assert "SCOPE_DATA_DIR" in err
+    assert "AgentOptimizer/agentopt" in err
+
+
+def test_other_settings_in_the_same_directory_are_refused(cli, table_arguments, tmp_path):
+    assert cli(*table_arguments)[0] == 0
+    before = next(Path("outputs").rglob("journal.jsonl")).read_bytes()
+    write_table(tmp_path / "runs.csv", mutate=_with("cost_usd", 0.5))
+    status, _, err = cli(*table_arguments)
+    assert status == 2
+    assert "other settings" in err
+    assert next(Path("outputs").rglob("journal.jsonl")).read_bytes() == before
+
+
+def test_damaged_last_line_is_dropped_and_observed_again(cli, table_arguments, caplog):
+    assert cli(*table_arguments)[0] == 0
+    journal = next(Path("outputs").rglob("journal.jsonl"))
+    before, result = journal.read_bytes(), json.loads(journal.with_name("result.json").read_text())
+    journal.write_bytes(before[:-20])
+    status, _, _ = cli(*table_arguments)
+    assert status == 0
+    assert "dropped line" in caplog.text
+    assert journal.read_bytes() == before
+    again = json.loads(journal.with_name("result.json").read_text())
+    assert again["timing"]["replayed_observations"] == result["num_observations"] - 1
+    assert again["spend_usd"] == result["spend_usd"]
+
+
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])
+def test_a_stopped_process_resumes_to_the_same_result(cli, table_arguments, sent):
+    arguments = [a.replace("budget_usd=1.0", "budget_usd=8.0") for a in table_arguments]
+    assert cli(*arguments, "output_dir=whole")[0] == 0
+    command = [sys.executable, str(ROOT / "scripts/run.py"), *arguments, "output_dir=cut"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.poll() is None:
+        journals = list(Path("cut").rglob("journal.jsonl"))
+        if journals and journals[0].read_bytes().count(b"\n") > 200:
+            break
+        time.sleep(0.01)
+    assert process.poll() is None, "finished before it could be stopped"
+    process.send_signal(sent)
+    _, err = process.communicate()
+    assert not list(Path("cut").rglob("result.json"))
+    if sent == signal.SIGINT:
+        assert process.returncode == 130
+        assert "interrupted" in err
+        assert "Traceback" not in err
+    assert cli(*arguments, "output_dir=cut")[0] == 0
+    whole, cut = (next(Path(d).rglob("result.json")) for d in ("whole", "cut"))
+    results = [json.loads(path.read_text()) for path in (whole, cut)]
+    assert results[1]["timing"]["replayed_observations"] > 200
+    for result in results:
+        del result["timing"], result["paths"]
+    assert results[0] == results[1]
+    journals = [path.with_name("journal.jsonl").read_bytes() for path in (whole, cut)]
+    assert journals[0] == journals[1]

@@ -1,0 +1,130 @@
+"""SelectionProblem: what it refuses, and that the message names the value and the mend."""
+
+import dataclasses
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tables import make_task
+
+from scope_torch.errors import InputError
+from scope_torch.problem import SelectionProblem, codes_of
+
+GOOD = {
+    "name": "task",
+    "modules": ("reader", "writer"),
+    "llms": (("a", "b", "c"), ("a", "d")),
+    "num_queries": 5,
+    "theta_ref": (2, 1),
+    "reference_quality": 0.8,
+    "reference_cost_usd": 1e-3,
+    "epsilon": 0.1,
+}
+
+
+def problem(**changed) -> SelectionProblem:
+    return SelectionProblem(**{**GOOD, **changed})
+
+
+def test_threshold_and_space():
+    assert problem().s_0 == pytest.approx(0.72, rel=1e-15)
+    assert problem().space.sizes == (3, 2)
+    assert problem().space.size == 6
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"modules": ("reader",)}, ("1 modules", "2 lists")),
+        ({"llms": (("a", "b", "a"), ("a", "d"))}, ("'reader'", "'a'", "twice")),
+        ({"llms": ((), ("a", "d"))}, ("at least one module", "an LLM")),
+        ({"modules": (), "llms": (), "theta_ref": ()}, ("at least one module",)),
+        ({"num_queries": 0}, ("num_queries=0", "at least one query")),
+        ({"epsilon": 0.0}, ("epsilon=0.0", "(0, 1)")),
+        ({"epsilon": 1.0}, ("epsilon=1.0", "(0, 1)")),
+        ({"epsilon": math.nan}, ("epsilon=nan", "(0, 1)")),
+        ({"reference_quality": 0.0}, ("reference_quality=0.0", "(0, 1]", "threshold")),
+        ({"reference_quality": 1.01}, ("reference_quality=1.01", "(0, 1]")),
+        ({"reference_quality": math.nan}, ("reference_quality=nan",)),
+        ({"reference_cost_usd": 0.0}, ("reference_cost_usd=0.0", "positive", "free reference")),
+        ({"reference_cost_usd": -1.0}, ("reference_cost_usd=-1.0", "positive")),
+        ({"reference_cost_usd": math.inf}, ("reference_cost_usd=inf", "positive")),
+        ({"theta_ref": (3, 1)}, ("theta_ref=[3, 1]", "(3, 2)")),
+        ({"theta_ref": (-1, 1)}, ("theta_ref=[-1, 1]", "(3, 2)")),
+        ({"theta_ref": (1,)}, ("theta_ref=[1]", "(3, 2)")),
+    ],
+)
+def test_refuses_and_names_the_value(changed, words):
+    with pytest.raises(InputError) as caught:
+        problem(**changed)
+    for word in words:
+        assert word in str(caught.value)
+
+
+@pytest.mark.xfail(strict=True, reason="repeated module names are accepted; names() drops one")
+def test_refuses_repeated_module_names():
+    with pytest.raises(InputError, match="reader"):
+        problem(modules=("reader", "reader"))
+
+
+def test_quality_one_is_a_valid_reference():
+    assert problem(reference_quality=1.0).s_0 == pytest.approx(0.9)
+
+
+def test_codes_is_the_inverse_of_names():
+    p = problem()
+    for index in range(p.space.size):
+        theta = (index // 2, index % 2)
+        assigned = p.names(theta)
+        assert list(assigned) == ["reader", "writer"]
+        assert p.codes(list(assigned.values())) == theta
+
+
+@pytest.mark.parametrize(
+    ("llms", "words"),
+    [
+        (["a"], ("base=['a']", "['reader', 'writer']")),
+        (["a", "d", "a"], ("base=['a', 'd', 'a']", "one LLM for each")),
+        (["a", "b"], ("base", "'b'", "'writer'", "['a', 'd']")),
+        (["x", "a"], ("base", "'x'", "'reader'", "['a', 'b', 'c']")),
+    ],
+)
+def test_codes_refuses_and_offers_the_candidates(llms, words):
+    with pytest.raises(InputError) as caught:
+        problem().codes(llms, "base")
+    for word in words:
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("theta", [(3, 0), (0, 2), (0, -1), (0,), (0, 0, 0)])
+def test_names_refuses_what_is_not_a_configuration(theta):
+    with pytest.raises(InputError, match="not a configuration"):
+        problem().names(theta)
+
+
+def test_is_frozen_and_comparable():
+    assert problem() == problem()
+    assert hash(problem()) == hash(problem())
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        problem().epsilon = 0.5
+
+
+@given(st.lists(st.lists(st.sampled_from("abcdef"), min_size=1, unique=True), min_size=1))
+def test_codes_of_any_listing(llms):
+    modules = [f"m{i}" for i in range(len(llms))]
+    last = [names[-1] for names in llms]
+    assert codes_of(last, modules, llms, "theta") == tuple(len(names) - 1 for names in llms)
+
+
+def test_problem_of_a_table_measures_the_reference():
+    task = make_task(3, (3, 2), 7)
+    p, table = task.problem, task.table
+    assert p.reference_cost_usd == table.cost_usd[p.theta_ref].mean()
+    assert p.reference_quality == table.quality[p.theta_ref].mean()
+    assert p.num_queries == 7
+    assert task.best_cost < 0.7 * p.reference_cost_usd
+    with pytest.raises(InputError, match="reference: 'gpt' is not a candidate"):
+        table.problem("t", ["gpt", "llm0"], 0.1)
+    with pytest.raises(InputError, match="epsilon=2"):
+        table.problem("t", ["llm0", "llm0"], 2)
