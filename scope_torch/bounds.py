@@ -32,6 +32,8 @@ class ConfidenceBounds(Protocol):
     """
 
     mode: str
+    lam: float | None
+    """The lambda they are made for; None if for any."""
 
     def fit(self, surrogate: QuerySurrogate, mean_g: Tensor, sigma: Tensor) -> None:
         """Called once, after Calibrate, before the first selection.
@@ -99,6 +101,7 @@ class TheoryBounds:
             raise InputError(f"delta={delta} must lie in (0, 1)")
         self._num_queries = problem.num_queries
         self._gain = gain
+        self.lam: float | None = gain.lam
         self.R_c, self.R_g, self.B_c, self.B_g = R_c, R_g, B_c, B_g
         self.delta, self.cost_unit = delta, cost_unit
         self._j_max = 0
@@ -119,7 +122,7 @@ class TheoryBounds:
 
     def settings(self) -> dict[str, Any]:
         """See `ConfidenceBounds`."""
-        names = ("R_c", "R_g", "B_c", "B_g", "delta", "cost_unit")
+        names = ("R_c", "R_g", "B_c", "B_g", "delta", "cost_unit", "lam")
         return {"mode": self.mode, **{name: getattr(self, name) for name in names}}
 
     def report(self) -> dict[str, Any]:
@@ -173,6 +176,7 @@ class TunedBounds:
         self._reference_fraction = float(_parse("reference_fraction", reference_fraction, ()))
         self._num_queries = problem.num_queries
         self._fraction_usd = self._reference_fraction * problem.reference_cost_usd
+        self.lam: float | None = None
         self._b: Beta | None = None
         self._how: dict[str, str] = {}
 

@@ -43,6 +43,8 @@ class SelectionProblem:
     def __post_init__(self) -> None:
         if len(self.modules) != len(self.llms):
             raise InputError(f"{len(self.modules)} modules but {len(self.llms)} lists of LLMs")
+        if len(set(self.modules)) != len(self.modules):
+            raise InputError(f"modules={list(self.modules)}: give every module a name of its own")
         for module, names in zip(self.modules, self.llms, strict=True):
             if len(set(names)) != len(names):
                 raise InputError(f"module {module!r} lists an LLM twice: {list(names)}")

@@ -73,6 +73,8 @@ class SCOPE(SequentialOptimizer):
             raise InputError(f"gap_tolerance={gap_tolerance} must be at least 0")
         if initial_pool not in ("base", "random", "none"):
             raise InputError(f"initial_pool={initial_pool!r} must be base, random or none")
+        if bounds.lam not in (None, lam):
+            raise InputError(f"lam={lam}, but the bounds were made for lam={bounds.lam}; use one")
         if initial_pool == "base" and base is None:
             raise InputError("base=None: Calibrate needs a base LLM; name a cheap one")
         self.name = name

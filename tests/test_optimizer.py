@@ -241,7 +241,6 @@ def test_a_search_that_ends_asks_for_nothing_more():
         optimizer.tell([task.observe(Request((1, 0), 2))])
 
 
-@pytest.mark.xfail(strict=True, reason="TheoryBounds.settings() leaves out gamma's lam and kernel")
 def test_settings_of_the_theory_tell_different_gains_apart():
     problem, kernel = make_task(5, (4, 3), 6).problem, HammingMatern52Kernel()
     one, two = (TheoryBounds(problem, InformationGain(problem.space, kernel, lam))

@@ -62,7 +62,6 @@ def test_refuses_and_names_the_value(changed, words):
         assert word in str(caught.value)
 
 
-@pytest.mark.xfail(strict=True, reason="repeated module names are accepted; names() drops one")
 def test_refuses_repeated_module_names():
     with pytest.raises(InputError, match="reader"):
         problem(modules=("reader", "reader"))

@@ -9,8 +9,9 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
-from tables import CountingEvaluator, Crash, Task, make_task
+from tables import CountingEvaluator, Crash, make_task
 
+from scope_torch import runner
 from scope_torch.errors import InputError
 from scope_torch.evaluators.function import FunctionEvaluator
 from scope_torch.history import Journal, Observation, Request
@@ -165,12 +166,21 @@ def test_a_callback_that_fails_ends_the_run_and_all_are_closed(tmp_path, method)
 
 
 @pytest.mark.xfail(strict=True, reason="a failing trace.csv leaves journal and callbacks open")
-def test_callbacks_and_journal_are_closed_whatever_fails(tmp_path):
+def test_callbacks_and_journal_are_closed_whatever_fails(tmp_path, monkeypatch):
+    journals: list[Journal] = []
+
+    def tracked(path):
+        journals.append(Journal(path))
+        return journals[0]
+
+    monkeypatch.setattr(runner, "Journal", tracked)
     (tmp_path / "trace.csv").mkdir()
     log = Log()
     with pytest.raises(OSError):
         search(run_dir=tmp_path, callbacks=[log])
-    assert log.calls[-1] == "close"
+    closed = journals[0]._file.closed
+    journals[0].close()
+    assert (closed, log.calls[-1]) == (True, "close")
 
 
 def test_the_files_of_a_run(tmp_path):
@@ -245,7 +255,7 @@ def test_an_evaluator_that_returns_too_little_is_refused(concurrency, tmp_path):
 
 @pytest.mark.xfail(strict=True, reason="an optimizer in the middle of a search is accepted")
 def test_an_optimizer_that_has_been_used_is_refused():
-    optimizer: Task = TASK.scope(1)
+    optimizer = TASK.scope(1)
     run(TASK.problem, optimizer, TASK.evaluator(), BUDGET)
     with pytest.raises(InputError, match="fresh"):
         run(TASK.problem, optimizer, TASK.evaluator(), BUDGET)
