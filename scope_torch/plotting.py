@@ -59,7 +59,9 @@ def _band(
 ) -> None:
     y = np.stack(values)
     style = "steps-post" if steps else "default"
-    (line,) = axes.plot(x, np.median(y, axis=0), label=textwrap.fill(label, 40), lw=1.6, drawstyle=style)
+    (line,) = axes.plot(
+        x, np.median(y, axis=0), label=textwrap.fill(label, 40), lw=1.6, drawstyle=style
+    )
     if len(y) > 1:
         axes.fill_between(
             x, y.min(0), y.max(0), step="post" if steps else None, alpha=0.2, color=line.get_color()
