@@ -11,6 +11,7 @@ from botorch.posteriors import Posterior
 from botorch.posteriors.gpytorch import GPyTorchPosterior
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
 from gpytorch.kernels import Kernel
+from linear_operator import to_linear_operator
 from torch import Tensor
 
 from scope_torch.surrogate import AggregatePosterior
@@ -71,7 +72,9 @@ class AggregateModel(Model):
         covariance = prior - k @ self._aggregate.matrix @ k.transpose(-1, -2)
         outputs = [0, 1] if output_indices is None else output_indices
         normals = [
-            MultivariateNormal(k @ self._aggregate.weights[zeta], covariance) for zeta in outputs
+            # As an operator, so that nothing is factorised: points of a batch may coincide.
+            MultivariateNormal(k @ self._aggregate.weights[zeta], to_linear_operator(covariance))
+            for zeta in outputs
         ]
         joint = (
             normals[0]

@@ -71,7 +71,8 @@ class Optimizer(Protocol):
     """
 
     name: str
-    trace: list[TraceRow]
+    t: int  # number of observations told
+    trace: list[TraceRow]  # appended to, never replaced
     stop_reason: str | None
 
     def ask(self) -> Sequence[Request]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import hashlib
 import json
 import math
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
@@ -157,6 +159,10 @@ def run(
     """
     if not (math.isfinite(budget_usd) and budget_usd > 0):
         raise InputError(f"budget_usd={budget_usd} must be a positive number of USD")
+    if optimizer.t > 0:
+        raise InputError(
+            f"the optimizer has made {optimizer.t} observations; give run() a fresh one"
+        )
     began = time.perf_counter()
     settings = {
         "problem": asdict(problem),
@@ -165,15 +171,21 @@ def run(
         "budget_usd": float(budget_usd),
     }
     run_dir = None if run_dir is None else Path(run_dir)
-    journal = None if run_dir is None else _open_run_dir(run_dir, settings)
-    error: BaseException | None = None
-    source = _Source(evaluator, journal)
     truth = evaluator.truth() if isinstance(evaluator, HasTruth) else None
-    try:
+    with ExitStack() as closing:
+        journal = None
+        if run_dir is not None:
+            journal = closing.enter_context(contextlib.closing(_open_run_dir(run_dir, settings)))
+        source, history = _Source(evaluator, journal), History()
+        for callback in callbacks:
+            closing.push(_closer(callback))
         for callback in callbacks:
             callback.start(problem, optimizer, budget_usd)
-        history = History()
-        stop_reason = _loop(optimizer, source, budget_usd, history, callbacks)
+        try:
+            stop_reason = _loop(optimizer, source, budget_usd, history, callbacks)
+        finally:
+            if run_dir is not None:
+                _write_trace(run_dir / "trace.csv", problem, optimizer.trace, truth)
         result = RunResult(
             problem=problem,
             method=optimizer.name,
@@ -194,17 +206,11 @@ def run(
             write_atomically(run_dir / "result.json", json.dumps(result.summary(), indent=2) + "\n")
         for callback in callbacks:
             callback.end(result)
-        return result
-    except BaseException as caught:
-        error = caught
-        raise
-    finally:
-        if run_dir is not None:
-            _write_trace(run_dir / "trace.csv", problem, optimizer.trace, truth)
-        if journal is not None:
-            journal.close()
-        for callback in callbacks:
-            callback.close(error)
+    return result
+
+
+def _closer(callback: Callback) -> Callable[[Any, BaseException | None, Any], None]:
+    return lambda _type, error, _traceback: callback.close(error)
 
 
 def _loop(
@@ -214,8 +220,17 @@ def _loop(
     history: History,
     callbacks: Sequence[Callback],
 ) -> str:
-    num_rows = 0
+    num_reported = 0
+
+    def report_changes() -> None:
+        nonlocal num_reported
+        for row in optimizer.trace[num_reported:]:
+            for callback in callbacks:
+                callback.changed(row)
+        num_reported = len(optimizer.trace)
+
     while requests := optimizer.ask():
+        report_changes()
         start = len(history)
         for observation in source.fulfil(requests):
             history.append(observation)
@@ -224,13 +239,10 @@ def _loop(
             if history.spend_usd > budget_usd:
                 break
         optimizer.tell([history[t] for t in range(start, len(history))])
-        for row in optimizer.trace[num_rows:]:
-            for callback in callbacks:
-                callback.changed(row)
-        num_rows = len(optimizer.trace)
         if history.spend_usd > budget_usd:
-            return "budget"
-    return optimizer.stop_reason or "finished"
+            break
+    report_changes()
+    return "budget" if history.spend_usd > budget_usd else optimizer.stop_reason or "finished"
 
 
 class _Source:
@@ -268,6 +280,10 @@ class _Source:
 
     def _observe(self, missing: list[Request]) -> None:
         for observation in self._evaluator.evaluate(missing):
+            if observation.request not in missing:
+                raise InputError(
+                    f"the evaluator returned {observation.request}, asked for {missing[0]}, ..."
+                )
             if self._journal is not None:
                 self._journal.append([observation])
             self._recorded[observation.request] = observation
@@ -301,7 +317,7 @@ def _open_run_dir(run_dir: Path, settings: dict[str, Any]) -> Journal:
         path = run_dir / "settings.json"
         settings = json.loads(json.dumps(settings))
         if path.exists():
-            _check_settings(path, json.loads(path.read_text()), settings)
+            _check_settings(path, _read_settings(path), settings)
         elif journal.recorded:
             raise InputError(
                 f"{path} is missing, so {journal.path} cannot be resumed; move it away"
@@ -311,6 +327,13 @@ def _open_run_dir(run_dir: Path, settings: dict[str, Any]) -> Journal:
         journal.close()
         raise
     return journal
+
+
+def _read_settings(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text())
+    except ValueError as error:
+        raise InputError(f"{path} is damaged ({error}); restore it, or move it away") from error
 
 
 def _check_settings(path: Path, old: dict[str, Any], new: dict[str, Any]) -> None:

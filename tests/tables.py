@@ -117,7 +117,8 @@ def make_task(
         mean_cost, mean_quality = cost.mean(-1), quality.mean(-1)
         theta_ref = np.unravel_index(mean_quality.argmax(), sizes)
         feasible = mean_quality >= (1 - epsilon) * mean_quality.max()
-        if mean_cost[feasible].min() < 0.7 * mean_cost[theta_ref] or mean_cost.size == 1:
+        improvable = mean_cost[feasible].min() < 0.7 * mean_cost[theta_ref] or mean_cost.size == 1
+        if improvable and mean_quality.max() > 0:
             return task_of(cost, quality, tuple(int(code) for code in theta_ref), epsilon)
     raise AssertionError
 

@@ -222,7 +222,6 @@ def test_after_a_failure_waiting_calls_are_cancelled():
     assert len(observations) == len(calls) - 1  # all that was paid for, but for the failure
 
 
-@pytest.mark.xfail(strict=True, reason="the pool is left without cancelling: all calls are paid")
 def test_a_reader_that_stops_early_starts_no_further_call():
     calls = []
 

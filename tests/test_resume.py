@@ -163,7 +163,6 @@ def test_missing_settings_are_refused(tmp_path):
         search(CountingEvaluator(TASK), tmp_path)
 
 
-@pytest.mark.xfail(strict=True, reason="JSONDecodeError instead of InputError")
 def test_damaged_settings_are_refused(tmp_path):
     search(CountingEvaluator(TASK), tmp_path)
     (tmp_path / "settings.json").write_text("")
@@ -191,7 +190,6 @@ class NoReplicate(CountingEvaluator):
             yield Observation(o.theta, o.query, o.cost_usd, o.quality)
 
 
-@pytest.mark.xfail(strict=True, reason="it is journaled, and paid anew each time")
 def test_an_observation_that_was_not_asked_for_does_not_enter_the_journal(tmp_path):
     for _ in range(2):
         with pytest.raises(InputError):

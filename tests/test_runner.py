@@ -132,7 +132,6 @@ def test_callbacks_are_called_in_order():
         assert log.rows == result.trace[: len(log.rows)]
 
 
-@pytest.mark.xfail(strict=True, reason="rows written by the last ask() are never reported")
 def test_every_row_of_the_trace_is_reported():
     log = Log()
     result = search(callbacks=[log], gap_tolerance=0.9)
@@ -165,7 +164,6 @@ def test_a_callback_that_fails_ends_the_run_and_all_are_closed(tmp_path, method)
     assert list(whole.history) == list(search().history)
 
 
-@pytest.mark.xfail(strict=True, reason="a failing trace.csv leaves journal and callbacks open")
 def test_callbacks_and_journal_are_closed_whatever_fails(tmp_path, monkeypatch):
     journals: list[Journal] = []
 
@@ -253,7 +251,6 @@ def test_an_evaluator_that_returns_too_little_is_refused(concurrency, tmp_path):
     assert not recorded & set(again.paid)
 
 
-@pytest.mark.xfail(strict=True, reason="an optimizer in the middle of a search is accepted")
 def test_an_optimizer_that_has_been_used_is_refused():
     optimizer = TASK.scope(1)
     run(TASK.problem, optimizer, TASK.evaluator(), BUDGET)

@@ -54,19 +54,22 @@ class FunctionEvaluator:
         with ThreadPoolExecutor(self.concurrency) as pool:
             pending = {pool.submit(self._observe, request) for request in requests}
             error: BaseException | None = None
-            while pending:
-                try:
-                    future = next(as_completed(pending))
-                except KeyboardInterrupt as interrupt:
-                    error = interrupt
-                    pending = _cancel(pending)
-                    continue
-                pending.discard(future)
-                if failure := future.exception():
-                    error = error or failure
-                    pending = _cancel(pending)
-                else:
-                    yield future.result()
+            try:
+                while pending:
+                    try:
+                        future = next(as_completed(pending))
+                    except KeyboardInterrupt as interrupt:
+                        error = interrupt
+                        pending = _cancel(pending)
+                        continue
+                    pending.discard(future)
+                    if failure := future.exception():
+                        error = error or failure
+                        pending = _cancel(pending)
+                    else:
+                        yield future.result()
+            finally:
+                _cancel(pending)  # nobody reads on: leave nothing to start
             if error:
                 raise error
 
