@@ -18,6 +18,9 @@ run: $(VENV)/installed
 	$(BIN)/python scripts/run.py -m task=$(TASK) seed=0,1,2
 	$(BIN)/python scripts/report.py outputs/$(TASK)
 
+# One thread for each worker: the tests are small, and threads of two workers would fight.
+test test-all: export OMP_NUM_THREADS = 1
+
 test: lint types
 	$(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --durations=10
 

@@ -16,7 +16,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from conf.schema import register
+import conf  # noqa: F401 - registers the schemas
 from scope_torch.errors import InputError
 from scope_torch.plotting import plot_curves
 from scope_torch.runner import RunResult, run
@@ -142,8 +142,6 @@ def _summary(result: RunResult) -> str:
         f"stopped: {summary['stop_reason']}{relative}\n  {result.run_dir}"
     )
 
-
-register()
 
 if __name__ == "__main__":
     main()

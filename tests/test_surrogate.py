@@ -278,6 +278,20 @@ def test_chunks_equal_all_at_once(seed, chunks, data):
     np.testing.assert_allclose(*ratios, atol=1e-9)
 
 
+def test_long_sequences_do_not_drift(device):
+    """Read after every observation, the sums over queries are carried along incrementally."""
+    sizes, num_queries, (kernel, reference) = (3, 3, 2), 4, RBF
+    history = random_history(sizes, num_queries, 260, 8)
+    grid = HammingGrid(ConfigSpace(sizes), kernel, device)
+    surrogate = surrogate_of([], sizes, num_queries, 1e-3, kernel, device)
+    for t, row in enumerate(history, start=1):
+        surrogate.observe(*row)
+        surrogate.aggregate()
+        if t % 20 == 0 or t > 250:
+            expected = naive.aggregate(history[:t], all_codes(sizes), num_queries, 1e-3, reference)
+            assert_close(on_theta(surrogate, grid), expected, variance=1e-13)
+
+
 def test_posteriors_taken_earlier_do_not_change(device):
     history = random_history((3, 3), 5, 40, 6)
     surrogate = surrogate_of(history[:20], (3, 3), 5, 1e-6, MATERN[0], device)

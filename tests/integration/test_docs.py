@@ -1,0 +1,42 @@
+"""What the README promises, done."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_example_of_the_readme_runs_and_resumes(tmp_path, monkeypatch, capsys):
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(example, "README.md", "exec"), {})
+    first = capsys.readouterr().out
+    assert "certified" in first
+    journal = tmp_path / "outputs/my_system/journal.jsonl"
+    before = journal.read_bytes()
+    exec(compile(example, "README.md", "exec"), {})
+    assert capsys.readouterr().out == first
+    assert journal.read_bytes() == before
+
+
+@pytest.mark.slow
+def test_six_million_configurations_fifty_times_faster_in_little_memory():
+    """Ratio within one process; a part of Theta is evaluated directly and scaled."""
+    command = [sys.executable, "scripts/benchmark_posterior.py", "--threads", "2", "--direct", "4"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "6,436,343 configurations, 120 observed, 102 queries" in done.stdout
+    numbers = {
+        name: float(re.search(pattern, done.stdout)[1])
+        for name, pattern in {
+            "ratio": r"ratio direct / hamming grid: (\d+)",
+            "peak_gib": r"so far: ([\d.]+) GiB",
+            "error": r"largest relative difference: (\S+)",
+        }.items()
+    }
+    assert numbers["ratio"] > 50
+    assert numbers["peak_gib"] < 1.5
+    assert numbers["error"] < 1e-9

@@ -1,0 +1,64 @@
+"""SCOPE on the recorded runs, where the data is at hand."""
+
+import os
+
+import pytest
+
+from scope_torch.errors import InputError
+from scope_torch.methods import make_scope
+from scope_torch.metrics import optimal_cost
+from scope_torch.runner import run
+from scope_torch.tasks.table import find_data, table_task
+
+TASKS = {
+    "hotpotqa": (["planner", "solver"], ["Ministral 3 8B", "Claude Opus 4.6"], 190, 10.0),
+    "mathqa": (["answer", "critic"], ["Claude Opus 4.6", "Claude Opus 4.6"], 135, 4.0),
+}
+
+
+def recorded(name: str):
+    modules, reference, num_queries, budget = TASKS[name]
+    path = f"agentopt/{name}_compact.csv.gz"
+    try:
+        find_data(path)
+    except InputError:
+        pytest.skip(f"{path} is not here (SCOPE_DATA_DIR={os.environ.get('SCOPE_DATA_DIR')})")
+    task = table_task(
+        name=name,
+        path=path,
+        module_columns=modules,
+        reference=reference,
+        epsilon=0.05,
+        quality_column="score",
+        on_missing="drop_queries",
+    )
+    assert task.problem.num_queries == num_queries
+    assert task.problem.space.size == 81
+    return task, budget
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(TASKS))
+def test_scope_ends_within_15_percent_of_the_optimum_and_never_violates(name):
+    task, budget = recorded(name)
+    best = optimal_cost(task.problem, task.evaluator.truth())
+    for seed in range(3):
+        optimizer = make_scope(task.problem, base="gpt-oss-20b", seed=seed)
+        result = run(task.problem, optimizer, task.evaluator, budget)
+        summary = result.summary()
+        assert summary["basis"] == "certified"
+        assert summary["true_cost_usd"] <= 1.15 * best
+        assert result.curve.violation(budget) == 0
+
+
+@pytest.mark.parametrize("name", sorted(TASKS))
+def test_the_config_files_agree_with_the_documented_tasks(name):
+    from hydra import compose, initialize_config_module
+
+    with initialize_config_module("conf", version_base="1.3"):
+        cfg = compose("config", overrides=[f"task={name}"])
+    modules, reference, _, _ = TASKS[name]
+    assert cfg.task.module_columns == modules
+    assert cfg.task.reference == reference
+    assert cfg.method.base == "gpt-oss-20b"
+    assert cfg.budget_usd == {"hotpotqa": 12.0, "mathqa": 22.0}[name]
