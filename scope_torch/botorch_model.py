@@ -21,7 +21,8 @@ class AggregateModel(Model):
     """Two outputs, the average cost c (USD) and constraint g (quality), with equal covariance.
 
     The posterior is that of eq:scope-mean-variance; it is fixed at construction, so take a new
-    view after new observations.
+    view after new observations. GPyTorch lifts a variance below 1e-10 to that value, with a
+    warning: possible for lam / Q below 1e-10. SCOPE's own bounds do not pass through here.
 
     Args:
         posterior: The collapsed aggregate.

@@ -32,8 +32,8 @@ class ConfidenceBounds(Protocol):
     """
 
     mode: str
-    lam: float | None
-    """The lambda they are made for; None if for any."""
+    gain: InformationGain | None
+    """The information gain they use, for one kernel and lambda; None if they use none."""
 
     def fit(self, surrogate: QuerySurrogate, mean_g: Tensor, sigma: Tensor) -> None:
         """Called once, after Calibrate, before the first selection.
@@ -100,8 +100,8 @@ class TheoryBounds:
         if not 0 < delta < 1:
             raise InputError(f"delta={delta} must lie in (0, 1)")
         self._num_queries = problem.num_queries
+        self.gain: InformationGain | None = gain
         self._gain = gain
-        self.lam: float | None = gain.lam
         self.R_c, self.R_g, self.B_c, self.B_g = R_c, R_g, B_c, B_g
         self.delta, self.cost_unit = delta, cost_unit
         self._j_max = 0
@@ -122,8 +122,9 @@ class TheoryBounds:
 
     def settings(self) -> dict[str, Any]:
         """See `ConfidenceBounds`."""
-        names = ("R_c", "R_g", "B_c", "B_g", "delta", "cost_unit", "lam")
-        return {"mode": self.mode, **{name: getattr(self, name) for name in names}}
+        names = ("R_c", "R_g", "B_c", "B_g", "delta", "cost_unit")
+        values = {name: getattr(self, name) for name in names}
+        return {"mode": self.mode, "lam": self._gain.lam, **values}
 
     def report(self) -> dict[str, Any]:
         """See `ConfidenceBounds`; b_c (USD) and b_g are those of the last observation."""
@@ -176,7 +177,7 @@ class TunedBounds:
         self._reference_fraction = float(_parse("reference_fraction", reference_fraction, ()))
         self._num_queries = problem.num_queries
         self._fraction_usd = self._reference_fraction * problem.reference_cost_usd
-        self.lam: float | None = None
+        self.gain: InformationGain | None = None
         self._b: Beta | None = None
         self._how: dict[str, str] = {}
 
@@ -244,8 +245,8 @@ class TunedBounds:
 
 def _parse(name: str, value: float | str, rules: tuple[str, ...]) -> float | str:
     try:
-        number = float(value)
-    except ValueError:
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
         if value in rules:
             return value
         known = f" or one of {', '.join(rules)}" if rules else ""

@@ -43,11 +43,7 @@ class HammingGrid:
     def __init__(
         self, space: ConfigSpace, kernel: HammingKernel, device: torch.device | str | None = None
     ) -> None:
-        if space.size > MAX_ENUMERATED:
-            raise InputError(
-                f"{space.size:.3g} configurations are more than the {MAX_ENUMERATED:.0e} that can "
-                "be enumerated; give some modules fewer candidate LLMs"
-            )
+        _check_size(space)
         self.space = space
         self.device = torch.device(device) if device is not None else torch.device("cpu")
         num_modules = space.num_modules
@@ -159,6 +155,9 @@ class DirectGrid:
         kernel: Any `gpytorch.kernels.Kernel` on codes that returns float64.
         device: Where the sums are made.
         chunk: Configurations evaluated at a time; bounds the memory.
+
+    Raises:
+        InputError: If Theta has more than 2e8 configurations.
     """
 
     def __init__(
@@ -168,6 +167,7 @@ class DirectGrid:
         device: torch.device | str | None = None,
         chunk: int = 1 << 16,
     ) -> None:
+        _check_size(space)
         self.space = space
         self.kernel = kernel
         self.device = torch.device(device) if device is not None else torch.device("cpu")
@@ -198,6 +198,14 @@ class DirectGrid:
         for index in torch.arange(self.space.size, device=self.device).split(self.chunk):
             out[index[0] : index[-1] + 1] = function(index)
         return out
+
+
+def _check_size(space: ConfigSpace) -> None:
+    if space.size > MAX_ENUMERATED:
+        raise InputError(
+            f"{space.size:.3g} configurations are more than the {MAX_ENUMERATED:.0e} that can "
+            "be enumerated; give some modules fewer candidate LLMs"
+        )
 
 
 def make_grid(

@@ -73,8 +73,6 @@ class SCOPE(SequentialOptimizer):
             raise InputError(f"gap_tolerance={gap_tolerance} must be at least 0")
         if initial_pool not in ("base", "random", "none"):
             raise InputError(f"initial_pool={initial_pool!r} must be base, random or none")
-        if bounds.lam not in (None, lam):
-            raise InputError(f"lam={lam}, but the bounds were made for lam={bounds.lam}; use one")
         if initial_pool == "base" and base is None:
             raise InputError("base=None: Calibrate needs a base LLM; name a cheap one")
         self.name = name
@@ -85,6 +83,15 @@ class SCOPE(SequentialOptimizer):
         self.batch_size = batch_size
         self.kernel = HammingMatern52Kernel() if kernel is None else kernel
         device = ("cuda" if torch.cuda.is_available() else "cpu") if device is None else device
+        gain = bounds.gain
+        if gain is not None and (
+            gain.lam != lam
+            or describe_kernel(gain.kernel, problem) != describe_kernel(self.kernel, problem)
+        ):
+            raise InputError(
+                f"lam={lam} and {type(self.kernel).__name__} are not what the bounds were made for: "
+                f"lam={gain.lam} and {type(gain.kernel).__name__}"
+            )
         self.surrogate = QuerySurrogate(
             problem.space, self.kernel, problem.num_queries, lam, device
         )
@@ -266,10 +273,6 @@ class SCOPE(SequentialOptimizer):
 
     def settings(self) -> dict[str, Any]:
         """See `Optimizer`."""
-        num_modules = self.problem.space.num_modules
-        kernel: dict[str, Any] = {"name": type(self.kernel).__name__}
-        if isinstance(self.kernel, HammingKernel):
-            kernel["profile"] = self.kernel.profile(num_modules).tolist()
         return {
             "name": self.name,
             "seed": self.seed,
@@ -280,7 +283,7 @@ class SCOPE(SequentialOptimizer):
             "lam": self.surrogate.lam,
             "batch_size": self.batch_size,
             "gap_tolerance": self.gap_tolerance,
-            "kernel": kernel,
+            "kernel": describe_kernel(self.kernel, self.problem),
             "bounds": self.bounds.settings(),
         }
 
@@ -288,6 +291,14 @@ class SCOPE(SequentialOptimizer):
         """See `Optimizer`."""
         counts = {"candidates": self._candidates, "candidates_pruned": self._pruned}
         return {**self.bounds.report(), **counts}
+
+
+def describe_kernel(kernel: Kernel, problem: SelectionProblem) -> dict[str, Any]:
+    """Identifies a kernel: its class, and what it is at every Hamming distance."""
+    described: dict[str, Any] = {"name": type(kernel).__name__}
+    if isinstance(kernel, HammingKernel):
+        described["profile"] = kernel.profile(problem.space.num_modules).tolist()
+    return described
 
 
 class _Candidate:

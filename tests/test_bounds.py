@@ -13,8 +13,9 @@ from scope_torch.bounds import MIN_LOO_QUERIES, TheoryBounds, TunedBounds
 from scope_torch.errors import InputError
 from scope_torch.hamming_grid import HammingGrid
 from scope_torch.information_gain import InformationGain
-from scope_torch.kernels import HammingMatern52Kernel
+from scope_torch.kernels import HammingMatern52Kernel, HammingRBFKernel
 from scope_torch.problem import SelectionProblem
+from scope_torch.scope import SCOPE
 from scope_torch.surrogate import QuerySurrogate
 
 SIZES, KERNEL, LAM = (3, 4, 2), HammingMatern52Kernel(), 1e-4
@@ -221,3 +222,19 @@ def test_tuned_before_fit():
 def test_tuned_refuses(options):
     with pytest.raises(InputError, match=next(iter(options))):
         TunedBounds(problem(), **options)
+
+
+@pytest.mark.parametrize("value", [None, [1.0], True, float("nan"), "often"])
+def test_half_widths_of_other_types_are_refused(value):
+    with pytest.raises(InputError, match="b_g"):
+        TunedBounds(problem(), b_g=value)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "lam"), [(HammingMatern52Kernel(), 1e-4), (HammingRBFKernel(), 1e-6)]
+)
+def test_scope_refuses_bounds_made_for_another_surrogate(kernel, lam):
+    bounds = TheoryBounds(problem(), InformationGain(problem().space, kernel, lam))
+    arguments = {"kernel": HammingMatern52Kernel(), "lam": 1e-6, "seed": 0, "base": (0, 0, 0)}
+    with pytest.raises(InputError, match="not what the bounds were made for"):
+        SCOPE(problem(), bounds, **arguments)

@@ -78,6 +78,13 @@ CASES = [
     Case(seed=11, sizes=(1, 4), num_queries=6),
     Case(seed=11, sizes=(1,), num_queries=3, evaluations=10.5),
     Case(seed=12, evaluations=0.5),
+    # U_g <= 0 at t - 1 but not at t decides: the minimum of the two is what counts.
+    Case(900241, (4, 1, 5), 5, False, "coarse", 1, None, "rbf", 1e-2, 11.08),
+    # In a batch, what comes after the prune would have certified the candidate.
+    Case(427752, (5, 1, 2), 8, False, "scope", None, (0.14105, 1e-5), "rbf", 1e-4, 11.6),
+    Case(50954, (1, 2, 5), 13, True, "rand", None, (0.0445, 1e-6), "matern", 1.0, 6.5),
+    # The least L_c with L_g <= 0 belongs to a configuration with L_g just below 0.
+    Case(56998, (1, 5, 2, 4), 2, True, "coarse", 1, ("eligible", "loo"), "rbf", 1e-2, 10.98),
     Case(infeasible=True, sizes=(3,), num_queries=4, b=(1e-4, 1e-4)),
     Case(infeasible=True, sizes=(3,), num_queries=4, b=(1e-4, 1e-4), batch_size=3),
 ]
@@ -174,6 +181,9 @@ def test_iterations_and_gaps_equal_the_naive_reference(case):
     scale = case.task.problem.reference_cost_usd
     for row, gap in zip(selected, reference.gaps, strict=True):
         assert abs(row.gap_usd - gap) <= 1e-10 * scale
+    pruned = [row.iteration for row in result.trace if row.event == "pruned"]
+    assert len(pruned) == len(set(pruned)) == result.report["candidates_pruned"]
+    assert len(selected) == result.report["candidates"]
     observed = np.diff([*(row.t for row in selected), len(result.history)])
     assert observed.tolist() == [step["num_observed"] for step in reference.iterations]
 
