@@ -12,20 +12,20 @@ endif
 DATA := $(wildcard $(SCOPE_DATA_DIR)/agentopt/hotpotqa_compact.csv.gz data/agentopt/hotpotqa_compact.csv.gz)
 TASK ?= $(if $(DATA),hotpotqa,synthetic)
 
-.PHONY: run test test-all lint format types bench notebooks clean
+.PHONY: run test test-slow lint format types bench clean
 
 run: $(VENV)/installed
 	$(BIN)/python scripts/run.py -m task=$(TASK) seed=0,1,2
 	$(BIN)/python scripts/report.py outputs/$(TASK)
 
 # One thread for each worker: the tests are small, and threads of two workers would fight.
-test test-all: export OMP_NUM_THREADS = 1
+test test-slow: export OMP_NUM_THREADS = 1
 
 test: lint types
 	$(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --durations=10
 
-test-all: lint types
-	$(BIN)/python -m pytest -n $(WORKERS) --durations=20
+test-slow: $(VENV)/installed
+	$(BIN)/python -m pytest -m slow -n $(WORKERS) --durations=10
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check .

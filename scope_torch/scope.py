@@ -89,8 +89,8 @@ class SCOPE(SequentialOptimizer):
             or describe_kernel(gain.kernel, problem) != describe_kernel(self.kernel, problem)
         ):
             raise InputError(
-                f"lam={lam} and {type(self.kernel).__name__} are not what the bounds were made for: "
-                f"lam={gain.lam} and {type(gain.kernel).__name__}"
+                f"lam={lam}, {type(self.kernel).__name__} are not what the bounds were made for: "
+                f"lam={gain.lam}, {type(gain.kernel).__name__}"
             )
         self.surrogate = QuerySurrogate(
             problem.space, self.kernel, problem.num_queries, lam, device
