@@ -37,8 +37,10 @@ def main() -> None:
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # errors reach this function as they are
     try:
         _job()
-    except (InputError, HydraException, OmegaConfBaseException, OSError) as error:
+    except (InputError, HydraException, OmegaConfBaseException) as error:
         _fail(error)
+    except OSError as error:  # a full disk, or a sweep's directory that cannot be made
+        _fail(InputError(f"{error}; make room, or choose another output_dir"))
     except KeyboardInterrupt:
         print("interrupted; the same command goes on where this one stopped", file=sys.stderr)
         sys.exit(130)

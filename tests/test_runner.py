@@ -236,6 +236,20 @@ def test_a_directory_that_cannot_be_written_is_refused_before_anything_is_paid(t
     assert not evaluator.paid
 
 
+def test_missing_settings_are_refused(tmp_path):
+    search(run_dir=tmp_path)
+    (tmp_path / "settings.json").unlink()
+    with pytest.raises(InputError, match=r"settings\.json is missing.*cannot be resumed"):
+        search(run_dir=tmp_path)
+
+
+def test_damaged_settings_are_refused(tmp_path):
+    search(run_dir=tmp_path)
+    (tmp_path / "settings.json").write_text("")
+    with pytest.raises(InputError, match=r"settings\.json"):
+        search(run_dir=tmp_path)
+
+
 class Forgetful(CountingEvaluator):
     def evaluate(self, requests):
         return [o for o in super().evaluate(requests) if o.query != 3]
