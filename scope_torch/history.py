@@ -53,6 +53,9 @@ class Observation:
     module_tokens: tuple[tuple[int, int], ...] | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "theta", tuple(int(code) for code in self.theta))
+        object.__setattr__(self, "cost_usd", float(self.cost_usd))  # numpy and torch scalars too
+        object.__setattr__(self, "quality", float(self.quality))
         at = f"theta={list(self.theta)}, query={self.query}"
         if not (math.isfinite(self.cost_usd) and self.cost_usd >= 0):
             raise InputError(f"cost_usd={self.cost_usd} at {at} must be a number >= 0 (USD)")
@@ -142,15 +145,23 @@ class Journal:
         try:
             _lock(self._file.fileno(), path)
             self.recorded = self._read()
+            self._file.flush()
+            self._size = os.fstat(self._file.fileno()).st_size
         except BaseException:
             self._file.close()
             raise
 
     def append(self, observations: Iterable[Observation]) -> None:
-        """Writes observations and waits until they are on disk."""
+        """Writes observations and waits until they are on disk.
+
+        An append that was interrupted, or ran into a full disk, leaves nothing behind: the next
+        one begins where it began.
+        """
+        self._file.truncate(self._size)
         self._file.write("".join(o.to_json() + "\n" for o in observations).encode())
         self._file.flush()
         os.fsync(self._file.fileno())
+        self._size = os.fstat(self._file.fileno()).st_size
 
     def close(self) -> None:
         """Closes the file and so releases the lock."""

@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 
 from scope_torch.errors import InputError
 from scope_torch.history import Observation, Request
+from scope_torch.problem import SelectionProblem
 
 Basis = Literal["certified", "observed", "estimated", "reference"]
 Steps = Generator[Sequence[Request] | None, Sequence[Observation], None]
@@ -71,6 +72,7 @@ class Optimizer(Protocol):
     """
 
     name: str
+    problem: SelectionProblem
     t: int  # number of observations told
     trace: list[TraceRow]  # appended to, never replaced
     stop_reason: str | None
@@ -105,6 +107,7 @@ class SequentialOptimizer(ABC):
     """
 
     name: str
+    problem: SelectionProblem
 
     def __init__(self) -> None:
         self.trace: list[TraceRow] = []

@@ -48,7 +48,7 @@ class SelectionProblem:
         for module, names in zip(self.modules, self.llms, strict=True):
             if len(set(names)) != len(names):
                 raise InputError(f"module {module!r} lists an LLM twice: {list(names)}")
-        if self.num_queries < 1:
+        if self.num_queries < 1 or self.num_queries != int(self.num_queries):
             raise InputError(f"num_queries={self.num_queries}: need at least one query")
         if not 0 < self.epsilon < 1:
             raise InputError(f"epsilon={self.epsilon} must lie in (0, 1)")
@@ -62,7 +62,7 @@ class SelectionProblem:
                 f"reference_cost_usd={self.reference_cost_usd} must be a positive number of USD; "
                 "nothing is cheaper than a free reference"
             )
-        self.space.check(self.theta_ref, "theta_ref")
+        object.__setattr__(self, "theta_ref", self.space.check(self.theta_ref, "theta_ref"))
 
     @property
     def space(self) -> ConfigSpace:
@@ -102,7 +102,7 @@ def codes_of(
     what: str,
 ) -> tuple[int, ...]:
     """See `SelectionProblem.codes`."""
-    if len(llms) != len(modules):
+    if isinstance(llms, str) or len(llms) != len(modules):
         raise InputError(f"{what}={list(llms)}: name one LLM for each of {list(modules)}")
     for llm, module, names in zip(llms, modules, candidates, strict=True):
         if llm not in names:

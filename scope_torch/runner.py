@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import hashlib
+import itertools
 import json
 import math
 import os
@@ -159,6 +160,8 @@ def run(
     """
     if not (math.isfinite(budget_usd) and budget_usd > 0):
         raise InputError(f"budget_usd={budget_usd} must be a positive number of USD")
+    if optimizer.problem != problem:
+        raise InputError(f"the optimizer was made for the problem {optimizer.problem.name!r}")
     if optimizer.t > 0:
         raise InputError(
             f"the optimizer has made {optimizer.t} observations; give run() a fresh one"
@@ -254,18 +257,35 @@ class _Source:
         self._journal = journal
         recorded = journal.recorded if journal is not None else []
         self._recorded = {observation.request: observation for observation in recorded}
+        self._unused = set(self._recorded)
         self._num_asked: dict[tuple[tuple[int, ...], int], int] = {}
 
     def fulfil(self, requests: Sequence[Request]) -> Iterator[Observation]:
         """Observations of `requests` in the asked order, made a few at a time."""
         step = max(1, self._evaluator.concurrency)
-        for start in range(0, len(requests), step):
-            chunk = [self._numbered(request) for request in requests[start : start + step]]
+        numbered = [self._numbered(request) for request in requests]
+        for start in range(0, len(numbered), step):
+            chunk = numbered[start : start + step]
             missing = [request for request in chunk if request not in self._recorded]
             self.replayed += len(chunk) - len(missing)
             if missing:
+                self._check_replay(numbered)
                 self._observe(missing)
+            self._unused.difference_update(chunk)
             yield from (self._recorded[request] for request in chunk)
+
+    def _check_replay(self, asked: Sequence[Request]) -> None:
+        """Before paying: all that is recorded must have been asked for by now.
+
+        Else the search has taken another way than the recorded one (a journal edited by hand,
+        another version, arithmetic that differs in the last digit) and would pay once more.
+        """
+        strange = self._unused.difference(asked)
+        if strange and self._journal is not None:
+            raise InputError(
+                f"{self._journal.path} has {len(strange)} observations that this search does not "
+                f"ask for, such as {min(strange)}; choose another output_dir to search anew"
+            )
 
     def surplus_usd(self, history: History) -> float:
         """Cost of what was observed but lies beyond the end of the search, in USD."""
@@ -278,15 +298,28 @@ class _Source:
         self._num_asked[pair] = replicate + 1
         return request._replace(replicate=replicate)
 
+    def _keep(self, observation: Observation, missing: list[Request]) -> None:
+        if observation.request not in missing:
+            raise InputError(
+                f"the evaluator returned {observation.request}, asked for {missing[0]}, ..."
+            )
+        if self._journal is not None:
+            self._journal.append([observation])
+        self._recorded[observation.request] = observation
+
     def _observe(self, missing: list[Request]) -> None:
-        for observation in self._evaluator.evaluate(missing):
-            if observation.request not in missing:
-                raise InputError(
-                    f"the evaluator returned {observation.request}, asked for {missing[0]}, ..."
-                )
-            if self._journal is not None:
-                self._journal.append([observation])
-            self._recorded[observation.request] = observation
+        stream = iter(self._evaluator.evaluate(missing))
+        observation = None
+        try:
+            for observation in stream:
+                self._keep(observation, missing)
+        except BaseException:
+            # What was made or is in flight is paid for: keep it, then stop.
+            with contextlib.suppress(Exception):
+                for late in itertools.chain([observation] if observation else [], stream):
+                    if late.request not in self._recorded:
+                        self._keep(late, missing)
+            raise
         lost = [request for request in missing if request not in self._recorded]
         if lost:
             raise InputError(f"the evaluator returned no observation for {lost[0]}")
@@ -317,7 +350,10 @@ def _open_run_dir(run_dir: Path, settings: dict[str, Any]) -> Journal:
         path = run_dir / "settings.json"
         settings = json.loads(json.dumps(settings))
         if path.exists():
-            _check_settings(path, _read_settings(path), settings)
+            old = _read_settings(path)
+            _check_settings(path, old, settings)
+            if old != settings:
+                (run_dir / "result.json").unlink(missing_ok=True)  # of the smaller budget
         elif journal.recorded:
             raise InputError(
                 f"{path} is missing, so {journal.path} cannot be resumed; move it away"

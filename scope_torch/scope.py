@@ -67,8 +67,10 @@ class SCOPE(SequentialOptimizer):
     ) -> None:
         if not 0 < alpha < 0.5:
             raise InputError(f"alpha={alpha} must lie in (0, 1/2)")
-        if batch_size is not None and batch_size < 1:
-            raise InputError(f"batch_size={batch_size} must be at least 1")
+        if batch_size is not None and (batch_size < 1 or batch_size != int(batch_size)):
+            raise InputError(f"batch_size={batch_size} must be a whole number >= 1, or None")
+        if not -(2**63) <= seed < 2**63:
+            raise InputError(f"seed={seed} must fit into 64 bits")
         if not gap_tolerance >= 0:
             raise InputError(f"gap_tolerance={gap_tolerance} must be at least 0")
         if initial_pool not in ("base", "random", "none"):
@@ -103,7 +105,7 @@ class SCOPE(SequentialOptimizer):
         self._j_max = 0
         self._theta_out, self._certified = problem.theta_ref, False
         self._u_out: float | None = None
-        self._gap: float | None = None
+        self._least_c: float | None = None
         self._candidates = self._pruned = 0
         super().__init__()
 
@@ -135,7 +137,8 @@ class SCOPE(SequentialOptimizer):
             lower_g = mean_g.sub_(sigma, alpha=beta.g)
             i = self._next_iteration(i + 1, float(lower_g.min()))
             if i == 0:
-                return self._stop("no other configuration can be feasible: min L_g >= 0")
+                # Valid bounds have L_g(theta_0) <= g(theta_0) < 0.
+                return self._stop("min L_g >= 0, though theta_0 is feasible: b_g is too small")
             theta_cand = self._select(i, lower_c, lower_g)
             self._trace("selected", i, theta_cand, 0)
             if self._gap_is_closed():
@@ -175,16 +178,21 @@ class SCOPE(SequentialOptimizer):
                 i += 1 + (i >> 40)
         return i
 
+    @property
+    def _gap(self) -> float | None:
+        """Bound on c(theta_out) - c(theta_star) in USD; None before the first selection."""
+        if self._least_c is None or self._u_out is None:
+            return None
+        return max(0.0, self._u_out - self._least_c)
+
     def _gap_is_closed(self) -> bool:
         assert self._gap is not None
         assert self._u_out is not None
         return self.gap_tolerance > 0 and self._gap <= self.gap_tolerance * self._u_out
 
     def _select(self, i: int, lower_c: Tensor, lower_g: Tensor) -> tuple[int, ...]:
-        """Line alg:scope-main:select, and the optimality gap. Overwrites `lower_c`."""
-        assert self._u_out is not None
-        possible = torch.where(lower_g <= 0, lower_c, math.inf).min()
-        self._gap = max(0.0, self._u_out - float(possible))
+        """Line alg:scope-main:select, and the least possible c(theta*). Overwrites `lower_c`."""
+        self._least_c = float(torch.where(lower_g <= 0, lower_c, math.inf).min())
         lower_c.masked_fill_(lower_g > -(i**-self.alpha), math.inf)
         index = argmin_tied(lower_c, self.problem.reference_cost_usd, self.seed)
         return tuple(self.problem.space.unrank(torch.tensor(index)).tolist())
@@ -297,7 +305,9 @@ def describe_kernel(kernel: Kernel, problem: SelectionProblem) -> dict[str, Any]
     """Identifies a kernel: its class, and what it is at every Hamming distance."""
     described: dict[str, Any] = {"name": type(kernel).__name__}
     if isinstance(kernel, HammingKernel):
-        described["profile"] = kernel.profile(problem.space.num_modules).tolist()
+        profile = kernel.profile(problem.space.num_modules).tolist()
+        # The last digits of exp depend on the machine, and a run may move.
+        described["profile"] = [float(f"{value:.12g}") for value in profile]
     return described
 
 

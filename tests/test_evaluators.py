@@ -141,8 +141,16 @@ def test_function_evaluator_refuses_wrong_settings():
         FunctionEvaluator(TASK.problem, system_of(TASK), ["a", "b", "c"])
     with pytest.raises(InputError, match="concurrency=0 must be at least 1"):
         function_evaluator(TASK, concurrency=0)
-    assert function_evaluator(TASK, name="mine").fingerprint() == "mine"
-    assert function_evaluator(TASK).fingerprint().endswith("system")
+
+
+def test_a_fingerprint_tells_systems_and_queries_apart():
+    def fingerprint(queries, **arguments):
+        return FunctionEvaluator(TASK.problem, system_of(TASK), queries, **arguments).fingerprint()
+
+    assert fingerprint(["a", "b", "c", "d"]) == fingerprint(("a", "b", "c", "d"))
+    assert fingerprint(["a", "b", "c", "d"]) != fingerprint(["b", "a", "c", "d"])
+    assert fingerprint(["a", "b", "c", "d"]) != fingerprint(["a", "b", "c", "d"], name="new")
+    assert fingerprint([object()] * 4) == fingerprint([object()] * 4)  # not plain data
 
 
 def test_function_evaluator_gives_numbers_of_any_kind_as_floats():

@@ -207,7 +207,7 @@ def test_a_search_with_free_configurations_ends(make, batch_size, all_free):
         ({"alpha": 0.0}, "alpha=0.0 must lie in"),
         ({"alpha": 0.5}, "alpha=0.5 must lie in"),
         ({"alpha": math.nan}, "alpha=nan must lie in"),
-        ({"batch_size": 0}, "batch_size=0 must be at least 1"),
+        ({"batch_size": 0}, "batch_size=0 must be a whole number >= 1"),
         ({"gap_tolerance": -0.1}, "gap_tolerance=-0.1 must be at least 0"),
         ({"gap_tolerance": math.nan}, "gap_tolerance=nan"),
         ({"initial_pool": "half"}, "initial_pool='half' must be base, random or none"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from typing import Any
@@ -23,7 +25,8 @@ class FunctionEvaluator:
         queries: The Q queries; each is handed to `system` as it is.
         concurrency: Calls in flight at a time, each in a thread. Only batches of requests can run
             concurrently: Calibrate's rounds, and the j-loop if `batch_size` is above 1.
-        name: Identifies the system; a journal is only resumed under the same name.
+        name: Identifies the system, by default the callable's name; a journal is only resumed under
+            the same name and queries, so rename what you change.
 
     Raises:
         InputError: If the number of queries is not the problem's.
@@ -49,29 +52,32 @@ class FunctionEvaluator:
         """See `Evaluator`.
 
         If a call raises, or the user interrupts, no further call is started; those in flight are
-        waited for and yielded, because they are paid for; then the error is raised.
+        waited for and yielded, because they are paid for; then the error is raised. A second
+        interrupt does not wait.
         """
-        with ThreadPoolExecutor(self.concurrency) as pool:
-            pending = {pool.submit(self._observe, request) for request in requests}
-            error: BaseException | None = None
-            try:
-                while pending:
-                    try:
-                        future = next(as_completed(pending))
-                    except KeyboardInterrupt as interrupt:
-                        error = interrupt
-                        pending = _cancel(pending)
-                        continue
-                    pending.discard(future)
-                    if failure := future.exception():
-                        error = error or failure
-                        pending = _cancel(pending)
-                    else:
-                        yield future.result()
-            finally:
-                _cancel(pending)  # nobody reads on: leave nothing to start
-            if error:
-                raise error
+        pool = ThreadPoolExecutor(self.concurrency)
+        pending = {pool.submit(self._observe, request) for request in requests}
+        error: BaseException | None = None
+        try:
+            while pending:
+                try:
+                    future = next(as_completed(pending))
+                except KeyboardInterrupt as interrupt:
+                    if isinstance(error, KeyboardInterrupt):
+                        raise
+                    error = interrupt
+                    pending = _cancel(pending)
+                    continue
+                pending.discard(future)
+                if failure := future.exception():
+                    error = error or failure
+                    pending = _cancel(pending)
+                else:
+                    yield future.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+        if error:
+            raise error
 
     def _observe(self, request: Request) -> Observation:
         theta, query, replicate = request
@@ -79,8 +85,12 @@ class FunctionEvaluator:
         return Observation(theta, query, float(cost_usd), float(quality), replicate)
 
     def fingerprint(self) -> str:
-        """See `Evaluator`."""
-        return self.name
+        """See `Evaluator`; the name, and a hash of the queries if they are plain data."""
+        try:
+            queries = json.dumps(list(self.queries), sort_keys=True)
+        except (TypeError, ValueError):
+            queries = str(len(self.queries))
+        return f"{self.name}-{hashlib.sha256(queries.encode()).hexdigest()[:16]}"
 
 
 def _cancel(pending: set[Future[Observation]]) -> set[Future[Observation]]:
