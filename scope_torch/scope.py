@@ -85,15 +85,7 @@ class SCOPE(SequentialOptimizer):
         self.batch_size = batch_size
         self.kernel = HammingMatern52Kernel() if kernel is None else kernel
         device = ("cuda" if torch.cuda.is_available() else "cpu") if device is None else device
-        gain = bounds.gain
-        if gain is not None and (
-            gain.lam != lam
-            or describe_kernel(gain.kernel, problem) != describe_kernel(self.kernel, problem)
-        ):
-            raise InputError(
-                f"lam={lam}, {type(self.kernel).__name__} are not what the bounds were made for: "
-                f"lam={gain.lam}, {type(gain.kernel).__name__}"
-            )
+        _check_bounds(bounds, self.kernel, lam, problem)
         self.surrogate = QuerySurrogate(
             problem.space, self.kernel, problem.num_queries, lam, device
         )
@@ -309,6 +301,20 @@ def describe_kernel(kernel: Kernel, problem: SelectionProblem) -> dict[str, Any]
         # The last digits of exp depend on the machine, and a run may move.
         described["profile"] = [float(f"{value:.12g}") for value in profile]
     return described
+
+
+def _check_bounds(
+    bounds: ConfidenceBounds, kernel: Kernel, lam: float, problem: SelectionProblem
+) -> None:
+    gain = bounds.gain
+    if gain is None:
+        return
+    same_kernel = describe_kernel(gain.kernel, problem) == describe_kernel(kernel, problem)
+    if gain.lam != lam or not same_kernel:
+        raise InputError(
+            f"lam={lam}, {type(kernel).__name__} are not what the bounds were made for: "
+            f"lam={gain.lam}, {type(gain.kernel).__name__}"
+        )
 
 
 class _Candidate:

@@ -50,8 +50,10 @@ def main() -> None:
 
 @hydra.main(version_base="1.3", config_path="pkg://conf", config_name="config")
 def _job(cfg: DictConfig) -> None:
-    directory = run_dir(cfg, list(HydraConfig.get().overrides.task))
+    overrides = list(HydraConfig.get().overrides.task)
+    directory = run_dir(cfg, overrides)
     try:
+        refuse_new_keys(overrides)
         result = run_from_config(cfg, directory)
     except InputError as error:
         _fail(error)
@@ -96,6 +98,15 @@ def build(node: DictConfig, **extra: Any) -> Any:
     """The one place where a config's `_target_` becomes an object, given also `extra`."""
     target = hydra.utils.instantiate(node, _partial_=True, _recursive_=False, _convert_="all")
     return target(**extra)
+
+
+def refuse_new_keys(overrides: list[str]) -> None:
+    """Raises InputError for `+key=value`: a key that conf/schema.py does not have is not read."""
+    for override in overrides:
+        if override.startswith("+"):
+            raise InputError(
+                f"{override!r} would add a key; write it without + (see conf/schema.py)"
+            )
 
 
 def check_device(device: str) -> None:

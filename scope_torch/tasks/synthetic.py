@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from scope_torch.errors import InputError
 from scope_torch.evaluators.table import RecordedTable, TableEvaluator
 from scope_torch.tasks import Task
 
@@ -37,7 +38,14 @@ def synthetic_task(
         num_queries: Q.
         world_seed: Draws the table; independent of the seed of a search.
         epsilon: Tolerated relative loss of quality, in (0, 1).
+
+    Raises:
+        InputError: If a value is outside its range.
     """
+    if not 1 <= num_modules <= 5:
+        raise InputError(f"num_modules={num_modules} must be 1 to 5: the table is held in memory")
+    if num_queries < 1:
+        raise InputError(f"num_queries={num_queries}: need at least one query")
     rng = np.random.default_rng(world_seed)
     llms = tuple(sorted(PRICES))
     price = np.array([PRICES[llm][0] for llm in llms]) * 1e-6

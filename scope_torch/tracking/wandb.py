@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import wandb
 
+from scope_torch.errors import InputError
 from scope_torch.optimizer import Optimizer, TraceRow
 from scope_torch.problem import SelectionProblem
 from scope_torch.runner import Callback, RunResult
@@ -23,6 +24,9 @@ class WandbTracker(Callback):
         group: Groups runs; empty for the task's name. The job type is the method.
         tags: Tags of the run.
         directory: Where W&B keeps its files.
+
+    Raises:
+        InputError: If the mode is unknown.
     """
 
     def __init__(
@@ -34,6 +38,8 @@ class WandbTracker(Callback):
         tags: Sequence[str] = (),
         directory: str = ".",
     ) -> None:
+        if mode not in ("online", "offline", "disabled"):
+            raise InputError(f"tracking.mode={mode!r} must be online, offline or disabled")
         self._arguments: dict[str, Any] = {
             "project": project,
             "entity": entity,
