@@ -280,7 +280,7 @@ class _Source:
         Else the search has taken another way than the recorded one (a journal edited by hand,
         another version, arithmetic that differs in the last digit) and would pay once more.
         """
-        strange = self._unused.difference(asked)
+        strange = self._unused and self._unused.difference(asked)
         if strange and self._journal is not None:
             raise InputError(
                 f"{self._journal.path} has {len(strange)} observations that this search does not "
