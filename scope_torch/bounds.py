@@ -32,8 +32,11 @@ class ConfidenceBounds(Protocol):
     """
 
     mode: str
-    gain: InformationGain | None
-    """The information gain they use, for one kernel and lambda; None if they use none."""
+
+    @property
+    def gain(self) -> InformationGain | None:
+        """The information gain they use, for one kernel and lambda; None if they use none."""
+        ...
 
     def fit(self, surrogate: QuerySurrogate, mean_g: Tensor, sigma: Tensor) -> None:
         """Called once, after Calibrate, before the first selection.
@@ -100,8 +103,7 @@ class TheoryBounds:
         if not 0 < delta < 1:
             raise InputError(f"delta={delta} must lie in (0, 1)")
         self._num_queries = problem.num_queries
-        self.gain: InformationGain | None = gain
-        self._gain = gain
+        self.gain = gain
         self.R_c, self.R_g, self.B_c, self.B_g = R_c, R_g, B_c, B_g
         self.delta, self.cost_unit = delta, cost_unit
         self._j_max = 0
@@ -112,8 +114,8 @@ class TheoryBounds:
     def beta(self, j_max: int) -> Beta:
         """See eq:beta-def."""
         self._j_max = j_max
-        log_term = self._gain.gamma(j_max) + math.log(2 * self._num_queries / self.delta)
-        noise = math.sqrt(2 * log_term) / math.sqrt(self._gain.lam)
+        log_term = self.gain.gamma(j_max) + math.log(2 * self._num_queries / self.delta)
+        noise = math.sqrt(2 * log_term) / math.sqrt(self.gain.lam)
         root_q = math.sqrt(self._num_queries)
         return Beta(
             c=root_q * (self.B_c + self.R_c * noise) * self.cost_unit,
@@ -124,7 +126,7 @@ class TheoryBounds:
         """See `ConfidenceBounds`."""
         names = ("R_c", "R_g", "B_c", "B_g", "delta", "cost_unit")
         values = {name: getattr(self, name) for name in names}
-        return {"mode": self.mode, "lam": self._gain.lam, **values}
+        return {"mode": self.mode, "lam": self.gain.lam, **values}
 
     def report(self) -> dict[str, Any]:
         """See `ConfidenceBounds`; b_c (USD) and b_g are those of the last observation."""
@@ -163,6 +165,7 @@ class TunedBounds:
     """
 
     mode = "tuned"
+    gain = None
 
     def __init__(
         self,
@@ -177,7 +180,6 @@ class TunedBounds:
         self._reference_fraction = float(_parse("reference_fraction", reference_fraction, ()))
         self._num_queries = problem.num_queries
         self._fraction_usd = self._reference_fraction * problem.reference_cost_usd
-        self.gain: InformationGain | None = None
         self._b: Beta | None = None
         self._how: dict[str, str] = {}
 

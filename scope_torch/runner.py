@@ -155,17 +155,10 @@ def run(
         callbacks: Watchers.
 
     Raises:
-        InputError: If the budget is not positive, or the directory cannot be written or holds a
-            run with other settings.
+        InputError: If the budget is not positive, the optimizer is of another problem or has been
+            used, or the directory cannot be written or holds a run with other settings.
     """
-    if not (math.isfinite(budget_usd) and budget_usd > 0):
-        raise InputError(f"budget_usd={budget_usd} must be a positive number of USD")
-    if optimizer.problem != problem:
-        raise InputError(f"the optimizer was made for the problem {optimizer.problem.name!r}")
-    if optimizer.t > 0:
-        raise InputError(
-            f"the optimizer has made {optimizer.t} observations; give run() a fresh one"
-        )
+    _check_run(problem, optimizer, budget_usd)
     began = time.perf_counter()
     settings = {
         "problem": asdict(problem),
@@ -210,6 +203,17 @@ def run(
         for callback in callbacks:
             callback.end(result)
     return result
+
+
+def _check_run(problem: SelectionProblem, optimizer: Optimizer, budget_usd: float) -> None:
+    if not (math.isfinite(budget_usd) and budget_usd > 0):
+        raise InputError(f"budget_usd={budget_usd} must be a positive number of USD")
+    if optimizer.problem != problem:
+        raise InputError(f"the optimizer was made for the problem {optimizer.problem.name!r}")
+    if optimizer.t > 0:
+        raise InputError(
+            f"the optimizer has made {optimizer.t} observations; give run() a fresh one"
+        )
 
 
 def _closer(callback: Callback) -> Callable[[Any, BaseException | None, Any], None]:

@@ -95,7 +95,7 @@ def _table(groups: dict[tuple[str, str, float], list[Run]]) -> Iterator[str]:
         "| at the optimum | last improvement [USD] | spent [USD] | mean V | b_g | b_c [USD] |"
     )
     yield "|" + " --- |" * 11
-    for (task, method, _), runs in sorted(groups.items()):
+    for (task, method, budget), runs in sorted(groups.items()):
         results = [run.result for run in runs]
         known = [r for r in results if r["true_cost_usd"] is not None]
         of_reference = [r["true_cost_usd"] / r["reference_cost_usd"] for r in known]
@@ -103,10 +103,7 @@ def _table(groups: dict[tuple[str, str, float], list[Run]]) -> Iterator[str]:
         hits = sum(ratio <= 1 + 1e-12 for ratio in of_optimum)
         curves = [curve for run in runs if (curve := run.curve()) is not None]
         last = [last_improvement(curve) for curve in curves]
-        violation = [
-            float(curve.violation(run.result["budget_usd"]))
-            for curve, run in zip(curves, runs, strict=False)
-        ]
+        violation = [float(curve.violation(budget)) for curve in curves]
         yield (
             f"| {task} | {method} | {len(runs)} | {_spread(of_reference, '.1%')} "
             f"| {_spread(of_optimum, '.2f')} | {hits} of {len(known)} | {_spread(last, '.2f')} "
@@ -135,8 +132,8 @@ def _figures(output_dir: Path, groups: dict[tuple[str, str, float], list[Run]]) 
     for task, budget in sorted({(task, budget) for task, _, budget in groups}):
         curves = {
             method: [curve for run in runs if (curve := run.curve()) is not None]
-            for (name, method, lam), runs in groups.items()
-            if (name, lam) == (task, budget)
+            for (name, method, spendable), runs in groups.items()
+            if (name, spendable) == (task, budget)
         }
         curves = {method: seeds for method, seeds in curves.items() if seeds}
         if not curves:
