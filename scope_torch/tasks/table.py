@@ -78,8 +78,10 @@ def find_data(path: str, source: str = "") -> Path:
         if candidate.is_file():
             return candidate
     tried = ", ".join(str(candidate) for candidate in candidates)
-    hint = f"; {source}" if source else ""
-    raise InputError(f"no data file {path!r} (tried {tried}); set SCOPE_DATA_DIR{hint}")
+    hint = f"; it was {source}" if source else ""
+    raise InputError(
+        f"no data file {path!r} (tried {tried}); put it into ./data or set SCOPE_DATA_DIR{hint}"
+    )
 
 
 def load_table(
