@@ -60,7 +60,7 @@ class ScopeConfig:
 
     _target_: str = "scope_torch.methods.make_scope"
     name: str = "scope"
-    base: str | None = None  # theta_base, a cheap LLM
+    base: str | None = "${base}"  # theta_base, a cheap LLM
     bounds: BoundsConfig = field(default_factory=BoundsConfig)
     initial_pool: str = "base"  # base | random | none
     prune: bool = True
@@ -68,6 +68,14 @@ class ScopeConfig:
     lam: float | None = None  # null: max{R_c^2, R_g^2, 1e-9}
     batch_size: int | None = 1  # queries in flight in the j-loop; null: all
     gap_tolerance: float = 0.0  # relative to u_out; 0: spend the whole budget
+
+
+@dataclass
+class RandomSearchConfig:
+    """Random search; see `baselines.random_search.RandomSearch`."""
+
+    _target_: str = "baselines.random_search.RandomSearch"
+    name: str = "random"
 
 
 @dataclass
@@ -106,6 +114,7 @@ class Config:
     kernel: KernelConfig = MISSING
     tracking: TrackingConfig = MISSING
     budget_usd: float = MISSING  # Lambda
+    base: str | None = None  # a cheap LLM; usually set by the task
     seed: int = 0
     device: str | None = None  # null: CUDA if present
     experiment: str = ""  # groups runs in W&B; default: the task's name
@@ -119,6 +128,7 @@ def register() -> None:
     store.store(group="task", name="table_schema", node=TableTaskConfig)
     store.store(group="task", name="synthetic_schema", node=SyntheticTaskConfig)
     store.store(group="method", name="scope_schema", node=ScopeConfig)
+    store.store(group="method", name="random_search_schema", node=RandomSearchConfig)
     store.store(group="kernel", name="kernel_schema", node=KernelConfig)
     store.store(group="tracking", name="tracking_schema", node=TrackingConfig)
     store.store(group="tracking", name="wandb_schema", node=WandbConfig)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import re
@@ -95,9 +96,15 @@ def run_from_config(cfg: DictConfig, directory: Path) -> RunResult:
 
 
 def build(node: DictConfig, **extra: Any) -> Any:
-    """The one place where a config's `_target_` becomes an object, given also `extra`."""
+    """The one place where a config's `_target_` becomes an object.
+
+    Args:
+        node: The config of the object.
+        extra: Further arguments; those that the object does not take are left out.
+    """
     target = hydra.utils.instantiate(node, _partial_=True, _recursive_=False, _convert_="all")
-    return target(**extra)
+    accepted = inspect.signature(target).parameters
+    return target(**{name: value for name, value in extra.items() if name in accepted})
 
 
 def refuse_new_keys(overrides: list[str]) -> None:
@@ -148,9 +155,11 @@ def _summary(result: RunResult) -> str:
         ratio = summary["true_cost_usd"] / summary["reference_cost_usd"]
         verdict = "feasible" if summary["feasible"] else "NOT feasible"
         relative = f"\n  true cost {ratio:.1%} of the reference, {verdict}"
+    basis = (
+        f"{summary['basis']}, {summary['mode']} bounds" if "mode" in summary else summary["basis"]
+    )
     return (
-        f"{summary['task']} {summary['method']} seed {summary['seed']}: {llms} "
-        f"({summary['basis']}, {summary['mode']} bounds)"
+        f"{summary['task']} {summary['method']} seed {summary['seed']}: {llms} ({basis})"
         f"\n  spent {summary['spend_usd']:.2f} USD on {summary['num_observations']} observations; "
         f"stopped: {summary['stop_reason']}{relative}\n  {result.run_dir}"
     )

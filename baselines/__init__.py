@@ -1,0 +1,1 @@
+"""The competitors of SCOPE, on the same protocol, budget, kernel and tie-breaking."""

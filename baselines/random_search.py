@@ -1,0 +1,33 @@
+"""Random search without replacement (sec:exp)."""
+
+from __future__ import annotations
+
+import torch
+
+from baselines.dataset_level import DatasetLevelOptimizer
+from scope_torch.optimizer import Steps
+from scope_torch.problem import SelectionProblem
+
+
+class RandomSearch(DatasetLevelOptimizer):
+    """Evaluates the configurations in the seeded order shared by all methods, without theta_0.
+
+    Args:
+        problem: What to search.
+        seed: Decides the order.
+        name: Name in results.
+    """
+
+    def __init__(self, problem: SelectionProblem, *, seed: int, name: str = "random") -> None:
+        super().__init__(problem, seed=seed, name=name)
+
+    def _search(self) -> Steps:
+        space = self.problem.space
+        for index in self.tie_order().tolist():
+            theta = tuple(space.unrank(torch.tensor(index)).tolist())
+            if theta == self.problem.theta_ref:
+                continue
+            if (yield from self._evaluate(theta)) is None:
+                return
+            yield
+        self._stop("every configuration was evaluated")
