@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
-from omegaconf import MISSING
+from omegaconf import MISSING, OmegaConf
 
 
 @dataclass
@@ -36,6 +36,26 @@ class SyntheticTaskConfig:
     num_queries: int = 60
     world_seed: int = 3
     epsilon: float = 0.05
+
+
+@dataclass
+class SimulatedTaskConfig:
+    """A simulated compound system; see `scope_torch.tasks.simulated.simulated_task`."""
+
+    _target_: str = "scope_torch.tasks.simulated.simulated_task"
+    name: str = MISSING  # shown in paths and plots
+    world: str = MISSING  # text_to_sql | data_transformation | data_imputation | entity_resolution
+    reference: str = "GPT-5.2"  # theta_0: this LLM everywhere
+    epsilon: float = 0.01
+    world_seed: int = 0  # which draw of everything random
+    split: str = "search"  # search | test: the held-out queries
+    randomness: float = 0.0  # of an answer, in units of the margin; 0: deterministic LLMs
+    cost_noise: float = 0.03  # relative spread of observed costs
+    noise_seed: int = 0  # which draw of the observations
+    llms: list[str] | None = None  # candidates of every module; null: all that have a price
+    world_file: str | None = None  # null: scope_torch/data/worlds.toml
+    price_file: str | None = None  # null: scope_torch/data/llms.toml
+    cache_dir: str | None = None  # true averages; null: $SCOPE_CACHE_DIR or ~/.cache/scope-torch
 
 
 @dataclass
@@ -76,6 +96,131 @@ class RandomSearchConfig:
 
     _target_: str = "baselines.random_search.RandomSearch"
     name: str = "random"
+
+
+@dataclass
+class GPConfig:
+    """Surrogate and first data of the dataset-level methods; see `baselines.gp.GPSettings`."""
+
+    lam: float = 1e-6  # relative to amp^2
+    units: str = "relative"  # relative: z_c = c / c(theta_0), z_g = g / s_0 | raw
+    amp_c: float = 1.0  # prior standard deviation of z_c
+    amp_g: float = 1.0  # prior standard deviation of z_g
+    theta0_obs: str = "free"  # is theta_0 a datum: free | charged | none
+    n_init: int = 0  # configurations evaluated before the first choice
+
+
+@dataclass
+class CEIConfig:
+    """Constrained expected improvement; see `baselines.cei.CEI`."""
+
+    _target_: str = "baselines.cei.CEI"
+    name: str = "cei"
+    gp: GPConfig = field(default_factory=GPConfig)
+    incumbent: str = "observed"  # f+: observed | posterior_mean
+    stop_below: float = 0.0  # of max EI PoF; 0: never
+    mask_repeats: bool = False
+
+
+@dataclass
+class ConfigBOConfig:
+    """CONFIG; see `baselines.config_bo.CONFIG`."""
+
+    _target_: str = "baselines.config_bo.CONFIG"
+    name: str = "config"
+    gp: GPConfig = field(default_factory=GPConfig)
+    beta: Any = 3.0  # a constant, or theory
+    B_c: float = 1.0  # theory: RKHS norm of z_c / amp_c
+    B_g: float = 1.0  # theory: RKHS norm of z_g / amp_g
+    R_c: float = 1e-3  # theory: sub-Gaussian constant of z_c / amp_c
+    R_g: float = 1e-3  # theory: sub-Gaussian constant of z_g / amp_g
+    delta: float = 1e-4  # theory: failure probability
+    incumbent: str = "bof"  # theta_out: bof (best observed feasible) | last_queried
+
+
+@dataclass
+class SafeOptConfig:
+    """SafeOpt; see `baselines.safeopt.SafeOpt`."""
+
+    _target_: str = "baselines.safeopt.SafeOpt"
+    name: str = "safeopt"
+    gp: GPConfig = field(default_factory=GPConfig)
+    beta: float = 2.0  # half-width of the intervals in sigma
+    tau: float = 0.1  # least uncertainty of an expander
+    lipschitz: float | None = None  # z_g per unit of sqrt(Hamming distance); null: do without
+
+
+@dataclass
+class OptunaGPConfig:
+    """Optuna's GPSampler, of the extra `peers`; see `baselines.optuna_gp.OptunaGP`."""
+
+    _target_: str = "baselines.optuna_gp.OptunaGP"
+    name: str = "optuna_gp"
+    n_startup_trials: int = 10
+    theta0_obs: str = "free"  # is theta_0 a trial: free | charged | none
+
+
+@dataclass
+class LLMSelectorConfig:
+    """LLMSelector; see `baselines.llmselector.LLMSelector`."""
+
+    _target_: str = "baselines.llmselector.LLMSelector"
+    name: str = "llmselector"
+
+
+@dataclass
+class AbacusConfig:
+    """Abacus; see `baselines.abacus.Abacus`."""
+
+    _target_: str = "baselines.abacus.Abacus"
+    name: str = "abacus"
+    k: int = 6  # LLMs of a module under measurement, at most
+    j: int = 4  # queries in the first measurement of an LLM
+    step: int = 1  # queries in each later one
+    module_cost: str = "metered"  # metered (where the system logs it) | difference
+    reuse_base: bool = False  # use runs of the base again instead of repeating them
+    remeasure_base: bool = True  # measure the base further, against theta_0
+
+
+@dataclass
+class LLMBackendConfig:
+    """LLAMBO's own LLM; see `baselines.llm_backends.BackendConfig`."""
+
+    kind: str = "stub"  # stub (offline stand-in) | openai (any compatible server) | replay
+    model: str = "gpt-5.2"
+    base_url: str = "https://api.openai.com/v1"
+    api_key_env: str | None = "OPENAI_API_KEY"  # variable with the key; null: none needed
+    transcript: str | None = None  # keeps all replies; null: a run with openai cannot resume
+    token_parameter: str = "max_completion_tokens"  # or max_tokens, as the LLM wants
+    min_tokens: int = 4096  # least limit of a reply: reasoning uses it up
+    sampling: bool = False  # whether the LLM allows temperature and top_p
+    top_p: float = 0.95
+    multiple: bool = True  # whether to ask for several replies at once
+    price_input: float | None = None  # USD per million prompt tokens
+    price_output: float | None = None  # USD per million completion tokens
+    timeout_s: float = 120.0
+    retries: int = 4
+    backoff_s: float = 1.0  # first wait before a retry; doubles
+    malformed: float = 0.03  # stub: share of unreadable replies
+
+
+@dataclass
+class LLAMBOConfig:
+    """LLAMBO; see `baselines.llambo.make_llambo`."""
+
+    _target_: str = "baselines.llambo.make_llambo"
+    name: str = "${llambo_name:${.backend.kind}}"
+    backend: LLMBackendConfig = field(default_factory=LLMBackendConfig)
+    system: str = ""  # for the prompts: what the compound system does
+    dataset: str = ""  # for the prompts: what its queries are
+    prices: dict[str, list[float]] = field(default_factory=dict)  # llm: [in, out], USD per 1e6
+    n_init: int = 5  # configurations asked for at the start
+    num_candidates: int = 10  # in each iteration
+    min_candidates: int = 5  # fewer new ones are asked for again, then padded
+    num_retries: int = 3
+    num_templates: int = 2  # orders of the history lines for each request
+    num_predictions: int = 10  # of a candidate, for each order
+    alpha: float = 0.1  # cost asked for: this share of the range below the best
 
 
 @dataclass
@@ -123,12 +268,27 @@ class Config:
 
 def register() -> None:
     """Makes the schemas known to Hydra."""
+    OmegaConf.register_new_resolver("llambo_name", _llambo_name, replace=True)
     store = ConfigStore.instance()
     store.store(name="config_schema", node=Config)
     store.store(group="task", name="table_schema", node=TableTaskConfig)
     store.store(group="task", name="synthetic_schema", node=SyntheticTaskConfig)
+    store.store(group="task", name="simulated_schema", node=SimulatedTaskConfig)
     store.store(group="method", name="scope_schema", node=ScopeConfig)
     store.store(group="method", name="random_search_schema", node=RandomSearchConfig)
+    store.store(group="method", name="cei_schema", node=CEIConfig)
+    store.store(group="method", name="config_bo_schema", node=ConfigBOConfig)
+    store.store(group="method", name="safeopt_schema", node=SafeOptConfig)
+    store.store(group="method", name="optuna_gp_schema", node=OptunaGPConfig)
+    store.store(group="method", name="llmselector_schema", node=LLMSelectorConfig)
+    store.store(group="method", name="abacus_schema", node=AbacusConfig)
+    store.store(group="method", name="llambo_schema", node=LLAMBOConfig)
     store.store(group="kernel", name="kernel_schema", node=KernelConfig)
     store.store(group="tracking", name="tracking_schema", node=TrackingConfig)
     store.store(group="tracking", name="wandb_schema", node=WandbConfig)
+
+
+def _llambo_name(kind: str) -> str:
+    from baselines.llambo import method_name  # torch is slow to import
+
+    return method_name(kind)

@@ -1,0 +1,465 @@
+"""Worlds of simulated compound LLM systems, calibrated to the paper's numbers.
+
+No LLM is called. A world is one draw of everything random: which LLM is good at which module,
+which query is hard, which LLM stumbles over which query. It gives an expected quality l_s(theta, q)
+and cost l_c(theta, q) for every pair in O(N), without storing Theta x Q.
+
+Quality, with the modules in topological order:
+
+    own_i  = skill_i ability(theta_i) + deviation_i(theta_i) + mood_i(theta_i, q)
+             - burden_i difficulty(q) + offset
+    in_i   = min over parents p of  out_p + fit_pi(theta_p, theta_i)
+    out_i  = min(own_i, in_i + repair_i max(own_i, 0))        (own_i without parents)
+    margin = out_N + chance(theta, q)
+
+fit is a random interaction of neighbours, reduced where the upstream LLM is the stronger of the
+two, so that a better LLM upstream can hurt; a competent module makes up for part of what went wrong
+before it. An answer is right if the margin is positive; with LLM randomness r it is right with
+probability Phi(margin / r).
+
+Cost is tokens times prices. An LLM's verbosity sets the tokens it writes, and the modules
+downstream read them.
+
+Random numbers are SplitMix64 of (world seed, stream, counter), so that a world depends neither on
+the order of evaluation, nor on the device, nor on which of the LLMs are candidates.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scope_torch.errors import InputError
+from scope_torch.llm.prices import LLMInfo, choose_llms, read_toml
+from scope_torch.space import ConfigSpace, splitmix64
+
+WORLD_VERSION = 1
+REFERENCE = "GPT-5.2"
+_BLOCK = 1 << 18
+_TEST_QUERIES = 1_000_000  # counter of the first held-out query
+_STREAMS = ("deviation", "mood", "fit", "difficulty", "verbosity", "module_verbosity")
+_STREAMS += ("query_verbosity", "query_length", "chance")
+
+
+@dataclass(frozen=True)
+class ModuleSpec:
+    """One module of a simulated system.
+
+    Args:
+        name: Name of the module.
+        parents: Names of the modules whose output it reads.
+        prompt_tokens: Mean tokens of its prompt without the output of its parents.
+        output_tokens: Mean tokens that an LLM of average verbosity writes.
+        skill: Weight of an LLM's general ability.
+        burden: Weight of a query's difficulty.
+        repair: Share of its own margin by which it can mend what it was given.
+    """
+
+    name: str
+    parents: tuple[str, ...]
+    prompt_tokens: float
+    output_tokens: float
+    skill: float
+    burden: float
+    repair: float
+
+
+@dataclass(frozen=True)
+class WorldSpec:
+    """A simulated task, and the constants fitted to the paper's numbers.
+
+    Args:
+        name: Name of the task.
+        system: The compound system imitated.
+        num_queries: Q.
+        num_test_queries: Held-out queries (RQ2).
+        reference_cost_usd: c of GPT-5.2 everywhere, met exactly by scaling the tokens.
+        reference_quality: s of GPT-5.2 everywhere, met to 1/Q by shifting all margins.
+        modules: The modules in topological order.
+        deviation: Spread of how well an LLM suits a module.
+        mood: Spread of how well an LLM does at a module on a query.
+        fit: Spread of the interaction of neighbouring LLMs.
+        mismatch: Loss for every unit of ability by which the upstream LLM is stronger.
+        chance: Spread of the chaotic effect of a whole configuration on a query.
+        reference_deviation: What GPT-5.2 lacks at every module of this task, relative to its
+            public scores; its system-level quality is far from the best in the paper.
+        reference_verbosity: Tokens that GPT-5.2 writes relative to the mean LLM.
+        verbosity: Spread of the logarithm of tokens written, among LLMs.
+        module_verbosity: The same of an LLM at a module.
+        query_verbosity: The same of an LLM at a module on a query.
+        query_length: Spread of the logarithm of a query's prompt tokens.
+        test_difficulty: By how much held-out queries are harder, in units of their spread.
+        test_length: Factor of the held-out queries' prompt tokens.
+    """
+
+    name: str
+    system: str
+    num_queries: int
+    num_test_queries: int
+    reference_cost_usd: float
+    reference_quality: float
+    modules: tuple[ModuleSpec, ...]
+    deviation: float
+    mood: float
+    fit: float
+    mismatch: float
+    chance: float
+    reference_deviation: float
+    reference_verbosity: float
+    verbosity: float
+    module_verbosity: float
+    query_verbosity: float
+    query_length: float
+    test_difficulty: float
+    test_length: float
+
+    @property
+    def parents(self) -> tuple[tuple[int, ...], ...]:
+        """Positions of each module's parents."""
+        position = {module.name: i for i, module in enumerate(self.modules)}
+        return tuple(tuple(position[p] for p in module.parents) for module in self.modules)
+
+
+def load_worlds(path: Path | str | None = None) -> dict[str, WorldSpec]:
+    """Reads a world file.
+
+    Args:
+        path: A TOML file like `scope_torch/data/worlds.toml`; None for that one.
+
+    Raises:
+        InputError: If it cannot be read, is of another version, lacks a value, or names a parent
+            that does not come before its child.
+    """
+    content = read_toml(path, "worlds.toml", WORLD_VERSION)
+    common = content.get("common", {})
+    worlds = {}
+    for name, table in content.items():
+        if name in ("version", "common"):
+            continue
+        where = f"{path or 'worlds.toml'}, [{name}]"
+        values = {**common, **table, "name": name}
+        modules = [_spec(ModuleSpec, m, f"{where} modules") for m in values.get("modules", [])]
+        world = _spec(WorldSpec, {**values, "modules": tuple(modules)}, where)
+        for i, module in enumerate(world.modules):
+            earlier = [m.name for m in world.modules[:i]]
+            if not set(module.parents) <= set(earlier):
+                raise InputError(
+                    f"{where}: module {module.name!r} has parents {list(module.parents)}, but only "
+                    f"{earlier} come before it"
+                )
+        worlds[name] = world
+    return worlds
+
+
+def _spec(cls: type, values: dict[str, Any], where: str) -> Any:
+    names = {field.name for field in fields(cls)}
+    if names != set(values):
+        missing, unknown = sorted(names - set(values)), sorted(set(values) - names)
+        raise InputError(f"{where}: missing {missing}, unknown {unknown}")
+    return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+
+
+class World:
+    """Expected quality and cost of every configuration on every query.
+
+    Args:
+        spec: The system and its constants.
+        price_list: All LLMs that have a price; GPT-5.2 must be among them.
+        llms: Names of the candidates of every module; None for all of the list.
+        world_seed: Which draw.
+        split: `search` for the Q queries searched on, `test` for the held-out ones.
+        randomness: Scale r of the LLM randomness of an answer, in the unit of margins; 0 for
+            deterministic LLMs.
+        device: Where expectations are evaluated. Always float64.
+
+    Raises:
+        InputError: If a candidate has no price, or a value is outside its range.
+    """
+
+    def __init__(
+        self,
+        spec: WorldSpec,
+        price_list: dict[str, LLMInfo],
+        *,
+        llms: Sequence[str] | None = None,
+        world_seed: int = 0,
+        split: str = "search",
+        randomness: float = 0.0,
+        device: torch.device | str | None = None,
+    ) -> None:
+        if split not in ("search", "test"):
+            raise InputError(f"split={split!r} must be search or test")
+        if not randomness >= 0:
+            raise InputError(f"randomness={randomness} must be at least 0")
+        choose_llms(price_list, [REFERENCE])
+        self.spec, self.world_seed = spec, world_seed
+        self.split, self.randomness = split, randomness
+        self.llms = choose_llms(price_list, llms)
+        self.space = ConfigSpace((len(self.llms),) * len(spec.modules))
+        self._all = list(price_list.values())
+        names = list(price_list)
+        self._ids = torch.tensor([names.index(llm.name) for llm in self.llms])
+        self._ability = torch.tensor(abilities(self._all), dtype=torch.float64)
+        self._fit = [self._fits(i) for i in range(len(spec.modules))]
+        search = self.queries = torch.arange(spec.num_queries)
+        offset, scale = self._calibrate(search, names.index(REFERENCE))
+        held_out = split == "test"
+        if held_out:
+            self.queries = torch.arange(spec.num_test_queries) + _TEST_QUERIES
+        self.num_queries = len(self.queries)
+        self.device = torch.device(device) if device is not None else torch.device("cpu")
+        columns = self._ids
+        shift = spec.test_difficulty if held_out else 0.0
+        own = self._own(self.queries, shift)
+        self._own_table = [(t[columns] + offset).to(self.device) for t in own]
+        self._fit_table = [
+            {p: t[columns][:, columns].to(self.device) for p, t in fits.items()}
+            for fits in self._fit
+        ]
+        prompt, output = self._tokens(self.queries, spec.test_length if held_out else 1.0)
+        self._prompt = [(t * scale).to(self.device) for t in prompt]
+        self._output = [(t[columns] * scale).to(self.device) for t in output]
+        self._key = self._ids.to(self.device)
+
+    def quality(self, codes: Sequence[Tensor], query: Tensor) -> Tensor:
+        """l_s(theta, q) in [0, 1].
+
+        Args:
+            codes: N tensors of LLM codes, one for each module, that broadcast with `query`.
+            query: Query indices.
+        """
+        margin = self._margin(codes, query, self._own_table, self._fit_table, self._key)
+        if self.randomness == 0:
+            return (margin > 0).double()
+        return torch.special.ndtr(margin / self.randomness)
+
+    def module_costs(self, codes: Sequence[Tensor], query: Tensor) -> list[Tensor]:
+        """Expected cost of each module in USD; arguments as in `quality`."""
+        costs = []
+        for i, parents in enumerate(self.spec.parents):
+            read = self._prompt[i][query]
+            for p in parents:
+                read = read + self._output[p][codes[p], query]
+            written = self._output[i][codes[i], query]
+            costs.append(self._input_usd[codes[i]] * read + self._output_usd[codes[i]] * written)
+        return costs
+
+    def mean_cost(self) -> Tensor:
+        """c(theta) in USD by flat index: `|Theta|` (float64, CPU)."""
+        views = self._grid_codes()
+        written = [output.mean(1) for output in self._output]
+        cost = torch.zeros((), dtype=torch.float64, device=self.device)
+        for i, parents in enumerate(self.spec.parents):
+            read = self._prompt[i].mean()
+            for p in parents:
+                read = read + written[p][views[p]]
+            cost = cost + self._input_usd[views[i]] * read
+            cost = cost + self._output_usd[views[i]] * written[i][views[i]]
+        return cost.reshape(-1).cpu()
+
+    def mean_quality(self) -> Tensor:
+        """s(theta) by flat index: `|Theta|` (float64, CPU). Takes up to minutes."""
+        views = self._grid_codes()
+        quality = torch.zeros(self.space.sizes, dtype=torch.float64, device=self.device)
+        # Blocks of queries and of LLMs of the first module, so that temporaries stay in the cache.
+        queries = max(1, _BLOCK // self.space.size)
+        rows = max(1, _BLOCK * self.space.sizes[0] // self.space.size)
+        for q in torch.arange(self.num_queries, device=self.device).split(queries):
+            query = q.view(-1, *[1] * self.space.num_modules)
+            for start in range(0, self.space.sizes[0], rows):
+                block = slice(start, start + rows)
+                quality[block] += self.quality([views[0][block], *views[1:]], query).sum(0)
+        return quality.div_(self.num_queries).reshape(-1).cpu()
+
+    def pair_key(self, codes: Sequence[Tensor], query: Tensor) -> Tensor:
+        """A number (int64) of its own for every (theta, q); arguments as in `quality`."""
+        return self._pair_key(codes, query, self._key)
+
+    def settings(self) -> dict[str, Any]:
+        """Everything that decides the world, JSON-serialisable."""
+        return {
+            "version": WORLD_VERSION,
+            "spec": asdict(self.spec),
+            "price_list": [asdict(llm) for llm in self._all],
+            "llms": [llm.name for llm in self.llms],
+            "world_seed": self.world_seed,
+            "split": self.split,
+            "randomness": self.randomness,
+        }
+
+    @cached_property
+    def _input_usd(self) -> Tensor:
+        prices = [llm.input_usd_per_mtok * 1e-6 for llm in self.llms]
+        return torch.tensor(prices, dtype=torch.float64, device=self.device)
+
+    @cached_property
+    def _output_usd(self) -> Tensor:
+        prices = [llm.output_usd_per_mtok * 1e-6 for llm in self.llms]
+        return torch.tensor(prices, dtype=torch.float64, device=self.device)
+
+    def _grid_codes(self) -> list[Tensor]:
+        n = self.space.num_modules
+        return [
+            torch.arange(size, device=self.device).view([size if i == j else 1 for j in range(n)])
+            for i, size in enumerate(self.space.sizes)
+        ]
+
+    def _margin(
+        self,
+        codes: Sequence[Tensor],
+        query: Tensor,
+        own: Sequence[Tensor],
+        fit: Sequence[dict[int, Tensor]],
+        ids: Tensor,
+    ) -> Tensor:
+        out: list[Tensor] = []
+        for i, parents in enumerate(self.spec.parents):
+            mine = own[i][codes[i], query]
+            if parents:
+                given = [out[p] + fit[i][p][codes[p], codes[i]] for p in parents]
+                received = given[0]
+                for other in given[1:]:
+                    received = torch.minimum(received, other)
+                mended = received + self.spec.modules[i].repair * mine.clamp_min(0)
+                mine = torch.minimum(mine, mended)
+            out.append(mine)
+        return out[-1] + self.spec.chance * self._normal("chance", self._pair_key(codes, query, ids))
+
+    def _pair_key(self, codes: Sequence[Tensor], query: Tensor, ids: Tensor) -> Tensor:
+        key = self.queries.to(query.device)[query]
+        for i, code in enumerate(codes):
+            key = key + (ids[code] << (20 + 6 * i))
+        return key
+
+    def _calibrate(self, queries: Tensor, reference: int) -> tuple[float, float]:
+        """Shift of all margins and scale of all tokens that fit s and c of the reference."""
+        spec = self.spec
+        n = len(spec.modules)
+        codes = [torch.tensor(reference)] * n
+        ids = torch.arange(len(self._all))
+        own = self._own(queries, 0.0)
+        position = torch.arange(len(queries))
+        low = torch.full((len(queries),), -100.0, dtype=torch.float64)
+        high = -low
+        for _ in range(60):  # the least shift at which each query is answered rightly
+            middle = (low + high) / 2
+            right = self._margin(codes, position, [t + middle for t in own], self._fit, ids) > 0
+            low, high = torch.where(right, low, middle), torch.where(right, middle, high)
+        needed = high.sort().values
+        count = round(spec.reference_quality * len(queries))
+        between = needed[max(count - 1, 0) : count + 1]
+        prompt, output = self._tokens(queries, 1.0)
+        llm = self._all[reference]
+        cost = 0.0
+        for i, parents in enumerate(spec.parents):
+            read = prompt[i].mean() + sum(output[p][reference].mean() for p in parents)
+            cost += float(llm.input_usd_per_mtok * 1e-6 * read)
+            cost += float(llm.output_usd_per_mtok * 1e-6 * output[i][reference].mean())
+        return float(between.mean()), spec.reference_cost_usd / cost
+
+    def _own(self, queries: Tensor, shift: float) -> list[Tensor]:
+        """own_i without the offset: N tensors `all LLMs x queries`."""
+        spec = self.spec
+        ids = torch.arange(len(self._all))
+        difficulty = self._normal("difficulty", queries) + shift
+        tables = []
+        for i, module in enumerate(spec.modules):
+            deviation = spec.deviation * self._normal("deviation", _counter(ids, i))
+            deviation[self._reference_id] = spec.reference_deviation
+            of_llm = module.skill * self._ability + deviation
+            mood = self._normal("mood", _counter(ids[:, None], i, queries))
+            tables.append(of_llm[:, None] + spec.mood * mood - module.burden * difficulty)
+        return tables
+
+    @cached_property
+    def _reference_id(self) -> int:
+        return [llm.name for llm in self._all].index(REFERENCE)
+
+    def _fits(self, child: int) -> dict[int, Tensor]:
+        """fit_pi for every parent p of a module: `all LLMs (upstream) x all LLMs`."""
+        ids = torch.arange(len(self._all))
+        stronger = (self._ability[:, None] - self._ability[None, :]).clamp_min(0)
+        return {
+            p: self.spec.fit
+            * self._normal("fit", _counter(ids[:, None], p) + (_counter(ids, child) << 20))
+            - self.spec.mismatch * stronger
+            for p in self.spec.parents[child]
+        }
+
+    def _tokens(self, queries: Tensor, length: float) -> tuple[list[Tensor], list[Tensor]]:
+        """Prompt tokens, N tensors of `queries`, and written ones, `all LLMs x queries`."""
+        spec = self.spec
+        ids = torch.arange(len(self._all))
+        relative = self._factor("verbosity", ids, spec.verbosity)
+        relative[self._reference_id] = spec.reference_verbosity
+        of_query = length * self._factor("query_length", queries, spec.query_length)
+        prompt, output = [], []
+        for i, module in enumerate(spec.modules):
+            prompt.append(module.prompt_tokens * of_query)
+            at_module = self._factor("module_verbosity", _counter(ids, i), spec.module_verbosity)
+            counter = _counter(ids[:, None], i, queries)
+            at_query = self._factor("query_verbosity", counter, spec.query_verbosity)
+            output.append(module.output_tokens * (relative * at_module)[:, None] * at_query)
+        return prompt, output
+
+    def _factor(self, stream: str, counter: Tensor, spread: float) -> Tensor:
+        """Lognormal with mean about 1."""
+        return (spread * self._normal(stream, counter) - spread**2 / 2).exp()
+
+    def _normal(self, stream: str, counter: Tensor) -> Tensor:
+        return normal(stream_key(self.world_seed, _STREAMS.index(stream)), counter)
+
+
+def stream_key(seed: int, stream: int) -> int:
+    """A 64-bit key for one stream of random numbers."""
+    return int(splitmix64(splitmix64(torch.tensor(seed)) + stream))
+
+
+def normal(key: int, counter: Tensor) -> Tensor:
+    """Nearly standard normal numbers: the sum of four 16-bit uniforms, exact on every device.
+
+    Args:
+        key: See `stream_key`.
+        counter: `...` int64 counters.
+
+    Returns:
+        `...` float64, mean 0, variance 1, within 3.47.
+    """
+    bits = splitmix64(counter + key)
+    total = (bits & 0xFFFF) + ((bits >> 16) & 0xFFFF)
+    total = total + ((bits >> 32) & 0xFFFF) + ((bits >> 48) & 0xFFFF)
+    return (total.double() - 2 * 0xFFFF) * (math.sqrt(3) / 0x10000)
+
+
+def uniform(key: int, counter: Tensor) -> Tensor:
+    """Uniform numbers in [0, 1) with 53 bits; arguments as in `normal`."""
+    return ((splitmix64(counter + key) >> 11) & ((1 << 53) - 1)).double() * 2.0**-53
+
+
+def abilities(llms: Sequence[LLMInfo]) -> list[float]:
+    """General ability of each LLM: the mean of its standardised public scores.
+
+    An LLM with only one score gets that; one without any gets the lowest of the others.
+    """
+    scores = [[llm.mmlu_pro for llm in llms], [llm.gpqa for llm in llms]]
+    standardised: list[list[float]] = [[] for _ in llms]
+    for column in scores:
+        known = [value for value in column if value is not None]
+        mean, spread = statistics.fmean(known), statistics.pstdev(known) or 1.0
+        for values, score in zip(standardised, column, strict=True):
+            if score is not None:
+                values.append((score - mean) / spread)
+    least = min(statistics.fmean(values) for values in standardised if values)
+    return [statistics.fmean(values) if values else least for values in standardised]
+
+
+def _counter(llm: Tensor, module: int, query: Tensor | int = 0) -> Tensor:
+    return llm + (module << 6) + (query << 10 if isinstance(query, int) else query * 1024)

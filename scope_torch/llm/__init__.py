@@ -1,0 +1,1 @@
+"""Candidate LLMs: prices and public scores."""
