@@ -54,9 +54,9 @@ class HammingGrid:
         self._subsets = torch.tensor(
             list(itertools.product((0, 1), repeat=num_modules)), device=self.device
         )
-        self._ternary = torch.tensor(
-            list(itertools.product((0, 1, 2), repeat=num_modules)), device=self.device
-        )
+        self._scratch = torch.empty(0, dtype=torch.float64, device=self.device)
+        small = math.prod(self._shape) < 2**31
+        self._index_dtype = torch.int32 if small else torch.int64
         self._union_coefficient = self._union_coefficients()
 
     def weighted_sum(self, codes: Tensor, weights: Tensor) -> Tensor:
@@ -64,24 +64,27 @@ class HammingGrid:
 
         Args:
             codes: `n x num_modules` configurations D (int64).
-            weights: `n` weights w (float64), in the unit of the result.
+            weights: `n`, or `n x m` for m sums at once: w (float64), in the unit of the result.
 
         Returns:
-            `|Theta|` values by flat index (float64).
+            `|Theta|`, or `|Theta| x m`, values by flat index (float64).
         """
         member = self._subsets
         scaled = (codes + 1) * codes.new_tensor(self._strides)
-        index = member @ scaled.T
-        values = self._coefficient[member.sum(-1)].unsqueeze(-1) * weights
-        return self._fold(index, values)
+        index = (member @ scaled.T).flatten()
+        coefficient = self._coefficient[member.sum(-1)]
+        values = coefficient.view(-1, 1, *[1] * (weights.ndim - 1)) * weights
+        tables = self._empty_tables(*weights.shape[1:])
+        tables.index_add_(0, index, values.flatten(0, 1))
+        return self._fold_tables(tables)
 
-    def quadratic_form(self, codes: Tensor, matrix: Tensor, chunk: int = 1 << 22) -> Tensor:
+    def quadratic_form(self, codes: Tensor, matrix: Tensor, chunk: int = 1 << 17) -> Tensor:
         """k_D(theta)^T V k_D(theta) on all of Theta.
 
         For a pair (a, b) of D the product k(theta, a) k(theta, b) is a sum over unions U of a
         subset matched by a and one matched by b. On a module of U theta takes the value of a or of
-        b; where the two agree both subsets, or either, may contain the module. A pair therefore
-        touches at most 3^N entries, not 4^N.
+        b; where the two agree both subsets, or either, may contain the module. Pairs that differ
+        on the same modules touch their entries, 3^(differing) 2^(equal) each, in the same way.
 
         Args:
             codes: `n x num_modules` distinct configurations D (int64).
@@ -93,23 +96,55 @@ class HammingGrid:
         """
         first, second = torch.triu_indices(*matrix.shape, device=self.device)
         pair_weight = matrix[first, second] * torch.where(first == second, 1.0, 2.0)
-        a, b = codes[first], codes[second]
-        differ = a != b
-        scaled_a = (a + 1) * codes.new_tensor(self._strides)
-        scaled_b = (b + 1) * codes.new_tensor(self._strides)
-        tables = torch.zeros(math.prod(self._shape), dtype=torch.float64, device=self.device)
-        rows = max(1, chunk // max(1, len(first)))
-        for choice in self._ternary.split(rows):
-            from_a, from_b = (choice == 1).long(), (choice == 2).long()
-            index = from_a @ scaled_a.T + from_b @ scaled_b.T
-            num_both = from_a @ (~differ).long().T
-            num_a = from_a.sum(-1, keepdim=True) - num_both
-            num_b = from_b.sum(-1, keepdim=True)
-            # A module on which a and b agree is counted once, under "from a".
-            valid = (from_b @ (~differ).long().T) == 0
-            values = self._union_coefficient[num_a, num_b, num_both] * pair_weight * valid
-            tables.index_add_(0, index.flatten(), values.flatten())
+        bit = torch.tensor([1 << i for i in range(self.space.num_modules)], device=self.device)
+        pattern = ((codes[first] != codes[second]) * bit).sum(-1)
+        order = pattern.argsort(stable=True)
+        sizes = pattern.bincount(minlength=2**self.space.num_modules).tolist()
+        scaled = ((codes + 1) * codes.new_tensor(self._strides)).T.to(self._index_dtype)
+        tables = self._empty_tables()
+        for differ, pairs in enumerate(order.split(sizes)):
+            modules = [bool(differ >> i & 1) for i in range(self.space.num_modules)]
+            coefficient = self._pattern_coefficients(modules)
+            for part in pairs.split(max(1, chunk // len(coefficient))):
+                if len(part) == 0:
+                    continue
+                a, b = scaled[:, first[part]], scaled[:, second[part]]
+                values = coefficient[:, None] * pair_weight[part]
+                index = self._union_indices(modules, a, b)
+                tables.index_add_(0, index.flatten(), values.flatten())
         return self._fold_tables(tables)
+
+    def sum_operations(self, n: int) -> float:
+        """About how many additions a weighted sum of n kernels takes."""
+        return n * 2**self.space.num_modules + math.prod(self._shape)
+
+    def form_operations(self, n: int) -> float:
+        """The same of a quadratic form; pairs differ on about half of the modules."""
+        return n**2 / 2 * 2.5**self.space.num_modules + math.prod(self._shape)
+
+    def _union_indices(self, differ: list[bool], a: Tensor, b: Tensor) -> Tensor:
+        """Entries of all unions of pairs, `choices x pairs`; `a`, `b` are their scaled digits.
+
+        On every module: not in the union, matched by a, and if they differ, matched by b.
+        """
+        index = a.new_zeros(1, a.shape[1])
+        for i, differs in enumerate(differ):
+            options = [index, index + a[i]]
+            if differs:
+                options.append(index + b[i])
+            index = torch.cat(options)
+        return index
+
+    def _pattern_coefficients(self, differ: list[bool]) -> Tensor:
+        """Coefficients of the unions in the order of `_union_indices`."""
+        counts = torch.zeros(1, 3, dtype=torch.int64, device=self.device)  # by a, by b, by both
+        by_a, by_b, by_both = torch.eye(3, dtype=torch.int64, device=self.device)
+        for differs in differ:
+            choices = (
+                [counts, counts + by_a, counts + by_b] if differs else [counts, counts + by_both]
+            )
+            counts = torch.cat(choices)
+        return self._union_coefficient[counts[:, 0], counts[:, 1], counts[:, 2]]
 
     def _union_coefficients(self) -> Tensor:
         """Coefficient of a union with i modules matched by a alone, j by b alone, l by both.
@@ -130,18 +165,22 @@ class HammingGrid:
             )
         return table.to(self.device)
 
-    def _fold(self, index: Tensor, values: Tensor) -> Tensor:
-        tables = torch.zeros(math.prod(self._shape), dtype=torch.float64, device=self.device)
-        tables.index_add_(0, index.flatten(), values.flatten())
-        return self._fold_tables(tables)
+    def _empty_tables(self, *columns: int) -> Tensor:
+        """Zeros; the same memory every time, since fresh pages cost more than the sums."""
+        shape = (math.prod(self._shape), *columns)
+        if self._scratch.shape != shape:
+            self._scratch = torch.empty(shape, dtype=torch.float64, device=self.device)
+        return self._scratch.zero_()
 
     def _fold_tables(self, tables: Tensor) -> Tensor:
-        grid = tables.view(self._shape)
+        """Adds slice 0 of every module onto the others; trailing columns are kept apart."""
+        columns = tables.shape[1:]
+        grid = tables.view(*self._shape, *columns)
         for i, size in enumerate(self.space.sizes):
             folded = grid.narrow(i, 1, size)
             folded += grid.narrow(i, 0, 1)
             grid = folded
-        return grid.reshape(-1)
+        return grid.clone(memory_format=torch.contiguous_format).view(-1, *columns)
 
 
 class DirectGrid:
@@ -181,6 +220,14 @@ class DirectGrid:
         """See `HammingGrid.quadratic_form`."""
         return self._map(lambda index: self.quadratic_form_at(index, codes, matrix))
 
+    def sum_operations(self, n: int) -> float:
+        """See `HammingGrid.sum_operations`."""
+        return n * self.space.size
+
+    def form_operations(self, n: int) -> float:
+        """See `HammingGrid.form_operations`."""
+        return n**2 * self.space.size
+
     def weighted_sum_at(self, index: Tensor, codes: Tensor, weights: Tensor) -> Tensor:
         """k_D(theta)^T w at the configurations of flat indices `index`, all at once."""
         return self._kernel(self.space.unrank(index), codes) @ weights
@@ -194,10 +241,8 @@ class DirectGrid:
         return self.kernel(x1.double(), x2.double()).to_dense()
 
     def _map(self, function: Callable[[Tensor], Tensor]) -> Tensor:
-        out = torch.empty(self.space.size, dtype=torch.float64, device=self.device)
-        for index in torch.arange(self.space.size, device=self.device).split(self.chunk):
-            out[index[0] : index[-1] + 1] = function(index)
-        return out
+        every = torch.arange(self.space.size, device=self.device)
+        return torch.cat([function(index) for index in every.split(self.chunk)])
 
 
 def _check_size(space: ConfigSpace) -> None:

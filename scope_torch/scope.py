@@ -13,6 +13,7 @@ from torch import Tensor
 from scope_torch.bounds import Beta, ConfidenceBounds
 from scope_torch.calibrate import calibrate
 from scope_torch.errors import InputError
+from scope_torch.grid_posterior import GridPosterior
 from scope_torch.hamming_grid import make_grid
 from scope_torch.history import Observation, Request
 from scope_torch.kernels import HammingKernel, HammingMatern52Kernel
@@ -89,7 +90,8 @@ class SCOPE(SequentialOptimizer):
         self.surrogate = QuerySurrogate(
             problem.space, self.kernel, problem.num_queries, lam, device
         )
-        self._grid = make_grid(problem.space, self.kernel, device)
+        grid = make_grid(problem.space, self.kernel, device)
+        self._posterior = GridPosterior(self.surrogate, grid)
         generator = torch.Generator().manual_seed(seed)
         self._query_order = torch.randperm(problem.num_queries, generator=generator).tolist()
         self._pool = self._initial_pool(generator)
@@ -220,14 +222,6 @@ class SCOPE(SequentialOptimizer):
             if not active:
                 return
         self._trace("completed", i, theta_cand, len(order))
-
-    def _posterior(self) -> tuple[Tensor, Tensor, Tensor]:
-        """mu_bar_c, mu_bar_g and sigma_bar on all of Theta (eq:scope-mean-variance)."""
-        posterior = self.surrogate.aggregate()
-        mean_c, mean_g = (self._grid.weighted_sum(posterior.codes, w) for w in posterior.weights)
-        variance = self._grid.quadratic_form(posterior.codes, posterior.matrix)
-        sigma = variance.neg_().add_(posterior.constant).sqrt_()
-        return mean_c, mean_g, sigma
 
     def _record(self, observation: Observation) -> None:
         super()._record(observation)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from scope_torch.botorch_model import AggregateModel
 
 MIN_LAM = 1e-9
-_REFRESH = 64
+_MAX_COLUMNS = 4096
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,14 @@ class AggregatePosterior:
     constant: float
 
 
+class LowRankChange(NamedTuple):
+    """V_now = V_then + U diag(weight) U^T, in the notation of `AggregatePosterior`."""
+
+    columns: Tensor  # `n x r`: U
+    weight: Tensor  # `r`
+    operations: int  # additions that bring V itself up to date
+
+
 class QueryPosterior(NamedTuple):
     """Posterior of all queries at one configuration: `num_queries` tensors, float64, CPU."""
 
@@ -52,13 +60,18 @@ class QueryPosterior(NamedTuple):
 
 
 class _Group(NamedTuple):
-    """A factorisation, shared by the queries with equal observed configurations and counts."""
+    """A factorisation, shared by the queries with equal histories of observed configurations."""
 
     ids: Tensor  # `J`: observed configurations, as positions in D
     inverse: Tensor  # `J x J`: (K_q + lam C_q^-1)^-1
 
 
-_Key = tuple[tuple[int, ...], tuple[int, ...]]  # observed configurations, and repeat counts
+class _Column(NamedTuple):
+    """A rank-one change weight u u^T of the sum of all inverses."""
+
+    ids: Tensor  # `J`: where u is not zero
+    u: Tensor  # `J`
+    weight: float
 
 
 class QuerySurrogate:
@@ -97,16 +110,17 @@ class QuerySurrogate:
         self.device = torch.device(device) if device is not None else torch.device("cpu")
         self._id_of: dict[tuple[int, ...], int] = {}
         self._pending: list[tuple[int, int, float, float]] = []
+        self._codes = torch.zeros(0, space.num_modules, dtype=torch.int64, device=self.device)
+        # Columns are configurations; there are more of them than configurations so far.
         self._count = torch.zeros(num_queries, 0, dtype=torch.int64)
         self._sum = torch.zeros(2, num_queries, 0, dtype=torch.float64)
-        self._codes = torch.zeros(0, space.num_modules, dtype=torch.int64, device=self.device)
-        self._gram = torch.zeros(0, 0, dtype=torch.float64, device=self.device)
-        self._mean = torch.zeros(2, num_queries, 0, dtype=torch.float64, device=self.device)
-        self._solved = torch.zeros_like(self._mean)
-        self._matrix = torch.zeros_like(self._gram)
-        self._keys: list[_Key] = [((), ())] * num_queries
-        self._num_updates = 0
-        self._groups: dict[_Key, _Group] = {((), ()): self._factorise(((), ()))}
+        self._solved = torch.zeros(2, num_queries, 0, dtype=torch.float64, device=self.device)
+        self._total = torch.zeros(2, 0, dtype=torch.float64, device=self.device)  # of _solved
+        self._groups = [self._factorise(torch.zeros(0, dtype=torch.int64), self._count[:1])]
+        self._group_of = [0] * num_queries
+        self._matrix = torch.zeros(0, 0, dtype=torch.float64, device=self.device)
+        self._since_matrix: list[_Column] | None = []  # None: the sum must be made anew
+        self._since_taken: list[_Column] | None = []
 
     def observe(self, theta: tuple[int, ...], query: int, y_c: float, y_g: float) -> None:
         """Adds one observation.
@@ -131,20 +145,44 @@ class QuerySurrogate:
         self._update()
         return self._count.sum(-1)
 
+    def observed(self) -> Tensor:
+        """D, the distinct observed configurations: `n x num_modules` codes."""
+        self._update()
+        return self._codes
+
+    def weights(self) -> Tensor:
+        """w_c (USD) and w_g (quality) of `AggregatePosterior`: `2 x n`."""
+        self._update()
+        return self._total[:, : len(self._codes)] / self.num_queries
+
     def aggregate(self) -> AggregatePosterior:
         """The collapsed form of mu_bar and sigma_bar (eq:scope-mean-variance)."""
+        weights = self.weights()
+        self._sum_inverses()
+        matrix = self._matrix / self.num_queries**2
+        return AggregatePosterior(self._codes, weights, matrix, 1 / self.num_queries)
+
+    def take_change(self) -> LowRankChange | None:
+        """How V changed since this was last called; None if not by few rank-one terms."""
         self._update()
-        q = self.num_queries
-        weights, matrix = self._solved.sum(1) / q, self._matrix / q**2
-        return AggregatePosterior(self._codes, weights, matrix, 1 / q)
+        columns, self._since_taken = self._since_taken, []
+        if columns is None:
+            return None
+        dense = torch.zeros(len(columns), len(self._codes), dtype=torch.float64, device=self.device)
+        for row, (ids, u, _) in zip(dense, columns, strict=True):
+            row[ids] = u
+        weight = torch.tensor([c.weight for c in columns], dtype=torch.float64, device=self.device)
+        operations = sum(len(c.ids) ** 2 for c in columns)
+        return LowRankChange(dense.T, weight / self.num_queries**2, operations)
 
     def at(self, theta: Sequence[int]) -> QueryPosterior:
         """mu_hat_q and sigma_hat_q^2 of every query at one configuration (equ:gp-regression)."""
         self._update()
         k = self._kernel(torch.tensor([theta], device=self.device), self._codes)[0]
-        mean = (self._solved @ k).cpu()
-        reduction = {key: k[ids] @ inverse @ k[ids] for key, (ids, inverse) in self._groups.items()}
-        variance = 1 - torch.stack([reduction[key] for key in self._keys]).cpu()
+        mean = (self._solved[..., : len(k)] @ k).cpu()
+        near = [k[ids] for ids, _ in self._groups]
+        reduction = [a @ inverse @ a for a, (_, inverse) in zip(near, self._groups, strict=True)]
+        variance = 1 - torch.stack(reduction).cpu()[self._group_of]
         return QueryPosterior(mean[0], mean[1], variance)
 
     def leave_one_out(self, min_queries: int = 6) -> Tensor:
@@ -159,13 +197,15 @@ class QuerySurrogate:
             `2 x m` ratios (USD; units of quality) of the m configurations, float64, CPU.
         """
         self._update()
-        diagonal = torch.ones(self._count.shape, dtype=torch.float64, device=self.device)
-        for q, key in enumerate(self._keys):
-            ids, inverse = self._groups[key]
+        n = len(self._codes)
+        count = self._count[:, :n]
+        diagonal = torch.ones(count.shape, dtype=torch.float64, device=self.device)
+        for q, group in enumerate(self._group_of):
+            ids, inverse = self._groups[group]
             diagonal[q, ids] = inverse.diagonal()
-        residual = (self._solved / diagonal).cpu()
-        observed = self._count > 0
-        latent = 1 / diagonal.cpu() - self.lam / self._count.clamp_min(1)
+        residual = (self._solved[..., :n] / diagonal).cpu()
+        observed = count > 0
+        latent = 1 / diagonal.cpu() - self.lam / count.clamp_min(1)
         num_queries = observed.sum(0)
         enough = num_queries >= min_queries
         mean_residual = residual.sum(1)[:, enough] / num_queries[enough]
@@ -182,63 +222,123 @@ class QuerySurrogate:
         return self.kernel(x1.double(), x2.double()).to_dense()
 
     def _update(self) -> None:
-        """Brings counts, means, Gram matrix and factorisations up to the last observation."""
+        """Brings everything up to the last observation."""
         if not self._pending:
             return
         query, config, y_c, y_g = zip(*self._pending, strict=True)
         self._pending.clear()
         self._grow()
         at = (torch.tensor(query), torch.tensor(config))
+        first_time = (self._count[at] == 0).tolist()
         self._count.index_put_(at, torch.ones(len(query), dtype=torch.int64), accumulate=True)
         for row, y in zip(self._sum, (y_c, y_g), strict=True):
             row.index_put_(at, torch.tensor(y, dtype=torch.float64), accumulate=True)
-        self._mean = (self._sum / self._count.clamp_min(1)).to(self.device)
-        change: Counter[_Key] = Counter()
-        members: dict[_Key, list[int]] = {}
-        for q in sorted(set(query)):
-            ids = self._count[q].nonzero().squeeze(-1)
-            key = (tuple(ids.tolist()), tuple(self._count[q, ids].tolist()))
-            change.update({key: 1})
-            change.subtract({self._keys[q]: 1})
-            self._keys[q] = key
-            members.setdefault(key, []).append(q)
-        for key, queries in members.items():
-            ids, inverse = self._groups.get(key) or self._factorise(key)
-            rows = torch.tensor(queries, device=self.device)[:, None]
-            self._solved[:, rows, ids] = self._mean[:, rows, ids] @ inverse
-            self._groups[key] = _Group(ids, inverse)
-        self._sum_inverses(change)
-        self._groups = {key: self._groups[key] for key in dict.fromkeys(self._keys)}
+        added: dict[int, list[int]] = {}
+        for q, c in zip(query, config, strict=True):
+            added.setdefault(q, []).append(c)
+        repeated = {q for q, first in zip(query, first_time, strict=True) if not first}
+        moves: dict[tuple[int, tuple[int, ...], bool], list[int]] = {}
+        for q, configs in added.items():
+            extends = len(configs) == 1 and q not in repeated
+            move = (self._group_of[q], tuple(sorted(configs)), extends)
+            moves.setdefault(move, []).append(q)
+        row_of = {c: self._kernel(self._codes[c : c + 1], self._codes)[0] for c in set(config)}
+        for (old, configs, extends), queries in moves.items():
+            if extends:
+                self._extend(old, configs[0], row_of[configs[0]], torch.tensor(queries))
+            else:
+                self._solve_anew(torch.tensor(queries))
+            for q in queries:
+                self._group_of[q] = len(self._groups) - 1
+        self._drop_unused_groups()
 
-    def _sum_inverses(self, change: Counter[_Key]) -> None:
-        """Updates sum_q P_q^T (K_q + lam C_q^-1)^-1 P_q for the groups whose size changed.
+    def _extend(self, old: int, config: int, k: Tensor, queries: Tensor) -> None:
+        """One more configuration, observed once, for queries of the group `old`.
 
-        Now and then it is summed anew, so that rounding does not accumulate.
+        Bordering: with A the old inverse and u = (-A k, 1), the new one is A (padded by zeros)
+        plus u u^T / (1 + lam - k^T A k).
+
+        Args:
+            old: Position of the group.
+            config: The configuration, as a position in D.
+            k: Its kernel with D.
+            queries: Which queries observed it.
         """
-        self._num_updates += 1
-        if self._num_updates % _REFRESH == 0:
-            self._matrix.zero_()
-            change = Counter(self._keys)
-        for key, difference in change.items():
-            if difference:
-                ids, inverse = self._groups[key]
-                self._matrix[ids[:, None], ids] += difference * inverse
+        ids, inverse = self._groups[old]
+        near = k[ids]
+        u = torch.cat([-(inverse @ near), k.new_ones(1)])
+        weight = 1 / (1 + self.lam + float(near @ u[:-1]))
+        ids = torch.cat([ids, ids.new_tensor([config])])
+        bordered = pad(inverse, (0, 1, 0, 1)).addr_(u, u, alpha=weight)
+        self._groups.append(_Group(ids, bordered))
+        rows = queries.to(self.device)
+        mean = (self._sum[:, queries, config]).to(self.device)
+        residual = mean - self._solved[:, rows, : len(k)] @ k
+        change = (weight * residual)[..., None] * u
+        self._solved[:, rows[:, None], ids] += change
+        self._total[:, ids] += change.sum(1)
+        column = _Column(ids, u, len(queries) * weight)
+        self._since_matrix = _noted(self._since_matrix, column)
+        self._since_taken = _noted(self._since_taken, column)
+
+    def _solve_anew(self, queries: Tensor) -> None:
+        """A new group for queries with equal observed configurations and counts."""
+        count = self._count[queries[0]]
+        ids = count.nonzero().squeeze(-1)
+        group = self._factorise(ids, count[None, ids])
+        self._groups.append(group)
+        at = queries[:, None], ids
+        solved = (self._sum[:, *at] / self._count[at]).to(self.device) @ group.inverse
+        rows = queries.to(self.device)[:, None]
+        self._total[:, group.ids] += (solved - self._solved[:, rows, group.ids]).sum(1)
+        self._solved[:, rows, group.ids] = solved
+        self._since_matrix = self._since_taken = None
+
+    def _drop_unused_groups(self) -> None:
+        used = sorted(set(self._group_of))
+        position = {group: i for i, group in enumerate(used)}
+        self._groups = [self._groups[group] for group in used]
+        self._group_of = [position[group] for group in self._group_of]
+
+    def _sum_inverses(self) -> None:
+        """Brings sum_q P_q^T (K_q + lam C_q^-1)^-1 P_q up to date, by whatever is less work.
+
+        Summing anew, done at least whenever more has changed than there is, also keeps rounding
+        from accumulating.
+        """
+        n = len(self._codes)
+        columns, self._since_matrix = self._since_matrix, []
+        if columns is not None and len(columns) <= len(self._groups):
+            self._matrix = pad(self._matrix, (0, n - len(self._matrix)) * 2)
+            for ids, u, weight in columns:
+                self._matrix[ids[:, None], ids] += weight * u.outer(u)
+            return
+        self._matrix = torch.zeros(n, n, dtype=torch.float64, device=self.device)
+        for group, num_queries in Counter(self._group_of).items():
+            ids, inverse = self._groups[group]
+            self._matrix[ids[:, None], ids] += num_queries * inverse
 
     def _grow(self) -> None:
         new = list(self._id_of)[len(self._codes) :]
         if not new:
             return
-        self._count, self._sum, self._solved = (
-            pad(tensor, (0, len(new))) for tensor in (self._count, self._sum, self._solved)
-        )
-        self._matrix = pad(self._matrix, (0, len(new), 0, len(new)))
         self._codes = torch.cat([self._codes, torch.tensor(new, device=self.device)])
-        cross = self._kernel(self._codes, self._codes[-len(new) :])
-        old = len(self._gram)
-        self._gram = torch.cat([torch.cat([self._gram, cross[:old].T]), cross], dim=1)
+        lacking = len(self._codes) - self._count.shape[1]
+        if lacking > 0:
+            more = (0, max(lacking, self._count.shape[1]))
+            self._count, self._sum = pad(self._count, more), pad(self._sum, more)
+            self._solved, self._total = pad(self._solved, more), pad(self._total, more)
 
-    def _factorise(self, key: _Key) -> _Group:
-        ids = torch.tensor(key[0], dtype=torch.int64, device=self.device)
-        count = torch.tensor(key[1], dtype=torch.float64, device=self.device)
-        matrix = self._gram[ids[:, None], ids] + (self.lam / count).diag()
+    def _factorise(self, ids: Tensor, count: Tensor) -> _Group:
+        """Args: `J` positions in D and `1 x J` numbers of observations there, on the CPU."""
+        ids = ids.to(self.device)
+        codes = self._codes[ids]
+        matrix = self._kernel(codes, codes) + (self.lam / count[0].double().to(self.device)).diag()
         return _Group(ids, torch.cholesky_inverse(torch.linalg.cholesky(matrix)))
+
+
+def _noted(columns: list[_Column] | None, column: _Column) -> list[_Column] | None:
+    if columns is None or len(columns) == _MAX_COLUMNS:
+        return None
+    columns.append(column)
+    return columns

@@ -71,9 +71,7 @@ class SimulatedEvaluator:
             observed = self._observed(theta, replicate)
             costs = observed.module_cost_usd[query]
             quality = observed.quality[query]
-            yield Observation(
-                theta, query, sum(costs), quality, replicate, module_cost_usd=costs
-            )
+            yield Observation(theta, query, sum(costs), quality, replicate, module_cost_usd=costs)
 
     def truth(self) -> tuple[Tensor, Tensor]:
         """See `HasTruth`; computed once for a world, then read from the cache."""

@@ -331,7 +331,9 @@ class World:
                 mended = received + self.spec.modules[i].repair * mine.clamp_min(0)
                 mine = torch.minimum(mine, mended)
             out.append(mine)
-        return out[-1] + self.spec.chance * self._normal("chance", self._pair_key(codes, query, ids))
+        return out[-1] + self.spec.chance * self._normal(
+            "chance", self._pair_key(codes, query, ids)
+        )
 
     def _pair_key(self, codes: Sequence[Tensor], query: Tensor, ids: Tensor) -> Tensor:
         key = self.queries.to(query.device)[query]
