@@ -13,7 +13,8 @@ from scope_torch.problem import SelectionProblem
 from scope_torch.surrogate import QuerySurrogate
 
 MIN_LOO_QUERIES = 6
-RULES_G = ("eligible", "loo")
+WIDENING = 1.5
+RULES_G = ("eligible", "loo", "loo_widening")
 RULES_C = ("loo", "reference_fraction")
 
 
@@ -50,6 +51,14 @@ class ConfidenceBounds(Protocol):
 
     def beta(self, j_max: int) -> Beta:
         """beta_{zeta,t} when some query has been observed `j_max` times and none more often."""
+        ...
+
+    def widen(self) -> bool:
+        """Called when no configuration can improve on theta_out any more while budget remains.
+
+        Returns:
+            Whether beta_g has grown; it never falls.
+        """
         ...
 
     def settings(self) -> dict[str, Any]:
@@ -122,6 +131,10 @@ class TheoryBounds:
             g=root_q * (self.B_g + self.R_g * noise),
         )
 
+    def widen(self) -> bool:
+        """Never: the coefficients follow from the assumptions."""
+        return False
+
     def settings(self) -> dict[str, Any]:
         """See `ConfidenceBounds`."""
         names = ("R_c", "R_g", "B_c", "B_g", "delta", "cost_unit")
@@ -156,7 +169,9 @@ class TunedBounds:
         problem: Gives Q and c(theta_0).
         b_g: A half-width in units of quality, or a rule: `eligible`, the smallest for which some
             theta has L_g <= -1 at i = 1 (the paper's words taken literally); `loo`, see
-            `QuerySurrogate.leave_one_out`, the maximum over configurations.
+            `QuerySurrogate.leave_one_out`, the maximum over configurations; `loo_widening`, the
+            same to begin with, and half as much again whenever nothing can improve on theta_out
+            any more while budget remains, up to the value of `eligible`.
         b_c: A half-width in USD, or a rule: `loo`; `reference_fraction`, a fraction of c(theta_0).
         reference_fraction: That fraction.
 
@@ -181,6 +196,8 @@ class TunedBounds:
         self._num_queries = problem.num_queries
         self._fraction_usd = self._reference_fraction * problem.reference_cost_usd
         self._b: Beta | None = None
+        self._widest = 0.0
+        self._widened: list[float] = []
         self._how: dict[str, str] = {}
 
     def fit(self, surrogate: QuerySurrogate, mean_g: Tensor, sigma: Tensor) -> None:
@@ -191,18 +208,29 @@ class TunedBounds:
         if worst is None:
             # Without Calibrate, or with fewer queries, there is nothing to leave out.
             rule_c = "reference_fraction" if rule_c == "loo" else rule_c
-            rule_g = "eligible" if rule_g == "loo" else rule_g
+            rule_g = "eligible" if rule_g in ("loo", "loo_widening") else rule_g
         by_rule_c = {"loo": worst and worst[0], "reference_fraction": self._fraction_usd}
-        by_rule_g = {"loo": worst and worst[1], "eligible": self._eligible(mean_g, sigma)}
+        eligible = self._eligible(mean_g, sigma)
+        left_out = worst and worst[1]
+        by_rule_g = {"eligible": eligible, "loo": left_out, "loo_widening": left_out}
         b_c = by_rule_c[rule_c] if isinstance(rule_c, str) else rule_c
         b_g = by_rule_g[rule_g] if isinstance(rule_g, str) else rule_g
         assert b_c is not None
         assert b_g is not None
         self._b = Beta(b_c, b_g)
+        self._widest = eligible if rule_g == "loo_widening" else b_g
         self._how = {"b_c": _how(self._rule_c, rule_c), "b_g": _how(self._rule_g, rule_g)}
 
-    def beta(self, j_max: int) -> Beta:  # noqa: ARG002 - tuned bounds do not grow
-        """See `ConfidenceBounds.beta`; constant after `fit`.
+    def widen(self) -> bool:
+        """See `ConfidenceBounds.widen`; only with the rule `loo_widening`."""
+        if self._b is None or self._b.g >= self._widest:
+            return False
+        self._b = self._b._replace(g=min(WIDENING * self._b.g, self._widest))
+        self._widened.append(self._b.g)
+        return True
+
+    def beta(self, j_max: int) -> Beta:  # noqa: ARG002 - tuned bounds do not grow with j_max
+        """See `ConfidenceBounds.beta`; changed by `fit` and `widen` only.
 
         Raises:
             RuntimeError: Before `fit`.
@@ -235,6 +263,7 @@ class TunedBounds:
             "b_c": b[0],
             "b_g": b[1],
             "b_rules": self._how,
+            "b_g_widened": list(self._widened),
             "delta": None,
             "assumptions": assumptions,
         }

@@ -129,6 +129,13 @@ class SCOPE(SequentialOptimizer):
         while True:
             lower_c = mean_c.sub_(sigma, alpha=beta.c)
             lower_g = mean_g.sub_(sigma, alpha=beta.g)
+            self._least_c = _least_feasible(lower_c, lower_g)
+            while self._gap == 0 and self.bounds.widen():
+                wider = self.bounds.beta(self._j_max)
+                lower_g.sub_(sigma, alpha=wider.g - beta.g)
+                beta = wider
+                self._least_c = _least_feasible(lower_c, lower_g)
+                self._trace("widened")
             i = self._next_iteration(i + 1, float(lower_g.min()))
             if i == 0:
                 # Valid bounds have L_g(theta_0) <= g(theta_0) < 0.
@@ -185,8 +192,7 @@ class SCOPE(SequentialOptimizer):
         return self.gap_tolerance > 0 and self._gap <= self.gap_tolerance * self._u_out
 
     def _select(self, i: int, lower_c: Tensor, lower_g: Tensor) -> tuple[int, ...]:
-        """Line alg:scope-main:select, and the least possible c(theta*). Overwrites `lower_c`."""
-        self._least_c = float(torch.where(lower_g <= 0, lower_c, math.inf).min())
+        """Line alg:scope-main:select. Overwrites `lower_c`."""
         lower_c.masked_fill_(lower_g > -(i**-self.alpha), math.inf)
         index = argmin_tied(lower_c, self.problem.reference_cost_usd, self.seed)
         return tuple(self.problem.space.unrank(torch.tensor(index)).tolist())
@@ -285,6 +291,11 @@ class SCOPE(SequentialOptimizer):
         """See `Optimizer`."""
         counts = {"candidates": self._candidates, "candidates_pruned": self._pruned}
         return {**self.bounds.report(), **counts}
+
+
+def _least_feasible(lower_c: Tensor, lower_g: Tensor) -> float:
+    """min{L_c : L_g <= 0}, the least that c(theta_star) can be; +inf if nothing is feasible."""
+    return float(torch.where(lower_g <= 0, lower_c, math.inf).min())
 
 
 def describe_kernel(kernel: Kernel, problem: SelectionProblem) -> dict[str, Any]:
