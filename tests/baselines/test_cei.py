@@ -43,7 +43,7 @@ class TestCEI(OptimizerConformance):
 
 
 def expected_choice(optimizer, problem, done, settings) -> tuple[tuple[int, ...], float | None]:
-    """argmax of log EI + log PoF over Theta, and its value with EI in units of z_c."""
+    """Argmax of log EI + log PoF over Theta, and its value with EI in units of z_c."""
     gp = optimizer.gp_settings
     known = [reference_row(problem)] if gp.theta0_obs == "free" else []
     kernel = naive.rbf if isinstance(optimizer.gp.kernel, HammingRBFKernel) else naive.matern52
@@ -262,5 +262,6 @@ def test_bad_settings(settings, message):
 def test_settings_tell_everything_apart():
     problem = make_task(1, (4, 3), 6).problem
     default = CEI(problem, seed=0).settings()
-    for name, value in dict(incumbent="posterior_mean", stop_below=0.1, mask_repeats=True).items():
+    changed = {"incumbent": "posterior_mean", "stop_below": 0.1, "mask_repeats": True}
+    for name, value in changed.items():
         assert CEI(problem, seed=0, **{name: value}).settings() != default

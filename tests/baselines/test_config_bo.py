@@ -36,7 +36,7 @@ class TestCONFIG(OptimizerConformance):
 
 
 def expected_choice(optimizer, problem, done, beta_c, beta_g) -> tuple[int, ...] | None:
-    """argmin of L_c over L_g <= 0; None if there is nothing."""
+    """Argmin of L_c over L_g <= 0; None if there is nothing."""
     gp = optimizer.gp_settings
     known = [reference_row(problem)] if gp.theta0_obs == "free" else []
     belief = posterior([*known, *done], problem, gp)
@@ -78,7 +78,7 @@ def test_every_choice_is_the_formula_s(gp, beta, graded):
 
 def test_theory_beta():
     task = make_task(0, (4, 3, 3), 6)
-    numbers = dict(B_c=0.7, B_g=0.2, R_c=2e-3, R_g=5e-4, delta=0.05)
+    numbers = {"B_c": 0.7, "B_g": 0.2, "R_c": 2e-3, "R_g": 5e-4, "delta": 0.05}
     optimizer = CONFIG(task.problem, seed=0, beta="theory", gp={"lam": 1e-4}, **numbers)
     gain = InformationGain(task.problem.space, HammingMatern52Kernel(), 1e-4)
     for done, asked in choices(optimizer, task, 8):
@@ -209,8 +209,7 @@ def test_bad_settings(settings, message):
 def test_settings_tell_everything_apart():
     problem = make_task(1, (4, 3), 6).problem
     default = CONFIG(problem, seed=0).settings()
-    changed = dict(
-        beta="theory", B_c=2.0, B_g=2.0, R_c=0.1, R_g=0.1, delta=0.1, incumbent="last_queried"
-    )
+    changed = {"beta": "theory", "delta": 0.1, "incumbent": "last_queried"}
+    changed |= dict.fromkeys(["B_c", "B_g", "R_c", "R_g"], 0.5)
     for name, value in changed.items():
         assert CONFIG(problem, seed=0, **{name: value}).settings() != default

@@ -53,8 +53,11 @@ CASES = [
 ]
 
 
+SPACES = [((5, 4, 3), 9), ((3, 3), 9), ((6, 1, 2), 1), ((4,), 0)]
+
+
 @pytest.mark.parametrize(("gp_settings", "kernels"), CASES)
-@pytest.mark.parametrize(("sizes", "count"), [((5, 4, 3), 9), ((3, 3), 9), ((6, 1, 2), 1), ((4,), 0)])  # fmt: skip
+@pytest.mark.parametrize(("sizes", "count"), SPACES)
 def test_posterior_equals_naive_regression_in_units_of_z(
     sizes, count, gp_settings, kernels, device
 ):
@@ -139,10 +142,7 @@ def test_reduced_space(sizes, data, seed):
     assert torch.equal(finer.expand(reduced.expand(values, finer)), values[index])
     mask = torch.rand(reduced.space.size) < 0.6
     order = sorted(range(space.size), key=lambda i: tie_key(i, seed % 2**63))
-    first: dict[int, int] = {}
-    for i in order:
-        first.setdefault(index[i], i)
-    expected = [(r, i) for r, i in first.items() if mask[r]]
+    expected = [r for r in dict.fromkeys(index[i] for i in order) if mask[r]]
     assert list(reduced.in_tie_order(mask, seed % 2**63)) == expected
 
 
@@ -188,7 +188,8 @@ def test_evaluate_covers_every_point(chunk):
 
 def test_the_reference_is_free_charged_or_no_datum():
     task = make_task(1, (4, 3), 6)
-    for theta0_obs, first, observed in [("free", False, 1), ("charged", True, 0), ("none", False, 0)]:  # fmt: skip
+    for theta0_obs in ("free", "charged", "none"):
+        first, observed = theta0_obs == "charged", int(theta0_obs == "free")
         optimizer = CEI(task.problem, seed=0, gp={"theta0_obs": theta0_obs}, device="cpu")
         assert int(optimizer.gp.surrogate.num_observations()) == observed
         requests = optimizer.ask()
@@ -213,7 +214,8 @@ def test_the_initial_design_heads_the_tie_order(n_init, theta0_obs):
         gp = {"n_init": n_init, "theta0_obs": theta0_obs}
         optimizer = CEI(task.problem, seed=seed, gp=gp, device="cpu")
         order = sorted(range(12), key=lambda index: tie_key(index, seed))
-        expected = [tuple(divmod(i, 3)) for i in order if tuple(divmod(i, 3)) != task.problem.theta_ref]  # fmt: skip
+        codes = [divmod(index, 3) for index in order]
+        expected = [theta for theta in codes if theta != task.problem.theta_ref]
         head = [task.problem.theta_ref] * (theta0_obs == "charged")
         asked = []
         for _ in range(n_init + len(head)):
@@ -262,7 +264,8 @@ def test_a_space_too_large_to_enumerate_is_refused_at_once():
 def test_settings_tell_everything_apart():
     problem = make_task(1, (4, 3), 6).problem
     default = CEI(problem, seed=0).settings()
-    changed = dict(lam=1e-4, units="raw", amp_c=2.0, amp_g=2.0, theta0_obs="none", n_init=1)
+    changed = {"lam": 1e-4, "units": "raw", "amp_c": 2.0, "amp_g": 2.0}
+    changed |= {"theta0_obs": "none", "n_init": 1}
     assert set(changed) == {f.name for f in dataclasses.fields(GPSettings)}
     for name, value in changed.items():
         assert CEI(problem, seed=0, gp={name: value}).settings() != default

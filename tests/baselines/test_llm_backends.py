@@ -5,23 +5,18 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from tables import make_task
+from llm_server import Server, error, ok
 
 from baselines.chat_client import ChatClient, check_url
-from baselines.llambo_prompts import Measured, Prompts
 from baselines.llm_backends import BackendConfig, backend_config, make_backend
-from baselines.llm_stub import StubLLM, read_prompt
 from baselines.llm_transcript import Completion, Transcript
 from scope_torch.errors import InputError
 
 KEY = "sk-canary-5d1e0f77aa"
 CHAT = [{"role": "user", "content": "hello"}]
-Reply = tuple[int, dict[str, str], object]
 
 
 @pytest.fixture(autouse=True)
@@ -40,59 +35,6 @@ def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TEST_LLM_KEY", KEY)
 
 
-class QuietServer(ThreadingHTTPServer):
-    def handle_error(self, *args: object) -> None:
-        """The client hung up, or was meant to be hung up on."""
-
-
-class Server:
-    """Answers with the replies given, the last one for ever; keeps what it was sent."""
-
-    def __init__(self, answer: Callable[[dict], Reply] | list[Reply]) -> None:
-        self.requests: list[dict] = []
-        self.headers: list[dict[str, str]] = []
-        self.paths: list[str] = []
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                outer.requests.append(body)
-                outer.headers.append(dict(self.headers))
-                outer.paths.append(self.path)
-                number = len(outer.requests) - 1
-                reply = answer[min(number, len(answer) - 1)] if isinstance(answer, list) else None
-                status, headers, content = reply or answer(body)
-                if content is None:  # hangs up
-                    self.connection.close()
-                    return
-                data = content if isinstance(content, bytes) else json.dumps(content).encode()
-                self.send_response(status)
-                for name, value in headers.items():
-                    self.send_header(name, value)
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
-
-            def do_GET(self) -> None:
-                outer.paths.append(f"GET {self.path}")
-                self.send_response(200)
-                self.end_headers()
-
-            def log_message(self, *args: object) -> None:
-                pass
-
-        self.server = QuietServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}/v1"
-        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True)
-        self.thread.start()
-
-    def close(self) -> None:
-        self.server.shutdown()
-        self.server.server_close()
-        self.thread.join()
-
-
 @pytest.fixture
 def serve():
     servers = []
@@ -104,17 +46,6 @@ def serve():
     yield start
     for server in servers:
         server.close()
-
-
-def ok(*texts: str | None, usage: object = "default") -> Reply:
-    if usage == "default":
-        usage = {"prompt_tokens": 7, "completion_tokens": 2 * len(texts)}
-    content = {"choices": [{"message": {"role": "assistant", "content": text}} for text in texts]}
-    return 200, {}, content | ({} if usage is None else {"usage": usage})
-
-
-def error(status: int, message: str = "", headers: dict[str, str] | None = None) -> Reply:
-    return status, headers or {}, {"error": {"message": message}}
 
 
 def config(server: Server, **settings) -> BackendConfig:
@@ -420,78 +351,3 @@ class TestTranscript:
             transcript.append("key", CHAT, Completion(("x",)))
         with pytest.raises(InputError, match="cannot read the transcript"):
             Transcript(tmp_path)
-
-
-class TestStub:
-    problem = make_task(1, (4, 3, 2), 6).problem
-    prompts = Prompts(problem, prices={"llm0": (0.001, 0.001), "llm1": (9.0, 9.0)})
-    history = (Measured((2, 0, 1), 2e-3, 0.9), Measured((1, 1, 1), 1e-3, 0.8))
-
-    def replies(self, messages, n=50, seed=0, malformed=0.0):
-        return StubLLM(seed, malformed).complete(messages, n, 1.0, 100).texts
-
-    def test_same_seed_and_prompt_same_replies_but_not_the_second_time(self):
-        chat = self.prompts.warm_start(3)
-        one, two = StubLLM(1), StubLLM(1)
-        first = one.complete(chat, 4, 0.7, 99)
-        assert first == two.complete(chat, 4, 0.7, 99)
-        assert first != one.complete(chat, 4, 0.7, 99)
-        assert first != StubLLM(2).complete(chat, 4, 0.7, 99)
-
-    def test_starts_with_cheap_llms(self):
-        replies = self.replies(self.prompts.warm_start(10))
-        thetas = [t for r in replies for t in self.prompts.parse_warm_start(r)]
-        assert len(thetas) == 500
-        share = sum(t[0] == 0 for t in thetas) / len(thetas)
-        assert share > 0.8
-        plain = Prompts(self.problem)
-        thetas = [t for r in self.replies(plain.warm_start(10)) for t in plain.parse_warm_start(r)]
-        assert 0.15 < sum(t[0] == 0 for t in thetas) / len(thetas) < 0.35
-
-    def test_changes_one_or_two_modules_of_the_best_feasible(self):
-        history = [*self.history, Measured((0, 0, 0), 1e-5, 0.0)]  # cheap and infeasible
-        replies = self.replies(self.prompts.candidate(history, 1e-4))
-        distances = {
-            sum(a != b for a, b in zip(self.prompts.parse_candidate(r), (1, 1, 1), strict=True))
-            for r in replies
-        }
-        assert distances == {1, 2}
-
-    def test_predicts_what_was_measured_nearby(self):
-        means = {}
-        for theta in ((1, 1, 1), (2, 0, 1)):
-            replies = self.replies(self.prompts.predict(self.history, theta))
-            drawn = [self.prompts.parse_prediction(reply) for reply in replies]
-            costs, qualities = zip(*drawn, strict=True)
-            assert len(set(costs)) > 10
-            means[theta] = sum(costs) / 50, sum(qualities) / 50
-        assert means[1, 1, 1][0] == pytest.approx(1e-3, rel=0.15)
-        assert means[1, 1, 1][1] == pytest.approx(0.8, abs=0.05)
-        assert means[2, 0, 1][0] == pytest.approx(2e-3, rel=0.15)
-
-    def test_some_replies_are_malformed(self):
-        for chat, parse in (
-            (self.prompts.warm_start(3), self.prompts.parse_warm_start),
-            (self.prompts.candidate(self.history, 1e-4), self.prompts.parse_candidate),
-            (self.prompts.predict(self.history, (0, 0, 0)), self.prompts.parse_prediction),
-        ):
-            replies = self.replies(chat, 400, malformed=0.3)
-            assert 40 < sum(parse(reply) is None for reply in replies) < 200
-
-    def test_knows_only_what_the_prompt_says(self):
-        prompt = read_prompt(self.prompts.candidate(self.history, 1e-4)[-1]["content"])
-        llms = map(list, self.problem.llms)
-        assert prompt.candidates == dict(zip(self.problem.modules, llms, strict=True))
-        reference = (self.problem.names(self.problem.theta_ref), *prompt.measured[0][1:])
-        assert prompt.measured == [
-            reference,
-            *((self.problem.names(m.theta), m.cost_usd * 1000, m.quality) for m in self.history),
-        ]
-        assert prompt.s_0 == pytest.approx(self.problem.s_0, rel=1e-5)
-
-    @pytest.mark.parametrize(
-        "text", ["", "hello", "Modules in order: [", 'Modules in order: ["a"]', "Task: predict"]
-    )
-    def test_another_text_gets_an_unreadable_reply(self, text):
-        replies = self.replies([{"role": "user", "content": text}], 2)
-        assert replies == ("I do not understand.",) * 2

@@ -5,7 +5,7 @@ import logging
 import sys
 
 import pytest
-from gp_reference import best_feasible, choices, flat
+from gp_reference import best_feasible, choices, flat, reference_row
 from tables import make_task
 from test_optimizer import OptimizerConformance, drive
 
@@ -46,13 +46,14 @@ def test_tells_optuna_what_was_observed(monkeypatch):
     task = make_task(2, (4, 3, 1), 6)
     problem = task.problem
     optimizer = OptunaGP(problem, seed=0, n_startup_trials=4)
-    rows = [(problem.theta_ref, problem.reference_cost_usd, problem.s_0 - problem.reference_quality)]  # fmt: skip
+    rows = [reference_row(problem)]
     for done, _ in choices(optimizer, task, 7):
         expected = rows + done
         (study,) = studies
         assert study.direction.name == "MINIMIZE"
         trials = [t for t in study.get_trials() if t.state.name == "COMPLETE"]
-        assert [tuple(t.params[m] for m in problem.modules) for t in trials] == [r[0] for r in expected]  # fmt: skip
+        thetas = [tuple(trial.params[m] for m in problem.modules) for trial in trials]
+        assert thetas == [row[0] for row in expected]
         for trial, (_, cost, g) in zip(trials, expected, strict=True):
             assert trial.value == pytest.approx(cost / problem.reference_cost_usd)
             assert trial.constraints == {"g": pytest.approx(g)}
@@ -142,7 +143,7 @@ def test_bad_settings(settings, message):
 def test_settings_tell_everything_apart():
     problem = make_task(1, (4, 3), 6).problem
     default = OptunaGP(problem, seed=0).settings()
-    for name, value in dict(n_startup_trials=3, theta0_obs="none").items():
+    for name, value in {"n_startup_trials": 3, "theta0_obs": "none"}.items():
         assert OptunaGP(problem, seed=0, **{name: value}).settings() != default
 
 

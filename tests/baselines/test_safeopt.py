@@ -205,29 +205,30 @@ def test_expanders_are_chosen_and_refused_in_these_tests():
     assert refused > 3
 
 
-@pytest.mark.parametrize("count", [0, 2, 4, 12])
-def test_certifies_equals_refitting(count):
+@pytest.mark.parametrize(("count", "shift"), [(0, 0.0), (1, -0.1), (2, -0.1), (4, 0.0), (12, 0.1)])
+def test_certifies_equals_refitting(count, shift):
     """Also between a configuration and those that the data do not tell from it."""
     problem, gp_settings = make_task(0, (5, 5, 4), 4).problem, GPSettings(lam=1e-4, amp_g=0.3)
     codes, outcomes = all_codes((5, 5, 4)), []
-    for seed in range(25):
+    for seed in range(40):
         rows = random_rows(problem, count, seed)
-        rows = [(theta, c, g + 0.1) for theta, c, g in rows if theta != problem.theta_ref]
+        rows = [(theta, c, g + shift) for theta, c, g in rows if theta != problem.theta_ref]
         gp = gp_of(problem, rows, gp_settings)
         belief, before = gp.posterior(), posterior(rows, problem, gp_settings)
         generator = torch.Generator().manual_seed(seed)
         e = int(torch.randint(100, (1,), generator=generator))
         beta, density = torch.rand(2, generator=generator).tolist()
         unsafe = torch.rand(belief.reduced.space.size, generator=generator) < density**3
-        unsafe[belief.reduced.rank(torch.tensor(codes[e]))] = False
+        own = int(belief.reduced.rank(torch.tensor(codes[e])))
+        unsafe[own] = False
         lower = before.mean_g[e] - beta * before.sigma_g[e]
         pretended = (tuple(codes[e].tolist()), 0.0, lower * before.unit_g)
         after = posterior([*rows, pretended], problem, gp_settings)
         at_risk = belief.reduced.expand(unsafe).numpy()
         expected = bool(((after.mean_g + beta * after.sigma_g)[at_risk] <= 0).any())
-        assert certifies(gp, belief, torch.tensor(codes[e]), unsafe, beta) == expected
+        assert certifies(gp, belief, own, unsafe, beta) == expected
         outcomes.append(expected)
-    assert 3 < sum(outcomes) < 24 or count == 0
+    assert 0 < sum(outcomes) < 40 or count == 0
 
 
 @pytest.mark.parametrize(
@@ -370,5 +371,5 @@ def test_bad_settings(settings, message):
 def test_settings_tell_everything_apart():
     problem = make_task(1, (4, 3), 6).problem
     default = SafeOpt(problem, seed=0).settings()
-    for name, value in dict(beta=1.0, tau=0.2, lipschitz=0.1).items():
+    for name, value in {"beta": 1.0, "tau": 0.2, "lipschitz": 0.1}.items():
         assert SafeOpt(problem, seed=0, **{name: value}).settings() != default

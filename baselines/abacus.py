@@ -1,0 +1,233 @@
+"""Abacus: a bandit on every module, plans by additive cost and multiplicative quality."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from baselines.abacus_module import ModuleFrontier, PairTotals
+from baselines.pareto_plan import Option, Plan, cheapest_plan
+from scope_torch.errors import InputError
+from scope_torch.history import Observation, Request
+from scope_torch.optimizer import Recommendation, SequentialOptimizer, Steps, TraceRow
+from scope_torch.problem import SelectionProblem
+from scope_torch.space import tie_rank
+
+
+class Abacus(SequentialOptimizer):
+    """Least cost at a quality threshold, assuming that the modules are independent.
+
+    The quality of a module cannot be observed, so every iteration runs two configurations on the
+    same few queries that differ in the LLM of one module (appendix, adaptation details). The other
+    modules hold the base: the LLMs of highest estimated quality. With q_i(m) the ratio of
+    qualities and c_i(m) the cost of LLM m in module i, a configuration is estimated at
+    s(theta_0) prod_i q_i(theta_i) and sum_i c_i(theta_i); theta_out is the cheapest estimated
+    above s_0 among the LLMs measured so far and those of theta_0. It is never verified.
+
+    Reference: Russo et al. 2025, arXiv 2505.14661.
+
+    Args:
+        problem: What to search.
+        seed: Decides the order of queries and of LLMs, and ties.
+        k: Largest number of LLMs of a module under measurement.
+        j: Number of queries in the first measurement of an LLM.
+        step: Number of queries in each later one.
+        module_cost: `metered`: the cost of a module as the system logs it, where it does;
+            `difference`: always the difference of the costs of the two configurations.
+        reuse_base: Whether runs of the base on a query are used again instead of repeated.
+        remeasure_base: Whether the base LLM of a module is measured further, against that of
+            theta_0. Else an LLM that was lucky on its first queries becomes the base and is never
+            corrected; the original measures its best LLMs like all others.
+        name: Name in results.
+
+    Raises:
+        InputError: If a setting is outside its range.
+    """
+
+    def __init__(
+        self,
+        problem: SelectionProblem,
+        *,
+        seed: int,
+        k: int = 6,
+        j: int = 4,
+        step: int = 1,
+        module_cost: str = "metered",
+        reuse_base: bool = False,
+        remeasure_base: bool = True,
+        name: str = "abacus",
+    ) -> None:
+        for key, value in {"k": k, "j": j, "step": step}.items():
+            if value < 1:
+                raise InputError(f"{key}={value} must be at least 1")
+        if module_cost not in ("metered", "difference"):
+            raise InputError(f"module_cost={module_cost!r} must be 'metered' or 'difference'")
+        if not -(2**63) <= seed < 2**63:
+            raise InputError(f"seed={seed} must fit into 64 bits")
+        self.name, self.problem, self.seed = name, problem, seed
+        self._k, self._j, self._step = k, j, step
+        self._module_cost, self._reuse_base = module_cost, reuse_base
+        self._remeasure_base = remeasure_base
+        generator = torch.Generator().manual_seed(seed)
+        order = torch.randperm(problem.num_queries, generator=generator)
+        self._query_order: list[int] = order.tolist()
+        self._modules = [self._frontier(i) for i in range(problem.space.num_modules)]
+        self._meters: list[dict[int, list[float]]] = [{} for _ in self._modules]
+        self._observed: dict[tuple[tuple[int, ...], int], Observation] = {}
+        self._iteration = self._num_pruned = 0
+        self._plan = Plan(problem.theta_ref, problem.reference_cost_usd, problem.reference_quality)
+        super().__init__()
+
+    @property
+    def base(self) -> tuple[int, ...]:
+        """For each module the LLM of highest estimated quality."""
+        return tuple(module.base for module in self._modules)
+
+    def _frontier(self, i: int) -> ModuleFrontier:
+        problem, theta = self.problem, self.problem.theta_ref
+
+        def tie_key(llm: int) -> int:
+            index = problem.space.rank(torch.tensor((*theta[:i], llm, *theta[i + 1 :])))
+            return int(tie_rank(index, self.seed))
+
+        others = [llm for llm in range(problem.space.sizes[i]) if llm != theta[i]]
+        share_usd = problem.reference_cost_usd / problem.space.num_modules
+        order = sorted(others, key=tie_key)
+        return ModuleFrontier(
+            theta[i],
+            share_usd,
+            order,
+            self._k,
+            problem.num_queries,
+            remeasure_base=self._remeasure_base,
+        )
+
+    def _search(self) -> Steps:
+        turn = 0
+        while (choice := self._next_measurement(turn)) is not None:
+            i, llm, other = choice
+            turn, self._iteration = i + 1, self._iteration + 1
+            module, theta = self._modules[i], self.base
+            base, swap = ((*theta[:i], m, *theta[i + 1 :]) for m in (other, llm))
+            num_seen = module.num_seen(llm)
+            num_more = self._step if num_seen else self._j
+            queries = self._query_order[num_seen : num_seen + num_more]
+            requests = self._requests(base, swap, queries)
+            observations = yield requests
+            self._take_in(observations)
+            if len(observations) < len(requests):
+                return
+            module.add(llm, other, self._pair(base, swap, queries))
+            for frontier, meters in zip(self._modules, self._meters, strict=True):
+                frontier.estimate({m: total / n for m, (total, n) in meters.items()})
+            module.update_base()
+            pruned = module.update_frontier()
+            self._num_pruned += len(pruned)
+            self._replan("pruned" if pruned else None, swap, num_seen + len(queries))
+            yield
+        self.stop_reason = "every LLM is measured on every query, or dominated"
+        self._trace("stopped")
+
+    def _next_measurement(self, turn: int) -> tuple[int, int, int] | None:
+        """Round-robin: the next module with an LLM to measure, that LLM, and the one to compare."""
+        num_modules = len(self._modules)
+        for i in ((turn + offset) % num_modules for offset in range(num_modules)):
+            pair = self._modules[i].next_pair()
+            if pair is not None:
+                return i, *pair
+        return None
+
+    def _requests(
+        self, base: tuple[int, ...], swap: tuple[int, ...], queries: Sequence[int]
+    ) -> list[Request]:
+        known = self._observed if self._reuse_base else {}
+        repeat = [query for query in queries if (base, query) not in known]
+        return [Request(base, q) for q in repeat] + [Request(swap, q) for q in queries]
+
+    def _take_in(self, observations: Sequence[Observation]) -> None:
+        for observation in observations:
+            self._record(observation)
+            self._observed[observation.theta, observation.query] = observation
+            costs = observation.module_cost_usd
+            if self._module_cost == "metered" and costs is not None:
+                for meter, llm, cost in zip(self._meters, observation.theta, costs, strict=True):
+                    total, n = meter.get(llm, (0.0, 0))
+                    meter[llm] = [total + cost, n + 1]
+
+    def _pair(
+        self, base: tuple[int, ...], swap: tuple[int, ...], queries: Sequence[int]
+    ) -> PairTotals:
+        of_base, of_swap = ([self._observed[t, q] for q in queries] for t in (base, swap))
+        return PairTotals(
+            len(queries),
+            math.fsum(o.quality for o in of_swap),
+            math.fsum(o.quality for o in of_base),
+            math.fsum(o.cost_usd for o in of_swap),
+            math.fsum(o.cost_usd for o in of_base),
+        )
+
+    def _replan(self, event: str | None, theta_cand: tuple[int, ...], num_queries: int) -> None:
+        """theta_out becomes the cheapest plan above s_0."""
+        problem = self.problem
+        options = [
+            [Option(m, e.cost_usd, e.quality) for m in [module.reference, *module.order]
+             if (e := module.estimates.get(m)) is not None]
+            for module in self._modules
+        ]  # fmt: skip
+        reference = Plan(problem.theta_ref, problem.reference_cost_usd, problem.reference_quality)
+        # None only if epsilon is lost in rounding: theta_0 is estimated at s(theta_0) > s_0.
+        plan = cheapest_plan(options, problem.reference_quality, problem.s_0) or reference
+        if plan.theta != self._plan.theta:
+            event = "improved"
+        self._plan = plan
+        if event is not None:
+            self._trace(event, theta_cand, num_queries)
+
+    def _trace(
+        self, event: str, theta_cand: tuple[int, ...] | None = None, num_queries: int | None = None
+    ) -> None:
+        self.trace.append(
+            TraceRow(
+                self.t,
+                self.from_budget_usd,
+                self.spend_usd,
+                event,
+                self._plan.theta,
+                iteration=self._iteration,
+                theta_cand=theta_cand,
+                num_queries=num_queries,
+            )
+        )
+
+    def recommend(self) -> Recommendation:
+        """See `Optimizer`."""
+        theta = self._plan.theta
+        return Recommendation(
+            theta, "reference" if theta == self.problem.theta_ref else "estimated"
+        )
+
+    def settings(self) -> dict[str, Any]:
+        """See `Optimizer`."""
+        return {
+            "name": self.name,
+            "seed": self.seed,
+            "k": self._k,
+            "j": self._j,
+            "step": self._step,
+            "module_cost": self._module_cost,
+            "reuse_base": self._reuse_base,
+            "remeasure_base": self._remeasure_base,
+        }
+
+    def report(self) -> dict[str, Any]:
+        """See `Optimizer`."""
+        return {
+            "iterations": self._iteration,
+            "pruned": self._num_pruned,
+            "base": self.problem.names(self.base),
+            "estimated_cost_usd": self._plan.cost_usd,
+            "estimated_quality": self._plan.quality,
+        }

@@ -1,0 +1,347 @@
+"""LLAMBO: Bayesian optimisation in which an LLM proposes and predicts."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypedDict
+
+import torch
+from torch import Tensor
+
+from baselines.dataset_level import DatasetLevelOptimizer
+from baselines.llambo_prompts import Measured, Message, Prompts, Theta
+from baselines.llambo_score import Prediction, scores_of, target_cost
+from baselines.llm_backends import Backend, BackendConfig, backend_config, make_backend
+from baselines.llm_transcript import Completion
+from scope_torch.errors import InputError
+from scope_torch.optimizer import Steps
+from scope_torch.problem import SelectionProblem
+from scope_torch.space import tie_rank
+
+
+class Sampling(TypedDict):
+    """How replies are drawn, where the LLM allows it; `max_tokens` is the length of a reply."""
+
+    temperature: float
+    max_tokens: int
+
+
+WARM_START = Sampling(temperature=0.8, max_tokens=2000)
+CANDIDATE = Sampling(temperature=0.8, max_tokens=500)
+PREDICTION = Sampling(temperature=0.7, max_tokens=32)
+
+
+class LLAMBO(DatasetLevelOptimizer):
+    """An LLM proposes configurations, then predicts each several times; the best is evaluated.
+
+    The score is the expected improvement of the cost over the best observed feasible one, times
+    the probability of feasibility, both from mean and spread of the predictions. Replies that
+    cannot be read are asked for again, then made up for by configurations in the seeded order.
+
+    Reference: Liu et al. 2024, arXiv 2402.03921, with the constraint as in the paper (appendix,
+    adaptation details).
+
+    Args:
+        problem: What to search.
+        backend: Where the LLM answers from.
+        prompts: What the prompts say.
+        seed: Decides the query order, the order of history lines and ties.
+        price_usd: The LLM's own prices in USD per million tokens (input, output), if known.
+        n_init: Configurations asked for at the start.
+        num_candidates: Configurations asked for in each iteration.
+        min_candidates: Fewer valid new ones than these are asked for again, then padded.
+        num_retries: How often.
+        num_templates: Prompts with a history order of their own, for each request.
+        num_predictions: Predictions of a candidate from each of them.
+        alpha: The cost asked for lies this share of the observed range below the best.
+        name: Name in results; None for the backend's.
+
+    Raises:
+        InputError: If a setting is outside its range, or the stand-in does not show in the name.
+    """
+
+    def __init__(
+        self,
+        problem: SelectionProblem,
+        backend: Backend,
+        prompts: Prompts,
+        *,
+        seed: int,
+        price_usd: tuple[float, float] | None = None,
+        n_init: int = 5,
+        num_candidates: int = 10,
+        min_candidates: int = 5,
+        num_retries: int = 3,
+        num_templates: int = 2,
+        num_predictions: int = 10,
+        alpha: float = 0.1,
+        name: str | None = None,
+    ) -> None:
+        name = _checked_name(name, backend.kind)
+        self._counts = {
+            "n_init": n_init,
+            "num_candidates": num_candidates,
+            "min_candidates": min_candidates,
+            "num_retries": num_retries,
+            "num_templates": num_templates,
+            "num_predictions": num_predictions,
+        }
+        for key, value in self._counts.items():
+            if value < (0 if key == "num_retries" else 1):
+                raise InputError(f"{key}={value} is too small")
+        if not -1 <= alpha <= 1:
+            raise InputError(f"alpha={alpha} must lie in [-1, 1]")
+        self._backend, self._prompts, self._alpha = backend, prompts, alpha
+        self._price_usd = price_usd
+        self._rng = random.Random(seed)
+        self._usage = Completion(())
+        self._num_calls = self._num_replies = self._num_malformed = self._num_repeated = 0
+        self._num_padded = self._num_unpredicted = 0
+        self._order: Tensor | None = None  # pi
+        super().__init__(problem, seed=seed, name=name)
+
+    def _search(self) -> Steps:
+        for theta in self._warm_start():
+            if (yield from self._evaluate(theta)) is None:
+                return
+        yield
+        while self._num_left():
+            theta = self._best_of(self._candidates())
+            if (yield from self._evaluate(theta)) is None:
+                return
+            yield
+        self._stop("every configuration was evaluated")
+
+    def _evaluated(self) -> set[Theta]:
+        """theta_0 and what was evaluated: never proposed again."""
+        return {self.problem.theta_ref, *(e.theta for e in self.evaluations)}
+
+    def _num_left(self) -> int:
+        return self.problem.space.size - len(self._evaluated())
+
+    def _history(self) -> list[Measured]:
+        """What is known, in a fresh random order."""
+        known = self._known()
+        return self._rng.sample(known, len(known))
+
+    def _known(self) -> list[Measured]:
+        s_0 = self.problem.s_0
+        return [
+            Measured(e.theta, e.cost_usd, s_0 - e.g)
+            for e in [self.reference, *self.merged_evaluations()]
+        ]
+
+    def _warm_start(self) -> list[Theta]:
+        """Configurations to begin with; the budget is untouched until the LLM has answered."""
+        count = min(self._counts["n_init"], self._num_left())
+        found: dict[Theta, None] = {}
+        for _ in range(1 + self._counts["num_retries"]):
+            if len(found) >= count:
+                break
+            for text in self._ask(self._prompts.warm_start(count), 1, **WARM_START):
+                thetas = self._prompts.parse_warm_start(text)
+                self._num_malformed += thetas is None
+                self._keep_new(thetas or [], found)
+        return self._padded(found, count)[:count]
+
+    def _candidates(self) -> list[Theta]:
+        """Distinct configurations not evaluated yet, at least `min_candidates` where there are."""
+        templates = self._counts["num_templates"]
+        least = min(self._counts["min_candidates"], self._num_left())
+        n = -(-self._counts["num_candidates"] // templates)
+        found: dict[Theta, None] = {}
+        for _ in range(1 + self._counts["num_retries"]):
+            if len(found) >= least:
+                break
+            for _ in range(templates):
+                prompt = self._prompts.candidate(self._history(), self._target_cost_usd())
+                for text in self._ask(prompt, n, **CANDIDATE):
+                    theta = self._prompts.parse_candidate(text)
+                    self._num_malformed += theta is None
+                    self._keep_new([] if theta is None else [theta], found)
+        return self._padded(found, least)
+
+    def _keep_new(self, thetas: Sequence[Theta], found: dict[Theta, None]) -> None:
+        evaluated = self._evaluated()
+        for theta in thetas:
+            if theta in evaluated or theta in found:
+                self._num_repeated += 1
+            else:
+                found[theta] = None
+
+    def _padded(self, found: Mapping[Theta, None], count: int) -> list[Theta]:
+        """Fills up with configurations neither evaluated nor found, in the seeded order."""
+        missing = max(0, count - len(found))
+        used = self._evaluated() | set(found)
+        unused = (theta for theta in self._tie_ordered() if theta not in used)
+        self._num_padded += missing
+        return [*found, *itertools.islice(unused, missing)]
+
+    def _tie_ordered(self) -> Iterator[Theta]:
+        """All configurations in the seeded order, which is computed when first needed."""
+        if self._order is None:
+            self._order = self.tie_order()
+        for index in self._order:
+            yield tuple(self.problem.space.unrank(index).tolist())
+
+    def _target_cost_usd(self) -> float:
+        best = self.best_observed_feasible().cost_usd
+        return target_cost(best, [m.cost_usd for m in self._known()], self._alpha)
+
+    def _best_of(self, candidates: Sequence[Theta]) -> Theta:
+        """The candidate of highest score; of equal ones the first in the seeded order."""
+        predictions = self._predictions(candidates)
+        problem, best = self.problem, self.best_observed_feasible()
+        if not any(predictions):
+            self._num_unpredicted += 1
+        scores = scores_of(
+            predictions,
+            best_cost_usd=best.cost_usd,
+            s_0=problem.s_0,
+            cost_scale_usd=problem.reference_cost_usd,
+        )
+        highest = max(scores)
+        tied = [
+            theta
+            for theta, score in zip(candidates, scores, strict=True)
+            if score >= highest - 1e-9 * abs(highest)
+        ]
+        keys = tie_rank(problem.space.rank(torch.tensor(tied)), self.seed)
+        return tied[int(keys.argmin())]
+
+    def _predictions(self, candidates: Sequence[Theta]) -> list[list[Prediction]]:
+        """For each candidate the predictions that could be read."""
+        predictions: list[list[Prediction]] = [[] for _ in candidates]
+        for _ in range(self._counts["num_templates"]):
+            history = self._history()
+            for theta, drawn in zip(candidates, predictions, strict=True):
+                prompt = self._prompts.predict(history, theta)
+                for text in self._ask(prompt, self._counts["num_predictions"], **PREDICTION):
+                    prediction = self._prompts.parse_prediction(text)
+                    if prediction is None:
+                        self._num_malformed += 1
+                    else:
+                        drawn.append(prediction)
+        return predictions
+
+    def _ask(
+        self, messages: list[Message], n: int, *, temperature: float, max_tokens: int
+    ) -> tuple[str, ...]:
+        completion = self._backend.complete(messages, n, temperature, max_tokens)
+        self._num_calls += 1
+        self._num_replies += len(completion.texts)
+        self._usage += replace(completion, texts=())
+        return completion.texts
+
+    def settings(self) -> dict[str, Any]:
+        """See `Optimizer`."""
+        prompts = self._prompts
+        names = {name for llms in self.problem.llms for name in llms}
+        prices = {name: list(p) for name, p in (prompts.prices or {}).items() if name in names}
+        return {
+            **super().settings(),
+            **self._counts,
+            "alpha": self._alpha,
+            "warm_start": WARM_START,
+            "candidate": CANDIDATE,
+            "prediction": PREDICTION,
+            "system": prompts.system,
+            "dataset": prompts.dataset,
+            "prices": prices,
+            "backend": self._backend.settings(),
+        }
+
+    def report(self) -> dict[str, Any]:
+        """See `Optimizer`. The bill of the LLM itself is no part of the search spend."""
+        usage, cost_usd = self._usage, None
+        if self._price_usd is not None and not usage.requests_without_usage:
+            price_in, price_out = self._price_usd
+            tokens = usage.prompt_tokens * price_in + usage.completion_tokens * price_out
+            cost_usd = tokens / 1e6
+        return {
+            **super().report(),
+            "llm_backend": self._backend.kind,
+            "llm_prompts": self._num_calls,
+            "llm_replies": self._num_replies,
+            "llm_malformed": self._num_malformed,
+            "llm_repeated": self._num_repeated,
+            "llm_unpredicted_iterations": self._num_unpredicted,
+            "padded": self._num_padded,
+            "llm_prompt_tokens": usage.prompt_tokens,
+            "llm_completion_tokens": usage.completion_tokens,
+            "llm_requests": usage.requests,
+            "llm_requests_without_usage": usage.requests_without_usage,
+            "llm_cost_usd": cost_usd,
+        }
+
+
+def method_name(kind: str) -> str:
+    """Name of the method with a kind of backend; the stand-in is never called LLAMBO alone."""
+    return "LLAMBO[stub]" if kind == "stub" else "llambo"
+
+
+def _checked_name(name: str | None, kind: str) -> str:
+    if name is not None and kind == "stub" and "[stub]" not in name:
+        raise InputError(
+            f"name={name!r} hides that the LLM is a stand-in; call it {method_name(kind)!r}"
+        )
+    return method_name(kind) if name is None else name
+
+
+def make_llambo(
+    problem: SelectionProblem,
+    *,
+    seed: int,
+    backend: BackendConfig | Mapping[str, Any] | None = None,
+    system: str = "",
+    dataset: str = "",
+    prices: Mapping[str, Sequence[float]] | None = None,
+    **settings: Any,
+) -> LLAMBO:
+    """LLAMBO from plain values, such as those of a config file.
+
+    Args:
+        problem: What to search.
+        seed: See `LLAMBO`.
+        backend: Fields of `llm_backends.BackendConfig`; None for the stand-in.
+        system: What the compound system does; goes into the prompts.
+        dataset: What its queries are; goes into the prompts.
+        prices: LLM name to (input, output) price in USD per million tokens; candidates without an
+            entry are shown without prices.
+        settings: Further arguments of `LLAMBO`.
+
+    Raises:
+        InputError: If a value is wrong.
+    """
+    if not isinstance(backend, BackendConfig):
+        backend = backend_config(backend or {})
+    price_usd = None
+    if backend.price_input is not None and backend.price_output is not None:
+        price_usd = (backend.price_input, backend.price_output)
+    return LLAMBO(
+        problem,
+        make_backend(backend, seed),
+        Prompts(problem, system, dataset, _checked_prices(prices or {})),
+        seed=seed,
+        price_usd=price_usd,
+        **settings,
+    )
+
+
+def _checked_prices(prices: Mapping[str, Sequence[float]]) -> dict[str, tuple[float, float]]:
+    checked = {}
+    for name, pair in prices.items():
+        try:
+            price_in, price_out = (float(price) for price in pair)
+        except (TypeError, ValueError):
+            price_in = price_out = math.nan
+        if not (0 <= price_in < math.inf and 0 <= price_out < math.inf):
+            raise InputError(
+                f"prices: {name!r} has {pair!r}; give [input, output] in USD per million tokens"
+            )
+        checked[name] = (price_in, price_out)
+    return checked

@@ -1,0 +1,71 @@
+"""The cheapest plan above a quality threshold, when costs add up and qualities multiply."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class Option(NamedTuple):
+    """An LLM in a module.
+
+    Args:
+        llm: Its code.
+        cost_usd: What it adds to the cost of a plan, in USD; may be negative.
+        quality: Positive factor of the quality of a plan.
+    """
+
+    llm: int
+    cost_usd: float
+    quality: float
+
+
+class Plan(NamedTuple):
+    """A configuration of the first modules, or of all, and its estimates."""
+
+    theta: tuple[int, ...]
+    cost_usd: float
+    quality: float
+
+
+def cheapest_plan(
+    options: Sequence[Sequence[Option]], quality: float, threshold: float
+) -> Plan | None:
+    """The plan of least total cost whose quality exceeds the threshold; of equal ones the best.
+
+    Exact dynamic programme over prefixes: a prefix that is no cheaper and no better than another
+    cannot be part of a better plan, because both estimates are monotone in it.
+
+    Args:
+        options: For each module its LLMs, in the order in which ties are broken.
+        quality: Factor common to all plans.
+        threshold: To be exceeded strictly.
+
+    Returns:
+        The plan, or None if no plan exceeds the threshold.
+
+    Example:
+        >>> cheap, good = Option(0, 1.0, 0.5), Option(1, 3.0, 1.0)
+        >>> cheapest_plan([[cheap, good], [cheap, good]], 0.8, 0.3)
+        Plan(theta=(0, 1), cost_usd=4.0, quality=0.4)
+    """
+    plans = [Plan((), 0.0, quality)]
+    for of_module in options:
+        plans = _pareto(
+            [
+                Plan((*plan.theta, option.llm), plan.cost_usd + option.cost_usd,
+                     plan.quality * option.quality)
+                for plan in plans
+                for option in of_module
+            ]
+        )  # fmt: skip
+    return next((plan for plan in plans if plan.quality > threshold), None)
+
+
+def _pareto(plans: list[Plan]) -> list[Plan]:
+    """Plans cheaper or better than every other, in increasing cost; of equal ones the first."""
+    front: list[Plan] = []
+    for plan in sorted(plans, key=lambda p: (p.cost_usd, -p.quality)):
+        if not front or plan.quality > front[-1].quality:
+            front.append(plan)
+    return front
