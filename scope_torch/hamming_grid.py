@@ -26,6 +26,7 @@ from scope_torch.kernels import HammingKernel
 from scope_torch.space import ConfigSpace
 
 MAX_ENUMERATED = 200_000_000
+_LARGE = 1 << 20  # entries, about what the cache holds
 
 
 class HammingGrid:
@@ -59,12 +60,13 @@ class HammingGrid:
         self._index_dtype = torch.int32 if small else torch.int64
         self._union_coefficient = self._union_coefficients()
 
-    def weighted_sum(self, codes: Tensor, weights: Tensor) -> Tensor:
+    def weighted_sum(self, codes: Tensor, weights: Tensor, out: Tensor | None = None) -> Tensor:
         """k_D(theta)^T w on all of Theta.
 
         Args:
             codes: `n x num_modules` configurations D (int64).
             weights: `n`, or `n x m` for m sums at once: w (float64), in the unit of the result.
+            out: Where to put the result; None for fresh memory, which costs as much as the sum.
 
         Returns:
             `|Theta|`, or `|Theta| x m`, values by flat index (float64).
@@ -76,9 +78,11 @@ class HammingGrid:
         values = coefficient.view(-1, 1, *[1] * (weights.ndim - 1)) * weights
         tables = self._empty_tables(*weights.shape[1:])
         tables.index_add_(0, index, values.flatten(0, 1))
-        return self._fold_tables(tables)
+        return self._fold_tables(tables, out)
 
-    def quadratic_form(self, codes: Tensor, matrix: Tensor, chunk: int = 1 << 17) -> Tensor:
+    def quadratic_form(
+        self, codes: Tensor, matrix: Tensor, out: Tensor | None = None, chunk: int = 1 << 17
+    ) -> Tensor:
         """k_D(theta)^T V k_D(theta) on all of Theta.
 
         For a pair (a, b) of D the product k(theta, a) k(theta, b) is a sum over unions U of a
@@ -89,6 +93,7 @@ class HammingGrid:
         Args:
             codes: `n x num_modules` distinct configurations D (int64).
             matrix: `n x n` symmetric V (float64), in the unit of the result.
+            out: As in `weighted_sum`.
             chunk: Entries scattered at a time; bounds the memory.
 
         Returns:
@@ -112,7 +117,7 @@ class HammingGrid:
                 values = coefficient[:, None] * pair_weight[part]
                 index = self._union_indices(modules, a, b)
                 tables.index_add_(0, index.flatten(), values.flatten())
-        return self._fold_tables(tables)
+        return self._fold_tables(tables, out)
 
     def sum_operations(self, n: int) -> float:
         """About how many additions a weighted sum of n kernels takes."""
@@ -172,15 +177,35 @@ class HammingGrid:
             self._scratch = torch.empty(shape, dtype=torch.float64, device=self.device)
         return self._scratch.zero_()
 
-    def _fold_tables(self, tables: Tensor) -> Tensor:
+    def _fold_tables(self, tables: Tensor, out: Tensor | None = None) -> Tensor:
         """Adds slice 0 of every module onto the others; trailing columns are kept apart."""
+        if len(tables) > _LARGE and tables.ndim == 1 and self.space.num_modules > 1:
+            return self._fold_by_slabs(tables, out)
         columns = tables.shape[1:]
         grid = tables.view(*self._shape, *columns)
         for i, size in enumerate(self.space.sizes):
             folded = grid.narrow(i, 1, size)
             folded += grid.narrow(i, 0, 1)
             grid = folded
-        return grid.clone(memory_format=torch.contiguous_format).view(-1, *columns)
+        if out is None:
+            out = tables.new_empty(self.space.size, *columns)
+        out.view(grid.shape).copy_(grid)
+        return out
+
+    def _fold_by_slabs(self, tables: Tensor, out: Tensor | None) -> Tensor:
+        """The same, one LLM of the first module at a time, so that the rest stays in the cache."""
+        first, *others = self.space.sizes
+        grid = tables.view(self._shape)
+        slab = tables.new_empty(self._shape[1:])
+        out = tables.new_empty(self.space.size) if out is None else out
+        for llm, folded in enumerate(out.view(first, *others)):
+            part = torch.add(grid[0], grid[llm + 1], out=slab)
+            for i, size in enumerate(others[:-1]):
+                inner = part.narrow(i, 1, size)
+                inner += part.narrow(i, 0, 1)
+                part = inner
+            torch.add(part.narrow(-1, 1, others[-1]), part.narrow(-1, 0, 1), out=folded)
+        return out
 
 
 class DirectGrid:
@@ -212,13 +237,13 @@ class DirectGrid:
         self.device = torch.device(device) if device is not None else torch.device("cpu")
         self.chunk = chunk
 
-    def weighted_sum(self, codes: Tensor, weights: Tensor) -> Tensor:
+    def weighted_sum(self, codes: Tensor, weights: Tensor, out: Tensor | None = None) -> Tensor:
         """See `HammingGrid.weighted_sum`."""
-        return self._map(lambda index: self.weighted_sum_at(index, codes, weights))
+        return self._map(lambda index: self.weighted_sum_at(index, codes, weights), out)
 
-    def quadratic_form(self, codes: Tensor, matrix: Tensor) -> Tensor:
+    def quadratic_form(self, codes: Tensor, matrix: Tensor, out: Tensor | None = None) -> Tensor:
         """See `HammingGrid.quadratic_form`."""
-        return self._map(lambda index: self.quadratic_form_at(index, codes, matrix))
+        return self._map(lambda index: self.quadratic_form_at(index, codes, matrix), out)
 
     def sum_operations(self, n: int) -> float:
         """See `HammingGrid.sum_operations`."""
@@ -240,9 +265,9 @@ class DirectGrid:
     def _kernel(self, x1: Tensor, x2: Tensor) -> Tensor:
         return self.kernel(x1.double(), x2.double()).to_dense()
 
-    def _map(self, function: Callable[[Tensor], Tensor]) -> Tensor:
+    def _map(self, function: Callable[[Tensor], Tensor], out: Tensor | None) -> Tensor:
         every = torch.arange(self.space.size, device=self.device)
-        return torch.cat([function(index) for index in every.split(self.chunk)])
+        return torch.cat([function(index) for index in every.split(self.chunk)], out=out)
 
 
 def _check_size(space: ConfigSpace) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from scope_torch.bounds import Beta, ConfidenceBounds
 from scope_torch.calibrate import calibrate
 from scope_torch.errors import InputError
-from scope_torch.grid_posterior import GridPosterior
+from scope_torch.grid_posterior import GridPosterior, least_feasible
 from scope_torch.hamming_grid import make_grid
 from scope_torch.history import Observation, Request
 from scope_torch.kernels import HammingKernel, HammingMatern52Kernel
@@ -117,24 +117,19 @@ class SCOPE(SequentialOptimizer):
         if self._pool:
             yield from self._calibrate()
         yield
-        mean_c, mean_g, sigma = self._posterior()
-        self.bounds.fit(self.surrogate, mean_g, sigma)
-        beta = self.bounds.beta(self._j_max)
-        reference = int(self.problem.space.rank(torch.tensor(self.problem.theta_ref)))
-        upper_c = float(mean_c[reference] + beta.c * sigma[reference])
-        # Tuned half-widths may put U_c(theta_0) below the cost of theta_0 itself.
-        self._u_out = max(upper_c, self.problem.reference_cost_usd)
+        posterior = self._posterior
+        posterior.update()
+        self.bounds.fit(self.surrogate, posterior.mean_g, posterior.variance.sqrt())
+        self._u_out = self._initial_u_out()
         self._trace("calibrated")
         i = 0
         while True:
-            lower_c = mean_c.sub_(sigma, alpha=beta.c)
-            lower_g = mean_g.sub_(sigma, alpha=beta.g)
-            self._least_c = _least_feasible(lower_c, lower_g)
+            beta = self.bounds.beta(self._j_max)
+            lower_c, lower_g = posterior.lower_c(beta.c), posterior.lower_g(beta.g)
+            self._least_c = least_feasible(lower_c, lower_g)
             while self._gap == 0 and self.bounds.widen():
-                wider = self.bounds.beta(self._j_max)
-                lower_g.sub_(sigma, alpha=wider.g - beta.g)
-                beta = wider
-                self._least_c = _least_feasible(lower_c, lower_g)
+                lower_g = posterior.lower_g(self.bounds.beta(self._j_max).g)
+                self._least_c = least_feasible(lower_c, lower_g)
                 self._trace("widened")
             i = self._next_iteration(i + 1, float(lower_g.min()))
             if i == 0:
@@ -150,8 +145,14 @@ class SCOPE(SequentialOptimizer):
             if all_seen and self.spend_usd == spend_before:
                 return self._stop("the best candidate is free and observed on every query")
             yield
-            mean_c, mean_g, sigma = self._posterior()
-            beta = self.bounds.beta(self._j_max)
+            posterior.update()
+
+    def _initial_u_out(self) -> float:
+        """U_c(theta_0), but no less than c(theta_0): tuned half-widths may put it below."""
+        posterior, beta = self._posterior, self.bounds.beta(self._j_max)
+        at = int(self.problem.space.rank(torch.tensor(self.problem.theta_ref)))
+        upper_c = posterior.mean_c[at] + beta.c * posterior.variance[at].sqrt()
+        return max(float(upper_c), self.problem.reference_cost_usd)
 
     def _calibrate(self) -> Steps:
         """Line alg:scope-main:init0."""
@@ -291,11 +292,6 @@ class SCOPE(SequentialOptimizer):
         """See `Optimizer`."""
         counts = {"candidates": self._candidates, "candidates_pruned": self._pruned}
         return {**self.bounds.report(), **counts}
-
-
-def _least_feasible(lower_c: Tensor, lower_g: Tensor) -> float:
-    """min{L_c : L_g <= 0}, the least that c(theta_star) can be; +inf if nothing is feasible."""
-    return float(torch.where(lower_g <= 0, lower_c, math.inf).min())
 
 
 def describe_kernel(kernel: Kernel, problem: SelectionProblem) -> dict[str, Any]:

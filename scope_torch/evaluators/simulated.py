@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -60,6 +61,8 @@ class SimulatedEvaluator:
     ) -> None:
         if not 0 <= cost_noise <= 0.25:
             raise InputError(f"cost_noise={cost_noise} must lie in [0, 0.25]")
+        if not -(2**63) <= noise_seed < 2**63:
+            raise InputError(f"noise_seed={noise_seed} must fit into 64 bits")
         self.world = world
         self.cost_noise, self.noise_seed = cost_noise, noise_seed
         self._cache_dir = cache_dir
@@ -81,8 +84,8 @@ class SimulatedEvaluator:
             quality = torch.from_numpy(np.load(path, allow_pickle=False))
             if quality.shape == cost_usd.shape and quality.dtype == torch.float64:
                 return cost_usd, quality
-        except (OSError, ValueError):
-            pass
+        except (OSError, ValueError, TypeError, EOFError, BadZipFile):
+            pass  # there is none yet, or what is there is no array
         quality = self.world.mean_quality()
         _save(path, quality.numpy())
         return cost_usd, quality
@@ -105,7 +108,7 @@ class SimulatedEvaluator:
         return _Observed(quality.tolist(), [tuple(row) for row in costs.tolist()])
 
     def _stream(self, stream: int) -> int:
-        return stream_key(self.world.world_seed, stream) ^ stream_key(self.noise_seed, stream)
+        return stream_key(stream_key(self.world.world_seed, stream), self.noise_seed)
 
     def _cache_path(self) -> Path:
         default = os.environ.get("SCOPE_CACHE_DIR") or Path.home() / ".cache" / "scope-torch"

@@ -145,6 +145,8 @@ def load_worlds(path: Path | str | None = None) -> dict[str, WorldSpec]:
         if name in ("version", "common"):
             continue
         where = f"{path or 'worlds.toml'}, [{name}]"
+        if not isinstance(table, dict):
+            raise InputError(f"{where}: {table!r} is not a table")
         values = {**common, **table, "name": name}
         modules = [_spec(ModuleSpec, m, f"{where} modules") for m in values.get("modules", [])]
         world = _spec(WorldSpec, {**values, "modules": tuple(modules)}, where)
@@ -161,9 +163,15 @@ def load_worlds(path: Path | str | None = None) -> dict[str, WorldSpec]:
 
 def _spec(cls: type, values: dict[str, Any], where: str) -> Any:
     names = {field.name for field in fields(cls)}
+    if not isinstance(values, dict):
+        raise InputError(f"{where}: {values!r} is not a table of {sorted(names)}")
     if names != set(values):
         missing, unknown = sorted(names - set(values)), sorted(set(values) - names)
         raise InputError(f"{where}: missing {missing}, unknown {unknown}")
+    for field in fields(cls):
+        value, numbers = values[field.name], {"int": int, "float": (int, float)}
+        if not isinstance(value, numbers.get(str(field.type), object)):
+            raise InputError(f"{where}: {field.name}={value!r} must be of type {field.type}")
     return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
 
 
@@ -199,7 +207,10 @@ class World:
             raise InputError(f"split={split!r} must be search or test")
         if not randomness >= 0:
             raise InputError(f"randomness={randomness} must be at least 0")
+        if not -(2**63) <= world_seed < 2**63:
+            raise InputError(f"world_seed={world_seed} must fit into 64 bits")
         choose_llms(price_list, [REFERENCE])
+        _check_counters(spec, len(price_list))
         self.spec, self.world_seed = spec, world_seed
         self.split, self.randomness = split, randomness
         self.llms = choose_llms(price_list, llms)
@@ -365,6 +376,11 @@ class World:
             read = prompt[i].mean() + sum(output[p][reference].mean() for p in parents)
             cost += float(llm.input_usd_per_mtok * 1e-6 * read)
             cost += float(llm.output_usd_per_mtok * 1e-6 * output[i][reference].mean())
+        if cost == 0:
+            raise InputError(
+                f"{REFERENCE} is free in the price list; give it the price that "
+                f"reference_cost_usd={spec.reference_cost_usd} is made of"
+            )
         return float(between.mean()), spec.reference_cost_usd / cost
 
     def _own(self, queries: Tensor, shift: float) -> list[Tensor]:
@@ -449,18 +465,32 @@ def uniform(key: int, counter: Tensor) -> Tensor:
 def abilities(llms: Sequence[LLMInfo]) -> list[float]:
     """General ability of each LLM: the mean of its standardised public scores.
 
-    An LLM with only one score gets that; one without any gets the lowest of the others.
+    An LLM with only one score gets that; one without any gets the lowest of the others, and where
+    nobody has any, all get 0.
     """
     scores = [[llm.mmlu_pro for llm in llms], [llm.gpqa for llm in llms]]
     standardised: list[list[float]] = [[] for _ in llms]
     for column in scores:
-        known = [value for value in column if value is not None]
+        known = [value for value in column if value is not None] or [0.0]
         mean, spread = statistics.fmean(known), statistics.pstdev(known) or 1.0
         for values, score in zip(standardised, column, strict=True):
             if score is not None:
                 values.append((score - mean) / spread)
-    least = min(statistics.fmean(values) for values in standardised if values)
+    least = min((statistics.fmean(values) for values in standardised if values), default=0.0)
     return [statistics.fmean(values) if values else least for values in standardised]
+
+
+def _check_counters(spec: WorldSpec, num_llms: int) -> None:
+    """Raises InputError where two random numbers would share a counter."""
+    limits = {
+        "LLMs in the price list": (num_llms, 1 << 6),
+        "modules": (len(spec.modules), 7),
+        "queries": (spec.num_queries, _TEST_QUERIES),
+        "held-out queries": (spec.num_test_queries, (1 << 20) - _TEST_QUERIES),
+    }
+    for what, (count, most) in limits.items():
+        if not 1 <= count <= most:
+            raise InputError(f"{count} {what} in a simulated task; there can be 1 to {most}")
 
 
 def _counter(llm: Tensor, module: int, query: Tensor | int = 0) -> Tensor:

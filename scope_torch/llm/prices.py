@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -49,16 +50,19 @@ def load_llms(path: Path | str | None = None) -> dict[str, LLMInfo]:
     content = read_toml(path, "llms.toml", PRICE_VERSION)
     llms: dict[str, LLMInfo] = {}
     for entry in content.get("llm", []):
-        known = {k: v for k, v in entry.items() if k in LLMInfo.__dataclass_fields__}
         try:
+            known = {k: v for k, v in entry.items() if k in LLMInfo.__dataclass_fields__}
             llm = LLMInfo(**known)
-            usable = min(llm.input_usd_per_mtok, llm.output_usd_per_mtok) >= 0
-        except TypeError:
+            prices = (llm.input_usd_per_mtok, llm.output_usd_per_mtok)
+            scores = (score for score in (llm.mmlu_pro, llm.gpqa) if score is not None)
+            usable = min(prices) >= 0 and all(map(math.isfinite, (*prices, *scores)))
+        except (TypeError, AttributeError):
             usable, llm = False, None
         if llm is None or not usable or llm.name in llms:
             raise InputError(
                 f"{path or 'llms.toml'}: the entry {entry} needs a name of its own, "
-                "input_usd_per_mtok and output_usd_per_mtok (USD, at least 0)"
+                "input_usd_per_mtok and output_usd_per_mtok (USD, at least 0), and scores, if any, "
+                "that are numbers"
             )
         llms[llm.name] = llm
     return llms
