@@ -48,7 +48,6 @@ class SimulatedTaskConfig:
     reference: str = "GPT-5.2"  # theta_0: this LLM everywhere
     epsilon: float = 0.01
     world_seed: int = 0  # which draw of everything random
-    split: str = "search"  # search | test: the held-out queries
     randomness: float = 0.0  # of an answer, in units of the margin; 0: deterministic LLMs
     cost_noise: float = 0.03  # relative spread of observed costs
     noise_seed: int = 0  # which draw of the observations
@@ -262,8 +261,13 @@ class Config:
     base: str | None = None  # a cheap LLM; usually set by the task
     seed: int = 0
     device: str | None = None  # null: CUDA if present
-    experiment: str = ""  # groups runs in W&B; default: the task's name
-    output_dir: str = "outputs"  # runs go to output_dir/task/method[/overrides]/seed=...
+    deploy: bool = False  # afterwards run theta_out and theta_0 on held-out queries (RQ2)
+    experiment: str = (
+        ""  # names a folder of output_dir, and groups runs in W&B; default: the task's name
+    )
+    output_dir: str = (
+        "outputs"  # runs go to output_dir[/experiment]/task/method[/overrides]/seed=...
+    )
 
 
 def register() -> None:

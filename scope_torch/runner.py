@@ -160,12 +160,7 @@ def run(
     """
     _check_run(problem, optimizer, budget_usd)
     began = time.perf_counter()
-    settings = {
-        "problem": asdict(problem),
-        "optimizer": optimizer.settings(),
-        "evaluator": evaluator.fingerprint(),
-        "budget_usd": float(budget_usd),
-    }
+    settings = run_settings(problem, optimizer, evaluator, budget_usd)
     run_dir = None if run_dir is None else Path(run_dir)
     truth = evaluator.truth() if isinstance(evaluator, HasTruth) else None
     with ExitStack() as closing:
@@ -327,6 +322,27 @@ class _Source:
         lost = [request for request in missing if request not in self._recorded]
         if lost:
             raise InputError(f"the evaluator returned no observation for {lost[0]}")
+
+
+def run_settings(
+    problem: SelectionProblem, optimizer: Optimizer, evaluator: Evaluator, budget_usd: float
+) -> dict[str, Any]:
+    """Everything that decides a run, JSON-serialisable; arguments as in `run`."""
+    return {
+        "problem": asdict(problem),
+        "optimizer": optimizer.settings(),
+        "evaluator": evaluator.fingerprint(),
+        "budget_usd": float(budget_usd),
+    }
+
+
+def finished_summary(run_dir: Path, settings: dict[str, Any]) -> dict[str, Any] | None:
+    """Content of `result.json` if a run with these settings has finished in `run_dir`."""
+    try:
+        summary = json.loads((run_dir / "result.json").read_text())
+    except (OSError, ValueError):
+        return None
+    return summary if summary.get("settings_hash") == settings_hash(settings) else None
 
 
 def settings_hash(settings: dict[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import logging
 import os
 import re
@@ -18,15 +19,22 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 import conf  # noqa: F401 - registers the schemas
+from scope_torch.deployment import deploy
 from scope_torch.errors import InputError
 from scope_torch.plotting import plot_curves
-from scope_torch.runner import RunResult, run
+from scope_torch.runner import (
+    RunResult,
+    finished_summary,
+    run,
+    run_settings,
+    write_atomically,
+)
 from scope_torch.tasks import Task
 from scope_torch.tracking.progress import ProgressBar
 
 # What has a path component of its own, must not change it, or merely describes the task's data.
 _NOT_IN_PATH = re.compile(
-    r"task|method|seed|device|tracking(\..*)?|output_dir|experiment|budget_usd|hydra(/.*|\..*)?"
+    r"task|method|seed|device|tracking(\..*)?|output_dir|experiment|deploy|budget_usd|hydra(/.*|\..*)?"
     r"|task\.(name|path|source|module_columns|reference|\w+_column)"
 )
 _failures: list[str] = []
@@ -55,19 +63,26 @@ def _job(cfg: DictConfig) -> None:
     directory = run_dir(cfg, overrides)
     try:
         refuse_new_keys(overrides)
-        result = run_from_config(cfg, directory)
+        summary = run_from_config(cfg, directory)
     except InputError as error:
         _fail(error)
         return
-    except Exception:
+    except Exception as error:  # a bug must not take the other jobs of a sweep with it
         directory.mkdir(parents=True, exist_ok=True)
-        (directory / "error.log").write_text(traceback.format_exc())
-        raise
-    print(_summary(result))
+        log = directory / "error.log"
+        log.write_text(traceback.format_exc())
+        _fail(RuntimeError(f"{type(error).__name__}: {error}; the traceback is in {log}"))
+        return
+    (directory / "error.log").unlink(missing_ok=True)
+    print(_describe(summary))
 
 
-def run_from_config(cfg: DictConfig, directory: Path) -> RunResult:
-    """Builds task, method and tracking from a config and runs them in `directory`."""
+def run_from_config(cfg: DictConfig, directory: Path) -> dict[str, Any]:
+    """Runs what a config describes in `directory`, unless that was done before.
+
+    Returns:
+        The content of `result.json`.
+    """
     if cfg.device is not None:
         check_device(cfg.device)
     task: Task = build(cfg.task)
@@ -75,24 +90,48 @@ def run_from_config(cfg: DictConfig, directory: Path) -> RunResult:
     method = build(
         cfg.method, problem=task.problem, kernel=kernel, seed=cfg.seed, device=cfg.device
     )
-    result = run(
-        task.problem,
-        method,
-        task.evaluator,
-        cfg.budget_usd,
-        run_dir=directory,
-        callbacks=[ProgressBar(), build(cfg.tracking)],
-    )
-    if result.curve is not None:
-        plot_curves(
-            {result.method: [result.curve]},
-            result.budget_usd,
-            directory / "curves.png",
-            title=f"{task.problem.name}, {result.method}, seed {cfg.seed}",
-            reference_cost_usd=task.problem.reference_cost_usd,
-            optimal_cost_usd=result.summary()["optimal_cost_usd"],
+    settings = run_settings(task.problem, method, task.evaluator, cfg.budget_usd)
+    summary = finished_summary(directory, settings)
+    if summary is None:
+        result = run(
+            task.problem,
+            method,
+            task.evaluator,
+            cfg.budget_usd,
+            run_dir=directory,
+            callbacks=[ProgressBar(), build(cfg.tracking)],
         )
-    return result
+        _plot(result, directory / "curves.png")
+        summary = result.summary()
+    if cfg.deploy:
+        _deploy(task, summary["theta_out_codes"], directory / "deployment.json")
+    return summary
+
+
+def _plot(result: RunResult, path: Path) -> None:
+    if result.curve is None:
+        return
+    plot_curves(
+        {result.method: [result.curve]},
+        result.budget_usd,
+        path,
+        title=f"{result.problem.name}, {result.method}, seed {result.summary()['seed']}",
+        reference_cost_usd=result.problem.reference_cost_usd,
+        optimal_cost_usd=result.summary()["optimal_cost_usd"],
+    )
+
+
+def _deploy(task: Task, theta_out: list[int], path: Path) -> None:
+    if path.exists():
+        return
+    if task.held_out is None:
+        raise InputError(f"task {task.problem.name!r} has no held-out queries; say deploy=false")
+    held_out = task.held_out()
+    deployed = {
+        "theta_out": deploy(held_out, theta_out),
+        "reference": deploy(held_out, task.problem.theta_ref),
+    }
+    write_atomically(path, json.dumps(deployed, indent=2) + "\n")
 
 
 def build(node: DictConfig, **extra: Any) -> Any:
@@ -128,11 +167,13 @@ def check_device(device: str) -> None:
 
 
 def run_dir(cfg: DictConfig, overrides: list[str]) -> Path:
-    """output_dir/task/method/[other overrides/]seed=...: stable, so that a run can resume."""
+    """output_dir/[experiment/]task/method/[other overrides/]seed=...: stable, to resume."""
     keys = {o: o.partition("=")[0].lstrip("+~") for o in overrides}
     other = [o for o, key in keys.items() if not _NOT_IN_PATH.fullmatch(key)]
     variant = re.sub(r"[^\w.=,+-]+", "_", ",".join(sorted(other)))[:150]
-    return Path(cfg.output_dir, cfg.task.name, cfg.method.name, variant, f"seed={cfg.seed}")
+    return Path(
+        cfg.output_dir, cfg.experiment, cfg.task.name, cfg.method.name, variant, f"seed={cfg.seed}"
+    )
 
 
 def _fail(error: BaseException) -> None:
@@ -147,9 +188,8 @@ def _fail(error: BaseException) -> None:
     _failures.append(message)
 
 
-def _summary(result: RunResult) -> str:
-    summary = result.summary()
-    llms = ", ".join(f"{module}: {llm}" for module, llm in result.llms.items())
+def _describe(summary: dict[str, Any]) -> str:
+    llms = ", ".join(f"{module}: {llm}" for module, llm in summary["theta_out"].items())
     relative = ""
     if summary["true_cost_usd"] is not None:
         ratio = summary["true_cost_usd"] / summary["reference_cost_usd"]
@@ -161,7 +201,7 @@ def _summary(result: RunResult) -> str:
     return (
         f"{summary['task']} {summary['method']} seed {summary['seed']}: {llms} ({basis})"
         f"\n  spent {summary['spend_usd']:.2f} USD on {summary['num_observations']} observations; "
-        f"stopped: {summary['stop_reason']}{relative}\n  {result.run_dir}"
+        f"stopped: {summary['stop_reason']}{relative}\n  {summary['paths']['run_dir']}"
     )
 
 

@@ -81,7 +81,8 @@ class SimulatedEvaluator:
         path = self._cache_path()
         cost_usd = self.world.mean_cost()
         try:
-            quality = torch.from_numpy(np.load(path, allow_pickle=False))
+            with path.open("rb") as file:
+                quality = torch.from_numpy(np.load(file, allow_pickle=False))
             if quality.shape == cost_usd.shape and quality.dtype == torch.float64:
                 return cost_usd, quality
         except (OSError, ValueError, TypeError, EOFError, BadZipFile):

@@ -11,7 +11,7 @@ from scope_torch.evaluators.simulated import SimulatedEvaluator
 from scope_torch.evaluators.world import REFERENCE, World, load_worlds
 from scope_torch.llm.prices import load_llms
 from scope_torch.problem import SelectionProblem, codes_of
-from scope_torch.tasks import Task
+from scope_torch.tasks import HeldOut, Task
 
 
 def simulated_task(
@@ -21,7 +21,6 @@ def simulated_task(
     reference: str = REFERENCE,
     epsilon: float = 0.01,
     world_seed: int = 0,
-    split: str = "search",
     randomness: float = 0.0,
     cost_noise: float = 0.03,
     noise_seed: int = 0,
@@ -40,7 +39,6 @@ def simulated_task(
         reference: theta_0 uses this LLM everywhere.
         epsilon: Tolerated relative loss of quality, in (0, 1).
         world_seed: Which draw of everything random.
-        split: `search`, or `test` for the held-out queries.
         randomness: See `World`.
         cost_noise: See `SimulatedEvaluator`.
         noise_seed: See `SimulatedEvaluator`.
@@ -57,15 +55,25 @@ def simulated_task(
     if world not in worlds:
         raise InputError(f"no simulated task {world!r}; there are {list(worlds)}")
     spec = worlds[world]
-    drawn = World(
-        spec,
-        load_llms(price_file),
-        llms=llms,
-        world_seed=world_seed,
-        split=split,
-        randomness=randomness,
-        device=device,
-    )
+    price_list = load_llms(price_file)
+
+    def draw(split: str) -> World:
+        return World(
+            spec,
+            price_list,
+            llms=llms,
+            world_seed=world_seed,
+            split=split,
+            randomness=randomness,
+            device=device,
+        )
+
+    def observe(drawn: World) -> SimulatedEvaluator:
+        return SimulatedEvaluator(
+            drawn, cost_noise=cost_noise, noise_seed=noise_seed, cache_dir=cache_dir
+        )
+
+    drawn = draw("search")
     modules = tuple(module.name for module in spec.modules)
     candidates = (tuple(llm.name for llm in drawn.llms),) * len(modules)
     theta_ref = codes_of([reference] * len(modules), modules, candidates, "reference")
@@ -82,7 +90,6 @@ def simulated_task(
         reference_cost_usd=float(cost_usd),
         epsilon=epsilon,
     )
-    evaluator = SimulatedEvaluator(
-        drawn, cost_noise=cost_noise, noise_seed=noise_seed, cache_dir=cache_dir
+    return Task(
+        problem, observe(drawn), lambda: HeldOut(observe(draw("test")), spec.num_test_queries)
     )
-    return Task(problem, evaluator)
