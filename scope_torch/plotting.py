@@ -24,6 +24,8 @@ def plot_curves(
     title: str,
     reference_cost_usd: float,
     optimal_cost_usd: float | None = None,
+    paper: Mapping[str, tuple[np.ndarray, np.ndarray]] | None = None,
+    paper_source: str = "",
 ) -> None:
     """Median over seeds of c_bf and V against the budget, the range from least to most shaded.
 
@@ -34,6 +36,8 @@ def plot_curves(
         title: Title of the figure.
         reference_cost_usd: c(theta_0), drawn as a line.
         optimal_cost_usd: c(theta_star), drawn as a line if known.
+        paper: Published curves to compare with: budgets in USD and costs in USD.
+        paper_source: Where they are from.
     """
     figure = Figure(figsize=(6.4, 5.6), layout="constrained")
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
@@ -43,6 +47,9 @@ def plot_curves(
         _band(upper, budgets, [c.best_feasible_cost(budgets) for c in seeds], name)
         smooth = np.linspace(0, budget_usd, 400)
         _band(lower, smooth, [c.violation(smooth) for c in seeds], name, steps=False)
+    for name, (budgets, costs) in (paper or {}).items():
+        label = f"{name} [{paper_source}]"
+        upper.plot(budgets, costs, ls=":", lw=1.2, label=textwrap.fill(label, 40))
     upper.axhline(reference_cost_usd, color="0.4", lw=0.8, ls="--", label="reference")
     if optimal_cost_usd is not None:
         upper.axhline(optimal_cost_usd, color="0.4", lw=0.8, ls=":", label="optimum")

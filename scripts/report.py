@@ -1,50 +1,20 @@
-"""Summarises finished runs: `python scripts/report.py OUTPUT_DIR` writes table.md and figures."""
+"""Summarises finished runs: `python scripts/report.py OUTPUT_DIR` writes tables and figures."""
 
 from __future__ import annotations
 
 import csv
-import json
-import statistics
+import re
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from scope_torch.errors import InputError
-from scope_torch.metrics import OracleCurve
+from scope_torch.finished_runs import FinishedRun, Group, column, load_runs, median
+from scope_torch.paper import CITATION, METHODS, paper_curves, paper_numbers, paper_task
 from scope_torch.plotting import plot_curves
+from scope_torch.runner import write_atomically
 
-
-@dataclass(frozen=True)
-class Run:
-    """A finished run on disk."""
-
-    path: Path
-    result: dict[str, Any]
-
-    @property
-    def group(self) -> tuple[str, str, float]:
-        """Task, method with its overrides, budget: runs that differ in their seed only."""
-        method = self.result["method"]
-        variant = self.path.parent.name
-        label = method if variant == method else f"{method} {variant}"
-        return self.result["task"], label, self.result["budget_usd"]
-
-    def curve(self) -> OracleCurve | None:
-        """True cost and quality of theta_out against the budget, read from trace.csv."""
-        result = self.result
-        if result["true_cost_usd"] is None:
-            return None
-        steps = {0.0: (result["reference_cost_usd"], result["reference_quality"])}
-        with open(self.path / "trace.csv", newline="") as file:
-            for row in csv.DictReader(file):
-                values = float(row["true_cost_usd"]), float(row["true_quality"])
-                steps[float(row["from_budget_usd"])] = values
-        cost, quality = zip(*steps.values(), strict=True)
-        return OracleCurve(np.array(list(steps)), np.array(cost), np.array(quality), result["s_0"])
+Groups = dict[Group, list[FinishedRun]]
 
 
 def main() -> None:
@@ -60,108 +30,162 @@ def main() -> None:
 
 
 def report(output_dir: Path) -> str:
-    """Aggregates the runs below a directory over seeds.
+    """Aggregates the runs below a directory over seeds and worlds.
 
-    Writes `table.md` and one PNG for each task there.
+    Writes `table.md`, `runs.csv` with one row for each run, and one PNG for each task and budget.
 
     Args:
         output_dir: Where `scope-torch` put its runs.
 
     Returns:
-        The table in Markdown, a list of unfinished runs, and the paths of the figures.
+        The tables in Markdown, a list of unfinished and failed runs, and the paths of the figures.
 
     Raises:
         InputError: If there is no finished run.
     """
-    runs = [
-        Run(path.parent, json.loads(path.read_text()))
-        for path in sorted(output_dir.rglob("result.json"))
-    ]
-    if not runs:
-        raise InputError(f"no finished run below {output_dir}; run scope-torch first")
-    groups: dict[tuple[str, str, float], list[Run]] = {}
-    for run in runs:
-        groups.setdefault(run.group, []).append(run)
-    lines = [*_table(groups), "", *_unfinished(output_dir)]
-    text = "\n".join(lines).rstrip() + "\n"
-    (output_dir / "table.md").write_text(text)
+    groups, remarks = load_runs(output_dir)
+    sections = [list(_search_table(groups)), list(_deployment_table(groups))]
+    text = "\n\n".join("\n".join(lines) for lines in [*sections, remarks] if lines) + "\n"
+    write_atomically(output_dir / "table.md", text)
+    _write_runs(output_dir / "runs.csv", groups)
     figures = [str(path) for path in _figures(output_dir, groups)]
     return "\n".join([text, *(f"plot: {path}" for path in figures)])
 
 
-def _table(groups: dict[tuple[str, str, float], list[Run]]) -> Iterator[str]:
+def _search_table(groups: Groups) -> Iterator[str]:
     yield (
-        "| task | method | seeds | final cost / reference: median (max) | / optimum: median (max) "
-        "| at the optimum | last improvement [USD] | spent [USD] | mean V | b_g | b_c [USD] |"
+        "| task | method | runs | c_bf / reference: median (least, most) | the paper's "
+        "| c_bf / optimum: median (most) | at the optimum | area | last improvement [USD] "
+        "| spent [USD] | mean V | theta_out feasible | pruned early | b_g | b_c [USD] | seconds |"
     )
-    yield "|" + " --- |" * 11
-    for (task, method, budget), runs in sorted(groups.items()):
-        results = [run.result for run in runs]
-        known = [r for r in results if r["true_cost_usd"] is not None]
-        of_reference = [r["true_cost_usd"] / r["reference_cost_usd"] for r in known]
-        of_optimum = [r["true_cost_usd"] / r["optimal_cost_usd"] for r in known]
-        hits = sum(ratio <= 1 + 1e-12 for ratio in of_optimum)
-        curves = [curve for run in runs if (curve := run.curve()) is not None]
-        last = [last_improvement(curve) for curve in curves]
-        violation = [float(curve.violation(budget)) for curve in curves]
-        yield (
-            f"| {task} | {method} | {len(runs)} | {_spread(of_reference, '.1%')} "
-            f"| {_spread(of_optimum, '.2f')} | {hits} of {len(known)} | {_spread(last, '.2f')} "
-            f"| {_median([r['spend_usd'] for r in results], '.2f')} "
-            f"| {_mean(violation)} | {_median([r.get('b_g') for r in results], '.3g')} "
-            f"| {_median([r.get('b_c') for r in results], '.2g')} |"
-        )
+    yield "|" + " --- |" * 16
+    for (task, label, _), runs in groups.items():
+        ratios = column(runs, "of_optimum")
+        cells = [
+            task,
+            label,
+            str(len(runs)),
+            _range(column(runs, "cost_100"), ".2%"),
+            _paper_fraction(runs[0]),
+            _most(ratios, ".2f"),
+            f"{sum(r <= 1 + 1e-12 for r in ratios)} of {len(ratios)}",
+            _median(column(runs, "area"), ".1%"),
+            _median(column(runs, "last_improvement_usd"), ".2f"),
+            _median(column(runs, "spend_usd"), ".2f"),
+            _mean(column(runs, "violation")),
+            f"{sum(column(runs, 'feasible')):.0f} of {len(column(runs, 'feasible'))}",
+            _median(column(runs, "pruned_early"), ".0%"),
+            _median(column(runs, "b_g"), ".3g"),
+            _median(column(runs, "b_c_usd"), ".2g"),
+            _median(column(runs, "seconds"), ".0f"),
+        ]
+        yield "| " + " | ".join(cells) + " |"
 
 
-def last_improvement(curve: OracleCurve) -> float:
-    """Budget in USD from which c_bf no longer improves."""
-    best = curve.best_feasible_cost(curve.budget_usd)
-    return float(curve.budget_usd[int(np.argmin(best))])
+def _paper_fraction(run: FinishedRun) -> str:
+    """The paper's final best feasible cost in percent of c(theta_0)."""
+    result = run.result
+    curves = paper_curves(
+        result["task"], result["reference"], run.settings["optimizer"].get("kernel", {}).get("name")
+    )
+    if result["method"] in curves:
+        cost = curves[result["method"]][1]
+        return f"{cost[-1] / cost[0]:.2%}"
+    fractions = paper_numbers()["final_fraction"].get(paper_task(result["task"]), {})
+    usual = set(result["reference"].values()) == {"GPT-5.2"}
+    return f"{fractions[result['method']]:.2%}" if usual and result["method"] in fractions else "-"
 
 
-def _unfinished(output_dir: Path) -> Iterator[str]:
-    for path in sorted(output_dir.rglob("settings.json")):
-        if not (path.parent / "result.json").exists():
-            yield f"unfinished: {path.parent}"
-    for path in sorted(output_dir.rglob("error.log")):
-        if not (path.parent / "result.json").exists():
-            yield f"failed: {path}"
+def _deployment_table(groups: Groups) -> Iterator[str]:
+    deployed = {g: runs for g, runs in groups.items() if column(runs, "test_quality")}
+    if not deployed:
+        return
+    yield (
+        "| task, held-out queries | method | runs | cost [USD] | of theta_0 | quality "
+        "| against theta_0 | the paper's cost of theta_0 | the paper's quality |"
+    )
+    yield "|" + " --- |" * 9
+    for (task, label, _), runs in deployed.items():
+        paper = paper_numbers()["deployment"].get(paper_task(task), {})
+        theirs = paper.get(runs[0].result["method"])
+        cost, quality = column(runs, "test_cost_usd"), column(runs, "test_quality")
+        of_cost = _quotients(cost, column(runs, "test_reference_cost_usd"))
+        of_quality = _quotients(quality, column(runs, "test_reference_quality"))
+        cells = [
+            task,
+            label,
+            str(len(runs)),
+            _median(cost, ".3g"),
+            _range(of_cost, ".1%"),
+            _median(quality, ".3f"),
+            _range([q - 1 for q in of_quality], "+.1%"),
+            f"{theirs[0] / paper['reference'][0]:.1%}" if theirs else "-",
+            f"{theirs[1] / paper['reference'][1] - 1:+.1%}" if theirs else "-",
+        ]
+        yield "| " + " | ".join(cells) + " |"
 
 
-def _figures(output_dir: Path, groups: dict[tuple[str, str, float], list[Run]]) -> Iterator[Path]:
+def _write_runs(path: Path, groups: Groups) -> None:
+    rows = [
+        {"task": task, "method": label, "budget_usd": budget, "path": str(run.path)}
+        | {"seed": run.result["seed"], **run.measures()}
+        for (task, label, budget), runs in groups.items()
+        for run in runs
+    ]
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    with open(path, "w", newline="") as file:
+        writer = csv.DictWriter(file, names)
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _figures(output_dir: Path, groups: Groups) -> Iterator[Path]:
     for task, budget in sorted({(task, budget) for task, _, budget in groups}):
-        curves = {
-            method: [curve for run in runs if (curve := run.curve()) is not None]
-            for (name, method, spendable), runs in groups.items()
-            if (name, spendable) == (task, budget)
+        shown = {
+            label: runs
+            for (name, label, usd), runs in groups.items()
+            if (name, usd) == (task, budget) and runs[0].curve is not None
         }
-        curves = {method: seeds for method, seeds in curves.items() if seeds}
-        if not curves:
+        if not shown:
             continue
-        first = next(runs for (name, _, _), runs in groups.items() if name == task)[0].result
-        path = output_dir / f"{task}_{budget:g}usd.png"
+        first = next(iter(shown.values()))[0]
+        optima = {run.result["optimal_cost_usd"] for runs in shown.values() for run in runs}
+        kernel = first.settings["optimizer"].get("kernel", {}).get("name", "")
+        paper = paper_curves(task, first.result["reference"], kernel)
+        path = output_dir / f"{re.sub(r'[^A-Za-z0-9_.-]+', '_', task)}_{budget:g}usd.png"
         plot_curves(
-            curves,
+            {label: [c for run in runs if (c := run.curve)] for label, runs in shown.items()},
             budget,
             path,
-            title=f"{task}: median, least and most over seeds",
-            reference_cost_usd=first["reference_cost_usd"],
-            optimal_cost_usd=first["optimal_cost_usd"],
+            title=f"{task}: median, least and most over runs",
+            reference_cost_usd=first.result["reference_cost_usd"],
+            optimal_cost_usd=optima.pop() if len(optima) == 1 else None,
+            paper={METHODS[name]: curve for name, curve in paper.items() if name in shown},
+            paper_source=CITATION,
         )
         yield path
 
 
-def _spread(values: Sequence[float], form: str) -> str:
-    return f"{statistics.median(values):{form}} ({max(values):{form}})" if values else "unknown"
+def _quotients(values: Sequence[float], by: Sequence[float]) -> list[float]:
+    return [a / b for a, b in zip(values, by, strict=True)]
 
 
-def _median(values: Sequence[float | None], form: str) -> str:
-    numbers = [value for value in values if value is not None]
-    return f"{statistics.median(numbers):{form}}" if numbers else "-"
+def _range(values: Sequence[float], form: str) -> str:
+    if not values:
+        return "unknown"
+    return f"{median(values):{form}} ({min(values):{form}}, {max(values):{form}})"
+
+
+def _most(values: Sequence[float], form: str) -> str:
+    return f"{median(values):{form}} ({max(values):{form}})" if values else "unknown"
+
+
+def _median(values: Sequence[float], form: str) -> str:
+    return f"{median(values):{form}}" if values else "-"
 
 
 def _mean(values: Sequence[float]) -> str:
-    return f"{statistics.fmean(values):.2g}" if values else "unknown"
+    return f"{sum(values) / len(values):.2g}" if values else "unknown"
 
 
 if __name__ == "__main__":
