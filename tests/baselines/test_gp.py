@@ -9,21 +9,25 @@ import pytest
 import torch
 from gp_reference import all_codes, posterior, reference_row, tie_key
 from gpytorch.kernels import Kernel
+from hydra import compose, initialize_config_module
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tables import make_task
 from test_optimizer import drive
 
 from baselines.cei import CEI
+from baselines.config_bo import CONFIG
 from baselines.dataset_level import Evaluation
 from baselines.gp import DatasetGP, GPSettings
 from baselines.reduced_space import ReducedSpace
+from baselines.safeopt import SafeOpt
 from baselines.table_model import TableModel, evaluate, marginals
 from scope_torch.errors import InputError
 from scope_torch.hamming_grid import make_grid
 from scope_torch.kernels import HammingMatern52Kernel, HammingRBFKernel
 from scope_torch.problem import SelectionProblem
 from scope_torch.space import ConfigSpace
+from scripts.run import build
 
 
 def random_rows(problem, count, seed, repeats=True):
@@ -246,6 +250,7 @@ def test_an_unfinished_evaluation_is_not_in_the_surrogate():
         ({"n_init": 1.5}, "n_init=1.5 must be a whole number >= 0"),
         ({"n_init": 12}, "n_init=12: beside theta_0 there are only 11"),
         ({"lam": 1e-10}, "lam=1e-10 must be at least"),
+        ({"amp": 1.0}, "unknown gp setting 'amp'; use one of"),
     ],
 )
 def test_bad_settings(gp, message):
@@ -271,3 +276,18 @@ def test_settings_tell_everything_apart():
         assert CEI(problem, seed=0, gp={name: value}).settings() != default
     assert CEI(problem, seed=0, kernel=HammingRBFKernel()).settings() != default
     assert CEI(problem, seed=0, gp=GPSettings()).settings() == default
+
+
+@pytest.mark.parametrize(
+    ("name", "method"), [("cei", CEI), ("config_bo", CONFIG), ("safeopt", SafeOpt)]
+)
+def test_the_config_file_is_the_default(name, method):
+    problem = make_task(1, (4, 3), 6).problem
+    with initialize_config_module(version_base="1.3", config_module="conf"):
+        cfg = compose("config", overrides=[f"method={name}"])
+        other = compose("config", overrides=[f"method={name}", "method.gp.amp_g=0.01"])
+    built = build(cfg.method, problem=problem, seed=3, kernel=HammingRBFKernel(), device="cpu")
+    expected = method(problem, seed=3, kernel=HammingRBFKernel(), device="cpu")
+    assert built.settings() == expected.settings()
+    changed = build(other.method, problem=problem, seed=3)
+    assert changed.settings()["gp"] == {**built.settings()["gp"], "amp_g": 0.01}

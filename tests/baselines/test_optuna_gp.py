@@ -6,12 +6,14 @@ import sys
 
 import pytest
 from gp_reference import best_feasible, choices, flat, reference_row
+from hydra import compose, initialize_config_module
 from tables import make_task
 from test_optimizer import OptimizerConformance, drive
 
 from baselines.optuna_gp import OptunaGP, import_optuna
 from scope_torch.errors import InputError
 from scope_torch.runner import run
+from scripts.run import build
 
 try:
     importlib.import_module("optuna")
@@ -24,11 +26,22 @@ needs_optuna = pytest.mark.skipif(not INSTALLED, reason="the extra `peers` is no
 
 @needs_optuna
 class TestOptunaGP(OptimizerConformance):
-    count = 42
+    count = 30
 
     @pytest.fixture
     def make_optimizer(self):
-        return lambda problem, seed: OptunaGP(problem, seed=seed, n_startup_trials=6)
+        # Fitting is slow; the tests below fit.
+        return lambda problem, seed: OptunaGP(problem, seed=seed, n_startup_trials=20)
+
+
+@needs_optuna
+def test_fitted_choices_follow_from_the_seed_and_the_observations():
+    task = make_task(2, (4, 3, 3), 6)
+    runs = []
+    for seed in (0, 0, 1):
+        optimizer = OptunaGP(task.problem, seed=seed, n_startup_trials=2)
+        runs.append([theta for _, theta in choices(optimizer, task, 5)])
+    assert runs[0] == runs[1] != runs[2]
 
 
 @needs_optuna
@@ -145,6 +158,15 @@ def test_settings_tell_everything_apart():
     default = OptunaGP(problem, seed=0).settings()
     for name, value in {"n_startup_trials": 3, "theta0_obs": "none"}.items():
         assert OptunaGP(problem, seed=0, **{name: value}).settings() != default
+
+
+@needs_optuna
+def test_the_config_file_is_the_default():
+    problem = make_task(1, (4, 3), 6).problem
+    with initialize_config_module(version_base="1.3", config_module="conf"):
+        cfg = compose("config", overrides=["method=optuna_gp"])
+    built = build(cfg.method, problem=problem, seed=3, kernel=None, device="cpu")
+    assert built.settings() == OptunaGP(problem, seed=3).settings()
 
 
 @pytest.mark.parametrize("missing", ["optuna", "scipy"])

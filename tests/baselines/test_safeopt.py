@@ -188,7 +188,7 @@ def test_every_step_equals_the_loops(gp, settings):
         task = make_task(seed, (4, 3, 3), 6)
         optimizer = SafeOpt(task.problem, seed=seed, gp=gp, device="cpu", **settings)
         given = optimizer.gp_settings.n_init + (gp.get("theta0_obs") == "charged")
-        follow(optimizer, task, lambda done, o=optimizer: interval_step(o, done), 12, given)
+        follow(optimizer, task, lambda done, o=optimizer: interval_step(o, done), 10, given)
 
 
 def test_expanders_are_chosen_and_refused_in_these_tests():
@@ -205,12 +205,12 @@ def test_expanders_are_chosen_and_refused_in_these_tests():
     assert refused > 3
 
 
-@pytest.mark.parametrize(("count", "shift"), [(0, 0.0), (1, -0.1), (2, -0.1), (4, 0.0), (12, 0.1)])
+@pytest.mark.parametrize(("count", "shift"), [(0, 0.0), (2, -0.1), (4, 0.0), (12, 0.1)])
 def test_certifies_equals_refitting(count, shift):
     """Also between a configuration and those that the data do not tell from it."""
     problem, gp_settings = make_task(0, (5, 5, 4), 4).problem, GPSettings(lam=1e-4, amp_g=0.3)
     codes, outcomes = all_codes((5, 5, 4)), []
-    for seed in range(40):
+    for seed in range(25):
         rows = random_rows(problem, count, seed)
         rows = [(theta, c, g + shift) for theta, c, g in rows if theta != problem.theta_ref]
         gp = gp_of(problem, rows, gp_settings)
@@ -228,7 +228,7 @@ def test_certifies_equals_refitting(count, shift):
         expected = bool(((after.mean_g + beta * after.sigma_g)[at_risk] <= 0).any())
         assert certifies(gp, belief, own, unsafe, beta) == expected
         outcomes.append(expected)
-    assert 0 < sum(outcomes) < 40 or count == 0
+    assert 0 < sum(outcomes) < 25 or count == 0
 
 
 @pytest.mark.parametrize(
@@ -344,7 +344,7 @@ def test_an_unfinished_evaluation_changes_nothing():
 
 
 def test_finds_something_cheaper_that_is_feasible():
-    for seed in range(4):
+    for seed in range(2):
         task = make_task(seed, (4, 4, 4), 8)
         optimizer = SafeOpt(task.problem, seed=seed, gp={"amp_g": 0.01}, device="cpu")
         drive(optimizer, task, 25 * 8)

@@ -1,0 +1,125 @@
+"""Constrained expected improvement (cEI; Gardner et al. 2014, theory in arXiv 2505.11323)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import torch
+from botorch.acquisition import AcquisitionFunction
+from botorch.acquisition.analytic import (
+    LogConstrainedExpectedImprovement,
+    LogProbabilityOfFeasibility,
+)
+from gpytorch.kernels import Kernel
+
+from baselines.gp import GPSettings, ReducedPosterior, SurrogateOptimizer
+from baselines.table_model import evaluate
+from scope_torch.errors import InputError
+from scope_torch.problem import SelectionProblem
+
+Incumbent = Literal["observed", "posterior_mean"]
+
+
+class CEI(SurrogateOptimizer):
+    """Evaluates the maximiser of log EI + log PoF; recommends the best observed feasible.
+
+    With u = (f+ - m_c) / sigma_c, EI = sigma_c (phi(u) + u Phi(u)), PoF = Phi(-m_g / sigma_g).
+    While the data hold nothing feasible EI has no f+ and log PoF alone is maximised.
+
+    Args:
+        problem: What to search.
+        seed: Decides the query order and all ties.
+        incumbent: f+ is the least average cost among the data with g <= 0 (`observed`), or the
+            least posterior mean m_c among the data with m_g <= 0 (`posterior_mean`).
+        stop_below: Stop once max EI PoF, EI in units of z_c, over what was not evaluated is less
+            (1e-12, say); 0: never.
+        mask_repeats: Whether no configuration is evaluated twice.
+        gp: See `SurrogateOptimizer`.
+        kernel: See `SurrogateOptimizer`.
+        device: See `SurrogateOptimizer`.
+        name: Name in results.
+
+    Raises:
+        InputError: If a value is outside its range, or Theta is too large to enumerate.
+    """
+
+    def __init__(
+        self,
+        problem: SelectionProblem,
+        *,
+        seed: int,
+        incumbent: Incumbent = "observed",
+        stop_below: float = 0.0,
+        mask_repeats: bool = False,
+        gp: GPSettings | Mapping[str, Any] | None = None,
+        kernel: Kernel | None = None,
+        device: torch.device | str | None = None,
+        name: str = "cei",
+    ) -> None:
+        if incumbent not in ("observed", "posterior_mean"):
+            raise InputError(f"incumbent={incumbent!r} must be observed or posterior_mean")
+        if not (math.isfinite(stop_below) and stop_below >= 0):
+            raise InputError(f"stop_below={stop_below} must be a number >= 0; 1e-12 is usual")
+        super().__init__(problem, seed=seed, name=name, gp=gp, kernel=kernel, device=device)
+        self.incumbent: Incumbent = incumbent
+        self.stop_below, self.mask_repeats = stop_below, mask_repeats
+        self._without_incumbent = 0
+
+    def _choose(self) -> tuple[int, ...] | None:
+        posterior = self.gp.posterior()
+        best_f = self._best_f(posterior)
+        reduced = posterior.reduced
+        values = evaluate(
+            self._acquisition(posterior, best_f), reduced.space.size, posterior.sigma.device
+        )
+        # An evaluated configuration is told apart from all others.
+        evaluated = reduced.rank(self.gp.surrogate.aggregate().codes)
+        fresh = values.index_fill(0, evaluated, -math.inf)
+        if self.mask_repeats:
+            values = fresh
+            if values.max() == -math.inf:
+                return self._stop("every configuration was evaluated")
+        log_ei_in_z = float(fresh.max()) + math.log(self.gp_settings.amp_c)
+        if best_f is not None and self.stop_below and log_ei_in_z < math.log(self.stop_below):
+            return self._stop(f"max EI PoF is below stop_below={self.stop_below:g}")
+        self._without_incumbent += best_f is None
+        return self._least(-values, reduced)
+
+    def _acquisition(
+        self, posterior: ReducedPosterior, best_f: float | None
+    ) -> AcquisitionFunction:
+        model = posterior.as_botorch_model()
+        feasible: dict[int, tuple[float | None, float | None]] = {1: (None, 0.0)}
+        if best_f is None:
+            return LogProbabilityOfFeasibility(model, feasible)
+        # BoTorch would keep a Python float in single precision.
+        f = torch.tensor(best_f, dtype=torch.float64)
+        return LogConstrainedExpectedImprovement(model, f, 0, feasible, maximize=False)
+
+    def _best_f(self, posterior: ReducedPosterior) -> float | None:
+        """f+ in units of amp_c; None if nothing in the data is feasible."""
+        data = self.data()
+        if self.incumbent == "observed":
+            costs = [e.cost_usd / self.gp.amp_c_usd for e in data if e.g <= 0]
+            return min(costs, default=None)
+        if not data:
+            return None
+        device = posterior.sigma.device
+        index = posterior.reduced.rank(torch.tensor([e.theta for e in data], device=device))
+        feasible = posterior.mean_g[index] <= 0
+        return float(posterior.mean_c[index][feasible].min()) if feasible.any() else None
+
+    def settings(self) -> dict[str, Any]:
+        """See `Optimizer`."""
+        return {
+            **super().settings(),
+            "incumbent": self.incumbent,
+            "stop_below": self.stop_below,
+            "mask_repeats": self.mask_repeats,
+        }
+
+    def report(self) -> dict[str, Any]:
+        """See `Optimizer`; also how often nothing was feasible."""
+        return {**super().report(), "choices_without_incumbent": self._without_incumbent}

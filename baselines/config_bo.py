@@ -1,0 +1,167 @@
+"""CONFIG: constrained lower confidence bounds (Xu et al., ICML 2023, arXiv 2211.00162)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+import torch
+from botorch.acquisition import AcquisitionFunction
+from botorch.models.model import Model
+from gpytorch.kernels import Kernel
+from torch import Tensor
+
+from baselines.dataset_level import Evaluation
+from baselines.gp import GPSettings, SurrogateOptimizer
+from baselines.table_model import evaluate, marginals
+from scope_torch.errors import InputError
+from scope_torch.information_gain import InformationGain
+from scope_torch.problem import SelectionProblem
+
+Incumbent = Literal["bof", "last_queried"]
+
+
+class Betas(NamedTuple):
+    """Multipliers of sigma in L_c and L_g."""
+
+    c: float
+    g: float
+
+
+class ConstrainedLowerBound(AcquisitionFunction):
+    """-L_c where L_g <= 0, and -inf elsewhere; to be maximised.
+
+    A mask, not a penalty: a large penalty swallows the digits in which costs differ, and hides
+    that nothing may be eligible.
+
+    Args:
+        model: Outputs c and g.
+        beta_c: Multiplier of sigma in L_c = m_c - beta_c sigma_c.
+        beta_g: The same in L_g.
+    """
+
+    def __init__(self, model: Model, beta_c: float, beta_g: float) -> None:
+        super().__init__(model)
+        self.beta_c, self.beta_g = beta_c, beta_g
+
+    def forward(self, X: Tensor) -> Tensor:
+        """Values at `b x 1 x d` points: `b`."""
+        posterior = marginals(self.model, X)
+        mean, sigma = posterior.mean.squeeze(-2), posterior.variance.squeeze(-2).sqrt()
+        lower_c = mean[..., 0] - self.beta_c * sigma[..., 0]
+        lower_g = mean[..., 1] - self.beta_g * sigma[..., 1]
+        return (-lower_c).masked_fill(lower_g > 0, -math.inf)
+
+
+class CONFIG(SurrogateOptimizer):
+    """Evaluates argmin L_c subject to L_g <= 0; declares infeasibility if no theta satisfies it.
+
+    Args:
+        problem: What to search.
+        seed: Decides the query order and all ties.
+        beta: The constant of L = m - beta sigma for both functions (3 in the authors' code), or
+            `theory`: B + R / sqrt(lam) sqrt(2 (gamma_{t-1} + 1 + ln(2 / delta))), the form of
+            Chowdhury and Gopalan (2017) for a lambda other than their 1 + 2 / T, delta shared by
+            the two functions.
+        B_c: For `theory`: bound on the RKHS norm of z_c / amp_c.
+        B_g: The same of z_g / amp_g.
+        R_c: For `theory`: sub-Gaussian constant of the noise of z_c / amp_c.
+        R_g: The same of z_g / amp_g.
+        delta: For `theory`: failure probability, in (0, 1).
+        incumbent: theta_out: best observed feasible (`bof`) or the last configuration evaluated
+            (`last_queried`), to which the guarantees of the paper refer. Both are reported.
+        gp: See `SurrogateOptimizer`.
+        kernel: See `SurrogateOptimizer`.
+        device: See `SurrogateOptimizer`.
+        name: Name in results.
+
+    Raises:
+        InputError: If a value is outside its range, or Theta is too large to enumerate.
+    """
+
+    def __init__(
+        self,
+        problem: SelectionProblem,
+        *,
+        seed: int,
+        beta: float | str = 3.0,
+        B_c: float = 1.0,
+        B_g: float = 1.0,
+        R_c: float = 1e-3,
+        R_g: float = 1e-3,
+        delta: float = 1e-4,
+        incumbent: Incumbent = "bof",
+        gp: GPSettings | Mapping[str, Any] | None = None,
+        kernel: Kernel | None = None,
+        device: torch.device | str | None = None,
+        name: str = "config",
+    ) -> None:
+        _check_beta(beta)
+        if incumbent not in ("bof", "last_queried"):
+            raise InputError(f"incumbent={incumbent!r} must be bof or last_queried")
+        for key, value in {"B_c": B_c, "B_g": B_g, "R_c": R_c, "R_g": R_g}.items():
+            if not (math.isfinite(value) and value >= 0):
+                raise InputError(f"{key}={value} must be a number >= 0")
+        if not 0 < delta < 1:
+            raise InputError(f"delta={delta} must lie in (0, 1)")
+        super().__init__(problem, seed=seed, name=name, gp=gp, kernel=kernel, device=device)
+        self.beta, self.incumbent = beta, incumbent
+        self.B_c, self.B_g, self.R_c, self.R_g, self.delta = B_c, B_g, R_c, R_g, delta
+        self._gain = None
+        if beta == "theory":
+            surrogate = self.gp.surrogate
+            self._gain = InformationGain(
+                problem.space, self.gp.kernel, surrogate.lam, surrogate.device
+            )
+        self._betas: Betas | None = None
+        self._declared_infeasible_at: int | None = None
+
+    def _choose(self) -> tuple[int, ...] | None:
+        posterior = self.gp.posterior()
+        self._betas = self.betas()
+        acquisition = ConstrainedLowerBound(posterior.as_botorch_model(), *self._betas)
+        size = posterior.reduced.space.size
+        lower_c = -evaluate(acquisition, size, posterior.sigma.device)
+        if lower_c.min() == math.inf:
+            self._declared_infeasible_at = self.t
+            return self._stop("declared infeasible: no configuration has L_g <= 0")
+        return self._least(lower_c, posterior.reduced, self._cost_scale)
+
+    def betas(self) -> Betas:
+        """beta_c and beta_g for the data so far."""
+        if self._gain is None:
+            return Betas(float(self.beta), float(self.beta))
+        gamma = self._gain.gamma(int(self.gp.surrogate.num_observations()))
+        noise = math.sqrt(2 * (gamma + 1 + math.log(2 / self.delta)) / self._gain.lam)
+        return Betas(self.B_c + self.R_c * noise, self.B_g + self.R_g * noise)
+
+    def _completed(self, evaluation: Evaluation) -> None:
+        if self.incumbent == "bof":
+            super()._completed(evaluation)
+        else:
+            self.gp.observe(evaluation)
+            self._conclude(evaluation.theta, "estimated", evaluation)
+
+    def settings(self) -> dict[str, Any]:
+        """See `Optimizer`."""
+        names = ("beta", "B_c", "B_g", "R_c", "R_g", "delta", "incumbent")
+        return {**super().settings(), **{name: getattr(self, name) for name in names}}
+
+    def report(self) -> dict[str, Any]:
+        """See `Optimizer`; also theta_out by either rule, and when infeasibility was declared."""
+        last = self.evaluations[-1].theta if self.evaluations else self.problem.theta_ref
+        return {
+            **super().report(),
+            "best_observed_feasible": list(self.best_observed_feasible().theta),
+            "last_queried": list(last),
+            "beta_c": None if self._betas is None else self._betas.c,
+            "beta_g": None if self._betas is None else self._betas.g,
+            "declared_infeasible_at": self._declared_infeasible_at,
+        }
+
+
+def _check_beta(beta: float | str) -> None:
+    number = isinstance(beta, int | float) and math.isfinite(beta) and beta >= 0
+    if not number and beta != "theory":
+        raise InputError(f"beta={beta!r} must be a number >= 0, or theory")

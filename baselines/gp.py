@@ -1,0 +1,252 @@
+"""The surrogate of the dataset-level Bayesian methods (CEI, CONFIG, SafeOpt), and their loop."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal
+
+import torch
+from gpytorch.kernels import Kernel
+from torch import Tensor
+
+from baselines.dataset_level import DatasetLevelOptimizer, Evaluation
+from baselines.reduced_space import ReducedSpace
+from baselines.table_model import TableModel
+from scope_torch.errors import InputError
+from scope_torch.hamming_grid import make_grid
+from scope_torch.kernels import HammingMatern52Kernel
+from scope_torch.optimizer import Basis, Steps
+from scope_torch.problem import SelectionProblem
+from scope_torch.scope import describe_kernel
+from scope_torch.space import argmin_tied
+from scope_torch.surrogate import QuerySurrogate
+
+
+@dataclass(frozen=True)
+class GPSettings:
+    """How averages over the data set become data of two unit-variance GPs, and the first data.
+
+    The GPs model z / amp, with z_c = c / c(theta_0) and z_g = g / s_0 (`relative`), or z_c in USD
+    and z_g in units of quality (`raw`). In z the prior standard deviation is therefore amp and the
+    regularisation lam amp^2. `raw` with amp_c = 1 drowns costs of 1e-3 USD in a prior of 1 USD.
+
+    Args:
+        lam: lambda, at least 1e-9.
+        units: `relative` or `raw`.
+        amp_c: Prior standard deviation of z_c.
+        amp_g: Prior standard deviation of z_g.
+        theta0_obs: Whether the known averages of theta_0 are data at no charge (`free`), theta_0
+            is evaluated first (`charged`), or neither (`none`).
+        n_init: Configurations evaluated before the first choice: the first in the order in which
+            ties are broken, without theta_0.
+
+    Raises:
+        InputError: If a value is outside its range.
+    """
+
+    lam: float = 1e-6
+    units: Literal["relative", "raw"] = "relative"
+    amp_c: float = 1.0
+    amp_g: float = 1.0
+    theta0_obs: Literal["free", "charged", "none"] = "free"
+    n_init: int = 0
+
+    def __post_init__(self) -> None:
+        if self.units not in ("relative", "raw"):
+            raise InputError(f"units={self.units!r} must be relative or raw")
+        if self.theta0_obs not in ("free", "charged", "none"):
+            raise InputError(f"theta0_obs={self.theta0_obs!r} must be free, charged or none")
+        for name, amp in {"amp_c": self.amp_c, "amp_g": self.amp_g}.items():
+            if not (math.isfinite(amp) and amp > 0):
+                raise InputError(f"{name}={amp} must be a positive number")
+        if self.n_init < 0 or self.n_init != int(self.n_init):
+            raise InputError(f"n_init={self.n_init} must be a whole number >= 0")
+
+    @staticmethod
+    def of(given: GPSettings | Mapping[str, Any] | None) -> GPSettings:
+        """Settings from a mapping, as a config file gives them.
+
+        Raises:
+            InputError: If a key or a value is not a setting.
+        """
+        if isinstance(given, GPSettings):
+            return given
+        names = [f.name for f in fields(GPSettings)]
+        if unknown := sorted(set(given or {}) - set(names)):
+            raise InputError(f"unknown gp setting {unknown[0]!r}; use one of {names}")
+        return GPSettings(**(given or {}))
+
+
+@dataclass(frozen=True)
+class ReducedPosterior:
+    """Both GPs on all of Theta, in units of amp; each tensor by flat index of `reduced`.
+
+    Args:
+        reduced: Theta, with the interchangeable configurations merged.
+        mean_c: Posterior mean of z_c / amp_c.
+        mean_g: Posterior mean of z_g / amp_g.
+        sigma: Their posterior standard deviation, without observation noise: it depends on where
+            was observed, not on what, so both have the same.
+    """
+
+    reduced: ReducedSpace
+    mean_c: Tensor
+    mean_g: Tensor
+    sigma: Tensor
+
+    def as_botorch_model(self) -> TableModel:
+        """Outputs c and g in units of amp, by flat index of `reduced`."""
+        return TableModel(self.mean_c, self.mean_g, self.sigma)
+
+
+class DatasetGP:
+    """Two independent zero-mean GPs of the averages c and g, without fitted hyperparameters.
+
+    Args:
+        problem: Gives Theta and the units.
+        settings: See `GPSettings`.
+        kernel: k with k(theta, theta) = 1.
+        device: Where the algebra over Theta runs (float64).
+
+    Raises:
+        InputError: If lam is below 1e-9, or Theta is too large to enumerate.
+    """
+
+    def __init__(
+        self,
+        problem: SelectionProblem,
+        settings: GPSettings,
+        kernel: Kernel,
+        device: torch.device | str,
+    ) -> None:
+        make_grid(problem.space, kernel, device)  # refuses what cannot be enumerated
+        relative = settings.units == "relative"
+        self.amp_c_usd = settings.amp_c * (problem.reference_cost_usd if relative else 1.0)
+        self.amp_g_quality = settings.amp_g * (problem.s_0 if relative else 1.0)
+        self.kernel = kernel
+        self.surrogate = QuerySurrogate(problem.space, kernel, 1, settings.lam, device)
+        self._theta_ref = torch.tensor([problem.theta_ref], device=self.surrogate.device)
+
+    def observe(self, evaluation: Evaluation) -> None:
+        """Adds an evaluation; repeats of a configuration are merged exactly."""
+        y_c = evaluation.cost_usd / self.amp_c_usd
+        self.surrogate.observe(evaluation.theta, 0, y_c, evaluation.g / self.amp_g_quality)
+
+    def posterior(self) -> ReducedPosterior:
+        """Posterior of both on all of Theta. theta_0 always stands for itself alone."""
+        data = self.surrogate.aggregate()
+        told_apart = torch.cat([data.codes, self._theta_ref])
+        reduced = ReducedSpace(self.surrogate.space, told_apart, self.kernel)
+        grid = make_grid(reduced.space, self.kernel, data.codes.device)
+        codes = reduced.relabel(data.codes)
+        mean_c, mean_g = (grid.weighted_sum(codes, weights) for weights in data.weights)
+        variance = grid.quadratic_form(codes, data.matrix)
+        sigma = variance.neg_().add_(data.constant).sqrt_()
+        return ReducedPosterior(reduced, mean_c, mean_g, sigma)
+
+
+class SurrogateOptimizer(DatasetLevelOptimizer):
+    """Evaluates the initial design, then what `_choose` returns; BOF is the incumbent.
+
+    Args:
+        problem: What to search.
+        seed: Decides the query order and all ties.
+        name: Name in results.
+        gp: `GPSettings`, or a mapping of some of them.
+        kernel: k; default Matern 5/2 of the Hamming distance.
+        device: Where the algebra over Theta runs; None for CUDA if present.
+
+    Raises:
+        InputError: If a value is outside its range, or Theta is too large to enumerate.
+    """
+
+    def __init__(
+        self,
+        problem: SelectionProblem,
+        *,
+        seed: int,
+        name: str,
+        gp: GPSettings | Mapping[str, Any] | None,
+        kernel: Kernel | None,
+        device: torch.device | str | None,
+    ) -> None:
+        super().__init__(problem, seed=seed, name=name)
+        self.gp_settings = GPSettings.of(gp)
+        if self.gp_settings.n_init >= problem.space.size:
+            raise InputError(
+                f"n_init={self.gp_settings.n_init}: beside theta_0 there are only "
+                f"{problem.space.size - 1} configurations"
+            )
+        device = ("cuda" if torch.cuda.is_available() else "cpu") if device is None else device
+        kernel = HammingMatern52Kernel() if kernel is None else kernel
+        self.gp = DatasetGP(problem, self.gp_settings, kernel, device)
+        if self.gp_settings.theta0_obs == "free":
+            self.gp.observe(self.reference)
+
+    @abstractmethod
+    def _choose(self) -> tuple[int, ...] | None:
+        """The configuration to evaluate next; None once `_stop` has been called."""
+
+    def _search(self) -> Steps:
+        for theta in self._initial_design():
+            if (yield from self._evaluate(theta)) is None:
+                return
+            yield
+        while (theta := self._choose()) is not None:
+            if (yield from self._evaluate(theta)) is None:
+                return
+            yield
+
+    def _initial_design(self) -> Iterator[tuple[int, ...]]:
+        problem, settings = self.problem, self.gp_settings
+        if settings.theta0_obs == "charged":
+            yield problem.theta_ref
+        if settings.n_init:
+            reference = int(problem.space.rank(torch.tensor(problem.theta_ref)))
+            first = self.tie_order()[: settings.n_init + 1]
+            for index in first[first != reference][: settings.n_init]:
+                yield tuple(problem.space.unrank(index).tolist())
+
+    def _completed(self, evaluation: Evaluation) -> None:
+        self.gp.observe(evaluation)
+        super()._completed(evaluation)
+
+    def _conclude(self, theta_out: tuple[int, ...], basis: Basis, evaluation: Evaluation) -> None:
+        """Updates theta_out after an evaluation, for rules other than BOF."""
+        improved = theta_out != self._theta_out
+        self._set_theta_out(theta_out, basis)
+        event = "improved" if improved else "completed"
+        self._trace(event, evaluation.theta, self.problem.num_queries)
+
+    def _set_theta_out(self, theta_out: tuple[int, ...], basis: Basis) -> None:
+        self._theta_out = theta_out
+        self._basis = "reference" if theta_out == self.problem.theta_ref else basis
+
+    def data(self) -> list[Evaluation]:
+        """What the GPs have seen, repeats averaged."""
+        known = [self.reference] if self.gp_settings.theta0_obs == "free" else []
+        return [*known, *self.merged_evaluations()]
+
+    def _least(self, values: Tensor, reduced: ReducedSpace, scale: float = 1.0) -> tuple[int, ...]:
+        """The configuration of least value; see `argmin_tied`.
+
+        Args:
+            values: Values by flat index of `reduced`, +inf where not eligible.
+            reduced: Theta, with the interchangeable configurations merged.
+            scale: Magnitude below which a difference of 1e-9 times it is rounding.
+        """
+        index = argmin_tied(reduced.expand(values), scale, self.seed)
+        return tuple(self.problem.space.unrank(torch.tensor(index)).tolist())
+
+    @property
+    def _cost_scale(self) -> float:
+        """c(theta_0) in units of amp_c."""
+        return self.problem.reference_cost_usd / self.gp.amp_c_usd
+
+    def settings(self) -> dict[str, Any]:
+        """See `Optimizer`."""
+        kernel = describe_kernel(self.gp.kernel, self.problem)
+        return {**super().settings(), "gp": asdict(self.gp_settings), "kernel": kernel}
