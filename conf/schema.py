@@ -62,8 +62,8 @@ class BoundsConfig:
     """Confidence bounds; see `scope_torch.bounds`."""
 
     mode: str = "tuned"  # tuned | theory
-    b_g: Any = "eligible"  # tuned: a half-width in units of quality, or eligible | loo
-    b_c: Any = "loo"  # tuned: a half-width in USD, or loo | reference_fraction
+    b_g: Any = "loo_widening"  # tuned: in units of quality, or eligible | loo | loo_widening
+    b_c: Any = "reference_fraction"  # tuned: a half-width in USD, or loo | reference_fraction
     reference_fraction: float = 1 / 30  # of c(theta_0)
     R_c: float = 1e-3  # theory: sub-Gaussian constant of cost, in cost units
     R_g: float = 1e-3  # theory: the same of quality
@@ -86,7 +86,7 @@ class ScopeConfig:
     alpha: float = 1 / 3  # in (0, 1/2)
     lam: float | None = None  # null: max{R_c^2, R_g^2, 1e-9}
     batch_size: int | None = 1  # queries in flight in the j-loop; null: all
-    gap_tolerance: float = 0.0  # relative to u_out; 0: spend the whole budget
+    gap_tolerance: float | None = 0.0  # relative to u_out; null: spend the whole budget
 
 
 @dataclass

@@ -186,8 +186,8 @@ class TunedBounds:
         self,
         problem: SelectionProblem,
         *,
-        b_g: float | str = "eligible",
-        b_c: float | str = "loo",
+        b_g: float | str = "loo_widening",
+        b_c: float | str = "reference_fraction",
         reference_fraction: float = 1 / 30,
     ) -> None:
         self._rule_g = _parse("b_g", b_g, RULES_G)

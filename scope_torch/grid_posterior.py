@@ -87,5 +87,10 @@ class GridPosterior:
 
 def least_feasible(lower_c: Tensor, lower_g: Tensor) -> float:
     """min{L_c : L_g <= 0}, the least that c(theta_star) can be; +inf if nothing is feasible."""
-    parts = zip(lower_c.split(_CHUNK), lower_g.split(_CHUNK), strict=True)
-    return float(torch.stack([torch.where(g <= 0, c, math.inf).min() for c, g in parts]).min())
+    return least_where(lower_c, lower_g, 0.0)
+
+
+def least_where(values: Tensor, other: Tensor, most: float) -> float:
+    """min{values : other <= most}; +inf if there is none."""
+    parts = zip(values.split(_CHUNK), other.split(_CHUNK), strict=True)
+    return float(torch.stack([torch.where(o <= most, v, math.inf).min() for v, o in parts]).min())

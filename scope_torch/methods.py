@@ -31,7 +31,7 @@ def make_scope(
     alpha: float = 1 / 3,
     lam: float | None = None,
     batch_size: int | None = 1,
-    gap_tolerance: float = 0.0,
+    gap_tolerance: float | None = 0.0,
     kernel: Kernel | None = None,
     device: torch.device | str | None = None,
     name: str = "scope",

@@ -13,7 +13,7 @@ from torch import Tensor
 from scope_torch.bounds import Beta, ConfidenceBounds
 from scope_torch.calibrate import calibrate
 from scope_torch.errors import InputError
-from scope_torch.grid_posterior import GridPosterior, least_feasible
+from scope_torch.grid_posterior import GridPosterior, least_feasible, least_where
 from scope_torch.hamming_grid import make_grid
 from scope_torch.history import Observation, Request
 from scope_torch.kernels import HammingKernel, HammingMatern52Kernel
@@ -40,7 +40,11 @@ class SCOPE(SequentialOptimizer):
         alpha: Exponent of the dynamic constraint, in (0, 1/2).
         lam: lambda of the surrogates, at least 1e-9.
         batch_size: Queries of the j-loop observed at a time; 1 is the paper, None all of them.
-        gap_tolerance: Stop once the optimality gap is at most this fraction of u_out; 0: never.
+        gap_tolerance: Stop once the optimality gap is at most this fraction of u_out; 0: once no
+            other configuration can improve on theta_out within the bounds. Iterations whose
+            candidate could not improve on theta_out (L_c > u_out) are skipped: they would be
+            pruned after one observation. None: to the letter of alg:scope-main, which pays for
+            these observations until the budget is spent.
         kernel: k; default Matern 5/2.
         device: Where the algebra over Theta runs; None for CUDA if present.
         name: Name in results.
@@ -61,7 +65,7 @@ class SCOPE(SequentialOptimizer):
         alpha: float = 1 / 3,
         lam: float = 1e-6,
         batch_size: int | None = 1,
-        gap_tolerance: float = 0.0,
+        gap_tolerance: float | None = 0.0,
         kernel: Kernel | None = None,
         device: torch.device | str | None = None,
         name: str = "scope",
@@ -72,8 +76,8 @@ class SCOPE(SequentialOptimizer):
             raise InputError(f"batch_size={batch_size} must be a whole number >= 1, or None")
         if not -(2**63) <= seed < 2**63:
             raise InputError(f"seed={seed} must fit into 64 bits")
-        if not gap_tolerance >= 0:
-            raise InputError(f"gap_tolerance={gap_tolerance} must be at least 0")
+        if gap_tolerance is not None and not gap_tolerance >= 0:
+            raise InputError(f"gap_tolerance={gap_tolerance} must be at least 0, or None")
         if initial_pool not in ("base", "random", "none"):
             raise InputError(f"initial_pool={initial_pool!r} must be base, random or none")
         if initial_pool == "base" and base is None:
@@ -124,17 +128,14 @@ class SCOPE(SequentialOptimizer):
         self._trace("calibrated")
         i = 0
         while True:
-            beta = self.bounds.beta(self._j_max)
-            lower_c, lower_g = posterior.lower_c(beta.c), posterior.lower_g(beta.g)
-            self._least_c = least_feasible(lower_c, lower_g)
-            while self._gap == 0 and self.bounds.widen():
-                lower_g = posterior.lower_g(self.bounds.beta(self._j_max).g)
-                self._least_c = least_feasible(lower_c, lower_g)
+            lower_c, lower_g = self._lower_c(), self._lower_g()
+            while self._least_g(lower_c, lower_g) >= 0 and self.bounds.widen():
+                lower_g = self._lower_g()
                 self._trace("widened")
-            i = self._next_iteration(i + 1, float(lower_g.min()))
+            self._least_c = least_feasible(lower_c, lower_g)
+            i = self._next_iteration(i + 1, self._least_g(lower_c, lower_g))
             if i == 0:
-                # Valid bounds have L_g(theta_0) <= g(theta_0) < 0.
-                return self._stop("min L_g >= 0, though theta_0 is feasible: b_g is too small")
+                return self._stop("no other configuration can improve on theta_out in these bounds")
             theta_cand = self._select(i, lower_c, lower_g)
             self._trace("selected", i, theta_cand, 0)
             if self._gap_is_closed():
@@ -147,10 +148,30 @@ class SCOPE(SequentialOptimizer):
             yield
             posterior.update()
 
+    def _lower_c(self) -> Tensor:
+        """L_c on all of Theta; +inf at theta_out, which cannot improve on itself."""
+        lower_c = self._posterior.lower_c(self.bounds.beta(self._j_max).c)
+        if self.gap_tolerance is not None:
+            lower_c[self._index(self._theta_out)] = math.inf
+        return lower_c
+
+    def _lower_g(self) -> Tensor:
+        return self._posterior.lower_g(self.bounds.beta(self._j_max).g)
+
+    def _least_g(self, lower_c: Tensor, lower_g: Tensor) -> float:
+        """The least L_g of what can still improve on theta_out; as the paper, of everything."""
+        if self.gap_tolerance is None:
+            return float(lower_g.min())
+        assert self._u_out is not None
+        return least_where(lower_g, lower_c, self._u_out)
+
+    def _index(self, theta: tuple[int, ...]) -> int:
+        return int(self.problem.space.rank(torch.tensor(theta)))
+
     def _initial_u_out(self) -> float:
         """U_c(theta_0), but no less than c(theta_0): tuned half-widths may put it below."""
         posterior, beta = self._posterior, self.bounds.beta(self._j_max)
-        at = int(self.problem.space.rank(torch.tensor(self.problem.theta_ref)))
+        at = self._index(self.problem.theta_ref)
         upper_c = posterior.mean_c[at] + beta.c * posterior.variance[at].sqrt()
         return max(float(upper_c), self.problem.reference_cost_usd)
 
@@ -167,16 +188,16 @@ class SCOPE(SequentialOptimizer):
             except StopIteration:
                 return
 
-    def _next_iteration(self, i: int, min_lower_g: float) -> int:
-        """First i' >= i at which some theta has L_g <= -i'^-alpha; 0 if there is none."""
-        if min_lower_g >= 0:
+    def _next_iteration(self, i: int, least_g: float) -> int:
+        """First i' >= i with least_g <= -i'^-alpha; 0 if there is none."""
+        if least_g >= 0:
             return 0
-        if min_lower_g > -(i**-self.alpha):
-            log_i = -math.log(-min_lower_g) / self.alpha
-            if log_i > 600:  # min L_g is zero up to rounding
+        if least_g > -(i**-self.alpha):
+            log_i = -math.log(-least_g) / self.alpha
+            if log_i > 600:  # zero up to rounding
                 return 0
             i = max(i, math.floor(math.exp(log_i)) - 1)
-            while min_lower_g > -(i**-self.alpha):
+            while least_g > -(i**-self.alpha):
                 i += 1 + (i >> 40)
         return i
 
@@ -190,7 +211,7 @@ class SCOPE(SequentialOptimizer):
     def _gap_is_closed(self) -> bool:
         assert self._gap is not None
         assert self._u_out is not None
-        return self.gap_tolerance > 0 and self._gap <= self.gap_tolerance * self._u_out
+        return self.gap_tolerance is not None and self._gap <= self.gap_tolerance * self._u_out
 
     def _select(self, i: int, lower_c: Tensor, lower_g: Tensor) -> tuple[int, ...]:
         """Line alg:scope-main:select. Overwrites `lower_c`."""

@@ -107,7 +107,7 @@ def overconfident_task(seed: int) -> Task:
 
 
 def run_with(task: Task, b_g: str, evaluations: float = 30) -> RunResult:
-    optimizer = task.scope(1, bounds=TunedBounds(task.problem, b_g=b_g))
+    optimizer = task.scope(1, bounds=TunedBounds(task.problem, b_g=b_g, b_c="loo"))
     return run(task.problem, optimizer, task.evaluator(), task.budget(evaluations))
 
 
@@ -198,7 +198,7 @@ def test_beta_never_falls_and_every_step_is_traced():
             return seen[-1]
 
     seen: list = []
-    optimizer = task.scope(1, bounds=Watched(task.problem, b_g="loo_widening"))
+    optimizer = task.scope(1, bounds=Watched(task.problem, b_g="loo_widening", b_c="loo"))
     result = run(task.problem, optimizer, task.evaluator(), task.budget(20))
     assert [beta.g for beta in seen] == sorted(beta.g for beta in seen)
     assert len({beta.c for beta in seen}) == 1

@@ -77,11 +77,11 @@ def test_deterministic_llms_always_give_the_same_answer():
     assert len(np.unique(cost)) == cost.size
 
 
-@pytest.mark.parametrize("seeds", [(0, 0), (5, 5), (0, 3)])
+@pytest.mark.parametrize("seeds", [(0, 0), (5, 3)])
 def test_random_llms_are_right_with_the_expected_probability(seeds):
     world = world_of("chain", randomness=1.0, world_seed=seeds[0])
     evaluator = evaluator_of(world, noise_seed=seeds[1], cost_noise=0.2)
-    replicates = 700  # more than are kept
+    replicates = 500  # more than are kept
     l_s, l_c = expected(world, (4, 1))
     assert ((l_s > 0.1) & (l_s < 0.9)).sum() >= 2
     quality, cost = observe(evaluator, (4, 1), replicates)

@@ -22,7 +22,7 @@ from scope_torch.evaluators.world import (
 from scope_torch.llm.prices import LLMInfo, load_llms
 
 NAMES = list(PRICES)
-SETTINGS = [("search", 0.0), ("search", 1.0), ("test", 0.0), ("test", 1.0)]
+SETTINGS = [("search", 0.0), ("search", 0.8), ("test", 0.0), ("test", 0.8)]
 
 
 def every_pair(world: World) -> tuple[list[torch.Tensor], torch.Tensor]:
@@ -41,14 +41,14 @@ def tables(world: World) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize(("split", "randomness"), SETTINGS)
 @pytest.mark.parametrize("graph", GRAPHS)
-@pytest.mark.parametrize("seed", [0, -5])
-def test_random_pairs_equal_the_formulas(graph, split, randomness, seed, device):
+def test_random_pairs_equal_the_formulas(graph, split, randomness, device):
+    seed = -5
     options = {"split": split, "randomness": randomness}
     world = world_of(graph, world_seed=seed, device=device, **options)
     plain = PlainWorld(spec_of(graph), seed=seed, **options)
     rng = np.random.default_rng(seed + 9)
     assert world.num_queries == (7 if split == "search" else 5)
-    for _ in range(40):
+    for _ in range(25):
         theta = rng.integers(len(NAMES), size=world.space.num_modules)
         q = int(rng.integers(world.num_queries))
         codes = [torch.tensor(code, device=device) for code in theta]
@@ -88,7 +88,7 @@ def test_the_small_worlds_have_effects_to_check():
         quality = tables(world_of(graph))[0]
         assert 0.05 < float(quality.mean()) < 0.95
         assert float(quality.mean(1).std()) > 0
-        graded = tables(world_of(graph, randomness=1.0))[0]
+        graded = tables(world_of(graph, randomness=0.8))[0]
         assert float(((graded > 0.01) & (graded < 0.99)).double().mean()) > 0.2
 
 
