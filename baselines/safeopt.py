@@ -178,7 +178,7 @@ class SafeOpt(SurrogateOptimizer):
         bounds.safe[reduced.rank(self._codes(self.problem.theta_ref))] = True
         self._posterior, self._bounds = posterior, bounds
         upper_c = torch.where(bounds.safe, bounds.upper_c, math.inf)
-        self._set_theta_out(self._least(upper_c, reduced, self._cost_scale), "certified")
+        self._set_theta_out(self._least(upper_c, reduced, self._cost_scale), "estimated")
 
     def _intersected(self, new: Bounds) -> Bounds:
         """Intervals intersected with the previous ones; S grown from the previous by L."""

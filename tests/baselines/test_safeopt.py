@@ -326,7 +326,7 @@ def test_theta_out_may_never_have_been_evaluated():
     assert optimizer.recommend().theta == task.problem.theta_ref
     optimizer.ask()
     assert optimizer.recommend().theta != task.problem.theta_ref
-    assert optimizer.recommend().basis == "certified"
+    assert optimizer.recommend().basis == "estimated"
     assert optimizer.trace[0].event == "improved"
     assert optimizer.trace[0].theta_out == optimizer.recommend().theta
 
