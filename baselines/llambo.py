@@ -18,6 +18,7 @@ from baselines.llambo_score import Prediction, scores_of, target_cost
 from baselines.llm_backends import Backend, BackendConfig, backend_config, make_backend
 from baselines.llm_transcript import Completion
 from scope_torch.errors import InputError
+from scope_torch.llm.prices import load_llms
 from scope_torch.optimizer import Steps
 from scope_torch.problem import SelectionProblem
 from scope_torch.space import tie_rank
@@ -310,8 +311,9 @@ def make_llambo(
         backend: Fields of `llm_backends.BackendConfig`; None for the stand-in.
         system: What the compound system does; goes into the prompts.
         dataset: What its queries are; goes into the prompts.
-        prices: LLM name to (input, output) price in USD per million tokens; candidates without an
-            entry are shown without prices.
+        prices: LLM name to (input, output) price in USD per million tokens, for the prompts; None
+            for those of `scope_torch/data/llms.toml`. Candidates without an entry are shown
+            without prices.
         settings: Further arguments of `LLAMBO`.
 
     Raises:
@@ -325,11 +327,18 @@ def make_llambo(
     return LLAMBO(
         problem,
         make_backend(backend, seed),
-        Prompts(problem, system, dataset, _checked_prices(prices or {})),
+        Prompts(
+            problem, system, dataset, _checked_prices(_list_prices() if prices is None else prices)
+        ),
         seed=seed,
         price_usd=price_usd,
         **settings,
     )
+
+
+def _list_prices() -> dict[str, tuple[float, float]]:
+    llms = load_llms().values()
+    return {llm.name: (llm.input_usd_per_mtok, llm.output_usd_per_mtok) for llm in llms}
 
 
 def _checked_prices(prices: Mapping[str, Sequence[float]]) -> dict[str, tuple[float, float]]:

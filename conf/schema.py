@@ -212,7 +212,7 @@ class LLAMBOConfig:
     backend: LLMBackendConfig = field(default_factory=LLMBackendConfig)
     system: str = ""  # for the prompts: what the compound system does
     dataset: str = ""  # for the prompts: what its queries are
-    prices: dict[str, list[float]] = field(default_factory=dict)  # llm: [in, out], USD per 1e6
+    prices: dict[str, list[float]] | None = None  # llm: [in, out], USD per 1e6; null: llms.toml
     n_init: int = 5  # configurations asked for at the start
     num_candidates: int = 10  # in each iteration
     min_candidates: int = 5  # fewer new ones are asked for again, then padded
