@@ -3,16 +3,38 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from scope_torch.bounds import Beta
 from scope_torch.hamming_grid import DirectGrid, HammingGrid
 from scope_torch.surrogate import LowRankChange, QuerySurrogate
 
 _REFRESH = 64  # updates after which the variance is made anew, so that rounding cannot accumulate
 _ENTRIES = 1 << 22  # of the sums held at a time
 _CHUNK = 1 << 16  # configurations whose values stay in the cache
+
+
+class LowerBounds(NamedTuple):
+    """Lower confidence bounds on all of Theta, and their least values.
+
+    Args:
+        c: `|Theta|` values of L_c in USD (float64), written over by the next update.
+        g: `|Theta|` values of L_g.
+        least_c: min{L_c : L_g <= 0}, the least that c(theta_star) can be; +inf if nothing is
+            feasible.
+        least_g: min{L_g : L_c <= u_out}, of what can still improve on theta_out; +inf if nothing
+            can.
+        min_g: min L_g.
+    """
+
+    c: Tensor
+    g: Tensor
+    least_c: float
+    least_g: float
+    min_g: float
 
 
 class GridPosterior:
@@ -56,25 +78,34 @@ class GridPosterior:
             self._grid.quadratic_form(posterior.codes, posterior.matrix, out=self.variance)
             self.variance.neg_().add_(posterior.constant)
 
-    def lower_c(self, beta: float) -> Tensor:
-        """mu_bar_c - beta sigma_bar in USD."""
-        return self._lower(self.mean_c, beta, self._lower_c)
+    def lower_bounds(self, beta: Beta, u_out: float, theta_out: int | None) -> LowerBounds:
+        """L_c and L_g, and what they say about the iteration.
 
-    def lower_g(self, beta: float) -> Tensor:
-        """mu_bar_g - beta sigma_bar."""
-        return self._lower(self.mean_g, beta, self._lower_g)
-
-    def _lower(self, mean: Tensor, beta: float, out: Tensor) -> Tensor:
-        parts = zip(mean.split(_CHUNK), self.variance.split(_CHUNK), out.split(_CHUNK), strict=True)
-        for m, v, lower in parts:
-            torch.sub(m, v.sqrt(), alpha=beta, out=lower)
-        return out
+        Args:
+            beta: beta_c in USD and beta_g.
+            u_out: Upper bound on c(theta_out) in USD.
+            theta_out: Flat index of theta_out, which cannot improve on itself: L_c is +inf there;
+                None for no exception.
+        """
+        exceptions = [] if theta_out is None else [theta_out]
+        means = self.mean_c[exceptions]
+        self.mean_c[exceptions] = math.inf
+        tensors = (self.mean_c, self.mean_g, self.variance, self._lower_c, self._lower_g)
+        least = []
+        for mean_c, mean_g, variance, c, g in zip(*(t.split(_CHUNK) for t in tensors), strict=True):
+            sigma = variance.sqrt()
+            torch.sub(mean_c, sigma, alpha=beta.c, out=c)
+            torch.sub(mean_g, sigma, alpha=beta.g, out=g)
+            least_c = torch.where(g <= 0, c, math.inf).min()
+            least_g = torch.where(c <= u_out, g, math.inf).min()
+            least.append(torch.stack([least_c, least_g, g.min()]))
+        self.mean_c[exceptions] = means
+        return LowerBounds(self._lower_c, self._lower_g, *torch.stack(least).amin(0).tolist())
 
     def _is_cheaper(self, change: LowRankChange) -> bool:
         n, rank = change.columns.shape
         update = rank * self._grid.sum_operations(n)
-        anew = change.operations + self._grid.form_operations(n)
-        return self._num_updates < _REFRESH and update < anew
+        return self._num_updates < _REFRESH and update < self._grid.form_operations(n)
 
     def _apply(self, codes: Tensor, change: LowRankChange) -> None:
         at_a_time = max(1, _ENTRIES // self._grid.space.size)
@@ -83,14 +114,3 @@ class GridPosterior:
         ):
             sums = self._grid.weighted_sum(codes, columns)
             self.variance -= sums.square_() @ weight
-
-
-def least_feasible(lower_c: Tensor, lower_g: Tensor) -> float:
-    """min{L_c : L_g <= 0}, the least that c(theta_star) can be; +inf if nothing is feasible."""
-    return least_where(lower_c, lower_g, 0.0)
-
-
-def least_where(values: Tensor, other: Tensor, most: float) -> float:
-    """min{values : other <= most}; +inf if there is none."""
-    parts = zip(values.split(_CHUNK), other.split(_CHUNK), strict=True)
-    return float(torch.stack([torch.where(o <= most, v, math.inf).min() for v, o in parts]).min())

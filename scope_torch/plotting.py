@@ -36,25 +36,28 @@ def plot_curves(
         title: Title of the figure.
         reference_cost_usd: c(theta_0), drawn as a line.
         optimal_cost_usd: c(theta_star), drawn as a line if known.
-        paper: Published curves to compare with: budgets in USD and costs in USD.
+        paper: Published curves of some of the methods: budgets in USD and costs in USD.
         paper_source: Where they are from.
     """
-    figure = Figure(figsize=(6.4, 5.6), layout="constrained")
+    figure = Figure(figsize=(8.2, 5.6), layout="constrained")
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
-    for name, seeds in curves.items():
+    for number, (name, seeds) in enumerate(curves.items()):
+        colour = f"C{number % 10}"
         jumps = np.unique(np.concatenate([curve.budget_usd for curve in seeds]))
         budgets = np.append(jumps[jumps < budget_usd], budget_usd)
-        _band(upper, budgets, [c.best_feasible_cost(budgets) for c in seeds], name)
+        _band(upper, budgets, [c.best_feasible_cost(budgets) for c in seeds], name, colour)
         smooth = np.linspace(0, budget_usd, 400)
-        _band(lower, smooth, [c.violation(smooth) for c in seeds], name, steps=False)
-    for name, (budgets, costs) in (paper or {}).items():
-        label = f"{name} [{paper_source}]"
-        upper.plot(budgets, costs, ls=":", lw=1.2, label=textwrap.fill(label, 40))
+        _band(lower, smooth, [c.violation(smooth) for c in seeds], name, colour, steps=False)
+        if paper and name in paper:
+            upper.plot(*paper[name], ls=":", lw=1.2, color=colour)
     upper.axhline(reference_cost_usd, color="0.4", lw=0.8, ls="--", label="reference")
     if optimal_cost_usd is not None:
-        upper.axhline(optimal_cost_usd, color="0.4", lw=0.8, ls=":", label="optimum")
+        upper.axhline(optimal_cost_usd, color="0.4", lw=0.8, ls="-.", label="optimum")
+    if paper:
+        label = textwrap.fill(f"dotted: {paper_source}", 28)
+        upper.plot([], [], color="0.4", lw=1.2, ls=":", label=label)
     upper.set(yscale="log", ylabel="best feasible cost [USD/query]", title=title)
-    upper.legend(frameon=False, fontsize="small")
+    figure.legend(*upper.get_legend_handles_labels(), loc="outside right upper", fontsize="small")
     lower.set(xlabel="search budget [USD]", ylabel="violation $V$", xlim=(0, budget_usd))
     top = max(1e-2, lower.get_ylim()[1])
     lower.set_ylim(bottom=-0.05 * top, top=top)  # so that V = 0 is seen
@@ -62,14 +65,17 @@ def plot_curves(
 
 
 def _band(
-    axes: Axes, x: np.ndarray, values: Sequence[np.ndarray], label: str, steps: bool = True
+    axes: Axes,
+    x: np.ndarray,
+    values: Sequence[np.ndarray],
+    label: str,
+    colour: str,
+    steps: bool = True,
 ) -> None:
     y = np.stack(values)
     style = "steps-post" if steps else "default"
-    (line,) = axes.plot(
-        x, np.median(y, axis=0), label=textwrap.fill(label, 40), lw=1.6, drawstyle=style
-    )
+    label = textwrap.fill(label, 28)
+    axes.plot(x, np.median(y, axis=0), label=label, lw=1.6, drawstyle=style, color=colour)
     if len(y) > 1:
-        axes.fill_between(
-            x, y.min(0), y.max(0), step="post" if steps else None, alpha=0.2, color=line.get_color()
-        )
+        step = "post" if steps else None
+        axes.fill_between(x, y.min(0), y.max(0), step=step, alpha=0.15, color=colour, lw=0)

@@ -8,12 +8,11 @@ from typing import Any, Literal
 
 import torch
 from gpytorch.kernels import Kernel
-from torch import Tensor
 
 from scope_torch.bounds import Beta, ConfidenceBounds
 from scope_torch.calibrate import calibrate
 from scope_torch.errors import InputError
-from scope_torch.grid_posterior import GridPosterior, least_feasible, least_where
+from scope_torch.grid_posterior import GridPosterior, LowerBounds
 from scope_torch.hamming_grid import make_grid
 from scope_torch.history import Observation, Request
 from scope_torch.kernels import HammingKernel, HammingMatern52Kernel
@@ -128,15 +127,15 @@ class SCOPE(SequentialOptimizer):
         self._trace("calibrated")
         i = 0
         while True:
-            lower_c, lower_g = self._lower_c(), self._lower_g()
-            while self._least_g(lower_c, lower_g) >= 0 and self.bounds.widen():
-                lower_g = self._lower_g()
+            lower = self._lower_bounds()
+            while self._least_g(lower) >= 0 and self.bounds.widen():
+                lower = self._lower_bounds()
                 self._trace("widened")
-            self._least_c = least_feasible(lower_c, lower_g)
-            i = self._next_iteration(i + 1, self._least_g(lower_c, lower_g))
+            self._least_c = lower.least_c
+            i = self._next_iteration(i + 1, self._least_g(lower))
             if i == 0:
                 return self._stop("no other configuration can improve on theta_out in these bounds")
-            theta_cand = self._select(i, lower_c, lower_g)
+            theta_cand = self._select(i, lower)
             self._trace("selected", i, theta_cand, 0)
             if self._gap_is_closed():
                 return self._stop("optimality gap within gap_tolerance")
@@ -148,22 +147,15 @@ class SCOPE(SequentialOptimizer):
             yield
             posterior.update()
 
-    def _lower_c(self) -> Tensor:
-        """L_c on all of Theta; +inf at theta_out, which cannot improve on itself."""
-        lower_c = self._posterior.lower_c(self.bounds.beta(self._j_max).c)
-        if self.gap_tolerance is not None:
-            lower_c[self._index(self._theta_out)] = math.inf
-        return lower_c
-
-    def _lower_g(self) -> Tensor:
-        return self._posterior.lower_g(self.bounds.beta(self._j_max).g)
-
-    def _least_g(self, lower_c: Tensor, lower_g: Tensor) -> float:
-        """The least L_g of what can still improve on theta_out; as the paper, of everything."""
-        if self.gap_tolerance is None:
-            return float(lower_g.min())
+    def _lower_bounds(self) -> LowerBounds:
         assert self._u_out is not None
-        return least_where(lower_g, lower_c, self._u_out)
+        theta_out = None if self.gap_tolerance is None else self._index(self._theta_out)
+        beta = self.bounds.beta(self._j_max)
+        return self._posterior.lower_bounds(beta, self._u_out, theta_out)
+
+    def _least_g(self, lower: LowerBounds) -> float:
+        """The least L_g of what can still improve on theta_out; as the paper, of everything."""
+        return lower.min_g if self.gap_tolerance is None else lower.least_g
 
     def _index(self, theta: tuple[int, ...]) -> int:
         return int(self.problem.space.rank(torch.tensor(theta)))
@@ -213,10 +205,10 @@ class SCOPE(SequentialOptimizer):
         assert self._u_out is not None
         return self.gap_tolerance is not None and self._gap <= self.gap_tolerance * self._u_out
 
-    def _select(self, i: int, lower_c: Tensor, lower_g: Tensor) -> tuple[int, ...]:
-        """Line alg:scope-main:select. Overwrites `lower_c`."""
-        lower_c.masked_fill_(lower_g > -(i**-self.alpha), math.inf)
-        index = argmin_tied(lower_c, self.problem.reference_cost_usd, self.seed)
+    def _select(self, i: int, lower: LowerBounds) -> tuple[int, ...]:
+        """Line alg:scope-main:select. Overwrites `lower.c`."""
+        eligible_c = lower.c.masked_fill_(lower.g > -(i**-self.alpha), math.inf)
+        index = argmin_tied(eligible_c, self.problem.reference_cost_usd, self.seed)
         return tuple(self.problem.space.unrank(torch.tensor(index)).tolist())
 
     def _evaluate(self, i: int, theta_cand: tuple[int, ...]) -> Steps:

@@ -48,7 +48,6 @@ class LowRankChange(NamedTuple):
 
     columns: Tensor  # `n x r`: U
     weight: Tensor  # `r`
-    operations: int  # additions that bring V itself up to date
 
 
 class QueryPosterior(NamedTuple):
@@ -168,12 +167,16 @@ class QuerySurrogate:
         columns, self._since_taken = self._since_taken, []
         if columns is None:
             return None
-        dense = torch.zeros(len(columns), len(self._codes), dtype=torch.float64, device=self.device)
-        for row, (ids, u, _) in zip(dense, columns, strict=True):
+        rows, weight = self._dense(columns)
+        return LowRankChange(rows.T, weight / self.num_queries**2)
+
+    def _dense(self, columns: Sequence[_Column]) -> tuple[Tensor, Tensor]:
+        """The vectors u as rows, `r x n`, and their `r` weights."""
+        rows = torch.zeros(len(columns), len(self._codes), dtype=torch.float64, device=self.device)
+        for row, (ids, u, _) in zip(rows, columns, strict=True):
             row[ids] = u
         weight = torch.tensor([c.weight for c in columns], dtype=torch.float64, device=self.device)
-        operations = sum(len(c.ids) ** 2 for c in columns)
-        return LowRankChange(dense.T, weight / self.num_queries**2, operations)
+        return rows, weight
 
     def at(self, theta: Sequence[int]) -> QueryPosterior:
         """mu_hat_q and sigma_hat_q^2 of every query at one configuration (equ:gp-regression)."""
@@ -310,8 +313,8 @@ class QuerySurrogate:
         columns, self._since_matrix = self._since_matrix, []
         if columns is not None and len(columns) <= len(self._groups):
             self._matrix = pad(self._matrix, (0, n - len(self._matrix)) * 2)
-            for ids, u, weight in columns:
-                self._matrix[ids[:, None], ids] += weight * u.outer(u)
+            rows, weight = self._dense(columns)
+            self._matrix.addmm_(rows.T * weight, rows)
             return
         self._matrix = torch.zeros(n, n, dtype=torch.float64, device=self.device)
         for group, num_queries in Counter(self._group_of).items():

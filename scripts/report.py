@@ -10,7 +10,7 @@ from pathlib import Path
 
 from scope_torch.errors import InputError
 from scope_torch.finished_runs import FinishedRun, Group, column, load_runs, median
-from scope_torch.paper import CITATION, METHODS, paper_curves, paper_numbers, paper_task
+from scope_torch.paper import CITATION, paper_curves, paper_numbers, paper_task
 from scope_torch.plotting import plot_curves
 from scope_torch.runner import write_atomically
 
@@ -160,7 +160,7 @@ def _figures(output_dir: Path, groups: Groups) -> Iterator[Path]:
             title=f"{task}: median, least and most over runs",
             reference_cost_usd=first.result["reference_cost_usd"],
             optimal_cost_usd=optima.pop() if len(optima) == 1 else None,
-            paper={METHODS[name]: curve for name, curve in paper.items() if name in shown},
+            paper={name: curve for name, curve in paper.items() if name in shown},
             paper_source=CITATION,
         )
         yield path
