@@ -232,6 +232,8 @@ class SCOPE(SequentialOptimizer):
                 assert self._u_out is not None
                 if upper_c <= self._u_out and min(upper_g, previous_upper_g) <= 0:
                     changed = (theta_cand, upper_c) != (self._theta_out, self._u_out)
+                    if theta_cand != self._theta_out:
+                        self._count_as_other(self._theta_out, beta)
                     self._theta_out, self._u_out, self._certified = theta_cand, upper_c, True
                     if changed:
                         self._trace("improved", i, theta_cand, j)
@@ -242,6 +244,13 @@ class SCOPE(SequentialOptimizer):
             if not active:
                 return
         self._trace("completed", i, theta_cand, len(order))
+
+    def _count_as_other(self, theta_out: tuple[int, ...], beta: Beta) -> None:
+        """Replaced as theta_out, it may be theta_star: the gap left it out until now."""
+        if self.gap_tolerance is not None:
+            assert self._least_c is not None
+            lower_c = _Candidate(self.surrogate, theta_out).lower_c(beta)
+            self._least_c = min(self._least_c, lower_c)
 
     def _record(self, observation: Observation) -> None:
         super()._record(observation)

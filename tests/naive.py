@@ -151,16 +151,19 @@ def first_iteration(i: int, min_l_g: float, alpha: float) -> int:
 
 @dataclass
 class NaiveRun:
-    """What a run did; the first three lists have one entry per observation, Calibrate included."""
+    """What a run did; the first four lists have one entry per observation, Calibrate included."""
 
     observations: list[tuple[Theta, int]] = field(default_factory=list)
     theta_out: list[Theta] = field(default_factory=list)
     u_out: list[float] = field(default_factory=list)  # USD; nan during Calibrate
+    gap: list[float] = field(default_factory=list)  # USD; nan during Calibrate
     b_c: float = math.nan  # USD, in force at the stop; nan if Calibrate exhausts the budget
     b_g: float = math.nan  # quality, likewise
+    b_g_widened: list[float] = field(default_factory=list)  # quality, in order
+    widened_at: list[int] = field(default_factory=list)  # observations before each of them
     iterations: list[dict[str, Any]] = field(default_factory=list)  # i, theta_cand, num_observed
-    gaps: list[float] = field(default_factory=list)  # USD, one per iteration, before its j-loop
-    stop_reason: str = ""  # "budget" or "infeasible"
+    gaps: list[float] = field(default_factory=list)  # USD, at every decision what to do next
+    stop_reason: str = ""  # "budget", "gap" or "nothing can improve"
 
 
 def naive_scope(
@@ -175,23 +178,29 @@ def naive_scope(
     *,
     alpha: float = 1 / 3,
     lam: float = 1e-6,
-    b_g: float | str = "eligible",
-    b_c: float | str = "loo",
+    b_g: float | str = "loo_widening",
+    b_c: float | str = "reference_fraction",
     kernel: Kernel = matern52,
     calibrate: str = "base",
     prune: bool = True,
     batch_size: int = 1,
+    gap_tolerance: float | None = 0.0,
     theory: dict[str, Any] | None = None,
 ) -> NaiveRun:
     """SCOPE, alg:scope-main with alg:bound-calibration, on a table.
 
     cost (USD) and quality are (*sizes, Q). calibrate: "base" (SCOPE), "random" (SCOPE-Rand) or
-    "none" (SCOPE-Coarse, with prune=False). b_g: a number, "eligible" or "loo"; b_c: a number,
-    "loo" or "reference_fraction"; both are replaced by eq:beta-def where theory is given:
-    dict(R_c, R_g, B_c, B_g, delta, cost_unit in USD, gamma: J -> upper bound of gamma(J)).
+    "none" (SCOPE-Coarse, with prune=False). b_g: a number, "eligible", "loo" or "loo_widening";
+    b_c: a number, "loo" or "reference_fraction"; both are replaced by eq:beta-def where theory is
+    given: dict(R_c, R_g, B_c, B_g, delta, cost_unit in USD, gamma: J -> upper bound of gamma(J)).
+
+    gap_tolerance: None for alg:scope-main to the letter. A number: what is considered in an
+    iteration are the configurations other than theta_out with L_c <= U_out, iterations without an
+    eligible one among them do not take place, and the search ends once the gap is at most this
+    fraction of U_out, or once L_g >= 0 for all of them.
     """
     assert not isinstance(b_c, str) or b_c in ("loo", "reference_fraction")
-    assert not isinstance(b_g, str) or b_g in ("eligible", "loo")
+    assert not isinstance(b_g, str) or b_g in ("eligible", "loo", "loo_widening")
     num_queries = cost.shape[-1]
     space = list(itertools.product(*(range(size) for size in sizes)))  # position = flat index
     targets = np.array(space)
@@ -206,6 +215,8 @@ def naive_scope(
     mean = {"c": np.zeros((num_queries, len(space))), "g": np.zeros((num_queries, len(space)))}
     var = np.ones((num_queries, len(space)))
     tuned = {"c": math.nan, "g": math.nan}
+    widest = 0.0  # where b_g ends if it widens
+    least_cost = math.nan  # USD; nothing feasible costs less, as far as the bounds say
 
     def observe(theta: Theta, query: int) -> None:
         y_c, y_g = float(cost[theta][query]), s_0 - float(quality[theta][query])
@@ -215,6 +226,7 @@ def naive_scope(
     def exhausted() -> bool:
         run.theta_out.append(theta_out)
         run.u_out.append(u_out)
+        run.gap.append(max(0.0, u_out - least_cost))
         return math.fsum(row[2] for row in history) > budget_usd
 
     def refit(query: int) -> None:
@@ -265,12 +277,15 @@ def naive_scope(
             tuned["c"] = ref_cost / 30 if scale is None else scale
         else:
             tuned["c"] = float(b_c)
-        scale = loo_scale(history, "g", lam, kernel) if b_g == "loo" else None
+        needed = (mean["g"].mean(axis=0) + 1) / np.sqrt(var.mean(axis=0))
+        eligible_b_g = max(0.0, float(needed.min())) * (1 + 1e-9)
+        scale = loo_scale(history, "g", lam, kernel) if b_g in ("loo", "loo_widening") else None
         if isinstance(b_g, str):  # "eligible", or "loo" without enough data
-            needed = (mean["g"].mean(axis=0) + 1) / np.sqrt(var.mean(axis=0))
-            tuned["g"] = float(needed.min()) * (1 + 1e-9) if scale is None else scale
+            tuned["g"] = eligible_b_g if scale is None else scale
         else:
             tuned["g"] = float(b_g)
+        if b_g == "loo_widening":
+            widest = eligible_b_g
     run.b_c, run.b_g = half_width("c"), half_width("g")
 
     # alg:scope-main
@@ -278,20 +293,36 @@ def naive_scope(
     i = 0
     while True:
         i += 1
-        lower_c, lower_g = bounds("c")[0], bounds("g")[0]
-        if lower_g.min() > -(i**-alpha):  # nobody is eligible
-            if lower_g.min() >= 0:
-                run.stop_reason = "infeasible"
-                return run
-            i = first_iteration(i, float(lower_g.min()), alpha)
-        eligible = [n for n in range(len(space)) if lower_g[n] <= -(i**-alpha)]
+        lower_c, others = bounds("c")[0], range(len(space))
+        if gap_tolerance is not None:
+            others = [n for n in others if space[n] != theta_out]
+        could_improve = [n for n in others if gap_tolerance is None or lower_c[n] <= u_out]
+        while True:
+            lower_g = bounds("g")[0]
+            min_l_g = min((float(lower_g[n]) for n in could_improve), default=math.inf)
+            if min_l_g < 0 or tuned["g"] >= widest or theory is not None:
+                break
+            tuned["g"] = run.b_g = min(1.5 * tuned["g"], widest)
+            run.b_g_widened.append(tuned["g"])
+            run.widened_at.append(len(history))
+        feasible = [n for n in others if lower_g[n] <= 0]
+        least_cost = min((float(lower_c[n]) for n in feasible), default=math.inf)
+        run.gaps.append(max(0.0, u_out - least_cost))
+        if min_l_g >= 0:
+            run.stop_reason = "nothing can improve"
+            return run
+        if min_l_g > -(i**-alpha):  # nobody is eligible
+            i = first_iteration(i, min_l_g, alpha)
+        eligible = [n for n in could_improve if lower_g[n] <= -(i**-alpha)]
         best = min(lower_c[n] for n in eligible)
         tolerance = 1e-9 * max(abs(best), ref_cost)
         ties = [n for n in eligible if lower_c[n] <= best + tolerance]
         cand = min(ties, key=lambda n: splitmix64((n + seed * _GOLDEN) & _MASK))
         theta_cand = space[cand]
         run.iterations.append({"i": i, "theta_cand": theta_cand, "num_observed": 0})
-        run.gaps.append(max(0.0, u_out - float(lower_c[lower_g <= 0].min())))
+        if gap_tolerance is not None and run.gaps[-1] <= gap_tolerance * u_out:
+            run.stop_reason = "gap"
+            return run
 
         phi = np.rint(var[:, cand] * 1e9)  # eq:uncertainty-score, squared and rounded
         order = sorted(query_order, key=lambda q, phi=phi: -phi[q])  # stable: ties by query_order
@@ -304,6 +335,10 @@ def naive_scope(
                 refit(query)
                 (l_c, u_c), (l_g, u_g) = ([b[cand] for b in bounds(zeta)] for zeta in "cg")
                 if not pruned and u_c <= u_out and min(u_g, u_g_before) <= 0:
+                    if theta_out != theta_cand and gap_tolerance is not None:
+                        # theta_star may be what is replaced, which was not among `others`
+                        former = bounds("c")[0][space.index(theta_out)]
+                        least_cost = min(least_cost, float(former))
                     theta_out, u_out = theta_cand, float(u_c)
                 if exhausted():
                     run.stop_reason = "budget"

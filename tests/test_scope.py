@@ -2,7 +2,8 @@
 
 import functools
 import math
-from dataclasses import dataclass, fields
+from collections import Counter
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import naive
@@ -23,11 +24,19 @@ KERNELS = {
 POOLS = {"scope": "base", "rand": "random", "coarse": "none"}
 # Small enough that something is certified and pruned.
 THEORY = {"R_c": 2e-5, "R_g": 2e-5, "B_c": 0.1, "B_g": 0.4, "delta": 1e-3}
+STOPS = {
+    "budget": "budget",
+    "optimality gap within gap_tolerance": "gap",
+    "no other configuration can improve on theta_out in these bounds": "nothing can improve",
+}
 
 
 @dataclass(frozen=True)
 class Case:
-    """One run; `b` holds b_g and b_c, None for the theory's bounds."""
+    """One run; `b` holds b_g and b_c, None for the theory's bounds.
+
+    `gap_tolerance` is None for alg:scope-main to the letter; a number skips what cannot improve.
+    """
 
     seed: int = 0
     sizes: tuple[int, ...] = (4, 4, 4)
@@ -40,6 +49,7 @@ class Case:
     lam: float = 1e-6
     evaluations: float = 10.0
     infeasible: bool = False
+    gap_tolerance: float | None = 0.0
 
     @property
     def task(self) -> Task:
@@ -48,6 +58,8 @@ class Case:
         return make_task(self.seed, self.sizes, self.num_queries, self.graded)
 
 
+DEFAULT = ("loo_widening", "reference_fraction")
+WIDENING = (("scope", 1), ("rand", 3), ("coarse", None))
 FIRST = int(torch.randperm(4, generator=torch.Generator().manual_seed(0))[0])
 
 
@@ -59,7 +71,7 @@ def hopeless_task() -> Task:
     return task_of(np.tile([[1.0], [2.0], [4.0]], (1, 4)) * 1e-3, quality, (2,))
 
 
-CASES = [
+PAPER = [
     *(Case(seed=1, variant=v, batch_size=b) for v in POOLS for b in (1, 3, None)),
     *(Case(seed=2, graded=False, variant=v, b=(0.3, "reference_fraction")) for v in POOLS),
     *(Case(seed=3, batch_size=b, b=("loo", "loo"), kernel="rbf") for b in (1, 3, None)),
@@ -87,6 +99,18 @@ CASES = [
     Case(56998, (1, 5, 2, 4), 2, True, "coarse", 1, ("eligible", "loo"), "rbf", 1e-2, 10.98),
     Case(infeasible=True, sizes=(3,), num_queries=4, b=(1e-4, 1e-4)),
     Case(infeasible=True, sizes=(3,), num_queries=4, b=(1e-4, 1e-4), batch_size=3),
+    *(Case(seed=13, graded=False, variant=v, b=DEFAULT, batch_size=b) for v, b in WIDENING),
+    Case(seed=0, sizes=(5, 6), num_queries=12, graded=False, b=DEFAULT, evaluations=20),
+    Case(seed=23, sizes=(5, 6), num_queries=12, graded=False, b=("loo_widening", "loo")),
+    Case(seed=9, sizes=(6,), num_queries=5, b=DEFAULT),  # too few queries to leave out
+]
+CASES = [
+    *(replace(case, gap_tolerance=tolerance) for case in PAPER for tolerance in (0.0, None)),
+    *(Case(seed=seed, gap_tolerance=0.5) for seed in (1, 2, 3)),
+    Case(seed=4, b=None, gap_tolerance=0.9),
+    Case(seed=23, sizes=(5, 6), num_queries=12, graded=False, b=DEFAULT, gap_tolerance=0.1),
+    # A theta_out that is replaced may be theta_star: the gap counts it at once.
+    *(Case(seed=s, sizes=(2, 2), num_queries=1, b=(1.0, 2e-3), lam=1e-4) for s in (3, 5)),
 ]
 
 
@@ -105,6 +129,7 @@ def run_library(case: Case) -> RunResult:
     else:
         bounds = TunedBounds(task.problem, b_g=case.b[0], b_c=case.b[1])
     settings = {"batch_size": case.batch_size, "kernel": kernel, "lam": case.lam}
+    settings["gap_tolerance"] = case.gap_tolerance
     optimizer = make(case.seed, bounds=bounds, **settings)
     return run(task.problem, optimizer, task.evaluator(), task.budget(case.evaluations))
 
@@ -131,6 +156,7 @@ def run_naive(case: Case) -> naive.NaiveRun:
         calibrate=POOLS[case.variant],
         prune=case.variant != "coarse",
         batch_size=case.batch_size or task.problem.num_queries,
+        gap_tolerance=case.gap_tolerance,
         **settings,
     )
 
@@ -149,13 +175,16 @@ def close(a: float, b: float) -> bool:
     return math.isclose(a, b, rel_tol=1e-10, abs_tol=0)
 
 
+def close_gap(case: Case, a: float, b: float) -> bool:
+    return abs(a - b) <= 1e-10 * case.task.problem.reference_cost_usd
+
+
 @pytest.mark.parametrize("case", CASES, ids=label)
 def test_equals_the_naive_reference(case):
     result, reference = both(case)
     assert [(o.theta, o.query) for o in result.history] == reference.observations
     assert result.recommendation.theta == reference.theta_out[-1]
-    naive_stop = {"budget": "budget"}.get(result.stop_reason, "infeasible")
-    assert naive_stop == reference.stop_reason
+    assert STOPS[result.stop_reason] == reference.stop_reason
     if math.isnan(reference.b_c):
         assert result.recommendation.basis == "reference"
         assert result.trace == []
@@ -169,50 +198,74 @@ def test_equals_the_naive_reference(case):
         row = state_after(result, t)
         assert row.theta_out == reference.theta_out[t - 1]
         assert close(row.u_out_usd, reference.u_out[t - 1]), t
+    for row in result.trace:
+        if row.event in ("improved", "pruned", "completed"):
+            assert close_gap(case, row.gap_usd, reference.gap[row.t - 1]), row
 
 
 @pytest.mark.parametrize("case", CASES, ids=label)
 def test_iterations_and_gaps_equal_the_naive_reference(case):
     result, reference = both(case)
     selected = [row for row in result.trace if row.event == "selected"]
-    assert [(row.iteration, row.theta_cand) for row in selected] == [
-        (step["i"], step["theta_cand"]) for step in reference.iterations
-    ]
-    scale = case.task.problem.reference_cost_usd
-    for row, gap in zip(selected, reference.gaps, strict=True):
-        assert abs(row.gap_usd - gap) <= 1e-10 * scale
+    steps = reference.iterations
+    assert [row.theta_cand for row in selected] == [step["theta_cand"] for step in steps]
+    for row, step in zip(selected, steps, strict=True):
+        # i is |least L_g|^(-1/alpha): the larger, the more of it is rounding.
+        assert math.isclose(row.iteration, step["i"], rel_tol=1e-9 if step["i"] > 1e6 else 0)
+    decisions = selected + [row for row in result.trace if row.event == "stopped"]
+    decisions = decisions[: len(reference.gaps)]
+    for row, gap in zip(decisions, reference.gaps, strict=True):
+        assert close_gap(case, row.gap_usd, gap)
     pruned = [row.iteration for row in result.trace if row.event == "pruned"]
     assert len(pruned) == len(set(pruned)) == result.report["candidates_pruned"]
-    assert len(selected) == result.report["candidates"]
+    assert len(selected) - (reference.stop_reason == "gap") == result.report["candidates"]
     observed = np.diff([*(row.t for row in selected), len(result.history)])
-    assert observed.tolist() == [step["num_observed"] for step in reference.iterations]
+    assert observed.tolist() == [step["num_observed"] for step in steps]
 
 
-def test_the_cases_are_not_vacuous():
-    events: dict[str, int] = {}
-    for case in CASES:
+@pytest.mark.parametrize("case", CASES, ids=label)
+def test_widening_equals_the_naive_reference(case):
+    result, reference = both(case)
+    if case.b is not None:
+        assert result.report["b_g_widened"] == pytest.approx(reference.b_g_widened, rel=1e-10)
+    widened = [row.t for row in result.trace if row.event == "widened"]
+    assert widened == reference.widened_at
+    assert not widened or case.b[0] == "loo_widening"
+
+
+@pytest.mark.parametrize("to_the_letter", [False, True])
+def test_the_cases_are_not_vacuous(to_the_letter):
+    cases = [case for case in CASES if (case.gap_tolerance is None) == to_the_letter]
+    events: Counter[str] = Counter()
+    stops: Counter[str] = Counter()
+    for case in cases:
         result, reference = both(case)
-        for row in result.trace:
-            events[row.event] = events.get(row.event, 0) + 1
+        events.update(row.event for row in result.trace)
+        stops[reference.stop_reason] += 1
         stops_early = case.infeasible or case.evaluations < 1
-        assert stops_early or len(reference.iterations) >= 3, case
+        assert stops_early or not to_the_letter or len(reference.iterations) >= 3, case
     assert events["improved"] >= 50
-    assert events["pruned"] >= 200
+    assert events["pruned"] >= (200 if to_the_letter else 70)
     assert events["completed"] >= 50
-    assert events["stopped"] >= 2
-    improved = [case for case in CASES if both(case)[0].recommendation.basis == "certified"]
-    assert len(improved) >= len(CASES) // 2
-    theory = [both(case)[0] for case in CASES if case.b is None]
+    assert events["widened"] >= (0 if to_the_letter else 10)
+    assert stops["budget"] >= 8
+    assert stops["nothing can improve"] >= (2 if to_the_letter else 15)
+    assert to_the_letter or stops["gap"] >= 4
+    improved = [case for case in cases if both(case)[0].recommendation.basis == "certified"]
+    assert len(improved) >= len(cases) // 2
+    theory = [both(case)[0] for case in cases if case.b is None]
     assert any(row.event == "improved" for result in theory for row in result.trace)
     assert any(row.event == "pruned" for result in theory for row in result.trace)
 
 
-def test_the_search_ends_when_nothing_can_be_feasible():
-    result, _ = both(next(case for case in CASES if case.infeasible))
-    assert "min L_g >= 0" in result.stop_reason
+@pytest.mark.parametrize("case", [case for case in CASES if case.infeasible], ids=label)
+def test_the_search_ends_when_nothing_can_be_feasible(case):
+    result, _ = both(case)
+    assert STOPS[result.stop_reason] == "nothing can improve"
     assert result.trace[-1].event == "stopped"
     assert result.recommendation.theta == (2,)
     assert result.recommendation.basis == "reference"
+    assert result.recommendation.gap_usd == 0
     assert result.history.spend_usd < result.budget_usd
 
 
