@@ -168,12 +168,17 @@ def test_reference_fraction(history, fraction):
     assert half_widths(bounds)[0] == pytest.approx(fraction * COST)
 
 
-def test_defaults_are_eligible_and_loo(history):
-    explicit = fitted(history, b_g="eligible", b_c="loo", reference_fraction=1 / 30)
+def test_defaults_are_loo_widening_and_a_thirtieth_of_the_reference(history):
+    explicit = fitted(
+        history, b_g="loo_widening", b_c="reference_fraction", reference_fraction=1 / 30
+    )
     assert fitted(history).beta(1) == explicit.beta(1)
     assert fitted(history).settings() == explicit.settings()
+    assert half_widths(explicit)[0] == pytest.approx(COST / 30)
+    assert half_widths(explicit)[1] == half_widths(fitted(history, b_g="loo"))[1]
     report = json.loads(json.dumps(explicit.report()))
-    assert report["b_rules"] == {"b_c": "loo", "b_g": "eligible"}
+    assert report["b_rules"] == {"b_c": "reference_fraction", "b_g": "loo_widening"}
+    assert report["b_g_widened"] == []
     assert report["delta"] is None
     assert (report["b_c"], report["b_g"]) == pytest.approx(half_widths(explicit))
 
@@ -195,7 +200,8 @@ def test_nothing_to_leave_out(num_queries):
 
 def test_six_queries_are_enough():
     rows = [(tuple(t), q, 1e-3, 0.1) for t in all_codes(SIZES)[:5].tolist() for q in range(6)]
-    assert fitted(rows, b_g="loo").report()["b_rules"] == {"b_c": "loo", "b_g": "loo"}
+    rules = fitted(rows, b_g="loo", b_c="loo").report()["b_rules"]
+    assert rules == {"b_c": "loo", "b_g": "loo"}
 
 
 def test_tuned_before_fit():
@@ -203,7 +209,7 @@ def test_tuned_before_fit():
     with pytest.raises(RuntimeError, match="before fit"):
         bounds.beta(1)
     assert bounds.report()["b_g"] is None
-    assert json.loads(json.dumps(bounds.settings()))["b_g"] == "eligible"
+    assert json.loads(json.dumps(bounds.settings()))["b_g"] == "loo_widening"
 
 
 @pytest.mark.parametrize(

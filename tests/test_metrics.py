@@ -115,7 +115,8 @@ CASES = {
     "zero-one": (make_task(7, (3, 3), 6, graded=False), Task.scope, {"batch_size": 3}),
     "rand": (make_task(2, (3, 2), 5), Task.rand, {}),
     "coarse": (make_task(4, (4, 2), 5), Task.coarse, {"batch_size": None}),
-    "free": (free_cells(make_task(1, (3, 3), 6)), Task.scope, {}),
+    "free": (free_cells(make_task(10, (3, 3), 6)), Task.scope, {}),
+    "to the letter": (make_task(1, (3, 3), 6), Task.scope, {"gap_tolerance": None}),
 }
 
 

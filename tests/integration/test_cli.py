@@ -81,7 +81,7 @@ def table_arguments(tmp_path) -> list[str]:
 
 
 def test_a_run_leaves_the_files_others_rely_on(cli, table_arguments):
-    status, out, err = cli(*table_arguments, "seed=3")
+    status, out, err = cli(*table_arguments, "seed=3", "method.gap_tolerance=null")
     assert (status, err) == (0, "")
     directory = Path("outputs/table/scope")
     (run,) = directory.rglob("seed=3")
@@ -107,6 +107,17 @@ def test_a_run_leaves_the_files_others_rely_on(cli, table_arguments):
         rows = list(csv.DictReader(file))
     assert float(rows[-1]["true_cost_usd"]) == result["true_cost_usd"]
     assert (run / "curves.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_a_search_in_which_nothing_can_improve_stops_before_the_budget(cli, table_arguments):
+    assert cli(*table_arguments)[0] == 0
+    result = json.loads(next(Path("outputs").rglob("result.json")).read_text())
+    assert result["stop_reason"].startswith("no other configuration can improve on theta_out")
+    assert result["spend_usd"] < 0.5
+    assert result["gap_usd"] == 0
+    assert result["theta_out"] == {"plan": "b-mini", "solve": "b-mini"}
+    assert result["b_g_widened"] == sorted(result["b_g_widened"]) != []
+    assert result["b_g"] == result["b_g_widened"][-1]
 
 
 def test_two_equal_runs_differ_in_timing_and_paths_only(cli, table_arguments):
@@ -301,7 +312,8 @@ def test_damaged_last_line_is_dropped_and_observed_again(cli, table_arguments, c
 
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])
 def test_a_stopped_process_resumes_to_the_same_result(cli, table_arguments, sent):
-    arguments = [a.replace("budget_usd=1.0", "budget_usd=8.0") for a in table_arguments]
+    arguments = [a.replace("budget_usd=1.0", "budget_usd=4.0") for a in table_arguments]
+    arguments.append("method.gap_tolerance=null")
     assert cli(*arguments, "output_dir=whole")[0] == 0
     command = [sys.executable, str(ROOT / "scripts/run.py"), *arguments, "output_dir=cut"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

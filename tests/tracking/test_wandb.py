@@ -61,7 +61,7 @@ def task(monkeypatch):
 
 @pytest.mark.filterwarnings("ignore")
 def test_an_offline_run_holds_curves_config_and_table(task, tmp_path):
-    problem, evaluator = task
+    problem, evaluator, _ = task
     tracker = WandbTracker(group="an_experiment", tags=["a"], directory=str(tmp_path))
     optimizer = make_scope(problem, base="small", seed=0)
     budget = 8 * 12 * problem.reference_cost_usd
@@ -83,7 +83,7 @@ def test_an_offline_run_holds_curves_config_and_table(task, tmp_path):
 
 @pytest.mark.filterwarnings("ignore")
 def test_the_run_is_finished_when_the_search_fails(task, tmp_path):
-    problem, evaluator = task
+    problem, evaluator, _ = task
 
     class Breaks(TableEvaluator):
         def evaluate(self, requests):
