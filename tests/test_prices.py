@@ -5,7 +5,7 @@ from importlib.resources import files
 import pytest
 
 from scope_torch.errors import InputError
-from scope_torch.evaluators.world import load_worlds
+from scope_torch.evaluators.world_spec import load_worlds
 from scope_torch.llm.prices import choose_llms, load_llms
 
 PACKAGED = {

@@ -13,7 +13,8 @@ from worlds import PRICES, spec_of, world_of
 from scope_torch.errors import InputError
 from scope_torch.evaluators import simulated
 from scope_torch.evaluators.simulated import SimulatedEvaluator
-from scope_torch.evaluators.world import World, WorldSpec
+from scope_torch.evaluators.world import World
+from scope_torch.evaluators.world_spec import WorldSpec
 from scope_torch.history import Request
 from scope_torch.tasks.simulated import simulated_task
 

@@ -10,15 +10,11 @@ import torch
 from worlds import GRAPHS, PRICES, PlainWorld, spec_of, world_of
 
 from scope_torch.errors import InputError
+from scope_torch.evaluators import counter_random
 from scope_torch.evaluators import world as world_module
-from scope_torch.evaluators.world import (
-    World,
-    abilities,
-    load_worlds,
-    normal,
-    stream_key,
-    uniform,
-)
+from scope_torch.evaluators.counter_random import normal, stream_key, uniform
+from scope_torch.evaluators.world import World, abilities
+from scope_torch.evaluators.world_spec import load_worlds
 from scope_torch.llm.prices import LLMInfo, load_llms
 
 NAMES = list(PRICES)
@@ -203,7 +199,7 @@ def test_normal_numbers():
 @pytest.mark.parametrize(("bits", "end"), [(0, -1), (2**64 - 1, 1)])
 def test_normal_numbers_lie_within_347(bits, end, monkeypatch):
     signed = bits - 2**64 if bits >= 2**63 else bits
-    monkeypatch.setattr(world_module, "splitmix64", lambda x: torch.full_like(x, signed))
+    monkeypatch.setattr(counter_random, "splitmix64", lambda x: torch.full_like(x, signed))
     assert float(normal(0, torch.tensor(0))) == pytest.approx(end * 3.4641, abs=1e-4)
     share = float(uniform(0, torch.tensor(0)))
     assert share == (0.0 if end < 0 else 1 - 2.0**-53)

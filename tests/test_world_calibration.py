@@ -13,7 +13,8 @@ import torch
 from omegaconf import OmegaConf
 
 import conf
-from scope_torch.evaluators.world import World, load_worlds
+from scope_torch.evaluators.world import World
+from scope_torch.evaluators.world_spec import load_worlds
 from scope_torch.llm.prices import load_llms
 from scope_torch.tasks.simulated import simulated_task
 

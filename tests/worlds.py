@@ -8,7 +8,8 @@ from functools import cache
 
 import naive
 
-from scope_torch.evaluators.world import ModuleSpec, World, WorldSpec
+from scope_torch.evaluators.world import World
+from scope_torch.evaluators.world_spec import ModuleSpec, WorldSpec
 from scope_torch.llm.prices import LLMInfo
 
 _MASK = 2**64 - 1

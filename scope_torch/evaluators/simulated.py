@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from scope_torch.errors import InputError
-from scope_torch.evaluators.world import World, normal, stream_key, uniform
+from scope_torch.evaluators.counter_random import normal, stream_key, uniform
+from scope_torch.evaluators.world import World
 from scope_torch.history import Observation, Request
 from scope_torch.space import splitmix64
 

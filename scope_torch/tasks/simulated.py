@@ -8,7 +8,8 @@ import torch
 
 from scope_torch.errors import InputError
 from scope_torch.evaluators.simulated import SimulatedEvaluator
-from scope_torch.evaluators.world import REFERENCE, World, load_worlds
+from scope_torch.evaluators.world import REFERENCE, World
+from scope_torch.evaluators.world_spec import load_worlds
 from scope_torch.llm.prices import load_llms
 from scope_torch.problem import SelectionProblem, codes_of
 from scope_torch.tasks import HeldOut, Task

@@ -71,7 +71,7 @@ def test_what_each_experiment_changes():
     assert composed("rq1_main").deploy is False
     assert composed("scalability").hydra.sweeper.params.task == "entity_resolution"
     alphas = str(composed("ablation_parameters").hydra.sweeper.params["method.alpha"])
-    assert [0.2, 0.3333, 0.4999] == [float(a) for a in alphas.split(",")]
+    assert [float(a) for a in alphas.split(",")] == [0.2, 0.3333, 0.4999]
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)

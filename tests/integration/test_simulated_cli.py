@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_module
 
-from scope_torch.evaluators.world import load_worlds
+from scope_torch.evaluators.world_spec import load_worlds
 from scripts import run as run_script
 
 FOUR = "[GPT-5.2,Gemini 2.5 Flash-Lite,GPT-5-mini,gemma-3-27b]"
