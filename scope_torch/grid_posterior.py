@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -10,11 +11,12 @@ from torch import Tensor
 
 from scope_torch.bounds import Beta
 from scope_torch.hamming_grid import DirectGrid, HammingGrid
+from scope_torch.space import first_tied, tie_width
 from scope_torch.surrogate import LowRankChange, QuerySurrogate
 
 _REFRESH = 64  # updates after which the variance is made anew, so that rounding cannot accumulate
 _ENTRIES = 1 << 22  # of the sums held at a time
-_CHUNK = 1 << 16  # configurations whose values stay in the cache
+_CHUNK = 1 << 14  # configurations whose values stay in the cache
 
 
 class LowerBounds(NamedTuple):
@@ -28,6 +30,7 @@ class LowerBounds(NamedTuple):
         least_g: min{L_g : L_c <= u_out}, of what can still improve on theta_out; +inf if nothing
             can.
         min_g: min L_g.
+        chunk_min_c: min L_c of every chunk of Theta.
     """
 
     c: Tensor
@@ -35,6 +38,26 @@ class LowerBounds(NamedTuple):
     least_c: float
     least_g: float
     min_g: float
+    chunk_min_c: Sequence[float]
+
+    def argmin_c(self, most_g: float, scale: float, seed: int) -> int:
+        """Flat index of the least L_c subject to L_g <= `most_g`; ties as in `argmin_tied`.
+
+        Chunks in which nothing has an L_c as low are not looked at.
+        """
+        chunks = list(zip(self.c.split(_chunk(self.c)), self.g.split(_chunk(self.c)), strict=True))
+        best, near = math.inf, []
+        for k in sorted(range(len(chunks)), key=lambda k: self.chunk_min_c[k]):
+            if self.chunk_min_c[k] > best + tie_width(best, scale):
+                break
+            c, g = chunks[k]
+            eligible_c = torch.where(g <= most_g, c, math.inf)
+            best = min(best, float(eligible_c.min()))
+            near.append((k * _chunk(self.c), eligible_c))
+        tied = [
+            start + (c <= best + tie_width(best, scale)).nonzero().squeeze(-1) for start, c in near
+        ]
+        return first_tied(torch.cat(tied), seed)
 
 
 class GridPosterior:
@@ -90,17 +113,24 @@ class GridPosterior:
         exceptions = [] if theta_out is None else [theta_out]
         means = self.mean_c[exceptions]
         self.mean_c[exceptions] = math.inf
+        chunk = _chunk(self.variance)
+        sigma = torch.empty_like(self.variance[:chunk])
         tensors = (self.mean_c, self.mean_g, self.variance, self._lower_c, self._lower_g)
-        least = []
-        for mean_c, mean_g, variance, c, g in zip(*(t.split(_CHUNK) for t in tensors), strict=True):
-            sigma = variance.sqrt()
-            torch.sub(mean_c, sigma, alpha=beta.c, out=c)
-            torch.sub(mean_g, sigma, alpha=beta.g, out=g)
-            least_c = torch.where(g <= 0, c, math.inf).min()
-            least_g = torch.where(c <= u_out, g, math.inf).min()
-            least.append(torch.stack([least_c, least_g, g.min()]))
+        least_c = least_g = min_g = math.inf
+        chunk_min_c = []
+        for mean_c, mean_g, variance, c, g in zip(*(t.split(chunk) for t in tensors), strict=True):
+            torch.sqrt(variance, out=sigma[: len(variance)])
+            torch.sub(mean_c, sigma[: len(variance)], alpha=beta.c, out=c)
+            torch.sub(mean_g, sigma[: len(variance)], alpha=beta.g, out=g)
+            chunk_min_c.append(float(c.min()))
+            chunk_min_g = float(g.min())
+            min_g = min(min_g, chunk_min_g)
+            if chunk_min_c[-1] < least_c:
+                least_c = min(least_c, float(torch.where(g <= 0, c, math.inf).min()))
+            if chunk_min_g < least_g:
+                least_g = min(least_g, float(torch.where(c <= u_out, g, math.inf).min()))
         self.mean_c[exceptions] = means
-        return LowerBounds(self._lower_c, self._lower_g, *torch.stack(least).amin(0).tolist())
+        return LowerBounds(self._lower_c, self._lower_g, least_c, least_g, min_g, chunk_min_c)
 
     def _is_cheaper(self, change: LowRankChange) -> bool:
         n, rank = change.columns.shape
@@ -114,3 +144,8 @@ class GridPosterior:
         ):
             sums = self._grid.weighted_sum(codes, columns)
             self.variance -= sums.square_() @ weight
+
+
+def _chunk(values: Tensor) -> int:
+    """How many configurations to treat at a time: what the cache holds, on a GPU all."""
+    return _CHUNK if values.device.type == "cpu" else len(values)

@@ -18,7 +18,6 @@ from scope_torch.history import Observation, Request
 from scope_torch.kernels import HammingKernel, HammingMatern52Kernel
 from scope_torch.optimizer import Recommendation, SequentialOptimizer, Steps, TraceRow
 from scope_torch.problem import SelectionProblem
-from scope_torch.space import argmin_tied
 from scope_torch.surrogate import QuerySurrogate
 
 InitialPool = Literal["base", "random", "none"]
@@ -206,9 +205,8 @@ class SCOPE(SequentialOptimizer):
         return self.gap_tolerance is not None and self._gap <= self.gap_tolerance * self._u_out
 
     def _select(self, i: int, lower: LowerBounds) -> tuple[int, ...]:
-        """Line alg:scope-main:select. Overwrites `lower.c`."""
-        eligible_c = lower.c.masked_fill_(lower.g > -(i**-self.alpha), math.inf)
-        index = argmin_tied(eligible_c, self.problem.reference_cost_usd, self.seed)
+        """Line alg:scope-main:select."""
+        index = lower.argmin_c(-(i**-self.alpha), self.problem.reference_cost_usd, self.seed)
         return tuple(self.problem.space.unrank(torch.tensor(index)).tolist())
 
     def _evaluate(self, i: int, theta_cand: tuple[int, ...]) -> Steps:

@@ -164,9 +164,18 @@ def argmin_tied(values: Tensor, scale: float, seed: int) -> int:
             `values`.
         seed: The run's seed.
     """
-    best = values.min()
-    tied = (values <= best + 1e-9 * best.abs().clamp_min(scale)).nonzero().squeeze(-1)
-    return int(tied[tie_rank(tied, seed).argmin()])
+    best = float(values.min())
+    return first_tied((values <= best + tie_width(best, scale)).nonzero().squeeze(-1), seed)
+
+
+def tie_width(best: float, scale: float) -> float:
+    """How far above the least value a configuration still ties with it; see `argmin_tied`."""
+    return 1e-9 * max(abs(best), scale)
+
+
+def first_tied(index: Tensor, seed: int) -> int:
+    """The configuration that comes first in the order of `tie_rank`, by flat index."""
+    return int(index[tie_rank(index, seed).argmin()])
 
 
 def _signed(x: int) -> int:

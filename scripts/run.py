@@ -8,6 +8,7 @@ import logging
 import os
 import re
 import sys
+import tempfile
 import traceback
 from pathlib import Path
 from typing import Any
@@ -37,13 +38,21 @@ _NOT_IN_PATH = re.compile(
     r"task|method|seed|device|tracking(\..*)?|output_dir|experiment|deploy|budget_usd|hydra(/.*|\..*)?"
     r"|task\.(name|path|source|module_columns|reference|\w+_column)"
 )
-_failures: list[str] = []
+_FAILURES = "SCOPE_TORCH_FAILURES"  # names a file: a launcher may run the jobs elsewhere
 
 
 def main() -> None:
     """Entry point; exits with 2 if the user can mend the error, with 130 after Ctrl-C."""
     logging.basicConfig(format="scope-torch: %(message)s")
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # errors reach this function as they are
+    with tempfile.NamedTemporaryFile() as failures:
+        os.environ[_FAILURES] = failures.name
+        _run_jobs()
+        if os.path.getsize(failures.name) > 0:
+            sys.exit(2)
+
+
+def _run_jobs() -> None:
     try:
         _job()
     except (InputError, HydraException, OmegaConfBaseException) as error:
@@ -53,8 +62,6 @@ def main() -> None:
     except KeyboardInterrupt:
         print("interrupted; the same command goes on where this one stopped", file=sys.stderr)
         sys.exit(130)
-    if _failures:
-        sys.exit(2)
 
 
 @hydra.main(version_base="1.3", config_path="pkg://conf", config_name="config")
@@ -185,7 +192,8 @@ def _fail(error: BaseException) -> None:
     lines = [line.strip() for e in shown for line in str(e).splitlines()[:2] if line.strip()]
     message = "; ".join(lines) or type(error).__name__
     print(f"scope-torch: {message}", file=sys.stderr)
-    _failures.append(message)
+    with open(os.environ[_FAILURES], "a") as failures:
+        failures.write(f"{message}\n")
 
 
 def _describe(summary: dict[str, Any]) -> str:

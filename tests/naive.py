@@ -22,7 +22,7 @@ Record = tuple[Theta, int, float, float]  # (theta, query, y_c in USD, y_g in qu
 Kernel = Callable[[np.ndarray], np.ndarray]  # of the Hamming distance h
 
 _MASK = 2**64 - 1
-_GOLDEN = 0x9E3779B97F4A7C15
+GOLDEN = 0x9E3779B97F4A7C15
 
 
 def matern52(h: np.ndarray) -> np.ndarray:
@@ -88,7 +88,7 @@ def aggregate(
 
 def splitmix64(x: int) -> int:
     """SplitMix64 of the integer x; breaks the ties of an argmin over Theta."""
-    z = (x + _GOLDEN) & _MASK
+    z = (x + GOLDEN) & _MASK
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
     return z ^ (z >> 31)
@@ -317,7 +317,7 @@ def naive_scope(
         best = min(lower_c[n] for n in eligible)
         tolerance = 1e-9 * max(abs(best), ref_cost)
         ties = [n for n in eligible if lower_c[n] <= best + tolerance]
-        cand = min(ties, key=lambda n: splitmix64((n + seed * _GOLDEN) & _MASK))
+        cand = min(ties, key=lambda n: splitmix64((n + seed * GOLDEN) & _MASK))
         theta_cand = space[cand]
         run.iterations.append({"i": i, "theta_cand": theta_cand, "num_observed": 0})
         if gap_tolerance is not None and run.gaps[-1] <= gap_tolerance * u_out:

@@ -62,6 +62,13 @@ class Driven:
         assert lower.least_c == min(c[g <= 0], default=np.inf)
         assert lower.least_g == min(g[c <= u_out], default=np.inf)
         assert lower.min_g == g.min()
+        for seed, most_g in enumerate((g.min(), float(np.median(g)), g.max())):
+            eligible = np.where(g <= most_g, c, np.inf)
+            tied = (eligible <= eligible.min() + 1e-9 * max(abs(eligible.min()), 0.5)).nonzero()[0]
+            first = min(
+                tied.tolist(), key=lambda j: naive.splitmix64((j + seed * naive.GOLDEN) % 2**64)
+            )
+            assert lower.argmin_c(float(most_g), 0.5, seed) == first
 
     def expected(self):
         if not isinstance(self.kernel[0], WeightedOverlap):

@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 
 from scripts import report as report_script
-from scripts.run import main
 
 LLMS = ("a-nano", "b-mini", "c-pro")
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,28 +41,6 @@ def write_table(path: Path, *, mutate=lambda rows: rows, num_queries: int = 12) 
     text = [",".join(rows[0]), *(",".join(str(v) for v in row.values()) for row in rows)]
     path.write_text("\n".join(text) + "\n")
     return path
-
-
-@pytest.fixture
-def cli(tmp_path, monkeypatch, capsys):
-    """Runs `scope-torch` in this process; returns exit status, stdout and stderr."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("SCOPE_DATA_DIR", raising=False)
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
-    from scripts import run as run_script
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(run_script, "_failures", [])
-        monkeypatch.setattr(sys, "argv", ["scope-torch", *arguments])
-        status = 0
-        try:
-            main()
-        except SystemExit as stop:
-            status = int(stop.code or 0)
-        out, err = capsys.readouterr()
-        return status, out, err
-
-    return call
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_module
-from hydra.core.global_hydra import GlobalHydra
 
 import conf
 from scope_torch.paper import paper_curves, paper_numbers
@@ -17,27 +16,6 @@ from scripts import run as run_script
 EXPERIMENTS = sorted(p.stem for p in (Path(conf.__file__).parent / "experiment").glob("*.yaml"))
 FOUR = "task.llms=[GPT-5.2,Gemini 2.5 Flash-Lite,Claude Haiku 4.5,Qwen3-235B-A22B]"
 METHODS = "method=scope,random_search"
-
-
-@pytest.fixture
-def cli(tmp_path, monkeypatch, capsys):
-    """Runs `scope-torch` in this process; returns exit status, stdout and stderr."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SCOPE_CACHE_DIR", str(tmp_path / "cache"))
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        GlobalHydra.instance().clear()
-        monkeypatch.setattr(sys, "argv", ["scope-torch", *arguments])
-        run_script._failures.clear()
-        status = 0
-        try:
-            run_script.main()
-        except SystemExit as stop:
-            status = int(stop.code or 0)
-        out, err = capsys.readouterr()
-        return status, out, err
-
-    return call
 
 
 def report(directory: str, monkeypatch, capsys) -> str:

@@ -1,7 +1,6 @@
 """The simulated tasks as a user meets them: config files and the command line."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,26 +16,6 @@ BUDGET = {
     "data_imputation": 2,
     "entity_resolution": 10,
 }
-
-
-@pytest.fixture
-def cli(tmp_path, monkeypatch, capsys):
-    """Runs `scope-torch` in this process; returns exit status, stdout and stderr."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SCOPE_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(run_script, "_failures", [])
-        monkeypatch.setattr(sys, "argv", ["scope-torch", *arguments])
-        status = 0
-        try:
-            run_script.main()
-        except SystemExit as stop:
-            status = int(stop.code or 0)
-        return (status, *capsys.readouterr())
-
-    return call
 
 
 @pytest.mark.parametrize("name", BUDGET)

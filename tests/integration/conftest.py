@@ -1,0 +1,30 @@
+"""The command line, called in this process."""
+
+import sys
+
+import pytest
+from hydra.core.global_hydra import GlobalHydra
+
+from scripts.run import main
+
+
+@pytest.fixture
+def cli(tmp_path, monkeypatch, capsys):
+    """Runs `scope-torch` in `tmp_path`; returns exit status, stdout and stderr."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SCOPE_DATA_DIR", raising=False)
+    monkeypatch.setenv("SCOPE_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        GlobalHydra.instance().clear()
+        monkeypatch.setattr(sys, "argv", ["scope-torch", *arguments])
+        status = 0
+        try:
+            main()
+        except SystemExit as stop:
+            status = int(stop.code or 0)
+        out, err = capsys.readouterr()
+        return status, out, err
+
+    return call
