@@ -16,21 +16,35 @@ PRICE_VERSION = 1
 
 @dataclass(frozen=True)
 class LLMInfo:
-    """What is publicly known of an LLM.
+    """A candidate LLM: its price, what is known of it, and how it is called.
 
     Args:
         name: Its name in configurations.
         input_usd_per_mtok: Price of a million prompt tokens in USD.
         output_usd_per_mtok: Price of a million completion tokens in USD.
+        cached_input_usd_per_mtok: Price of a million prompt tokens that the server reports as
+            cached, in USD; None: as other prompt tokens.
         mmlu_pro: Score on MMLU-Pro in percent, if published.
         gpqa: Score on GPQA in [0, 1], without reasoning, if published.
+        model: How the endpoint calls it; None: `name`. Two entries may share a model and differ in
+            `prompting`.
+        prompting: chat | few_shot: which prompts a compound system sends it.
+        max_tokens_key: max_tokens | max_completion_tokens: what the endpoint calls the limit.
+        takes_temperature: Whether it accepts a temperature.
+        reasoning_effort: Sent if given.
     """
 
     name: str
     input_usd_per_mtok: float
     output_usd_per_mtok: float
+    cached_input_usd_per_mtok: float | None = None
     mmlu_pro: float | None = None
     gpqa: float | None = None
+    model: str | None = None
+    prompting: str = "chat"
+    max_tokens_key: str = "max_tokens"
+    takes_temperature: bool = True
+    reasoning_effort: str | None = None
 
 
 def load_llms(path: Path | str | None = None) -> dict[str, LLMInfo]:

@@ -1,0 +1,1 @@
+"""Compound AI systems as module graphs."""

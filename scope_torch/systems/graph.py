@@ -1,0 +1,199 @@
+"""Compound AI systems as graphs of modules.
+
+A module reads fields of the query and outputs of other modules, makes one prompt or several, and
+turns the replies into its output. All its calls use one LLM: the one the configuration gives it.
+Modules that do not wait for each other run in parallel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from scope_torch.errors import InputError
+from scope_torch.llm.chat import ChatCall, ChatClient, Completion, LLMError, Message
+from scope_torch.llm.prices import LLMInfo
+
+Inputs = Mapping[str, Any]
+
+
+class ParseError(ValueError):
+    """A reply that does not have the form asked for."""
+
+
+@dataclass(frozen=True)
+class Module:
+    """A module of a compound system.
+
+    Args:
+        name: Name of its slot.
+        inputs: Names of query fields and of modules whose outputs it reads.
+        prompts: Conversations to send, one call each; gets the inputs and how the LLM is to be
+            prompted (`LLMInfo.prompting`).
+        parse: Makes the output of the replies, one for each conversation, or raises ParseError.
+        fallback: Output if `parse` raised; gets the inputs.
+        max_tokens: Longest reply, in completion tokens.
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    prompts: Callable[[Inputs, str], Sequence[tuple[Message, ...]]]
+    parse: Callable[[Sequence[str], Inputs], Any]
+    fallback: Callable[[Inputs], Any]
+    max_tokens: int
+
+
+class ModuleRun(NamedTuple):
+    """What a module did on a query."""
+
+    cost_usd: float
+    prompt_tokens: int
+    completion_tokens: int
+    latency_s: float
+    num_calls: int
+    num_failed: int  # calls that gave no reply
+    parsed: bool  # False: the fallback was used
+
+
+@dataclass(frozen=True)
+class SystemRun:
+    """What a system did on a query.
+
+    Args:
+        output: Output of its last module; a string.
+        modules: By module, in the order of the graph.
+        latency_s: Seconds from the query to the output, as if no call had waited for others.
+    """
+
+    output: str
+    modules: dict[str, ModuleRun]
+    latency_s: float
+
+    @property
+    def cost_usd(self) -> float:
+        """Cost of all calls in USD."""
+        return sum(module.cost_usd for module in self.modules.values())
+
+
+@dataclass(frozen=True)
+class CompoundSystem:
+    """A graph of modules; the last one's output is the system's.
+
+    Args:
+        name: Shown in messages, and part of what identifies a run.
+        modules: In an order in which no module reads a later one.
+        version: Changes when prompts or parsers change, so that a journal of the old ones is not
+            resumed.
+
+    Raises:
+        InputError: If names are repeated, or a module reads itself or a later module.
+    """
+
+    name: str
+    modules: tuple[Module, ...]
+    version: str = "1"
+    _names: tuple[str, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        names = tuple(module.name for module in self.modules)
+        object.__setattr__(self, "_names", names)
+        if not names or len(set(names)) != len(names):
+            raise InputError(f"modules={list(names)}: a system needs modules with different names")
+        for i, module in enumerate(self.modules):
+            later = set(module.inputs) & set(names[i:])
+            if later:
+                raise InputError(f"module {module.name!r} reads {sorted(later)}, which run later")
+
+    async def run(
+        self,
+        assignment: Mapping[str, LLMInfo],
+        fields: Inputs,
+        client: ChatClient,
+        replicate: int = 0,
+    ) -> SystemRun:
+        """Runs the system on one query.
+
+        Args:
+            assignment: The LLM of every module.
+            fields: The query.
+            client: Where completions come from.
+            replicate: See `ChatCall`.
+
+        A module a call of which gave no reply uses its fallback.
+
+        Raises:
+            LLMError: If every further call would fail too (`LLMError.fatal`).
+            InputError: If a module reads a field that the query does not have.
+        """
+        tasks: dict[str, asyncio.Task[_Done]] = {}
+        for module in self.modules:
+            llm, earlier = assignment[module.name], dict(tasks)
+            running = _run_module(module, llm, fields, earlier, client, replicate)
+            tasks[module.name] = asyncio.create_task(running)
+        await asyncio.wait(tasks.values())  # also after an error: what is in flight is billed
+        done = {name: task.result() for name, task in tasks.items()}
+        output, _, finished_s = done[self._names[-1]]
+        return SystemRun(str(output), {name: run for name, (_, run, _) in done.items()}, finished_s)
+
+
+class _Done(NamedTuple):
+    output: Any
+    run: ModuleRun
+    finished_s: float  # after the query came, if no call waited for others
+
+
+async def _run_module(
+    module: Module,
+    llm: LLMInfo,
+    fields: Inputs,
+    earlier: Mapping[str, asyncio.Task[_Done]],
+    client: ChatClient,
+    replicate: int,
+) -> _Done:
+    inputs, ready_s = {}, 0.0
+    for name in module.inputs:
+        if name in earlier:
+            inputs[name], _, finished_s = await earlier[name]
+            ready_s = max(ready_s, finished_s)
+        elif name in fields:
+            inputs[name] = fields[name]
+        else:
+            raise InputError(f"module {module.name!r} reads {name!r}, which the query has not")
+    calls = [
+        ChatCall(llm.name, messages, module.max_tokens, replicate=replicate)
+        for messages in module.prompts(inputs, llm.prompting)
+    ]
+    replies = await asyncio.gather(
+        *(client.complete(call) for call in calls), return_exceptions=True
+    )
+    run = _module_run(replies)
+    try:
+        texts = [reply.text for reply in replies if isinstance(reply, Completion)]
+        if len(texts) < len(replies):
+            raise ParseError("a call gave no reply")
+        output = module.parse(texts, inputs)
+    except ParseError:
+        output, run = module.fallback(inputs), run._replace(parsed=False)
+    return _Done(output, run, ready_s + run.latency_s)
+
+
+def _module_run(replies: Sequence[Completion | BaseException]) -> ModuleRun:
+    """Adds up the calls of a module; raises what would make every further call fail too."""
+    for reply in replies:
+        if isinstance(reply, BaseException) and not (
+            isinstance(reply, LLMError) and not reply.fatal
+        ):
+            raise reply
+    completions = [reply for reply in replies if isinstance(reply, Completion)]
+    failures = [reply for reply in replies if isinstance(reply, LLMError)]
+    return ModuleRun(
+        cost_usd=sum(c.cost_usd for c in (*completions, *failures)),
+        prompt_tokens=sum(c.prompt_tokens for c in completions),
+        completion_tokens=sum(c.completion_tokens for c in completions),
+        latency_s=max((c.latency_s for c in completions), default=0.0),
+        num_calls=len(replies),
+        num_failed=len(failures),
+        parsed=True,
+    )
