@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -12,140 +13,263 @@ from torch import Tensor
 from scope_torch.bounds import Beta
 from scope_torch.hamming_grid import DirectGrid, HammingGrid
 from scope_torch.space import first_tied, tie_width
-from scope_torch.surrogate import LowRankChange, QuerySurrogate
+from scope_torch.surrogate import AggregatePosterior, QuerySurrogate
 
-_REFRESH = 64  # updates after which the variance is made anew, so that rounding cannot accumulate
-_ENTRIES = 1 << 22  # of the sums held at a time
 _CHUNK = 1 << 14  # configurations whose values stay in the cache
-
-
-class LowerBounds(NamedTuple):
-    """Lower confidence bounds on all of Theta, and their least values.
-
-    Args:
-        c: `|Theta|` values of L_c in USD (float64), written over by the next update.
-        g: `|Theta|` values of L_g.
-        least_c: min{L_c : L_g <= 0}, the least that c(theta_star) can be; +inf if nothing is
-            feasible.
-        least_g: min{L_g : L_c <= u_out}, of what can still improve on theta_out; +inf if nothing
-            can.
-        min_g: min L_g.
-        chunk_min_c: min L_c of every chunk of Theta.
-    """
-
-    c: Tensor
-    g: Tensor
-    least_c: float
-    least_g: float
-    min_g: float
-    chunk_min_c: Sequence[float]
-
-    def argmin_c(self, most_g: float, scale: float, seed: int) -> int:
-        """Flat index of the least L_c subject to L_g <= `most_g`; ties as in `argmin_tied`.
-
-        Chunks in which nothing has an L_c as low are not looked at.
-        """
-        chunks = list(zip(self.c.split(_chunk(self.c)), self.g.split(_chunk(self.c)), strict=True))
-        best, near = math.inf, []
-        for k in sorted(range(len(chunks)), key=lambda k: self.chunk_min_c[k]):
-            if self.chunk_min_c[k] > best + tie_width(best, scale):
-                break
-            c, g = chunks[k]
-            eligible_c = torch.where(g <= most_g, c, math.inf)
-            best = min(best, float(eligible_c.min()))
-            near.append((k * _chunk(self.c), eligible_c))
-        tied = [
-            start + (c <= best + tie_width(best, scale)).nonzero().squeeze(-1) for start, c in near
-        ]
-        return first_tied(torch.cat(tied), seed)
+_AT_ONCE = 32  # variances first made exact together, since one alone costs as much
+_DENSE = 1 / 32  # cost of an operation of a matrix product relative to a scattered one
 
 
 class GridPosterior:
-    """mu_bar_c, mu_bar_g and sigma_bar of every configuration, and the lower bounds made of them.
+    """mu_bar_c, mu_bar_g and sigma_bar of every configuration.
 
-    The means are made anew each time. The variance only falls, by one squared sum of kernels for
-    every factorisation that changed; it is updated or made anew, whichever counts fewer operations.
-    All tensors are written over by the next update, because fresh memory for a few million values
-    costs as much as computing them.
+    The means are made anew by every update. The variance only falls as observations come in, so
+    what an earlier update left is an upper bound: lower confidence bounds made of it are no higher
+    than the true ones. `LowerBounds` makes the few variances exact that decide a minimum, and
+    everything else keeps its upper bound until too many would be needed at once.
 
     Args:
-        surrogate: The per-query surrogates. Nothing else may call its `take_change`.
+        surrogate: The per-query surrogates.
         grid: Sums of their kernel over Theta.
 
     Attributes:
-        mean_c: `|Theta|` values of mu_bar_c in USD (float64).
-        mean_g: `|Theta|` values of mu_bar_g (float64).
-        variance: `|Theta|` values of sigma_bar^2 (float64).
+        mean_c: `|Theta|` values of mu_bar_c in USD (float64), written over by the next update.
+        mean_g: `|Theta|` values of mu_bar_g (float64), likewise.
+        upper_variance: `|Theta|` upper bounds on sigma_bar^2 (float64), some of them exact.
     """
 
     def __init__(self, surrogate: QuerySurrogate, grid: HammingGrid | DirectGrid) -> None:
         self._surrogate, self._grid = surrogate, grid
-        self._num_updates = _REFRESH
-        size = grid.space.size
-        self.mean_c, self.mean_g, self.variance, self._lower_c, self._lower_g = (
-            torch.empty(size, dtype=torch.float64, device=grid.device) for _ in range(5)
+        self._aggregate: AggregatePosterior | None = None
+        size, device = grid.space.size, grid.device
+        self.mean_c, self.mean_g, self.upper_variance, self._lower_c, self._lower_g = (
+            torch.empty(size, dtype=torch.float64, device=device) for _ in range(5)
         )
+        self.upper_variance.fill_(1 / surrogate.num_queries)
+        self._is_exact = torch.zeros(size, dtype=torch.bool, device=device)
+        self._num_operations = 0.0  # spent on single variances since the last update
 
     def update(self) -> None:
-        """Brings means and variance up to the last observation told to the surrogate."""
+        """Brings the means up to the last observation told to the surrogate."""
         codes, (w_c, w_g) = self._surrogate.observed(), self._surrogate.weights()
         self._grid.weighted_sum(codes, w_c, out=self.mean_c)
         self._grid.weighted_sum(codes, w_g, out=self.mean_g)
-        change = self._surrogate.take_change()
-        if change is not None and self._is_cheaper(change):
-            self._num_updates += 1
-            self._apply(codes, change)
-        else:
-            self._num_updates = 0
-            posterior = self._surrogate.aggregate()
-            self._grid.quadratic_form(posterior.codes, posterior.matrix, out=self.variance)
-            self.variance.neg_().add_(posterior.constant)
+        self._aggregate = None
+        self._is_exact.zero_()
+        self._num_operations = 0.0
+
+    @property
+    def variance(self) -> Tensor:
+        """`|Theta|` values of sigma_bar^2 (float64), all exact; written over by an update."""
+        if not bool(self._is_exact.all()):
+            self._make_all_exact()
+        return self.upper_variance
 
     def lower_bounds(self, beta: Beta, u_out: float, theta_out: int | None) -> LowerBounds:
         """L_c and L_g, and what they say about the iteration.
 
         Args:
             beta: beta_c in USD and beta_g.
-            u_out: Upper bound on c(theta_out) in USD.
+            u_out: Upper bound on c(theta_out) in USD; +inf to look at all of Theta.
             theta_out: Flat index of theta_out, which cannot improve on itself: L_c is +inf there;
                 None for no exception.
         """
-        exceptions = [] if theta_out is None else [theta_out]
-        means = self.mean_c[exceptions]
-        self.mean_c[exceptions] = math.inf
-        chunk = _chunk(self.variance)
-        sigma = torch.empty_like(self.variance[:chunk])
-        tensors = (self.mean_c, self.mean_g, self.variance, self._lower_c, self._lower_g)
-        least_c = least_g = min_g = math.inf
-        chunk_min_c = []
-        for mean_c, mean_g, variance, c, g in zip(*(t.split(chunk) for t in tensors), strict=True):
-            torch.sqrt(variance, out=sigma[: len(variance)])
-            torch.sub(mean_c, sigma[: len(variance)], alpha=beta.c, out=c)
-            torch.sub(mean_g, sigma[: len(variance)], alpha=beta.g, out=g)
-            chunk_min_c.append(float(c.min()))
-            chunk_min_g = float(g.min())
-            min_g = min(min_g, chunk_min_g)
-            if chunk_min_c[-1] < least_c:
-                least_c = min(least_c, float(torch.where(g <= 0, c, math.inf).min()))
-            if chunk_min_g < least_g:
-                least_g = min(least_g, float(torch.where(c <= u_out, g, math.inf).min()))
-        self.mean_c[exceptions] = means
-        return LowerBounds(self._lower_c, self._lower_g, least_c, least_g, min_g, chunk_min_c)
+        lower = (self._lower_c, self._lower_g)
+        return LowerBounds(self, lower, beta, u_out, theta_out)
 
-    def _is_cheaper(self, change: LowRankChange) -> bool:
-        n, rank = change.columns.shape
-        update = rank * self._grid.sum_operations(n)
-        return self._num_updates < _REFRESH and update < self._grid.form_operations(n)
+    def make_exact(self, index: Tensor) -> bool:
+        """Makes the variance exact at the configurations of `index`.
 
-    def _apply(self, codes: Tensor, change: LowRankChange) -> None:
-        at_a_time = max(1, _ENTRIES // self._grid.space.size)
-        for columns, weight in zip(
-            change.columns.split(at_a_time, dim=1), change.weight.split(at_a_time), strict=True
-        ):
-            sums = self._grid.weighted_sum(codes, columns)
-            self.variance -= sums.square_() @ weight
+        Returns:
+            True if it is now exact everywhere, because one by one has come to cost more.
+        """
+        posterior = self._posterior()
+        n = len(posterior.codes)
+        self._num_operations += len(index) * n**2 * _DENSE
+        if self._num_operations > self._grid.form_operations(n):
+            self._make_all_exact()
+            return True
+        form = self._grid.quadratic_form_at(index, posterior.codes, posterior.matrix)
+        self.upper_variance[index] = posterior.constant - form
+        self._is_exact[index] = True
+        return False
+
+    def is_exact(self, index: Tensor) -> Tensor:
+        """Where the variance is exact: `len(index)` booleans."""
+        return self._is_exact[index]
+
+    def _posterior(self) -> AggregatePosterior:
+        if self._aggregate is None:
+            self._aggregate = self._surrogate.aggregate()
+        return self._aggregate
+
+    def _make_all_exact(self) -> None:
+        posterior = self._posterior()
+        self._grid.quadratic_form(posterior.codes, posterior.matrix, out=self.upper_variance)
+        self.upper_variance.neg_().add_(posterior.constant)
+        self._is_exact.fill_(True)
 
 
-def _chunk(values: Tensor) -> int:
-    """How many configurations to treat at a time: what the cache holds, on a GPU all."""
-    return _CHUNK if values.device.type == "cpu" else len(values)
+class LowerBounds:
+    """Lower confidence bounds on all of Theta, and their exact minima.
+
+    Args:
+        posterior: Up to date.
+        lower: Memory for L_c and L_g.
+        beta: See `GridPosterior.lower_bounds`.
+        u_out: See there.
+        theta_out: See there.
+
+    Attributes:
+        c: `|Theta|` values of L_c in USD (float64), too low where the variance is not exact.
+        g: `|Theta|` values of L_g, likewise.
+        least_c: min{L_c : L_g <= 0}, the least that c(theta_star) can be; +inf if nothing is
+            feasible. Exact.
+        least_g: min{L_g : L_c <= u_out}, of what can still improve on theta_out; +inf if nothing
+            can. Exact.
+    """
+
+    def __init__(
+        self,
+        posterior: GridPosterior,
+        lower: tuple[Tensor, Tensor],
+        beta: Beta,
+        u_out: float,
+        theta_out: int | None,
+    ) -> None:
+        self._posterior, self._beta = posterior, beta
+        self._u_out, self._theta_out = u_out, theta_out
+        self.c, self.g = lower
+        size = len(self.c)
+        chunk = _CHUNK if self.c.device.type == "cpu" else size
+        self._slices = [slice(start, start + chunk) for start in range(0, size, chunk)]
+        self._scratch = torch.empty(2, chunk, dtype=torch.float64, device=self.c.device)
+        self._infinite = self._scratch.new_tensor(math.inf)
+        self._min_c = [math.inf] * len(self._slices)  # min{L_c : L_g <= 0} of every chunk
+        self._min_g = [math.inf] * len(self._slices)  # min{L_g : L_c <= u_out}
+        self._fill()
+        self.least_c, _ = self._search(self.c, self.g, 0.0, self._min_c)
+        self.least_g, _ = self._search(self.g, self.c, u_out, self._min_g)
+
+    def argmin_c(self, most_g: float, scale: float, seed: int) -> int:
+        """Flat index of the least L_c subject to L_g <= `most_g` <= 0; ties as in `argmin_tied`.
+
+        Args:
+            most_g: At least one configuration must be eligible.
+            scale: See `argmin_tied`; in USD.
+            seed: See `argmin_tied`.
+        """
+        _, tied = self._search(
+            self.c, self.g, most_g, self._min_c, lambda best: tie_width(best, scale)
+        )
+        return first_tied(tied, seed)
+
+    def _fill(self) -> None:
+        """Makes the bounds, and their minima in every chunk."""
+        posterior = self._posterior
+        for k, at in enumerate(self._slices):
+            c, g = self.c[at], self.g[at]
+            sigma, masked = self._scratch[:, : len(c)]
+            torch.sqrt(posterior.upper_variance[at], out=sigma)
+            torch.sub(posterior.mean_c[at], sigma, alpha=self._beta.c, out=c)
+            torch.sub(posterior.mean_g[at], sigma, alpha=self._beta.g, out=g)
+            if self._theta_out is not None and at.start <= self._theta_out < at.stop:
+                self.c[self._theta_out] = math.inf
+            masked.copy_(c)
+            self._min_c[k] = float(masked.masked_fill_(g > 0, math.inf).min())
+            masked.copy_(g)
+            self._min_g[k] = float(masked.masked_fill_(c > self._u_out, math.inf).min())
+
+    def _make_exact(self, index: Tensor) -> None:
+        """Raises some bounds to the exact ones; the minima of their chunks may now be too low."""
+        posterior = self._posterior
+        if posterior.make_exact(index):
+            self._fill()
+            return
+        sigma = posterior.upper_variance[index].sqrt()
+        self.c[index] = posterior.mean_c[index] - self._beta.c * sigma
+        self.g[index] = posterior.mean_g[index] - self._beta.g * sigma
+        if self._theta_out is not None:
+            self.c[self._theta_out] = math.inf
+
+    def _search(
+        self,
+        objective: Tensor,
+        constraint: Tensor,
+        limit: float,
+        chunk_min: Sequence[float],
+        width: Callable[[float], float] = lambda _: 0.0,
+    ) -> tuple[float, Tensor]:
+        """The least objective subject to constraint <= limit, exactly, and where it is attained.
+
+        Bounds that are too low show the way: what seems best is made exact until what is best is
+        exact. As soon as something exact is known, all that seems better is made exact at once.
+
+        Args:
+            objective: `self.c` or `self.g`.
+            constraint: The other.
+            limit: Largest value of the constraint.
+            chunk_min: A lower bound on the minimum of every chunk.
+            width: How far above a minimum a configuration ties with it.
+
+        Returns:
+            The minimum, +inf if nothing is within the limit, and flat indices within `width`.
+        """
+        reach = -math.inf  # the least exact value so far, and what ties with it
+        at_once = _AT_ONCE
+        while True:
+            best, near = self._scan(objective, constraint, limit, chunk_min, reach, width)
+            if best == math.inf:
+                return best, torch.empty(0, dtype=torch.int64, device=objective.device)
+            tied = _up_to(best + width(best), near)
+            if self._posterior.is_exact(tied).all():
+                return best, tied
+            some = min(near, key=lambda part: part.least).values
+            some = float(some.kthvalue(min(at_once, len(some))).values)
+            wanted = reach if reach > -math.inf else min(some, sys.float_info.max)
+            stale = _up_to(max(best + width(best), wanted), near)
+            stale = stale[~self._posterior.is_exact(stale)]
+            self._make_exact(stale)
+            at_once *= 2
+            exact = objective[stale][constraint[stale] <= limit]
+            if len(exact):
+                reach = float(exact.min()) + width(float(exact.min()))
+
+    def _scan(
+        self,
+        objective: Tensor,
+        constraint: Tensor,
+        limit: float,
+        chunk_min: Sequence[float],
+        reach: float,
+        width: Callable[[float], float],
+    ) -> tuple[float, list[_Part]]:
+        """The least objective in sight, and the chunks that come near it or `reach`."""
+        best, near = math.inf, []
+        for k in sorted(range(len(chunk_min)), key=chunk_min.__getitem__):
+            if chunk_min[k] == math.inf or chunk_min[k] > max(best + width(best), reach):
+                break
+            at = self._slices[k]
+            values = torch.where(constraint[at] <= limit, objective[at], self._infinite)
+            near.append(_Part(at.start, float(values.min()), values))
+            best = min(best, near[-1].least)
+        return best, near
+
+
+class _Part(NamedTuple):
+    """A chunk of Theta."""
+
+    start: int
+    least: float
+    values: Tensor  # of the objective; +inf where the constraint does not hold
+
+
+def _up_to(limit: float, parts: Sequence[_Part]) -> Tensor:
+    """Flat indices of the values up to `limit`."""
+    return torch.cat(
+        [
+            part.start + (part.values <= limit).nonzero().squeeze(-1)
+            for part in parts
+            if part.least <= limit
+        ]
+    )

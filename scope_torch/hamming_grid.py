@@ -46,6 +46,7 @@ class HammingGrid:
     ) -> None:
         _check_size(space)
         self.space = space
+        self.kernel = kernel
         self.device = torch.device(device) if device is not None else torch.device("cpu")
         num_modules = space.num_modules
         by_matches = kernel.profile(num_modules, self.device).flip(0)
@@ -65,19 +66,18 @@ class HammingGrid:
 
         Args:
             codes: `n x num_modules` configurations D (int64).
-            weights: `n`, or `n x m` for m sums at once: w (float64), in the unit of the result.
+            weights: `n`, w (float64), in the unit of the result.
             out: Where to put the result; None for fresh memory, which costs as much as the sum.
 
         Returns:
-            `|Theta|`, or `|Theta| x m`, values by flat index (float64).
+            `|Theta|` values by flat index (float64).
         """
         member = self._subsets
         scaled = (codes + 1) * codes.new_tensor(self._strides)
         index = (member @ scaled.T).flatten()
-        coefficient = self._coefficient[member.sum(-1)]
-        values = coefficient.view(-1, 1, *[1] * (weights.ndim - 1)) * weights
-        tables = self._empty_tables(*weights.shape[1:])
-        tables.index_add_(0, index, values.flatten(0, 1))
+        values = self._coefficient[member.sum(-1)].outer(weights)
+        tables = self._empty_tables()
+        tables.index_add_(0, index, values.flatten())
         return self._fold_tables(tables, out)
 
     def quadratic_form(
@@ -119,12 +119,12 @@ class HammingGrid:
                 tables.index_add_(0, index.flatten(), values.flatten())
         return self._fold_tables(tables, out)
 
-    def sum_operations(self, n: int) -> float:
-        """About how many additions a weighted sum of n kernels takes."""
-        return n * 2**self.space.num_modules + math.prod(self._shape)
+    def quadratic_form_at(self, index: Tensor, codes: Tensor, matrix: Tensor) -> Tensor:
+        """k_D(theta)^T V k_D(theta) at the configurations of flat indices `index`, directly."""
+        return _form_at(self.kernel, self.space.unrank(index), codes, matrix)
 
     def form_operations(self, n: int) -> float:
-        """The same of a quadratic form; pairs differ on about half of the modules."""
+        """About how many additions a quadratic form takes; pairs differ on half of the modules."""
         return n**2 / 2 * 2.5**self.space.num_modules + math.prod(self._shape)
 
     def _union_indices(self, differ: list[bool], a: Tensor, b: Tensor) -> Tensor:
@@ -170,25 +170,24 @@ class HammingGrid:
             )
         return table.to(self.device)
 
-    def _empty_tables(self, *columns: int) -> Tensor:
+    def _empty_tables(self) -> Tensor:
         """Zeros; the same memory every time, since fresh pages cost more than the sums."""
-        shape = (math.prod(self._shape), *columns)
-        if self._scratch.shape != shape:
-            self._scratch = torch.empty(shape, dtype=torch.float64, device=self.device)
+        if len(self._scratch) == 0:
+            size = math.prod(self._shape)
+            self._scratch = torch.empty(size, dtype=torch.float64, device=self.device)
         return self._scratch.zero_()
 
     def _fold_tables(self, tables: Tensor, out: Tensor | None = None) -> Tensor:
-        """Adds slice 0 of every module onto the others; trailing columns are kept apart."""
-        if len(tables) > _LARGE and tables.ndim == 1 and self.space.num_modules > 1:
+        """Adds slice 0 of every module onto the others."""
+        if len(tables) > _LARGE and self.space.num_modules > 1:
             return self._fold_by_slabs(tables, out)
-        columns = tables.shape[1:]
-        grid = tables.view(*self._shape, *columns)
+        grid = tables.view(self._shape)
         for i, size in enumerate(self.space.sizes):
             folded = grid.narrow(i, 1, size)
             folded += grid.narrow(i, 0, 1)
             grid = folded
         if out is None:
-            out = tables.new_empty(self.space.size, *columns)
+            out = tables.new_empty(self.space.size)
         out.view(grid.shape).copy_(grid)
         return out
 
@@ -245,29 +244,30 @@ class DirectGrid:
         """See `HammingGrid.quadratic_form`."""
         return self._map(lambda index: self.quadratic_form_at(index, codes, matrix), out)
 
-    def sum_operations(self, n: int) -> float:
-        """See `HammingGrid.sum_operations`."""
-        return n * self.space.size
-
     def form_operations(self, n: int) -> float:
         """See `HammingGrid.form_operations`."""
         return n**2 * self.space.size
 
     def weighted_sum_at(self, index: Tensor, codes: Tensor, weights: Tensor) -> Tensor:
         """k_D(theta)^T w at the configurations of flat indices `index`, all at once."""
-        return self._kernel(self.space.unrank(index), codes) @ weights
+        return _dense(self.kernel, self.space.unrank(index), codes) @ weights
 
     def quadratic_form_at(self, index: Tensor, codes: Tensor, matrix: Tensor) -> Tensor:
         """k_D(theta)^T V k_D(theta) at the configurations of flat indices `index`."""
-        k = self._kernel(self.space.unrank(index), codes)
-        return ((k @ matrix) * k).sum(-1)
-
-    def _kernel(self, x1: Tensor, x2: Tensor) -> Tensor:
-        return self.kernel(x1.double(), x2.double()).to_dense()
+        return _form_at(self.kernel, self.space.unrank(index), codes, matrix)
 
     def _map(self, function: Callable[[Tensor], Tensor], out: Tensor | None) -> Tensor:
         every = torch.arange(self.space.size, device=self.device)
         return torch.cat([function(index) for index in every.split(self.chunk)], out=out)
+
+
+def _dense(kernel: Kernel, x1: Tensor, x2: Tensor) -> Tensor:
+    return kernel(x1.double(), x2.double()).to_dense()
+
+
+def _form_at(kernel: Kernel, theta: Tensor, codes: Tensor, matrix: Tensor) -> Tensor:
+    k = _dense(kernel, theta, codes)
+    return ((k @ matrix) * k).sum(-1)
 
 
 def _check_size(space: ConfigSpace) -> None:

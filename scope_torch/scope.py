@@ -127,11 +127,11 @@ class SCOPE(SequentialOptimizer):
         i = 0
         while True:
             lower = self._lower_bounds()
-            while self._least_g(lower) >= 0 and self.bounds.widen():
+            while lower.least_g >= 0 and self.bounds.widen():
                 lower = self._lower_bounds()
                 self._trace("widened")
             self._least_c = lower.least_c
-            i = self._next_iteration(i + 1, self._least_g(lower))
+            i = self._next_iteration(i + 1, lower.least_g)
             if i == 0:
                 return self._stop("no other configuration can improve on theta_out in these bounds")
             theta_cand = self._select(i, lower)
@@ -148,13 +148,10 @@ class SCOPE(SequentialOptimizer):
 
     def _lower_bounds(self) -> LowerBounds:
         assert self._u_out is not None
-        theta_out = None if self.gap_tolerance is None else self._index(self._theta_out)
         beta = self.bounds.beta(self._j_max)
-        return self._posterior.lower_bounds(beta, self._u_out, theta_out)
-
-    def _least_g(self, lower: LowerBounds) -> float:
-        """The least L_g of what can still improve on theta_out; as the paper, of everything."""
-        return lower.min_g if self.gap_tolerance is None else lower.least_g
+        if self.gap_tolerance is None:  # the paper looks at all of Theta
+            return self._posterior.lower_bounds(beta, math.inf, None)
+        return self._posterior.lower_bounds(beta, self._u_out, self._index(self._theta_out))
 
     def _index(self, theta: tuple[int, ...]) -> int:
         return int(self.problem.space.rank(torch.tensor(theta)))

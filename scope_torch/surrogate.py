@@ -43,13 +43,6 @@ class AggregatePosterior:
     constant: float
 
 
-class LowRankChange(NamedTuple):
-    """V_now = V_then + U diag(weight) U^T, in the notation of `AggregatePosterior`."""
-
-    columns: Tensor  # `n x r`: U
-    weight: Tensor  # `r`
-
-
 class QueryPosterior(NamedTuple):
     """Posterior of all queries at one configuration: `num_queries` tensors, float64, CPU."""
 
@@ -119,7 +112,6 @@ class QuerySurrogate:
         self._group_of = [0] * num_queries
         self._matrix = torch.zeros(0, 0, dtype=torch.float64, device=self.device)
         self._since_matrix: list[_Column] | None = []  # None: the sum must be made anew
-        self._since_taken: list[_Column] | None = []
 
     def observe(self, theta: tuple[int, ...], query: int, y_c: float, y_g: float) -> None:
         """Adds one observation.
@@ -160,23 +152,6 @@ class QuerySurrogate:
         self._sum_inverses()
         matrix = self._matrix / self.num_queries**2
         return AggregatePosterior(self._codes, weights, matrix, 1 / self.num_queries)
-
-    def take_change(self) -> LowRankChange | None:
-        """How V changed since this was last called; None if not by few rank-one terms."""
-        self._update()
-        columns, self._since_taken = self._since_taken, []
-        if columns is None:
-            return None
-        rows, weight = self._dense(columns)
-        return LowRankChange(rows.T, weight / self.num_queries**2)
-
-    def _dense(self, columns: Sequence[_Column]) -> tuple[Tensor, Tensor]:
-        """The vectors u as rows, `r x n`, and their `r` weights."""
-        rows = torch.zeros(len(columns), len(self._codes), dtype=torch.float64, device=self.device)
-        for row, (ids, u, _) in zip(rows, columns, strict=True):
-            row[ids] = u
-        weight = torch.tensor([c.weight for c in columns], dtype=torch.float64, device=self.device)
-        return rows, weight
 
     def at(self, theta: Sequence[int]) -> QueryPosterior:
         """mu_hat_q and sigma_hat_q^2 of every query at one configuration (equ:gp-regression)."""
@@ -280,9 +255,7 @@ class QuerySurrogate:
         change = (weight * residual)[..., None] * u
         self._solved[:, rows[:, None], ids] += change
         self._total[:, ids] += change.sum(1)
-        column = _Column(ids, u, len(queries) * weight)
-        self._since_matrix = _noted(self._since_matrix, column)
-        self._since_taken = _noted(self._since_taken, column)
+        self._note(_Column(ids, u, len(queries) * weight))
 
     def _solve_anew(self, queries: Tensor) -> None:
         """A new group for queries with equal observed configurations and counts."""
@@ -295,13 +268,28 @@ class QuerySurrogate:
         rows = queries.to(self.device)[:, None]
         self._total[:, group.ids] += (solved - self._solved[:, rows, group.ids]).sum(1)
         self._solved[:, rows, group.ids] = solved
-        self._since_matrix = self._since_taken = None
+        self._since_matrix = None
 
     def _drop_unused_groups(self) -> None:
         used = sorted(set(self._group_of))
         position = {group: i for i, group in enumerate(used)}
         self._groups = [self._groups[group] for group in used]
         self._group_of = [position[group] for group in self._group_of]
+
+    def _dense(self, columns: Sequence[_Column]) -> tuple[Tensor, Tensor]:
+        """The vectors u as rows, `r x n`, and their `r` weights."""
+        rows = torch.zeros(len(columns), len(self._codes), dtype=torch.float64, device=self.device)
+        for row, (ids, u, _) in zip(rows, columns, strict=True):
+            row[ids] = u
+        weight = torch.tensor([c.weight for c in columns], dtype=torch.float64, device=self.device)
+        return rows, weight
+
+    def _note(self, column: _Column) -> None:
+        """Keeps a change of the sum of inverses until the sum is needed."""
+        if self._since_matrix is None or len(self._since_matrix) == _MAX_COLUMNS:
+            self._since_matrix = None
+        else:
+            self._since_matrix.append(column)
 
     def _sum_inverses(self) -> None:
         """Brings sum_q P_q^T (K_q + lam C_q^-1)^-1 P_q up to date, by whatever is less work.
@@ -338,10 +326,3 @@ class QuerySurrogate:
         codes = self._codes[ids]
         matrix = self._kernel(codes, codes) + (self.lam / count[0].double().to(self.device)).diag()
         return _Group(ids, torch.cholesky_inverse(torch.linalg.cholesky(matrix)))
-
-
-def _noted(columns: list[_Column] | None, column: _Column) -> list[_Column] | None:
-    if columns is None or len(columns) == _MAX_COLUMNS:
-        return None
-    columns.append(column)
-    return columns
