@@ -58,6 +58,46 @@ class SimulatedTaskConfig:
 
 
 @dataclass
+class CompoundTaskConfig:
+    """A compound system on real data; see `scope_torch.tasks.live.compound_task`."""
+
+    _target_: str = "scope_torch.tasks.live.compound_task"
+    name: str = MISSING  # shown in paths and plots
+    dataset: str = MISSING  # airport_city | restaurant | tde | amazon_google | febrl | bird
+    reference: list[str] = field(default_factory=list)  # theta_0: an LLM for each module, or one
+    epsilon: float = 0.01  # tolerated relative loss of quality, in (0, 1)
+    evaluator: str = "${evaluator}"
+    llm: Any = "${llm}"
+    llms: list[str] | None = None  # candidates of every module; null: all that have a price
+    price_file: str | None = None  # null: scope_torch/data/llms.toml
+    table: str | None = None  # recorded runs, for evaluator=recorded
+    num_queries: int | None = None  # the first ones of the search only; null: all
+    reference_quality: float | None = None  # s(theta_0); null: measured first
+    reference_cost_usd: float | None = None  # c(theta_0); null: measured first
+    data: dict[str, Any] = field(default_factory=dict)  # arguments of the data set's loader
+    system: dict[str, Any] = field(default_factory=dict)  # arguments of the system
+
+
+@dataclass
+class LLMConfig:
+    """How a live task calls LLMs; see `scope_torch.llm.retrying.RetryingClient`."""
+
+    base_url: str | None = (
+        None  # of an OpenAI-compatible endpoint, such as http://localhost:8000/v1
+    )
+    api_key_env: str | None = "OPENAI_API_KEY"  # environment variable with the key; null for none
+    store: str = "responses.sqlite"  # every reply is kept here and never paid for again
+    concurrency: int = 8  # calls, and queries, in flight
+    timeout_s: float = 60.0
+    retries: int = 4
+    backoff_s: float = 1.0  # first wait before a retry; doubles
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    max_failures_in_a_row: int = 50  # then the run stops; it can be resumed
+    extra_body: dict[str, Any] | None = None  # sent with every request
+
+
+@dataclass
 class BoundsConfig:
     """Confidence bounds; see `scope_torch.bounds`."""
 
@@ -259,6 +299,8 @@ class Config:
     tracking: TrackingConfig = MISSING
     budget_usd: float = MISSING  # Lambda
     base: str | None = None  # a cheap LLM; usually set by the task
+    evaluator: str = "live"  # of compound systems: live | recorded
+    llm: LLMConfig = field(default_factory=LLMConfig)
     seed: int = 0
     device: str | None = None  # null: CUDA if present
     deploy: bool = False  # afterwards run theta_out and theta_0 on held-out queries (RQ2)
@@ -278,6 +320,7 @@ def register() -> None:
     store.store(group="task", name="table_schema", node=TableTaskConfig)
     store.store(group="task", name="synthetic_schema", node=SyntheticTaskConfig)
     store.store(group="task", name="simulated_schema", node=SimulatedTaskConfig)
+    store.store(group="task", name="compound_schema", node=CompoundTaskConfig)
     store.store(group="method", name="scope_schema", node=ScopeConfig)
     store.store(group="method", name="random_search_schema", node=RandomSearchConfig)
     store.store(group="method", name="cei_schema", node=CEIConfig)

@@ -129,13 +129,15 @@ class Journal:
 
     Args:
         path: The file; created when absent.
+        durable: Whether to wait until observations are on disk, for they are paid for. Without,
+            they survive the process, but not a power cut.
 
     Raises:
         InputError: If the file cannot be written, is in use, or is damaged before its last line.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, durable: bool = True) -> None:
+        self.path, self._durable = path, durable
         try:
             self._file = open(path, "a+b")  # noqa: SIM115 - closed by close()
         except OSError as error:
@@ -147,21 +149,27 @@ class Journal:
             self.recorded = self._read()
             self._file.flush()
             self._size = os.fstat(self._file.fileno()).st_size
+            self._is_whole = True  # False from the start of an append to its end
         except BaseException:
             self._file.close()
             raise
 
     def append(self, observations: Iterable[Observation]) -> None:
-        """Writes observations and waits until they are on disk.
+        """Writes observations and, if durable, waits until they are on disk.
 
         An append that was interrupted, or ran into a full disk, leaves nothing behind: the next
         one begins where it began.
         """
-        self._file.truncate(self._size)
-        self._file.write("".join(o.to_json() + "\n" for o in observations).encode())
+        if not self._is_whole:
+            self._file.truncate(self._size)
+        self._is_whole = False
+        content = "".join(o.to_json() + "\n" for o in observations).encode()
+        self._file.write(content)
         self._file.flush()
-        os.fsync(self._file.fileno())
-        self._size = os.fstat(self._file.fileno()).st_size
+        if self._durable:
+            os.fsync(self._file.fileno())
+        self._size += len(content)
+        self._is_whole = True
 
     def close(self) -> None:
         """Closes the file and so releases the lock."""

@@ -10,7 +10,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
@@ -166,7 +166,10 @@ def run(
     with ExitStack() as closing:
         journal = None
         if run_dir is not None:
-            journal = closing.enter_context(contextlib.closing(_open_run_dir(run_dir, settings)))
+            # What the evaluator knows already costs nothing to observe again.
+            paid = not isinstance(evaluator, HasTruth)
+            opened = _open_run_dir(run_dir, settings, durable=paid)
+            journal = closing.enter_context(contextlib.closing(opened))
         source, history = _Source(evaluator, journal), History()
         for callback in callbacks:
             closing.push(_closer(callback))
@@ -234,12 +237,13 @@ def _loop(
     while requests := optimizer.ask():
         report_changes()
         start = len(history)
-        for observation in source.fulfil(requests):
-            history.append(observation)
-            for callback in callbacks:
-                callback.observed(observation, history.spend_usd)
-            if history.spend_usd > budget_usd:
-                break
+        with contextlib.closing(source.fulfil(requests)) as observations:
+            for observation in observations:
+                history.append(observation)
+                for callback in callbacks:
+                    callback.observed(observation, history.spend_usd)
+                if history.spend_usd > budget_usd:
+                    break
         optimizer.tell([history[t] for t in range(start, len(history))])
         if history.spend_usd > budget_usd:
             break
@@ -257,21 +261,40 @@ class _Source:
         recorded = journal.recorded if journal is not None else []
         self._recorded = {observation.request: observation for observation in recorded}
         self._unused = set(self._recorded)
+        self._awaited: set[Request] = set()
         self._num_asked: dict[tuple[tuple[int, ...], int], int] = {}
 
-    def fulfil(self, requests: Sequence[Request]) -> Iterator[Observation]:
-        """Observations of `requests` in the asked order, made a few at a time."""
-        step = max(1, self._evaluator.concurrency)
+    def fulfil(self, requests: Sequence[Request]) -> Generator[Observation, None, None]:
+        """Observations of `requests` in the asked order.
+
+        What is not recorded is fed to the evaluator as it has room. Whoever stops early must close
+        the iterator: nothing more is fed then, and what is in flight is paid for and kept.
+        """
         numbered = [self._numbered(request) for request in requests]
-        for start in range(0, len(numbered), step):
-            chunk = numbered[start : start + step]
-            missing = [request for request in chunk if request not in self._recorded]
-            self.replayed += len(chunk) - len(missing)
-            if missing:
-                self._check_replay(numbered)
-                self._observe(missing)
-            self._unused.difference_update(chunk)
-            yield from (self._recorded[request] for request in chunk)
+        missing = [request for request in numbered if request not in self._recorded]
+        self._awaited = set(missing)
+        if missing:
+            self._check_replay(numbered)
+        feed = _Feed(missing)
+        stream = iter(self._evaluator.evaluate(feed)) if missing else iter(())
+        arrived = None
+        try:
+            for request in numbered:
+                self.replayed += request not in self._awaited
+                while request not in self._recorded:
+                    arrived = self._next(stream, request)
+                    self._keep(arrived)
+                self._unused.discard(request)
+                yield self._recorded[request]
+        except BaseException as stop:
+            feed.stopped = True
+            # The error that ends a run must not be hidden by a second one.
+            hidden = () if isinstance(stop, GeneratorExit) else (Exception,)
+            with contextlib.suppress(*hidden):
+                for late in itertools.chain([arrived] if arrived else [], stream):
+                    if late.request not in self._recorded:
+                        self._keep(late)
+            raise
 
     def _check_replay(self, asked: Sequence[Request]) -> None:
         """Before paying: all that is recorded must have been asked for by now.
@@ -297,31 +320,36 @@ class _Source:
         self._num_asked[pair] = replicate + 1
         return request._replace(replicate=replicate)
 
-    def _keep(self, observation: Observation, missing: list[Request]) -> None:
-        if observation.request not in missing:
+    def _next(self, stream: Iterator[Observation], request: Request) -> Observation:
+        observation = next(stream, None)
+        if observation is None:
+            raise InputError(f"the evaluator returned no observation for {request}")
+        return observation
+
+    def _keep(self, observation: Observation) -> None:
+        if observation.request not in self._awaited or observation.request in self._recorded:
             raise InputError(
-                f"the evaluator returned {observation.request}, asked for {missing[0]}, ..."
+                f"the evaluator returned {observation.request}, which it was not asked"
             )
         if self._journal is not None:
             self._journal.append([observation])
         self._recorded[observation.request] = observation
 
-    def _observe(self, missing: list[Request]) -> None:
-        stream = iter(self._evaluator.evaluate(missing))
-        observation = None
-        try:
-            for observation in stream:
-                self._keep(observation, missing)
-        except BaseException:
-            # What was made or is in flight is paid for: keep it, then stop.
-            with contextlib.suppress(Exception):
-                for late in itertools.chain([observation] if observation else [], stream):
-                    if late.request not in self._recorded:
-                        self._keep(late, missing)
-            raise
-        lost = [request for request in missing if request not in self._recorded]
-        if lost:
-            raise InputError(f"the evaluator returned no observation for {lost[0]}")
+
+class _Feed:
+    """Requests, one at a time, until stopped."""
+
+    def __init__(self, requests: Sequence[Request]) -> None:
+        self.stopped = False
+        self._requests = iter(requests)
+
+    def __iter__(self) -> Iterator[Request]:
+        return self
+
+    def __next__(self) -> Request:
+        if self.stopped:
+            raise StopIteration
+        return next(self._requests)
 
 
 def run_settings(
@@ -358,14 +386,14 @@ def write_atomically(path: Path, text: str) -> None:
     os.replace(temporary, path)
 
 
-def _open_run_dir(run_dir: Path, settings: dict[str, Any]) -> Journal:
+def _open_run_dir(run_dir: Path, settings: dict[str, Any], durable: bool) -> Journal:
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(
             f"cannot create {run_dir}: {error.strerror}; choose another output_dir"
         ) from error
-    journal = Journal(run_dir / "journal.jsonl")
+    journal = Journal(run_dir / "journal.jsonl", durable)
     try:
         path = run_dir / "settings.json"
         settings = json.loads(json.dumps(settings))

@@ -36,7 +36,7 @@ from scope_torch.tracking.progress import ProgressBar
 # What has a path component of its own, must not change it, or merely describes the task's data.
 _NOT_IN_PATH = re.compile(
     r"task|method|seed|device|tracking(\..*)?|output_dir|experiment|deploy|budget_usd|hydra(/.*|\..*)?"
-    r"|task\.(name|path|source|module_columns|reference|\w+_column)"
+    r"|evaluator|llm(\..*)?|task\.(name|path|source|module_columns|reference|\w+_column)"
 )
 _FAILURES = "SCOPE_TORCH_FAILURES"  # names a file: a launcher may run the jobs elsewhere
 

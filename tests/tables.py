@@ -6,7 +6,7 @@ import functools
 import itertools
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -157,12 +157,17 @@ class CountingEvaluator:
     def __init__(self, task: Task, concurrency: int = 1, crash_after: int | None = None) -> None:
         self.task, self.concurrency, self.crash_after = task, concurrency, crash_after
         self.paid: Counter[Request] = Counter()
-        self.batches: list[int] = []
+        self.in_flight: list[int] = []
 
-    def evaluate(self, requests: Sequence[Request]) -> Iterator[Observation]:
-        self.batches.append(len(requests))
-        shuffled = random.Random(str(requests)).sample(list(requests), len(requests))
-        for request in shuffled:
+    def evaluate(self, requests: Iterable[Request]) -> Iterator[Observation]:
+        waiting, in_flight = iter(requests), []
+        rng = random.Random(self.paid.total())
+        while True:
+            in_flight += itertools.islice(waiting, self.concurrency - len(in_flight))
+            self.in_flight.append(len(in_flight))
+            if not in_flight:
+                return
+            request = in_flight.pop(rng.randrange(len(in_flight)))
             if self.paid.total() == self.crash_after:
                 raise Crash(f"on {request}")
             self.paid[request] += 1

@@ -1,20 +1,23 @@
 """What every evaluator must do: subclass `EvaluatorConformance` and supply `make_evaluator`."""
 
+import asyncio
+import queue
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from tables import Task, make_task, names, table_of
 
 from scope_torch.errors import InputError
-from scope_torch.evaluators import Evaluator, HasTruth
-from scope_torch.evaluators import function as function_module
+from scope_torch.evaluators import Evaluator, HasTruth, window
 from scope_torch.evaluators.function import FunctionEvaluator
 from scope_torch.evaluators.table import RecordedTable, TableEvaluator
 from scope_torch.history import Observation, Request
+from scope_torch.llm.prices import LLMInfo
 
 TASK = make_task(1, (3, 2), 4)
 
@@ -247,21 +250,72 @@ def test_a_reader_that_stops_early_starts_no_further_call():
 
 
 def test_an_interrupt_waits_for_the_calls_in_flight(monkeypatch):
-    real, waits = function_module.as_completed, []
+    class Interrupted(queue.SimpleQueue):
+        waits = 0
 
-    def interrupted(pending):
-        waits.append(len(pending))
-        if len(waits) == 2:
-            raise KeyboardInterrupt
-        return real(pending)
+        def get(self, *arguments):
+            Interrupted.waits += 1
+            if Interrupted.waits == 2:
+                raise KeyboardInterrupt
+            return super().get(*arguments)
 
-    monkeypatch.setattr(function_module, "as_completed", interrupted)
+    # Only there: the threads of the pool wait on queues of their own.
+    monkeypatch.setattr(window, "queue", SimpleNamespace(SimpleQueue=Interrupted))
     system = Rehearsed(TASK, 3, set())
     system.failed.set()
     evaluator = function_evaluator(TASK, system, concurrency=3)
     requests = [Request((0, 0), q) for q in range(3)]
     observations = collect(evaluator.evaluate(requests), KeyboardInterrupt)
     assert sorted(o.query for o in observations) == [0, 1, 2]
+
+
+def test_requests_are_taken_as_there_is_room():
+    """Whoever feeds them can stop, and only what was taken is paid for."""
+    taken, stop = [], threading.Event()
+
+    def feed():
+        for q in range(4):
+            if stop.is_set():
+                return
+            taken.append(q)
+            yield Request((0, 0), q)
+
+    evaluator = function_evaluator(TASK, lambda *_: (0.5, 0.1), concurrency=2)
+    observations = evaluator.evaluate(feed())
+    first = next(observations)
+    assert taken == [0, 1]
+    stop.set()
+    assert {o.query for o in [first, *observations]} == {0, 1}
+
+
+async def graded(assignment, query):
+    await asyncio.sleep(0)
+    return 0.25, {"module0": (100, 10), "module1": (50, 0)}
+
+
+def test_tokens_are_priced_and_a_system_may_be_async():
+    prices = {f"llm{i}": LLMInfo(f"llm{i}", 1.0 + i, 10.0 * (1 + i)) for i in range(3)}
+    problem, queries = TASK.problem, list(range(TASK.problem.num_queries))
+    evaluator = FunctionEvaluator(problem, graded, queries, prices=prices)
+    (observed,) = evaluator.evaluate([Request((2, 1), 0)])
+    costs = (100 * 3 + 10 * 30) / 1e6, (50 * 2 + 0) / 1e6
+    assert observed.module_cost_usd == pytest.approx(costs)
+    assert observed.cost_usd == pytest.approx(sum(costs))
+    assert observed.module_tokens == ((100, 10), (50, 0))
+    assert observed.quality == 0.25
+    with pytest.raises(InputError, match="give FunctionEvaluator prices"):
+        list(FunctionEvaluator(problem, graded, queries).evaluate([Request((2, 1), 0)]))
+    with pytest.raises(InputError, match="no price is known for LLM 'llm2'"):
+        FunctionEvaluator(problem, graded, queries, prices={k: prices[k] for k in list(prices)[:2]})
+
+
+def test_tokens_of_an_unknown_module_are_refused():
+    prices = {f"llm{i}": LLMInfo(f"llm{i}", 1.0, 1.0) for i in range(3)}
+    evaluator = FunctionEvaluator(
+        TASK.problem, lambda *_: (1.0, {"typo": (1, 1)}), list(range(4)), prices=prices
+    )
+    with pytest.raises(InputError, match=r"tokens in \['typo'\]"):
+        list(evaluator.evaluate([Request((0, 0), 0)]))
 
 
 def table(**changed) -> RecordedTable:

@@ -6,7 +6,7 @@ import pytest
 
 from scope_torch.errors import InputError
 from scope_torch.evaluators.world_spec import load_worlds
-from scope_torch.llm.prices import choose_llms, load_llms
+from scope_torch.llm.prices import LLMInfo, check_llm, choose_llms, load_llms
 
 PACKAGED = {
     name: (files("scope_torch") / "data" / name).read_text(encoding="utf-8")
@@ -74,10 +74,56 @@ def test_a_list_of_ones_own(tmp_path):
         (LLM + "gpqa = nan\n", "scores, if any, that are numbers"),
         (LLM.replace("[[llm]]", "[llm]"), "a name of its own"),
         ("llm = [3]", "the entry 3"),
+        (LLM.replace('"a"', "3"), "a name of its own"),
+        (LLM.replace('"a"', '""'), "a name of its own"),
+        (LLM.replace("2.5", "true"), "output_usd_per_mtok (USD, at least 0)"),
+        (LLM + "cached_input_usd_per_mtok = -0.1\n", "cached_input_usd_per_mtok, if any, in USD"),
+        (LLM + "cached_input_usd_per_mtok = inf\n", "cached_input_usd_per_mtok, if any, in USD"),
+        (LLM + 'cached_input_usd_per_mtok = "0"\n', "cached_input_usd_per_mtok, if any, in USD"),
+        (LLM + 'prompting = "zero_shot"\n', "prompting to be one of ['chat', 'few_shot']"),
+        (LLM + "prompting = []\n", "prompting to be one of ['chat', 'few_shot']"),
+        (
+            LLM + 'max_tokens_key = "max_new_tokens"\n',
+            "max_tokens_key to be one of ['max_tokens', 'max_completion_tokens']",
+        ),
+        (LLM + 'takes_temperature = "no"\n', "takes_temperature to be true or false"),
+        (LLM + "takes_temperature = 1\n", "takes_temperature to be true or false"),
+        (LLM + "model = 3\n", "model, if any, that is text"),
+        (LLM + 'model = ""\n', "model, if any, that is text"),
+        (LLM + "reasoning_effort = 3\n", "reasoning_effort, if any, that is text"),
     ],
 )
 def test_entries_of_a_price_list_that_are_refused(text, named, tmp_path):
     assert named in error_of(load_llms, tmp_path, "version = 1\n" + text)
+
+
+def test_how_an_llm_is_called(tmp_path):
+    path = tmp_path / "own.toml"
+    path.write_text(
+        "version = 1\n"
+        + LLM
+        + """cached_input_usd_per_mtok = 0
+model = "org/a-2026"
+prompting = "few_shot"
+max_tokens_key = "max_completion_tokens"
+takes_temperature = false
+reasoning_effort = "low"
+"""
+        + LLM.replace('"a"', '"b"')
+    )
+    llms = load_llms(path)
+    assert llms["a"] == LLMInfo(
+        "a", 1, 2.5, 0, None, None, "org/a-2026", "few_shot", "max_completion_tokens", False, "low"
+    )
+    assert llms["b"] == LLMInfo("b", 1, 2.5)
+    assert llms["b"].cached_input_usd_per_mtok is None
+    assert (llms["b"].prompting, llms["b"].max_tokens_key) == ("chat", "max_tokens")
+
+
+def test_llms_that_come_from_elsewhere():
+    check_llm(LLMInfo("a", 1, 2.5))
+    with pytest.raises(InputError, match=r"^LLMInfo\(name='a', .* needs prompting to be one of"):
+        check_llm(LLMInfo("a", 1, 2.5, prompting="zero_shot"))
 
 
 @pytest.mark.parametrize("read", [load_llms, load_worlds])

@@ -60,7 +60,7 @@ def test_concurrency_changes_nothing_but_the_surplus(tmp_path, concurrency, batc
     assert result.recommendation == alone.recommendation
     assert result.trace == alone.trace
     assert set(evaluator.paid.values()) == {1}
-    assert max(evaluator.batches) <= concurrency
+    assert max(evaluator.in_flight) <= concurrency
     recorded = journaled(tmp_path)
     assert {o.request for o in recorded} == set(evaluator.paid)
     extra = [o for o in recorded if o not in set(result.history)]
@@ -167,8 +167,8 @@ def test_a_callback_that_fails_ends_the_run_and_all_are_closed(tmp_path, method)
 def test_callbacks_and_journal_are_closed_whatever_fails(tmp_path, monkeypatch):
     journals: list[Journal] = []
 
-    def tracked(path):
-        journals.append(Journal(path))
+    def tracked(path, *rest):
+        journals.append(Journal(path, *rest))
         return journals[0]
 
     monkeypatch.setattr(runner, "Journal", tracked)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Protocol, runtime_checkable
 
 from torch import Tensor
@@ -13,17 +13,18 @@ from scope_torch.history import Observation, Request
 class Evaluator(Protocol):
     """Runs configurations on queries.
 
-    `concurrency` is how many requests it can work on at a time; the runner never hands it more,
-    so that no more than these are paid for beyond the end of the budget.
+    `concurrency` is how many requests it works on at a time.
     """
 
     concurrency: int
 
-    def evaluate(self, requests: Sequence[Request]) -> Iterable[Observation]:
+    def evaluate(self, requests: Iterable[Request]) -> Iterable[Observation]:
         """Observes every request, each exactly once, in any order.
 
-        Yield an observation as soon as it is there: what has been yielded is journaled and not
-        paid for again, even if a later request fails.
+        Take a request only when there is room for it: the runner ends `requests` when the budget is
+        spent, and what has been taken by then is paid for beyond it. Yield an observation as soon
+        as it is there: what has been yielded is journaled and not paid for again, even if a later
+        request fails. See `scope_torch.evaluators.window`.
         """
         ...
 

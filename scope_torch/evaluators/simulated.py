@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -69,7 +69,7 @@ class SimulatedEvaluator:
         self._cache_dir = cache_dir
         self._observed = lru_cache(_KEPT)(self._observe_all)
 
-    def evaluate(self, requests: Sequence[Request]) -> Iterator[Observation]:
+    def evaluate(self, requests: Iterable[Request]) -> Iterator[Observation]:
         """See `Evaluator`."""
         for theta, query, replicate in requests:
             observed = self._observed(theta, replicate)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -98,7 +98,7 @@ class TableEvaluator:
     def __init__(self, table: RecordedTable) -> None:
         self.table = table
 
-    def evaluate(self, requests: Sequence[Request]) -> Iterator[Observation]:
+    def evaluate(self, requests: Iterable[Request]) -> Iterator[Observation]:
         """See `Evaluator`."""
         for theta, query, replicate in requests:
             at = (*theta, query)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from scope_torch.errors import InputError
 
@@ -58,8 +59,8 @@ def load_llms(path: Path | str | None = None) -> dict[str, LLMInfo]:
         The LLMs by name, in the order of the file.
 
     Raises:
-        InputError: If the file cannot be read or is of another version, or a price is missing,
-            negative or given twice.
+        InputError: If the file cannot be read or is of another version, a price is missing,
+            negative or given twice, or another field has a value that cannot be used.
     """
     content = read_toml(path, "llms.toml", PRICE_VERSION)
     llms: dict[str, LLMInfo] = {}
@@ -67,19 +68,66 @@ def load_llms(path: Path | str | None = None) -> dict[str, LLMInfo]:
         try:
             known = {k: v for k, v in entry.items() if k in LLMInfo.__dataclass_fields__}
             llm = LLMInfo(**known)
-            prices = (llm.input_usd_per_mtok, llm.output_usd_per_mtok)
-            scores = (score for score in (llm.mmlu_pro, llm.gpqa) if score is not None)
-            usable = min(prices) >= 0 and all(map(math.isfinite, (*prices, *scores)))
+            wrong = _PRICED if llm.name in llms else _wrong(llm)
         except (TypeError, AttributeError):
-            usable, llm = False, None
-        if llm is None or not usable or llm.name in llms:
-            raise InputError(
-                f"{path or 'llms.toml'}: the entry {entry} needs a name of its own, "
-                "input_usd_per_mtok and output_usd_per_mtok (USD, at least 0), and scores, if any, "
-                "that are numbers"
-            )
+            llm, wrong = None, _PRICED
+        if llm is None or wrong:
+            raise InputError(f"{path or 'llms.toml'}: the entry {entry} needs {wrong}")
         llms[llm.name] = llm
     return llms
+
+
+def check_llm(llm: LLMInfo) -> None:
+    """Checks an LLM that does not come from a price list.
+
+    Raises:
+        InputError: If it would be refused there.
+    """
+    if wrong := _wrong(llm):
+        raise InputError(f"{llm} needs {wrong}")
+
+
+_PRICED = (
+    "a name of its own, input_usd_per_mtok and output_usd_per_mtok (USD, at least 0), and scores, "
+    "if any, that are numbers"
+)
+
+
+def _wrong(llm: LLMInfo) -> str:
+    """What an LLM lacks; empty if nothing."""
+    prices = (llm.input_usd_per_mtok, llm.output_usd_per_mtok)
+    scores = [score for score in (llm.mmlu_pro, llm.gpqa) if score is not None]
+    named = isinstance(llm.name, str) and llm.name
+    if not (named and all(map(_is_price, prices)) and all(map(_is_number, scores))):
+        return _PRICED
+    cached = llm.cached_input_usd_per_mtok
+    if not (cached is None or _is_price(cached)):
+        return "cached_input_usd_per_mtok, if any, in USD and at least 0"
+    for key in ("model", "reasoning_effort"):
+        value = getattr(llm, key)
+        if not (value is None or (isinstance(value, str) and value)):
+            return f"{key}, if any, that is text"
+    for key, allowed in _CHOICES.items():
+        if getattr(llm, key) not in allowed:
+            return f"{key} to be one of {list(allowed)}"
+    if not isinstance(llm.takes_temperature, bool):
+        return "takes_temperature to be true or false"
+    return ""
+
+
+_CHOICES = {
+    "prompting": ("chat", "few_shot"),
+    "max_tokens_key": ("max_tokens", "max_completion_tokens"),
+}
+
+
+def _is_number(value: Any) -> bool:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and math.isfinite(value)
+
+
+def _is_price(value: Any) -> bool:
+    return _is_number(value) and value >= 0
 
 
 def choose_llms(llms: dict[str, LLMInfo], names: Sequence[str] | None) -> list[LLMInfo]:
@@ -97,12 +145,15 @@ def choose_llms(llms: dict[str, LLMInfo], names: Sequence[str] | None) -> list[L
 
 
 def read_toml(path: Path | str | None, packaged: str, version: int) -> dict:
-    """A versioned TOML file: `path`, or the packaged one.
+    """A versioned TOML file: `path`, here or else in the package, or the packaged one.
 
     Raises:
         InputError: If it cannot be read, is not TOML, or is of another version.
     """
-    source = files("scope_torch") / "data" / packaged if path is None else Path(path)
+    inside = files("scope_torch") / "data" / (packaged if path is None else Path(path).name)
+    outside = None if path is None else Path(path)
+    by_name = outside is None or (outside.parent == Path() and not outside.exists())
+    source = inside if by_name and inside.is_file() else outside or inside
     try:
         content = tomllib.loads(source.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from scope_torch.errors import InputError
@@ -29,11 +29,12 @@ class Module:
 
     Args:
         name: Name of its slot.
-        inputs: Names of query fields and of modules whose outputs it reads.
+        inputs: What it reads: the output of the earlier module of that name or, if there is none,
+            the query field of that name. So a module may read the field that bears its own name.
         prompts: Conversations to send, one call each; gets the inputs and how the LLM is to be
             prompted (`LLMInfo.prompting`).
         parse: Makes the output of the replies, one for each conversation, or raises ParseError.
-        fallback: Output if `parse` raised; gets the inputs.
+        fallback: Output if `parse` raised or a call gave no reply; gets the inputs.
         max_tokens: Longest reply, in completion tokens.
     """
 
@@ -88,23 +89,24 @@ class CompoundSystem:
             resumed.
 
     Raises:
-        InputError: If names are repeated, or a module reads itself or a later module.
+        InputError: If there is no module, names are repeated, or a module reads a later one.
     """
 
     name: str
     modules: tuple[Module, ...]
     version: str = "1"
-    _names: tuple[str, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         names = tuple(module.name for module in self.modules)
-        object.__setattr__(self, "_names", names)
         if not names or len(set(names)) != len(names):
             raise InputError(f"modules={list(names)}: a system needs modules with different names")
         for i, module in enumerate(self.modules):
-            later = set(module.inputs) & set(names[i:])
+            later = set(module.inputs) & set(names[i + 1 :])
             if later:
-                raise InputError(f"module {module.name!r} reads {sorted(later)}, which run later")
+                raise InputError(
+                    f"module {module.name!r} reads {sorted(later)}, which run later; "
+                    "list each module after those it reads"
+                )
 
     async def run(
         self,
@@ -125,17 +127,35 @@ class CompoundSystem:
 
         Raises:
             LLMError: If every further call would fail too (`LLMError.fatal`).
-            InputError: If a module reads a field that the query does not have.
+            InputError: If the query lacks a field that a module reads, or a module has no LLM.
         """
+        self._check(assignment, fields)  # before a call is paid for
         tasks: dict[str, asyncio.Task[_Done]] = {}
         for module in self.modules:
             llm, earlier = assignment[module.name], dict(tasks)
             running = _run_module(module, llm, fields, earlier, client, replicate)
             tasks[module.name] = asyncio.create_task(running)
-        await asyncio.wait(tasks.values())  # also after an error: what is in flight is billed
+        # After an error, what is in flight ends first: it is billed. If this task is cancelled,
+        # so are the modules.
+        await asyncio.gather(*tasks.values(), return_exceptions=True)
         done = {name: task.result() for name, task in tasks.items()}
-        output, _, finished_s = done[self._names[-1]]
+        output, _, finished_s = done[self.modules[-1].name]
         return SystemRun(str(output), {name: run for name, (_, run, _) in done.items()}, finished_s)
+
+    def _check(self, assignment: Mapping[str, LLMInfo], fields: Inputs) -> None:
+        earlier: set[str] = set()
+        for module in self.modules:
+            if module.name not in assignment:
+                raise InputError(
+                    f"{self.name}: no LLM for module {module.name!r}, only for {list(assignment)}"
+                )
+            for name in module.inputs:
+                if name not in earlier and name not in fields:
+                    raise InputError(
+                        f"{self.name}: module {module.name!r} reads {name!r}, which is neither an "
+                        f"earlier module nor a field of the query; its fields: {list(fields)}"
+                    )
+            earlier.add(module.name)
 
 
 class _Done(NamedTuple):
@@ -157,10 +177,8 @@ async def _run_module(
         if name in earlier:
             inputs[name], _, finished_s = await earlier[name]
             ready_s = max(ready_s, finished_s)
-        elif name in fields:
-            inputs[name] = fields[name]
         else:
-            raise InputError(f"module {module.name!r} reads {name!r}, which the query has not")
+            inputs[name] = fields[name]
     calls = [
         ChatCall(llm.name, messages, module.max_tokens, replicate=replicate)
         for messages in module.prompts(inputs, llm.prompting)

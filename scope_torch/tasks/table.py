@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -16,6 +15,7 @@ from scope_torch.errors import InputError
 from scope_torch.evaluators.table import RecordedTable, TableEvaluator
 from scope_torch.space import ConfigSpace
 from scope_torch.tasks import Task
+from scope_torch.tasks.files import find_data
 
 OnMissing = Literal["error", "drop_queries"]
 
@@ -59,29 +59,6 @@ def table_task(
         on_missing=on_missing,
     )
     return Task(table.problem(name, reference, epsilon), TableEvaluator(table))
-
-
-def find_data(path: str, source: str = "") -> Path:
-    """Resolves a data file: as given, then in `$SCOPE_DATA_DIR`, then in `./data`.
-
-    Raises:
-        InputError: If it is nowhere; the message says where it was looked for and where to get it.
-    """
-    if not path:
-        raise InputError("task.path is empty: name the table, e.g. task.path=runs.csv")
-    folders = [Path()]
-    if data_dir := os.environ.get("SCOPE_DATA_DIR"):
-        folders.append(Path(data_dir))
-    folders.append(Path("data"))
-    candidates = [folder / path for folder in folders]
-    for candidate in candidates:
-        if candidate.is_file():
-            return candidate
-    tried = ", ".join(str(candidate) for candidate in candidates)
-    hint = f"; it was {source}" if source else ""
-    raise InputError(
-        f"no data file {path!r} (tried {tried}); put it into ./data or set SCOPE_DATA_DIR{hint}"
-    )
 
 
 def load_table(

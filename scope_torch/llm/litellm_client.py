@@ -1,0 +1,86 @@
+"""Completions from any provider that LiteLLM knows."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from scope_torch.errors import InputError
+from scope_torch.llm.client import check_url
+from scope_torch.llm.failures import SendError, key_of
+from scope_torch.llm.retrying import Connection, RetryingClient
+
+# LiteLLM gives lost connections a status all the same, and often makes them the last of these
+_NO_ANSWER = {"Timeout", "APIConnectionError", "InternalServerError"}
+
+
+@dataclass(eq=False, repr=False)
+class LiteLLMClient(RetryingClient):
+    """A ChatClient that sends through LiteLLM; `LLMInfo.model` is LiteLLM's name for an LLM.
+
+    Costs are of the price list, not of LiteLLM's own; tokens are as LiteLLM reports them, counted
+    by itself where the provider does not.
+
+    Args:
+        base_url: None for the provider's own.
+        api_key_env: None for the variable in which LiteLLM looks for the provider's key.
+
+    The other settings are those of `RetryingClient`.
+
+    """
+
+    def __post_init__(self) -> None:
+        if self.base_url is not None:
+            self.base_url = check_url(self.base_url)
+        super().__post_init__()
+
+    def _where(self) -> str:
+        return "LiteLLM" if self.base_url is None else f"LiteLLM at {self.base_url}"
+
+    def _check_access(self) -> None:
+        _import_litellm()
+        key_of(self.api_key_env, self._where())
+
+    def _connect(self) -> Connection:
+        litellm = _import_litellm()
+        litellm.suppress_debug_info = True  # it would print advice at every error
+        fixed: dict[str, Any] = {"timeout": self.timeout_s, "num_retries": 0, "max_retries": 0}
+        if self.base_url is not None:
+            fixed["api_base"] = self.base_url
+        if self.api_key_env:
+            fixed["api_key"] = key_of(self.api_key_env, self._where())
+
+        async def send(request: dict[str, Any]) -> Any:
+            try:
+                return (await litellm.acompletion(**request, **fixed)).model_dump()
+            except Exception as error:
+                raise _send_error(error) from None
+
+        async def close() -> None:
+            """LiteLLM keeps its connections."""
+
+        return Connection(send, close)
+
+
+def _send_error(error: Exception) -> SendError:
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    status = getattr(error, "status_code", None)
+    if not isinstance(status, int):
+        raise error  # a mistake, not an answer
+    message = str(getattr(error, "message", ""))
+    if kinds & _NO_ANSWER:
+        return SendError(f"gave no answer ({message or type(error).__name__})")
+    response = getattr(error, "response", None)
+    headers = getattr(response, "headers", None) or {}
+    return SendError(message, status=status, retry_after=headers.get("retry-after"))
+
+
+def _import_litellm() -> Any:
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # or it asks the network for it
+    try:
+        return importlib.import_module("litellm")
+    except ImportError:
+        mend = 'pip install "scope-torch[litellm]"'
+        raise InputError(f"calls through LiteLLM need it: {mend}") from None

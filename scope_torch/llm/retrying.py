@@ -1,0 +1,324 @@
+"""Calls that are tried again, kept below rates, priced and added up; the sending is left open."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+from scope_torch.errors import InputError
+from scope_torch.llm.billing import (
+    BadReply,
+    Reply,
+    Usage,
+    cost_usd,
+    encodable,
+    most_tokens,
+    read_reply,
+)
+from scope_torch.llm.chat import ChatCall, Completion, LLMError
+from scope_torch.llm.failures import Failure, SendError, failure_of, failure_of_bad
+from scope_torch.llm.prices import LLMInfo, check_llm
+from scope_torch.llm.rate_limit import TokenBucket
+
+logger = logging.getLogger(__name__)
+
+MAX_WAIT_S = 60.0
+
+
+class Connection(NamedTuple):
+    """How requests are sent from an event loop.
+
+    `send` takes the arguments of a chat completion and returns its JSON, decoded or not; it may
+    raise SendError.
+    """
+
+    send: Callable[[dict[str, Any]], Awaitable[Any]]
+    close: Callable[[], Awaitable[None]]
+
+
+class _Here(NamedTuple):
+    """What belongs to one event loop."""
+
+    slots: asyncio.Semaphore
+    connection: Connection
+
+
+@dataclass
+class _Attempts:
+    """A call, and what its attempts have cost so far."""
+
+    llm: LLMInfo
+    call: ChatCall
+    request: dict[str, Any]
+    most: Usage
+    failed_usd: float = 0.0
+    estimated: bool = False
+    started_s: float | None = None
+
+
+@dataclass(eq=False, repr=False)
+class RetryingClient:
+    """A ChatClient that sends, and sends again after passing failures.
+
+    `failures` says which failures pass. Every attempt that may have been billed is counted: as
+    reported, or with an upper estimate (`billing.most_tokens`). A cancelled call is one of these;
+    its CancelledError gets an attribute `cost_usd`.
+
+    Args:
+        llms: The price list.
+        base_url: Where the endpoint lies.
+        api_key_env: Environment variable with the key, which is in no message; None for an
+            endpoint without.
+        timeout_s: Longest wait for a reply, in seconds.
+        retries: How often a call is sent again.
+        backoff_s: First wait before that, in seconds; doubles each time, up to 60. A server's
+            `Retry-After` takes its place, up to 60 s as well.
+        requests_per_minute: Requests sent in a minute; None for no limit.
+        tokens_per_minute: Tokens sent and received in a minute; None for no limit. A request
+            counts for `billing.most_tokens` until its reply tells the number.
+        concurrency: Calls in flight at a time, of one event loop.
+        max_failures_in_a_row: After so many calls without a reply the next error is fatal.
+        extra_body: Sent along with every request, such as {"cache_prompt": false}.
+        sleep: Waits for a number of seconds.
+        clock: Seconds that pass.
+
+    Attributes:
+        billed_usd: What all calls cost, in USD.
+        estimated_usd: The part of it that is an upper estimate.
+        in_flight: Calls that are being worked on.
+        max_in_flight: The most there have been.
+        num_retries: Requests that were sent again.
+
+    Raises:
+        InputError: If a setting or a price cannot be used.
+    """
+
+    llms: Mapping[str, LLMInfo]
+    base_url: str | None = None
+    api_key_env: str | None = None
+    _: KW_ONLY
+    timeout_s: float = 60.0
+    retries: int = 4
+    backoff_s: float = 1.0
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    concurrency: int = 16
+    max_failures_in_a_row: int = 50
+    extra_body: Mapping[str, Any] | None = None
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    clock: Callable[[], float] = time.monotonic
+    billed_usd: float = field(init=False, default=0.0)
+    estimated_usd: float = field(init=False, default=0.0)
+    in_flight: int = field(init=False, default=0)
+    max_in_flight: int = field(init=False, default=0)
+    num_retries: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        self._check_settings()
+        self._lock = threading.Lock()
+        self._failures_in_a_row = 0
+        self._here: WeakKeyDictionary[asyncio.AbstractEventLoop, _Here] = WeakKeyDictionary()
+        self._requests, self._tokens = (
+            TokenBucket(limit, clock=self.clock, sleep=self.sleep)
+            for limit in (self.requests_per_minute, self.tokens_per_minute)
+        )
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._where()}, {len(self.llms)} LLMs)"
+
+    def check(self, names: Iterable[str]) -> None:
+        """Finds what would make every call fail, as far as that is possible without one.
+
+        Args:
+            names: The LLMs that are going to be called.
+
+        Raises:
+            InputError: If one has no price, the key is not set, or a package is missing.
+        """
+        for name in names:
+            self._known(name)
+        self._check_access()
+
+    async def complete(self, call: ChatCall) -> Completion:
+        """Returns the completion of `call`.
+
+        Raises:
+            LLMError: If there is none, after retries; its `cost_usd` has been billed.
+            InputError: If the LLM has no price, the key is not set, or a package is missing.
+        """
+        llm = self._known(call.llm)
+        here = self._of_this_loop()
+        attempts = _Attempts(llm, call, self._request(llm, call), most_tokens(call))
+        async with here.slots:
+            with self._counted():
+                try:
+                    return await self._attempt_all(here.connection, attempts)
+                except asyncio.CancelledError as error:
+                    error.cost_usd = attempts.failed_usd  # type: ignore[attr-defined]
+                    raise
+
+    async def close(self) -> None:
+        """Closes the connections of the running event loop; to be called before it ends."""
+        here = self._here.pop(asyncio.get_running_loop(), None)
+        if here is not None:
+            await here.connection.close()
+
+    def _where(self) -> str:
+        """What is called, for messages."""
+        return self.base_url or type(self).__name__
+
+    def _check_access(self) -> None:
+        """Raises InputError if the key is not set, or a package is missing."""
+        raise NotImplementedError
+
+    def _connect(self) -> Connection:
+        """Opens a connection for the running event loop."""
+        raise NotImplementedError
+
+    def _check_settings(self) -> None:
+        least = {"timeout_s": 1e-9, "retries": 0, "backoff_s": 0.0, "concurrency": 1}
+        least |= {"requests_per_minute": 1, "tokens_per_minute": 1, "max_failures_in_a_row": 1}
+        for name, bound in least.items():
+            value = getattr(self, name)
+            if value is None and name.endswith("per_minute"):
+                continue
+            if not _fits(value, bound):
+                kind = "a number" if isinstance(bound, float) else "a whole number"
+                above = "above 0" if name == "timeout_s" else f"of at least {bound:g}"
+                raise InputError(f"{name}={value!r} must be {kind} {above}")
+        for llm in self.llms.values():
+            check_llm(llm)
+
+    def _known(self, name: str) -> LLMInfo:
+        if name not in self.llms:
+            raise InputError(f"no price is known for LLM {name!r}; there are {list(self.llms)}")
+        return self.llms[name]
+
+    def _of_this_loop(self) -> _Here:
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            if loop not in self._here:  # connections cannot be used from another loop
+                self._check_access()
+                self._here[loop] = _Here(asyncio.Semaphore(self.concurrency), self._connect())
+            return self._here[loop]
+
+    @contextlib.contextmanager
+    def _counted(self) -> Iterator[None]:
+        with self._lock:
+            self.in_flight += 1
+            self.max_in_flight = max(self.max_in_flight, self.in_flight)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self.in_flight -= 1
+
+    def _request(self, llm: LLMInfo, call: ChatCall) -> dict[str, Any]:
+        messages = [{"role": m.role, "content": encodable(m.content)} for m in call.messages]
+        request: dict[str, Any] = {
+            "model": llm.model or llm.name,
+            "messages": messages,
+            llm.max_tokens_key: call.max_tokens,
+        }
+        if llm.takes_temperature:
+            request["temperature"] = call.temperature
+        if llm.reasoning_effort is not None:
+            request["reasoning_effort"] = llm.reasoning_effort
+        if self.extra_body:
+            request["extra_body"] = dict(self.extra_body)
+        return request
+
+    async def _attempt_all(self, connection: Connection, attempts: _Attempts) -> Completion:
+        for number in range(self.retries + 1):
+            outcome = await self._attempt(connection, attempts)
+            if isinstance(outcome, Reply):
+                return self._completion(attempts, outcome)
+            if outcome.usage is not None:
+                self._charge_failed(attempts, outcome.usage)
+            if not outcome.again or number == self.retries:
+                raise self._error(attempts, outcome, number + 1)
+            wait_s = outcome.wait_s
+            if wait_s is None:
+                wait_s = self.backoff_s * 2.0 ** min(number, 30)
+            logger.info("%s %s; again", self._where(), outcome.reason)
+            await self.sleep(min(wait_s, MAX_WAIT_S))
+            with self._lock:
+                self.num_retries += 1
+        raise AssertionError
+
+    async def _attempt(self, connection: Connection, attempts: _Attempts) -> Reply | Failure:
+        most = attempts.most.prompt_tokens + attempts.most.completion_tokens
+        await self._requests.take(1)
+        await self._tokens.take(most)
+        if attempts.started_s is None:
+            attempts.started_s = self.clock()
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                reply = read_reply(await connection.send(attempts.request))
+        except asyncio.CancelledError:
+            self._charge_failed(attempts, attempts.most)
+            raise
+        except SendError as error:
+            return failure_of(error, attempts.most, self.api_key_env)
+        except TimeoutError:
+            return Failure(f"sent no reply within {self.timeout_s:g} s", attempts.most)
+        except BadReply as bad:
+            return failure_of_bad(bad, attempts.most, self.api_key_env)
+        if reply.usage is not None:
+            self._tokens.give_back(most - reply.usage.prompt_tokens - reply.usage.completion_tokens)
+        return reply
+
+    def _completion(self, attempts: _Attempts, reply: Reply) -> Completion:
+        llm, usage = attempts.llm, reply.usage or attempts.most
+        usd = cost_usd(llm, usage)
+        self._charge(usd, usage.estimated)
+        with self._lock:
+            self._failures_in_a_row = 0
+        return Completion(
+            text=reply.text,
+            prompt_tokens=usage.prompt_tokens,
+            completion_tokens=usage.completion_tokens,
+            cached_tokens=usage.cached_tokens,
+            cost_usd=usd + attempts.failed_usd,
+            failed_usd=attempts.failed_usd,
+            latency_s=self.clock() - (attempts.started_s or 0.0),
+            finish_reason=reply.finish_reason,
+            estimated=usage.estimated or attempts.estimated,
+        )
+
+    def _charge_failed(self, attempts: _Attempts, usage: Usage) -> None:
+        usd = cost_usd(attempts.llm, usage)
+        attempts.failed_usd += usd
+        attempts.estimated |= usage.estimated
+        self._charge(usd, usage.estimated)
+
+    def _charge(self, usd: float, estimated: bool) -> None:
+        with self._lock:
+            self.billed_usd += usd
+            self.estimated_usd += usd if estimated else 0.0
+
+    def _error(self, attempts: _Attempts, failure: Failure, tries: int) -> LLMError:
+        with self._lock:
+            self._failures_in_a_row += 1
+            in_a_row = self._failures_in_a_row
+        message = f"{attempts.llm.name!r}: {self._where()} {failure.reason}"
+        message += f", {tries} times" if tries > 1 else ""
+        fatal = failure.fatal
+        if in_a_row >= self.max_failures_in_a_row and not fatal:
+            message += f"; {in_a_row} calls in a row have failed: see whether the endpoint works"
+            fatal = True
+        return LLMError(message, fatal=fatal, cost_usd=attempts.failed_usd)
+
+
+def _fits(value: Any, least: float) -> bool:
+    """Whether a setting is a number of at least `least`, and whole if that is an int."""
+    types = (int, float) if isinstance(least, float) else (int,)
+    return type(value) in types and math.isfinite(value) and value >= least

@@ -1,0 +1,160 @@
+"""DIN-SQL: a question about a database becomes a SQLite query, in four steps.
+
+The roles, labels and edges are those of DIN-SQL (arXiv:2304.11015); prompts and code are new.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from scope_torch.llm.chat import Message
+from scope_torch.systems.graph import CompoundSystem, Inputs, Module, ParseError
+from scope_torch.systems.prompt_files import fingerprint, one_call, render
+
+PLACEHOLDER = "SELECT 'no query'"  # runs on every database and is the answer to no question
+CONTEXT = ("question", "evidence", "schema")
+_TEMPLATES = {
+    "EASY": "din_sql/generation_easy",
+    "NON-NESTED": "din_sql/generation_non_nested",
+    "NESTED": "din_sql/generation_nested",
+}
+
+# Hyphens as LLMs write them: "-", the Unicode hyphens and dashes, a blank, or none.
+_LABEL = r"(NON[\s_\-\u2010-\u2015]?NESTED|NESTED|EASY)\b"
+_MARKED_LABEL = re.compile(r"\blabel\b\W{0,9}" + _LABEL, re.IGNORECASE)
+_BARE_LABEL = re.compile(r"\b" + _LABEL)  # in capitals only: "easy" is also a word
+_SUB_QUESTIONS = re.compile(r"sub.?questions?\b\W*(.*)", re.IGNORECASE | re.DOTALL)
+_BULLET = re.compile(r"^\W*(?:\d{1,2}[.)])?\s*")
+
+_LINKS = re.compile(r"\blinks?\b[*_`]*[ \t]*:", re.IGNORECASE)
+_LIST = re.compile(r"\[[^\[\]]+\]")
+
+# A cut-off reply may lack the closing fence.
+_FENCED = re.compile(r"```(?:[ \t]*(?:\w*[ \t]*\n|sql(?:ite)?\b))?(.*?)(?:```|\Z)", re.S | re.I)
+_QUERY = r"\(*(?:SELECT\b|WITH\s+(?:RECURSIVE\s+)?\S+\s+AS\s*\()"
+_BEGINS_BLOCK = re.compile(r"\s*(?:--[^\n]*\n\s*)*" + _QUERY, re.IGNORECASE)
+_BEGINS_LINE = re.compile(r"^[ \t]*(?:SQL\w*[ \t]*:[ \t]*)?(" + _QUERY + ")", re.I | re.M)
+_IN_PROSE = re.compile(r"\b(" + _QUERY + ")")  # in capitals only: "select" is also a word
+_PARAGRAPH_END = re.compile(r"\n[ \t]*\n|```")
+_STATEMENT = re.compile(r"""(?:--[^\n]*|'[^']*'|"[^"]*"|`[^`]*`|[^;])*+""")
+
+
+class Classification(NamedTuple):
+    """How complex the query will be, and the questions to answer on the way."""
+
+    label: str  # EASY | NON-NESTED | NESTED
+    sub_questions: tuple[str, ...] = ()  # only if NESTED
+
+
+def din_sql(max_tokens: int = 2000) -> CompoundSystem:
+    """DIN-SQL: `schema_linking`, `classification`, `generation`, `correction`, one call each.
+
+    Query: `question`, `evidence` (a hint, may be empty), `schema` (tables with sample rows and
+    descriptions, as text). The output is a SQLite query.
+
+    Args:
+        max_tokens: Longest reply of each module. The prompts ask for far shorter ones; less is
+            useful where a small LLM rambles slowly.
+    """
+    schema_linking = Module(
+        name="schema_linking",
+        inputs=CONTEXT,
+        prompts=one_call("din_sql/schema_linking"),
+        parse=parse_links,
+        fallback=lambda _: "[]",
+        max_tokens=max_tokens,
+    )
+    classification = Module(
+        name="classification",
+        inputs=(*CONTEXT, "schema_linking"),
+        prompts=one_call("din_sql/classification"),
+        parse=parse_classification,
+        fallback=lambda _: Classification("NESTED"),
+        max_tokens=max_tokens,
+    )
+    generation = Module(
+        name="generation",
+        inputs=(*CONTEXT, "schema_linking", "classification"),
+        prompts=_generation_prompts,
+        parse=extract_sql,
+        fallback=lambda _: "",  # `correction` may still write one
+        max_tokens=max_tokens,
+    )
+    correction = Module(
+        name="correction",
+        inputs=(*CONTEXT, "generation"),
+        prompts=one_call("din_sql/correction"),
+        parse=extract_sql,
+        fallback=lambda inputs: inputs["generation"] or PLACEHOLDER,
+        max_tokens=max_tokens,
+    )
+    return CompoundSystem(
+        "din_sql",
+        (schema_linking, classification, generation, correction),
+        version=f"1-{max_tokens}-{fingerprint('din_sql')}",
+    )
+
+
+def _generation_prompts(inputs: Inputs, prompting: str) -> list[tuple[Message, ...]]:
+    label, sub_questions = inputs["classification"]
+    listed = "\n".join(f"- {question}" for question in sub_questions) or "none"
+    return [render(_TEMPLATES[label], {**inputs, "sub_questions": listed}, prompting)]
+
+
+def parse_links(replies: Sequence[str], _inputs: Inputs) -> str:
+    """The list behind the last "Links:", else the last list in brackets, in one line."""
+    (reply,) = replies
+    if marked := list(_LINKS.finditer(reply)):
+        rest = reply[marked[-1].end() :]
+        text = rest[rest.find("[") : rest.rfind("]") + 1] if "[" in rest else ""
+        # A list that was cut off, or one without brackets: its first line.
+        text = text or rest.strip("*_` \t\r\n").partition("\n")[0]
+    else:
+        text = (_LIST.findall(reply) or [""])[-1]
+    if not text:
+        raise ParseError("no list of links")
+    return " ".join(text.split())
+
+
+def parse_classification(replies: Sequence[str], _inputs: Inputs) -> Classification:
+    """The label, and the sub-questions if it is NESTED."""
+    (reply,) = replies
+    found = _MARKED_LABEL.findall(reply) or _BARE_LABEL.findall(reply)
+    if not found:
+        raise ParseError("no label")
+    label = found[-1].upper()
+    if label.startswith("NON"):
+        return Classification("NON-NESTED")
+    if label == "EASY":
+        return Classification("EASY")
+    listed = _SUB_QUESTIONS.search(reply)
+    lines = [_BULLET.sub("", line).strip() for line in (listed[1] if listed else "").splitlines()]
+    questions = [line for line in lines if line and line.lower().strip(".") != "none"]
+    return Classification("NESTED", tuple(questions[:10]))
+
+
+def extract_sql(replies: Sequence[str], _inputs: Inputs) -> str:
+    """The query in a reply, without its semicolon; ParseError if there is none.
+
+    The last fenced block that begins like a query, else the last paragraph with a line that does,
+    else the last paragraph with one in capitals. Only SELECT and WITH begin a query.
+    """
+    (reply,) = replies
+    for block in reversed(_FENCED.findall(reply)):
+        if _BEGINS_BLOCK.match(block):
+            return _first_statement(block)
+    paragraphs = _PARAGRAPH_END.split(reply)
+    for begin in (_BEGINS_LINE, _IN_PROSE):
+        for paragraph in reversed(paragraphs):
+            if found := begin.search(paragraph):
+                return _first_statement(paragraph[found.start(1) :])
+    raise ParseError("no query")
+
+
+def _first_statement(text: str) -> str:
+    matched = _STATEMENT.match(text)
+    statement = (matched[0] if matched else text).strip().rstrip(" .")
+    # An odd number: the query stands in backticks of its own, and the first has been left out.
+    return statement.partition("`")[0] if statement.count("`") % 2 else statement

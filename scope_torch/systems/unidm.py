@@ -1,0 +1,190 @@
+"""The three UniDM systems of the paper: data transformation, imputation and entity resolution.
+
+The roles and edges are those of UniDM (arXiv:2405.06510); prompts and code are new. What a module
+says goes on as text; a reply that is empty or does not come is replaced by what the module read,
+plainly written down, so that the modules after it still have something to work with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from scope_torch.errors import InputError
+from scope_torch.systems.graph import CompoundSystem, Inputs, Module, ParseError
+from scope_torch.systems.prompt_files import fingerprint, one_call, render
+
+BLANK = "____"
+ER_SLOTS = ("parse_a_parse_b_match", "parse_cloze_answer")
+
+
+def data_transformation() -> CompoundSystem:
+    """UniDM-DT: rewrites a value as demonstrations and an instruction say.
+
+    Query: `instruction` (string), `demonstrations` (pairs of source and target), `source` (string).
+    Modules `pattern`, `instruction` and `target_prompt` run in parallel; `merge` reads the first
+    two, `answer` reads `merge` and `target_prompt`.
+    """
+    pattern = _module(
+        "unidm_dt/pattern", ("demonstrations",), 80, _demonstrations, values=_with_demonstrations
+    )
+    # Reads the instruction of the query; `merge` reads what this module made of it.
+    instruction = _module(
+        "unidm_dt/instruction", ("instruction",), 40, lambda inputs: inputs["instruction"]
+    )
+    merge = _module(
+        "unidm_dt/merge",
+        ("pattern", "instruction", "demonstrations"),
+        100,
+        lambda inputs: f"{inputs['pattern']}\n{inputs['instruction']}",
+        values=_with_demonstrations,
+    )
+    target_prompt = _module(
+        "unidm_dt/target_prompt",
+        ("demonstrations", "source"),
+        256,  # it copies the demonstrations
+        _unfinished,
+        values=_with_demonstrations,
+    )
+    answer = _module("unidm_dt/answer", ("merge", "target_prompt"), 48, _nothing, parse=first_line)
+    return _system("unidm_dt", pattern, instruction, merge, target_prompt, answer)
+
+
+def data_imputation() -> CompoundSystem:
+    """UniDM-DI: fills in an attribute of a record with the help of similar records.
+
+    Query: `records` (the retrieved records, as mappings), `target` (the record without the
+    attribute), `attribute` (its name). `parse` makes a sentence of each retrieved record in a call
+    of its own; `cloze` makes of them and the target a sentence with a blank; `answer` fills it in.
+    """
+    parse = _describe("parse", "unidm_di/parse", ("records",), lambda inputs: inputs["records"])
+    cloze = _module(
+        "unidm_di/cloze",
+        ("parse", "target", "attribute"),
+        60,
+        _target,
+        values=lambda inputs: {**inputs, "target": _target(inputs)},
+    )
+    answer = _module("unidm_di/answer", ("cloze", "attribute"), 16, _nothing, parse=first_line)
+    return _system("unidm_di", parse, cloze, answer)
+
+
+def entity_resolution(slots: str = "parse_a_parse_b_match") -> CompoundSystem:
+    """UniDM-ER: says whether two records mean the same thing.
+
+    Query: `entity_a`, `entity_b` (mappings). The output is the reply of the last module; "yes" in
+    it means the same.
+
+    Args:
+        slots: `parse_a_parse_b_match`: each entity has a module that describes it, the third
+            compares. `parse_cloze_answer`: one module describes both in two calls, the second
+            writes a question, the third answers it.
+
+    Raises:
+        InputError: If `slots` is neither.
+    """
+    prompt = "unidm_er/parse"
+    if slots == "parse_a_parse_b_match":
+        parse_a = _describe("parse_a", prompt, ("entity_a",), lambda inputs: [inputs["entity_a"]])
+        parse_b = _describe("parse_b", prompt, ("entity_b",), lambda inputs: [inputs["entity_b"]])
+        match = _module("unidm_er/match", ("parse_a", "parse_b"), 16, _nothing)
+        return _system("unidm_er", parse_a, parse_b, match)
+    if slots == "parse_cloze_answer":
+        entities = ("entity_a", "entity_b")
+        parse = _describe(
+            "parse", prompt, entities, lambda inputs: [inputs[name] for name in entities], "AB"
+        )
+        cloze = _module(
+            "unidm_er/cloze",
+            ("parse",),
+            80,
+            lambda inputs: f"{inputs['parse']}\nDo A and B mean the same?",
+        )
+        answer = _module("unidm_er/answer", ("cloze",), 16, _nothing)
+        return _system("unidm_er", parse, cloze, answer, name="unidm_er_cloze")
+    raise InputError(f"slots={slots!r} must be one of {list(ER_SLOTS)}")
+
+
+def whole_reply(replies: Sequence[str], _inputs: Inputs) -> str:
+    """The one reply without the space around it; ParseError if nothing is left."""
+    (reply,) = replies
+    if not reply.strip():
+        raise ParseError("empty reply")
+    return reply.strip()
+
+
+def first_line(replies: Sequence[str], inputs: Inputs) -> str:
+    """The first line of the one reply that is not blank; ParseError if there is none."""
+    return whole_reply(replies, inputs).splitlines()[0].strip()
+
+
+def record_text(record: Mapping[str, Any]) -> str:
+    """A record in one line, without attributes that have no value."""
+    known = {name: value for name, value in record.items() if value not in (None, "")}
+    return "; ".join(f"{name}: {value}" for name, value in known.items())
+
+
+def _system(prompts: str, *modules: Module, name: str | None = None) -> CompoundSystem:
+    return CompoundSystem(name or prompts, modules, version=f"1-{fingerprint(prompts)}")
+
+
+def _module(
+    prompt: str,
+    inputs: tuple[str, ...],
+    max_tokens: int,
+    fallback: Callable[[Inputs], str],
+    parse: Callable[[Sequence[str], Inputs], str] = whole_reply,
+    values: Callable[[Inputs], Mapping[str, str]] = dict,
+) -> Module:
+    """A module of one call, called like its prompt file."""
+    name = prompt.partition("/")[2]
+    return Module(name, inputs, one_call(prompt, values), parse, fallback, max_tokens)
+
+
+def _describe(
+    name: str,
+    prompt: str,
+    inputs: tuple[str, ...],
+    records: Callable[[Inputs], Sequence[Mapping[str, Any]]],
+    labels: str = "",
+) -> Module:
+    """A module that makes a sentence of each record, in a call each; one line for each record."""
+
+    def joined(texts: Sequence[str]) -> str:
+        starts = [f"{label}: " for label in labels] or [""] * len(texts)
+        return "\n".join(
+            start + " ".join(text.split()) for start, text in zip(starts, texts, strict=True)
+        )
+
+    return Module(
+        name=name,
+        inputs=inputs,
+        prompts=lambda given, prompting: [
+            render(prompt, {"record": record_text(record)}, prompting) for record in records(given)
+        ],
+        parse=lambda replies, given: joined([whole_reply([text], given) for text in replies]),
+        fallback=lambda given: joined([record_text(record) for record in records(given)]),
+        max_tokens=60,
+    )
+
+
+def _nothing(_inputs: Inputs) -> str:
+    return ""
+
+
+def _demonstrations(inputs: Inputs) -> str:
+    return "\n".join(f"{source} => {target}" for source, target in inputs["demonstrations"])
+
+
+def _with_demonstrations(inputs: Inputs) -> Mapping[str, str]:
+    return {**inputs, "demonstrations": _demonstrations(inputs)}
+
+
+def _unfinished(inputs: Inputs) -> str:
+    shown = [f'"{source}" becomes "{target}".' for source, target in inputs["demonstrations"]]
+    return "\n".join([*shown, f'"{inputs["source"]}" becomes'])
+
+
+def _target(inputs: Inputs) -> str:
+    """The record to complete, with a blank for its attribute."""
+    return record_text({**inputs["target"], inputs["attribute"]: BLANK})

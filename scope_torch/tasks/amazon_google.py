@@ -1,0 +1,90 @@
+"""Entity resolution on Amazon-Google: do two product descriptions mean the same product?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from scope_torch.errors import InputError
+from scope_torch.tasks.dataset import Dataset, Query
+from scope_torch.tasks.files import check_count, find_folder, read_rows
+from scope_torch.tasks.grading import yes_or_no
+
+Split = Literal["train", "valid", "test"]
+
+COUNTS = {"train": 6874, "valid": 2293, "test": 2293}
+ATTRIBUTES = ("title", "manufacturer", "price")
+SOURCE = (
+    "Structured/Amazon-Google of the DeepMatcher data sets (tableA.csv, tableB.csv, train.csv, "
+    "valid.csv, test.csv)"
+)
+
+
+def amazon_google(
+    folder: str = "amazon_google",
+    *,
+    search: Split = "test",
+    held_out: Split = "valid",
+    check_counts: bool = True,
+) -> Dataset:
+    """2293 pairs of products to search on, 234 of which match, and as many to deploy on.
+
+    Args:
+        folder: Holds tableA.csv, tableB.csv and the pairs of each split; a relative one is looked
+            for here, in `$SCOPE_DATA_DIR` and in `./data`.
+        search: Split of the queries of the search.
+        held_out: Split of the queries that the search never sees.
+        check_counts: Whether the splits must have the published numbers of pairs.
+
+    Raises:
+        InputError: If a file is absent, lacks a column, has another number of pairs, or a pair
+            names a product that its table does not have.
+    """
+    for split in (search, held_out):
+        if split not in COUNTS:
+            raise InputError(f"split {split!r} must be one of {list(COUNTS)}")
+    if search == held_out:
+        raise InputError(f"search and held_out are both {search!r}; the search would see the rest")
+    path = find_folder(folder, SOURCE)
+    tables = (_table(path / "tableA.csv"), _table(path / "tableB.csv"))
+    queries, later = (
+        read_pairs(path / f"{split}.csv", tables, check_counts) for split in (search, held_out)
+    )
+    return Dataset("amazon_google", queries, later, yes_or_no)
+
+
+def read_pairs(
+    path: Path, tables: tuple[dict[str, dict[str, str]], ...], check_counts: bool = True
+) -> tuple[Query, ...]:
+    """Reads the pairs of a split.
+
+    Args:
+        path: Its file, with the columns ltable_id, rtable_id and label.
+        tables: Products of both tables by id.
+        check_counts: See `amazon_google`.
+
+    Raises:
+        InputError: See `amazon_google`.
+    """
+    rows = read_rows(path, ("ltable_id", "rtable_id", "label"))
+    if check_counts:
+        check_count(path, "pairs", len(rows), COUNTS[path.stem])
+    queries = []
+    for number, row in enumerate(rows, start=1):
+        sides = (row["ltable_id"], row["rtable_id"])
+        for side, table, name in zip(sides, tables, ("tableA", "tableB"), strict=True):
+            if side not in table:
+                raise InputError(
+                    f"{path}: pair {number} names {side!r}, which {name}.csv does not have; "
+                    "take all files from one source"
+                )
+        if row["label"] not in ("0", "1"):
+            raise InputError(f"{path}: pair {number} has label {row['label']!r}, not 0 or 1")
+        a, b = (dict(table[side]) for side, table in zip(sides, tables, strict=True))
+        queries.append(Query({"entity_a": a, "entity_b": b}, int(row["label"])))
+    return tuple(queries)
+
+
+def _table(path: Path) -> dict[str, dict[str, str]]:
+    rows = read_rows(path, ("id", *ATTRIBUTES))
+    return {row["id"]: {name: row[name] for name in ATTRIBUTES} for row in rows}

@@ -1,0 +1,120 @@
+"""Finds and reads the files of data sets."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import os
+import zlib
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+
+from scope_torch.errors import InputError
+
+
+def find_data(path: str, source: str = "") -> Path:
+    """Resolves a data file: as given, in `$SCOPE_DATA_DIR`, in `./data`, in the package.
+
+    Raises:
+        InputError: If it is nowhere; the message says where it was looked for and where to get it.
+    """
+    if not path:
+        raise InputError("task.path is empty: name the table, e.g. task.path=runs.csv")
+    candidates = _candidates(path)
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate
+    raise _nowhere("file", path, candidates, source)
+
+
+def find_folder(path: str, source: str = "") -> Path:
+    """Resolves a folder of data as `find_data` resolves a file.
+
+    Raises:
+        InputError: If it is nowhere; the message says where it was looked for and where to get it.
+    """
+    candidates = _candidates(path)
+    for candidate in candidates:
+        if candidate.is_dir():
+            return candidate
+    raise _nowhere("folder", path, candidates, source)
+
+
+def _candidates(path: str) -> list[Path]:
+    folders = [Path()]
+    if data_dir := os.environ.get("SCOPE_DATA_DIR"):
+        folders.append(Path(data_dir))
+    folders += [Path("data"), Path(str(files("scope_torch"))) / "data"]
+    return [folder / path for folder in folders]
+
+
+def _nowhere(kind: str, path: str, candidates: Sequence[Path], source: str) -> InputError:
+    tried = ", ".join(str(candidate) for candidate in candidates)
+    hint = f"; it was {source}" if source else ""
+    return InputError(
+        f"no data {kind} {path!r} (tried {tried}); put it into ./data or set SCOPE_DATA_DIR{hint}"
+    )
+
+
+def read_text(path: Path, encoding: str = "utf-8") -> str:
+    """Reads a text file, plain or gzipped.
+
+    Raises:
+        InputError: If it is absent, cut off or in another encoding.
+    """
+    try:
+        content = path.read_bytes()
+        if content[:2] == b"\x1f\x8b":
+            content = gzip.decompress(content)
+        return content.decode(encoding)
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not {encoding} at byte {error.start}; convert it") from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"cannot read {path} ({error}); download it again") from error
+
+
+def read_rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
+    """Reads a CSV file with a header, plain or gzipped.
+
+    Args:
+        path: The file, in UTF-8.
+        columns: Columns it must have; others are read too.
+
+    Returns:
+        Its rows by column, without white space around the values.
+
+    Raises:
+        InputError: If the file cannot be read, a column is missing or a row is cut off.
+    """
+    reader = csv.reader(
+        io.StringIO(read_text(path), newline=""), skipinitialspace=True, strict=True
+    )
+    rows: list[dict[str, str]] = []
+    try:
+        header = [name.strip() for name in next(reader, [])]
+        missing = [name for name in columns if name not in header]
+        if missing:
+            raise InputError(f"{path} has no column {missing[0]!r}; its columns are {header}")
+        for cells in reader:
+            if len(cells) != len(header):
+                raise InputError(
+                    f"{path}, line {reader.line_num}: {len(cells)} values for {len(header)} "
+                    "columns; download it again"
+                )
+            rows.append(dict(zip(header, map(str.strip, cells), strict=True)))
+    except csv.Error as error:
+        raise InputError(
+            f"{path}, line {reader.line_num}: {error}; make it a CSV file, or download it again"
+        ) from error
+    return rows
+
+
+def check_count(where: Path, what: str, count: int, expected: int) -> None:
+    """Raises InputError if a data set does not have the published number of queries."""
+    if count != expected:
+        raise InputError(
+            f"{where}: {count} {what}, but the data set has {expected}; download it again, or say "
+            "check_counts=false to use a part"
+        )

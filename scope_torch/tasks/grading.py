@@ -1,0 +1,62 @@
+"""Metrics that compare the text of an output with a known answer."""
+
+from __future__ import annotations
+
+import re
+import string
+import unicodedata
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from scope_torch.tasks.dataset import Query
+
+_QUOTES = "“”„‘’«»"
+# Letters and marks that Unicode does not decompose into an ASCII letter and an accent.
+_UNDECOMPOSED = str.maketrans(
+    {"ø": "o", "Ø": "O", "ł": "l", "Ł": "L", "đ": "d", "Đ": "D", "ð": "d", "Ð": "D", "ı": "i"}
+    | {"ß": "ss", "æ": "ae", "Æ": "AE", "œ": "oe", "Œ": "OE", "þ": "th", "Þ": "Th", "ə": "e"}
+    | dict.fromkeys("‘’ʻʼ`´", "'")
+    | dict.fromkeys("–—‑", "-")
+)
+
+
+def lowered(text: str) -> str:
+    """Lower case, without white space around it."""
+    return text.strip().lower()
+
+
+def unpunctuated(text: str) -> str:
+    """Lower case, without white space and punctuation around it."""
+    return text.strip(string.whitespace + string.punctuation + _QUOTES).lower()
+
+
+def folded(text: str) -> str:
+    """Lower case ASCII words: accents, apostrophes, full stops and punctuation do not count."""
+    plain = re.sub(r"['.]", "", ascii_fold(text).lower())
+    return " ".join(re.findall(r"[a-z0-9]+", plain))
+
+
+def ascii_fold(text: str) -> str:
+    """The nearest ASCII text: accents are dropped, what has no counterpart too."""
+    decomposed = unicodedata.normalize("NFKD", text.translate(_UNDECOMPOSED))
+    return decomposed.encode("ascii", "ignore").decode("ascii")
+
+
+@dataclass(frozen=True)
+class ExactMatch:
+    """1 if the output equals the gold text after normalisation, else 0.
+
+    Args:
+        normalise: Applied to both; what it removes does not count.
+    """
+
+    normalise: Callable[[str], str]
+
+    def __call__(self, output: str, query: Query) -> float:
+        """Grades an output; the gold is a string."""
+        return float(self.normalise(output) == self.normalise(query.gold))
+
+
+def yes_or_no(output: str, query: Query) -> float:
+    """1 if the word "yes" is in the output just when the gold is 1; neither word counts as no."""
+    return float(bool(re.search(r"\byes\b", output.lower())) == bool(query.gold))

@@ -1,0 +1,57 @@
+"""Data imputation: queries that ask for a missing value of a record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from scope_torch.tasks.dataset import Query
+from scope_torch.tasks.lexical import LexicalIndex, Record
+
+NUM_RECORDS = 3
+
+
+def imputation_queries(
+    rows: Sequence[Record],
+    pool: Sequence[Record],
+    attribute: str,
+    num_records: int = NUM_RECORDS,
+) -> tuple[Query, ...]:
+    """Makes a query of every row, with the most similar complete records.
+
+    Retrieval is by the text of the other attributes, so it costs nothing and is the same in
+    every run.
+
+    Args:
+        rows: Complete records whose value of `attribute` is asked for.
+        pool: Complete records to retrieve from.
+        attribute: Name of the attribute to impute.
+        num_records: Records for each query.
+
+    Returns:
+        Queries with the fields `records` (most similar first), `target` (the row without the
+        attribute) and `attribute`; gold is the value.
+    """
+    index = LexicalIndex([_without(record, attribute) for record in pool])
+    queries = []
+    for row in rows:
+        target = _without(row, attribute)
+        found = [i for i, _ in index.nearest(target, num_records)]
+        # A row that shares no word with enough records gets the first others of the pool.
+        found += [i for i in range(len(pool)) if i not in found][: num_records - len(found)]
+        records = [dict(pool[i]) for i in found]
+        fields = {"records": records, "target": target, "attribute": attribute}
+        queries.append(Query(fields, row[attribute]))
+    return tuple(queries)
+
+
+def answer_share(queries: Sequence[Query]) -> float:
+    """Share of the queries, in [0, 1], whose answer is the value of a retrieved record."""
+    hits = [
+        any(record[query.fields["attribute"]] == query.gold for record in query.fields["records"])
+        for query in queries
+    ]
+    return sum(hits) / len(hits)
+
+
+def _without(record: Record, attribute: str) -> dict[str, str]:
+    return {name: value for name, value in record.items() if name != attribute}

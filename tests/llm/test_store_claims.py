@@ -1,0 +1,165 @@
+"""ResponseStore and other processes: those that pay, those that crash."""
+
+import asyncio
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from llm.fake_endpoint import (
+    FakeEndpoint,
+    Hold,
+    Say,
+    only_loopback,  # noqa: F401
+)
+from llm.store_cases import (
+    CALL,
+    LLMS,
+    REPLY,
+    ROOT,
+    A,
+    Client,
+    fixture_of_path,  # noqa: F401
+    fixture_of_stores,  # noqa: F401
+    numbered,
+    rows,
+    run,
+)
+
+from scope_torch.llm import store as store_module
+from scope_torch.llm.chat import Completion
+from scope_torch.llm.client import OpenAIClient
+from scope_torch.llm.store import ResponseStore, call_key
+from scope_torch.llm.store_file import StoreFile
+
+
+def claimed(path: Path, owner: str, age_s: float = 0.0) -> None:
+    """Leaves the claim of somebody else on CALL."""
+    StoreFile(path).close()
+    with sqlite3.connect(path) as db:
+        row = call_key(CALL, A), owner, store_module.time.time() - age_s
+        db.execute("INSERT INTO claims VALUES (?, ?, ?)", row)
+    db.close()
+
+
+def dead_pid() -> int:
+    process = subprocess.Popen(["true"])
+    process.wait()
+    return process.pid
+
+
+@pytest.mark.parametrize("who", ["dead", "same pid before a restart", "old"])
+def test_claims_that_are_taken_over(who, path, open_store):
+    host = store_module.socket.gethostname()
+    pid = {"dead": dead_pid(), "same pid before a restart": os.getpid(), "old": os.getppid()}[who]
+    claimed(path, f"{host} {pid} 00", age_s=1000 if who == "old" else 0)
+    client = Client()
+    store = open_store(client, sleep=None)  # waiting would be an error
+    assert run(store, CALL) == [REPLY]
+    assert len(client.calls) == 1
+    assert rows(path, "SELECT * FROM claims") == []
+
+
+@pytest.mark.parametrize("where", ["this machine", "another machine"])
+def test_claims_that_are_respected(where, path, open_store):
+    host = store_module.socket.gethostname()
+    other = f"elsewhere {dead_pid()} 00"  # a number that says nothing of processes there
+    owner = f"{host} {os.getppid()} 00" if where == "this machine" else other
+    claimed(path, owner)
+
+    class Waited(Exception):
+        pass
+
+    async def sleep(seconds: float) -> None:
+        raise Waited
+
+    client = Client()
+    store = open_store(client, sleep=sleep)
+    assert isinstance(run(store, CALL)[0], Waited)
+    assert client.calls == []
+
+
+def test_what_was_paid_twice_is_in_the_bill(path, open_store):
+    """The claim of a slow owner is taken over; both pay, one reply is kept."""
+    quick = open_store(Client(replace(REPLY, text="quick", cost_usd=0.125)), claim_limit_s=-1.0)
+    slow = open_store(Client(before=lambda: threading_run(quick)))
+    assert run(slow, CALL)[0] == REPLY
+    assert run(slow, CALL)[0].text == "quick"
+    assert rows(path, "SELECT cost_usd, reason FROM failures") == [(0.25, "paid twice")]
+    assert slow.total_billed_usd() == 0.375
+    assert rows(path, "SELECT * FROM claims") == []
+
+
+def threading_run(store: ResponseStore) -> None:
+    """Makes CALL on another thread, as this one's event loop is running."""
+    thread = threading.Thread(target=run, args=(store, CALL))
+    thread.start()
+    thread.join()
+
+
+CHILD = """
+import asyncio, sys
+from scope_torch.llm.chat import ChatCall, Message
+from scope_torch.llm.client import OpenAIClient
+from scope_torch.llm.prices import LLMInfo
+from scope_torch.llm.store import ResponseStore
+
+async def main():
+    client = OpenAIClient({"a": LLMInfo("a", 1.0, 4.0)}, sys.argv[1], None)
+    store = ResponseStore(sys.argv[2], client)
+    messages = (Message("user", "one two three"),)
+    calls = [ChatCall("a", messages, 32, replicate=i) for i in range(6)]
+    for call in calls[:4]:
+        await store.complete(call)
+    await asyncio.gather(*map(store.complete, calls[4:]))
+
+asyncio.run(main())
+"""
+
+
+def test_a_killed_process_loses_the_calls_in_flight_and_nothing_else(path, open_store):
+    """Four replies are in the file and two calls in flight when it is killed."""
+    gate = Hold(threading.Event(), Say("late"))
+    behaviours = ["it is"] * 4 + [gate, gate, "it is"]
+    with FakeEndpoint(behaviours) as endpoint:
+        child = subprocess.Popen([sys.executable, "-c", CHILD, endpoint.url, str(path)], cwd=ROOT)
+        try:
+            while endpoint.in_flight < 2:
+                assert child.poll() is None
+            polls = []
+
+            async def sleep(seconds: float) -> None:
+                """Waits for the child, which is alive; then it is not."""
+                polls.append(len(endpoint.requests))
+                if len(polls) == 3:
+                    child.send_signal(signal.SIGKILL)
+                    child.wait()
+                await asyncio.sleep(0)
+
+            client = OpenAIClient(LLMS, endpoint.url, None)
+            store = open_store(client, sleep=sleep)
+
+            async def main() -> list[Completion]:
+                replies = [await store.complete(numbered(i)) for i in range(6)]
+                await client.close()
+                return replies
+
+            replies = asyncio.run(main())
+        finally:
+            child.kill()
+            child.wait()
+        assert polls == [6, 6, 6]
+        assert child.returncode == -signal.SIGKILL
+        assert len(endpoint.requests) == 8  # the two that were lost, once more
+        cost_usd = (3 * 1.0 + 2 * 4.0) * 1e-6
+        assert [reply.text for reply in replies] == ["it is"] * 6
+        assert [reply.cost_usd for reply in replies] == pytest.approx([cost_usd] * 6)
+        assert store.billed_usd == pytest.approx(2 * cost_usd)
+        assert store.replayed_usd == pytest.approx(4 * cost_usd)
+        assert store.total_billed_usd() == pytest.approx(6 * cost_usd)
+    assert endpoint.billed_usd({"a": A}) == pytest.approx(6 * cost_usd + 2 * (3 + 4) * 1e-6)

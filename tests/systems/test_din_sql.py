@@ -1,0 +1,223 @@
+"""The DIN-SQL graph, and what is read out of replies."""
+
+import contextlib
+import time
+
+import pytest
+from fake_client import FakeClient, lost, run
+
+from scope_torch.systems.din_sql import (
+    PLACEHOLDER,
+    Classification,
+    din_sql,
+    extract_sql,
+    parse_classification,
+    parse_links,
+)
+from scope_torch.systems.graph import ParseError
+
+QUERY = {"question": "How many?", "evidence": "many is $n", "schema": "CREATE TABLE t (a)"}
+REPLIES = {
+    "schema_linking": "Thinking.\nLinks: [t.a]",
+    "classification": "Label: EASY",
+    "generation": "```sql\nSELECT draft\n```",
+    "correction": "```sql\nSELECT final;\n```",
+}
+
+
+def test_outputs_reach_their_readers():
+    client = FakeClient(REPLIES)
+    result = run(din_sql(), QUERY, client)
+    assert result.output == "SELECT final"
+    for module in REPLIES:
+        for text in ("How many?", "many is $n", "CREATE TABLE t (a)"):
+            assert text in client.prompt(module)
+    assert "Links: [t.a]" in client.prompt("classification")
+    assert "Links: [t.a]" in client.prompt("generation")
+    assert "```sql\nSELECT draft\n```" in client.prompt("correction")
+    assert "[t.a]" not in client.prompt("correction")
+    assert result.latency_s == 4.0  # a chain
+    assert [module.parsed for module in result.modules.values()] == [True] * 4
+
+
+def test_each_label_has_a_template_of_the_one_generation_slot():
+    nested = "Label: NESTED\nSub-questions:\n- Who?\n2. Where?"
+    sent = {}
+    for reply in ("Label: EASY", "Label: NON-NESTED", nested):
+        client = FakeClient(REPLIES | {"classification": reply})
+        run(din_sql(), QUERY, client)
+        sent[reply] = client.prompt("generation")
+    assert len(set(sent.values())) == 3
+    assert sent[nested].endswith("Sub-questions:\n- Who?\n- Where?")
+    assert "single table" in sent["Label: EASY"]
+    assert "with joins" in sent["Label: NON-NESTED"]
+
+
+@pytest.mark.parametrize("bad", ["", "I cannot help with that.", lost()], ids=repr)
+@pytest.mark.parametrize("module", REPLIES)
+def test_fallbacks(module, bad):
+    client = FakeClient(REPLIES | {module: bad})
+    result = run(din_sql(), QUERY, client)
+    assert [name for name, done in result.modules.items() if not done.parsed] == [module]
+    if module == "schema_linking":
+        assert "Links: []" in client.prompt("classification")
+        assert "Links: []" in client.prompt("generation")
+    if module == "classification":  # NESTED without sub-questions
+        assert client.prompt("generation").endswith("Sub-questions:\nnone")
+    if module == "generation":
+        assert "```sql\n\n```" in client.prompt("correction")
+    expected = "SELECT draft" if module == "correction" else "SELECT final"
+    assert result.output == expected
+
+
+def test_without_any_query_the_placeholder_comes_out():
+    result = run(din_sql(), QUERY, FakeClient(dict.fromkeys(REPLIES, lost())))
+    assert result.output == PLACEHOLDER
+    assert result.modules["correction"].num_failed == 1
+
+
+def test_the_limit_of_replies_is_part_of_the_version():
+    client = FakeClient(REPLIES)
+    run(din_sql(max_tokens=300), QUERY, client)
+    assert {call.max_tokens for call in client.calls} == {300}
+    assert din_sql(max_tokens=300).version != din_sql().version
+
+
+@pytest.mark.parametrize(
+    ("reply", "links"),
+    [
+        ("Links: [a.b, c.d = e.f, 'x y']", "[a.b, c.d = e.f, 'x y']"),
+        ("Draft links: [a]\nFinal.\n**Links:** [b, `c d`]", "[b, `c d`]"),
+        ("schema_links: [a]", "[a]"),
+        ("Links:\n[\n  a.b,\n  c.d\n]", "[ a.b, c.d ]"),
+        ("Links: [t.[my column], 'x']", "[t.[my column], 'x']"),
+        ("Links: [a.b, c", "[a.b, c"),
+        ("Links: a.b, c.d\nDone.", "a.b, c.d"),
+        ("Links: []", "[]"),
+        ("We need [x] and so\n[a.b, c.d]", "[a.b, c.d]"),
+        ("LINKS: [姓名.年龄]", "[姓名.年龄]"),
+    ],
+)
+def test_links(reply, links):
+    assert parse_links([reply], {}) == links
+
+
+@pytest.mark.parametrize("reply", ["", "\n", "Links:", "Links: \n", "nothing here", "a link"])
+def test_no_links(reply):
+    with pytest.raises(ParseError):
+        parse_links([reply], {})
+
+
+@pytest.mark.parametrize(
+    ("reply", "label"),
+    [
+        ("Label: EASY", "EASY"),
+        ("label: easy", "EASY"),
+        ('**Label:** "NON-NESTED"', "NON-NESTED"),
+        ("Label: non nested", "NON-NESTED"),
+        ("Label: NON\u2011NESTED", "NON-NESTED"),
+        ("NON_NESTED", "NON-NESTED"),
+        ("It is not EASY as it needs a join: NON-NESTED.", "NON-NESTED"),
+        ("This is easy to see: NESTED", "NESTED"),
+        ("Label: EASY\nNot NESTED.", "EASY"),
+    ],
+)
+def test_labels(reply, label):
+    assert parse_classification([reply], {}) == Classification(label)
+
+
+@pytest.mark.parametrize("reply", ["", "this is easy", "UNNESTED", "the label is missing"])
+def test_no_label(reply):
+    with pytest.raises(ParseError):
+        parse_classification([reply], {})
+
+
+@pytest.mark.parametrize(
+    ("listed", "questions"),
+    [
+        ("Sub-questions:\n- Who?\n- Where is 5?", ("Who?", "Where is 5?")),
+        ("**Sub-questions:**\n1. Who?\n\n2) Where?", ("Who?", "Where?")),
+        ("subquestion: Who?", ("Who?",)),
+        ("Sub-questions: none", ()),
+        ("Sub-questions:\n- None.", ()),
+        ("Sub-questions:", ()),
+        ("", ()),
+        ("Sub-questions:\n" + "- again?\n" * 500, ("again?",) * 10),
+    ],
+)
+def test_sub_questions(listed, questions):
+    parsed = parse_classification([f"Label: NESTED\n{listed}"], {})
+    assert parsed == Classification("NESTED", questions)
+
+
+def test_only_nested_queries_have_sub_questions():
+    assert parse_classification(["Label: EASY\nSub-questions:\n- Who?"], {}).sub_questions == ()
+
+
+@pytest.mark.parametrize(
+    ("reply", "sql"),
+    [
+        ("SELECT a FROM b", "SELECT a FROM b"),
+        ("  select a from b ;\n", "select a from b"),
+        ("```sql\nSELECT a\nFROM b;\n```", "SELECT a\nFROM b"),
+        ("```SQLite\nSELECT a\n```", "SELECT a"),
+        ("```\nSELECT a\n```", "SELECT a"),
+        ("```SELECT a FROM b```", "SELECT a FROM b"),
+        ("```sql SELECT a FROM b```", "SELECT a FROM b"),
+        ("```sql\nSELECT a FROM b WHERE", "SELECT a FROM b WHERE"),
+        ("```sql\nSELECT first\n```\nBetter:\n```sql\nSELECT second\n```", "SELECT second"),
+        ("```sql\nSELECT a\n```\nSample output:\n```\n1 | 2\n```", "SELECT a"),
+        ("```sql\n-- it's a comment; really\nSELECT a\n```", "-- it's a comment; really\nSELECT a"),
+        ("```sql\nSELECT a;\nSELECT b;\n```", "SELECT a"),
+        ("```sql\nSELECT a WHERE b = 'x;y';\n```", "SELECT a WHERE b = 'x;y'"),
+        ("```sql\nSELECT a WHERE b = 'it''s;';\n```", "SELECT a WHERE b = 'it''s;'"),
+        ('```sql\nSELECT `a;b` FROM "c;d";\n```', 'SELECT `a;b` FROM "c;d"'),
+        ("SELECT a FROM `b c`", "SELECT a FROM `b c`"),
+        ("SELECT a\n```", "SELECT a"),
+        ("SQL: SELECT a FROM b", "SELECT a FROM b"),
+        ("Here it is:\nSELECT a\nFROM b\n\nIt selects a; with b.", "SELECT a\nFROM b"),
+        ("SELECT first FROM b\n\nBetter:\nSELECT second FROM b", "SELECT second FROM b"),
+        ("SELECT a FROM b WHERE c IN (\n  SELECT d FROM e\n)", None),
+        ("WITH x AS (SELECT 1) SELECT * FROM x", None),
+        ("WITH RECURSIVE x(n) AS (SELECT 1)\nSELECT n FROM x", None),
+        ("(SELECT a FROM b) UNION (SELECT c FROM d)", None),
+        ("SELECT a FROM b\n\nWith this query we count.", "SELECT a FROM b"),
+        ("The query is SELECT a FROM b.", "SELECT a FROM b"),
+        ("The query is `SELECT a FROM b`.", "SELECT a FROM b"),
+        ("The query `SELECT a FROM b` gives it.", "SELECT a FROM b"),
+        ("SELECT naïve FROM 表 WHERE x = '😀'", None),
+    ],
+)
+def test_sql(reply, sql):
+    assert extract_sql([reply], {}) == (reply if sql is None else sql)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "",
+        " \n ",
+        "I cannot write a query.",
+        "You should select the rows with the joins.",
+        "With a join, as said.",
+        "```sql\nDROP TABLE t\n```",
+        "```\n```",
+        "```",
+    ],
+)
+def test_no_sql(reply):
+    with pytest.raises(ParseError):
+        extract_sql([reply], {})
+
+
+@pytest.mark.parametrize(
+    "junk", ["[", "(", "'", "`", "```", "links:[", "--'\n", "- ", "\n ", "SELECT '", "WITH a "]
+)
+def test_replies_that_go_on_and_on_are_read_quickly(junk):
+    """Quadratic time would be some seconds."""
+    reply = junk * (100_000 // len(junk))
+    start = time.process_time()
+    for parse in (parse_links, parse_classification, extract_sql):
+        with contextlib.suppress(ParseError):
+            parse([reply], {})
+    assert time.process_time() - start < 1
