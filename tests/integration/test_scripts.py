@@ -1,0 +1,149 @@
+"""record_table.py and evaluate.py, called in this process."""
+
+import csv
+import gzip
+import json
+import math
+import statistics
+
+import pytest
+import torch
+from hydra.core.global_hydra import GlobalHydra
+
+from scope_torch.history import Request
+from scope_torch.tasks.synthetic import synthetic_task
+from scope_torch.tasks.table import table_task
+from scripts import evaluate, record_table
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SCOPE_CACHE_DIR", str(tmp_path / "cache"))
+
+    def run(main, *arguments):
+        GlobalHydra.instance().clear()
+        status = 0
+        try:
+            main([str(argument) for argument in arguments])
+        except SystemExit as stop:
+            status = int(stop.code or 0)
+        return status, *capsys.readouterr()
+
+    return run
+
+
+SYNTHETIC = ("task=synthetic", "task.num_queries=7")
+
+
+@pytest.mark.parametrize("name", ["runs.csv", "runs.csv.gz"])
+def test_a_recorded_table_gives_what_was_recorded(call, tmp_path, name):
+    path = tmp_path / name
+    assert call(record_table.main, path, *SYNTHETIC) == (0, "", "")
+    content = path.read_bytes()
+    assert (content[:2] == b"\x1f\x8b") == (name == "runs.csv.gz")
+    task = synthetic_task(name="synthetic", num_queries=7)
+    problem = task.problem
+    again = table_task(
+        name="again",
+        path=str(path),
+        module_columns=problem.modules,
+        reference=list(problem.names(problem.theta_ref).values()),
+        epsilon=problem.epsilon,
+    )
+    assert again.problem.num_queries == 7
+    assert again.problem.space.size == problem.space.size
+    for index in range(problem.space.size):
+        theta = tuple(problem.space.unrank(torch.tensor(index)).tolist())
+        other = again.problem.codes(list(problem.names(theta).values()))
+        for query in range(7):
+            (one,) = task.evaluator.evaluate([Request(theta, query)])
+            (two,) = again.evaluator.evaluate([Request(other, query)])
+            assert two.quality == one.quality
+            assert math.isclose(two.cost_usd, one.cost_usd, rel_tol=1e-8)
+    call(record_table.main, path, *SYNTHETIC)
+    assert path.read_bytes() == content
+
+
+def test_a_table_without_details_has_no_empty_columns(call, tmp_path):
+    call(record_table.main, tmp_path / "runs.csv.gz", *SYNTHETIC)
+    with gzip.open(tmp_path / "runs.csv.gz", "rt") as file:
+        rows = list(csv.reader(file))
+    assert rows[0][-3:] == ["query", "quality", "cost_usd"]
+    assert {len(row) for row in rows} == {len(rows[0])}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["absent/runs.csv", "task=synthetic"], "absent is not a folder"),
+        (["runs.csv", "task=synthetix"], "Could not find 'task/synthetix'"),
+        (["runs.csv", "task=airport_city"], "needs llm.base_url"),
+        (["runs.csv", "task=airport_city", "evaluator=recorded"], "give task.table"),
+        (["runs.csv", "task=airport_city", "evaluator=both"], "must be live or recorded"),
+        (["runs.csv", "task=airport_city", "task.dataset=port"], "no data set 'port'"),
+        (["runs.csv", "task=synthetic", "+task.typo=1"], "without +"),
+    ],
+)
+def test_a_bad_record_is_one_line(call, arguments, message):
+    status, out, err = call(record_table.main, *arguments)
+    assert (status, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1
+    assert err.startswith("record_table: ")
+
+
+THETA = ["GPT-5-nano", "GPT-4.1 Nano", "GPT-5-mini"]
+
+
+def test_held_out_queries_with_intervals(call, tmp_path):
+    arguments = ["--theta", *THETA, "--out", tmp_path / "rq2.json", "--", "task=data_imputation"]
+    status, out, err = call(evaluate.main, *arguments)
+    assert (status, err) == (0, "")
+    report = json.loads((tmp_path / "rq2.json").read_text())
+    assert report["num_queries"] == 86
+    assert list(report["theta"].values()) == THETA
+    results = report["results"]
+    for key in ("cost_usd", "quality"):
+        low, high = results["theta"][f"{key}_interval"]
+        assert low < results["theta"][key] < high
+        difference = results["theta"][key] - results["reference"][key]
+        assert math.isclose(results["difference"][key], difference, abs_tol=1e-12)
+        assert f"{results['theta'][key]:.3}"[:4] in out
+    # Wilson's interval, retyped.
+    p, n, z = results["theta"]["quality"], 86, statistics.NormalDist().inv_cdf(0.975)
+    half = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / (1 + z * z / n)
+    centre = (p + z * z / (2 * n)) / (1 + z * z / n)
+    assert results["theta"]["quality_interval"] == pytest.approx([centre - half, centre + half])
+
+
+def test_theta_of_a_finished_run(call, tmp_path):
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    arguments = ["--run", run_dir, "task=data_imputation"]
+    status, _, err = call(evaluate.main, *arguments)
+    assert status == 2
+    assert "holds no finished run of data_imputation_simulated" in err
+    theta = dict(zip(("parse", "cloze", "answer"), THETA, strict=True))
+    (run_dir / "result.json").write_text(json.dumps({"theta_out": theta}))
+    status, out, err = call(evaluate.main, *arguments)
+    assert (status, err) == (0, "")
+    assert "parse: GPT-5-nano, cloze: GPT-4.1 Nano, answer: GPT-5-mini, on 86" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--theta", "GPT-5-nano", "--", "task=data_imputation"], "name one LLM for each of"),
+        (
+            ["--theta", *THETA[:2], "typo", "--", "task=data_imputation"],
+            "'typo' is not a candidate",
+        ),
+        (["--theta", "nano", "nano", "--", "task=synthetic"], "no held-out queries"),
+    ],
+)
+def test_a_bad_evaluation_is_one_line(call, arguments, message):
+    status, out, err = call(evaluate.main, *arguments)
+    assert (status, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1
