@@ -43,6 +43,8 @@ from scope_torch.space import ConfigSpace
 
 REFERENCE = "GPT-5.2"
 _BLOCK = 1 << 18
+# What a world takes from the price list; how an LLM is called does not matter here.
+_DECISIVE = ("name", "input_usd_per_mtok", "output_usd_per_mtok", "mmlu_pro", "gpqa")
 _TEST_QUERIES = 1_000_000  # counter of the first held-out query
 _STREAMS = ("deviation", "mood", "fit", "difficulty", "verbosity", "module_verbosity")
 _STREAMS += ("query_verbosity", "query_length", "chance")
@@ -172,7 +174,7 @@ class World:
         return {
             "version": WORLD_VERSION,
             "spec": asdict(self.spec),
-            "price_list": [asdict(llm) for llm in self._all],
+            "price_list": [{key: getattr(llm, key) for key in _DECISIVE} for llm in self._all],
             "llms": [llm.name for llm in self.llms],
             "world_seed": self.world_seed,
             "split": self.split,
