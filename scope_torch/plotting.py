@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -14,6 +15,9 @@ from matplotlib.figure import Figure
 from scope_torch.metrics import OracleCurve
 
 matplotlib.use("Agg")
+# Ten strong colours, then their pale versions.
+_TAB20 = matplotlib.color_sequences["tab20"]
+_COLOURS = [*_TAB20[::2], *_TAB20[1::2]]
 
 
 def plot_curves(
@@ -41,13 +45,14 @@ def plot_curves(
     """
     figure = Figure(figsize=(8.2, 5.6), layout="constrained")
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+    shade = 0.15 if len(curves) <= 6 else 0.06
     for number, (name, seeds) in enumerate(curves.items()):
-        colour = f"C{number % 10}"
+        colour = _COLOURS[number % len(_COLOURS)]
         jumps = np.unique(np.concatenate([curve.budget_usd for curve in seeds]))
         budgets = np.append(jumps[jumps < budget_usd], budget_usd)
-        _band(upper, budgets, [c.best_feasible_cost(budgets) for c in seeds], name, colour)
+        _band(upper, budgets, [c.best_feasible_cost(budgets) for c in seeds], name, colour, shade)
         smooth = np.linspace(0, budget_usd, 400)
-        _band(lower, smooth, [c.violation(smooth) for c in seeds], name, colour, steps=False)
+        _band(lower, smooth, [c.violation(smooth) for c in seeds], name, colour, shade, steps=False)
         if paper and name in paper:
             upper.plot(*paper[name], ls=":", lw=1.2, color=colour)
     upper.axhline(reference_cost_usd, color="0.4", lw=0.8, ls="--", label="reference")
@@ -56,7 +61,8 @@ def plot_curves(
     if paper:
         label = textwrap.fill(f"dotted: {paper_source}", 28)
         upper.plot([], [], color="0.4", lw=1.2, ls=":", label=label)
-    upper.set(yscale="log", ylabel="best feasible cost [USD/query]", title=title)
+    upper.set(yscale="log", ylabel="best feasible cost [USD/query]")
+    upper.set_title(title, loc="left", fontsize="medium")
     figure.legend(*upper.get_legend_handles_labels(), loc="outside right upper", fontsize="small")
     lower.set(xlabel="search budget [USD]", ylabel="violation $V$", xlim=(0, budget_usd))
     top = max(1e-2, lower.get_ylim()[1])
@@ -69,7 +75,8 @@ def _band(
     x: np.ndarray,
     values: Sequence[np.ndarray],
     label: str,
-    colour: str,
+    colour: Any,
+    shade: float,
     steps: bool = True,
 ) -> None:
     y = np.stack(values)
@@ -78,4 +85,4 @@ def _band(
     axes.plot(x, np.median(y, axis=0), label=label, lw=1.6, drawstyle=style, color=colour)
     if len(y) > 1:
         step = "post" if steps else None
-        axes.fill_between(x, y.min(0), y.max(0), step=step, alpha=0.15, color=colour, lw=0)
+        axes.fill_between(x, y.min(0), y.max(0), step=step, alpha=shade, color=colour, lw=0)
