@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-OPTIONAL = ("hydra", "omegaconf", "wandb", "polars", "matplotlib", "tqdm", "pandas")
-NEED_MORE = ("tasks.table", "plotting", "tracking.progress", "tracking.wandb")
+OPTIONAL = ("hydra", "omegaconf", "wandb", "polars", "matplotlib", "tqdm", "pandas", "openai")
+NEED_MORE = ("tasks.table", "tasks.live", "plotting", "tracking.progress", "tracking.wandb")
 
 
 def test_core_imports_on_a_bare_machine():

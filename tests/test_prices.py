@@ -113,7 +113,7 @@ reasoning_effort = "low"
     )
     llms = load_llms(path)
     assert llms["a"] == LLMInfo(
-        "a", 1, 2.5, 0, None, None, "org/a-2026", "few_shot", "max_completion_tokens", False, "low"
+        "a", 1, 2.5, None, None, 0, "org/a-2026", "few_shot", "max_completion_tokens", False, "low"
     )
     assert llms["b"] == LLMInfo("b", 1, 2.5)
     assert llms["b"].cached_input_usd_per_mtok is None

@@ -23,10 +23,10 @@ class LLMInfo:
         name: Its name in configurations.
         input_usd_per_mtok: Price of a million prompt tokens in USD.
         output_usd_per_mtok: Price of a million completion tokens in USD.
-        cached_input_usd_per_mtok: Price of a million prompt tokens that the server reports as
-            cached, in USD; None: as other prompt tokens.
         mmlu_pro: Score on MMLU-Pro in percent, if published.
         gpqa: Score on GPQA in [0, 1], without reasoning, if published.
+        cached_input_usd_per_mtok: Price of a million prompt tokens that the server reports as
+            cached, in USD; None: as other prompt tokens.
         model: How the endpoint calls it; None: `name`. Two entries may share a model and differ in
             `prompting`.
         prompting: chat | few_shot: which prompts a compound system sends it.
@@ -38,9 +38,9 @@ class LLMInfo:
     name: str
     input_usd_per_mtok: float
     output_usd_per_mtok: float
-    cached_input_usd_per_mtok: float | None = None
     mmlu_pro: float | None = None
     gpqa: float | None = None
+    cached_input_usd_per_mtok: float | None = None
     model: str | None = None
     prompting: str = "chat"
     max_tokens_key: str = "max_tokens"

@@ -17,8 +17,9 @@ LLMS = {
     llm.name: llm
     for llm in (
         LLMInfo("a", 1.0, 4.0),
-        LLMInfo("thinker", 2.0, 8.0, 0.5, model="org/t", max_tokens_key="max_completion_tokens",
-                takes_temperature=False, reasoning_effort="low"),
+        LLMInfo("thinker", 2.0, 8.0, cached_input_usd_per_mtok=0.5, model="org/t",
+                max_tokens_key="max_completion_tokens", takes_temperature=False,
+                reasoning_effort="low"),
     )
 }  # fmt: skip
 CALL = ChatCall("a", (Message("system", "be brief"), Message("user", "one two three")), 32, 0.5)
