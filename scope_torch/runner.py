@@ -286,6 +286,8 @@ class _Source:
                     self._keep(arrived)
                 self._unused.discard(request)
                 yield self._recorded[request]
+            for extra in stream:  # at its end it raises an interrupt that had to wait
+                self._keep(extra)
         except BaseException as stop:
             feed.stopped = True
             # The error that ends a run must not be hidden by a second one.

