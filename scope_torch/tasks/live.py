@@ -88,10 +88,7 @@ def compound_task(
     Raises:
         InputError: If something is unknown or cannot be had; before any call if possible.
     """
-    if dataset not in DATASETS:
-        raise InputError(f"no data set {dataset!r}; there are {list(DATASETS)}")
-    if evaluator not in ("live", "recorded"):
-        raise InputError(f"evaluator={evaluator!r} must be live or recorded")
+    _check_choices(dataset, evaluator, num_queries)
     pairing = DATASETS[dataset]
     made = _called(pairing.system, system, f"the system of {dataset}")
     modules = tuple(module.name for module in made.modules)
@@ -107,19 +104,10 @@ def compound_task(
     client = _client(settings, {llm_name: prices[llm_name] for llm_name in names})
 
     def evaluate_on(queries: Sequence[Any]) -> LiveEvaluator:
-        return LiveEvaluator(
-            modules,
-            candidates,
-            made,
-            queries,
-            loaded.metric,
-            prices,
-            client,
-            concurrency=settings["concurrency"],
-        )
+        graded = (queries, loaded.metric)
+        concurrency = settings["concurrency"]
+        return LiveEvaluator(modules, candidates, made, *graded, prices, client, concurrency)
 
-    if num_queries is not None and num_queries < 1:
-        raise InputError(f"num_queries={num_queries}: need at least one query")
     live = evaluate_on(loaded.queries[:num_queries])
     problem = SelectionProblem(  # checks all else before the reference is paid for
         name=name,
@@ -132,10 +120,18 @@ def compound_task(
         epsilon=epsilon,
     )
     if reference_quality is None or reference_cost_usd is None:
-        cost_usd, quality = _measured(live, theta_ref)
-        problem = replace(problem, reference_cost_usd=cost_usd, reference_quality=quality)
+        problem = _with_measured_reference(problem, live)
     held_out = HeldOut(evaluate_on(loaded.held_out), len(loaded.held_out))
     return Task(problem, live, lambda: held_out)
+
+
+def _check_choices(dataset: str, evaluator: str, num_queries: int | None) -> None:
+    if dataset not in DATASETS:
+        raise InputError(f"no data set {dataset!r}; there are {list(DATASETS)}")
+    if evaluator not in ("live", "recorded"):
+        raise InputError(f"evaluator={evaluator!r} must be live or recorded")
+    if num_queries is not None and num_queries < 1:
+        raise InputError(f"num_queries={num_queries}: need at least one query")
 
 
 def _called(function: Callable[..., Any], arguments: Mapping[str, Any] | None, what: str) -> Any:
@@ -170,9 +166,9 @@ def _client(settings: Mapping[str, Any], prices: Mapping[str, LLMInfo]) -> Respo
     return ResponseStore(store, client)
 
 
-def _measured(live: LiveEvaluator, theta_ref: tuple[int, ...]) -> tuple[float, float]:
-    """c(theta_0) in USD and s(theta_0): one run on every query."""
-    requests = [Request(theta_ref, query) for query in range(len(live.queries))]
+def _with_measured_reference(problem: SelectionProblem, live: LiveEvaluator) -> SelectionProblem:
+    """Takes c(theta_0) and s(theta_0) from one run on every query."""
+    requests = [Request(problem.theta_ref, query) for query in range(problem.num_queries)]
     observations = list(live.evaluate(requests))
     if not any(tokens for o in observations for used in o.module_tokens or () for tokens in used):
         raise InputError(
@@ -187,4 +183,4 @@ def _measured(live: LiveEvaluator, theta_ref: tuple[int, ...]) -> tuple[float, f
         quality,
         len(observations),
     )
-    return cost_usd, quality
+    return replace(problem, reference_cost_usd=cost_usd, reference_quality=quality)

@@ -1,0 +1,115 @@
+"""Where a run's observations come from: its journal first, then the evaluator."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+from collections.abc import Generator, Iterator, Sequence
+
+from scope_torch.errors import InputError
+from scope_torch.evaluators import Evaluator
+from scope_torch.history import History, Journal, Observation, Request
+
+
+class ObservationSource:
+    """Observations from the journal where it has them, from the evaluator where not."""
+
+    def __init__(self, evaluator: Evaluator, journal: Journal | None) -> None:
+        self.replayed = 0
+        self._evaluator = evaluator
+        self._journal = journal
+        recorded = journal.recorded if journal is not None else []
+        self._recorded = {observation.request: observation for observation in recorded}
+        self._unused = set(self._recorded)
+        self._awaited: set[Request] = set()
+        self._num_asked: dict[tuple[tuple[int, ...], int], int] = {}
+
+    def fulfil(self, requests: Sequence[Request]) -> Generator[Observation, None, None]:
+        """Observations of `requests` in the asked order.
+
+        What is not recorded is fed to the evaluator as it has room. Whoever stops early must close
+        the iterator: nothing more is fed then, and what is in flight is paid for and kept.
+        """
+        numbered = [self._numbered(request) for request in requests]
+        missing = [request for request in numbered if request not in self._recorded]
+        self._awaited = set(missing)
+        if missing:
+            self._check_replay(numbered)
+        feed = _Feed(missing)
+        stream = iter(self._evaluator.evaluate(feed)) if missing else iter(())
+        arrived = None
+        try:
+            for request in numbered:
+                self.replayed += request not in self._awaited
+                while request not in self._recorded:
+                    arrived = self._next(stream, request)
+                    self._keep(arrived)
+                self._unused.discard(request)
+                yield self._recorded[request]
+            for extra in stream:  # at its end it raises an interrupt that had to wait
+                self._keep(extra)
+        except BaseException as stop:
+            feed.stopped = True
+            # The error that ends a run must not be hidden by a second one.
+            hidden = () if isinstance(stop, GeneratorExit) else (Exception,)
+            with contextlib.suppress(*hidden):
+                for late in itertools.chain([arrived] if arrived else [], stream):
+                    if late.request not in self._recorded:
+                        self._keep(late)
+            raise
+
+    def _check_replay(self, asked: Sequence[Request]) -> None:
+        """Before paying: all that is recorded must have been asked for by now.
+
+        Else the search has taken another way than the recorded one (a journal edited by hand,
+        another version, arithmetic that differs in the last digit) and would pay once more.
+        """
+        strange = self._unused and self._unused.difference(asked)
+        if strange and self._journal is not None:
+            raise InputError(
+                f"{self._journal.path} has {len(strange)} observations that this search does not "
+                f"ask for, such as {min(strange)}; choose another output_dir to search anew"
+            )
+
+    def surplus_usd(self, history: History) -> float:
+        """Cost of what was observed but lies beyond the end of the search, in USD."""
+        used = {observation.request for observation in history}
+        return math.fsum(o.cost_usd for r, o in self._recorded.items() if r not in used)
+
+    def _numbered(self, request: Request) -> Request:
+        pair = (request.theta, request.query)
+        replicate = self._num_asked.get(pair, 0)
+        self._num_asked[pair] = replicate + 1
+        return request._replace(replicate=replicate)
+
+    def _next(self, stream: Iterator[Observation], request: Request) -> Observation:
+        observation = next(stream, None)
+        if observation is None:
+            raise InputError(f"the evaluator returned no observation for {request}")
+        return observation
+
+    def _keep(self, observation: Observation) -> None:
+        if observation.request not in self._awaited or observation.request in self._recorded:
+            raise InputError(
+                f"the evaluator returned {observation.request}, which it was not asked"
+            )
+        if self._journal is not None:
+            self._journal.append([observation])
+        self._recorded[observation.request] = observation
+
+
+class _Feed:
+    """Requests, one at a time, until stopped."""
+
+    def __init__(self, requests: Sequence[Request]) -> None:
+        self.stopped = False
+        self._requests = iter(requests)
+
+    def __iter__(self) -> Iterator[Request]:
+        return self
+
+    def __next__(self) -> Request:
+        if self.stopped:
+            raise StopIteration
+        return next(self._requests)
