@@ -149,3 +149,20 @@ def test_bad_input_names_the_value_before_any_call(make, monkeypatch, changes, v
     assert value in str(caught.value)
     assert mend in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_reference_with_lost_calls_sets_no_threshold(make):
+    """They would count as wrong answers; asked again, only what was lost is paid for."""
+    lost = iter([True])
+
+    def sometimes(request):
+        return Status(400) if next(lost, False) else airport_llm(request)
+
+    with FakeEndpoint(sometimes) as endpoint:
+        with pytest.raises(InputError, match="1 calls of the reference gave no reply"):
+            make(endpoint)
+        asked = len(endpoint.requests)
+        whole = make(endpoint).problem
+        assert 1 <= len(endpoint.requests) - asked <= 3
+    with FakeEndpoint(airport_llm) as endpoint:
+        assert make(endpoint, store="other.sqlite").problem == whole

@@ -38,6 +38,9 @@ class LiveEvaluator:
             configurations share are paid once.
         concurrency: Queries in flight at a time.
 
+    Attributes:
+        num_failed: Calls so far that gave no reply, after retries.
+
     Raises:
         InputError: If the modules are not those of the system, or an LLM has no price.
     """
@@ -61,6 +64,7 @@ class LiveEvaluator:
         self._candidates = [choose_llms(dict(prices), candidates) for candidates in llms]
         self.modules, self.system, self.queries, self.metric = modules, system, queries, metric
         self.client, self.concurrency = client, concurrency
+        self.num_failed = 0
         # asyncio's own pool has few threads, and looking up host names needs them
         self._graders = ThreadPoolExecutor(concurrency)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -90,6 +94,7 @@ class LiveEvaluator:
             run = await self.system.run(assignment, fields, self.client, replicate)
         except LLMError as error:
             raise InputError(f"the search cannot go on: {error}") from error
+        self.num_failed += sum(module.num_failed for module in run.modules.values())
         quality = await asyncio.get_running_loop().run_in_executor(
             self._graders, self.metric, run.output, self.queries[query]
         )

@@ -174,6 +174,11 @@ def _with_measured_reference(problem: SelectionProblem, live: LiveEvaluator) -> 
         raise InputError(
             "no call of the reference was answered; see whether llm.base_url is a server that works"
         )
+    if live.num_failed:  # they count as wrong answers, and would lower the threshold
+        raise InputError(
+            f"{live.num_failed} calls of the reference gave no reply; the same command asks for "
+            "these again, or give task.reference_quality and task.reference_cost_usd"
+        )
     cost_usd = statistics.fmean(o.cost_usd for o in observations)
     quality = statistics.fmean(o.quality for o in observations)
     logger.warning(
