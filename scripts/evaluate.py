@@ -20,6 +20,7 @@ from scope_torch.errors import InputError
 from scope_torch.runner import write_atomically
 from scope_torch.tasks import Task
 from scripts.compose import compose_task, exit_on_error
+from scripts.run import close_evaluator
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -40,7 +41,12 @@ def _evaluate(args: argparse.Namespace) -> None:
     llms = args.theta if args.run is None else _theta_out(args.run, task)
     if task.held_out is None:
         raise InputError(f"task {problem.name!r} has no held-out queries")
-    report = compare(task.held_out(), problem.codes(llms, "theta"), problem.theta_ref)
+    held_out = task.held_out()
+    try:
+        report = compare(held_out, problem.codes(llms, "theta"), problem.theta_ref)
+    finally:
+        close_evaluator(held_out.evaluator)
+        close_evaluator(task.evaluator)
     report["theta"] = problem.names(problem.codes(llms))
     if args.out is not None:
         write_atomically(args.out, json.dumps(report, indent=2) + "\n")

@@ -26,6 +26,7 @@ from scope_torch.history import Observation, Request
 from scope_torch.problem import SelectionProblem
 from scope_torch.tasks import Task
 from scripts.compose import compose_task, exit_on_error
+from scripts.run import close_evaluator
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -34,7 +35,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("table", type=Path, help="CSV to write, gzipped if it ends in .gz")
     parser.add_argument("overrides", nargs="+", help="as of scope-torch: task=... evaluator=live")
     args = parser.parse_args(argv)
-    exit_on_error("record_table", lambda: record(compose_task(args.overrides), args.table))
+    exit_on_error("record_table", lambda: _record(args))
+
+
+def _record(args: argparse.Namespace) -> None:
+    task = compose_task(args.overrides)
+    try:
+        record(task, args.table)
+    finally:
+        close_evaluator(task.evaluator)
 
 
 def record(task: Task, path: Path) -> None:

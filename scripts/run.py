@@ -97,7 +97,7 @@ def run_from_config(cfg: DictConfig, directory: Path) -> dict[str, Any]:
     try:
         return _run_task(cfg, task, directory)
     finally:
-        _close(task.evaluator)
+        close_evaluator(task.evaluator)
 
 
 def _run_task(cfg: DictConfig, task: Task, directory: Path) -> dict[str, Any]:
@@ -148,11 +148,11 @@ def _deploy(task: Task, theta_out: list[int], path: Path) -> None:
             "reference": deploy(held_out, task.problem.theta_ref),
         }
     finally:
-        _close(held_out.evaluator)
+        close_evaluator(held_out.evaluator)
     write_atomically(path, json.dumps(deployed, indent=2) + "\n")
 
 
-def _close(evaluator: Evaluator) -> None:
+def close_evaluator(evaluator: Evaluator) -> None:
     """Ends the connections of an evaluator that has any."""
     if close := getattr(evaluator, "close", None):
         close()
