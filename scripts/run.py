@@ -24,6 +24,7 @@ from scope_torch.deployment import deploy
 from scope_torch.errors import InputError
 from scope_torch.evaluators import Evaluator
 from scope_torch.plotting import plot_curves
+from scope_torch.problem import SelectionProblem
 from scope_torch.runner import (
     RunResult,
     finished_summary,
@@ -93,18 +94,21 @@ def run_from_config(cfg: DictConfig, directory: Path) -> dict[str, Any]:
     """
     if cfg.device is not None:
         check_device(cfg.device)
-    task: Task = build(cfg.task)
+
+    def make_method(problem: SelectionProblem) -> Any:
+        kernel = build(cfg.kernel)
+        return build(cfg.method, problem=problem, kernel=kernel, seed=cfg.seed, device=cfg.device)
+
+    # A wrong base LLM is found before a live task pays for its reference.
+    task: Task = build(cfg.task, before_paying=make_method)
     try:
-        return _run_task(cfg, task, directory)
+        method = make_method(task.problem)
+        return _run_task(cfg, task, method, directory)
     finally:
         close_evaluator(task.evaluator)
 
 
-def _run_task(cfg: DictConfig, task: Task, directory: Path) -> dict[str, Any]:
-    kernel = build(cfg.kernel)
-    method = build(
-        cfg.method, problem=task.problem, kernel=kernel, seed=cfg.seed, device=cfg.device
-    )
+def _run_task(cfg: DictConfig, task: Task, method: Any, directory: Path) -> dict[str, Any]:
     settings = run_settings(task.problem, method, task.evaluator, cfg.budget_usd)
     summary = finished_summary(directory, settings)
     if summary is None:

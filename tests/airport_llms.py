@@ -21,12 +21,12 @@ def cities() -> dict[str, str]:
 def airport_llm(request: dict) -> str:
     """Keeps to the prompts of UniDM-DI; some models know more cities than others."""
     task, text = request["messages"][0]["content"], request["messages"][-1]["content"]
-    if task.startswith("Rewrite"):
+    if "ewrite the record" in task:
         return text
-    if task.startswith("Write"):
+    if "rite the new record" in task:
         target = text.partition("New record:")[2]
         return f"Airport {re.findall('iata: (...)', target)[0]} is in the city of ____."
-    assert task.startswith("Fill in")
+    assert "blank ____" in task
     code = re.findall("Airport (...) is", text)[0]
     knows = zlib.crc32(f"{request['model']} {code}".encode()) % 100
     return cities()[code] if knows < SHARE_RIGHT[request["model"]] else "Nowhere"

@@ -113,6 +113,17 @@ def test_settings_reach_the_client(make, monkeypatch):
     assert endpoint.max_in_flight <= 3
 
 
+def test_what_else_is_wrong_is_found_before_the_reference_is_paid(make):
+    def refuse(problem):
+        assert (problem.theta_ref, problem.num_queries) == ((2, 2, 2), 6)
+        raise InputError("base='GPT-9'")
+
+    with FakeEndpoint(airport_llm) as endpoint:
+        with pytest.raises(InputError, match="GPT-9"):
+            make(endpoint, before_paying=refuse)
+        assert endpoint.requests == []
+
+
 BAD = [
     ({"dataset": "port"}, "no data set 'port'", "airport_city"),
     ({"evaluator": "typo"}, "evaluator='typo'", "must be live or recorded"),
@@ -129,6 +140,7 @@ BAD = [
     ({"data": {"num_recrods": 2}}, "'num_recrods'", "num_records"),
     ({"system": {"slots": "x"}}, "'slots'", "takes no"),
     ({"reference_quality": 1.5, "reference_cost_usd": 1.0}, "reference_quality=1.5", "(0, 1]"),
+    ({"reference_quality": 0.5}, "reference_cost_usd=None", "both, or neither"),
     ({"llm": {"base_url": None}}, "llm.base_url", "http://"),
     ({"llm": {"base_url": "localhost"}}, "base_url", "http"),
     ({"llm": {"typo": 1}}, "llm.typo", "not a setting"),

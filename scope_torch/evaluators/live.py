@@ -105,11 +105,13 @@ class LiveEvaluator:
 
         Where the endpoint lies is left out: a journal may be resumed from another place.
         """
-        described = {
+        described: dict[str, Any] = {
             "system": [self.system.name, self.system.version],
             "queries": [[dict(query.fields), query.gold] for query in self.queries],
             "llms": [[asdict(llm) for llm in candidates] for candidates in self._candidates],
         }
+        if extra_body := getattr(self.client, "extra_body", None):
+            described["extra_body"] = dict(extra_body)
         canonical = json.dumps(described, sort_keys=True, default=str)
         return f"{self.system.name}-{hashlib.sha256(canonical.encode()).hexdigest()[:16]}"
 

@@ -39,8 +39,8 @@ class ResponseStore:
     """A ChatClient in front of another; what that one was asked before is read from a file.
 
     A stored reply says what it cost when it was paid, and bills nothing. It is used again for a
-    call with the same model of the endpoint, messages, limit, temperature, reasoning effort and
-    replicate, whatever the LLM is called in the price list.
+    call with the same model of the endpoint, messages, limit, temperature, reasoning effort, extra
+    body and replicate, whatever the LLM is called in the price list.
 
     Of several callers that want the same at the same time, in this process or another one that
     uses the file, one pays and the others wait. A crash loses the calls in flight, nothing else.
@@ -90,6 +90,11 @@ class ResponseStore:
         """The LLMs of the client."""
         return self._client.llms
 
+    @property
+    def extra_body(self) -> Mapping[str, Any] | None:
+        """What the client sends along with every request, if it does."""
+        return getattr(self._client, "extra_body", None)
+
     def __repr__(self) -> str:
         return f"ResponseStore({str(self._file.path)!r}, {self._client!r})"
 
@@ -101,7 +106,7 @@ class ResponseStore:
             InputError: If the LLM has no price, or the file cannot be used.
         """
         llm = choose_llms(dict(self._client.llms), [call.llm])[0]
-        key = call_key(call, llm)
+        key = call_key(call, llm, self.extra_body)
         while True:
             if stored := self._file.read(key):
                 return self._replay(stored)
@@ -199,7 +204,7 @@ class ResponseStore:
             self.in_flight += in_flight
 
 
-def call_key(call: ChatCall, llm: LLMInfo) -> str:
+def call_key(call: ChatCall, llm: LLMInfo, extra_body: Mapping[str, Any] | None = None) -> str:
     """What a reply is stored under: SHA-256 of all that decides about it."""
     content: dict[str, Any] = {
         "model": llm.model or llm.name,
@@ -209,6 +214,8 @@ def call_key(call: ChatCall, llm: LLMInfo) -> str:
         "reasoning_effort": llm.reasoning_effort,
         "replicate": call.replicate,
     }
+    if extra_body:
+        content["extra_body"] = dict(extra_body)
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 

@@ -63,6 +63,7 @@ def compound_task(
     reference_cost_usd: float | None = None,
     data: Mapping[str, Any] | None = None,
     system: Mapping[str, Any] | None = None,
+    before_paying: Callable[[SelectionProblem], object] | None = None,
 ) -> Task:
     """A compound system on a data set.
 
@@ -84,11 +85,18 @@ def compound_task(
         reference_cost_usd: c(theta_0) in USD, likewise.
         data: Arguments of the data set's loader.
         system: Arguments of the system.
+        before_paying: Called before the reference is run, with a problem that lacks only its
+            quality and cost, to find out what else is wrong.
 
     Raises:
         InputError: If something is unknown or cannot be had; before any call if possible.
     """
     _check_choices(dataset, evaluator, num_queries)
+    if (reference_quality is None) != (reference_cost_usd is None):
+        raise InputError(
+            f"reference_quality={reference_quality}, reference_cost_usd={reference_cost_usd}: give "
+            "both, or neither to have them measured"
+        )
     pairing = DATASETS[dataset]
     made = _called(pairing.system, system, f"the system of {dataset}")
     modules = tuple(module.name for module in made.modules)
@@ -119,7 +127,9 @@ def compound_task(
         reference_cost_usd=1.0 if reference_cost_usd is None else reference_cost_usd,
         epsilon=epsilon,
     )
-    if reference_quality is None or reference_cost_usd is None:
+    if reference_quality is None:
+        if before_paying is not None:
+            before_paying(problem)
         problem = _with_measured_reference(problem, live)
     held_out = HeldOut(evaluate_on(loaded.held_out), len(loaded.held_out))
     return Task(problem, live, lambda: held_out)

@@ -73,6 +73,17 @@ def test_a_temperature_that_is_not_sent_does_not_matter():
     assert call_key(replace(CALL, temperature=0.7), llm) == call_key(CALL, llm)
 
 
+def test_an_extra_body_is_a_part_of_what_was_asked(open_store):
+    assert call_key(CALL, A, {}) == call_key(CALL, A, None) == call_key(CALL, A)
+    plain, seeded = call_key(CALL, A, {"top_k": 1}), call_key(CALL, A, {"top_k": 2})
+    assert len({plain, seeded, call_key(CALL, A)}) == 3
+    client = Client()
+    for body, paid in (({"top_k": 1}, 1), ({"top_k": 2}, 2), ({"top_k": 1}, 2)):
+        client.extra_body = body
+        run(open_store(client), CALL)
+        assert len(client.calls) == paid
+
+
 def test_keys_stay_what_they_are():
     """Or every file would have to be paid for again; odd text has a key, too."""
     assert call_key(CALL, A).startswith("3f3464c4b5c7300d")

@@ -73,7 +73,7 @@ def test_messages_alternate_and_are_not_empty(name):
     if few_shot:
         assert turns >= 1
         plain = prompt_files._messages(path, "chat")
-        assert (messages[0], messages[-1]) == (plain[0], plain[-1])
+        assert messages[-1] == plain[-1]
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if name.startswith("unidm")])
