@@ -39,7 +39,8 @@ types: $(VENV)/installed
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 bench: $(VENV)/installed
-	$(BIN)/python scripts/benchmark_posterior.py
+	$(BIN)/pip install -q -c constraints/cpu.txt -e ".[bench]"
+	$(BIN)/python -m pytest benchmarks
 
 # The CPU build of torch comes from the configured index or, where that has none, from PyTorch's.
 $(VENV)/installed: pyproject.toml constraints/cpu.txt
