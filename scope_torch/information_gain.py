@@ -7,18 +7,26 @@ import math
 import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
+from torch.nn.functional import pad
 
 from scope_torch.hamming_grid import make_grid
 from scope_torch.space import ConfigSpace
+
+_POOL = 1 << 14  # configurations that greedy chooses from; spaces up to this size are all in it
+_SLACK = 5e-3  # how much less than the best of Theta a choice from the pool may gain, relatively
 
 
 class InformationGain:
     """gamma(J) = max over A of size J of 1/2 log det(I + K_A / lam), bounded from above.
 
-    The objective F is monotone and submodular, and its greedy maximiser A_k costs one sum over
-    Theta a step. Two facts bound the maximum: F(A_J) / (1 - 1/e) (Nemhauser et al.), and
-    F(A_k) + J d_{k+1} for every k <= J, d the greedy gains. With a small lam the second is much
+    The objective F is monotone and submodular. A_k is made by adding what gains most, or, in a
+    space too large to look at every time, at least 1 - eps of it (eps = 0.005). Two facts bound the
+    maximum: F(A_J) / (1 - e^(eps - 1)) (Nemhauser et al.), and F(A_k) + J d_{k+1} for every k < J,
+    d_{k+1} at least what any configuration gains after A_k. With a small lam the second is much
     the tighter: the first gain is already J log(1 + 1/lam) / 2, Hadamard's bound.
+
+    A large space is looked at whole only when the pool no longer has a good enough choice. Until
+    then the largest variance seen there bounds every gain, for variances only fall.
 
     A is a multiset: an algorithm may observe a pair again, and the information gain in
     lem:kernel-self-normalized counts repeats. A maximum over sets, as the paper prints it, stops
@@ -43,11 +51,16 @@ class InformationGain:
         self.lam = lam
         self._grid = make_grid(space, kernel, device)
         device = self._grid.device
-        self._variance = torch.ones(space.size, dtype=torch.float64, device=device)
+        self._is_whole = space.size <= _POOL
+        self._slack = 0.0 if self._is_whole else _SLACK
         self._chosen = torch.zeros(0, space.num_modules, dtype=torch.int64, device=device)
-        self._factor = torch.zeros(0, 0, dtype=torch.float64, device=device)
         self._greedy = [0.0]
         self._gains: list[float] = []
+        self._most = 1.0  # at least the variance of every configuration
+        generator = torch.Generator().manual_seed(0)
+        anywhere = torch.randint(space.size, (_POOL,), generator=generator)
+        self._anywhere = torch.arange(space.size) if self._is_whole else anywhere.unique()
+        self._set_pool(self._anywhere.to(device))
 
     def greedy(self, size: int) -> float:
         """F of the greedy multiset of `size` elements: a lower bound on gamma(size), in nats."""
@@ -61,26 +74,51 @@ class InformationGain:
             return 0.0
         greedy = self.greedy(size)
         online = min(self._greedy[k] + size * self._gains[k] for k in range(size))
-        return min(greedy / (1 - math.exp(-1)), online)
+        return min(greedy / (1 - math.exp(self._slack - 1)), online)
 
     def _extend(self) -> None:
-        """Adds the configuration of largest variance and updates all variances by rank one."""
+        """Adds a configuration and updates the variances of the pool by rank one."""
         best = int(self._variance.argmax())
+        if self._is_whole:
+            self._most = float(self._variance[best])
+        elif self._gain(self._variance[best]) < (1 - self._slack) * self._gain(self._most):
+            self._look_at_all()
+            best = int(self._variance.argmax())
         variance = float(self._variance[best])
-        self._gains.append(0.5 * math.log1p(variance / self.lam))
-        self._greedy.append(self._greedy[-1] + self._gains[-1])
-        new = self.space.unrank(torch.tensor([best], device=self._grid.device))
-        weights = torch.ones(1, dtype=torch.float64, device=new.device)
-        if len(self._chosen):
-            cross = self._matrix(self._chosen, new)
-            solved = torch.cholesky_solve(cross, self._factor).squeeze(-1)
-            weights = torch.cat([-solved, weights])
+        self._gains.append(self._gain(self._most))
+        self._greedy.append(self._greedy[-1] + self._gain(variance))
+        n, new = len(self._chosen), self._codes[best : best + 1]
+        if n == len(self._rows):
+            self._rows = pad(self._rows, (0, 0, 0, max(n, 16)))
+        rows = self._rows[:n]
+        row = self._matrix(new, self._codes)[0] - rows[:, best] @ rows
+        self._rows[n] = row.div_(math.sqrt(variance + self.lam))
+        self._variance -= row.square()
         self._chosen = torch.cat([self._chosen, new])
-        covariance = self._grid.weighted_sum(self._chosen, weights)
-        self._variance -= covariance.square_() / (variance + self.lam)
+
+    def _gain(self, variance: Tensor | float) -> float:
+        return 0.5 * math.log1p(float(variance) / self.lam)
+
+    def _look_at_all(self) -> None:
+        """The variance of every configuration; the largest go to the pool, beside the random."""
+        # n times the same with noise lam is once with lam / n, and well conditioned.
+        distinct, count = self._chosen.unique(dim=0, return_counts=True)
+        gram = self._matrix(distinct, distinct)
+        gram.diagonal().add_(self.lam / count)
+        inverse = torch.cholesky_inverse(torch.linalg.cholesky(gram))
+        reduction = self._grid.quadratic_form(distinct, inverse)
+        least = reduction.topk(min(_POOL, len(reduction)) // 2, largest=False)
+        self._most = 1 - float(least.values[0])
+        self._set_pool(torch.cat([least.indices, self._anywhere.to(least.indices.device)]).unique())
+
+    def _set_pool(self, index: Tensor) -> None:
+        """Codes of the pool, its variances, and L^-1 k_A there, L L^T = K_A + lam I."""
+        self._codes = self.space.unrank(index)
         gram = self._matrix(self._chosen, self._chosen)
         gram.diagonal().add_(self.lam)
-        self._factor = torch.linalg.cholesky(gram)
+        cross = self._matrix(self._chosen, self._codes)
+        self._rows = torch.linalg.solve_triangular(torch.linalg.cholesky(gram), cross, upper=False)
+        self._variance = 1 - self._rows.square().sum(0)
 
     def _matrix(self, x1: Tensor, x2: Tensor) -> Tensor:
         return self.kernel(x1.double(), x2.double()).to_dense()

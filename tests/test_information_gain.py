@@ -10,6 +10,7 @@ import pytest
 from test_kernels import WeightedOverlap
 from test_surrogate import all_codes
 
+from scope_torch import information_gain
 from scope_torch.information_gain import InformationGain
 from scope_torch.kernels import HammingMatern52Kernel, HammingRBFKernel
 from scope_torch.space import ConfigSpace
@@ -78,6 +79,43 @@ def test_every_step_is_greedy_however_ties_are_broken(kernel, lam):
         candidates = [[*chosen[: size - 1], theta] for theta in range(24)]
         best = float(information(candidates, sizes, kernel, lam).max())
         assert gain.greedy(size) == pytest.approx(best, rel=1e-9)
+
+
+@pytest.mark.parametrize("slack", [0.0, 0.005, 0.3])
+@pytest.mark.parametrize("lam", LAMS)
+def test_a_pool_that_is_not_all_of_theta(monkeypatch, kernel, lam, slack, device):
+    """Every choice gains what it must, and gamma bounds what others gain, beyond |Theta| too."""
+    monkeypatch.setattr(information_gain, "_POOL", 6)
+    monkeypatch.setattr(information_gain, "_SLACK", slack)
+    looks, look = [], InformationGain._look_at_all
+    monkeypatch.setattr(InformationGain, "_look_at_all", lambda self: (looks.append(1), look(self)))
+    sizes = (4, 3, 2)
+    gain = InformationGain(ConfigSpace(sizes), KERNELS[kernel][0], lam, device)
+    gain.greedy(40)
+    chosen = ConfigSpace(sizes).rank(gain._chosen).tolist()
+    for size in range(1, len(chosen) + 1):
+        candidates = [[*chosen[: size - 1], theta] for theta in range(24)]
+        values = information(candidates, sizes, kernel, lam)
+        before, after = gain.greedy(size - 1), gain.greedy(size)
+        assert after == pytest.approx(values[chosen[size - 1]], rel=1e-9)
+        assert after - before >= (1 - slack) * (values.max() - before) - 1e-8
+        assert gain._gains[size - 1] >= values.max() - before - 1e-8  # of about 160 nats
+    sequences = np.random.default_rng(0).integers(24, size=(200, 40))
+    sequences[0] = np.arange(40) % 24
+    assert gain.gamma(40) >= information(sequences, sizes, kernel, lam).max() - 1e-9
+    assert gain.gamma(40) >= after
+    assert 0 < len(looks) <= 40
+    assert slack < 0.3 or len(looks) < 20
+
+
+def test_a_large_space_is_seldom_looked_at(monkeypatch):
+    """N = 5, M = 23: every look takes as long as a selection step."""
+    looks, look = [], InformationGain._look_at_all
+    monkeypatch.setattr(InformationGain, "_look_at_all", lambda self: (looks.append(1), look(self)))
+    gain = InformationGain(ConfigSpace((23,) * 5), HammingMatern52Kernel(), 1e-6)
+    hadamard = 0.5 * math.log1p(1e6)
+    assert 0.99 * 200 * hadamard < gain.greedy(200) <= gain.gamma(200) <= 200 * hadamard + 1e-9
+    assert len(looks) <= 4
 
 
 @pytest.mark.parametrize("lam", LAMS)
