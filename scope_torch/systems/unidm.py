@@ -55,7 +55,8 @@ def data_imputation() -> CompoundSystem:
 
     Query: `records` (the retrieved records, as mappings), `target` (the record without the
     attribute), `attribute` (its name). `parse` makes a sentence of each retrieved record in a call
-    of its own; `cloze` makes of them and the target a sentence with a blank; `answer` fills it in.
+    of its own; `cloze` makes of them and the target a sentence with a blank, or, where its reply
+    has none, the plain record with one; `answer` fills it in.
     """
     parse = _describe("parse", "unidm_di/parse", ("records",), lambda inputs: inputs["records"])
     cloze = _module(
@@ -63,6 +64,7 @@ def data_imputation() -> CompoundSystem:
         ("parse", "target", "attribute"),
         60,
         _target,
+        parse=with_blank,
         values=lambda inputs: {**inputs, "target": _target(inputs)},
     )
     answer = _module("unidm_di/answer", ("cloze", "attribute"), 16, _nothing, parse=first_line)
@@ -118,6 +120,14 @@ def first_line(replies: Sequence[str], inputs: Inputs) -> str:
     return whole_reply(replies, inputs).splitlines()[0].strip()
 
 
+def with_blank(replies: Sequence[str], inputs: Inputs) -> str:
+    """The one reply; ParseError if it has no blank, for then there is nothing to fill in."""
+    reply = whole_reply(replies, inputs)
+    if BLANK not in reply:
+        raise ParseError(f"no {BLANK} in the reply")
+    return reply
+
+
 def record_text(record: Mapping[str, Any]) -> str:
     """A record in one line, without attributes that have no value."""
     known = {name: value for name, value in record.items() if value not in (None, "")}
@@ -125,7 +135,7 @@ def record_text(record: Mapping[str, Any]) -> str:
 
 
 def _system(prompts: str, *modules: Module, name: str | None = None) -> CompoundSystem:
-    return CompoundSystem(name or prompts, modules, version=f"1-{fingerprint(prompts)}")
+    return CompoundSystem(name or prompts, modules, version=f"2-{fingerprint(prompts)}")
 
 
 def _module(

@@ -130,6 +130,16 @@ def test_imputation_without_replies_shows_the_records_as_they_are():
     assert client.prompt("answer").endswith("\nname: r9; type: bar; city: ____")
 
 
+@pytest.mark.parametrize("reply", ["r9 is a bar in Oslo.", "New record: city: __", "city?"])
+def test_a_cloze_without_its_blank_gives_way_to_the_record(reply):
+    """Small LLMs often fill the blank in, or leave it out; nobody could answer that."""
+    client = FakeClient({"parse": "a bar.", "cloze": reply, "answer": "Oslo"})
+    result = run(data_imputation(), DI_QUERY, client)
+    assert client.prompt("answer").endswith("\nname: r9; type: bar; city: ____")
+    assert result.output == "Oslo"
+    assert result.modules["cloze"].num_calls == 1
+
+
 def test_imputation_without_similar_records():
     client = FakeClient({"cloze": "c ____", "answer": "x"})
     result = run(data_imputation(), DI_QUERY | {"records": []}, client)
