@@ -39,7 +39,7 @@ types: $(VENV)/installed
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 bench: $(VENV)/installed
-	$(BIN)/pip install -q -c constraints/cpu.txt -e ".[bench]"
+	$(BIN)/pip install -q -e ".[bench]"
 	$(BIN)/python -m pytest benchmarks
 
 # The CPU build of torch comes from the configured index or, where that has none, from PyTorch's.

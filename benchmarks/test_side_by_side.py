@@ -107,7 +107,7 @@ GROWTH = {
 
 
 @pytest.mark.parametrize("what", GROWTH)
-def test_growth(benchmark, results, what):
+def test_growth(results, what):
     rows = []
     for case in GROWTH[what]:
         condition_s, predict = timed(functools.partial(Collapsed, case))
@@ -115,7 +115,6 @@ def test_growth(benchmark, results, what):
         predict(every)
         seconds = statistics.median(timed(lambda p=predict, e=every: p(e))[0] for _ in range(5))
         rows.append((case, condition_s, seconds))
-    benchmark.pedantic(Collapsed, (GROWTH[what][0],), rounds=1)
     _, condition_0, seconds_0 = rows[0]
     for case, condition_s, seconds in rows:
         results.add(
