@@ -130,6 +130,25 @@ class ScopeConfig:
 
 
 @dataclass
+class ScopeJointConfig:
+    """SCOPE with the joint surrogate; see `scope_torch.methods.make_scope_joint`."""
+
+    _target_: str = "scope_torch.methods.make_scope_joint"
+    name: str = "scope_joint"
+    base: str | None = "${base}"  # theta_base, a cheap LLM
+    b: float = 2.0  # standard deviations: what to evaluate, when to stop
+    b_certify: float = 3.0  # standard deviations between the mean of g and a certificate
+    rho: float | None = None  # shared by all queries, of the variance; null: fitted
+    amplitude: float | None = None  # prior standard deviation; null: fitted
+    relative_cost: bool = True  # costs relative to a sum over modules
+    initial_pool: str = "base"  # base | random | none
+    prune: bool = True
+    lam: float = 1e-6  # noise of an answer, relative to the variance of w_q
+    batch_size: int | None = 1  # queries in flight in the j-loop; null: all
+    gap_tolerance: float | None = 0.0  # relative to u_out; null: spend the whole budget
+
+
+@dataclass
 class RandomSearchConfig:
     """Random search; see `baselines.random_search.RandomSearch`."""
 
@@ -322,6 +341,7 @@ def register() -> None:
     store.store(group="task", name="simulated_schema", node=SimulatedTaskConfig)
     store.store(group="task", name="compound_schema", node=CompoundTaskConfig)
     store.store(group="method", name="scope_schema", node=ScopeConfig)
+    store.store(group="method", name="scope_joint_schema", node=ScopeJointConfig)
     store.store(group="method", name="random_search_schema", node=RandomSearchConfig)
     store.store(group="method", name="cei_schema", node=CEIConfig)
     store.store(group="method", name="config_bo_schema", node=ConfigBOConfig)

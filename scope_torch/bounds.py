@@ -19,10 +19,14 @@ RULES_C = ("loo", "reference_fraction")
 
 
 class Beta(NamedTuple):
-    """beta_c in USD and beta_g in units of quality; L, U = mu_bar -+ beta sigma_bar."""
+    """beta_c in USD and beta_g in units of quality; L, U = mu_bar -+ beta sigma_bar.
+
+    `certify` is the coefficient of U_g; None, as in the paper: beta_g.
+    """
 
     c: float
     g: float
+    certify: float | None = None
 
 
 class ConfidenceBounds(Protocol):
@@ -160,6 +164,54 @@ class TheoryBounds:
             "delta": self.delta,
             "assumptions": assumptions,
         }
+
+
+class CredibleBounds:
+    """Means and some standard deviations of a fitted Gaussian process, for `JointSurrogate`.
+
+    Args:
+        b: Standard deviations, for what to evaluate and when to stop evaluating it.
+        b_certify: Standard deviations between the mean of g and a certificate. A candidate is
+            chosen because it looks good, and looked at after every observation, so the two
+            standard deviations that describe one look at one configuration are not enough.
+
+    Raises:
+        InputError: If a number is not positive.
+    """
+
+    mode = "credible"
+    gain = None
+
+    def __init__(self, b: float = 2.0, b_certify: float = 3.0) -> None:
+        b, b_certify = float(_parse("b", b, ())), float(_parse("b_certify", b_certify, ()))
+        self._beta = Beta(b, b, b_certify)
+
+    def fit(self, surrogate: QuerySurrogate, mean_g: Tensor, sigma: Tensor) -> None:
+        """Nothing is fitted here: the surrogate knows its own scale."""
+
+    def widen(self) -> bool:
+        """Never."""
+        return False
+
+    def beta(self, j_max: int) -> Beta:  # noqa: ARG002 - nothing grows with j_max
+        """See `ConfidenceBounds.beta`."""
+        return self._beta
+
+    def settings(self) -> dict[str, Any]:
+        """See `ConfidenceBounds`."""
+        return {"mode": self.mode, "b": self._beta.g, "b_certify": self._beta.certify}
+
+    def report(self) -> dict[str, Any]:
+        """See `ConfidenceBounds`; b and b_certify are in standard deviations."""
+        assumptions = [
+            "cost and quality are draws of Gaussian processes whose rho, amplitude and scale of "
+            "costs were fitted to the observations; 0/1 answers are not Gaussian: the bounds carry "
+            "no proven probability",
+            f"certified means that {self._beta.certify:g} standard deviations above the mean, the "
+            "average quality over these queries is still at least s_0",
+        ]
+        half_widths = {"b_c": None, "b_g": None}
+        return {**self.settings(), **half_widths, "delta": None, "assumptions": assumptions}
 
 
 class TunedBounds:

@@ -40,7 +40,7 @@ class GridPosterior:
 
     def __init__(self, surrogate: QuerySurrogate, grid: HammingGrid | DirectGrid) -> None:
         self._surrogate, self._grid = surrogate, grid
-        self._aggregate: AggregatePosterior | None = None
+        self._aggregates: Sequence[AggregatePosterior] = ()
         size, device = grid.space.size, grid.device
         self.mean_c, self.mean_g, self.upper_variance, self._lower_c, self._lower_g = (
             torch.empty(size, dtype=torch.float64, device=device) for _ in range(5)
@@ -54,7 +54,7 @@ class GridPosterior:
         codes, (w_c, w_g) = self._surrogate.observed(), self._surrogate.weights()
         self._grid.weighted_sum(codes, w_c, out=self.mean_c)
         self._grid.weighted_sum(codes, w_g, out=self.mean_g)
-        self._aggregate = None
+        self._aggregates = ()
         self._is_exact.zero_()
         self._num_operations = 0.0
 
@@ -83,30 +83,48 @@ class GridPosterior:
         Returns:
             True if it is now exact everywhere, because one by one has come to cost more.
         """
-        posterior = self._posterior()
-        n = len(posterior.codes)
+        n = len(self._surrogate.observed())
         self._num_operations += len(index) * n**2 * _DENSE
         if self._num_operations > self._grid.form_operations(n):
             self._make_all_exact()
             return True
-        form = self._grid.quadratic_form_at(index, posterior.codes, posterior.matrix)
-        self.upper_variance[index] = posterior.constant - form
+        for variance, posterior in zip(self._variances, self._posteriors(), strict=True):
+            form = self._grid.quadratic_form_at(index, posterior.codes, posterior.matrix)
+            variance[index] = posterior.constant - form
         self._is_exact[index] = True
         return False
+
+    def fill_lower(self, at: slice | Tensor, beta: Beta, c: Tensor, g: Tensor) -> None:
+        """L_c (USD) and L_g at some configurations, from variances that may be too large.
+
+        Args:
+            at: Which configurations.
+            beta: See `lower_bounds`.
+            c: Where to put L_c.
+            g: Where to put L_g.
+        """
+        sigma = torch.sqrt(self.upper_variance[at])
+        torch.sub(self.mean_c[at], sigma, alpha=beta.c, out=c)
+        torch.sub(self.mean_g[at], sigma, alpha=beta.g, out=g)
 
     def is_exact(self, index: Tensor) -> Tensor:
         """Where the variance is exact: `len(index)` booleans."""
         return self._is_exact[index]
 
-    def _posterior(self) -> AggregatePosterior:
-        if self._aggregate is None:
-            self._aggregate = self._surrogate.aggregate()
-        return self._aggregate
+    @property
+    def _variances(self) -> tuple[Tensor, ...]:
+        """What the variances of `_posteriors` are kept in."""
+        return (self.upper_variance,)
+
+    def _posteriors(self) -> Sequence[AggregatePosterior]:
+        if not self._aggregates:
+            self._aggregates = (self._surrogate.aggregate(),)
+        return self._aggregates
 
     def _make_all_exact(self) -> None:
-        posterior = self._posterior()
-        self._grid.quadratic_form(posterior.codes, posterior.matrix, out=self.upper_variance)
-        self.upper_variance.neg_().add_(posterior.constant)
+        for variance, posterior in zip(self._variances, self._posteriors(), strict=True):
+            self._grid.quadratic_form(posterior.codes, posterior.matrix, out=variance)
+            variance.neg_().add_(posterior.constant)
         self._is_exact.fill_(True)
 
 
@@ -143,7 +161,7 @@ class LowerBounds:
         size = len(self.c)
         chunk = _CHUNK if self.c.device.type == "cpu" else size
         self._slices = [slice(start, start + chunk) for start in range(0, size, chunk)]
-        self._scratch = torch.empty(2, chunk, dtype=torch.float64, device=self.c.device)
+        self._scratch = torch.empty(chunk, dtype=torch.float64, device=self.c.device)
         self._infinite = self._scratch.new_tensor(math.inf)
         self._min_c = [math.inf] * len(self._slices)  # min{L_c : L_g <= 0} of every chunk
         self._min_g = [math.inf] * len(self._slices)  # min{L_g : L_c <= u_out}
@@ -169,10 +187,8 @@ class LowerBounds:
         posterior = self._posterior
         for k, at in enumerate(self._slices):
             c, g = self.c[at], self.g[at]
-            sigma, masked = self._scratch[:, : len(c)]
-            torch.sqrt(posterior.upper_variance[at], out=sigma)
-            torch.sub(posterior.mean_c[at], sigma, alpha=self._beta.c, out=c)
-            torch.sub(posterior.mean_g[at], sigma, alpha=self._beta.g, out=g)
+            masked = self._scratch[: len(c)]
+            posterior.fill_lower(at, self._beta, c, g)
             if self._theta_out is not None and at.start <= self._theta_out < at.stop:
                 self.c[self._theta_out] = math.inf
             masked.copy_(c)
@@ -186,9 +202,9 @@ class LowerBounds:
         if posterior.make_exact(index):
             self._fill()
             return
-        sigma = posterior.upper_variance[index].sqrt()
-        self.c[index] = posterior.mean_c[index] - self._beta.c * sigma
-        self.g[index] = posterior.mean_g[index] - self._beta.g * sigma
+        c, g = self.c.new_empty(2, len(index))
+        posterior.fill_lower(index, self._beta, c, g)
+        self.c[index], self.g[index] = c, g
         if self._theta_out is not None:
             self.c[self._theta_out] = math.inf
 

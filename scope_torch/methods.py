@@ -8,12 +8,13 @@ from typing import Any
 import torch
 from gpytorch.kernels import Kernel
 
-from scope_torch.bounds import ConfidenceBounds, TheoryBounds, TunedBounds
+from scope_torch.bounds import ConfidenceBounds, CredibleBounds, TheoryBounds, TunedBounds
 from scope_torch.errors import InputError
 from scope_torch.information_gain import InformationGain
 from scope_torch.kernels import HammingMatern52Kernel
 from scope_torch.problem import SelectionProblem
 from scope_torch.scope import SCOPE, InitialPool
+from scope_torch.scope_joint import ScopeJoint
 from scope_torch.surrogate import MIN_LAM
 
 _TUNED = ("b_g", "b_c", "reference_fraction")
@@ -74,14 +75,11 @@ def make_scope(
         confidence = TheoryBounds(problem, gain, **{k: bounds[k] for k in _THEORY if k in bounds})
     else:
         raise InputError(f"bounds mode {mode!r} must be tuned or theory")
-    codes = None
-    if initial_pool == "base" and base is not None:
-        codes = problem.codes([base] * problem.space.num_modules, "base")
     return SCOPE(
         problem,
         confidence,
         seed=seed,
-        base=codes,
+        base=_codes_of_base(problem, base, initial_pool),
         initial_pool=initial_pool,
         prune=prune,
         alpha=alpha,
@@ -92,3 +90,72 @@ def make_scope(
         device=device,
         name=name,
     )
+
+
+def make_scope_joint(
+    problem: SelectionProblem,
+    *,
+    seed: int = 0,
+    base: str | None = None,
+    b: float = 2.0,
+    b_certify: float = 3.0,
+    rho: float | None = None,
+    amplitude: float | None = None,
+    relative_cost: bool = True,
+    initial_pool: InitialPool = "base",
+    prune: bool = True,
+    lam: float = 1e-6,
+    batch_size: int | None = 1,
+    gap_tolerance: float | None = 0.0,
+    kernel: Kernel | None = None,
+    device: torch.device | str | None = None,
+    name: str = "scope_joint",
+) -> ScopeJoint:
+    """Builds SCOPE with the joint surrogate.
+
+    Args:
+        problem: What to search.
+        seed: Seed of the run.
+        base: See `make_scope`.
+        b: See `CredibleBounds`.
+        b_certify: See `CredibleBounds`.
+        rho: See `JointSurrogate`.
+        amplitude: See `JointSurrogate`.
+        relative_cost: See `JointSurrogate`.
+        initial_pool: See `SCOPE`.
+        prune: See `SCOPE`.
+        lam: Variance of the noise of an answer relative to that of w_q, at least 1e-9.
+        batch_size: See `SCOPE`.
+        gap_tolerance: See `SCOPE`.
+        kernel: See `SCOPE`.
+        device: See `SCOPE`.
+        name: Name in results.
+
+    Raises:
+        InputError: If a value is unknown or outside its range.
+    """
+    return ScopeJoint(
+        problem,
+        CredibleBounds(b, b_certify),
+        seed=seed,
+        base=_codes_of_base(problem, base, initial_pool),
+        initial_pool=initial_pool,
+        prune=prune,
+        lam=lam,
+        batch_size=batch_size,
+        gap_tolerance=gap_tolerance,
+        kernel=kernel,
+        device=device,
+        name=name,
+        rho=rho,
+        amplitude=amplitude,
+        relative_cost=relative_cost,
+    )
+
+
+def _codes_of_base(
+    problem: SelectionProblem, base: str | None, initial_pool: InitialPool
+) -> tuple[int, ...] | None:
+    if initial_pool != "base" or base is None:
+        return None
+    return problem.codes([base] * problem.space.num_modules, "base")

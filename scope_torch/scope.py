@@ -11,16 +11,19 @@ from gpytorch.kernels import Kernel
 
 from scope_torch.bounds import Beta, ConfidenceBounds
 from scope_torch.calibrate import calibrate
+from scope_torch.candidate import Candidate, QueryCandidate
 from scope_torch.errors import InputError
 from scope_torch.grid_posterior import GridPosterior, LowerBounds
 from scope_torch.hamming_grid import make_grid
 from scope_torch.history import Observation, Request
+from scope_torch.joint_surrogate import JointSurrogate
 from scope_torch.kernels import HammingKernel, HammingMatern52Kernel
 from scope_torch.optimizer import Recommendation, SequentialOptimizer, Steps, TraceRow
 from scope_torch.problem import SelectionProblem
 from scope_torch.surrogate import QuerySurrogate
 
 InitialPool = Literal["base", "random", "none"]
+Surrogate = QuerySurrogate | JointSurrogate
 
 
 class SCOPE(SequentialOptimizer):
@@ -89,11 +92,7 @@ class SCOPE(SequentialOptimizer):
         self.kernel = HammingMatern52Kernel() if kernel is None else kernel
         device = ("cuda" if torch.cuda.is_available() else "cpu") if device is None else device
         _check_bounds(bounds, self.kernel, lam, problem)
-        self.surrogate = QuerySurrogate(
-            problem.space, self.kernel, problem.num_queries, lam, device
-        )
-        grid = make_grid(problem.space, self.kernel, device)
-        self._posterior = GridPosterior(self.surrogate, grid)
+        self.surrogate, self._posterior = self._model(lam, torch.device(device))
         generator = torch.Generator().manual_seed(seed)
         self._query_order = torch.randperm(problem.num_queries, generator=generator).tolist()
         self._pool = self._initial_pool(generator)
@@ -104,6 +103,16 @@ class SCOPE(SequentialOptimizer):
         self._least_c: float | None = None
         self._candidates = self._pruned = 0
         super().__init__()
+
+    def _model(self, lam: float, device: torch.device) -> tuple[Surrogate, GridPosterior]:
+        """The surrogate, and its posterior on all of Theta."""
+        space, num_queries = self.problem.space, self.problem.num_queries
+        surrogate = QuerySurrogate(space, self.kernel, num_queries, lam, device)
+        return surrogate, GridPosterior(surrogate, make_grid(space, self.kernel, device))
+
+    def _candidate(self, theta: tuple[int, ...]) -> Candidate:
+        assert isinstance(self.surrogate, QuerySurrogate)
+        return QueryCandidate(self.surrogate, theta, self._query_order)
 
     def _initial_pool(self, generator: torch.Generator) -> list[tuple[int, ...]]:
         space = self.problem.space
@@ -158,10 +167,8 @@ class SCOPE(SequentialOptimizer):
 
     def _initial_u_out(self) -> float:
         """U_c(theta_0), but no less than c(theta_0): tuned half-widths may put it below."""
-        posterior, beta = self._posterior, self.bounds.beta(self._j_max)
-        at = self._index(self.problem.theta_ref)
-        upper_c = posterior.mean_c[at] + beta.c * posterior.variance[at].sqrt()
-        return max(float(upper_c), self.problem.reference_cost_usd)
+        upper_c = self._candidate(self.problem.theta_ref).upper_c(self.bounds.beta(self._j_max))
+        return max(upper_c, self.problem.reference_cost_usd)
 
     def _calibrate(self) -> Steps:
         """Line alg:scope-main:init0."""
@@ -176,16 +183,20 @@ class SCOPE(SequentialOptimizer):
             except StopIteration:
                 return
 
+    def _limit(self, i: int) -> float:
+        """Largest L_g of a candidate of iteration i."""
+        return -(i**-self.alpha)
+
     def _next_iteration(self, i: int, least_g: float) -> int:
         """First i' >= i with least_g <= -i'^-alpha; 0 if there is none."""
         if least_g >= 0:
             return 0
-        if least_g > -(i**-self.alpha):
+        if least_g > self._limit(i):
             log_i = -math.log(-least_g) / self.alpha
             if log_i > 600:  # zero up to rounding
                 return 0
             i = max(i, math.floor(math.exp(log_i)) - 1)
-            while least_g > -(i**-self.alpha):
+            while least_g > self._limit(i):
                 i += 1 + (i >> 40)
         return i
 
@@ -203,24 +214,25 @@ class SCOPE(SequentialOptimizer):
 
     def _select(self, i: int, lower: LowerBounds) -> tuple[int, ...]:
         """Line alg:scope-main:select."""
-        index = lower.argmin_c(-(i**-self.alpha), self.problem.reference_cost_usd, self.seed)
+        index = lower.argmin_c(self._limit(i), self.problem.reference_cost_usd, self.seed)
         return tuple(self.problem.space.unrank(torch.tensor(index)).tolist())
 
     def _evaluate(self, i: int, theta_cand: tuple[int, ...]) -> Steps:
         """Lines alg:scope-main:sort to alg:scope-main:break: the j-loop."""
-        candidate = _Candidate(self.surrogate, theta_cand)
-        order = candidate.by_uncertainty(self._query_order)
+        candidate = self._candidate(theta_cand)
         self._candidates += 1
         upper_g = candidate.upper_g(self.bounds.beta(self._j_max))
-        for start in range(0, len(order), self.batch_size or len(order)):
-            batch = order[start : start + (self.batch_size or len(order))]
+        num_queries = self.problem.num_queries
+        batch_size = self.batch_size or num_queries
+        for start in range(0, num_queries, batch_size):
+            batch = candidate.next_queries(min(batch_size, num_queries - start))
             observations = yield [Request(theta_cand, q) for q in batch]
             active = True
             for j, observation in enumerate(observations, start=start + 1):
                 self._record(observation)
                 if not active:
                     continue
-                candidate.update(observation, self.problem.s_0, self.surrogate.lam)
+                candidate.update(observation, self.problem.s_0)
                 beta = self.bounds.beta(self._j_max)
                 previous_upper_g, upper_g = upper_g, candidate.upper_g(beta)
                 upper_c, lower_c = candidate.upper_c(beta), candidate.lower_c(beta)
@@ -238,13 +250,13 @@ class SCOPE(SequentialOptimizer):
                     self._trace("pruned", i, theta_cand, j)
             if not active:
                 return
-        self._trace("completed", i, theta_cand, len(order))
+        self._trace("completed", i, theta_cand, num_queries)
 
     def _count_as_other(self, theta_out: tuple[int, ...], beta: Beta) -> None:
         """Replaced as theta_out, it may be theta_star: the gap left it out until now."""
         if self.gap_tolerance is not None:
             assert self._least_c is not None
-            lower_c = _Candidate(self.surrogate, theta_out).lower_c(beta)
+            lower_c = self._candidate(theta_out).lower_c(beta)
             self._least_c = min(self._least_c, lower_c)
 
     def _record(self, observation: Observation) -> None:
@@ -333,59 +345,3 @@ def _check_bounds(
             f"lam={lam}, {type(kernel).__name__} are not what the bounds were made for: "
             f"lam={gain.lam}, {type(gain.kernel).__name__}"
         )
-
-
-class _Candidate:
-    """Posterior of theta_cand during the j-loop, updated in closed form.
-
-    With m and v the posterior mean and variance of query q before an observation y,
-    m' = m + v / (v + lam) (y - m) and v' = lam v / (v + lam): nothing is solved.
-    """
-
-    def __init__(self, surrogate: QuerySurrogate, theta: tuple[int, ...]) -> None:
-        mean_c, mean_g, variance = surrogate.at(theta)
-        self._mean_c, self._mean_g = mean_c.tolist(), mean_g.tolist()
-        self._variance = variance.tolist()
-        self._sum_c, self._sum_g = math.fsum(self._mean_c), math.fsum(self._mean_g)
-        self._sum_variance = math.fsum(self._variance)
-
-    def by_uncertainty(self, query_order: Sequence[int]) -> list[int]:
-        """Queries by decreasing phi (eq:uncertainty-score); ties in `query_order`.
-
-        sigma^2 is rounded to 1e-9, since equal scores differ by rounding.
-        """
-        rounded = [round(v * 1e9) for v in self._variance]
-        return sorted(query_order, key=lambda q: -rounded[q])
-
-    def update(self, observation: Observation, s_0: float, lam: float) -> None:
-        """Takes in one observation of the candidate."""
-        q = observation.query
-        v = self._variance[q]
-        step_c = v / (v + lam) * (observation.cost_usd - self._mean_c[q])
-        step_g = v / (v + lam) * (s_0 - observation.quality - self._mean_g[q])
-        self._mean_c[q] += step_c
-        self._mean_g[q] += step_g
-        self._variance[q] = lam * v / (v + lam)
-        self._sum_c += step_c
-        self._sum_g += step_g
-        self._sum_variance += self._variance[q] - v
-
-    @property
-    def _sigma(self) -> float:
-        return math.sqrt(self._sum_variance) / len(self._variance)
-
-    def lower_c(self, beta: Beta) -> float:
-        """L_c(theta_cand) in USD."""
-        return self._sum_c / len(self._variance) - beta.c * self._sigma
-
-    def upper_c(self, beta: Beta) -> float:
-        """U_c(theta_cand) in USD."""
-        return self._sum_c / len(self._variance) + beta.c * self._sigma
-
-    def lower_g(self, beta: Beta) -> float:
-        """L_g(theta_cand) in units of quality."""
-        return self._sum_g / len(self._variance) - beta.g * self._sigma
-
-    def upper_g(self, beta: Beta) -> float:
-        """U_g(theta_cand) in units of quality."""
-        return self._sum_g / len(self._variance) + beta.g * self._sigma

@@ -51,6 +51,24 @@ class QueryPosterior(NamedTuple):
     variance: Tensor
 
 
+class GroupPosterior(NamedTuple):
+    """Posterior at one configuration of the groups of queries with equal histories.
+
+    Args:
+        k: `n` values of the kernel with D.
+        coefficients: `groups x n`; P_q^T (K_q + lam C_q^-1)^-1 k_q(theta).
+        variance: `groups` values of sigma_hat^2.
+        mean: `2 x num_queries` values of mu_hat.
+        group_of: The group of every query.
+    """
+
+    k: Tensor
+    coefficients: Tensor
+    variance: Tensor
+    mean: Tensor
+    group_of: list[int]
+
+
 class _Group(NamedTuple):
     """A factorisation, shared by the queries with equal histories of observed configurations."""
 
@@ -148,10 +166,38 @@ class QuerySurrogate:
 
     def aggregate(self) -> AggregatePosterior:
         """The collapsed form of mu_bar and sigma_bar (eq:scope-mean-variance)."""
-        weights = self.weights()
+        matrix = self.sum_of_inverses() / self.num_queries**2
+        return AggregatePosterior(self._codes, self.weights(), matrix, 1 / self.num_queries)
+
+    def sum_of_inverses(self) -> Tensor:
+        """sum_q P_q^T (K_q + lam C_q^-1)^-1 P_q on D: `n x n`, written over by an update."""
+        self._update()
         self._sum_inverses()
-        matrix = self._matrix / self.num_queries**2
-        return AggregatePosterior(self._codes, weights, matrix, 1 / self.num_queries)
+        return self._matrix
+
+    def sufficient_statistics(self) -> tuple[Tensor, Tensor, int]:
+        """What the marginal likelihood depends on; with A_q = (K_q + lam C_q^-1)^-1, y_q the means.
+
+        Returns:
+            sum_q P_q^T A_q y_q of cost and constraint, `2 x n`; sum_q y_q^T A_q y_q of both (2);
+            the number of (theta, query) pairs observed.
+        """
+        self._update()
+        n = len(self._codes)
+        count = self._count[:, :n]
+        mean = (self._sum[..., :n] / count.clamp_min(1)).to(self.device)
+        square = (mean * self._solved[..., :n]).sum((1, 2))
+        return self._total[:, :n], square, int((count > 0).sum())
+
+    def by_group(self, theta: Sequence[int]) -> GroupPosterior:
+        """The posterior at one configuration, with the coefficients that give it."""
+        self._update()
+        k = self._kernel(torch.tensor([theta], device=self.device), self._codes)[0]
+        rows = k.new_zeros(len(self._groups), len(k))
+        for row, (ids, inverse) in zip(rows, self._groups, strict=True):
+            row[ids] = inverse @ k[ids]
+        mean = self._solved[..., : len(k)] @ k
+        return GroupPosterior(k, rows, 1 - rows @ k, mean, self._group_of)
 
     def at(self, theta: Sequence[int]) -> QueryPosterior:
         """mu_hat_q and sigma_hat_q^2 of every query at one configuration (equ:gp-regression)."""

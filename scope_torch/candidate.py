@@ -1,0 +1,102 @@
+"""theta_cand during the j-loop (lines alg:scope-main:sort to alg:scope-main:break)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Protocol
+
+from scope_torch.bounds import Beta
+from scope_torch.history import Observation
+from scope_torch.surrogate import QuerySurrogate
+
+
+class Candidate(Protocol):
+    """Confidence bounds of one configuration, kept up to date observation by observation."""
+
+    def next_queries(self, number: int) -> list[int]:
+        """The next queries to observe, the most informative first, each once."""
+        ...
+
+    def update(self, observation: Observation, s_0: float) -> None:
+        """Takes in an observation, in the order of `next_queries`."""
+        ...
+
+    def lower_c(self, beta: Beta) -> float:
+        """L_c(theta_cand) in USD."""
+        ...
+
+    def upper_c(self, beta: Beta) -> float:
+        """U_c(theta_cand) in USD."""
+        ...
+
+    def lower_g(self, beta: Beta) -> float:
+        """L_g(theta_cand) in units of quality."""
+        ...
+
+    def upper_g(self, beta: Beta) -> float:
+        """U_g(theta_cand) in units of quality."""
+        ...
+
+
+class QueryCandidate:
+    """The paper's, updated in closed form.
+
+    With m and v the posterior mean and variance of query q before an observation y,
+    m' = m + v / (v + lam) (y - m) and v' = lam v / (v + lam): nothing is solved.
+    """
+
+    def __init__(
+        self, surrogate: QuerySurrogate, theta: tuple[int, ...], query_order: Sequence[int]
+    ) -> None:
+        mean_c, mean_g, variance = surrogate.at(theta)
+        self._mean_c, self._mean_g = mean_c.tolist(), mean_g.tolist()
+        self._variance = variance.tolist()
+        self._sum_c, self._sum_g = math.fsum(self._mean_c), math.fsum(self._mean_g)
+        self._sum_variance = math.fsum(self._variance)
+        self._lam, self._query_order = surrogate.lam, query_order
+        self._order: Iterator[int] | None = None
+
+    def next_queries(self, number: int) -> list[int]:
+        """Queries by decreasing phi (eq:uncertainty-score), before the j-loop; ties in order.
+
+        sigma^2 is rounded to 1e-9, since equal scores differ by rounding.
+        """
+        if self._order is None:
+            rounded = [round(v * 1e9) for v in self._variance]
+            self._order = iter(sorted(self._query_order, key=lambda q: -rounded[q]))
+        return list(islice(self._order, number))
+
+    def update(self, observation: Observation, s_0: float) -> None:
+        """See `Candidate`."""
+        q, lam = observation.query, self._lam
+        v = self._variance[q]
+        step_c = v / (v + lam) * (observation.cost_usd - self._mean_c[q])
+        step_g = v / (v + lam) * (s_0 - observation.quality - self._mean_g[q])
+        self._mean_c[q] += step_c
+        self._mean_g[q] += step_g
+        self._variance[q] = lam * v / (v + lam)
+        self._sum_c += step_c
+        self._sum_g += step_g
+        self._sum_variance += self._variance[q] - v
+
+    @property
+    def _sigma(self) -> float:
+        return math.sqrt(self._sum_variance) / len(self._variance)
+
+    def lower_c(self, beta: Beta) -> float:
+        """See `Candidate`."""
+        return self._sum_c / len(self._variance) - beta.c * self._sigma
+
+    def upper_c(self, beta: Beta) -> float:
+        """See `Candidate`."""
+        return self._sum_c / len(self._variance) + beta.c * self._sigma
+
+    def lower_g(self, beta: Beta) -> float:
+        """See `Candidate`."""
+        return self._sum_g / len(self._variance) - beta.g * self._sigma
+
+    def upper_g(self, beta: Beta) -> float:
+        """See `Candidate`."""
+        return self._sum_g / len(self._variance) + beta.g * self._sigma

@@ -1,0 +1,116 @@
+"""A rough guess of the cost of every configuration: a sum over modules.
+
+The costs of LLMs differ by orders of magnitude, so what is unknown about the cost of a
+configuration is a fraction of it, not an amount in USD.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+from scipy.optimize import nnls
+from torch import Tensor
+
+from scope_torch.space import ConfigSpace
+
+_ROUNDS = 20
+_LEAST = 0.05  # a(theta) is at least this fraction of the least average observed, if not 0
+LEAST_MEAN = 0.05  # of a relative cost, when bounds are made of it
+_PSEUDO = 2.0  # observations of ordinary cost that a query starts with
+
+
+@dataclass(frozen=True)
+class CostScale:
+    """a(theta) = max(least, the sum over modules of a term for the module's LLM).
+
+    Args:
+        terms: USD for each LLM of each module (float64).
+        least: USD.
+    """
+
+    terms: tuple[Tensor, ...]
+    least: float
+
+    @classmethod
+    def one(cls, space: ConfigSpace) -> CostScale:
+        """A = 1 USD everywhere."""
+        return cls(tuple(torch.zeros(size, dtype=torch.float64) for size in space.sizes), 1.0)
+
+    def at(self, theta: Sequence[int]) -> float:
+        """a(theta) in USD."""
+        total = sum(float(terms[llm]) for terms, llm in zip(self.terms, theta, strict=True))
+        return max(self.least, total)
+
+    def everywhere(self) -> Tensor:
+        """A on all of Theta in USD: `|Theta|` values by flat index (float64)."""
+        total = torch.zeros(1, dtype=torch.float64)
+        for terms in self.terms:
+            total = (total[:, None] + terms).flatten()
+        return total.clamp_min_(self.least)
+
+
+def fit_cost_scale(
+    space: ConfigSpace, costs: Sequence[tuple[tuple[int, ...], int, float]]
+) -> CostScale:
+    """Fits c(theta, q) = t_q a(theta), t_q the relative cost of a query, to relative errors.
+
+    Non-negative least squares for the terms given t and weights 1 / a, and the means of c / a for
+    t, in turn. LLMs of a module that were never observed get the module's median term.
+
+    Args:
+        space: Theta.
+        costs: (theta, query, USD), at least one.
+    """
+    distinct = {theta: d for d, theta in enumerate(dict.fromkeys(t for t, _, _ in costs))}
+    which = np.array([distinct[theta] for theta, _, _ in costs])
+    query = np.unique([q for _, q, _ in costs], return_inverse=True)[1]
+    usd = np.array([c for _, _, c in costs])
+    offsets = np.concatenate([[0], np.cumsum(space.sizes)])
+    design = np.zeros((len(distinct), offsets[-1]))
+    for theta, d in distinct.items():
+        design[d, offsets[:-1] + np.array(theta)] = 1.0
+    count, per_query = np.bincount(which), np.bincount(query)
+    average = np.bincount(which, usd) / count
+    positive = average[average > 0]
+    least = _LEAST * positive.min() if len(positive) else 1.0  # all free: any scale will do
+    a = np.maximum(average, least)
+    t = np.ones(len(per_query))
+    terms = np.zeros(offsets[-1])
+    for _ in range(_ROUNDS):
+        mean = np.bincount(which, usd / t[query]) / count
+        weight = np.sqrt(count) / a
+        terms, _ = nnls(design * weight[:, None], mean * weight)
+        a = np.maximum(design @ terms, least)
+        t = (np.bincount(query, usd / a[which]) + _PSEUDO) / (per_query + _PSEUDO)
+        t = np.maximum(t / np.average(t, weights=per_query), 1e-3)
+    seen = design.any(0)
+    parts = []
+    for start, stop in pairwise(offsets):
+        part, known = terms[start:stop].copy(), seen[start:stop]
+        part[~known] = np.median(part[known])
+        parts.append(torch.from_numpy(part))
+    return CostScale(tuple(parts), float(least))
+
+
+def lognormal_bound(mean: float, sigma: float, b: float) -> float:
+    """The bound `b` standard deviations from the mean, on the scale of the logarithm.
+
+    Of the lognormal distribution with the mean and the standard deviation of c / a: costs are
+    positive, and where `sigma` is not small, mean - b sigma is below 0 most of all for the dearest.
+
+    Args:
+        mean: Of c / a - 1.
+        sigma: Of the same.
+        b: Below 0 for a lower bound.
+
+    Returns:
+        The bound on c / a.
+    """
+    mean = max(1 + mean, LEAST_MEAN)
+    variance = math.log1p((sigma / mean) ** 2)
+    return mean * math.exp(b * math.sqrt(variance) - variance / 2)

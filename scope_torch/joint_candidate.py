@@ -1,0 +1,179 @@
+"""theta_cand during the j-loop, under the joint surrogate."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scope_torch.bounds import Beta
+from scope_torch.cost_scale import lognormal_bound
+from scope_torch.history import Observation
+from scope_torch.joint_surrogate import JointSurrogate
+
+Array = NDArray[np.float64]
+
+
+class JointCandidate:
+    """Bounds of c and g at one configuration, query by query.
+
+    Queries with equal histories have f(theta, q) = z_a + o_q + e_q: z of the groups a is jointly
+    normal, o_q is known, and the e_q are independent with a variance d_a of the group. So an
+    observation costs the square of the number of groups, whatever Q.
+
+    Args:
+        surrogate: Up to date.
+        theta: theta_cand.
+        query_order: Order of queries from which equally much is learnt.
+    """
+
+    def __init__(
+        self, surrogate: JointSurrogate, theta: tuple[int, ...], query_order: Sequence[int]
+    ) -> None:
+        self._surrogate, self._theta = surrogate, theta
+        self._a = surrogate.scale.at(theta)
+        self._cost, self._constraint = _outputs(surrogate, theta)
+        self._waiting: list[list[int]] = [[] for _ in self._cost.d]
+        for query in reversed(query_order):
+            self._waiting[self._cost.group_of[query]].append(query)
+
+    def next_queries(self, number: int) -> list[int]:
+        """The queries not yet observed here from which most is learnt about g(theta_cand)."""
+        chosen = []
+        for _ in range(number):
+            open_groups = np.array([bool(queries) for queries in self._waiting])
+            if not open_groups.any():
+                break
+            reduction = np.where(open_groups, self._constraint.reduction(), -math.inf)
+            # Reductions that differ by rounding only are equal: the first group then.
+            best = int((reduction >= reduction.max() * (1 - 1e-9)).argmax())
+            chosen.append(self._waiting[best].pop())
+            self._cost.plan(chosen[-1])
+            self._constraint.plan(chosen[-1])
+        return chosen
+
+    def update(self, observation: Observation, s_0: float) -> None:
+        """Takes in the observation of the query planned first of those without one."""
+        y_c = self._surrogate.relative(self._theta, observation.cost_usd)
+        self._cost.update(observation.query, y_c)
+        self._constraint.update(observation.query, s_0 - observation.quality)
+
+    def lower_c(self, beta: Beta) -> float:
+        """L_c(theta_cand) in USD."""
+        return self._bound_c(-beta.c)
+
+    def upper_c(self, beta: Beta) -> float:
+        """U_c(theta_cand) in USD."""
+        return self._bound_c(beta.c)
+
+    def lower_g(self, beta: Beta) -> float:
+        """L_g(theta_cand) in units of quality."""
+        return self._constraint.mean - beta.g * self._constraint.sigma
+
+    def upper_g(self, beta: Beta) -> float:
+        """U_g(theta_cand) in units of quality."""
+        b = beta.g if beta.certify is None else beta.certify
+        return self._constraint.mean + b * self._constraint.sigma
+
+    def _bound_c(self, b: float) -> float:
+        mean, sigma = self._cost.mean, self._cost.sigma
+        if not self._surrogate.relative_cost:
+            return mean + b * sigma
+        return self._a * lognormal_bound(mean, sigma, b)
+
+
+class _Plan(NamedTuple):
+    """What an observation that was asked for will do, whatever comes of it."""
+
+    query: int
+    group: int
+    gain: Array  # `groups`: of z, from the residual
+    own: float  # share of the residual that the query keeps for itself
+    sigma: float  # of the average, afterwards
+
+
+class _Output:
+    """One output, cost or constraint, at one configuration.
+
+    f_q = z_a + o_q + e_q as above; the average over queries is (coefficient^T z + constant + own
+    parts) / Q. `plan` moves the covariances ahead, `update` the means.
+
+    Args:
+        z: `groups` means.
+        S: `groups x groups` covariance of z.
+        d: `groups` variances of e.
+        o: `Q` known parts.
+        group_of: The group of every query.
+        noise: Variance of the observation noise.
+    """
+
+    def __init__(
+        self, z: Array, S: Array, d: Array, o: Array, group_of: list[int], noise: float
+    ) -> None:
+        self._z, self._S, self.d, self._o = z, S, d, o
+        self._noise, self._num_queries = noise, len(group_of)
+        self.group_of = group_of
+        self._coefficient = np.bincount(group_of, minlength=len(d)).astype(float)
+        self._planned = self._coefficient.copy()
+        self._constant = math.fsum(o)
+        self._own = float(d @ self._coefficient)
+        self._plans: deque[_Plan] = deque()
+        self.sigma = self._planned_sigma()
+
+    @property
+    def mean(self) -> float:
+        """Of the average over queries."""
+        return (float(self._coefficient @ self._z) + self._constant) / self._num_queries
+
+    def reduction(self) -> Array:
+        """By how much a new observation of each group would lower Q^2 sigma^2: `groups`."""
+        covariance = self._S @ self._planned + self.d
+        return covariance**2 / (self._S.diagonal() + self.d + self._noise)
+
+    def plan(self, query: int) -> None:
+        """Asks for an observation."""
+        a = self.group_of[query]
+        column, d = self._S[:, a].copy(), float(self.d[a])
+        gain = column / (column[a] + d + self._noise)
+        self._S -= np.outer(gain, column)
+        own = d / (d + self._noise)
+        self._planned[a] -= own
+        self._own += own * self._noise - d
+        self._plans.append(_Plan(query, a, gain, own, self._planned_sigma()))
+
+    def update(self, query: int, y: float) -> None:
+        """Takes in the observation planned first of those still out."""
+        plan = self._plans.popleft()
+        assert plan.query == query
+        y -= self._o[query]
+        self._z = self._z + plan.gain * (y - self._z[plan.group])
+        self._coefficient[plan.group] -= plan.own
+        self._constant += plan.own * y
+        self.sigma = plan.sigma
+
+    def _planned_sigma(self) -> float:
+        square = float(self._planned @ self._S @ self._planned) + self._own
+        return math.sqrt(max(square, 0.0)) / self._num_queries
+
+
+def _outputs(surrogate: JointSurrogate, theta: tuple[int, ...]) -> tuple[_Output, _Output]:
+    """Given u at D, w_q(theta) has a mean linear in u and a variance of its own (docs/joint.md)."""
+    groups = surrogate.queries.by_group(theta)
+    Z, Y, e = surrogate.diagonal()
+    total, _, _ = surrogate.queries.sufficient_statistics()
+    whitened = Z.T @ groups.k
+    unseen = max(0.0, 1 - float(whitened @ whitened))  # of u(theta), given u at D
+    loading = (Z @ whitened - groups.coefficients) @ Y
+    outputs = []
+    for zeta, (rho, amplitude) in enumerate(surrogate.hyperparameters):
+        shared = rho / (1 + rho / (1 - rho) * e)
+        S = amplitude**2 * ((loading * shared) @ loading.T + rho * unseen)
+        z = loading @ (shared / (1 - rho) * (Y.T @ total[zeta]))
+        own = amplitude**2 * (1 - rho)
+        arrays = (x.cpu().numpy() for x in (z, S, own * groups.variance, groups.mean[zeta]))
+        outputs.append(_Output(*arrays, groups.group_of, own * surrogate.lam))
+    return outputs[0], outputs[1]

@@ -1,0 +1,82 @@
+"""SCOPE with the joint surrogate: what one query says about a configuration, all queries share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from scope_torch.grid_posterior import GridPosterior
+from scope_torch.hamming_grid import make_grid
+from scope_torch.joint_candidate import JointCandidate
+from scope_torch.joint_grid import JointGridPosterior
+from scope_torch.joint_surrogate import JointSurrogate
+from scope_torch.scope import SCOPE, Surrogate
+
+
+class ScopeJoint(SCOPE):
+    """alg:scope-main with `JointSurrogate` (docs/joint.md). What differs from `SCOPE`:
+
+    - The surrogate, with rho, amplitudes and the scale of costs fitted after Calibrate and again
+      whenever the observations have doubled.
+    - theta_cand is the argmin of L_c among all theta with L_g <= 0, not <= -i^-alpha: a cheap
+      configuration that turns out infeasible costs little, a dear one tried for its slack much.
+    - Every query says something about all others; the next one is the one that lowers the variance
+      of g(theta_cand) most.
+    - u_out starts at c(theta_0), which is known.
+
+    Args:
+        rho: See `JointSurrogate`.
+        amplitude: See `JointSurrogate`.
+        relative_cost: See `JointSurrogate`.
+        arguments: Those of `SCOPE`; alpha is not used.
+
+    Raises:
+        InputError: See `SCOPE` and `JointSurrogate`.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        rho: float | None = None,
+        amplitude: float | None = None,
+        relative_cost: bool = True,
+        **arguments: Any,
+    ) -> None:
+        self._model_settings = {
+            "rho": rho,
+            "amplitude": amplitude,
+            "relative_cost": relative_cost,
+        }
+        super().__init__(*args, **arguments)
+
+    def _model(self, lam: float, device: torch.device) -> tuple[Surrogate, GridPosterior]:
+        space, num_queries = self.problem.space, self.problem.num_queries
+        surrogate = JointSurrogate(
+            space, self.kernel, num_queries, lam, device=device, **self._model_settings
+        )
+        return surrogate, JointGridPosterior(surrogate, make_grid(space, self.kernel, device))
+
+    def _candidate(self, theta: tuple[int, ...]) -> JointCandidate:
+        assert isinstance(self.surrogate, JointSurrogate)
+        return JointCandidate(self.surrogate, theta, self._query_order)
+
+    def _initial_u_out(self) -> float:
+        return self.problem.reference_cost_usd
+
+    def _limit(self, i: int) -> float:  # noqa: ARG002 - the same in every iteration
+        return 0.0
+
+    def settings(self) -> dict[str, Any]:
+        """See `Optimizer`."""
+        return {**super().settings(), **self._model_settings}
+
+    def report(self) -> dict[str, Any]:
+        """See `Optimizer`; the hyperparameters are the last ones, amplitudes of c relative."""
+        assert isinstance(self.surrogate, JointSurrogate)
+        names = ("c", "g")
+        fitted = {
+            name: values._asdict()
+            for name, values in zip(names, self.surrogate.hyperparameters, strict=True)
+        }
+        return {**super().report(), "hyperparameters": fitted}

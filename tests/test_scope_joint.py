@@ -1,0 +1,61 @@
+"""scope_joint: what holds of any optimizer, and what it is for."""
+
+import math
+
+import pytest
+import torch
+from tables import make_task
+from test_optimizer import OptimizerConformance
+
+from scope_torch.bounds import CredibleBounds
+from scope_torch.errors import InputError
+from scope_torch.methods import make_scope, make_scope_joint
+from scope_torch.runner import run
+from scope_torch.tasks.synthetic import synthetic_task
+
+
+class TestScopeJoint(OptimizerConformance):
+    @pytest.fixture
+    def make_optimizer(self):
+        def make(problem, seed):
+            base = problem.llms[0][0]
+            return make_scope_joint(problem, base=base, seed=seed, device="cpu")
+
+        return make
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_finds_the_optimum_for_less_than_scope(seed):
+    task = synthetic_task(num_modules=3)
+    cost, quality = (truth.flatten() for truth in task.evaluator.truth())
+    feasible = quality >= task.problem.s_0 - 1e-12
+    spent = {}
+    for make in (make_scope, make_scope_joint):
+        optimizer = make(task.problem, base="mini", seed=seed, device="cpu")
+        result = run(task.problem, optimizer, task.evaluator, budget_usd=20.0)
+        spent[make] = result.spend_usd
+        at = int(task.problem.space.rank(torch.tensor(optimizer.recommend().theta)))
+        assert feasible[at]
+    assert cost[at] <= 1.1 * cost[feasible].min()  # of scope_joint
+    assert spent[make_scope_joint] < spent[make_scope]
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, None])
+def test_what_is_certified_is_feasible_at_any_batch_size(batch_size):
+    task = make_task(3, (4, 3), 12, graded=False)
+    optimizer = make_scope_joint(task.problem, base="llm0", batch_size=batch_size, device="cpu")
+    while requests := optimizer.ask():
+        optimizer.tell([task.observe(request) for request in requests])
+    recommended = optimizer.recommend()
+    assert recommended.basis == "certified"
+    at = int(task.problem.space.rank(torch.tensor(recommended.theta)))
+    assert task.mean_quality[at] >= task.problem.s_0 - 1e-12
+
+
+@pytest.mark.parametrize(
+    ("b", "b_certify", "message"),
+    [(0.0, 3.0, "b=0.0 must be a positive number"), (2.0, math.nan, "b_certify=nan must be")],
+)
+def test_wrong_standard_deviations(b, b_certify, message):
+    with pytest.raises(InputError, match=message):
+        CredibleBounds(b, b_certify)
