@@ -10,10 +10,10 @@ import torch
 from gpytorch.kernels import Kernel
 
 from scope_torch.bounds import Beta, ConfidenceBounds
+from scope_torch.branched_posterior import MAX_NODES, BranchedBounds, make_posterior
 from scope_torch.calibrate import calibrate
 from scope_torch.errors import InputError
-from scope_torch.grid_posterior import GridPosterior, LowerBounds
-from scope_torch.hamming_grid import make_grid
+from scope_torch.grid_posterior import LowerBounds
 from scope_torch.history import Observation, Request
 from scope_torch.kernels import HammingKernel, HammingMatern52Kernel
 from scope_torch.optimizer import Recommendation, SequentialOptimizer, Steps, TraceRow
@@ -21,6 +21,8 @@ from scope_torch.problem import SelectionProblem
 from scope_torch.surrogate import QuerySurrogate
 
 InitialPool = Literal["base", "random", "none"]
+_STOP = "no other configuration can improve on theta_out in these bounds"
+_STOP_UNPROVEN = "none found that can improve on theta_out in these bounds within max_nodes"
 
 
 class SCOPE(SequentialOptimizer):
@@ -43,12 +45,16 @@ class SCOPE(SequentialOptimizer):
             candidate could not improve on theta_out (L_c > u_out) are skipped: they would be
             pruned after one observation. None: to the letter of alg:scope-main, which pays for
             these observations until the budget is spent.
+        space_search: How minima over Theta are found: `grid` enumerates up to 2e8 configurations,
+            `branch_and_bound` finds the same in more, `auto` takes what fits.
+        max_nodes: At which a search by branch and bound gives up the proof, see
+            `BranchedPosterior`.
         kernel: k; default Matern 5/2.
         device: Where the algebra over Theta runs; None for CUDA if present.
         name: Name in results.
 
     Raises:
-        InputError: If a value is outside its range, or Theta is too large to enumerate.
+        InputError: If a value is outside its range, or Theta is too large for `space_search`.
     """
 
     def __init__(
@@ -64,6 +70,8 @@ class SCOPE(SequentialOptimizer):
         lam: float = 1e-6,
         batch_size: int | None = 1,
         gap_tolerance: float | None = 0.0,
+        space_search: str = "auto",
+        max_nodes: int = MAX_NODES,
         kernel: Kernel | None = None,
         device: torch.device | str | None = None,
         name: str = "scope",
@@ -92,8 +100,14 @@ class SCOPE(SequentialOptimizer):
         self.surrogate = QuerySurrogate(
             problem.space, self.kernel, problem.num_queries, lam, device
         )
-        grid = make_grid(problem.space, self.kernel, device)
-        self._posterior = GridPosterior(self.surrogate, grid)
+        self._posterior = make_posterior(
+            self.surrogate,
+            problem.space,
+            self.kernel,
+            space_search=space_search,
+            max_nodes=max_nodes,
+            device=device,
+        )
         generator = torch.Generator().manual_seed(seed)
         self._query_order = torch.randperm(problem.num_queries, generator=generator).tolist()
         self._pool = self._initial_pool(generator)
@@ -121,7 +135,7 @@ class SCOPE(SequentialOptimizer):
         yield
         posterior = self._posterior
         posterior.update()
-        self.bounds.fit(self.surrogate, posterior.mean_g, posterior.variance.sqrt())
+        self.bounds.fit(self.surrogate, posterior.least_slope)
         self._u_out = self._initial_u_out()
         self._trace("calibrated")
         i = 0
@@ -133,7 +147,7 @@ class SCOPE(SequentialOptimizer):
             self._least_c = lower.least_c
             i = self._next_iteration(i + 1, lower.least_g)
             if i == 0:
-                return self._stop("no other configuration can improve on theta_out in these bounds")
+                return self._stop(_STOP if lower.is_exact else _STOP_UNPROVEN)
             theta_cand = self._select(i, lower)
             self._trace("selected", i, theta_cand, 0)
             if self._gap_is_closed():
@@ -146,7 +160,7 @@ class SCOPE(SequentialOptimizer):
             yield
             posterior.update()
 
-    def _lower_bounds(self) -> LowerBounds:
+    def _lower_bounds(self) -> LowerBounds | BranchedBounds:
         assert self._u_out is not None
         beta = self.bounds.beta(self._j_max)
         if self.gap_tolerance is None:  # the paper looks at all of Theta
@@ -158,10 +172,8 @@ class SCOPE(SequentialOptimizer):
 
     def _initial_u_out(self) -> float:
         """U_c(theta_0), but no less than c(theta_0): tuned half-widths may put it below."""
-        posterior, beta = self._posterior, self.bounds.beta(self._j_max)
-        at = self._index(self.problem.theta_ref)
-        upper_c = posterior.mean_c[at] + beta.c * posterior.variance[at].sqrt()
-        return max(float(upper_c), self.problem.reference_cost_usd)
+        upper_c = self._posterior.upper_c(self.problem.theta_ref, self.bounds.beta(self._j_max))
+        return max(upper_c, self.problem.reference_cost_usd)
 
     def _calibrate(self) -> Steps:
         """Line alg:scope-main:init0."""
@@ -201,7 +213,7 @@ class SCOPE(SequentialOptimizer):
         assert self._u_out is not None
         return self.gap_tolerance is not None and self._gap <= self.gap_tolerance * self._u_out
 
-    def _select(self, i: int, lower: LowerBounds) -> tuple[int, ...]:
+    def _select(self, i: int, lower: LowerBounds | BranchedBounds) -> tuple[int, ...]:
         """Line alg:scope-main:select."""
         index = lower.argmin_c(-(i**-self.alpha), self.problem.reference_cost_usd, self.seed)
         return tuple(self.problem.space.unrank(torch.tensor(index)).tolist())
@@ -303,12 +315,13 @@ class SCOPE(SequentialOptimizer):
             "gap_tolerance": self.gap_tolerance,
             "kernel": describe_kernel(self.kernel, self.problem),
             "bounds": self.bounds.settings(),
+            **self._posterior.settings(),
         }
 
     def report(self) -> dict[str, Any]:
         """See `Optimizer`."""
         counts = {"candidates": self._candidates, "candidates_pruned": self._pruned}
-        return {**self.bounds.report(), **counts}
+        return {**self.bounds.report(), **counts, "selection": self._posterior.report()}
 
 
 def describe_kernel(kernel: Kernel, problem: SelectionProblem) -> dict[str, Any]:
