@@ -22,7 +22,7 @@ from scope_torch.surrogate import AggregatePosterior, QuerySurrogate
 
 MAX_MODULES = 12
 MAX_NODES = 100_000
-_DRAWN = 1 << 20
+_DRAWN = 1 << 18
 
 
 class BranchedPosterior:
@@ -80,19 +80,26 @@ class BranchedPosterior:
         """See `GridPosterior.least_slope`; by Dinkelbach's method.
 
         Of r the ratio of some configuration, what minimises mu_bar_g + 1 - r sigma_bar has a
-        smaller ratio, unless r is the least.
+        smaller ratio, unless r is the least. Descent alone comes near it, then one proof may do.
         """
         posterior, weights = self.labelled(None), self.weights
-        labels, slope = posterior.starts, math.inf
+        labels, slope, prove = posterior.starts, math.inf, False
         while True:
             k, sigma = posterior.at(labels)
             ratio = float(((weights[1] @ k + 1) / sigma).min())
-            # Below 0 the least does not matter, and -r sigma would no longer be concave.
-            if not 0 < ratio < slope:
-                return min(ratio, slope)
-            slope = ratio
+            if prove and ratio >= slope:
+                return slope
+            if ratio <= 0:  # the least does not matter, and -r sigma is no longer concave
+                return ratio
+            prove, slope = prove or ratio >= slope, min(ratio, slope)
             objective, free = Form(weights[1], slope), Form(weights[0], 0.0)
-            labels = self.minimise(posterior, objective, free, math.inf, starts=labels).labels
+            if prove:
+                found = self.minimise(posterior, objective, free, math.inf, starts=labels)
+            else:
+                found = Search(
+                    posterior, objective, free, math.inf, starts=labels, max_nodes=1
+                ).run()
+            labels = found.labels
 
     def lower_bounds(self, beta: Beta, u_out: float, theta_out: int | None) -> BranchedBounds:
         """See `GridPosterior.lower_bounds`."""
@@ -189,7 +196,7 @@ class BranchedBounds:
     def argmin_c(self, most_g: float, scale: float, seed: int) -> int:
         """See `LowerBounds.argmin_c`: the least L_c found.
 
-        Ties as there, but among more than 2e8 configurations the first of 2^20 drawn at random.
+        Ties as there, but among more than 2e8 configurations the first of 2^18 drawn at random.
         """
         found = self._minimise(self._c, self._g, most_g, lambda best: tie_width(best, scale))
         self._posterior.note_gap(found.value - found.bound)
