@@ -94,11 +94,11 @@ class _Linear(NamedTuple):
 class _Expanded(NamedTuple):
     """Prefixes expanded together; a child has one more module assigned."""
 
-    labels: Tensor  # `r x num_modules` (int16)
+    labels: np.ndarray  # `r x num_modules` (int16)
     depth: int  # number of modules assigned
     child: np.ndarray  # `r x labels of the next module`, by increasing bound
     bound: np.ndarray  # their bounds; +inf where nothing can be within the limit
-    mu: Tensor  # `r`, multipliers for the children to begin with
+    mu: np.ndarray  # `r`, multipliers for the children to begin with
 
 
 class Search:
@@ -147,9 +147,8 @@ class Search:
         root = torch.zeros(1, len(self._posterior.sizes), dtype=torch.int64)
         self._expand(root, 0, self._first_multiplier(root))
         while self._within_reach() and self.num_nodes < self._max_nodes:
-            for depth, nodes in self._take_best().items():
-                labels = torch.stack([labels for labels, _ in nodes])
-                self._expand(labels, depth, torch.stack([mu for _, mu in nodes]))
+            for depth, (labels, mu) in self._take_best().items():
+                self._expand(labels, depth, mu)
         complete = not self._within_reach()
         bound = self._best if complete else min(self._best, self._heap[0][0])
         tied = self._labels[self._values <= self._reach].unique(dim=0)
@@ -241,19 +240,27 @@ class Search:
         constrained = self._limit < math.inf
         return objective, bounded(self._constraint, self._limit) if constrained else None
 
-    def _take_best(self) -> dict[int, list[tuple[Tensor, Tensor]]]:
+    def _take_best(self) -> dict[int, tuple[Tensor, Tensor]]:
         """The prefixes of least bound and their multipliers, by their length."""
-        taken: dict[int, list[tuple[Tensor, Tensor]]] = {}
+        taken: dict[int, tuple[list[np.ndarray], list[float]]] = {}
         for _ in range(min(_AT_ONCE, self._max_nodes - self.num_nodes)):
             if not self._within_reach():
                 break
             _, position, row, j = heapq.heappop(self._heap)
             self._push(position, row, j + 1)
             parents = self._expanded[position]
-            labels = parents.labels[row].long()
-            labels[self._order[parents.depth]] = int(parents.child[row, j])
-            taken.setdefault(parents.depth + 1, []).append((labels, parents.mu[row]))
-        return taken
+            labels = parents.labels[row].copy()
+            labels[self._order[parents.depth]] = parents.child[row, j]
+            all_labels, mu = taken.setdefault(parents.depth + 1, ([], []))
+            all_labels.append(labels)
+            mu.append(float(parents.mu[row]))
+        return {
+            depth: (
+                torch.from_numpy(np.stack(labels)).long(),
+                torch.tensor(mu, dtype=torch.float64),
+            )
+            for depth, (labels, mu) in taken.items()
+        }
 
     def _push(self, position: int, row: int, j: int) -> None:
         bound = self._expanded[position].bound[row]
@@ -275,9 +282,10 @@ class Search:
                 for part in leaves[bound[row, child] < math.inf].split(_LEAVES):
                     self._evaluate(part)
                 continue
-            bounds, child = bound.sort(stable=True)
-            expanded = (some.to(torch.int16), depth, child.numpy(), bounds.numpy(), best_mu)
-            self._expanded.append(_Expanded(*expanded))
+            child = bound.argsort(stable=True)
+            bound = bound.gather(1, child)
+            arrays = (x.numpy() for x in (child.to(torch.int16), bound, best_mu))
+            self._expanded.append(_Expanded(some.to(torch.int16).numpy(), depth, *arrays))
             for row in range(len(some)):
                 self._push(len(self._expanded) - 1, row, 0)
 
