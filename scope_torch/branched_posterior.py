@@ -59,7 +59,7 @@ class BranchedPosterior:
         if max_nodes < 1 or max_nodes != int(max_nodes):
             raise InputError(f"max_nodes={max_nodes} must be a whole number >= 1")
         self._space, self._surrogate, self._kernel = space, surrogate, kernel
-        self._max_nodes = max_nodes
+        self._max_nodes = int(max_nodes)
         self._aggregate: AggregatePosterior | None = None
         self._labelled: tuple[int | None, LabelledPosterior] | None = None
         self._searches = self._incomplete = self._most_nodes = 0
