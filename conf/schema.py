@@ -127,6 +127,8 @@ class ScopeConfig:
     lam: float | None = None  # null: max{R_c^2, R_g^2, 1e-9}
     batch_size: int | None = 1  # queries in flight in the j-loop; null: all
     gap_tolerance: float | None = 0.0  # relative to u_out; null: spend the whole budget
+    space_search: str = "auto"  # grid (up to 2e8 configurations) | branch_and_bound | auto
+    max_nodes: int = 100_000  # branch_and_bound: prefixes looked at to find a minimum, at most
 
 
 @dataclass

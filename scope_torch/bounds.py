@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
-
-from torch import Tensor
 
 from scope_torch.errors import InputError
 from scope_torch.information_gain import InformationGain
@@ -43,13 +42,12 @@ class ConfidenceBounds(Protocol):
         """The information gain they use, for one kernel and lambda; None if they use none."""
         ...
 
-    def fit(self, surrogate: QuerySurrogate, mean_g: Tensor, sigma: Tensor) -> None:
+    def fit(self, surrogate: QuerySurrogate, least_slope: Callable[[], float]) -> None:
         """Called once, after Calibrate, before the first selection.
 
         Args:
             surrogate: The surrogate after Calibrate.
-            mean_g: `|Theta|` means of the constraint.
-            sigma: `|Theta|` values of sigma_bar.
+            least_slope: The least beta_g for which some theta has L_g <= -1; costly.
         """
         ...
 
@@ -121,7 +119,7 @@ class TheoryBounds:
         self.delta, self.cost_unit = delta, cost_unit
         self._j_max = 0
 
-    def fit(self, surrogate: QuerySurrogate, mean_g: Tensor, sigma: Tensor) -> None:
+    def fit(self, surrogate: QuerySurrogate, least_slope: Callable[[], float]) -> None:
         """Nothing is fitted: the coefficients follow from the assumptions."""
 
     def beta(self, j_max: int) -> Beta:
@@ -186,8 +184,8 @@ class CredibleBounds:
         b, b_certify = float(_parse("b", b, ())), float(_parse("b_certify", b_certify, ()))
         self._beta = Beta(b, b, b_certify)
 
-    def fit(self, surrogate: QuerySurrogate, mean_g: Tensor, sigma: Tensor) -> None:
-        """Nothing is fitted here: the surrogate knows its own scale."""
+    def fit(self, surrogate: QuerySurrogate, least_slope: Callable[[], float]) -> None:
+        """Nothing is fitted here: the joint surrogate knows its own scale."""
 
     def widen(self) -> bool:
         """Never."""
@@ -252,7 +250,7 @@ class TunedBounds:
         self._widened: list[float] = []
         self._how: dict[str, str] = {}
 
-    def fit(self, surrogate: QuerySurrogate, mean_g: Tensor, sigma: Tensor) -> None:
+    def fit(self, surrogate: QuerySurrogate, least_slope: Callable[[], float]) -> None:
         """Sets b_c and b_g; see `ConfidenceBounds.fit`."""
         loo = surrogate.leave_one_out(MIN_LOO_QUERIES)
         worst = loo.amax(1).tolist() if loo.shape[1] else None
@@ -262,7 +260,10 @@ class TunedBounds:
             rule_c = "reference_fraction" if rule_c == "loo" else rule_c
             rule_g = "eligible" if rule_g in ("loo", "loo_widening") else rule_g
         by_rule_c = {"loo": worst and worst[0], "reference_fraction": self._fraction_usd}
-        eligible = self._eligible(mean_g, sigma)
+        eligible = 0.0
+        if rule_g in ("eligible", "loo_widening"):
+            # A little more, so that rounding cannot make the theta that decides it ineligible.
+            eligible = max(0.0, least_slope() / math.sqrt(self._num_queries)) * (1 + 1e-9)
         left_out = worst and worst[1]
         by_rule_g = {"eligible": eligible, "loo": left_out, "loo_widening": left_out}
         b_c = by_rule_c[rule_c] if isinstance(rule_c, str) else rule_c
@@ -319,11 +320,6 @@ class TunedBounds:
             "delta": None,
             "assumptions": assumptions,
         }
-
-    def _eligible(self, mean_g: Tensor, sigma: Tensor) -> float:
-        sigma_rms = math.sqrt(self._num_queries) * sigma
-        smallest = max(0.0, float(((mean_g + 1) / sigma_rms).min()))
-        return smallest * (1 + 1e-9)  # so that rounding cannot make the chosen theta ineligible
 
 
 def _parse(name: str, value: float | str, rules: tuple[str, ...]) -> float | str:

@@ -88,7 +88,7 @@ def fit_cost_scale(
         a = np.maximum(design @ terms, least)
         t = (np.bincount(query, usd / a[which]) + _PSEUDO) / (per_query + _PSEUDO)
         t = np.maximum(t / np.average(t, weights=per_query), 1e-3)
-    seen = design.any(0)
+    seen = design.sum(0) > 0
     parts = []
     for start, stop in pairwise(offsets):
         part, known = terms[start:stop].copy(), seen[start:stop]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -64,6 +64,18 @@ class GridPosterior:
         if not bool(self._is_exact.all()):
             self._make_all_exact()
         return self.upper_variance
+
+    def settings(self) -> dict[str, Any]:
+        """What decides the choices beside the surrogate: nothing."""
+        return {}
+
+    def report(self) -> dict[str, Any]:
+        """See `BranchedPosterior.report`; every minimum over Theta is exact."""
+        return {"space_search": "grid", "exact": True, "gap_usd": 0.0}
+
+    def least_slope(self) -> float:
+        """min{(mu_bar_g + 1) / sigma_bar}: the least beta_g for which some L_g is at most -1."""
+        return float(((self.mean_g + 1) / self.variance.sqrt()).min())
 
     def lower_bounds(self, beta: Beta, u_out: float, theta_out: int | None) -> LowerBounds:
         """L_c and L_g, and what they say about the iteration.
@@ -145,7 +157,10 @@ class LowerBounds:
             feasible. Exact.
         least_g: min{L_g : L_c <= u_out}, of what can still improve on theta_out; +inf if nothing
             can. Exact.
+        is_exact: True.
     """
+
+    is_exact = True
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 from torch.nn.functional import pad
 
-from scope_torch.hamming_grid import make_grid
+from scope_torch.hamming_grid import MAX_ENUMERATED, make_grid
 from scope_torch.space import ConfigSpace
 
 _POOL = 1 << 14  # configurations that greedy chooses from; spaces up to this size are all in it
@@ -26,7 +26,9 @@ class InformationGain:
     the tighter: the first gain is already J log(1 + 1/lam) / 2, Hadamard's bound.
 
     A large space is looked at whole only when the pool no longer has a good enough choice. Until
-    then the largest variance seen there bounds every gain, for variances only fall.
+    then the largest variance seen there bounds every gain, for variances only fall. A space too
+    large to enumerate is never looked at: there every gain is bounded by that of the first, and
+    gamma by Hadamard's bound. (With small lam that is close: variances stay near 1.)
 
     A is a multiset: an algorithm may observe a pair again, and the information gain in
     lem:kernel-self-normalized counts repeats. A maximum over sets, as the paper prints it, stops
@@ -49,8 +51,9 @@ class InformationGain:
         self.space = space
         self.kernel = kernel
         self.lam = lam
-        self._grid = make_grid(space, kernel, device)
-        device = self._grid.device
+        fits = space.size <= MAX_ENUMERATED
+        self._grid = make_grid(space, kernel, device) if fits else None
+        device = self._grid.device if self._grid is not None else torch.device(device or "cpu")
         self._is_whole = space.size <= _POOL
         self._slack = 0.0 if self._is_whole else _SLACK
         self._chosen = torch.zeros(0, space.num_modules, dtype=torch.int64, device=device)
@@ -72,6 +75,8 @@ class InformationGain:
         """Upper bound on the maximum information gain of `size` observations, in nats."""
         if size == 0:
             return 0.0
+        if self._grid is None:
+            return size * self._gain(1.0)
         greedy = self.greedy(size)
         online = min(self._greedy[k] + size * self._gains[k] for k in range(size))
         return min(greedy / (1 - math.exp(self._slack - 1)), online)
@@ -81,7 +86,8 @@ class InformationGain:
         best = int(self._variance.argmax())
         if self._is_whole:
             self._most = float(self._variance[best])
-        elif self._gain(self._variance[best]) < (1 - self._slack) * self._gain(self._most):
+        good_enough = (1 - self._slack) * self._gain(self._most)
+        if self._grid is not None and self._gain(self._variance[best]) < good_enough:
             self._look_at_all()
             best = int(self._variance.argmax())
         variance = float(self._variance[best])
@@ -101,6 +107,7 @@ class InformationGain:
 
     def _look_at_all(self) -> None:
         """The variance of every configuration; the largest go to the pool, beside the random."""
+        assert self._grid is not None
         # n times the same with noise lam is once with lam / n, and well conditioned.
         distinct, count = self._chosen.unique(dim=0, return_counts=True)
         gram = self._matrix(distinct, distinct)

@@ -174,6 +174,7 @@ def _outputs(surrogate: JointSurrogate, theta: tuple[int, ...]) -> tuple[_Output
         S = amplitude**2 * ((loading * shared) @ loading.T + rho * unseen)
         z = loading @ (shared / (1 - rho) * (Y.T @ total[zeta]))
         own = amplitude**2 * (1 - rho)
-        arrays = (x.cpu().numpy() for x in (z, S, own * groups.variance, groups.mean[zeta]))
-        outputs.append(_Output(*arrays, groups.group_of, own * surrogate.lam))
+        d, o = own * groups.variance, groups.mean[zeta]
+        z, S, d, o = (x.cpu().numpy() for x in (z, S, d, o))
+        outputs.append(_Output(z, S, d, o, groups.group_of, own * surrogate.lam))
     return outputs[0], outputs[1]

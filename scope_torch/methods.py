@@ -9,6 +9,7 @@ import torch
 from gpytorch.kernels import Kernel
 
 from scope_torch.bounds import ConfidenceBounds, CredibleBounds, TheoryBounds, TunedBounds
+from scope_torch.branched_posterior import MAX_NODES
 from scope_torch.errors import InputError
 from scope_torch.information_gain import InformationGain
 from scope_torch.kernels import HammingMatern52Kernel
@@ -33,6 +34,8 @@ def make_scope(
     lam: float | None = None,
     batch_size: int | None = 1,
     gap_tolerance: float | None = 0.0,
+    space_search: str = "auto",
+    max_nodes: int = MAX_NODES,
     kernel: Kernel | None = None,
     device: torch.device | str | None = None,
     name: str = "scope",
@@ -51,6 +54,8 @@ def make_scope(
         lam: lambda; None for max{R_c^2, R_g^2, 1e-9} (eq:scope-mean-variance).
         batch_size: See `SCOPE`.
         gap_tolerance: See `SCOPE`.
+        space_search: See `SCOPE`.
+        max_nodes: See `SCOPE`.
         kernel: See `SCOPE`.
         device: See `SCOPE`.
         name: Name in results.
@@ -86,6 +91,8 @@ def make_scope(
         lam=lam,
         batch_size=batch_size,
         gap_tolerance=gap_tolerance,
+        space_search=space_search,
+        max_nodes=max_nodes,
         kernel=kernel,
         device=device,
         name=name,

@@ -10,11 +10,16 @@ import torch
 from gpytorch.kernels import Kernel
 
 from scope_torch.bounds import Beta, ConfidenceBounds
+from scope_torch.branched_posterior import (
+    MAX_NODES,
+    BranchedBounds,
+    BranchedPosterior,
+    make_posterior,
+)
 from scope_torch.calibrate import calibrate
 from scope_torch.candidate import Candidate, QueryCandidate
 from scope_torch.errors import InputError
 from scope_torch.grid_posterior import GridPosterior, LowerBounds
-from scope_torch.hamming_grid import make_grid
 from scope_torch.history import Observation, Request
 from scope_torch.joint_surrogate import JointSurrogate
 from scope_torch.kernels import HammingKernel, HammingMatern52Kernel
@@ -24,6 +29,9 @@ from scope_torch.surrogate import QuerySurrogate
 
 InitialPool = Literal["base", "random", "none"]
 Surrogate = QuerySurrogate | JointSurrogate
+Posterior = GridPosterior | BranchedPosterior
+_STOP = "no other configuration can improve on theta_out in these bounds"
+_STOP_UNPROVEN = "none found that can improve on theta_out in these bounds within max_nodes"
 
 
 class SCOPE(SequentialOptimizer):
@@ -46,12 +54,16 @@ class SCOPE(SequentialOptimizer):
             candidate could not improve on theta_out (L_c > u_out) are skipped: they would be
             pruned after one observation. None: to the letter of alg:scope-main, which pays for
             these observations until the budget is spent.
+        space_search: How minima over Theta are found: `grid` enumerates up to 2e8 configurations,
+            `branch_and_bound` finds the same in more, `auto` takes what fits.
+        max_nodes: At which a search by branch and bound gives up the proof, see
+            `BranchedPosterior`.
         kernel: k; default Matern 5/2.
         device: Where the algebra over Theta runs; None for CUDA if present.
         name: Name in results.
 
     Raises:
-        InputError: If a value is outside its range, or Theta is too large to enumerate.
+        InputError: If a value is outside its range, or Theta is too large for `space_search`.
     """
 
     def __init__(
@@ -67,6 +79,8 @@ class SCOPE(SequentialOptimizer):
         lam: float = 1e-6,
         batch_size: int | None = 1,
         gap_tolerance: float | None = 0.0,
+        space_search: str = "auto",
+        max_nodes: int = MAX_NODES,
         kernel: Kernel | None = None,
         device: torch.device | str | None = None,
         name: str = "scope",
@@ -92,7 +106,9 @@ class SCOPE(SequentialOptimizer):
         self.kernel = HammingMatern52Kernel() if kernel is None else kernel
         device = ("cuda" if torch.cuda.is_available() else "cpu") if device is None else device
         _check_bounds(bounds, self.kernel, lam, problem)
-        self.surrogate, self._posterior = self._model(lam, torch.device(device))
+        self.surrogate, self._posterior = self._model(
+            lam, torch.device(device), space_search, max_nodes
+        )
         generator = torch.Generator().manual_seed(seed)
         self._query_order = torch.randperm(problem.num_queries, generator=generator).tolist()
         self._pool = self._initial_pool(generator)
@@ -104,15 +120,29 @@ class SCOPE(SequentialOptimizer):
         self._candidates = self._pruned = 0
         super().__init__()
 
-    def _model(self, lam: float, device: torch.device) -> tuple[Surrogate, GridPosterior]:
+    def _model(
+        self, lam: float, device: torch.device, space_search: str, max_nodes: int
+    ) -> tuple[Surrogate, Posterior]:
         """The surrogate, and its posterior on all of Theta."""
         space, num_queries = self.problem.space, self.problem.num_queries
         surrogate = QuerySurrogate(space, self.kernel, num_queries, lam, device)
-        return surrogate, GridPosterior(surrogate, make_grid(space, self.kernel, device))
+        posterior = make_posterior(
+            surrogate,
+            space,
+            self.kernel,
+            space_search=space_search,
+            max_nodes=max_nodes,
+            device=device,
+        )
+        return surrogate, posterior
 
     def _candidate(self, theta: tuple[int, ...]) -> Candidate:
         assert isinstance(self.surrogate, QuerySurrogate)
         return QueryCandidate(self.surrogate, theta, self._query_order)
+
+    def _fit_bounds(self) -> None:
+        assert isinstance(self.surrogate, QuerySurrogate)
+        self.bounds.fit(self.surrogate, self._posterior.least_slope)
 
     def _initial_pool(self, generator: torch.Generator) -> list[tuple[int, ...]]:
         space = self.problem.space
@@ -130,7 +160,7 @@ class SCOPE(SequentialOptimizer):
         yield
         posterior = self._posterior
         posterior.update()
-        self.bounds.fit(self.surrogate, posterior.mean_g, posterior.variance.sqrt())
+        self._fit_bounds()
         self._u_out = self._initial_u_out()
         self._trace("calibrated")
         i = 0
@@ -142,7 +172,7 @@ class SCOPE(SequentialOptimizer):
             self._least_c = lower.least_c
             i = self._next_iteration(i + 1, lower.least_g)
             if i == 0:
-                return self._stop("no other configuration can improve on theta_out in these bounds")
+                return self._stop(_STOP if lower.is_exact else _STOP_UNPROVEN)
             theta_cand = self._select(i, lower)
             self._trace("selected", i, theta_cand, 0)
             if self._gap_is_closed():
@@ -155,7 +185,7 @@ class SCOPE(SequentialOptimizer):
             yield
             posterior.update()
 
-    def _lower_bounds(self) -> LowerBounds:
+    def _lower_bounds(self) -> LowerBounds | BranchedBounds:
         assert self._u_out is not None
         beta = self.bounds.beta(self._j_max)
         if self.gap_tolerance is None:  # the paper looks at all of Theta
@@ -212,7 +242,7 @@ class SCOPE(SequentialOptimizer):
         assert self._u_out is not None
         return self.gap_tolerance is not None and self._gap <= self.gap_tolerance * self._u_out
 
-    def _select(self, i: int, lower: LowerBounds) -> tuple[int, ...]:
+    def _select(self, i: int, lower: LowerBounds | BranchedBounds) -> tuple[int, ...]:
         """Line alg:scope-main:select."""
         index = lower.argmin_c(self._limit(i), self.problem.reference_cost_usd, self.seed)
         return tuple(self.problem.space.unrank(torch.tensor(index)).tolist())
@@ -315,12 +345,13 @@ class SCOPE(SequentialOptimizer):
             "gap_tolerance": self.gap_tolerance,
             "kernel": describe_kernel(self.kernel, self.problem),
             "bounds": self.bounds.settings(),
+            **self._posterior.settings(),
         }
 
     def report(self) -> dict[str, Any]:
         """See `Optimizer`."""
         counts = {"candidates": self._candidates, "candidates_pruned": self._pruned}
-        return {**self.bounds.report(), **counts}
+        return {**self.bounds.report(), **counts, "selection": self._posterior.report()}
 
 
 def describe_kernel(kernel: Kernel, problem: SelectionProblem) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from scope_torch.errors import InputError
 from scope_torch.grid_posterior import GridPosterior
 from scope_torch.hamming_grid import make_grid
 from scope_torch.joint_candidate import JointCandidate
@@ -50,7 +51,15 @@ class ScopeJoint(SCOPE):
         }
         super().__init__(*args, **arguments)
 
-    def _model(self, lam: float, device: torch.device) -> tuple[Surrogate, GridPosterior]:
+    def _model(
+        self,
+        lam: float,
+        device: torch.device,
+        space_search: str,
+        max_nodes: int,  # noqa: ARG002 - of branch and bound
+    ) -> tuple[Surrogate, GridPosterior]:
+        if space_search == "branch_and_bound":
+            raise InputError("space_search=branch_and_bound: the joint surrogate needs the grid")
         space, num_queries = self.problem.space, self.problem.num_queries
         surrogate = JointSurrogate(
             space, self.kernel, num_queries, lam, device=device, **self._model_settings
@@ -60,6 +69,9 @@ class ScopeJoint(SCOPE):
     def _candidate(self, theta: tuple[int, ...]) -> JointCandidate:
         assert isinstance(self.surrogate, JointSurrogate)
         return JointCandidate(self.surrogate, theta, self._query_order)
+
+    def _fit_bounds(self) -> None:
+        """The surrogate knows its own scale."""
 
     def _initial_u_out(self) -> float:
         return self.problem.reference_cost_usd

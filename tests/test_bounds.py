@@ -46,12 +46,13 @@ def posterior(surrogate) -> tuple[torch.Tensor, torch.Tensor]:
 def fitted(history, num_queries=8, **options) -> TunedBounds:
     surrogate = surrogate_of(history, SIZES, num_queries, LAM, KERNEL)
     bounds = TunedBounds(problem(num_queries), **options)
-    bounds.fit(surrogate, *posterior(surrogate))
+    mean_g, sigma = posterior(surrogate)
+    bounds.fit(surrogate, lambda: float(((mean_g + 1) / sigma).min()))
     return bounds
 
 
 def half_widths(bounds, num_queries=8) -> tuple[float, float]:
-    c, g = bounds.beta(5)
+    c, g, _ = bounds.beta(5)
     return c / math.sqrt(num_queries), g / math.sqrt(num_queries)
 
 
@@ -71,7 +72,7 @@ def test_theory_is_beta_def(num_queries, j_max, lam, R_c, R_g):
         num_queries, lam, R_c=R_c, R_g=R_g, B_c=3.0, B_g=0.7, delta=0.05, cost_unit=unit
     )
     root = math.sqrt(2 * (gain.gamma(j_max) + math.log(2 * num_queries / 0.05)))
-    c, g = bounds.beta(j_max)
+    c, g, _ = bounds.beta(j_max)
     assert g == pytest.approx(math.sqrt(num_queries) * (0.7 + R_g / math.sqrt(lam) * root))
     assert c == pytest.approx(unit * math.sqrt(num_queries) * (3 + R_c / math.sqrt(lam) * root))
 
@@ -117,7 +118,7 @@ def test_theory_refuses(options):
 
 def test_theory_report_states_what_it_stands_on():
     bounds, _ = theory(delta=0.05, B_g=2.5, R_c=0.125)
-    bounds.fit(QuerySurrogate(problem().space, KERNEL, 8, 1e-2), torch.zeros(24), torch.ones(24))
+    bounds.fit(QuerySurrogate(problem().space, KERNEL, 8, 1e-2), lambda: 1.0)
     beta = bounds.beta(3)
     report = json.loads(json.dumps(bounds.report()))
     assert report["mode"] == bounds.settings()["mode"] == "theory"

@@ -9,11 +9,12 @@ import pytest
 from tables import CountingEvaluator, Task, make_task, task_of
 
 from scope_torch.bounds import Beta, TunedBounds
+from scope_torch.candidate import QueryCandidate
 from scope_torch.errors import InputError
 from scope_torch.history import Observation
 from scope_torch.kernels import HammingMatern52Kernel
 from scope_torch.runner import RunResult, run
-from scope_torch.scope import SCOPE, _Candidate
+from scope_torch.scope import SCOPE
 from scope_torch.space import ConfigSpace
 from scope_torch.surrogate import QuerySurrogate
 
@@ -42,12 +43,12 @@ def test_inner_updates_equal_a_fit_from_scratch(seed):
     rng = np.random.default_rng(seed)
     history = random_records(rng, 8 * seed)
     theta = (2, 1, 0) if seed % 2 or not history else history[0][0]
-    candidate = _Candidate(surrogate_of(history), theta)
+    candidate = QueryCandidate(surrogate_of(history), theta, range(Q))
     beta = Beta(c=0.7 * math.sqrt(Q), g=0.3 * math.sqrt(Q))
     for record in random_records(rng, 15, theta):
         history.append(record)
         observation = Observation(theta, record[1], record[2], S_0 - record[3])
-        candidate.update(observation, S_0, LAM)
+        candidate.update(observation, S_0)
         at = surrogate_of(history).at(theta)
         sigma = math.sqrt(at.variance.sum()) / Q
         fast = [candidate.lower_c(beta), candidate.upper_c(beta)]
@@ -65,9 +66,10 @@ def test_inner_updates_equal_a_fit_from_scratch(seed):
 
 def test_queries_are_sorted_by_uncertainty_with_ties_in_random_order():
     theta, far, order = (0, 0, 0), (0, 0, 1), [3, 1, 4, 0, 2]
-    assert _Candidate(surrogate_of([]), theta).by_uncertainty(order) == order
+    assert QueryCandidate(surrogate_of([]), theta, order).next_queries(5) == order
     seen = [(theta, 4, 1.0, 0.1), (theta, 3, 1.0, 0.1), (theta, 3, 2.0, 0.1), (far, 1, 1.0, 0.1)]
-    assert _Candidate(surrogate_of(seen), theta).by_uncertainty(order) == [0, 2, 1, 4, 3]
+    candidate = QueryCandidate(surrogate_of(seen), theta, order)
+    assert candidate.next_queries(2) + candidate.next_queries(9) == [0, 2, 1, 4, 3]
 
 
 def permuted(task: Task, seed: int) -> tuple[Task, list[np.ndarray]]:
@@ -358,7 +360,14 @@ def test_refuses_a_space_too_large_to_enumerate():
     values = {**vars(problem), "modules": modules, "llms": llms, "theta_ref": (0,) * 9}
     huge = type(problem)(**values)
     with pytest.raises(InputError, match="1e\\+09 configurations are more than"):
-        SCOPE(huge, TunedBounds(huge), seed=0, base=(0,) * 9, device="cpu")
+        SCOPE(
+            huge,
+            TunedBounds(huge),
+            seed=0,
+            base=(0,) * 9,
+            space_search="grid",
+            device="cpu",
+        )
 
 
 def test_a_device_makes_no_difference(device):
