@@ -16,6 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from scope_torch.errors import InputError
@@ -125,7 +126,11 @@ class RunResult:
             "stop_reason": self.stop_reason,
             "seed": self.settings["optimizer"].get("seed"),
             "settings_hash": settings_hash(self.settings),
-            "timing": {"seconds": self.seconds, "replayed_observations": self.replayed},
+            "timing": {
+                "seconds": self.seconds,
+                "replayed_observations": self.replayed,
+                "threads": torch.get_num_threads(),
+            },
             "paths": {"run_dir": None if self.run_dir is None else str(self.run_dir)},
         }
 
