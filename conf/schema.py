@@ -290,6 +290,13 @@ class WandbConfig(TrackingConfig):
 
 
 @dataclass
+class TensorBoardConfig(TrackingConfig):
+    """TensorBoard, of the extra `tensorboard`; see `scope_torch.tracking.tensorboard`."""
+
+    _target_: str = "scope_torch.tracking.tensorboard.TensorBoardTracker"
+
+
+@dataclass
 class Config:
     """One run."""
 
@@ -333,6 +340,7 @@ def register() -> None:
     store.store(group="schema/kernel", name="base", node=KernelConfig)
     store.store(group="schema/tracking", name="base", node=TrackingConfig)
     store.store(group="schema/tracking", name="wandb", node=WandbConfig)
+    store.store(group="schema/tracking", name="tensorboard", node=TensorBoardConfig)
 
 
 def _llambo_name(kind: str) -> str:

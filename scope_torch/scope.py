@@ -123,7 +123,8 @@ class SCOPE(SequentialOptimizer):
         posterior.update()
         self.bounds.fit(self.surrogate, posterior.mean_g, posterior.variance.sqrt())
         self._u_out = self._initial_u_out()
-        self._trace("calibrated")
+        reference = _Candidate(self.surrogate, self.problem.theta_ref)
+        self._trace("calibrated", bounds=reference.interval(self.bounds.beta(self._j_max)))
         i = 0
         while True:
             lower = self._lower_bounds()
@@ -231,14 +232,15 @@ class SCOPE(SequentialOptimizer):
                         self._count_as_other(self._theta_out, beta)
                     self._theta_out, self._u_out, self._certified = theta_cand, upper_c, True
                     if changed:
-                        self._trace("improved", i, theta_cand, j)
+                        self._trace("improved", i, theta_cand, j, candidate.interval(beta))
                 if self.prune and (candidate.lower_g(beta) > 0 or lower_c > self._u_out):
                     active = False
                     self._pruned += 1
-                    self._trace("pruned", i, theta_cand, j)
+                    self._trace("pruned", i, theta_cand, j, candidate.interval(beta))
             if not active:
                 return
-        self._trace("completed", i, theta_cand, len(order))
+        interval = candidate.interval(self.bounds.beta(self._j_max))
+        self._trace("completed", i, theta_cand, len(order), interval)
 
     def _count_as_other(self, theta_out: tuple[int, ...], beta: Beta) -> None:
         """Replaced as theta_out, it may be theta_star: the gap left it out until now."""
@@ -264,6 +266,7 @@ class SCOPE(SequentialOptimizer):
         i: int | None = None,
         theta_cand: tuple[int, ...] | None = None,
         num_queries: int | None = None,
+        bounds: tuple[float, float, float, float] | tuple[()] = (),
     ) -> None:
         self.trace.append(
             TraceRow(
@@ -277,6 +280,7 @@ class SCOPE(SequentialOptimizer):
                 i,
                 theta_cand,
                 num_queries,
+                *bounds,
             )
         )
 
@@ -373,6 +377,10 @@ class _Candidate:
     @property
     def _sigma(self) -> float:
         return math.sqrt(self._sum_variance) / len(self._variance)
+
+    def interval(self, beta: Beta) -> tuple[float, float, float, float]:
+        """L_c and U_c in USD, L_g and U_g in units of quality."""
+        return self.lower_c(beta), self.upper_c(beta), self.lower_g(beta), self.upper_g(beta)
 
     def lower_c(self, beta: Beta) -> float:
         """L_c(theta_cand) in USD."""

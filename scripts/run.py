@@ -24,10 +24,10 @@ import conf  # noqa: F401 - registers the schemas
 from scope_torch.deployment import deploy
 from scope_torch.errors import InputError, JobsFailed
 from scope_torch.evaluators import Evaluator
-from scope_torch.plotting import plot_curves
+from scope_torch.plotting import CurvePlot
 from scope_torch.problem import SelectionProblem
 from scope_torch.runner import (
-    RunResult,
+    Callback,
     finished_summary,
     run,
     run_settings,
@@ -118,6 +118,8 @@ def run_from_config(cfg: DictConfig, directory: Path) -> dict[str, Any]:
     if cfg.device is not None:
         check_device(cfg.device)
 
+    tracker = build(cfg.tracking, run_dir=directory)
+
     def make_method(problem: SelectionProblem) -> Any:
         kernel = build(cfg.kernel)
         return build(cfg.method, problem=problem, kernel=kernel, seed=cfg.seed, device=cfg.device)
@@ -126,12 +128,14 @@ def run_from_config(cfg: DictConfig, directory: Path) -> dict[str, Any]:
     task: Task = build(cfg.task, before_paying=make_method)
     try:
         method = make_method(task.problem)
-        return _run_task(cfg, task, method, directory)
+        return _run_task(cfg, task, method, tracker, directory)
     finally:
         close_evaluator(task.evaluator)
 
 
-def _run_task(cfg: DictConfig, task: Task, method: Any, directory: Path) -> dict[str, Any]:
+def _run_task(
+    cfg: DictConfig, task: Task, method: Any, tracker: Callback, directory: Path
+) -> dict[str, Any]:
     settings = run_settings(task.problem, method, task.evaluator, cfg.budget_usd)
     summary = finished_summary(directory, settings)
     if summary is None:
@@ -141,26 +145,12 @@ def _run_task(cfg: DictConfig, task: Task, method: Any, directory: Path) -> dict
             task.evaluator,
             cfg.budget_usd,
             run_dir=directory,
-            callbacks=[ProgressBar(), build(cfg.tracking)],
+            callbacks=[ProgressBar(), CurvePlot(), tracker],
         )
-        _plot(result, directory / "curves.png")
         summary = result.summary()
     if cfg.deploy:
         _deploy(task, summary["theta_out_codes"], directory / "deployment.json")
     return summary
-
-
-def _plot(result: RunResult, path: Path) -> None:
-    if result.curve is None:
-        return
-    plot_curves(
-        {result.method: [result.curve]},
-        result.budget_usd,
-        path,
-        title=f"{result.problem.name}, {result.method}, seed {result.summary()['seed']}",
-        reference_cost_usd=result.problem.reference_cost_usd,
-        optimal_cost_usd=result.summary()["optimal_cost_usd"],
-    )
 
 
 def _deploy(task: Task, theta_out: list[int], path: Path) -> None:
