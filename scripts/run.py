@@ -35,6 +35,7 @@ from scope_torch.runner import (
 )
 from scope_torch.tasks import Task
 from scope_torch.tracking.progress import ProgressBar
+from scripts import watch
 
 # What has a path component of its own, must not change it, or merely describes the task's data.
 _NOT_IN_PATH = re.compile(
@@ -49,6 +50,9 @@ def main() -> None:
     """Entry point; exits with 2 if the user can mend the error, with 130 after Ctrl-C."""
     logging.basicConfig(format="scope-torch: %(message)s")
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # errors reach this function as they are
+    if sys.argv[1:2] == ["watch"]:  # all else is Hydra's
+        watch.main(sys.argv[2:])
+        return
     try:
         _job()
     except JobsFailed as error:

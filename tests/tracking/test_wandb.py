@@ -46,6 +46,8 @@ def parse(data: bytes) -> list[Any]:
             at += left
             continue
         _, length, kind = struct.unpack("<IHB", data[at : at + 7])
+        if at + 7 + length > len(data):
+            break  # still being written
         whole += data[at + 7 : at + 7 + length]
         at += 7 + length
         if kind in (1, 4):  # a full record, or the last part of one
