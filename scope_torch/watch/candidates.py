@@ -20,7 +20,7 @@ class Candidate:
         last: The last row about it.
         num_queries: Queries observed in this turn.
         spend_usd: Spend at its end, or so far.
-        became_theta_out: Whether it was recommended in this turn.
+        improved: Whether it became theta_out in this turn, or its bound as theta_out fell.
         outcome: `pruned: quality`, `pruned: cost`, `pruned`, `completed`, `in progress`, or
             `cut short` by the end of the search.
     """
@@ -31,7 +31,7 @@ class Candidate:
     last: TraceRow
     num_queries: int
     spend_usd: float
-    became_theta_out: bool
+    improved: bool
     outcome: str
 
 
@@ -77,7 +77,7 @@ def _turn(number: int, rows: Sequence[TraceRow]) -> Candidate:
         last=last,
         num_queries=last.num_queries or 0,
         spend_usd=last.spend_usd,
-        became_theta_out=any(row.event == "improved" for row in rows),
+        improved=any(row.event == "improved" for row in rows),
         outcome=_outcome(last),
     )
 

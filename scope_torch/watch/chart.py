@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from html import escape
 from itertools import pairwise
 
-WIDTH, LEFT, RIGHT, TOP, BOTTOM = 760, 64, 14, 12, 42
+WIDTH, LEFT, RIGHT, TOP, BOTTOM = 560, 60, 12, 10, 42
 Point = tuple[float, float]
 
 
@@ -31,7 +31,7 @@ class Chart:
         x_max: The x axis is [0, x_max].
         log: Whether the y axis is logarithmic.
         y_limits: Values that the y axis includes in any case.
-        height: In units of which the width has 760.
+        height: In units of which the width has 560.
     """
 
     title: str
@@ -40,7 +40,7 @@ class Chart:
     x_max: float
     log: bool = False
     y_limits: tuple[float, ...] = ()
-    height: int = 250
+    height: int = 220
     _marks: list[_Mark] = field(default_factory=list)
     _legend: dict[str, tuple[str, str]] = field(default_factory=dict)
 

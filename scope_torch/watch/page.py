@@ -73,11 +73,9 @@ def _theta(run: RecordedRun) -> tuple[int, ...]:
 def _error(run: RecordedRun) -> str:
     if run.error is None:
         return ""
+    attempt = "An earlier attempt" if run.is_running else "The last attempt"
     last = "\n".join(run.error.splitlines()[-40:])
-    return (
-        '<section><h2 class="failed">The last attempt failed</h2>'
-        f"<pre>{escape(last)}</pre></section>"
-    )
+    return f'<section><h2 class="failed">{attempt} failed</h2><pre>{escape(last)}</pre></section>'
 
 
 def _tiles(run: RecordedRun) -> str:
@@ -87,7 +85,7 @@ def _tiles(run: RecordedRun) -> str:
     meter = f'<div class="meter"><i style="width:{share:.2%}"></i></div>'
     spend = f"{run.spend_usd:.4g} of {run.budget_usd:.4g} USD"
     tiles = [("Spend", spend, meter)]
-    asked = f"of {run.problem.num_queries} queries, {run.problem.space.size:,} configurations"
+    asked = f"{run.problem.num_queries:,} queries, {run.problem.space.size:,} configurations"
     tiles.append(("Observations", f"{len(run.observations):,}", asked))
     u_out = None if last is None else last.u_out_usd
     if u_out is not None:
@@ -124,7 +122,7 @@ def _theta_out(run: RecordedRun) -> str:
     )
     stop = ""
     if run.result is not None:
-        stop = f'<p class="soft">stopped: {escape(str(run.result["stop_reason"]))}</p>'
+        stop = f'<p class="soft">stopped: {_text(str(run.result["stop_reason"]))}</p>'
     return (
         f"<section><h2>θ_out: {escape(why)}</h2>"
         f'<span class="soft">{escape(_MEANING.get(why, ""))}</span>'
@@ -152,7 +150,7 @@ def _basis_section(run: RecordedRun) -> str:
                 f"b_g = {result['b_g']:.4g} in quality, b_c = {_usd(result['b_c'])} {COST}"
             )
         told = result.get("assumptions") or assumptions(bounds)
-        listed = f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in told)}</ul>"
+        listed = f"<ul>{''.join(f'<li>{_text(line)}</li>' for line in told)}</ul>"
     terms = "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in facts.items())
     return f'<section><h2>What "certified" rests on</h2>{listed}<dl>{terms}</dl></section>'
 
@@ -180,10 +178,10 @@ def _cost(run: RecordedRun, x_max: float) -> Chart:
                 hint = f"bounds when chosen: {low:.4g} to {high:.4g}"
                 chart.band((start, end), (low, high), "a", "bounds when it was chosen", hint)
     upper = [(row.spend_usd, PER * row.u_out_usd) for row in rows if row.u_out_usd is not None]
-    chart.steps(upper, x_max, "a", "upper bound u_out")
+    chart.steps(upper, x_max, "a wide", "upper bound u_out")
     if run.curve is not None:
         points = [(x, PER * c) for x, c, _ in run.curve.points(x_max) if x <= x_max]
-        chart.steps(points, x_max, "c", "true best feasible cost c_bf")
+        chart.steps(points, x_max, "c thin", "true best feasible cost c_bf")
     chart.rule(PER * problem.reference_cost_usd, "neutral dash", "reference")
     optimum = run.summary().get("optimal_cost_usd")
     if optimum is not None:
@@ -200,7 +198,7 @@ def _quality(run: RecordedRun, x_max: float) -> Chart:
             hint = f"bounds when chosen: {low:.4f} to {high:.4f}"
             chart.band((start, end), (low, high), "a", "bounds when it was chosen", hint)
     known = [(r.row.spend_usd, r.truth[1]) for r in run.rows if r.truth is not None]
-    chart.steps(known, x_max, "c", "true quality")
+    chart.steps(known, x_max, "c thin", "true quality")
     chart.rule(problem.s_0, "b dash", "threshold s_0")
     chart.rule(problem.reference_quality, "neutral dash", "reference")
     return chart
@@ -210,8 +208,9 @@ def _gap(run: RecordedRun, x_max: float) -> Chart | None:
     points = [(r.row.spend_usd, PER * r.row.gap_usd) for r in run.rows if r.row.gap_usd is not None]
     if not points:
         return None
-    chart = Chart("Optimality gap within the bounds", SPEND, COST, x_max, y_limits=(0.0,))
-    chart.steps(points, x_max, "d", "θ_out costs at most this much more than the best")
+    chart = Chart("Optimality gap within the bounds", SPEND, COST, x_max, log=True)
+    label = "θ_out costs at most this much more than the best (0: on the axis)"
+    chart.steps(points, x_max, "d", label)
     return chart
 
 
@@ -225,8 +224,8 @@ def _turns(run: RecordedRun, found: Sequence[Candidate], x_max: float) -> Chart 
     )  # fmt: skip
     for turn in found:
         style, label = _STYLES.get(turn.outcome, "muted"), turn.outcome
-        if turn.became_theta_out:
-            style, label = "c", "became θ_out"
+        if turn.improved:
+            style, label = "c", "improved θ_out"
         hint = f"{turn.number}: {_names(run, turn.theta)}; {turn.num_queries} queries, {label}"
         chart.bar((turn.first.spend_usd, turn.spend_usd), turn.num_queries, style, label, hint)
     chart.rule(num_queries, "neutral dash", "all queries")
@@ -263,8 +262,8 @@ def _row(run: RecordedRun, turn: Candidate) -> str:
         cost = f"{_usd(last.lower_c_usd)} to {_usd(last.upper_c_usd)}"
     if last.lower_g is not None and last.upper_g is not None:
         quality = f"{s_0 - last.upper_g:.3f} to {s_0 - last.lower_g:.3f}"
-    style = "c" if turn.became_theta_out else _STYLES.get(turn.outcome, "muted")
-    ended = f"{turn.outcome}, θ_out" if turn.became_theta_out else turn.outcome
+    style = "c" if turn.improved else _STYLES.get(turn.outcome, "muted")
+    ended = f"{turn.outcome}, improved θ_out" if turn.improved else turn.outcome
     numbers = (
         f"{turn.num_queries} of {run.problem.num_queries}", f"{last.t:,}",
         f"{turn.spend_usd:.4g}", cost, quality,
@@ -272,7 +271,7 @@ def _row(run: RecordedRun, turn: Candidate) -> str:
     llms = "".join(f"<td>{escape(llm)}</td>" for llm in run.problem.names(turn.theta).values())
     return (
         f'<tr><td class="number">{turn.number}</td>{llms}'
-        f'<td><i class="dot {style}"></i>{escape(ended)}</td>'
+        f'<td class="ended"><i class="dot {style}"></i>{escape(ended)}</td>'
         + "".join(f'<td class="number">{escape(number)}</td>' for number in numbers)
         + "</tr>"
     )
@@ -280,6 +279,11 @@ def _row(run: RecordedRun, turn: Candidate) -> str:
 
 def _names(run: RecordedRun, theta: tuple[int, ...]) -> str:
     return ", ".join(run.problem.names(theta).values())
+
+
+def _text(words: str) -> str:
+    """Escaped, with the page's symbols."""
+    return escape(words).replace("theta_", "θ_").replace("&lt;=", "≤")
 
 
 def _usd(cost_usd: float) -> str:
