@@ -35,7 +35,6 @@ from scope_torch.runner import (
 )
 from scope_torch.tasks import Task
 from scope_torch.tracking.progress import ProgressBar
-from scripts import watch
 
 # What has a path component of its own, must not change it, or merely describes the task's data.
 _NOT_IN_PATH = re.compile(
@@ -51,6 +50,8 @@ def main() -> None:
     logging.basicConfig(format="scope-torch: %(message)s")
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # errors reach this function as they are
     if sys.argv[1:2] == ["watch"]:  # all else is Hydra's
+        from scripts import watch  # which imports gpytorch
+
         watch.main(sys.argv[2:])
         return
     try:
