@@ -311,6 +311,13 @@ class WandbConfig(TrackingConfig):
 
 
 @dataclass
+class TensorBoardConfig(TrackingConfig):
+    """TensorBoard, of the extra `tensorboard`; see `scope_torch.tracking.tensorboard`."""
+
+    _target_: str = "scope_torch.tracking.tensorboard.TensorBoardTracker"
+
+
+@dataclass
 class Config:
     """One run."""
 
@@ -334,27 +341,28 @@ class Config:
 
 
 def register() -> None:
-    """Makes the schemas known to Hydra."""
+    """Makes the schemas known to Hydra, apart from the groups, so that `glob(*)` finds none."""
     OmegaConf.register_new_resolver("llambo_name", _llambo_name, replace=True)
     store = ConfigStore.instance()
     store.store(name="config_schema", node=Config)
-    store.store(group="task", name="table_schema", node=TableTaskConfig)
-    store.store(group="task", name="synthetic_schema", node=SyntheticTaskConfig)
-    store.store(group="task", name="simulated_schema", node=SimulatedTaskConfig)
-    store.store(group="task", name="compound_schema", node=CompoundTaskConfig)
-    store.store(group="method", name="scope_schema", node=ScopeConfig)
-    store.store(group="method", name="scope_joint_schema", node=ScopeJointConfig)
-    store.store(group="method", name="random_search_schema", node=RandomSearchConfig)
-    store.store(group="method", name="cei_schema", node=CEIConfig)
-    store.store(group="method", name="config_bo_schema", node=ConfigBOConfig)
-    store.store(group="method", name="safeopt_schema", node=SafeOptConfig)
-    store.store(group="method", name="optuna_gp_schema", node=OptunaGPConfig)
-    store.store(group="method", name="llmselector_schema", node=LLMSelectorConfig)
-    store.store(group="method", name="abacus_schema", node=AbacusConfig)
-    store.store(group="method", name="llambo_schema", node=LLAMBOConfig)
-    store.store(group="kernel", name="kernel_schema", node=KernelConfig)
-    store.store(group="tracking", name="tracking_schema", node=TrackingConfig)
-    store.store(group="tracking", name="wandb_schema", node=WandbConfig)
+    store.store(group="schema/task", name="table", node=TableTaskConfig)
+    store.store(group="schema/task", name="synthetic", node=SyntheticTaskConfig)
+    store.store(group="schema/task", name="simulated", node=SimulatedTaskConfig)
+    store.store(group="schema/task", name="compound", node=CompoundTaskConfig)
+    store.store(group="schema/method", name="scope", node=ScopeConfig)
+    store.store(group="schema/method", name="scope_joint", node=ScopeJointConfig)
+    store.store(group="schema/method", name="random_search", node=RandomSearchConfig)
+    store.store(group="schema/method", name="cei", node=CEIConfig)
+    store.store(group="schema/method", name="config_bo", node=ConfigBOConfig)
+    store.store(group="schema/method", name="safeopt", node=SafeOptConfig)
+    store.store(group="schema/method", name="optuna_gp", node=OptunaGPConfig)
+    store.store(group="schema/method", name="llmselector", node=LLMSelectorConfig)
+    store.store(group="schema/method", name="abacus", node=AbacusConfig)
+    store.store(group="schema/method", name="llambo", node=LLAMBOConfig)
+    store.store(group="schema/kernel", name="base", node=KernelConfig)
+    store.store(group="schema/tracking", name="base", node=TrackingConfig)
+    store.store(group="schema/tracking", name="wandb", node=WandbConfig)
+    store.store(group="schema/tracking", name="tensorboard", node=TensorBoardConfig)
 
 
 def _llambo_name(kind: str) -> str:

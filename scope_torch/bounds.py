@@ -146,21 +146,12 @@ class TheoryBounds:
     def report(self) -> dict[str, Any]:
         """See `ConfidenceBounds`; b_c (USD) and b_g are those of the last observation."""
         beta, root_q = self.beta(self._j_max), math.sqrt(self._num_queries)
-        assumptions = [
-            f"observation noise is conditionally sub-Gaussian with R_c={self.R_c:g} cost units, "
-            f"R_g={self.R_g:g} (ass:observation)",
-            f"the RKHS norm of every query's cost is at most B_c={self.B_c:g} cost units, of its "
-            f"constraint at most B_g={self.B_g:g} (ass:rkhs)",
-            f"one cost unit is {self.cost_unit:g} USD",
-            f"then all bounds hold together with probability at least 1 - {self.delta:g} "
-            "(cla:bounds)",
-        ]
         return {
             "mode": self.mode,
             "b_c": beta.c / root_q,
             "b_g": beta.g / root_q,
             "delta": self.delta,
-            "assumptions": assumptions,
+            "assumptions": assumptions(self.settings()),
         }
 
 
@@ -305,12 +296,6 @@ class TunedBounds:
     def report(self) -> dict[str, Any]:
         """See `ConfidenceBounds`; b_c in USD. Both are None if Calibrate was cut short."""
         b = self._b or (None, None)
-        assumptions = [
-            "b_c and b_g were tuned on the observations of Calibrate, as in the paper's "
-            "experiments: the bounds carry no proven probability",
-            "certified means that U_g(theta_out) <= 0 under these half-widths: the average quality "
-            "over these queries is at least s_0 if |g - mu_bar_g| <= b_g sigma_rms",
-        ]
         return {
             "mode": self.mode,
             "b_c": b[0],
@@ -318,8 +303,33 @@ class TunedBounds:
             "b_rules": self._how,
             "b_g_widened": list(self._widened),
             "delta": None,
-            "assumptions": assumptions,
+            "assumptions": assumptions(self.settings()),
         }
+
+
+def assumptions(settings: dict[str, Any]) -> list[str]:
+    """What "certified" rests on.
+
+    Args:
+        settings: The `settings()` of bounds.
+    """
+    if settings["mode"] == "tuned":
+        return [
+            "b_c and b_g were tuned on the observations of Calibrate, as in the paper's "
+            "experiments: the bounds carry no proven probability",
+            "certified means that U_g(theta_out) <= 0 under these half-widths: the average quality "
+            "over these queries is at least s_0 if |g - mu_bar_g| <= b_g sigma_rms",
+        ]
+    names = ("R_c", "R_g", "B_c", "B_g", "delta", "cost_unit")
+    R_c, R_g, B_c, B_g, delta, cost_unit = (settings[name] for name in names)
+    return [
+        f"observation noise is conditionally sub-Gaussian with R_c={R_c:g} cost units, "
+        f"R_g={R_g:g} (ass:observation)",
+        f"the RKHS norm of every query's cost is at most B_c={B_c:g} cost units, of its "
+        f"constraint at most B_g={B_g:g} (ass:rkhs)",
+        f"one cost unit is {cost_unit:g} USD",
+        f"then all bounds hold together with probability at least 1 - {delta:g} (cla:bounds)",
+    ]
 
 
 def _parse(name: str, value: float | str, rules: tuple[str, ...]) -> float | str:

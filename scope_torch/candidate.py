@@ -40,6 +40,16 @@ class Candidate(Protocol):
         ...
 
 
+def interval(candidate: Candidate, beta: Beta) -> tuple[float, float, float, float]:
+    """L_c and U_c in USD, L_g and U_g in units of quality."""
+    return (
+        candidate.lower_c(beta),
+        candidate.upper_c(beta),
+        candidate.lower_g(beta),
+        candidate.upper_g(beta),
+    )
+
+
 class QueryCandidate:
     """The paper's, updated in closed form.
 

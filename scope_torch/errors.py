@@ -1,4 +1,4 @@
-"""The one exception for what a user can mend."""
+"""Errors shown without a traceback."""
 
 
 class InputError(ValueError):
@@ -6,3 +6,7 @@ class InputError(ValueError):
 
     The command line shows the message alone and exits with status 2.
     """
+
+
+class JobsFailed(Exception):
+    """Some jobs of a sweep, or its launcher, failed; the message names them, a line each."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import statistics
 from collections.abc import Sequence
@@ -15,6 +14,9 @@ import numpy as np
 
 from scope_torch.errors import InputError
 from scope_torch.metrics import OracleCurve
+from scope_torch.problem import SelectionProblem
+from scope_torch.recorded_run import recorded_problem
+from scope_torch.trace_file import RecordedRow, read_trace, recorded_curve
 
 EARLY = 0.26  # share of the queries: the first 40 of 156 in sec:rq1
 Group = tuple[str, str, float]  # task, method with its overrides, budget
@@ -43,22 +45,18 @@ class FinishedRun:
         return self.result["task"], label, self.result["budget_usd"]
 
     @cached_property
-    def _trace(self) -> list[dict[str, str]]:
-        with open(self.path / "trace.csv", newline="") as file:
-            return list(csv.DictReader(file))
+    def problem(self) -> SelectionProblem:
+        """The problem searched."""
+        return recorded_problem(self.settings)
+
+    @cached_property
+    def _trace(self) -> list[RecordedRow]:
+        return read_trace(self.path / "trace.csv", self.problem)
 
     @cached_property
     def curve(self) -> OracleCurve | None:
         """True cost and quality of theta_out against the budget; None if unknown."""
-        result = self.result
-        if result["true_cost_usd"] is None:
-            return None
-        steps = {0.0: (result["reference_cost_usd"], result["reference_quality"])}
-        for row in self._trace:
-            values = float(row["true_cost_usd"]), float(row["true_quality"])
-            steps[float(row["from_budget_usd"])] = values
-        cost, quality = zip(*steps.values(), strict=True)
-        return OracleCurve(np.array(list(steps)), np.array(cost), np.array(quality), result["s_0"])
+        return recorded_curve(self.problem, self._trace)
 
     @cached_property
     def deployment(self) -> dict[str, Any] | None:
@@ -69,12 +67,12 @@ class FinishedRun:
     @property
     def pruned_early(self) -> float | None:
         """Share of the candidates of SCOPE pruned within 26% of the queries; None for others."""
-        ended = [row for row in self._trace if row["event"] in ("pruned", "completed")]
-        candidates = [row for row in ended if row["iteration"]]
+        rows = [recorded.row for recorded in self._trace]
+        candidates = [r for r in rows if r.event in ("pruned", "completed") and r.iteration]
         if "candidates_pruned" not in self.result or not candidates:
             return None
         most = EARLY * self.result["num_queries"]
-        pruned = [r for r in candidates if r["event"] == "pruned" and int(r["num_queries"]) <= most]
+        pruned = [r for r in candidates if r.event == "pruned" and (r.num_queries or 0) <= most]
         return len(pruned) / len(candidates)
 
     def measures(self) -> dict[str, float | None]:

@@ -61,6 +61,12 @@ class OracleCurve:
         integral = whole[last] + (budget - self.budget_usd[last]) * shortfall[last]
         return np.divide(integral, budget, out=np.zeros_like(integral), where=budget > 0)
 
+    def points(self, budget_usd: float) -> list[tuple[float, float, float]]:
+        """(budget, c_bf in USD, V) wherever theta_out changes, and at `budget_usd`."""
+        budgets = np.append(self.budget_usd, budget_usd)
+        columns = budgets, self.best_feasible_cost(budgets), self.violation(budgets)
+        return [(b, c, v) for b, c, v in zip(*(x.tolist() for x in columns), strict=True)]
+
     def _position(self, budget_usd: np.ndarray | float) -> np.ndarray:
         return np.searchsorted(self.budget_usd, budget_usd, side="right") - 1
 

@@ -50,6 +50,10 @@ class TraceRow:
         iteration: The paper's i.
         theta_cand: Codes of the candidate under evaluation.
         num_queries: Queries of the candidate observed in this iteration so far.
+        lower_c_usd: L_c(theta_cand) in USD at this t, or of theta_out where there is no candidate.
+        upper_c_usd: U_c of the same.
+        lower_g: L_g of the same, in units of quality.
+        upper_g: U_g of the same.
     """
 
     t: int
@@ -62,6 +66,23 @@ class TraceRow:
     iteration: int | None = None
     theta_cand: tuple[int, ...] | None = None
     num_queries: int | None = None
+    lower_c_usd: float | None = None
+    upper_c_usd: float | None = None
+    lower_g: float | None = None
+    upper_g: float | None = None
+
+
+class Described(Protocol):
+    """What a callback is told of a search."""
+
+    @property
+    def name(self) -> str:
+        """Of the method."""
+        ...
+
+    def settings(self) -> dict[str, Any]:
+        """Everything that decides what is asked, JSON-serialisable."""
+        ...
 
 
 class Optimizer(Protocol):

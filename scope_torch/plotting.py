@@ -13,11 +13,30 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from scope_torch.metrics import OracleCurve
+from scope_torch.runner import Callback, Outcome
 
 matplotlib.use("Agg")
 # Ten strong colours, then their pale versions.
 _TAB20 = matplotlib.color_sequences["tab20"]
 _COLOURS = [*_TAB20[::2], *_TAB20[1::2]]
+
+
+class CurvePlot(Callback):
+    """Draws a finished run's curves into `curves.png` of its directory, if the truth is known."""
+
+    def end(self, result: Outcome) -> None:
+        """See base."""
+        if result.curve is None or result.run_dir is None:
+            return
+        summary = result.summary()
+        plot_curves(
+            {summary["method"]: [result.curve]},
+            summary["budget_usd"],
+            result.run_dir / "curves.png",
+            title=f"{summary['task']}, {summary['method']}, seed {summary['seed']}",
+            reference_cost_usd=summary["reference_cost_usd"],
+            optimal_cost_usd=summary["optimal_cost_usd"],
+        )
 
 
 def plot_curves(

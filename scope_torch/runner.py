@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import hashlib
 import json
 import math
@@ -11,11 +10,11 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, fields
-from functools import cached_property
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from scope_torch.errors import InputError
@@ -23,14 +22,33 @@ from scope_torch.evaluators import Evaluator, HasTruth
 from scope_torch.history import History, Journal, Observation
 from scope_torch.metrics import OracleCurve, optimal_cost, oracle_curve, true_values
 from scope_torch.observation_source import ObservationSource
-from scope_torch.optimizer import Optimizer, Recommendation, TraceRow
+from scope_torch.optimizer import Described, Optimizer, Recommendation, TraceRow
 from scope_torch.problem import SelectionProblem
+from scope_torch.trace_file import TraceFile
+
+
+class Outcome(Protocol):
+    """What a callback is told of a finished run: `RunResult`, or one read from its directory."""
+
+    @property
+    def run_dir(self) -> Path | None:
+        """Where its files are."""
+        ...
+
+    @property
+    def curve(self) -> OracleCurve | None:
+        """True cost and quality along the run, if known."""
+        ...
+
+    def summary(self) -> dict[str, Any]:
+        """Content of result.json."""
+        ...
 
 
 class Callback:
-    """Watches a run; the methods do nothing unless overridden."""
+    """Watches a run, or one that is told again; the methods do nothing unless overridden."""
 
-    def start(self, problem: SelectionProblem, optimizer: Optimizer, budget_usd: float) -> None:
+    def start(self, problem: SelectionProblem, optimizer: Described, budget_usd: float) -> None:
         """Before the first observation."""
 
     def observed(self, observation: Observation, spend_usd: float) -> None:
@@ -39,8 +57,8 @@ class Callback:
     def changed(self, row: TraceRow) -> None:
         """For each row of the trace."""
 
-    def end(self, result: RunResult) -> None:
-        """When the run is complete."""
+    def end(self, result: Outcome) -> None:
+        """When the run is complete and its files are written."""
 
     def close(self, error: BaseException | None) -> None:
         """Always, last; `error` is what ended the run early, if anything did."""
@@ -86,7 +104,7 @@ class RunResult:
         """theta_out: which LLM for which module."""
         return self.problem.names(self.recommendation.theta)
 
-    @cached_property
+    @property
     def curve(self) -> OracleCurve | None:
         """True cost and quality along the run, if known."""
         return None if self.truth is None else oracle_curve(self.problem, self.trace, self.truth)
@@ -125,7 +143,11 @@ class RunResult:
             "stop_reason": self.stop_reason,
             "seed": self.settings["optimizer"].get("seed"),
             "settings_hash": settings_hash(self.settings),
-            "timing": {"seconds": self.seconds, "replayed_observations": self.replayed},
+            "timing": {
+                "seconds": self.seconds,
+                "replayed_observations": self.replayed,
+                "threads": torch.get_num_threads(),
+            },
             "paths": {"run_dir": None if self.run_dir is None else str(self.run_dir)},
         }
 
@@ -175,11 +197,15 @@ def run(
             closing.push(_closer(callback))
         for callback in callbacks:
             callback.start(problem, optimizer, budget_usd)
+        trace_file = None
+        if run_dir is not None:
+            trace_file = TraceFile(run_dir / "trace.csv", problem, truth)
+            closing.callback(trace_file.close)
         try:
-            stop_reason = _loop(optimizer, source, budget_usd, history, callbacks)
+            stop_reason = _loop(optimizer, source, budget_usd, history, callbacks, trace_file)
         finally:
-            if run_dir is not None:
-                _write_trace(run_dir / "trace.csv", problem, optimizer.trace, truth)
+            if trace_file is not None:
+                trace_file.update(optimizer.trace)
         result = RunResult(
             problem=problem,
             method=optimizer.name,
@@ -224,11 +250,14 @@ def _loop(
     budget_usd: float,
     history: History,
     callbacks: Sequence[Callback],
+    trace_file: TraceFile | None,
 ) -> str:
     num_reported = 0
 
     def report_changes() -> None:
         nonlocal num_reported
+        if trace_file is not None:
+            trace_file.update(optimizer.trace)
         for row in optimizer.trace[num_reported:]:
             for callback in callbacks:
                 callback.changed(row)
@@ -340,23 +369,3 @@ def _differences(old: Any, new: Any, prefix: str = "") -> Iterator[tuple[str, An
             yield from _differences(old.get(key), new.get(key), dotted)
     elif old != new:
         yield prefix, old, new
-
-
-def _write_trace(
-    path: Path,
-    problem: SelectionProblem,
-    trace: Sequence[TraceRow],
-    truth: tuple[Tensor, Tensor] | None,
-) -> None:
-    """Columns of `TraceRow`, then the true cost and quality of theta_out where known."""
-
-    def cell(value: Any) -> Any:
-        return "|".join(problem.names(value).values()) if isinstance(value, tuple) else value
-
-    with open(path, "w", newline="") as file:
-        writer = csv.writer(file)
-        names = [column.name for column in fields(TraceRow)]
-        writer.writerow([*names, "true_cost_usd", "true_quality"])
-        for row in trace:
-            true = ("", "") if truth is None else true_values(problem, row.theta_out, truth)
-            writer.writerow([*(cell(getattr(row, name)) for name in names), *true])

@@ -17,7 +17,7 @@ from scope_torch.branched_posterior import (
     make_posterior,
 )
 from scope_torch.calibrate import calibrate
-from scope_torch.candidate import Candidate, QueryCandidate
+from scope_torch.candidate import Candidate, QueryCandidate, interval
 from scope_torch.errors import InputError
 from scope_torch.grid_posterior import GridPosterior, LowerBounds
 from scope_torch.history import Observation, Request
@@ -162,7 +162,8 @@ class SCOPE(SequentialOptimizer):
         posterior.update()
         self._fit_bounds()
         self._u_out = self._initial_u_out()
-        self._trace("calibrated")
+        reference = self._candidate(self.problem.theta_ref)
+        self._trace("calibrated", bounds=interval(reference, self.bounds.beta(self._j_max)))
         i = 0
         while True:
             lower = self._lower_bounds()
@@ -273,14 +274,15 @@ class SCOPE(SequentialOptimizer):
                         self._count_as_other(self._theta_out, beta)
                     self._theta_out, self._u_out, self._certified = theta_cand, upper_c, True
                     if changed:
-                        self._trace("improved", i, theta_cand, j)
+                        self._trace("improved", i, theta_cand, j, interval(candidate, beta))
                 if self.prune and (candidate.lower_g(beta) > 0 or lower_c > self._u_out):
                     active = False
                     self._pruned += 1
-                    self._trace("pruned", i, theta_cand, j)
+                    self._trace("pruned", i, theta_cand, j, interval(candidate, beta))
             if not active:
                 return
-        self._trace("completed", i, theta_cand, num_queries)
+        bounds = interval(candidate, self.bounds.beta(self._j_max))
+        self._trace("completed", i, theta_cand, num_queries, bounds)
 
     def _count_as_other(self, theta_out: tuple[int, ...], beta: Beta) -> None:
         """Replaced as theta_out, it may be theta_star: the gap left it out until now."""
@@ -306,6 +308,7 @@ class SCOPE(SequentialOptimizer):
         i: int | None = None,
         theta_cand: tuple[int, ...] | None = None,
         num_queries: int | None = None,
+        bounds: tuple[float, float, float, float] | tuple[()] = (),
     ) -> None:
         self.trace.append(
             TraceRow(
@@ -319,6 +322,7 @@ class SCOPE(SequentialOptimizer):
                 i,
                 theta_cand,
                 num_queries,
+                *bounds,
             )
         )
 

@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
 import logging
 import os
 import re
 import sys
-import tempfile
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
+from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 import conf  # noqa: F401 - registers the schemas
 from scope_torch.deployment import deploy
-from scope_torch.errors import InputError
+from scope_torch.errors import InputError, JobsFailed
 from scope_torch.evaluators import Evaluator
-from scope_torch.plotting import plot_curves
+from scope_torch.plotting import CurvePlot
 from scope_torch.problem import SelectionProblem
 from scope_torch.runner import (
-    RunResult,
+    Callback,
     finished_summary,
     run,
     run_settings,
@@ -40,50 +41,77 @@ _NOT_IN_PATH = re.compile(
     r"task|method|seed|device|tracking(\..*)?|output_dir|experiment|deploy|budget_usd|hydra(/.*|\..*)?"
     r"|evaluator|llm(\..*)?|task\.(name|path|source|module_columns|reference|\w+_column)"
 )
-_FAILURES = "SCOPE_TORCH_FAILURES"  # names a file: a launcher may run the jobs elsewhere
+_LAUNCHER = re.compile(r"hydra/launcher/(joblib|submitit|ray)")
+_EXTRA_OF_LAUNCHER = {"joblib": "joblib", "submitit": "slurm", "ray": "ray"}
 
 
 def main() -> None:
     """Entry point; exits with 2 if the user can mend the error, with 130 after Ctrl-C."""
     logging.basicConfig(format="scope-torch: %(message)s")
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # errors reach this function as they are
-    with tempfile.NamedTemporaryFile() as failures:
-        os.environ[_FAILURES] = failures.name
-        _run_jobs()
-        if os.path.getsize(failures.name) > 0:
-            sys.exit(2)
+    if sys.argv[1:2] == ["watch"]:  # all else is Hydra's
+        from scripts import watch  # which imports gpytorch
 
-
-def _run_jobs() -> None:
+        watch.main(sys.argv[2:])
+        return
     try:
         _job()
+    except JobsFailed as error:
+        print(f"scope-torch: {error}", file=sys.stderr)
+        sys.exit(2)
     except (InputError, HydraException, OmegaConfBaseException) as error:
-        _fail(error)
+        _exit(_message(error))
     except OSError as error:  # a full disk, or a sweep's directory that cannot be made
-        _fail(InputError(f"{error}; make room, or choose another output_dir"))
+        _exit(f"{error}; make room, or choose another output_dir")
     except KeyboardInterrupt:
         print("interrupted; the same command goes on where this one stopped", file=sys.stderr)
         sys.exit(130)
 
 
 @hydra.main(version_base="1.3", config_path="pkg://conf", config_name="config")
-def _job(cfg: DictConfig) -> None:
+def _job(cfg: DictConfig) -> str | None:
+    """One job; in a sweep, returns what went wrong, for another process may have to say it."""
+    in_sweep = HydraConfig.get().mode == RunMode.MULTIRUN
     overrides = list(HydraConfig.get().overrides.task)
     directory = run_dir(cfg, overrides)
     try:
+        limit_threads(HydraConfig.get().launcher)
         refuse_new_keys(overrides)
         summary = run_from_config(cfg, directory)
     except InputError as error:
-        _fail(error)
-        return
+        if not in_sweep:
+            _exit(_message(error))
+        return _failed(directory, f"{error}\n", _message(error))
     except Exception as error:  # a bug must not take the other jobs of a sweep with it
-        directory.mkdir(parents=True, exist_ok=True)
-        log = directory / "error.log"
-        log.write_text(traceback.format_exc())
-        _fail(RuntimeError(f"{type(error).__name__}: {error}; the traceback is in {log}"))
-        return
+        message = f"{type(error).__name__}: {error}; the traceback is in {directory}/error.log"
+        failure = _failed(directory, traceback.format_exc(), message)
+        if not in_sweep:
+            sys.exit(2)
+        return failure
     (directory / "error.log").unlink(missing_ok=True)
     print(_describe(summary))
+    return None
+
+
+def _failed(directory: Path, log: str, message: str) -> str:
+    with contextlib.suppress(OSError):  # the disk may be what is wrong
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "error.log").write_text(log)
+    print(f"scope-torch: {message}", file=sys.stderr)
+    return f"{directory}: {message}"
+
+
+def limit_threads(launcher: DictConfig) -> None:
+    """Makes a job use no more threads than the CPUs that its launcher asked for.
+
+    Joblib and Ray set OMP_NUM_THREADS for their workers themselves, and what the user has set
+    is left alone.
+    """
+    cpus = launcher.get("cpus_per_task")
+    if cpus is not None and "OMP_NUM_THREADS" not in os.environ:
+        import torch
+
+        torch.set_num_threads(cpus)
 
 
 def run_from_config(cfg: DictConfig, directory: Path) -> dict[str, Any]:
@@ -95,6 +123,8 @@ def run_from_config(cfg: DictConfig, directory: Path) -> dict[str, Any]:
     if cfg.device is not None:
         check_device(cfg.device)
 
+    tracker = build(cfg.tracking, run_dir=directory)
+
     def make_method(problem: SelectionProblem) -> Any:
         kernel = build(cfg.kernel)
         return build(cfg.method, problem=problem, kernel=kernel, seed=cfg.seed, device=cfg.device)
@@ -103,12 +133,14 @@ def run_from_config(cfg: DictConfig, directory: Path) -> dict[str, Any]:
     task: Task = build(cfg.task, before_paying=make_method)
     try:
         method = make_method(task.problem)
-        return _run_task(cfg, task, method, directory)
+        return _run_task(cfg, task, method, tracker, directory)
     finally:
         close_evaluator(task.evaluator)
 
 
-def _run_task(cfg: DictConfig, task: Task, method: Any, directory: Path) -> dict[str, Any]:
+def _run_task(
+    cfg: DictConfig, task: Task, method: Any, tracker: Callback, directory: Path
+) -> dict[str, Any]:
     settings = run_settings(task.problem, method, task.evaluator, cfg.budget_usd)
     summary = finished_summary(directory, settings)
     if summary is None:
@@ -118,26 +150,12 @@ def _run_task(cfg: DictConfig, task: Task, method: Any, directory: Path) -> dict
             task.evaluator,
             cfg.budget_usd,
             run_dir=directory,
-            callbacks=[ProgressBar(), build(cfg.tracking)],
+            callbacks=[ProgressBar(), CurvePlot(), tracker],
         )
-        _plot(result, directory / "curves.png")
         summary = result.summary()
     if cfg.deploy:
         _deploy(task, summary["theta_out_codes"], directory / "deployment.json")
     return summary
-
-
-def _plot(result: RunResult, path: Path) -> None:
-    if result.curve is None:
-        return
-    plot_curves(
-        {result.method: [result.curve]},
-        result.budget_usd,
-        path,
-        title=f"{result.problem.name}, {result.method}, seed {result.summary()['seed']}",
-        reference_cost_usd=result.problem.reference_cost_usd,
-        optimal_cost_usd=result.summary()["optimal_cost_usd"],
-    )
 
 
 def _deploy(task: Task, theta_out: list[int], path: Path) -> None:
@@ -204,17 +222,21 @@ def run_dir(cfg: DictConfig, overrides: list[str]) -> Path:
     )
 
 
-def _fail(error: BaseException) -> None:
+def _exit(message: str) -> NoReturn:
+    print(f"scope-torch: {message}", file=sys.stderr)
+    sys.exit(2)
+
+
+def _message(error: BaseException) -> str:
     shown = (
         [error]
         if error.__cause__ is None or isinstance(error, InputError)
         else [error, error.__cause__]
     )
     lines = [line.strip() for e in shown for line in str(e).splitlines()[:2] if line.strip()]
-    message = "; ".join(lines) or type(error).__name__
-    print(f"scope-torch: {message}", file=sys.stderr)
-    with open(os.environ[_FAILURES], "a") as failures:
-        failures.write(f"{message}\n")
+    if missing := _LAUNCHER.search(str(error)):
+        lines.append(f"pip install 'scope-torch[{_EXTRA_OF_LAUNCHER[missing[1]]}]'")
+    return "; ".join(lines) or type(error).__name__
 
 
 def _describe(summary: dict[str, Any]) -> str:

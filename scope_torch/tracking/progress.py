@@ -7,7 +7,7 @@ import sys
 from tqdm import tqdm
 
 from scope_torch.history import Observation
-from scope_torch.optimizer import Optimizer, TraceRow
+from scope_torch.optimizer import Described, TraceRow
 from scope_torch.problem import SelectionProblem
 from scope_torch.runner import Callback
 
@@ -21,7 +21,7 @@ class ProgressBar(Callback):
         self._bar: tqdm | None = None
         self._problem: SelectionProblem | None = None
 
-    def start(self, problem: SelectionProblem, optimizer: Optimizer, budget_usd: float) -> None:
+    def start(self, problem: SelectionProblem, optimizer: Described, budget_usd: float) -> None:
         """See base."""
         self._problem = problem
         self._bar = tqdm(

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import wandb
 
 from scope_torch.errors import InputError
-from scope_torch.optimizer import Optimizer, TraceRow
+from scope_torch.optimizer import Described, TraceRow
 from scope_torch.problem import SelectionProblem
-from scope_torch.runner import Callback, RunResult
+from scope_torch.runner import Callback, Outcome
+
+# Columns of the trace that are logged as they are.
+CURVES = ("spend_usd", "u_out_usd", "gap_usd", "iteration", "num_queries", "lower_c_usd",
+          "upper_c_usd", "lower_g", "upper_g")  # fmt: skip
 
 
 class WandbTracker(Callback):
-    """Logs the trace against spend_usd, and the result as a summary and a table artifact.
+    """Logs the trace against spend_usd; the result as a summary, and as an artifact with its files.
+
+    A search that is resumed tells all of its trace again, to a new W&B run; so does
+    `scripts/replay_wandb.py`, from the run's directory alone.
 
     Args:
         project: W&B project.
@@ -49,12 +56,10 @@ class WandbTracker(Callback):
         }
         self._group = group
         self._run: wandb.Run | None = None
-        self._problem: SelectionProblem | None = None
 
-    def start(self, problem: SelectionProblem, optimizer: Optimizer, budget_usd: float) -> None:
+    def start(self, problem: SelectionProblem, optimizer: Described, budget_usd: float) -> None:
         """See base."""
         settings = optimizer.settings()
-        self._problem = problem
         self._run = wandb.init(
             **self._arguments,
             group=self._group or problem.name,
@@ -68,31 +73,29 @@ class WandbTracker(Callback):
 
     def changed(self, row: TraceRow) -> None:
         """See base."""
-        if self._run is None or self._problem is None:
+        if self._run is None:
             return
-        numbers = {
-            "spend_usd": row.spend_usd,
-            "num_observations": row.t,
-            "u_out_usd": row.u_out_usd,
-            "gap_usd": row.gap_usd,
-            "iteration": row.iteration,
-            "num_queries": row.num_queries,
-        }
+        numbers = {"num_observations": row.t, **{name: getattr(row, name) for name in CURVES}}
         self._run.log({name: value for name, value in numbers.items() if value is not None})
 
-    def end(self, result: RunResult) -> None:
+    def end(self, result: Outcome) -> None:
         """See base."""
         if self._run is None:
             return
-        if result.curve is not None:
-            self._log_curve(result)
         summary = result.summary()
+        if result.curve is not None:
+            for budget, cost, v in result.curve.points(summary["budget_usd"]):
+                self._run.log({"spend_usd": budget, "c_bf_usd": cost, "violation": v})
         self._run.summary.update({"result": summary})
         table = wandb.Table(columns=["key", "value"])
         for key, value in summary.items():
             table.add_data(key, str(value))
         artifact = wandb.Artifact(f"result-{self._run.id}", type="result")
         artifact.add(table, "result")
+        for path in _files(result.run_dir):
+            artifact.add_file(str(path))
+            if path.suffix == ".png":
+                self._run.log({path.stem: wandb.Image(str(path))})
         self._run.log_artifact(artifact)
 
     def close(self, error: BaseException | None) -> None:
@@ -101,12 +104,10 @@ class WandbTracker(Callback):
             self._run.finish(exit_code=0 if error is None else 1)
             self._run = None
 
-    def _log_curve(self, result: RunResult) -> None:
-        assert self._run is not None
-        assert result.curve is not None
-        budgets = np.append(result.curve.budget_usd, result.budget_usd)
-        best = result.curve.best_feasible_cost(budgets)
-        violation = result.curve.violation(budgets)
-        for budget, cost, v in zip(budgets, best, violation, strict=True):
-            point = {"c_bf_usd": float(cost), "violation": float(v)}
-            self._run.log({"spend_usd": float(budget), **point})
+
+def _files(run_dir: Path | None) -> list[Path]:
+    """The result and the figures; the journal stays where it is."""
+    if run_dir is None:
+        return []
+    names = ("settings.json", "result.json", "trace.csv", "curves.png")
+    return [run_dir / name for name in names if (run_dir / name).exists()]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import struct
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +19,35 @@ from wandb.proto import wandb_internal_pb2  # noqa: E402
 
 from scope_torch.evaluators.table import TableEvaluator  # noqa: E402
 from scope_torch.methods import make_scope  # noqa: E402
+from scope_torch.plotting import CurvePlot  # noqa: E402
 from scope_torch.runner import run  # noqa: E402
 from scope_torch.tracking.wandb import WandbTracker  # noqa: E402
+from scripts import replay_wandb  # noqa: E402
 
 
 def records(folder: Path) -> list[Any]:
-    """The records of a run file: LevelDB's log format behind a header of 7 bytes."""
+    """The records of a finished run's file; W&B may still write for a moment after `finish`."""
     (path,) = folder.rglob("run-*.wandb")
-    data, at, whole, found = path.read_bytes(), 7, b"", []
-    assert data[:4] == b":W&B"
+    deadline = time.monotonic() + 30
+    while True:
+        found = parse(path.read_bytes())
+        if any(record.HasField("exit") for record in found) or time.monotonic() > deadline:
+            return found
+        time.sleep(0.05)
+
+
+def parse(data: bytes) -> list[Any]:
+    """LevelDB's log format behind a header of 7 bytes."""
+    at, whole, found = 7, b"", []
+    assert data[:4] in (b":W&B", b"")
     while at + 7 <= len(data):
         left = 32768 - at % 32768
         if left < 7:
             at += left
             continue
         _, length, kind = struct.unpack("<IHB", data[at : at + 7])
+        if at + 7 + length > len(data):
+            break  # still being written
         whole += data[at + 7 : at + 7 + length]
         at += 7 + length
         if kind in (1, 4):  # a full record, or the last part of one
@@ -96,3 +112,83 @@ def test_the_run_is_finished_when_the_search_fails(task, tmp_path):
     exits = [record.exit.exit_code for record in records(tmp_path) if record.HasField("exit")]
     assert exits == [1]
     assert wandb.run is None
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_run_is_rebuilt_from_its_directory_alone(task, tmp_path, monkeypatch, capsys):
+    problem, evaluator, _ = task
+    live, run_dir = tmp_path / "live", tmp_path / "run"
+    live.mkdir()
+    optimizer = make_scope(problem, base="small", seed=0)
+    callbacks = [CurvePlot(), WandbTracker(directory=str(live))]
+    run(problem, optimizer, evaluator, 0.3, run_dir=run_dir, callbacks=callbacks)
+    argv = ["replay_wandb.py", str(run_dir), "tracking.group=again", "tracking.tags=[x]"]
+    monkeypatch.setattr(sys, "argv", argv)
+    replay_wandb.main()
+    assert "finished" in capsys.readouterr().out
+    first, again = records(live), records(run_dir)
+    assert numbers(again) == numbers(first) != []
+    (info,) = [record.run for record in again if record.HasField("run")]
+    assert (info.run_group, list(info.tags), info.job_type) == ("again", ["x"], "scope")
+    configs = [
+        {item.key: json.loads(item.value_json) for record in found if record.HasField("run")
+         for item in record.run.config.update if item.key != "_wandb"}
+        for found in (first, again)
+    ]  # fmt: skip
+    assert configs[0] == configs[1]
+    for found in (first, again):
+        manifests = [
+            {entry.path for entry in record.request.log_artifact.artifact.manifest.contents}
+            for record in found
+            if record.request.HasField("log_artifact")
+        ] or [{e.path for e in r.artifact.manifest.contents} for r in found
+              if r.HasField("artifact")]  # fmt: skip
+        paths = {"result.table.json", "result.json", "trace.csv", "settings.json", "curves.png"}
+        assert any(paths <= manifest for manifest in manifests)
+    assert any(record.HasField("exit") and record.exit.exit_code == 0 for record in again)
+
+
+def numbers(found: list[Any]) -> list[dict[str, float]]:
+    """What was logged, without W&B's own columns and paths of media."""
+    return [
+        kept
+        for row in history(found)
+        if (kept := {k: v for k, v in row.items() if not k.startswith("_") and "curves" not in k})
+    ]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_interrupted_run_is_told_as_far_as_it_went(task, tmp_path, monkeypatch):
+    problem, evaluator, _ = task
+
+    class Stops(TableEvaluator):
+        num_left = 60
+
+        def evaluate(self, requests):
+            for observation in super().evaluate(requests):
+                if self.num_left == 0:
+                    raise ConnectionError("the endpoint is gone")
+                self.num_left -= 1
+                yield observation
+
+    optimizer = make_scope(problem, base="small", seed=0)
+    with pytest.raises(ConnectionError):
+        run(problem, optimizer, Stops(evaluator.table), 5.0, run_dir=tmp_path)
+    monkeypatch.setattr(sys, "argv", ["replay_wandb.py", str(tmp_path)])
+    replay_wandb.main()
+    found = records(tmp_path)
+    spends = [row["spend_usd"] for row in history(found) if "u_out_usd" in row]
+    assert spends == [row.spend_usd for row in optimizer.trace]
+    assert any(record.HasField("exit") and record.exit.exit_code == 1 for record in found)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [([], "usage"), (["nowhere"], "not the directory of a run"), (["x=1"], "usage")],
+)
+def test_what_is_no_run_directory_is_one_line(arguments, named, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["replay_wandb.py", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        replay_wandb.main()
+    assert stop.value.code == 2
+    assert named in capsys.readouterr().err

@@ -1,0 +1,37 @@
+"""A sweep whose failed jobs are counted, wherever the launcher ran them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
+
+from scope_torch.errors import JobsFailed
+
+
+class CollectingSweeper(BasicSweeper):
+    """Hydra's own sweeper; a job that fails returns what went wrong, and the others run."""
+
+    def sweep(self, arguments: list[str]) -> Any:
+        """Runs all jobs.
+
+        Raises:
+            JobsFailed: At the end, if any of them failed, or at once, if the launcher did.
+        """
+        try:
+            batches = super().sweep(arguments)
+        except (HydraException, OmegaConfBaseException, OSError):
+            raise
+        except Exception as error:  # no Slurm here, a worker that was killed, ...
+            raise JobsFailed(
+                f"the launcher failed: {type(error).__name__}: {error}\nthe same command goes on "
+                "where this one stopped"
+            ) from error
+        errors = [job.return_value for batch in batches for job in batch]
+        failures = [error for error in errors if error is not None]
+        if failures:
+            listed = "".join(f"\n  {failure}" for failure in failures)
+            raise JobsFailed(f"{len(failures)} of {len(errors)} jobs failed:{listed}")
+        return batches

@@ -1,0 +1,89 @@
+"""TensorBoard as a view of a run; needs the extra `tensorboard`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scope_torch.errors import InputError
+from scope_torch.optimizer import Described, TraceRow
+from scope_torch.problem import SelectionProblem
+from scope_torch.runner import Callback, Outcome
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard.writer import SummaryWriter
+
+STEPS_PER_USD = 1_000_000  # steps are whole numbers; TensorBoard shows one USD as 1M
+CURVES = ("u_out_usd", "gap_usd", "lower_c_usd", "upper_c_usd", "lower_g", "upper_g", "num_queries")
+
+
+class TensorBoardTracker(Callback):
+    """Writes event files: the trace against the spend, settings and result as text, the figure.
+
+    The step is the spend in millionths of a USD. A search that is resumed tells all of its trace
+    again, so its event files begin anew.
+
+    Args:
+        run_dir: Directory of the run; the event files go to `tensorboard` in it.
+
+    Raises:
+        InputError: If TensorBoard is not installed.
+    """
+
+    def __init__(self, run_dir: Path | str) -> None:
+        try:
+            from torch.utils import tensorboard
+        except ImportError as error:
+            raise InputError(
+                "tracking=tensorboard needs TensorBoard: pip install 'scope-torch[tensorboard]'"
+            ) from error
+        self._make_writer = tensorboard.SummaryWriter
+        self._folder = Path(run_dir) / "tensorboard"
+        self._writer: SummaryWriter | None = None
+
+    def start(self, problem: SelectionProblem, optimizer: Described, budget_usd: float) -> None:
+        """See base."""
+        for old in self._folder.glob("events.out.tfevents.*"):
+            old.unlink()
+        self._writer = self._make_writer(str(self._folder))
+        config = {"task": problem.name, "budget_usd": budget_usd, "optimizer": optimizer.settings()}
+        self._write_json("config", config)
+
+    def changed(self, row: TraceRow) -> None:
+        """See base."""
+        if self._writer is None:
+            return
+        step = round(row.spend_usd * STEPS_PER_USD)
+        for name in CURVES:
+            value = getattr(row, name)
+            if value is not None:
+                self._writer.add_scalar(name, value, step)
+
+    def end(self, result: Outcome) -> None:
+        """See base."""
+        if self._writer is None:
+            return
+        summary = result.summary()
+        if result.curve is not None:
+            for budget, cost, v in result.curve.points(summary["budget_usd"]):
+                step = round(budget * STEPS_PER_USD)
+                self._writer.add_scalar("c_bf_usd", cost, step)
+                self._writer.add_scalar("violation", v, step)
+        self._write_json("result", summary)
+        figure = None if result.run_dir is None else result.run_dir / "curves.png"
+        if figure is not None and figure.exists():
+            from matplotlib.image import imread
+
+            self._writer.add_image("curves", imread(figure)[..., :3], dataformats="HWC")
+
+    def close(self, error: BaseException | None) -> None:
+        """See base."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def _write_json(self, name: str, content: dict[str, Any]) -> None:
+        assert self._writer is not None
+        text = json.dumps(content, indent=2)
+        self._writer.add_text(name, "".join(f"    {line}\n" for line in text.splitlines()))

@@ -1,0 +1,90 @@
+"""The candidates of a search: what each cost, and how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from scope_torch.optimizer import TraceRow
+from scope_torch.recorded_run import RecordedRun
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One configuration's turn.
+
+    Args:
+        number: Counted from 1.
+        theta: Its codes.
+        first: The row of its selection.
+        last: The last row about it.
+        num_queries: Queries observed in this turn.
+        spend_usd: Spend at its end, or so far.
+        improved: Whether it became theta_out in this turn, or its bound as theta_out fell.
+        outcome: `pruned: quality`, `pruned: cost`, `pruned`, `completed`, `in progress`, or
+            `cut short` by the end of the search.
+    """
+
+    number: int
+    theta: tuple[int, ...]
+    first: TraceRow
+    last: TraceRow
+    num_queries: int
+    spend_usd: float
+    improved: bool
+    outcome: str
+
+
+def candidates(run: RecordedRun) -> list[Candidate]:
+    """All turns in order."""
+    turns: list[list[TraceRow]] = []
+    is_open = False
+    for recorded in run.rows:
+        row = recorded.row
+        if row.theta_cand is None:
+            continue
+        if not is_open or row.event == "selected" or turns[-1][0].theta_cand != row.theta_cand:
+            turns.append([])
+        turns[-1].append(row)
+        is_open = not _ends(row, run)
+    found = [_turn(number, rows) for number, rows in enumerate(turns, start=1)]
+    if found and is_open:
+        unfinished = "in progress" if run.result is None else "cut short"
+        seen = max(len(run.observations) - found[-1].first.t, found[-1].num_queries)
+        found[-1] = replace(
+            found[-1],
+            outcome=unfinished,
+            num_queries=min(seen, run.problem.num_queries),
+            spend_usd=max(run.spend_usd, found[-1].last.spend_usd),
+        )
+    return found
+
+
+def _ends(row: TraceRow, run: RecordedRun) -> bool:
+    """Whether nothing more comes about this candidate; a data-set-level method improves last."""
+    if row.event == "improved":
+        return row.upper_c_usd is None and row.num_queries == run.problem.num_queries
+    return row.event in ("pruned", "completed")
+
+
+def _turn(number: int, rows: Sequence[TraceRow]) -> Candidate:
+    first, last = rows[0], rows[-1]
+    assert first.theta_cand is not None
+    return Candidate(
+        number=number,
+        theta=first.theta_cand,
+        first=first,
+        last=last,
+        num_queries=last.num_queries or 0,
+        spend_usd=last.spend_usd,
+        improved=any(row.event == "improved" for row in rows),
+        outcome=_outcome(last),
+    )
+
+
+def _outcome(last: TraceRow) -> str:
+    if last.event != "pruned":
+        return "completed"
+    if last.lower_g is None:
+        return "pruned"
+    return "pruned: quality" if last.lower_g > 0 else "pruned: cost"

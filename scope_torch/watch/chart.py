@@ -1,0 +1,165 @@
+"""Small charts as inline SVG; colours come from the page's style sheet."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from itertools import pairwise
+
+WIDTH, LEFT, RIGHT, TOP, BOTTOM = 560, 60, 12, 10, 42
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class _Mark:
+    kind: str  # line, band or bar
+    style: str  # class in the style sheet
+    points: Sequence[Point]  # corners of a band or bar: (x0, low), (x1, high)
+    hint: str  # shown under the mouse
+
+
+@dataclass
+class Chart:
+    """Step lines, bands and bars over one axis of spend.
+
+    Args:
+        title: Above the chart.
+        x_label: With its unit.
+        y_label: With its unit.
+        x_max: The x axis is [0, x_max].
+        log: Whether the y axis is logarithmic.
+        y_limits: Values that the y axis includes in any case.
+        height: In units of which the width has 560.
+    """
+
+    title: str
+    x_label: str
+    y_label: str
+    x_max: float
+    log: bool = False
+    y_limits: tuple[float, ...] = ()
+    height: int = 220
+    _marks: list[_Mark] = field(default_factory=list)
+    _legend: dict[str, tuple[str, str]] = field(default_factory=dict)
+
+    def steps(self, points: Sequence[Point], end: float, style: str, label: str) -> None:
+        """A value from each x to the next one, the last up to `end`."""
+        if points:
+            corners = [points[0]]
+            for (_, before), (x, y) in pairwise(points):
+                corners += [(x, before), (x, y)]
+            self._add("line", style, [*corners, (end, points[-1][1])], label, label)
+
+    def rule(self, y: float, style: str, label: str) -> None:
+        """A horizontal line."""
+        self._add("line", style, [(0.0, y), (self.x_max, y)], label, label)
+
+    def band(self, x: Point, y: Point, style: str, label: str, hint: str) -> None:
+        """A filled range of y over a range of x."""
+        self._add("band", style, [(x[0], y[0]), (x[1], y[1])], label, hint)
+
+    def bar(self, x: Point, y: float, style: str, label: str, hint: str) -> None:
+        """A bar from 0 to y over a range of x."""
+        self._add("bar", style, [(x[0], 0.0), (x[1], y)], label, hint)
+
+    def _add(self, kind: str, style: str, points: Sequence[Point], label: str, hint: str) -> None:
+        self._marks.append(_Mark(kind, style, points, hint))
+        self._legend.setdefault(label, (kind, style))
+
+    def html(self) -> str:
+        """The chart with its title and legend."""
+        legend = "".join(
+            f'<span><i class="key {kind} {style}"></i>{escape(label)}</span>'
+            for label, (kind, style) in self._legend.items()
+        )
+        return (
+            f'<figure><figcaption><h2>{escape(self.title)}</h2><div class="legend">{legend}</div>'
+            f"</figcaption>{self._svg()}</figure>"
+        )
+
+    def _svg(self) -> str:
+        low, high = self._limits()
+        bottom = self.height - BOTTOM
+
+        def at_x(x: float) -> float:
+            return LEFT + (WIDTH - LEFT - RIGHT) * min(max(x / self.x_max, 0.0), 1.0)
+
+        def at_y(y: float) -> float:
+            if self.log:
+                y = max(y, low)
+                share = (math.log(y) - math.log(low)) / (math.log(high) - math.log(low))
+            else:
+                share = (y - low) / (high - low)
+            return bottom - (bottom - TOP) * min(max(share, 0.0), 1.0)
+
+        parts = [
+            f'<svg viewBox="0 0 {WIDTH} {self.height}" role="img" '
+            f'aria-label="{escape(self.title)}">'
+        ]
+        for y in log_ticks(low, high) if self.log else ticks(low, high):
+            parts.append(
+                f'<path class="grid" d="M{LEFT} {at_y(y):.1f}H{WIDTH - RIGHT}"/>'
+                f'<text x="{LEFT - 8}" y="{at_y(y) + 4:.1f}" text-anchor="end">{y:.6g}</text>'
+            )
+        for x in ticks(0.0, self.x_max):
+            parts.append(
+                f'<path class="tick" d="M{at_x(x):.1f} {bottom}v5"/>'
+                f'<text x="{at_x(x):.1f}" y="{bottom + 19}" text-anchor="middle">{x:.6g}</text>'
+            )
+        for mark in self._marks:
+            parts.append(_drawn(mark, [(at_x(x), at_y(y)) for x, y in mark.points]))
+        middle = (TOP + bottom) / 2
+        parts.append(
+            f'<path class="axis" d="M{LEFT} {bottom}H{WIDTH - RIGHT}"/>'
+            f'<text class="label" x="{(LEFT + WIDTH - RIGHT) / 2}" y="{self.height - 4}" '
+            f'text-anchor="middle">{escape(self.x_label)}</text>'
+            f'<text class="label" transform="translate(13 {middle})rotate(-90)" '
+            f'text-anchor="middle">{escape(self.y_label)}</text></svg>'
+        )
+        return "".join(parts)
+
+    def _limits(self) -> Point:
+        values = [y for mark in self._marks for _, y in mark.points] + list(self.y_limits)
+        if self.log:
+            values = [y for y in values if y > 0] or [1.0]
+            return min(values) / 1.25, max(values) * 1.25
+        low, high = min(values, default=0.0), max(values, default=1.0)
+        room = 0.06 * (high - low) or 1.0
+        return (low if low == 0 else low - room), high + room
+
+
+def _drawn(mark: _Mark, points: list[Point]) -> str:
+    hint = f"<title>{escape(mark.hint)}</title>"
+    if mark.kind == "line":
+        path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
+        return f'<path class="line {mark.style}" d="{path}">{hint}</path>'
+    (x0, y0), (x1, y1) = points
+    width, height = max(x1 - x0, 1.0), max(abs(y1 - y0), 1.0)
+    return (
+        f'<rect class="{mark.kind} {mark.style}" x="{x0:.1f}" y="{min(y0, y1):.1f}" '
+        f'width="{width:.1f}" height="{height:.1f}">{hint}</rect>'
+    )
+
+
+def ticks(low: float, high: float) -> list[float]:
+    """About five round numbers in [low, high]."""
+    rough = (high - low) / 5
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= rough * (1 - 1e-9))
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [round(k * step, 12) for k in range(first, last + 1)]
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Round numbers in [low, high], fewer for each power of ten if there are many of these."""
+
+    def of(digits: tuple[int, ...]) -> Iterator[float]:
+        for power in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1):
+            yield from (d * 10.0**power for d in digits if low <= d * 10.0**power <= high)
+
+    return next(
+        (found for digits in ((1, 2, 5), (1, 3), (1,)) if len(found := list(of(digits))) <= 8),
+        list(of((1,))),
+    )

@@ -1,0 +1,176 @@
+"""Sweeps under every launcher: directories, error logs, exit status, threads, resume."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from hydra.core.config_store import ConfigStore
+from hydra.core.plugins import Plugins
+from omegaconf import OmegaConf
+
+import conf
+from scripts.run import limit_threads
+
+ROOT = Path(__file__).resolve().parents[2]
+METHODS = sorted(p.stem for p in (Path(conf.__file__).parent / "method").glob("*.yaml"))
+SMALL = ["-m", "task=synthetic", "task.num_queries=8", "budget_usd=0.1"]
+LAUNCHERS = {
+    "parallel": ("joblib", ["hydra.launcher.n_jobs=2"]),
+    "slurm_local": ("submitit", []),
+    "cluster": ("ray", ["hydra.launcher.ray.init.num_cpus=2"]),
+}
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    """Runs `scope-torch -m` in a process of its own, with the user's usual environment."""
+
+    def start(*arguments: str, **environment: str) -> subprocess.Popen:
+        inherited = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
+        settings = {"PYTHONPATH": str(ROOT), "RAY_USAGE_STATS_ENABLED": "0"}
+        return subprocess.Popen(
+            [sys.executable, str(ROOT / "scripts/run.py"), *SMALL, *arguments],
+            cwd=tmp_path,
+            env={**inherited, **settings, **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    return start
+
+
+def results(folder: Path) -> dict[str, dict]:
+    paths = sorted(folder.rglob("result.json"))
+    return {str(p.parent.relative_to(folder)): json.loads(p.read_text()) for p in paths}
+
+
+def without_timing(found: dict[str, dict]) -> dict[str, dict]:
+    volatile = ("timing", "paths")
+    return {n: {k: v for k, v in r.items() if k not in volatile} for n, r in found.items()}
+
+
+def test_every_method_is_one_job_and_one_without_its_extra_fails_alone(cli, monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)  # importing it fails
+    status, out, err = cli(*SMALL, "method=glob(*)")
+    assert status == 2
+    assert f"1 of {len(METHODS)} jobs failed" in err
+    assert len(results(Path("outputs"))) == len(METHODS) - 1
+    assert out.count("stopped: ") == len(METHODS) - 1
+    log = Path("outputs/synthetic/optuna_gp/task.num_queries=8/seed=0/error.log")
+    assert list(Path("outputs").rglob("error.log")) == [log]
+    assert "pip install 'scope-torch[peers]'" in log.read_text()
+    assert str(log.parent) in err
+
+
+def test_a_single_run_with_a_wrong_value_leaves_no_directory(cli):
+    status, _, err = cli("task=synthetic", "method.alpha=7")
+    assert status == 2
+    assert len(err.strip().splitlines()) == 1
+    assert not Path("outputs").exists()
+
+
+@pytest.mark.parametrize("batch", [[], ["hydra.sweeper.max_batch_size=1"]])
+def test_wrong_values_fail_in_their_own_jobs(cli, batch):
+    status, _, err = cli(*SMALL, "method.alpha=7,0.3,8", *batch)
+    assert status == 2
+    assert "2 of 3 jobs failed" in err
+    assert "Traceback" not in err
+    logs = sorted(Path("outputs").rglob("error.log"))
+    assert [log.read_text() for log in logs] == [
+        f"alpha={value} must lie in (0, 1/2)\n" for value in (7.0, 8.0)
+    ]
+    assert len(results(Path("outputs"))) == 1
+    assert cli(*SMALL, "method.alpha=0.3", *batch)[0] == 0
+
+
+@pytest.mark.parametrize("launcher", ["parallel", "slurm", "cluster"])
+def test_a_launcher_that_is_not_installed_names_its_extra(cli, monkeypatch, launcher):
+    Plugins.instance()  # the plugins that are installed have registered themselves by now
+    known = ConfigStore.instance().repo["hydra"]["launcher"]
+    for name in ("joblib", "submitit_local", "submitit_slurm", "ray"):
+        monkeypatch.delitem(known, f"{name}.yaml", raising=False)
+    status, _, err = cli(*SMALL, f"hydra/launcher={launcher}")
+    assert status == 2
+    extra = {"parallel": "joblib", "slurm": "slurm", "cluster": "ray"}[launcher]
+    assert f"pip install 'scope-torch[{extra}]'" in err
+
+
+def test_slurm_without_slurm_is_one_line(cli, monkeypatch):
+    pytest.importorskip("submitit")
+    monkeypatch.setenv("PATH", "")
+    status, _, err = cli(*SMALL, "hydra/launcher=slurm")
+    assert status == 2
+    assert "srun" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    "launcher",
+    ["parallel", *(pytest.param(n, marks=pytest.mark.slow) for n in ("slurm_local", "cluster"))],
+)
+def test_a_launcher_gives_what_one_job_after_another_gives(cli, sweep, launcher, tmp_path):
+    module, settings = LAUNCHERS[launcher]
+    pytest.importorskip(module)
+    jobs = ["seed=0,1", "method.bounds.b_g=loo_widening,-1"]
+    assert cli(*SMALL, *jobs, "output_dir=serial")[0] == 2
+    process = sweep(*jobs, f"hydra/launcher={launcher}", *settings)
+    _, err = process.communicate(timeout=300)
+    assert process.returncode == 2, err
+    assert "2 of 4 jobs failed" in err
+    logs = sorted((tmp_path / "outputs").rglob("error.log"))
+    assert [log.read_text() for log in logs] == ["b_g=-1 must be a positive number\n"] * 2
+    assert all(str(log.parent.relative_to(tmp_path)) in err for log in logs)
+    found, serial = results(tmp_path / "outputs"), results(tmp_path / "serial")
+    assert len(serial) == 2
+    assert without_timing(found) == without_timing(serial)
+    cpus = len(os.sched_getaffinity(0))
+    expected = max(1, cpus // 2) if launcher == "parallel" else 1
+    assert {result["timing"]["threads"] for result in found.values()} == {expected}
+
+
+def test_threads_follow_the_launcher_unless_the_user_set_them(monkeypatch):
+    chosen: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", chosen.append)
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
+    limit_threads(OmegaConf.create({"cpus_per_task": 3}))
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    limit_threads(OmegaConf.create({"n_jobs": 2}))
+    limit_threads(OmegaConf.create({"cpus_per_task": None}))
+    assert chosen == []
+    limit_threads(OmegaConf.create({"cpus_per_task": 3}))
+    assert chosen == [3]
+
+
+@pytest.mark.slow
+def test_a_killed_worker_ends_the_sweep_with_one_message(sweep, tmp_path):
+    pytest.importorskip("joblib")
+    endless = ["task.num_queries=2000", "budget_usd=1000", "method.gap_tolerance=null"]
+    process = sweep(*endless, "seed=0,1", "hydra/launcher=parallel", "hydra.launcher.n_jobs=2")
+    os.kill(_worker_with_a_journal(process), signal.SIGKILL)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 2, err
+    assert "the launcher failed: TerminatedWorkerError" in err
+    assert "the same command goes on" in err
+    assert list(tmp_path.rglob("journal.jsonl"))
+
+
+def _worker_with_a_journal(process: subprocess.Popen) -> int:
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    while process.poll() is None:
+        for worker in children.read_text().split():
+            with contextlib.suppress(OSError):
+                files = [os.readlink(fd) for fd in Path(f"/proc/{worker}/fd").iterdir()]
+                if any(name.endswith("journal.jsonl") for name in files):
+                    return int(worker)
+        time.sleep(0.05)
+    raise AssertionError("no job began")

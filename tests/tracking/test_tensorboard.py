@@ -1,0 +1,64 @@
+"""Real event files, read back."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from scope_torch.errors import InputError
+from scope_torch.methods import make_scope
+from scope_torch.plotting import CurvePlot
+from scope_torch.runner import run
+from scope_torch.tasks.synthetic import synthetic_task
+from scope_torch.tracking.tensorboard import TensorBoardTracker
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def search(run_dir, budget=0.2):
+    problem, evaluator, _ = synthetic_task(num_queries=8)
+    optimizer = make_scope(problem, base="small", seed=0)
+    callbacks = [CurvePlot(), TensorBoardTracker(run_dir)]
+    return run(problem, optimizer, evaluator, budget, run_dir=run_dir, callbacks=callbacks)
+
+
+def events(run_dir):
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    found = accumulator.EventAccumulator(str(run_dir / "tensorboard"))
+    found.Reload()
+    return found
+
+
+def test_scalars_text_and_figure_are_in_the_event_file(tmp_path):
+    pytest.importorskip("tensorboard")
+    result = search(tmp_path)
+    found = events(tmp_path)
+    expected = [(round(r.spend_usd * 1e6), r.u_out_usd) for r in result.trace if r.u_out_usd]
+    scalars = [(event.step, event.value) for event in found.Scalars("u_out_usd")]
+    assert [step for step, _ in scalars] == [step for step, _ in expected]
+    assert [v for _, v in scalars] == pytest.approx([v for _, v in expected])
+    pruned = [row.lower_g for row in result.trace if row.lower_g is not None]
+    assert [e.value for e in found.Scalars("lower_g")] == pytest.approx(pruned, rel=1e-5)
+    best = result.summary()["true_cost_usd"]
+    assert min(e.value for e in found.Scalars("c_bf_usd")) <= best * (1 + 1e-6)
+    text = found.Tensors("result/text_summary")[0].tensor_proto.string_val[0].decode()
+    assert json.loads(text)["theta_out"] == result.llms
+    assert found.Images("curves")[0].width > 500
+
+
+def test_a_search_told_again_does_not_double_its_curves(tmp_path):
+    pytest.importorskip("tensorboard")
+    search(tmp_path, budget=0.1)
+    longer = search(tmp_path)
+    steps = [event.step for event in events(tmp_path).Scalars("u_out_usd")]
+    assert len(steps) == sum(row.u_out_usd is not None for row in longer.trace)
+
+
+def test_without_tensorboard_the_extra_is_named(tmp_path, monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    monkeypatch.delattr("torch.utils.tensorboard", raising=False)
+    with pytest.raises(InputError, match=r"pip install 'scope-torch\[tensorboard\]'"):
+        TensorBoardTracker(tmp_path)
