@@ -118,7 +118,8 @@ for name, mean, b, truth in (
 #
 # `theory` takes the half-widths from the paper's theorem. They hold with probability 1 - delta if
 # the noise is sub-Gaussian with the given R, and every query's cost and constraint has RKHS norm
-# at most B. They are far wider:
+# at most B. They are so wide that a configuration is certified only once all its queries were run,
+# and little is pruned:
 
 # %%
 theory = make_scope(problem, base="small", seed=1, device="cpu", bounds={"mode": "theory"})
