@@ -12,7 +12,7 @@ endif
 DATA := $(wildcard $(SCOPE_DATA_DIR)/agentopt/hotpotqa_compact.csv.gz data/agentopt/hotpotqa_compact.csv.gz)
 TASK ?= $(if $(DATA),hotpotqa,synthetic)
 
-.PHONY: run test test-slow lint format types bench clean
+.PHONY: run test test-slow lint format types bench notebooks docs clean
 
 run: $(VENV)/installed
 	$(BIN)/python scripts/run.py -m task=$(TASK) seed=0,1,2
@@ -42,6 +42,20 @@ bench: $(VENV)/installed
 	$(BIN)/pip install -q -e ".[bench]"
 	$(BIN)/python -m pytest benchmarks
 
+# Executed notebooks, in build/notebooks.
+notebooks: $(VENV)/installed
+	$(BIN)/pip install -q -e ".[docs]"
+	mkdir -p build/notebooks
+	for n in notebooks/*.py; do \
+	  $(BIN)/jupytext -q --to ipynb --execute --set-kernel python3 --output build/$${n%.py}.ipynb $$n \
+	    || exit 1; \
+	done
+
+# The site, in site/; a link that leads nowhere is an error.
+docs: export NO_MKDOCS_2_WARNING = 1
+docs: notebooks
+	$(BIN)/mkdocs build
+
 # The CPU build of torch comes from the configured index or, where that has none, from PyTorch's.
 $(VENV)/installed: pyproject.toml constraints/cpu.txt
 	$(PYTHON) -m venv $(VENV)
@@ -55,4 +69,4 @@ endif
 	touch $@
 
 clean:
-	rm -rf $(VENV) outputs
+	rm -rf $(VENV) outputs build site

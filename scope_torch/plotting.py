@@ -15,7 +15,6 @@ from matplotlib.figure import Figure
 from scope_torch.metrics import OracleCurve
 from scope_torch.runner import Callback, Outcome
 
-matplotlib.use("Agg")
 # Ten strong colours, then their pale versions.
 _TAB20 = matplotlib.color_sequences["tab20"]
 _COLOURS = [*_TAB20[::2], *_TAB20[1::2]]

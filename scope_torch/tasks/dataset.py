@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 class Query(NamedTuple):
     """An element of a data set.
 
-    Args:
+    Attributes:
         fields: What the system may see, by name: JSON-serialisable values.
         gold: What the metric compares with; never shown to the system.
     """
@@ -29,7 +29,7 @@ class Metric(Protocol):
 class Dataset(NamedTuple):
     """What a compound system is searched on, and deployed on.
 
-    Args:
+    Attributes:
         name: Shown in paths, logs and plots.
         queries: The Q queries of the search.
         held_out: Queries that the search never sees (RQ2).
