@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import hashlib
+import io
 import json
 import math
 import os
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from scope_torch.errors import InputError
 from scope_torch.evaluators import Evaluator, HasTruth
-from scope_torch.history import History, Journal, Observation
+from scope_torch.history import History, Journal, Observation, cannot_write
 from scope_torch.metrics import OracleCurve, optimal_cost, oracle_curve, true_values
 from scope_torch.observation_source import ObservationSource
 from scope_torch.optimizer import Optimizer, Recommendation, TraceRow
@@ -177,9 +178,11 @@ def run(
             callback.start(problem, optimizer, budget_usd)
         try:
             stop_reason = _loop(optimizer, source, budget_usd, history, callbacks)
-        finally:
-            if run_dir is not None:
-                _write_trace(run_dir / "trace.csv", problem, optimizer.trace, truth)
+        except BaseException:
+            with contextlib.suppress(InputError):  # must not hide what ended the run
+                _write_trace(run_dir, problem, optimizer.trace, truth)
+            raise
+        _write_trace(run_dir, problem, optimizer.trace, truth)
         result = RunResult(
             problem=problem,
             method=optimizer.name,
@@ -279,19 +282,29 @@ def settings_hash(settings: dict[str, Any]) -> str:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replaces a file in one step: readers see the old content or the new, never half of it."""
+    """Replaces a file in one step: readers see the old content or the new, never half of it.
+
+    Raises:
+        InputError: If it cannot be written.
+    """
     temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(text)
-    os.replace(temporary, path)
+    try:
+        with open(temporary, "w", newline="") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())  # or a power cut may leave an empty file under the name
+        os.replace(temporary, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise cannot_write(path, error) from error
 
 
 def _open_run_dir(run_dir: Path, settings: dict[str, Any], durable: bool) -> Journal:
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(
-            f"cannot create {run_dir}: {error.strerror}; choose another output_dir"
-        ) from error
+        raise cannot_write(run_dir, error) from error
     journal = Journal(run_dir / "journal.jsonl", durable)
     try:
         path = run_dir / "settings.json"
@@ -343,20 +356,23 @@ def _differences(old: Any, new: Any, prefix: str = "") -> Iterator[tuple[str, An
 
 
 def _write_trace(
-    path: Path,
+    run_dir: Path | None,
     problem: SelectionProblem,
     trace: Sequence[TraceRow],
     truth: tuple[Tensor, Tensor] | None,
 ) -> None:
     """Columns of `TraceRow`, then the true cost and quality of theta_out where known."""
+    if run_dir is None:
+        return
 
     def cell(value: Any) -> Any:
         return "|".join(problem.names(value).values()) if isinstance(value, tuple) else value
 
-    with open(path, "w", newline="") as file:
-        writer = csv.writer(file)
-        names = [column.name for column in fields(TraceRow)]
-        writer.writerow([*names, "true_cost_usd", "true_quality"])
-        for row in trace:
-            true = ("", "") if truth is None else true_values(problem, row.theta_out, truth)
-            writer.writerow([*(cell(getattr(row, name)) for name in names), *true])
+    text = io.StringIO()
+    writer = csv.writer(text)
+    names = [column.name for column in fields(TraceRow)]
+    writer.writerow([*names, "true_cost_usd", "true_quality"])
+    for row in trace:
+        true = ("", "") if truth is None else true_values(problem, row.theta_out, truth)
+        writer.writerow([*(cell(getattr(row, name)) for name in names), *true])
+    write_atomically(run_dir / "trace.csv", text.getvalue())

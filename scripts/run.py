@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import inspect
 import json
 import logging
@@ -10,12 +12,14 @@ import re
 import sys
 import tempfile
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
+from hydra.utils import instantiate
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
@@ -23,6 +27,7 @@ import conf  # noqa: F401 - registers the schemas
 from scope_torch.deployment import deploy
 from scope_torch.errors import InputError
 from scope_torch.evaluators import Evaluator
+from scope_torch.history import cannot_write
 from scope_torch.plotting import plot_curves
 from scope_torch.problem import SelectionProblem
 from scope_torch.runner import (
@@ -34,6 +39,8 @@ from scope_torch.runner import (
 )
 from scope_torch.tasks import Task
 from scope_torch.tracking.progress import ProgressBar
+from scripts.interrupts import InterruptedSummary, second_interrupt_ends
+from scripts.targets import check_target
 
 # What has a path component of its own, must not change it, or merely describes the task's data.
 _NOT_IN_PATH = re.compile(
@@ -47,16 +54,22 @@ def main() -> None:
     """Entry point; exits with 2 if the user can mend the error, with 130 after Ctrl-C."""
     logging.basicConfig(format="scope-torch: %(message)s")
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # errors reach this function as they are
-    with tempfile.NamedTemporaryFile() as failures:
-        os.environ[_FAILURES] = failures.name
-        _run_jobs()
-        if os.path.getsize(failures.name) > 0:
-            sys.exit(2)
+    try:
+        with tempfile.NamedTemporaryFile() as failures, second_interrupt_ends():
+            os.environ[_FAILURES] = failures.name
+            _run_jobs()
+            failed = os.path.getsize(failures.name) > 0
+    except OSError as error:  # no place for temporary files, or no room there
+        print(f"scope-torch: {error}; make room, or set TMPDIR to another folder", file=sys.stderr)
+        failed = True
+    if failed:
+        sys.exit(2)
 
 
 def _run_jobs() -> None:
     try:
-        _job()
+        with _no_callbacks():
+            _job()
     except (InputError, HydraException, OmegaConfBaseException) as error:
         _fail(error)
     except OSError as error:  # a full disk, or a sweep's directory that cannot be made
@@ -66,24 +79,51 @@ def _run_jobs() -> None:
         sys.exit(130)
 
 
+@contextlib.contextmanager
+def _no_callbacks() -> Iterator[None]:
+    """Keeps Hydra from running `hydra.callbacks`, which it does before it calls `_job`."""
+
+    def refuse(node: Any, *_: Any, **__: Any) -> None:
+        raise InputError(f"hydra.callbacks are not run: leave {node} out")
+
+    hydra.utils.instantiate = refuse
+    try:
+        yield
+    finally:
+        hydra.utils.instantiate = instantiate
+
+
 @hydra.main(version_base="1.3", config_path="pkg://conf", config_name="config")
 def _job(cfg: DictConfig) -> None:
     overrides = list(HydraConfig.get().overrides.task)
-    directory = run_dir(cfg, overrides)
     try:
+        directory = run_dir(cfg, overrides)
         refuse_new_keys(overrides)
+    except InputError as error:
+        _fail(error)
+        return
+    try:
         summary = run_from_config(cfg, directory)
     except InputError as error:
         _fail(error)
         return
     except Exception as error:  # a bug must not take the other jobs of a sweep with it
-        directory.mkdir(parents=True, exist_ok=True)
-        log = directory / "error.log"
-        log.write_text(traceback.format_exc())
-        _fail(RuntimeError(f"{type(error).__name__}: {error}; the traceback is in {log}"))
+        _fail_with_log(error, directory / "error.log")
         return
     (directory / "error.log").unlink(missing_ok=True)
     print(_describe(summary))
+
+
+def _fail_with_log(error: Exception, log: Path) -> None:
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        _fail(InputError(f"{error}; make room, and the same command goes on"))
+        return
+    where = ""
+    with contextlib.suppress(OSError):  # of a disk that is full or cannot be written
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text(traceback.format_exc())
+        where = f"; the traceback is in {log}"
+    _fail(RuntimeError(f"{type(error).__name__}: {error}{where}"))
 
 
 def run_from_config(cfg: DictConfig, directory: Path) -> dict[str, Any]:
@@ -118,7 +158,7 @@ def _run_task(cfg: DictConfig, task: Task, method: Any, directory: Path) -> dict
             task.evaluator,
             cfg.budget_usd,
             run_dir=directory,
-            callbacks=[ProgressBar(), build(cfg.tracking)],
+            callbacks=[ProgressBar(), build(cfg.tracking), InterruptedSummary(directory)],
         )
         _plot(result, directory / "curves.png")
         summary = result.summary()
@@ -130,14 +170,18 @@ def _run_task(cfg: DictConfig, task: Task, method: Any, directory: Path) -> dict
 def _plot(result: RunResult, path: Path) -> None:
     if result.curve is None:
         return
-    plot_curves(
-        {result.method: [result.curve]},
-        result.budget_usd,
-        path,
-        title=f"{result.problem.name}, {result.method}, seed {result.summary()['seed']}",
-        reference_cost_usd=result.problem.reference_cost_usd,
-        optimal_cost_usd=result.summary()["optimal_cost_usd"],
-    )
+    try:
+        plot_curves(
+            {result.method: [result.curve]},
+            result.budget_usd,
+            path,
+            title=f"{result.problem.name}, {result.method}, seed {result.summary()['seed']}",
+            reference_cost_usd=result.problem.reference_cost_usd,
+            optimal_cost_usd=result.summary()["optimal_cost_usd"],
+        )
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        raise cannot_write(path, error) from error
 
 
 def _deploy(task: Task, theta_out: list[int], path: Path) -> None:
@@ -168,8 +212,12 @@ def build(node: DictConfig, **extra: Any) -> Any:
     Args:
         node: The config of the object.
         extra: Further arguments; those that the object does not take are left out.
+
+    Raises:
+        InputError: If the target is neither of this package nor allowed; see `check_target`.
     """
-    target = hydra.utils.instantiate(node, _partial_=True, _recursive_=False, _convert_="all")
+    check_target(str(node._target_))
+    target = instantiate(node, _partial_=True, _recursive_=False, _convert_="all")
     accepted = inspect.signature(target).parameters
     return target(**{name: value for name, value in extra.items() if name in accepted})
 
@@ -195,12 +243,27 @@ def check_device(device: str) -> None:
 
 
 def run_dir(cfg: DictConfig, overrides: list[str]) -> Path:
-    """output_dir/[experiment/]task/method/[other overrides/]seed=...: stable, to resume."""
+    """output_dir/[experiment/]task/method/[other overrides/]seed=...: stable, to resume.
+
+    Raises:
+        InputError: If a name would lead elsewhere.
+    """
+    names = {"task": cfg.task.name, "method": cfg.method.name}
+    if cfg.experiment:
+        names["experiment"] = cfg.experiment
+    for what, name in names.items():
+        if re.search(r"[/\\\0]|^\.*$", str(name)):
+            raise InputError(f"{what} {name!r} cannot name a folder; leave out / and \\")
     keys = {o: o.partition("=")[0].lstrip("+~") for o in overrides}
     other = [o for o, key in keys.items() if not _NOT_IN_PATH.fullmatch(key)]
     variant = re.sub(r"[^\w.=,+-]+", "_", ",".join(sorted(other)))[:150]
     return Path(
-        cfg.output_dir, cfg.experiment, cfg.task.name, cfg.method.name, variant, f"seed={cfg.seed}"
+        cfg.output_dir,
+        cfg.experiment,
+        str(cfg.task.name),
+        str(cfg.method.name),
+        variant,
+        f"seed={cfg.seed}",
     )
 
 
@@ -213,8 +276,11 @@ def _fail(error: BaseException) -> None:
     lines = [line.strip() for e in shown for line in str(e).splitlines()[:2] if line.strip()]
     message = "; ".join(lines) or type(error).__name__
     print(f"scope-torch: {message}", file=sys.stderr)
-    with open(os.environ[_FAILURES], "a") as failures:
-        failures.write(f"{message}\n")
+    try:
+        with open(os.environ[_FAILURES], "a") as failures:
+            failures.write("failed\n")
+    except OSError:  # no room for it
+        sys.exit(2)
 
 
 def _describe(summary: dict[str, Any]) -> str:

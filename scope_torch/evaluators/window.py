@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import queue
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 
 from scope_torch.history import Observation, Request
+
+logger = logging.getLogger(__name__)
 
 
 def in_window(
@@ -44,6 +47,11 @@ def in_window(
             if isinstance(error, KeyboardInterrupt):
                 raise
             error = interrupt
+            logger.warning(
+                "interrupted; waiting for the %d calls in flight, which are paid for (interrupt "
+                "again not to wait)",
+                in_flight,
+            )
             continue
         in_flight -= 1
         if failure := future.exception():
