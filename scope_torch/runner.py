@@ -270,9 +270,10 @@ def finished_summary(run_dir: Path, settings: dict[str, Any]) -> dict[str, Any] 
     """Content of `result.json` if a run with these settings has finished in `run_dir`."""
     try:
         summary = json.loads((run_dir / "result.json").read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
-    return summary if summary.get("settings_hash") == settings_hash(settings) else None
+    found = isinstance(summary, dict) and summary.get("settings_hash") == settings_hash(settings)
+    return summary if found else None
 
 
 def settings_hash(settings: dict[str, Any]) -> str:
@@ -328,7 +329,7 @@ def _open_run_dir(run_dir: Path, settings: dict[str, Any], durable: bool) -> Jou
 def _read_settings(path: Path) -> dict[str, Any]:
     try:
         return json.loads(path.read_text())
-    except ValueError as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} is damaged ({error}); restore it, or move it away") from error
 
 
@@ -337,7 +338,7 @@ def _check_settings(path: Path, old: dict[str, Any], new: dict[str, Any]) -> Non
     changed = [
         f"{key} was {before!r}, now {after!r}"
         for key, before, after in _differences(old, new)
-        if not (key == "budget_usd" and after > before)
+        if not (key == "budget_usd" and isinstance(before, float) and after > before)
     ]
     if changed:
         raise InputError(

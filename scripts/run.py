@@ -70,8 +70,8 @@ def _run_jobs() -> None:
     try:
         with _no_callbacks():
             _job()
-    except (InputError, HydraException, OmegaConfBaseException) as error:
-        _fail(error)
+    except (ValueError, HydraException, OmegaConfBaseException) as error:
+        _fail(error)  # Hydra raises plain ValueError as well, as for experiment=nan
     except OSError as error:  # a full disk, or a sweep's directory that cannot be made
         _fail(InputError(f"{error}; make room, or choose another output_dir"))
     except KeyboardInterrupt:

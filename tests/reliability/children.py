@@ -21,6 +21,7 @@ from scripts.run import build, main
 ROOT = Path(__file__).resolve().parents[2]
 METHODS = sorted(p.stem for p in (Path(conf.__file__).parent / "method").glob("*.yaml"))
 TASK = ["task=synthetic", "task.num_queries=5", "base=mini", "budget_usd=0.09"]
+MORE = {"safeopt": ["method.gp.n_init=4"]}  # or it finds nothing safe to observe
 _WATCHED = {module.__file__ for module in (history, observation_source, runner)} | {__file__}
 
 
@@ -87,7 +88,7 @@ class Fuse:
 
 def search(method: str, run_dir: Path, bill: Path, kill_at: int | None) -> None:
     """A whole search, unless it is killed; leaves the number of its calls beside the bill."""
-    cfg = compose([*TASK, f"method={method}"])
+    cfg = compose([*TASK, f"method={method}", *MORE.get(method, [])])
     task = build(cfg.task)
     optimizer = build(
         cfg.method, problem=task.problem, kernel=build(cfg.kernel), seed=0, device="cpu"
