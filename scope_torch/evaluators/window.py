@@ -11,6 +11,8 @@ from scope_torch.history import Observation, Request
 
 logger = logging.getLogger(__name__)
 
+_LOOK_S = 0.2  # between two looks at whether the user has interrupted
+
 
 def in_window(
     submit: Callable[[Request], Future[Observation]],
@@ -42,7 +44,10 @@ def in_window(
         if in_flight == 0:
             break
         try:
-            future = done.get()
+            # Not for ever: polars has an interrupted wait started again, instead of ended.
+            future = done.get(timeout=_LOOK_S)
+        except queue.Empty:
+            continue
         except KeyboardInterrupt as interrupt:
             if isinstance(error, KeyboardInterrupt):
                 raise

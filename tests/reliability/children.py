@@ -107,6 +107,7 @@ def command_line(arguments: list[str], folder: Path) -> None:
         log = folder.with_name(f"{folder.name}.{name}")
         os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
     os.chdir(folder)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's `&` has ignored
     sys.argv = ["scope-torch", *arguments]
     main()
 

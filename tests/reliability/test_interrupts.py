@@ -4,6 +4,8 @@ import json
 import os
 import random
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -18,7 +20,16 @@ from llm.fake_endpoint import (
     Say,
     only_loopback,  # noqa: F401
 )
-from reliability.children import command_line, ended, in_child, journaled, said, stable, started
+from reliability.children import (
+    ROOT,
+    command_line,
+    ended,
+    in_child,
+    journaled,
+    said,
+    stable,
+    started,
+)
 
 from scripts.interrupts import second_interrupt_ends
 
@@ -63,7 +74,7 @@ def test_a_live_search_interrupted_while_it_waits(tmp_path, times):
         assert in_child(command_line, arguments(endpoint.url), folders[0]) == 0
     with FakeEndpoint(gate) as endpoint:
         process = started(command_line, arguments(endpoint.url), folders[1])
-        until(lambda: endpoint.in_flight == 2)
+        until(lambda: gate.good == -2)
         assert process.pid is not None
         os.kill(process.pid, signal.SIGINT)
         until(lambda: "waiting for the 2 calls in flight" in said(folders[1])[1])
@@ -92,6 +103,38 @@ def test_a_live_search_interrupted_while_it_waits(tmp_path, times):
     lost = gate.paid - whole.paid
     assert not whole.paid - gate.paid
     assert lost.total() == (0 if times == 1 else 2)  # calls that were cut off are made once more
+
+
+POLARS = """
+import os, signal, threading, time
+from concurrent.futures import Future
+signal.signal(signal.SIGINT, signal.default_int_handler)
+import polars
+polars.read_csv(b"a\\n1")
+from scope_torch.evaluators.window import in_window
+from scope_torch.history import Observation, Request
+
+call = Future()
+def interrupt():
+    for _ in range(2):
+        time.sleep(1)
+        os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(60)
+    os._exit(3)
+threading.Thread(target=interrupt, daemon=True).start()
+try:
+    list(in_window(lambda request: call, [Request((0,), 0)], 1))
+except KeyboardInterrupt:
+    os._exit(0)
+"""
+
+
+def test_an_interrupt_is_noticed_although_polars_restarts_waits():
+    """Its own handler of SIGINT has waits for locks go on, for ever if no call ends."""
+    command = [sys.executable, "-c", POLARS]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0
+    assert "waiting for the 1 calls in flight" in done.stderr
 
 
 def test_the_handler_is_only_put_where_python_has_its_own():
