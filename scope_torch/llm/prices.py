@@ -66,7 +66,7 @@ def load_llms(path: Path | str | None = None) -> dict[str, LLMInfo]:
     llms: dict[str, LLMInfo] = {}
     entries = content.get("llm", [])
     if not isinstance(entries, list):
-        raise InputError(f"{path or 'llms.toml'}: llm={entries!r} must be tables, each [[llm]]")
+        raise InputError(f"{path or 'llms.toml'}: the entry {entries!r} needs [[llm]], {_PRICED}")
     for entry in entries:
         try:
             known = {k: v for k, v in entry.items() if k in LLMInfo.__dataclass_fields__}

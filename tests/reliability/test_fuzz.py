@@ -452,7 +452,7 @@ VALUES = st.sampled_from(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("count", [4, pytest.param(120, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [3, pytest.param(60, marks=pytest.mark.slow)])
 def test_settings(cli, monkeypatch, count):
     """A search begins, or one line says why not."""
 
