@@ -47,6 +47,7 @@ _NOT_IN_PATH = re.compile(
     r"task|method|seed|device|tracking(\..*)?|output_dir|experiment|deploy|budget_usd|hydra(/.*|\..*)?"
     r"|evaluator|llm(\..*)?|task\.(name|path|source|module_columns|reference|\w+_column)"
 )
+_MENDABLE = (InputError, HydraException, OmegaConfBaseException)
 _FAILURES = "SCOPE_TORCH_FAILURES"  # names a file: a launcher may run the jobs elsewhere
 
 
@@ -70,7 +71,7 @@ def _run_jobs() -> None:
     try:
         with _no_callbacks():
             _job()
-    except (ValueError, HydraException, OmegaConfBaseException) as error:
+    except (ValueError, *_MENDABLE) as error:
         _fail(error)  # Hydra raises plain ValueError as well, as for experiment=nan
     except OSError as error:  # a full disk, or a sweep's directory that cannot be made
         _fail(InputError(f"{error}; make room, or choose another output_dir"))
@@ -95,16 +96,16 @@ def _no_callbacks() -> Iterator[None]:
 
 @hydra.main(version_base="1.3", config_path="pkg://conf", config_name="config")
 def _job(cfg: DictConfig) -> None:
-    overrides = list(HydraConfig.get().overrides.task)
     try:
+        overrides = list(HydraConfig.get().overrides.task)  # resolves what stands in them
         directory = run_dir(cfg, overrides)
         refuse_new_keys(overrides)
-    except InputError as error:
+    except _MENDABLE as error:
         _fail(error)
         return
     try:
         summary = run_from_config(cfg, directory)
-    except InputError as error:
+    except _MENDABLE as error:
         _fail(error)
         return
     except Exception as error:  # a bug must not take the other jobs of a sweep with it
@@ -132,6 +133,8 @@ def run_from_config(cfg: DictConfig, directory: Path) -> dict[str, Any]:
     Returns:
         The content of `result.json`.
     """
+    if not 0 <= cfg.seed < 2**32:  # what all generators of random numbers take
+        raise InputError(f"seed={cfg.seed} must be a whole number from 0 to {2**32 - 1}")
     if cfg.device is not None:
         check_device(cfg.device)
 
