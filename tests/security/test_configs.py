@@ -14,7 +14,7 @@ from scope_torch.evaluators.world_spec import load_worlds
 from scope_torch.llm.prices import load_llms
 from scripts import report as report_script
 from scripts.run import run_dir
-from scripts.targets import ALLOW
+from scripts.targets import ALLOW, check_target
 
 MODULE = """
 from pathlib import Path
@@ -41,8 +41,11 @@ def module_of_somebody_else(tmp_path, monkeypatch, cli):
 SMALL = ["task=synthetic", "task.num_queries=5", "budget_usd=0.02"]
 
 
-@pytest.mark.parametrize("group", ["tracking", "kernel", "task", "method"])
-@pytest.mark.parametrize("target", ["others.Mine", "others", "others.mine", "scope_torchy.Mine"])
+@pytest.mark.parametrize(
+    ("group", "target"),
+    [("tracking", "others.Mine"), ("kernel", "others"), ("task", "others.mine"),
+     ("method", "scope_torchy.Mine")],
+)  # fmt: skip
 def test_a_target_of_another_package_is_refused_before_it_is_imported(others, group, target):
     more = {"task": ",name:x", "method": ",name:x"}.get(group, "")
     status, out, err = others(*SMALL, f"{group}={{_target_:{target}{more}}}")
@@ -61,8 +64,9 @@ def test_a_config_cannot_allow_itself(others):
     assert not Path("imported").exists()
 
 
-@pytest.mark.parametrize("target", ["others.Mine", "others.mine"])
-@pytest.mark.parametrize("allowed", ["others", "else, others"])
+@pytest.mark.parametrize(
+    ("target", "allowed"), [("others.Mine", "others"), ("others.mine", "else, others")]
+)
 def test_a_target_that_the_user_allows_is_used(others, monkeypatch, target, allowed):
     monkeypatch.setenv(ALLOW, allowed)
     assert others(*SMALL, f"tracking={{_target_:{target}}}")[0] == 0
@@ -85,11 +89,9 @@ def test_a_target_that_the_user_allows_is_used(others, monkeypatch, target, allo
         "",
     ],
 )
-def test_what_is_only_reached_through_this_package_is_refused(others, target):
-    status, out, err = others(*SMALL, f"tracking={{_target_:'{target}'}}")
-    assert (status, out) == (2, "")
-    assert err.startswith(f"scope-torch: _target_='{target}' ")
-    assert len(err.splitlines()) == 1
+def test_what_is_only_reached_through_this_package_is_refused(target):
+    with pytest.raises(InputError, match=f"^_target_={target!r} (is not of|does not)"):
+        check_target(target)
 
 
 def test_callbacks_of_hydra_are_not_run(others):
@@ -117,8 +119,7 @@ def test_no_experiment_leads_out_of_the_output_directory(name):
         run_dir(OmegaConf.create({**names, "experiment": name}), [])
 
 
-@pytest.mark.parametrize("key", ["task.name", "method.name"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("key", "name"), [("task.name", "../x"), ("method.name", "/abs")])
 def test_names_do_not_lead_out_of_the_output_directory(cli, tmp_path, key, name):
     before = everything(tmp_path.parent)
     name = name.replace("/abs", str(tmp_path.parent / "abs"))
@@ -130,7 +131,7 @@ def test_names_do_not_lead_out_of_the_output_directory(cli, tmp_path, key, name)
     assert everything(tmp_path.parent) == before
 
 
-@pytest.mark.parametrize("column", ["../plan", "/plan", ".."])
+@pytest.mark.parametrize("column", ["../plan", pytest.param("/plan", marks=pytest.mark.slow)])
 def test_modules_and_llms_of_a_table_may_have_any_name(cli, tmp_path, column, monkeypatch):
     monkeypatch.setenv("WANDB_SILENT", "true")
     llms = ["../../small", "/large"]
