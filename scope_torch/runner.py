@@ -176,13 +176,8 @@ def run(
             closing.push(_closer(callback))
         for callback in callbacks:
             callback.start(problem, optimizer, budget_usd)
-        try:
+        with _traced(run_dir, problem, optimizer, truth):
             stop_reason = _loop(optimizer, source, budget_usd, history, callbacks)
-        except BaseException:
-            with contextlib.suppress(InputError):  # must not hide what ended the run
-                _write_trace(run_dir, problem, optimizer.trace, truth)
-            raise
-        _write_trace(run_dir, problem, optimizer.trace, truth)
         result = RunResult(
             problem=problem,
             method=optimizer.name,
@@ -354,6 +349,23 @@ def _differences(old: Any, new: Any, prefix: str = "") -> Iterator[tuple[str, An
             yield from _differences(old.get(key), new.get(key), dotted)
     elif old != new:
         yield prefix, old, new
+
+
+@contextlib.contextmanager
+def _traced(
+    run_dir: Path | None,
+    problem: SelectionProblem,
+    optimizer: Optimizer,
+    truth: tuple[Tensor, Tensor] | None,
+) -> Iterator[None]:
+    """Writes `trace.csv` at the end, whatever the end is."""
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(InputError):  # must not hide what ended the run
+            _write_trace(run_dir, problem, optimizer.trace, truth)
+        raise
+    _write_trace(run_dir, problem, optimizer.trace, truth)
 
 
 def _write_trace(

@@ -1,4 +1,4 @@
-"""Input nobody meant: it is refused in one line, or it is what it seems to be."""
+"""Files nobody meant: refused in one line, or what they seem to be."""
 
 import contextlib
 import csv
@@ -8,110 +8,26 @@ import io
 import itertools
 import json
 import math
-import signal
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from reliability.fuzzing import ANY_TEXT, JSON, damaged, fuzzed, tried
 from tables import CountingEvaluator, make_task
 
-from baselines.chat_client import _completion, _Refused
-from baselines.llambo_prompts import Prompts
-from baselines.llm_transcript import Transcript
 from scope_torch import runner
 from scope_torch.errors import InputError
 from scope_torch.evaluators.world_spec import load_worlds
 from scope_torch.finished_runs import load_runs
 from scope_torch.history import Journal, Observation
-from scope_torch.llm.billing import BadReply, read_reply
 from scope_torch.llm.prices import load_llms
-from scope_torch.systems import din_sql, unidm
-from scope_torch.systems.graph import ParseError
 from scope_torch.tasks.table import load_table
 from scripts import run as run_script
 
-Check = Callable[[Any], None]
 TASK = make_task(1, (3, 3), 6)
-ODD = st.sampled_from(
-    ["", " ", "nan", "NaN", "inf", "-inf", "-0.0", "-1", "1e999", "1e-400", "0x1", "1_0", "true",
-     "null", '"', "'", "\0", "\n", ",", "{", "[" * 3000, "\ufeff", "\ud7ff", "1" * 400, "9" * 5000,
-     "=1", "../x", "${oc.env:HOME}", "${x", "???", "2020-01-01", "c-pro", "a-nano"]
-)  # fmt: skip
-ANY_TEXT = ODD | st.text(max_size=20)
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(ANY_TEXT, inner, max_size=4),
-    max_leaves=12,
-)
-
-
-@contextlib.contextmanager
-def no_hang() -> Iterator[None]:
-    def stop(*_: Any) -> None:
-        raise AssertionError("no end in sight")
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(60)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
-
-
-def fuzzed(strategy: st.SearchStrategy[Any], few: int, many: int) -> Callable[[Check], Check]:
-    """A test on `few` inputs, and a slow one on `many`."""
-
-    def decorate(check: Callable[..., None]) -> Any:
-        @pytest.mark.parametrize("count", [few, pytest.param(many, marks=pytest.mark.slow)])
-        def test(tmp_path: Path, count: int) -> None:
-            @settings(
-                max_examples=count,
-                deadline=None,
-                derandomize=True,
-                database=None,
-                suppress_health_check=list(HealthCheck),
-            )
-            @given(strategy)
-            def each(value: Any) -> None:
-                with no_hang():
-                    check(value, tmp_path)
-
-            each()
-
-        test.__doc__ = check.__doc__
-        test.__name__ = check.__name__
-        return test
-
-    return decorate
-
-
-@st.composite
-def damaged(draw: st.DrawFn, whole: bytes, edits: int = 4) -> bytes:
-    """Bytes cut, repeated, swapped or replaced."""
-    content = whole
-    for _ in range(draw(st.integers(1, edits))):
-        a, b = sorted((draw(st.integers(0, len(content))), draw(st.integers(0, len(content)))))
-        b = draw(st.sampled_from([b, a, min(a + 1, len(content))]))
-        new = draw(st.binary(max_size=6) | ODD.map(str.encode) | st.just(content[a:b] * 2))
-        content = content[:a] + new + content[b:]
-    return content
-
-
-def tried(function: Callable[..., Any], *arguments: Any, **more: Any) -> tuple[Any, str]:
-    """What a function returns, or why it refuses."""
-    try:
-        return function(*arguments, **more), ""
-    except InputError as error:
-        refusal = str(error)
-    assert len(refusal.splitlines()) == 1
-    return None, refusal
-
 
 # Tables
 
@@ -344,135 +260,3 @@ def test_settings_and_results_of_a_run(drawn, folder):
     assert tried(runner.run, *settings, run_dir=folder)[0] is None  # of other settings
     assert not evaluator.paid
     tried(load_runs, folder)
-
-
-# What LLMs and servers say
-
-REPLY = {
-    "choices": [{"message": {"role": "assistant", "content": "hello"}, "finish_reason": "stop"}],
-    "usage": {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 9,
-              "prompt_tokens_details": {"cached_tokens": 1}},
-}  # fmt: skip
-
-
-@st.composite
-def other_leaves(draw: st.DrawFn, whole: Any) -> Any:
-    """JSON in which a value, at any depth, is another one."""
-    if draw(st.integers(0, 3)) == 0 or not isinstance(whole, dict | list) or not whole:
-        return draw(JSON)
-    copy = json.loads(json.dumps(whole))
-    key = draw(st.sampled_from(list(copy) if isinstance(copy, dict) else list(range(len(copy)))))
-    copy[key] = draw(other_leaves(copy[key]))
-    return copy
-
-
-@fuzzed(
-    st.one_of(other_leaves(REPLY), damaged(json.dumps(REPLY).encode()), st.just("[" * 99999)),
-    100,
-    2000,
-)
-def test_chat_completions(content, folder):
-    try:
-        reply = read_reply(content)
-    except BadReply as bad:
-        usage, reply = bad.usage, None
-    else:
-        usage = reply.usage
-        assert isinstance(reply.text, str)
-        reply.text.encode()
-        assert isinstance(reply.finish_reason, str)
-    if usage is not None:
-        assert 0 <= usage.cached_tokens <= usage.prompt_tokens
-        assert usage.completion_tokens >= 0
-    body = content if isinstance(content, bytes | str) else json.dumps(content)
-    with contextlib.suppress(_Refused):
-        completion = _completion(body.encode() if isinstance(body, str) else body, 3)
-        assert 1 <= len(completion.texts) <= 3
-        assert min(completion.prompt_tokens, completion.completion_tokens) >= 0
-
-
-SAID = st.one_of(
-    st.text(max_size=60),
-    st.lists(
-        st.sampled_from(
-            ["Links:", "[", "]", "a.b", "Label:", "NESTED", "NON-NESTED", "EASY", "sub-questions",
-             "\n", "```", "```sql", "SELECT", "WITH x AS (", "'", '"', "`", ";", "--", "____", "##",
-             '{"module0": "llm1", "module1": "llm0"}', "1.5", "; ", "1e999", "-1", "nan",
-             "[" * 3000, '"' * 2000, "'" * 3001, "\\", "\ud800", " " * 500]
-        ),
-        max_size=12,
-    ).map(" ".join),
-)  # fmt: skip
-PARSERS = [
-    din_sql.parse_links, din_sql.parse_classification, din_sql.extract_sql,
-    unidm.whole_reply, unidm.first_line, unidm.with_blank,
-]  # fmt: skip
-
-
-@fuzzed(SAID, 100, 2000)
-def test_replies(text, folder):
-    for parser in PARSERS:
-        with contextlib.suppress(ParseError):
-            output = parser([text], {})
-            assert output
-            if parser is din_sql.parse_classification:
-                assert output.label in ("EASY", "NON-NESTED", "NESTED")
-    prompts = Prompts(TASK.problem)
-    thetas = [prompts.parse_candidate(text), *(prompts.parse_warm_start(text) or [])]
-    for theta in thetas:
-        assert theta is None or len(TASK.problem.names(theta)) == 2
-    if (predicted := prompts.parse_prediction(text)) is not None:
-        assert 0 <= predicted[0] < math.inf
-        assert 0 <= predicted[1] <= 1
-
-
-@fuzzed(JSON | st.binary(max_size=30), 40, 500)
-def test_transcripts(value, folder):
-    path = folder / "transcript.jsonl"
-    line = value if isinstance(value, bytes) else json.dumps({"texts": value, "key": "k"}).encode()
-    path.write_bytes(
-        line + b"\n" + json.dumps(value if not isinstance(value, bytes) else 0).encode()
-    )
-    Transcript(path)
-
-
-# Settings
-
-KEYS = [
-    "seed", "budget_usd", "base", "method.alpha", "method.lam", "method.batch_size",
-    "method.gap_tolerance", "method.initial_pool", "method.prune", "method.name",
-    "method.bounds.mode", "method.bounds.b_g", "method.bounds.b_c", "method.bounds.delta",
-    "method.bounds", "task.name", "task.num_queries", "task.world_seed", "task.epsilon",
-    "task.num_modules", "kernel", "kernel._target_", "device", "experiment", "deploy", "tracking",
-]  # fmt: skip
-VALUES = st.sampled_from(
-    ["nan", "inf", "-inf", "-1", "0", "1e999", "1" * 30, "null", "[]", "[1,2]", "{a:1}", "''", "x",
-     "true", "0.1", "1.5", "'../x'", "${oc.env:NOPE}", "${seed}", "${nowhere}", "???",
-     "'a b'", "\\0"]
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("count", [3, pytest.param(60, marks=pytest.mark.slow)])
-def test_settings(cli, monkeypatch, count):
-    """A search begins, or one line says why not."""
-
-    def begin(*_: Any, **__: Any) -> None:
-        raise InputError("begun")
-
-    monkeypatch.setattr(run_script, "run", begin)
-    override = st.tuples(st.sampled_from(KEYS), VALUES).map("=".join)
-
-    @settings(max_examples=count, deadline=None, derandomize=True, database=None,
-              suppress_health_check=list(HealthCheck))  # fmt: skip
-    @given(st.lists(override, min_size=1, max_size=2))
-    def each(overrides: list[str]) -> None:
-        with no_hang():
-            status, out, err = cli("task=synthetic", "task.num_queries=5", *overrides)
-        assert status == 2
-        assert err.startswith("scope-torch: ")
-        assert len(err.splitlines()) == 1, err
-        assert "Traceback" not in out + err
-        assert "the traceback is in" not in err, (overrides, err)
-
-    assert cli("task=synthetic") == (2, "", "scope-torch: begun\n")
-    each()
