@@ -134,7 +134,7 @@ def load_runs(output_dir: Path) -> tuple[dict[Group, list[FinishedRun]], list[st
             settings = json.loads(path.with_name("settings.json").read_text())
             run = FinishedRun(path.parent, result, settings)
             groups.setdefault(run.group, []).append(run)
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise InputError(f"{path} cannot be read ({error!r}); move the run away") from error
     if not groups:
         raise InputError(f"no finished run below {output_dir}; run scope-torch first")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
 import math
@@ -81,21 +82,40 @@ class Observation:
         """
         try:
             values: dict[str, Any] = json.loads(line)
-            values["theta"] = tuple(int(code) for code in values["theta"])
-            values["query"] = int(values["query"])
-            values["cost_usd"] = float(values["cost_usd"])
-            values["quality"] = float(values["quality"])
+            values["theta"] = tuple(_count(code) for code in values["theta"])
+            for name in ("query", "replicate"):
+                values[name] = _count(values.get(name, 0 if name == "replicate" else None))
+            for name in ("cost_usd", "quality"):
+                values[name] = _amount(values[name])
+            if values.get("latency_s") is not None:
+                values["latency_s"] = _amount(values["latency_s"])
             if values.get("module_cost_usd") is not None:
-                values["module_cost_usd"] = tuple(map(float, values["module_cost_usd"]))
+                values["module_cost_usd"] = tuple(map(_amount, values["module_cost_usd"]))
             if values.get("module_tokens") is not None:
                 values["module_tokens"] = tuple(
-                    (int(p), int(c)) for p, c in values["module_tokens"]
+                    (_count(p), _count(c)) for p, c in values["module_tokens"]
                 )
             return cls(**values)
         except InputError:
             raise
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise InputError(f"not an observation: {line[:80]!r}") from error
+        except (OverflowError, RecursionError) as error:  # numbers or nestings without end
+            raise InputError(f"not an observation: {line[:80]!r}") from error
+
+
+def _count(value: Any) -> int:
+    """A whole number as it stands in JSON: neither true, nor 1.5, nor text."""
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r} is no count")
+    return value
+
+
+def _amount(value: Any) -> float:
+    """A number as it stands in JSON; what it may be is checked where it is used."""
+    if type(value) not in (int, float):
+        raise ValueError(f"{value!r} is no number")
+    return float(value)
 
 
 class History:
@@ -139,15 +159,13 @@ class Journal:
     def __init__(self, path: Path, durable: bool = True) -> None:
         self.path, self._durable = path, durable
         try:
-            self._file = open(path, "a+b")  # noqa: SIM115 - closed by close()
+            # unbuffered: nothing is left over, to be written at a time of its own, by a full disk
+            self._file = open(path, "a+b", buffering=0)  # noqa: SIM115 - closed by close()
         except OSError as error:
-            raise InputError(
-                f"cannot write {path}: {error.strerror}; choose another output_dir"
-            ) from error
+            raise cannot_write(path, error) from error
         try:
             _lock(self._file.fileno(), path)
             self.recorded = self._read()
-            self._file.flush()
             self._size = os.fstat(self._file.fileno()).st_size
             self._is_whole = True  # False from the start of an append to its end
         except BaseException:
@@ -159,15 +177,22 @@ class Journal:
 
         An append that was interrupted, or ran into a full disk, leaves nothing behind: the next
         one begins where it began.
+
+        Raises:
+            InputError: If the disk takes no more; what was appended before is kept.
         """
-        if not self._is_whole:
-            self._file.truncate(self._size)
-        self._is_whole = False
         content = "".join(o.to_json() + "\n" for o in observations).encode()
-        self._file.write(content)
-        self._file.flush()
-        if self._durable:
-            os.fsync(self._file.fileno())
+        try:
+            if not self._is_whole:
+                self._file.truncate(self._size)
+            self._is_whole = False
+            self._write(content)
+            if self._durable:
+                os.fsync(self._file.fileno())
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self._file.truncate(self._size)
+            raise cannot_write(self.path, error) from error
         self._size += len(content)
         self._is_whole = True
 
@@ -179,10 +204,12 @@ class Journal:
         self._file.seek(0)
         lines = self._file.read().split(b"\n")
         tail = lines.pop()
-        observations, good_bytes = [], 0
+        observations: list[Observation] = []
+        at: dict[Request, int] = {}
+        good_bytes = 0
         for number, line in enumerate([*lines, tail] if tail else lines, start=1):
             try:
-                observations.append(Observation.from_json(line.decode()))
+                made = Observation.from_json(line.decode())
             except (InputError, UnicodeDecodeError) as error:
                 if number < len(lines) + bool(tail):
                     raise InputError(
@@ -196,10 +223,30 @@ class Journal:
                     number,
                 )
                 return observations
+            if (first := at.setdefault(made.request, number)) != number:
+                raise InputError(
+                    f"{self.path}: line {number} repeats the observation of line {first}; restore "
+                    "the file, or move the directory away and start anew"
+                )
+            observations.append(made)
             good_bytes += len(line) + 1
         if tail:
-            self._file.write(b"\n")
+            self._write(b"\n")
         return observations
+
+    def _write(self, content: bytes) -> None:
+        """All of it: a file without a buffer may take a part, when a disk is nearly full."""
+        while content:
+            content = content[self._file.write(content) :]
+
+
+def cannot_write(path: Path, error: OSError) -> InputError:
+    """What to tell the user about a file that cannot be written."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        mend = "make room, and the same command goes on where this one stopped"
+    else:
+        mend = "make it writable, or choose another output_dir"
+    return InputError(f"cannot write {path}: {error.strerror or error}; {mend}")
 
 
 def _lock(fileno: int, path: Path) -> None:
@@ -208,7 +255,11 @@ def _lock(fileno: int, path: Path) -> None:
 
         try:
             fcntl.flock(fileno, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except BlockingIOError as error:
             raise InputError(
                 f"{path} is in use by another process; wait for it or stop it"
+            ) from error
+        except OSError as error:
+            raise InputError(
+                f"{path} cannot be locked: {error.strerror}; choose an output_dir on another disk"
             ) from error

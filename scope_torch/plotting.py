@@ -12,6 +12,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from scope_torch.history import cannot_write
 from scope_torch.metrics import OracleCurve
 from scope_torch.runner import Callback, Outcome
 
@@ -27,15 +28,19 @@ class CurvePlot(Callback):
         """See base."""
         if result.curve is None or result.run_dir is None:
             return
-        summary = result.summary()
-        plot_curves(
-            {summary["method"]: [result.curve]},
-            summary["budget_usd"],
-            result.run_dir / "curves.png",
-            title=f"{summary['task']}, {summary['method']}, seed {summary['seed']}",
-            reference_cost_usd=summary["reference_cost_usd"],
-            optimal_cost_usd=summary["optimal_cost_usd"],
-        )
+        summary, path = result.summary(), result.run_dir / "curves.png"
+        try:
+            plot_curves(
+                {summary["method"]: [result.curve]},
+                summary["budget_usd"],
+                path,
+                title=f"{summary['task']}, {summary['method']}, seed {summary['seed']}",
+                reference_cost_usd=summary["reference_cost_usd"],
+                optimal_cost_usd=summary["optimal_cost_usd"],
+            )
+        except OSError as error:
+            path.unlink(missing_ok=True)
+            raise cannot_write(path, error) from error
 
 
 def plot_curves(

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from scope_torch.errors import InputError
 from scope_torch.evaluators import Evaluator, HasTruth
-from scope_torch.history import History, Journal, Observation
+from scope_torch.history import History, Journal, Observation, cannot_write
 from scope_torch.metrics import OracleCurve, optimal_cost, oracle_curve, true_values
 from scope_torch.observation_source import ObservationSource
 from scope_torch.optimizer import Described, Optimizer, Recommendation, TraceRow
@@ -203,9 +203,11 @@ def run(
             closing.callback(trace_file.close)
         try:
             stop_reason = _loop(optimizer, source, budget_usd, history, callbacks, trace_file)
-        finally:
-            if trace_file is not None:
-                trace_file.update(optimizer.trace)
+        except BaseException:
+            with contextlib.suppress(InputError):  # must not hide what ended the run
+                _update(trace_file, optimizer)
+            raise
+        _update(trace_file, optimizer)
         result = RunResult(
             problem=problem,
             method=optimizer.name,
@@ -296,9 +298,10 @@ def finished_summary(run_dir: Path, settings: dict[str, Any]) -> dict[str, Any] 
     """Content of `result.json` if a run with these settings has finished in `run_dir`."""
     try:
         summary = json.loads((run_dir / "result.json").read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
-    return summary if summary.get("settings_hash") == settings_hash(settings) else None
+    found = isinstance(summary, dict) and summary.get("settings_hash") == settings_hash(settings)
+    return summary if found else None
 
 
 def settings_hash(settings: dict[str, Any]) -> str:
@@ -308,19 +311,29 @@ def settings_hash(settings: dict[str, Any]) -> str:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replaces a file in one step: readers see the old content or the new, never half of it."""
+    """Replaces a file in one step: readers see the old content or the new, never half of it.
+
+    Raises:
+        InputError: If it cannot be written.
+    """
     temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(text)
-    os.replace(temporary, path)
+    try:
+        with open(temporary, "w", newline="") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())  # or a power cut may leave an empty file under the name
+        os.replace(temporary, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise cannot_write(path, error) from error
 
 
 def _open_run_dir(run_dir: Path, settings: dict[str, Any], durable: bool) -> Journal:
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(
-            f"cannot create {run_dir}: {error.strerror}; choose another output_dir"
-        ) from error
+        raise cannot_write(run_dir, error) from error
     journal = Journal(run_dir / "journal.jsonl", durable)
     try:
         path = run_dir / "settings.json"
@@ -344,7 +357,7 @@ def _open_run_dir(run_dir: Path, settings: dict[str, Any], durable: bool) -> Jou
 def _read_settings(path: Path) -> dict[str, Any]:
     try:
         return json.loads(path.read_text())
-    except ValueError as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} is damaged ({error}); restore it, or move it away") from error
 
 
@@ -353,7 +366,7 @@ def _check_settings(path: Path, old: dict[str, Any], new: dict[str, Any]) -> Non
     changed = [
         f"{key} was {before!r}, now {after!r}"
         for key, before, after in _differences(old, new)
-        if not (key == "budget_usd" and after > before)
+        if not (key == "budget_usd" and isinstance(before, float) and after > before)
     ]
     if changed:
         raise InputError(
@@ -369,3 +382,8 @@ def _differences(old: Any, new: Any, prefix: str = "") -> Iterator[tuple[str, An
             yield from _differences(old.get(key), new.get(key), dotted)
     elif old != new:
         yield prefix, old, new
+
+
+def _update(trace_file: TraceFile | None, optimizer: Optimizer) -> None:
+    if trace_file is not None:
+        trace_file.update(optimizer.trace)

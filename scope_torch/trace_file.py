@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import re
@@ -14,6 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from scope_torch.errors import InputError
+from scope_torch.history import cannot_write
 from scope_torch.metrics import OracleCurve, true_values
 from scope_torch.optimizer import TraceRow
 from scope_torch.problem import SelectionProblem
@@ -30,6 +32,9 @@ class TraceFile:
         path: The file; replaced.
         problem: Gives the names of the LLMs.
         truth: c(theta) in USD and s(theta) by flat index, two `|Theta|` tensors, if known.
+
+    Raises:
+        InputError: If it cannot be written; so do the methods.
     """
 
     def __init__(
@@ -37,9 +42,12 @@ class TraceFile:
     ) -> None:
         self._problem, self._truth = problem, truth
         self._num_written = 0
-        self._file = open(path, "w", newline="")  # noqa: SIM115 - closed by close()
-        self._writer = csv.writer(self._file)
-        self._writer.writerow([*_NAMES, *_TRUTH])
+        self._path = path
+        try:
+            self._file = open(path, "w", newline="")  # noqa: SIM115 - closed by close()
+        except OSError as error:
+            raise cannot_write(path, error) from error
+        self._write([*_NAMES, *_TRUTH])
 
     def update(self, trace: Sequence[TraceRow]) -> None:
         """Writes the rows that are new, each in one piece, for others read along."""
@@ -47,13 +55,20 @@ class TraceFile:
             true = ("", "")
             if self._truth is not None:
                 true = true_values(self._problem, row.theta_out, self._truth)
-            self._writer.writerow([*(self._cell(getattr(row, name)) for name in _NAMES), *true])
-            self._file.flush()
+            self._write([*(self._cell(getattr(row, name)) for name in _NAMES), *true])
             self._num_written += 1
 
     def close(self) -> None:
         """Closes the file."""
-        self._file.close()
+        with contextlib.suppress(OSError):  # of what could not be written, told before
+            self._file.close()
+
+    def _write(self, cells: Sequence[Any]) -> None:
+        try:
+            csv.writer(self._file).writerow(cells)
+            self._file.flush()
+        except OSError as error:
+            raise cannot_write(self._path, error) from error
 
     def _cell(self, value: Any) -> Any:
         return "|".join(self._problem.names(value).values()) if isinstance(value, tuple) else value

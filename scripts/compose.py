@@ -14,6 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 import conf  # noqa: F401 - registers the schemas
 from scope_torch.errors import InputError
 from scope_torch.tasks import Task
+from scripts.interrupts import second_interrupt_ends
 from scripts.run import build, refuse_new_keys
 
 
@@ -32,7 +33,8 @@ def compose_task(overrides: Sequence[str]) -> Task:
 def exit_on_error(name: str, run: Callable[[], None]) -> None:
     """Calls `run`; what the user can mend becomes one line and status 2, Ctrl-C status 130."""
     try:
-        run()
+        with second_interrupt_ends():
+            run()
     except (InputError, HydraException, OmegaConfBaseException) as error:
         _fail(name, str(error).strip().splitlines()[0])
     except OSError as error:

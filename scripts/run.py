@@ -10,6 +10,7 @@ import os
 import re
 import sys
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -17,6 +18,7 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.types import RunMode
+from hydra.utils import instantiate
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
@@ -35,6 +37,8 @@ from scope_torch.runner import (
 )
 from scope_torch.tasks import Task
 from scope_torch.tracking.progress import ProgressBar
+from scripts.interrupts import InterruptedSummary, second_interrupt_ends
+from scripts.targets import check_target
 
 # What has a path component of its own, must not change it, or merely describes the task's data.
 _NOT_IN_PATH = re.compile(
@@ -43,6 +47,7 @@ _NOT_IN_PATH = re.compile(
 )
 _LAUNCHER = re.compile(r"hydra/launcher/(joblib|submitit|ray)")
 _EXTRA_OF_LAUNCHER = {"joblib": "joblib", "submitit": "slurm", "ray": "ray"}
+_MENDABLE = (InputError, HydraException, OmegaConfBaseException)
 
 
 def main() -> None:
@@ -54,13 +59,19 @@ def main() -> None:
 
         watch.main(sys.argv[2:])
         return
+    with second_interrupt_ends():
+        _run_jobs()
+
+
+def _run_jobs() -> None:
     try:
-        _job()
+        with _no_callbacks():
+            _job()
     except JobsFailed as error:
         print(f"scope-torch: {error}", file=sys.stderr)
         sys.exit(2)
-    except (InputError, HydraException, OmegaConfBaseException) as error:
-        _exit(_message(error))
+    except (ValueError, *_MENDABLE) as error:
+        _exit(_message(error))  # Hydra raises plain ValueError as well, as for experiment=nan
     except OSError as error:  # a full disk, or a sweep's directory that cannot be made
         _exit(f"{error}; make room, or choose another output_dir")
     except KeyboardInterrupt:
@@ -68,23 +79,38 @@ def main() -> None:
         sys.exit(130)
 
 
+@contextlib.contextmanager
+def _no_callbacks() -> Iterator[None]:
+    """Keeps Hydra from running `hydra.callbacks`, which it does before it calls `_job`."""
+
+    def refuse(node: Any, *_: Any, **__: Any) -> None:
+        raise InputError(f"hydra.callbacks are not run: leave {node} out")
+
+    hydra.utils.instantiate = refuse
+    try:
+        yield
+    finally:
+        hydra.utils.instantiate = instantiate
+
+
 @hydra.main(version_base="1.3", config_path="pkg://conf", config_name="config")
 def _job(cfg: DictConfig) -> str | None:
     """One job; in a sweep, returns what went wrong, for another process may have to say it."""
     in_sweep = HydraConfig.get().mode == RunMode.MULTIRUN
-    overrides = list(HydraConfig.get().overrides.task)
-    directory = run_dir(cfg, overrides)
+    directory = None
     try:
+        overrides = list(HydraConfig.get().overrides.task)  # resolves what stands in them
+        directory = run_dir(cfg, overrides)
         limit_threads(HydraConfig.get().launcher)
         refuse_new_keys(overrides)
         summary = run_from_config(cfg, directory)
-    except InputError as error:
+    except _MENDABLE as error:
         if not in_sweep:
             _exit(_message(error))
         return _failed(directory, f"{error}\n", _message(error))
     except Exception as error:  # a bug must not take the other jobs of a sweep with it
-        message = f"{type(error).__name__}: {error}; the traceback is in {directory}/error.log"
-        failure = _failed(directory, traceback.format_exc(), message)
+        message = f"{type(error).__name__}: {error}"
+        failure = _failed(directory, traceback.format_exc(), message, "; the traceback is in ")
         if not in_sweep:
             sys.exit(2)
         return failure
@@ -93,12 +119,19 @@ def _job(cfg: DictConfig) -> str | None:
     return None
 
 
-def _failed(directory: Path, log: str, message: str) -> str:
-    with contextlib.suppress(OSError):  # the disk may be what is wrong
-        directory.mkdir(parents=True, exist_ok=True)
-        (directory / "error.log").write_text(log)
-    print(f"scope-torch: {message}", file=sys.stderr)
-    return f"{directory}: {message}"
+def _failed(directory: Path | None, log: str, message: str, where: str = "") -> str:
+    """Leaves `log` in the job's directory, and says `message`, after `where` the file's path."""
+    if directory is None:  # no name for it
+        where = ""
+    else:
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            (directory / "error.log").write_text(log)
+            where = where and f"{where}{directory}/error.log"
+        except OSError:  # the disk may be what is wrong
+            where = ""
+    print(f"scope-torch: {message}{where}", file=sys.stderr)
+    return f"{directory or 'a job without a directory'}: {message}{where}"
 
 
 def limit_threads(launcher: DictConfig) -> None:
@@ -120,6 +153,8 @@ def run_from_config(cfg: DictConfig, directory: Path) -> dict[str, Any]:
     Returns:
         The content of `result.json`.
     """
+    if not 0 <= cfg.seed < 2**32:  # what all generators of random numbers take
+        raise InputError(f"seed={cfg.seed} must be a whole number from 0 to {2**32 - 1}")
     if cfg.device is not None:
         check_device(cfg.device)
 
@@ -150,7 +185,7 @@ def _run_task(
             task.evaluator,
             cfg.budget_usd,
             run_dir=directory,
-            callbacks=[ProgressBar(), CurvePlot(), tracker],
+            callbacks=[ProgressBar(), CurvePlot(), tracker, InterruptedSummary(directory)],
         )
         summary = result.summary()
     if cfg.deploy:
@@ -186,8 +221,12 @@ def build(node: DictConfig, **extra: Any) -> Any:
     Args:
         node: The config of the object.
         extra: Further arguments; those that the object does not take are left out.
+
+    Raises:
+        InputError: If the target is neither of this package nor allowed; see `check_target`.
     """
-    target = hydra.utils.instantiate(node, _partial_=True, _recursive_=False, _convert_="all")
+    check_target(str(node._target_))
+    target = instantiate(node, _partial_=True, _recursive_=False, _convert_="all")
     accepted = inspect.signature(target).parameters
     return target(**{name: value for name, value in extra.items() if name in accepted})
 
@@ -213,12 +252,27 @@ def check_device(device: str) -> None:
 
 
 def run_dir(cfg: DictConfig, overrides: list[str]) -> Path:
-    """output_dir/[experiment/]task/method/[other overrides/]seed=...: stable, to resume."""
+    """output_dir/[experiment/]task/method/[other overrides/]seed=...: stable, to resume.
+
+    Raises:
+        InputError: If a name would lead elsewhere.
+    """
+    names = {"task": cfg.task.name, "method": cfg.method.name}
+    if cfg.experiment:
+        names["experiment"] = cfg.experiment
+    for what, name in names.items():
+        if re.search(r"[/\\\0]|^\.*$", str(name)):
+            raise InputError(f"{what} {name!r} cannot name a folder; leave out / and \\")
     keys = {o: o.partition("=")[0].lstrip("+~") for o in overrides}
     other = [o for o, key in keys.items() if not _NOT_IN_PATH.fullmatch(key)]
     variant = re.sub(r"[^\w.=,+-]+", "_", ",".join(sorted(other)))[:150]
     return Path(
-        cfg.output_dir, cfg.experiment, cfg.task.name, cfg.method.name, variant, f"seed={cfg.seed}"
+        cfg.output_dir,
+        cfg.experiment,
+        str(cfg.task.name),
+        str(cfg.method.name),
+        variant,
+        f"seed={cfg.seed}",
     )
 
 

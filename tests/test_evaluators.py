@@ -253,14 +253,16 @@ def test_an_interrupt_waits_for_the_calls_in_flight(monkeypatch):
     class Interrupted(queue.SimpleQueue):
         waits = 0
 
-        def get(self, *arguments):
+        def get(self, timeout):
             Interrupted.waits += 1
             if Interrupted.waits == 2:
                 raise KeyboardInterrupt
-            return super().get(*arguments)
+            return super().get()
 
     # Only there: the threads of the pool wait on queues of their own.
-    monkeypatch.setattr(window, "queue", SimpleNamespace(SimpleQueue=Interrupted))
+    monkeypatch.setattr(
+        window, "queue", SimpleNamespace(SimpleQueue=Interrupted, Empty=queue.Empty)
+    )
     system = Rehearsed(TASK, 3, set())
     system.failed.set()
     evaluator = function_evaluator(TASK, system, concurrency=3)

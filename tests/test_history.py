@@ -166,9 +166,9 @@ def test_a_cut_at_any_byte_keeps_every_whole_line(path, caplog):
         if not clean:
             assert f"dropped line {kept + 1}" in caplog.text
         journal = Journal(path)
-        journal.append([FULL])
+        journal.append([observation(9)])
         journal.close()
-        assert reopened(path) == [*FIVE[:kept], FULL], size
+        assert reopened(path) == [*FIVE[:kept], observation(9)], size
 
 
 @pytest.mark.parametrize("tail", [b"\0" * 40, b"\xff\xfe garbage", b"{}"])

@@ -205,13 +205,14 @@ def interrupted_wait(monkeypatch, after: int) -> None:
     class Interrupted(queue.SimpleQueue):
         waits = 0
 
-        def get(self, *arguments):
+        def get(self, timeout: float):
             Interrupted.waits += 1
             if Interrupted.waits == after:
                 raise KeyboardInterrupt
-            return super().get(*arguments)
+            return super().get()
 
-    monkeypatch.setattr(window, "queue", SimpleNamespace(SimpleQueue=Interrupted))
+    fake = SimpleNamespace(SimpleQueue=Interrupted, Empty=queue.Empty)
+    monkeypatch.setattr(window, "queue", fake)
 
 
 @pytest.mark.parametrize("after", [1, 9, 18])

@@ -174,7 +174,7 @@ def test_callbacks_and_journal_are_closed_whatever_fails(tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "Journal", tracked)
     (tmp_path / "trace.csv").mkdir()
     log = Log()
-    with pytest.raises(OSError):
+    with pytest.raises(InputError, match=r"cannot write \S+trace\.csv: Is a directory"):
         search(run_dir=tmp_path, callbacks=[log])
     closed = journals[0]._file.closed
     journals[0].close()

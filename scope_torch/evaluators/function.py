@@ -100,6 +100,10 @@ class FunctionEvaluator:
                 f"{list(self.problem.modules)}"
             )
         prompt, completion = used.get(module, (0, 0))
+        if prompt < 0 or completion < 0:
+            raise InputError(
+                f"the system used {used[module]} tokens in {module!r}; none is negative"
+            )
         return int(prompt), int(completion)
 
     def _priced(self, llm: str, prompt: int, completion: int) -> float:

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import tempfile
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
@@ -115,7 +116,8 @@ class SimulatedEvaluator:
     def _cache_path(self) -> Path:
         default = os.environ.get("SCOPE_CACHE_DIR") or Path.home() / ".cache" / "scope-torch"
         directory = Path(self._cache_dir or default)
-        return directory / f"{self.world.spec.name}-{_digest(self.world.settings())}.npy"
+        name = re.sub(r"[^\w-]+", "_", self.world.spec.name)  # of a file of the user's
+        return directory / f"{name}-{_digest(self.world.settings())}.npy"
 
 
 def _digest(described: object) -> str:

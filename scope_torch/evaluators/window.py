@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import queue
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 
 from scope_torch.history import Observation, Request
+
+logger = logging.getLogger(__name__)
+
+_LOOK_S = 0.2  # between two looks at whether the user has interrupted
 
 
 def in_window(
@@ -39,11 +44,19 @@ def in_window(
         if in_flight == 0:
             break
         try:
-            future = done.get()
+            # Not for ever: polars has an interrupted wait started again, instead of ended.
+            future = done.get(timeout=_LOOK_S)
+        except queue.Empty:
+            continue
         except KeyboardInterrupt as interrupt:
             if isinstance(error, KeyboardInterrupt):
                 raise
             error = interrupt
+            logger.warning(
+                "interrupted; waiting for the %d calls in flight, which are paid for (interrupt "
+                "again not to wait)",
+                in_flight,
+            )
             continue
         in_flight -= 1
         if failure := future.exception():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -133,6 +134,11 @@ def _spec(cls: type, values: dict[str, Any], where: str) -> Any:
         raise InputError(f"{where}: missing {missing}, unknown {unknown}")
     for field in fields(cls):
         value, numbers = values[field.name], {"int": int, "float": (int, float)}
-        if not isinstance(value, numbers.get(str(field.type), object)):
+        fits = isinstance(value, numbers.get(str(field.type), object))
+        if isinstance(value, bool) or not fits or not _is_finite(value):
             raise InputError(f"{where}: {field.name}={value!r} must be of type {field.type}")
     return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+
+
+def _is_finite(value: Any) -> bool:
+    return not isinstance(value, int | float) or abs(value) <= sys.float_info.max

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -64,7 +64,10 @@ def load_llms(path: Path | str | None = None) -> dict[str, LLMInfo]:
     """
     content = read_toml(path, "llms.toml", PRICE_VERSION)
     llms: dict[str, LLMInfo] = {}
-    for entry in content.get("llm", []):
+    entries = content.get("llm", [])
+    if not isinstance(entries, list):
+        raise InputError(f"{path or 'llms.toml'}: the entry {entries!r} needs [[llm]], {_PRICED}")
+    for entry in entries:
         try:
             known = {k: v for k, v in entry.items() if k in LLMInfo.__dataclass_fields__}
             llm = LLMInfo(**known)
@@ -123,7 +126,9 @@ _CHOICES = {
 
 def _is_number(value: Any) -> bool:
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and math.isfinite(value)
+    return (
+        number and abs(value) <= sys.float_info.max
+    )  # a whole number may be too large for a float
 
 
 def _is_price(value: Any) -> bool:
@@ -158,6 +163,8 @@ def read_toml(path: Path | str | None, packaged: str, version: int) -> dict:
         content = tomllib.loads(source.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"cannot read {path or packaged}: {error}") from error
+    except RecursionError as error:
+        raise InputError(f"cannot read {path or packaged}: too deeply nested") from error
     if content.get("version") != version:
         raise InputError(
             f"{path or packaged} is of version {content.get('version')}, this program reads "

@@ -44,8 +44,10 @@ def synthetic_task(
     """
     if not 1 <= num_modules <= 5:
         raise InputError(f"num_modules={num_modules} must be 1 to 5: the table is held in memory")
-    if num_queries < 1:
-        raise InputError(f"num_queries={num_queries}: need at least one query")
+    if not 1 <= num_queries <= 10_000:
+        raise InputError(f"num_queries={num_queries} must be 1 to 10000: the table is in memory")
+    if world_seed < 0:
+        raise InputError(f"world_seed={world_seed} must be at least 0")
     rng = np.random.default_rng(world_seed)
     llms = tuple(sorted(PRICES))
     price = np.array([PRICES[llm][0] for llm in llms]) * 1e-6

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -18,6 +19,8 @@ from scope_torch.tasks import Task
 from scope_torch.tasks.files import find_data
 
 OnMissing = Literal["error", "drop_queries"]
+# A panic is what its Rust code does where it expected no such bytes.
+_POLARS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 
 
 def table_task(
@@ -94,6 +97,22 @@ def load_table(
             "module_columns is empty: name the columns, e.g. task.module_columns=[a,b]"
         )
     frame = _read(path)
+    try:
+        return _checked(frame, path, module_columns, quality_column, cost_column, query_column,
+                        on_missing)  # fmt: skip
+    except _POLARS as error:  # values of kinds that are neither names nor numbers
+        raise InputError(f"{path}: {_reason(error)}; make its columns text and numbers") from error
+
+
+def _checked(
+    frame: pl.DataFrame,
+    path: Path,
+    module_columns: Sequence[str],
+    quality_column: str,
+    cost_column: str,
+    query_column: str,
+    on_missing: OnMissing,
+) -> RecordedTable:
     keys = [*module_columns, query_column]
     _check_columns(frame, path, [*keys, quality_column, cost_column])
     frame = frame.select(
@@ -120,9 +139,12 @@ def _read(path: Path) -> pl.DataFrame:
         if content[:4] == b"PAR1":
             return pl.read_parquet(io.BytesIO(content))
         return pl.read_csv(io.BytesIO(content), infer_schema_length=None)
-    except (OSError, EOFError, pl.exceptions.PolarsError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(f"cannot read {path} as CSV or Parquet: {reason}") from error
+    except (OSError, EOFError, zlib.error, *_POLARS) as error:
+        raise InputError(f"cannot read {path} as CSV or Parquet: {_reason(error)}") from error
+
+
+def _reason(error: BaseException) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 def _check_columns(frame: pl.DataFrame, path: Path, needed: Sequence[str]) -> None:
@@ -136,6 +158,8 @@ def _check_columns(frame: pl.DataFrame, path: Path, needed: Sequence[str]) -> No
 def _numbers(frame: pl.DataFrame, path: Path, columns: dict[str, str]) -> pl.DataFrame:
     for name, shown in columns.items():
         column = frame[name]
+        if column.dtype.is_nested():
+            raise InputError(f"{path}: column {shown!r} is of {column.dtype}, not of numbers")
         cast = column.cast(pl.Float64, strict=False)
         bad = column.filter(cast.is_null() & column.is_not_null())
         if len(bad):

@@ -84,10 +84,48 @@ def test_claims_that_are_respected(where, path, open_store):
     assert client.calls == []
 
 
+@pytest.mark.parametrize("jump_s", [-1e8, 1e8])
+def test_a_clock_that_jumps_gives_no_claim_of_this_process_to_another(
+    path, open_store, monkeypatch, jump_s
+):
+    """Two searches of one process want the same reply; the clock is set while one of them pays."""
+    now = [1.7e9]
+    monkeypatch.setattr(store_module.time, "time", lambda: now[0])
+    looked = threading.Event()
+
+    async def sleep(seconds: float) -> None:
+        looked.set()
+        await asyncio.sleep(0.001)
+
+    waiting = Client()
+    second = threading.Thread(target=lambda: run(open_store(waiting, sleep=sleep), CALL))
+
+    def meanwhile() -> None:
+        now[0] += jump_s
+        second.start()
+        assert looked.wait(20)
+
+    paying = Client(before=meanwhile)
+    assert run(open_store(paying), CALL) == [REPLY]
+    second.join(20)
+    assert (len(paying.calls), len(waiting.calls)) == (1, 0)
+
+
+@pytest.mark.parametrize("age_s", [1000, -1000])
+def test_a_claim_from_elsewhere_is_given_up_whichever_way_the_clock_was_set(
+    path, open_store, age_s
+):
+    claimed(path, f"elsewhere {dead_pid()} 00", age_s)
+    client = Client()
+    assert run(open_store(client, sleep=None), CALL) == [REPLY]
+    assert len(client.calls) == 1
+
+
 def test_what_was_paid_twice_is_in_the_bill(path, open_store):
     """The claim of a slow owner is taken over; both pay, one reply is kept."""
     quick = open_store(Client(replace(REPLY, text="quick", cost_usd=0.125)), claim_limit_s=-1.0)
     slow = open_store(Client(before=lambda: threading_run(quick)))
+    slow._owner = "elsewhere 1 00"  # of this process it is known that it still works on it
     assert run(slow, CALL)[0] == REPLY
     assert run(slow, CALL)[0].text == "quick"
     assert rows(path, "SELECT cost_usd, reason FROM failures") == [(0.25, "paid twice")]

@@ -1,0 +1,186 @@
+"""Ctrl-C: once stops a live search cleanly, twice at once; both can be resumed. And clocks."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from airport_llms import airport_llm
+from live_cases import LLMS, Script, live_on, search, values
+from llm.fake_endpoint import (
+    FakeEndpoint,
+    Hold,
+    Say,
+    only_loopback,  # noqa: F401
+)
+from reliability.children import (
+    ROOT,
+    command_line,
+    ended,
+    in_child,
+    journaled,
+    said,
+    stable,
+    started,
+)
+
+from scripts.interrupts import second_interrupt_ends
+
+
+def arguments(url: str) -> list[str]:
+    fixed = ["task=airport_city", "evaluator=live", f"llm.base_url={url}", "llm.concurrency=2"]
+    return [*fixed, "task.num_queries=6", "budget_usd=0.0003", "method.batch_size=2"]
+
+
+class Gate:
+    """Answers like `airport_llm`; after `good` requests it holds them until `opened`."""
+
+    def __init__(self, good: int) -> None:
+        self.good, self.opened, self.paid = good, threading.Event(), Counter()
+        self._lock = threading.Lock()
+
+    def __call__(self, request: dict):
+        with self._lock:
+            self.good -= 1
+            self.paid[json.dumps(request, sort_keys=True)] += 1
+        return (
+            airport_llm(request) if self.good >= 0 else Hold(self.opened, Say(airport_llm(request)))
+        )
+
+
+def until(condition) -> None:
+    for _ in range(20_000):
+        if condition():
+            return
+        time.sleep(0.005)
+    raise AssertionError("it does not happen")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_live_search_interrupted_while_it_waits(tmp_path, times):
+    folders = [tmp_path / name for name in ("whole", "run")]
+    for folder in folders:
+        folder.mkdir()
+    whole, gate = Gate(10**9), Gate(40)
+    with FakeEndpoint(whole) as endpoint:
+        assert in_child(command_line, arguments(endpoint.url), folders[0]) == 0
+    with FakeEndpoint(gate) as endpoint:
+        process = started(command_line, arguments(endpoint.url), folders[1])
+        until(lambda: gate.good == -2)
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGINT)
+        until(lambda: "waiting for the 2 calls in flight" in said(folders[1])[1])
+        if times == 1:
+            gate.opened.set()
+        else:
+            os.kill(process.pid, signal.SIGINT)
+        assert ended(process) == 130
+        out, err = said(folders[1])
+        assert "Traceback" not in err
+        (run_dir,) = (path.parent for path in folders[1].rglob("journal.jsonl"))
+        assert not (run_dir / "result.json").exists()
+        kept = journaled(run_dir)
+        if times == 1:
+            assert f"on {len(kept)} observations" in out
+            assert "airport_city scope, interrupted: parse: " in out
+            assert "the same command goes on" in err
+        else:
+            assert not gate.opened.is_set()  # it did not wait
+            assert "stopped at once" in err
+            gate.opened.set()
+        assert in_child(command_line, arguments(endpoint.url), folders[1]) == 0
+    (whole_dir,) = (path.parent for path in folders[0].rglob("result.json"))
+    assert stable(run_dir) == stable(whole_dir)
+    assert [o.request for o in journaled(run_dir)][: len(kept)] == [o.request for o in kept]
+    lost = gate.paid - whole.paid
+    assert not whole.paid - gate.paid
+    assert lost.total() == (0 if times == 1 else 2)  # calls that were cut off are made once more
+
+
+POLARS = """
+import os, signal, threading, time
+from concurrent.futures import Future
+signal.signal(signal.SIGINT, signal.default_int_handler)
+import polars
+polars.read_csv(b"a\\n1")
+from scope_torch.evaluators.window import in_window
+from scope_torch.history import Observation, Request
+
+call = Future()
+def interrupt():
+    for _ in range(2):
+        time.sleep(1)
+        os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(60)
+    os._exit(3)
+threading.Thread(target=interrupt, daemon=True).start()
+try:
+    list(in_window(lambda request: call, [Request((0,), 0)], 1))
+except KeyboardInterrupt:
+    os._exit(0)
+"""
+
+
+def test_an_interrupt_is_noticed_although_polars_restarts_waits():
+    """Its own handler of SIGINT has waits for locks go on, for ever if no call ends."""
+    command = [sys.executable, "-c", POLARS]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0
+    assert "waiting for the 1 calls in flight" in done.stderr
+
+
+def test_the_handler_is_only_put_where_python_has_its_own():
+    default = signal.getsignal(signal.SIGINT)
+    with second_interrupt_ends():
+        assert signal.getsignal(signal.SIGINT) is not default
+    assert signal.getsignal(signal.SIGINT) is default
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in the background of a shell script
+    try:
+        with second_interrupt_ends():
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, default)
+
+
+def test_an_interrupted_search_says_where_it_stands(cli, monkeypatch):
+    left = [20]
+
+    def observed(self, observation, spend_usd):
+        left[0] -= 1
+        if left[0] == 0:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr("scripts.run.ProgressBar.observed", observed)
+    default = signal.getsignal(signal.SIGINT)
+    try:
+        status, out, err = cli("task=synthetic")
+    finally:
+        signal.signal(signal.SIGINT, default)
+    assert status == 130
+    assert err == "interrupted; the same command goes on where this one stopped\n"
+    first, second, third = out.splitlines()
+    assert first.startswith("synthetic scope, interrupted: module_1: ")
+    kept = journaled(Path(third.strip()))
+    spend = sum(o.cost_usd for o in kept[:-1])  # the last was not counted yet
+    assert second == f"  spent {spend:.2f} of 6.00 USD on {len(kept) - 1} observations"
+
+
+def test_clocks_that_jump_change_nothing(tmp_path, monkeypatch):
+    """Whatever the time of day is said to be while calls are made and claimed."""
+    rng = random.Random(0)
+    scripts, results = (Script(), Script()), []
+    for script, folder in zip(scripts, (tmp_path / "steady", tmp_path / "jumping"), strict=True):
+        if folder.name == "jumping":
+            monkeypatch.setattr(time, "time", lambda: 1.7e9 + rng.uniform(-1e9, 1e9))
+        with FakeEndpoint(script) as endpoint, live_on(endpoint, folder, llms=LLMS) as live:
+            results.append(search(live, folder / "run", batch_size=4))
+    assert values(results[0]) == values(results[1])
+    assert scripts[0].paid == scripts[1].paid

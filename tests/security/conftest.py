@@ -1,0 +1,3 @@
+"""Fixtures of other tests."""
+
+from integration.conftest import cli  # noqa: F401

@@ -1,0 +1,142 @@
+"""A key is in no file and no text of a search from the command line, whatever goes wrong."""
+
+import json
+from pathlib import Path
+
+import pytest
+from airport_llms import airport_llm, few_airports  # noqa: F401
+from llm.fake_endpoint import (
+    Cut,
+    FakeEndpoint,
+    Status,
+    only_loopback,  # noqa: F401
+)
+
+KEY = "sk-canary-7f1d90b2ce"
+
+
+def arguments(url: str, *more: str) -> list[str]:
+    fixed = ["task=airport_city", "evaluator=live", f"llm.base_url={url}", "llm.backoff_s=0"]
+    fixed += ["llm.api_key_env=CANARY_KEY", "tracking=wandb", "task.num_queries=5"]
+    # absolute, because the process of wandb outlives a test and its working directory
+    return [*fixed, "budget_usd=0.0002", f"output_dir='{Path.cwd() / 'outputs'}'", *more]
+
+
+class Troubled:
+    """Answers well so many times, then with `trouble`."""
+
+    def __init__(self, good: int, trouble: object) -> None:
+        self.good, self.trouble = good, trouble
+
+    def __call__(self, request: dict):
+        self.good -= 1
+        return airport_llm(request) if self.good >= 0 else self.trouble
+
+
+def nowhere(folder: Path, *texts: str) -> None:
+    """The key, or the password, is neither in the texts nor in a file or its name."""
+    for secret in (KEY, "hunter2"):
+        assert not [text for text in texts if secret in text]
+        for path in folder.rglob("*"):
+            assert secret not in path.name
+            if path.is_file():
+                assert secret.encode() not in path.read_bytes(), path
+
+
+TROUBLES = [
+    Status(401, message=f"Incorrect API key provided: {KEY}"),
+    Status(403, body={"error": {"message": f"{KEY} may not"}}),
+    Status(404, message=f"no such model for {KEY}"),
+    Status(429, message=KEY, headers={"Retry-After": "0"}),
+    Status(500, body=f"<html>{KEY}".encode()),
+    Status(307, headers={"Location": "http://127.0.0.1:1/"}),
+    Status(200, body={"error": {"message": f"quota of {KEY}", "code": "insufficient_quota"}}),
+    Status(200, body=f"{KEY} is no JSON".encode()),
+    Cut(of_body=0.2),
+]
+
+
+SLOW = [pytest.param(trouble, marks=pytest.mark.slow) for trouble in TROUBLES[1:]]
+
+
+@pytest.mark.parametrize("trouble", [TROUBLES[0], *SLOW])
+def test_a_search_that_fails_and_goes_on(cli, monkeypatch, tmp_path, caplog, trouble):
+    monkeypatch.setenv("CANARY_KEY", KEY)
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    caplog.set_level("DEBUG")
+    troubled = Troubled(30, trouble)
+    with FakeEndpoint(troubled, key=KEY) as endpoint:
+        url = arguments(endpoint.url, "llm.max_failures_in_a_row=3", "llm.retries=1")
+        status, out, err = cli(*url)
+        # an answer that may have been billed uses up the budget
+        assert status == 2 or trouble in TROUBLES[-2:]
+        assert endpoint.headers[0]["authorization"] == f"Bearer {KEY}"
+        troubled.good = 10**9
+        status, *more = cli(*url)
+    assert status == 0
+    nowhere(tmp_path, out, err, *more, caplog.text)
+    names = {path.name for path in tmp_path.rglob("*")}
+    assert {"journal.jsonl", "result.json", "responses.sqlite"} <= names
+    assert [name for name in names if name.endswith(".wandb")]
+
+
+def test_a_bug_leaves_a_log_without_the_key(cli, monkeypatch, tmp_path):
+    monkeypatch.setenv("CANARY_KEY", KEY)
+
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr("scope_torch.llm.retrying.read_reply", broken)
+    with FakeEndpoint(airport_llm, key=KEY) as endpoint:
+        status, out, err = cli(*arguments(endpoint.url))
+    assert status == 2
+    assert "error.log" in err
+    assert list(tmp_path.rglob("error.log"))
+    nowhere(tmp_path, out, err)
+
+
+URLS = [
+    "http://user:hunter2@127.0.0.1:9/v1",
+    "https://hunter2@127.0.0.1:9/v1",
+    "http://127.0.0.1:9/v1?api_key=hunter2",
+    "http://127.0.0.1:9/v1#hunter2",
+    "user:hunter2@127.0.0.1:9/v1",
+    "http://user:hunter2@[::1/v1",
+    "http://user:hunter2@127.0.0.1:99999999/v1",
+]
+
+
+FEW = [("llm", URLS[0]), ("method.backend", URLS[1])]
+REST = [(who, url) for who in ("llm", "method.backend") for url in URLS if (who, url) not in FEW]
+
+
+@pytest.mark.parametrize(
+    ("whose", "url"), [*FEW, *(pytest.param(*case, marks=pytest.mark.slow) for case in REST)]
+)
+def test_an_address_with_a_password_is_refused_and_not_shown(
+    cli, monkeypatch, tmp_path, url, whose
+):
+    monkeypatch.setenv("CANARY_KEY", KEY)
+    task = ["task=synthetic", "method=llambo", "method.backend.kind=openai"]
+    if whose == "llm":
+        task = ["task=airport_city", "llm.api_key_env=CANARY_KEY"]
+    status, out, err = cli(*task, f"{whose}.base_url='{url}'", "tracking=wandb")
+    assert status == 2
+    assert "base_url" in err
+    assert len(err.splitlines()) == 1
+    nowhere(tmp_path, out, err)
+
+
+def test_the_llm_of_llambo(cli, monkeypatch, tmp_path):
+    monkeypatch.setenv("CANARY_KEY", KEY)
+    for trouble in (Status(401, message=KEY), Status(400, message=KEY), "no list"):
+        with FakeEndpoint([trouble], key=KEY) as endpoint:
+            backend = f"{{kind:openai,base_url:'{endpoint.url}',api_key_env:CANARY_KEY,retries:0}}"
+            more = ["method.num_candidates=1", "method.num_predictions=1", "method.n_init=1"]
+            few = ["task=synthetic", "task.num_queries=4", "budget_usd=0.02", "tracking=wandb"]
+            status, out, err = cli(*few, "method=llambo", f"method.backend={backend}", *more)
+            assert endpoint.headers[0]["authorization"] == f"Bearer {KEY}"
+        assert status == (0 if trouble == "no list" else 2), err
+        nowhere(tmp_path, out, err)
+    (transcript,) = tmp_path.rglob("transcripts/*")
+    assert json.loads(transcript.read_text().splitlines()[0])["texts"] == ["no list"]
