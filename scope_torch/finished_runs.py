@@ -19,6 +19,7 @@ from scope_torch.recorded_run import recorded_problem
 from scope_torch.trace_file import RecordedRow, read_trace, recorded_curve
 
 EARLY = 0.26  # share of the queries: the first 40 of 156 in sec:rq1
+NEAR = 1.1  # "near the optimum": at most 10% dearer
 Group = tuple[str, str, float]  # task, method with its overrides, budget
 
 
@@ -80,7 +81,8 @@ class FinishedRun:
 
         `cost_10` to `cost_100` are c_bf at these percentages of the budget and `area` its average
         over the budget, all as fractions of c(theta_0); `of_optimum` is the final c_bf over
-        c(theta_star); `feasible` is 1 or 0 for the final theta_out.
+        c(theta_star); `near_optimum_usd` the budget at which it is first within 10%; `feasible` is
+        1 or 0 for the final theta_out.
         """
         result, curve = self.result, self.curve
         out: dict[str, float | None] = {
@@ -106,6 +108,7 @@ class FinishedRun:
             out["violation"] = float(curve.violation(budget))
             out["feasible"] = float(result["feasible"])
             out["last_improvement_usd"] = last_improvement(curve)
+            out["near_optimum_usd"] = first_within(curve, NEAR * result["optimal_cost_usd"], budget)
         return out
 
 
@@ -113,6 +116,12 @@ def last_improvement(curve: OracleCurve) -> float:
     """Budget in USD from which c_bf no longer improves."""
     best = curve.best_feasible_cost(curve.budget_usd)
     return float(curve.budget_usd[int(np.argmin(best))])
+
+
+def first_within(curve: OracleCurve, cost_usd: float, most: float) -> float | None:
+    """Least budget up to `most`, in USD, whose c_bf is at most `cost_usd`; None if none is."""
+    near = curve.budget_usd[curve.best_feasible_cost(curve.budget_usd) <= cost_usd]
+    return float(near[0]) if len(near) and near[0] <= most else None
 
 
 def _area(curve: OracleCurve, budget: float, reference: float) -> float:

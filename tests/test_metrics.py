@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tables import Task, make_task, task_of
 
+from scope_torch.finished_runs import first_within
 from scope_torch.metrics import OracleCurve, oracle_curve
 from scope_torch.optimizer import TraceRow
 from scope_torch.runner import run
@@ -154,3 +155,14 @@ def test_the_end_of_the_curve_is_the_recommendation():
     assert result.summary()["true_quality"] == result.curve.quality[-1]
     assert result.summary()["optimal_cost_usd"] == pytest.approx(task.best_cost)
     assert result.summary()["feasible"]
+
+
+def test_the_least_budget_that_comes_near():
+    budget, cost = np.array([0.0, 1.0, 2.0, 3.0]), np.array([9.0, 1.0, 2.0, 1.0])
+    curve = OracleCurve(
+        budget, cost, np.array([0.7, 0.5, 0.7, 0.7]), S_0
+    )  # the second is infeasible
+    assert first_within(curve, 2.0, 10.0) == 2.0
+    assert first_within(curve, 1.5, 10.0) == 3.0
+    assert first_within(curve, 1.5, 2.5) is None
+    assert first_within(curve, 0.5, 10.0) is None
