@@ -9,8 +9,7 @@ WORKERS ?= 2
 ifneq ($(wildcard ../shared/data/agentopt),)
 export SCOPE_DATA_DIR ?= $(abspath ../shared/data)
 endif
-DATA := $(wildcard $(SCOPE_DATA_DIR)/agentopt/hotpotqa_compact.csv.gz data/agentopt/hotpotqa_compact.csv.gz)
-TASK ?= $(if $(DATA),hotpotqa,synthetic)
+TASK ?= airport_city
 
 .PHONY: run test test-slow lint format types bench notebooks docs clean
 

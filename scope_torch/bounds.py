@@ -244,19 +244,19 @@ class TunedBounds:
     def fit(self, surrogate: QuerySurrogate, least_slope: Callable[[], float]) -> None:
         """Sets b_c and b_g; see `ConfidenceBounds.fit`."""
         loo = surrogate.leave_one_out(MIN_LOO_QUERIES)
-        worst = loo.amax(1).tolist() if loo.shape[1] else None
+        worst: list[float] | None = loo.amax(1).tolist() if loo.shape[1] else None
         rule_c, rule_g = self._rule_c, self._rule_g
         if worst is None:
             # Without Calibrate, or with fewer queries, there is nothing to leave out.
             rule_c = "reference_fraction" if rule_c == "loo" else rule_c
             rule_g = "eligible" if rule_g in ("loo", "loo_widening") else rule_g
-        by_rule_c = {"loo": worst and worst[0], "reference_fraction": self._fraction_usd}
+        left_out = (None, None) if worst is None else worst
+        by_rule_c = {"loo": left_out[0], "reference_fraction": self._fraction_usd}
         eligible = 0.0
         if rule_g in ("eligible", "loo_widening"):
             # A little more, so that rounding cannot make the theta that decides it ineligible.
             eligible = max(0.0, least_slope() / math.sqrt(self._num_queries)) * (1 + 1e-9)
-        left_out = worst and worst[1]
-        by_rule_g = {"eligible": eligible, "loo": left_out, "loo_widening": left_out}
+        by_rule_g = {"eligible": eligible, "loo": left_out[1], "loo_widening": left_out[1]}
         b_c = by_rule_c[rule_c] if isinstance(rule_c, str) else rule_c
         b_g = by_rule_g[rule_g] if isinstance(rule_g, str) else rule_g
         assert b_c is not None

@@ -44,7 +44,7 @@ class ScopeJoint(SCOPE):
         relative_cost: bool = True,
         **arguments: Any,
     ) -> None:
-        self._model_settings = {
+        self._model_settings: dict[str, Any] = {
             "rho": rho,
             "amplitude": amplitude,
             "relative_cost": relative_cost,

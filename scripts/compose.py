@@ -11,7 +11,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-import conf  # noqa: F401 - registers the schemas
+import conf  # noqa: F401  # pyright: ignore[reportUnusedImport] - registers the schemas
 from scope_torch.errors import InputError
 from scope_torch.tasks import Task
 from scripts.interrupts import second_interrupt_ends

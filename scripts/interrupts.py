@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from types import FrameType
 
@@ -17,7 +17,7 @@ from scope_torch.runner import Callback
 
 
 @contextlib.contextmanager
-def second_interrupt_ends() -> Iterator[None]:
+def second_interrupt_ends() -> Generator[None, None, None]:
     """Within, the first Ctrl-C raises KeyboardInterrupt and the second ends the process.
 
     Nothing has to be waited for: every observation is on disk before it is used.

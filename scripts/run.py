@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,7 +22,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-import conf  # noqa: F401 - registers the schemas
+import conf  # noqa: F401  # pyright: ignore[reportUnusedImport] - registers the schemas
 from scope_torch.deployment import deploy
 from scope_torch.errors import InputError, JobsFailed
 from scope_torch.evaluators import Evaluator
@@ -80,7 +80,7 @@ def _run_jobs() -> None:
 
 
 @contextlib.contextmanager
-def _no_callbacks() -> Iterator[None]:
+def _no_callbacks() -> Generator[None, None, None]:
     """Keeps Hydra from running `hydra.callbacks`, which it does before it calls `_job`."""
 
     def refuse(node: Any, *_: Any, **__: Any) -> None:

@@ -111,7 +111,7 @@ def load_worlds(path: Path | str | None = None) -> dict[str, WorldSpec]:
         where = f"{path or 'worlds.toml'}, [{name}]"
         if not isinstance(table, dict):
             raise InputError(f"{where}: {table!r} is not a table")
-        values = {**common, **table, "name": name}
+        values: dict[str, Any] = {**common, **table, "name": name}
         modules = [_spec(ModuleSpec, m, f"{where} modules") for m in values.get("modules", [])]
         world = _spec(WorldSpec, {**values, "modules": tuple(modules)}, where)
         for i, module in enumerate(world.modules):

@@ -149,7 +149,7 @@ def choose_llms(llms: dict[str, LLMInfo], names: Sequence[str] | None) -> list[L
     return [llms[name] for name in names]
 
 
-def read_toml(path: Path | str | None, packaged: str, version: int) -> dict:
+def read_toml(path: Path | str | None, packaged: str, version: int) -> dict[str, Any]:
     """A versioned TOML file: `path`, here or else in the package, or the packaged one.
 
     Raises:

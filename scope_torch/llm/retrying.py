@@ -8,7 +8,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -211,7 +211,7 @@ class RetryingClient:
             return self._here[loop]
 
     @contextlib.contextmanager
-    def _counted(self) -> Iterator[None]:
+    def _counted(self) -> Generator[None, None, None]:
         with self._lock:
             self.in_flight += 1
             self.max_in_flight = max(self.max_in_flight, self.in_flight)

@@ -6,7 +6,7 @@ import contextlib
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import astuple, fields
 from pathlib import Path
 from typing import Any
@@ -147,7 +147,7 @@ class StoreFile:
     def _do(self, statement: str, *values: object) -> None:
         self._db.execute(statement, values)
 
-    def _one(self, query: str, *values: object) -> tuple | None:
+    def _one(self, query: str, *values: object) -> tuple[Any, ...] | None:
         return self._db.execute(query, values).fetchone()
 
     def _number(self, query: str) -> int:
@@ -155,7 +155,7 @@ class StoreFile:
         return int(row[0]) if row else 0
 
     @contextlib.contextmanager
-    def _transaction(self, durable: bool = True) -> Iterator[None]:
+    def _transaction(self, durable: bool = True) -> Generator[None, None, None]:
         """All or nothing; `durable` ones are on the disk when it ends."""
         with self._usable():
             self._do(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
@@ -169,7 +169,7 @@ class StoreFile:
             self._do("COMMIT")
 
     @contextlib.contextmanager
-    def _usable(self) -> Iterator[None]:
+    def _usable(self) -> Generator[None, None, None]:
         """One thread at a time; errors of SQLite and of the disk as InputError."""
         with self._lock:
             try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,7 +82,7 @@ def distinct_rows(
 @contextmanager
 def reading(
     database: Path | str, limits: QueryLimits | None = None
-) -> Iterator[sqlite3.Connection]:
+) -> Generator[sqlite3.Connection, None, None]:
     """A connection that can only read, for `limits.seconds` from now.
 
     Raises:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 from tqdm import tqdm
 
@@ -18,7 +19,7 @@ class ProgressBar(Callback):
     """Shows spend, theta_out and gap on standard error; silent without a terminal."""
 
     def __init__(self) -> None:
-        self._bar: tqdm | None = None
+        self._bar: tqdm[Any] | None = None
         self._problem: SelectionProblem | None = None
 
     def start(self, problem: SelectionProblem, optimizer: Described, budget_usd: float) -> None:

@@ -36,6 +36,7 @@ def fixture_of_a_server(tmp_path):
 def test_scope_searches_with_a_real_llm(cli, url):
     status, out, err = cli(
         "task=airport_city",
+        "evaluator=live",
         f"llm.base_url={url}",
         "llm.concurrency=2",
         "llm.timeout_s=300",

@@ -78,8 +78,8 @@ def test_a_table_without_details_has_no_empty_columns(call, tmp_path):
     [
         (["absent/runs.csv", "task=synthetic"], "absent is not a folder"),
         (["runs.csv", "task=synthetix"], "Could not find 'task/synthetix'"),
-        (["runs.csv", "task=airport_city"], "needs llm.base_url"),
-        (["runs.csv", "task=airport_city", "evaluator=recorded"], "give task.table"),
+        (["runs.csv", "task=airport_city", "evaluator=live"], "needs llm.base_url"),
+        (["runs.csv", "task=airport_city", "task.table=null"], "give task.table"),
         (["runs.csv", "task=airport_city", "evaluator=both"], "must be live or recorded"),
         (["runs.csv", "task=airport_city", "task.dataset=port"], "no data set 'port'"),
         (["runs.csv", "task=synthetic", "+task.typo=1"], "without +"),
