@@ -117,7 +117,7 @@ class Watch(Callback):
         self.mean = torch.stack(means).numpy()
         sigma = (aggregate.constant - form).sqrt().numpy()
         beta = self.bounds.beta(int(self.surrogate.num_observations().max()))
-        self.half_width = np.array(beta)[:, None] * sigma
+        self.half_width = np.array([beta.c, beta.g])[:, None] * sigma
         self.ratio.append((np.abs(self.mean - self.truth.mean(1)) / self.half_width).max())
 
     def relative_width(self) -> float:
