@@ -138,8 +138,8 @@ class ScopeJointConfig:
     _target_: str = "scope_torch.methods.make_scope_joint"
     name: str = "scope_joint"
     base: str | None = "${base}"  # theta_base, a cheap LLM
-    b: float = 2.0  # standard deviations: what to evaluate, when to stop
-    b_certify: float = 3.0  # standard deviations between the mean of g and a certificate
+    b: float = 3.0  # standard deviations: what to evaluate, when to stop
+    b_certify: float = 4.0  # standard deviations between the mean of g and a certificate
     rho: float | None = None  # shared by all queries, of the variance; null: fitted
     amplitude: float | None = None  # prior standard deviation; null: fitted
     relative_cost: bool = True  # costs relative to a sum over modules

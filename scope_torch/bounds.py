@@ -171,7 +171,7 @@ class CredibleBounds:
     mode = "credible"
     gain = None
 
-    def __init__(self, b: float = 2.0, b_certify: float = 3.0) -> None:
+    def __init__(self, b: float = 3.0, b_certify: float = 4.0) -> None:
         b, b_certify = float(_parse("b", b, ())), float(_parse("b_certify", b_certify, ()))
         self._beta = Beta(b, b, b_certify)
 

@@ -119,7 +119,7 @@ def test_an_address_with_a_password_is_refused_and_not_shown(
     monkeypatch.setenv("CANARY_KEY", KEY)
     task = ["task=synthetic", "method=llambo", "method.backend.kind=openai"]
     if whose == "llm":
-        task = ["task=airport_city", "llm.api_key_env=CANARY_KEY"]
+        task = ["task=airport_city", "evaluator=live", "llm.api_key_env=CANARY_KEY"]
     status, out, err = cli(*task, f"{whose}.base_url='{url}'", "tracking=wandb")
     assert status == 2
     assert "base_url" in err
