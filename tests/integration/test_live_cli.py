@@ -196,7 +196,6 @@ def test_a_dead_port_is_one_line(cli, dead_url, argument, message):
         ("llm.timeout_s=0", "timeout_s=0"),
         ("llm.api_key_env=UNSET_KEY", "$UNSET_KEY"),
         ("evaluator=typo", "evaluator='typo'"),
-        ("evaluator=recorded", "task.table"),
         ("task.dataset=port", "no data set 'port'"),
         ("task.llms=[GPT-9]", "'GPT-9'"),
         ("task.reference=[GPT-9]", "'GPT-9'"),
