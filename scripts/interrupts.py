@@ -82,7 +82,7 @@ class InterruptedSummary(Callback):
             return
         llms = ", ".join(f"{m}: {llm}" for m, llm in problem.names(self._theta_out).items())
         print(
-            f"{problem.name} {self._method}, interrupted: {llms}\n  spent {self._spend_usd:.2f} "
-            f"of {self._budget_usd:.2f} USD on {self._num_observations} observations"
+            f"{problem.name} {self._method}, interrupted: {llms}\n  spent {self._spend_usd:.3g} "
+            f"of {self._budget_usd:.3g} USD on {self._num_observations} observations"
             f"\n  {self._run_dir}"
         )

@@ -305,7 +305,7 @@ def _describe(summary: dict[str, Any]) -> str:
     )
     return (
         f"{summary['task']} {summary['method']} seed {summary['seed']}: {llms} ({basis})"
-        f"\n  spent {summary['spend_usd']:.2f} USD on {summary['num_observations']} observations; "
+        f"\n  spent {summary['spend_usd']:.3g} USD on {summary['num_observations']} observations; "
         f"stopped: {summary['stop_reason']}{relative}\n  {summary['paths']['run_dir']}"
     )
 
