@@ -4,13 +4,13 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import io
 import logging
 import os
 import re
 import resource
 import signal
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,10 +18,9 @@ import pytest
 from reliability.children import TASK, journaled, stable
 from tables import CountingEvaluator, make_task
 
-from scope_torch import history, runner
+from scope_torch import history, runner, trace_file
 from scope_torch.errors import InputError
 from scope_torch.history import Journal, Observation
-from scripts import run as run_script
 
 TASK_OF_THREE = make_task(1, (3, 3), 6)
 BUDGET = TASK_OF_THREE.budget(3.2)
@@ -113,7 +112,7 @@ def test_after_a_full_disk_a_search_goes_on_without_paying_twice(tmp_path, monke
     assert sum(map(len, paid)) == len(kept) + 3
 
 
-@pytest.mark.parametrize("file", ["settings.json", "trace.csv", "result.json"])
+@pytest.mark.parametrize("file", ["settings.json", "result.json"])
 def test_a_disk_that_is_full_before_a_file_is_whole(tmp_path, monkeypatch, file):
     whole = search(CountingEvaluator(TASK_OF_THREE), tmp_path / "whole")
 
@@ -134,16 +133,42 @@ def test_a_disk_that_is_full_before_a_file_is_whole(tmp_path, monkeypatch, file)
     assert stable(tmp_path / "run") == stable(tmp_path / "whole")
 
 
-def test_what_ends_a_run_is_not_hidden_by_a_full_disk(tmp_path, monkeypatch):
-    def full(path, text):
-        if path.name == "trace.csv":
-            raise InputError("full")
+class FullDisk(io.StringIO):
+    """A file that takes so many writes."""
 
+    def __init__(self, writes: int) -> None:
+        super().__init__()
+        self.writes_left = writes
+
+    def write(self, text: str) -> int:
+        if self.writes_left == 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.writes_left -= 1
+        return super().write(text)
+
+
+@pytest.mark.parametrize("writes", [0, 1, 4])
+def test_a_disk_without_room_for_the_trace(tmp_path, monkeypatch, writes):
+    whole = search(CountingEvaluator(TASK_OF_THREE), tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        patch.setattr(trace_file, "open", lambda *_, **__: FullDisk(writes), raising=False)
+        with pytest.raises(InputError, match=r"trace.csv: No space left on device; make room"):
+            search(CountingEvaluator(TASK_OF_THREE), tmp_path / "run")
+    kept = journaled(tmp_path / "run")
+    evaluator = CountingEvaluator(TASK_OF_THREE)
+    search(evaluator, tmp_path / "run")
+    assert evaluator.paid.total() == len(whole.history) - len(kept)
+    assert stable(tmp_path / "run") == stable(tmp_path / "whole")
+
+
+def test_what_ends_a_run_is_not_hidden_by_a_full_disk(tmp_path, monkeypatch):
     class Interrupt(runner.Callback):
         def observed(self, observation, spend_usd):
+            disk.writes_left = 0
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(runner, "write_atomically", full)
+    disk = FullDisk(1)
+    monkeypatch.setattr(trace_file, "open", lambda *_, **__: disk, raising=False)
     task = TASK_OF_THREE
     with pytest.raises(KeyboardInterrupt):
         runner.run(task.problem, task.scope(1), CountingEvaluator(task), BUDGET,
@@ -221,22 +246,6 @@ def test_the_command_line_where_it_may_not_write(cli, what):
     if journal is not None:
         assert journal.read_bytes() == before
     assert cli(*TASK)[0] == 0
-
-
-@pytest.mark.parametrize("room", [True, False])
-def test_no_place_for_temporary_files_is_one_line(cli, monkeypatch, capsys, room):
-    def full(*_, **__):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    if room:
-        monkeypatch.setattr(tempfile, "NamedTemporaryFile", full)
-    else:
-        monkeypatch.setattr(run_script, "open", full, raising=False)
-    status, out, err = cli("task=synthetic", "budget_usd=-1")
-    assert (status, out) == (2, "")
-    assert len(err.splitlines()) == 1
-    said = "[Errno 28] No space left on device; make room" if room else "budget_usd=-1"
-    assert err.startswith(f"scope-torch: {said}")
 
 
 def test_a_run_that_another_process_is_making_is_refused(cli):
