@@ -116,7 +116,7 @@ def test_slurm_without_slurm_is_one_line(cli, monkeypatch):
 
 @pytest.mark.parametrize(
     "launcher",
-    ["parallel", *(pytest.param(n, marks=pytest.mark.slow) for n in ("slurm_local", "cluster"))],
+    [pytest.param(n, marks=pytest.mark.slow) for n in ("parallel", "slurm_local", "cluster")],
 )
 def test_a_launcher_gives_what_one_job_after_another_gives(cli, sweep, launcher, tmp_path):
     module, settings = LAUNCHERS[launcher]
