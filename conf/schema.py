@@ -23,6 +23,7 @@ class TableTaskConfig:
     cost_column: str = "cost_usd"  # in USD
     query_column: str = "query"
     on_missing: str = "error"  # error | drop_queries
+    num_queries: int | None = None  # the first ones of the table only; null: all
     source: str = ""  # where to get the file
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -61,6 +61,20 @@ class RecordedTable:
     def space(self) -> ConfigSpace:
         """Theta."""
         return ConfigSpace(self.cost_usd.shape[:-1])
+
+    def first(self, num_queries: int) -> RecordedTable:
+        """The table of the first queries.
+
+        Raises:
+            InputError: If there are fewer, or none is asked for.
+        """
+        if not 1 <= num_queries <= len(self.queries):
+            raise InputError(
+                f"num_queries={num_queries} must be 1 to {len(self.queries)}, the queries recorded"
+            )
+        part = slice(num_queries)
+        cost, quality = self.cost_usd[..., part], self.quality[..., part]
+        return replace(self, queries=self.queries[part], cost_usd=cost, quality=quality)
 
     def problem(self, name: str, reference: Sequence[str], epsilon: float) -> SelectionProblem:
         """The selection problem on this table, with theta_0 measured from it.

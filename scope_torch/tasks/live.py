@@ -102,7 +102,7 @@ def compound_task(
     modules = tuple(module.name for module in made.modules)
     reference = [*reference] * len(modules) if len(reference) == 1 else list(reference)
     if evaluator == "recorded":
-        return _recorded(name, table, modules, reference, epsilon)
+        return _recorded(name, table, modules, reference, epsilon, num_queries, llms)
     loaded = _called(pairing.load, data, f"the loader of {dataset}")
     prices = load_llms(price_file)
     names = tuple(chosen.name for chosen in choose_llms(prices, llms))
@@ -153,13 +153,30 @@ def _called(function: Callable[..., Any], arguments: Mapping[str, Any] | None, w
 
 
 def _recorded(
-    name: str, table: str | None, modules: Sequence[str], reference: Sequence[str], epsilon: float
+    name: str,
+    table: str | None,
+    modules: Sequence[str],
+    reference: Sequence[str],
+    epsilon: float,
+    num_queries: int | None,
+    llms: Sequence[str] | None,
 ) -> Task:
     if not table:
         raise InputError(f"no recorded runs of {name}: give task.table, or evaluator=live")
-    return table_task(
-        name=name, path=table, module_columns=modules, reference=reference, epsilon=epsilon
+    task = table_task(
+        name=name,
+        path=table,
+        module_columns=modules,
+        reference=reference,
+        epsilon=epsilon,
+        num_queries=num_queries,
     )
+    recorded = sorted(set().union(*task.problem.llms))
+    if llms is not None and sorted(llms) != recorded:
+        raise InputError(
+            f"task.llms={list(llms)}: {table} has runs of {recorded}; say task.llms=null"
+        )
+    return task
 
 
 def _client(settings: Mapping[str, Any], prices: Mapping[str, LLMInfo]) -> ResponseStore:

@@ -34,6 +34,7 @@ def table_task(
     cost_column: str = "cost_usd",
     query_column: str = "query",
     on_missing: OnMissing = "error",
+    num_queries: int | None = None,
     source: str = "",
 ) -> Task:
     """A task on a recorded table; see `load_table` for the file.
@@ -48,10 +49,11 @@ def table_task(
         cost_column: Column of costs in USD.
         query_column: Column of query identifiers.
         on_missing: What a missing cell means; see `load_table`.
+        num_queries: The first ones of the table only; None for all.
         source: Where to get the file, for the error message.
 
     Raises:
-        InputError: If the file is absent or bad, or the reference is not in it.
+        InputError: If the file is absent or bad, or lacks the reference or that many queries.
     """
     table = load_table(
         find_data(path, source),
@@ -61,6 +63,8 @@ def table_task(
         query_column=query_column,
         on_missing=on_missing,
     )
+    if num_queries is not None:
+        table = table.first(num_queries)
     return Task(table.problem(name, reference, epsilon), TableEvaluator(table))
 
 

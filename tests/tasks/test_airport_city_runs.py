@@ -7,6 +7,7 @@ from importlib.resources import files
 
 import pytest
 
+from scope_torch.errors import InputError
 from scope_torch.llm.prices import load_llms
 from scope_torch.tasks.airport_city import airport_city
 from scripts.compose import compose_task
@@ -58,6 +59,24 @@ def test_the_same_call_is_the_same_reply(rows):
                 row[f"{m}_{kind}_tokens"] for m in MODULES[:depth] for kind in ("in", "out")
             )
             assert seen.setdefault(key, tokens) == tokens
+
+
+def test_a_part_of_it(problem):
+    part = compose_task(["task=airport_city", "task.num_queries=10"]).problem
+    assert (part.num_queries, part.llms) == (10, problem.llms)
+    assert part.reference_cost_usd != problem.reference_cost_usd
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("task.num_queries=27", "num_queries=27 must be 1 to 26"),
+        ("task.llms=[SmolLM2-135M]", "has runs of .*1.5B few-shot"),
+    ],
+)
+def test_what_was_not_recorded_is_refused(override, message):
+    with pytest.raises(InputError, match=message):
+        compose_task(["task=airport_city", override])
 
 
 def test_it_is_a_task(problem):
