@@ -31,7 +31,7 @@ class JointGridPosterior(GridPosterior):
         super().__init__(surrogate.queries, grid)
         self.upper_variance_g = self.upper_variance.clone()
         self._a = torch.ones_like(self.mean_c)
-        self._relative = torch.empty_like(self.mean_c)  # mean of c / a - 1
+        self._relative = torch.empty_like(self.mean_c)  # mean of c / a - 1; else of c in USD
         self._fitted: object = None  # the hyperparameters that the variances belong to
 
     def update(self) -> None:
@@ -47,8 +47,9 @@ class JointGridPosterior(GridPosterior):
         codes, (w_c, w_g) = self._aggregates[0].codes, self._aggregates[0].weights
         self._grid.weighted_sum(codes, w_c, out=self._relative)
         self._grid.weighted_sum(codes, w_g, out=self.mean_g)
-        torch.mul(self._a, self._relative + 1, out=self.mean_c)
-        if not self._joint.relative_cost:
+        if self._joint.relative_cost:
+            torch.mul(self._a, self._relative + 1, out=self.mean_c)
+        else:
             self.mean_c.copy_(self._relative)
         for variance, posterior in zip(self._variances, self._aggregates, strict=True):
             variance.clamp_(max=posterior.constant)

@@ -183,6 +183,7 @@ class JointSurrogate:
             L = torch.linalg.cholesky(self.kernel(codes, codes).to_dense())
             e, U = torch.linalg.eigh(L.T @ self.queries.sum_of_inverses() @ L)
             Z = torch.linalg.solve_triangular(L.T, U, upper=True)
+            # S is positive semidefinite: what is below 0 is rounding.
             self._diagonal = Diagonal(Z, L @ U, e.clamp_min(0.0))
         return self._diagonal
 

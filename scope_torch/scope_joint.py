@@ -81,7 +81,9 @@ class ScopeJoint(SCOPE):
 
     def settings(self) -> dict[str, Any]:
         """See `Optimizer`."""
-        return {**super().settings(), **self._model_settings}
+        settings = {**super().settings(), **self._model_settings}
+        del settings["alpha"]  # decides nothing here
+        return settings
 
     def report(self) -> dict[str, Any]:
         """See `Optimizer`; the hyperparameters are the last ones, amplitudes of c relative."""
