@@ -201,12 +201,8 @@ class QuerySurrogate:
 
     def at(self, theta: Sequence[int]) -> QueryPosterior:
         """mu_hat_q and sigma_hat_q^2 of every query at one configuration (equ:gp-regression)."""
-        self._update()
-        k = self._kernel(torch.tensor([theta], device=self.device), self._codes)[0]
-        mean = (self._solved[..., : len(k)] @ k).cpu()
-        near = [k[ids] for ids, _ in self._groups]
-        reduction = [a @ inverse @ a for a, (_, inverse) in zip(near, self._groups, strict=True)]
-        variance = 1 - torch.stack(reduction).cpu()[self._group_of]
+        groups = self.by_group(theta)
+        mean, variance = groups.mean.cpu(), groups.variance.cpu()[groups.group_of]
         return QueryPosterior(mean[0], mean[1], variance)
 
     def leave_one_out(self, min_queries: int = 6) -> Tensor:
