@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scope_torch.errors import InputError
-from scope_torch.llm.failures import SendError, key_of
+from scope_torch.llm.failures import SendError, key_of, redact_logs
 from scope_torch.llm.retrying import Connection, RetryingClient
 
 _NOT_SENT = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout", "ProxyError"})
@@ -46,6 +46,7 @@ class OpenAIClient(RetryingClient):
 
     def _connect(self) -> Connection:
         openai = _import_openai()
+        redact_logs(("openai", "httpx", "httpcore"), self.api_key_env)
         client = openai.AsyncOpenAI(
             api_key=key_of(self.api_key_env, self._where()) or _NO_KEY,
             base_url=self.base_url,

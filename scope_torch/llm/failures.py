@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import email.utils
+import logging
 import math
 import os
 import time
@@ -93,13 +94,42 @@ def failure_of_bad(bad: BadReply, most: Usage, api_key_env: str | None) -> Failu
 
 def redacted(text: str, api_key_env: str | None) -> str:
     """The text in one line of 200 characters, without what the environment keeps secret."""
-    text = " ".join(text.split())
+    return _without_secrets(" ".join(text.split()), api_key_env)[:200]
+
+
+def redact_logs(libraries: tuple[str, ...], api_key_env: str | None) -> None:
+    """Keeps the key out of what these libraries log, from all their loggers that exist by now.
+
+    At level DEBUG they log the headers of every response, and a proxy may echo the key in one.
+
+    Args:
+        libraries: Their names, without the number that some add to it (httpcore2).
+        api_key_env: Environment variable with the key.
+    """
+    for name in list(logging.root.manager.loggerDict):
+        if name.partition(".")[0].rstrip("0123456789") in libraries:
+            logger = logging.getLogger(name)
+            if not any(isinstance(old, _Redacting) for old in logger.filters):
+                logger.addFilter(_Redacting(api_key_env))
+
+
+class _Redacting(logging.Filter):
+    def __init__(self, api_key_env: str | None) -> None:
+        super().__init__()
+        self._api_key_env = api_key_env
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.msg, record.args = _without_secrets(record.getMessage(), self._api_key_env), None
+        return True
+
+
+def _without_secrets(text: str, api_key_env: str | None) -> str:
     for name, value in os.environ.items():
         named = any(word in name.upper() for word in ("KEY", "TOKEN", "SECRET", "PASSWORD"))
         secret = value.strip()
         if (named or name == api_key_env) and len(secret) >= 6:  # shorter ones are parts of words
             text = text.replace(secret, "***")
-    return text[:200]
+    return text
 
 
 def key_of(env: str | None, where: str) -> str | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from scope_torch.errors import InputError
 from scope_torch.llm.client import check_url
-from scope_torch.llm.failures import SendError, key_of
+from scope_torch.llm.failures import SendError, key_of, redact_logs
 from scope_torch.llm.retrying import Connection, RetryingClient
 
 # LiteLLM gives lost connections a status all the same, and often makes them the last of these
@@ -45,6 +45,7 @@ class LiteLLMClient(RetryingClient):
 
     def _connect(self) -> Connection:
         litellm = _import_litellm()
+        redact_logs(("LiteLLM", "litellm", "openai", "httpx", "httpcore"), self.api_key_env)
         litellm.suppress_debug_info = True  # it would print advice at every error
         fixed: dict[str, Any] = {"timeout": self.timeout_s, "num_retries": 0, "max_retries": 0}
         if self.base_url is not None:

@@ -48,7 +48,7 @@ TROUBLES = [
     Status(403, body={"error": {"message": f"{KEY} may not"}}),
     Status(404, message=f"no such model for {KEY}"),
     Status(429, message=KEY, headers={"Retry-After": "0"}),
-    Status(500, body=f"<html>{KEY}".encode()),
+    Status(500, body=f"<html>{KEY}".encode(), headers={"X-Echo": f"Bearer {KEY}"}),
     Status(307, headers={"Location": "http://127.0.0.1:1/"}),
     Status(200, body={"error": {"message": f"quota of {KEY}", "code": "insufficient_quota"}}),
     Status(200, body=f"{KEY} is no JSON".encode()),
@@ -56,10 +56,14 @@ TROUBLES = [
 ]
 
 
-SLOW = [pytest.param(trouble, marks=pytest.mark.slow) for trouble in TROUBLES[1:]]
+FAST = (0, 4)
+MARKED = [
+    pytest.param(trouble, marks=() if i in FAST else pytest.mark.slow)
+    for i, trouble in enumerate(TROUBLES)
+]
 
 
-@pytest.mark.parametrize("trouble", [TROUBLES[0], *SLOW])
+@pytest.mark.parametrize("trouble", MARKED)
 def test_a_search_that_fails_and_goes_on(cli, monkeypatch, tmp_path, caplog, trouble):
     monkeypatch.setenv("CANARY_KEY", KEY)
     monkeypatch.setenv("WANDB_SILENT", "true")
@@ -74,6 +78,8 @@ def test_a_search_that_fails_and_goes_on(cli, monkeypatch, tmp_path, caplog, tro
         troubled.good = 10**9
         status, *more = cli(*url)
     assert status == 0
+    logged = [record for record in caplog.records if record.name.startswith("httpcore")]
+    assert [record for record in logged if "response_headers" in record.getMessage()]
     nowhere(tmp_path, out, err, *more, caplog.text)
     names = {path.name for path in tmp_path.rglob("*")}
     assert {"journal.jsonl", "result.json", "responses.sqlite"} <= names
