@@ -17,10 +17,9 @@ from baselines.reduced_space import ReducedSpace
 from baselines.table_model import TableModel
 from scope_torch.errors import InputError
 from scope_torch.hamming_grid import make_grid
-from scope_torch.kernels import HammingMatern52Kernel
+from scope_torch.kernels import HammingMatern52Kernel, describe_kernel
 from scope_torch.optimizer import Basis, Steps
 from scope_torch.problem import SelectionProblem
-from scope_torch.scope import describe_kernel
 from scope_torch.space import argmin_tied
 from scope_torch.surrogate import QuerySurrogate
 
@@ -248,5 +247,5 @@ class SurrogateOptimizer(DatasetLevelOptimizer):
 
     def settings(self) -> dict[str, Any]:
         """See `Optimizer`."""
-        kernel = describe_kernel(self.gp.kernel, self.problem)
+        kernel = describe_kernel(self.gp.kernel, self.problem.space.num_modules)
         return {**super().settings(), "gp": asdict(self.gp_settings), "kernel": kernel}

@@ -103,6 +103,7 @@ class BoundsConfig:
     """Confidence bounds; see `scope_torch.bounds`."""
 
     mode: str = "tuned"  # tuned | theory
+    gain: str = "maximum"  # theory: maximum (the paper) | realised, never wider
     b_g: Any = "loo_widening"  # tuned: in units of quality, or eligible | loo | loo_widening
     b_c: Any = "reference_fraction"  # tuned: a half-width in USD, or loo | reference_fraction
     reference_fraction: float = 1 / 30  # of c(theta_0)
@@ -110,7 +111,22 @@ class BoundsConfig:
     R_g: float = 1e-3  # theory: the same of quality
     B_c: float = 1.0  # theory: RKHS norm of cost, in cost units
     B_g: float = 1.0  # theory: the same of quality
-    delta: float = 1e-4  # theory: failure probability
+    delta: float = 1e-4  # theory and certificate=sequence: failure probability
+    cost_unit: float | None = None  # theory: USD; null for c(theta_0)
+
+
+@dataclass
+class JointBoundsConfig:
+    """Bounds of the joint surrogate; see `scope_torch.methods.make_scope_joint`."""
+
+    mode: str = "credible"  # credible | theory, which needs rho
+    b: float = 3.0  # credible: standard deviations, for what to evaluate and when to stop
+    b_certify: float = 4.0  # credible: standard deviations between the mean of g and a certificate
+    R_c: float = 1e-3  # theory: sub-Gaussian constant of cost, in cost units
+    R_g: float = 1e-3  # theory: the same of quality
+    B_c: float = 1.0  # theory: norm of cost in the joint RKHS, in cost units
+    B_g: float = 1.0  # theory: the same of quality
+    delta: float = 1e-4  # theory and certificate=sequence: failure probability
     cost_unit: float | None = None  # theory: USD; null for c(theta_0)
 
 
@@ -130,6 +146,7 @@ class ScopeConfig:
     gap_tolerance: float | None = 0.0  # relative to u_out; null: spend the whole budget
     space_search: str = "auto"  # grid (up to 2e8 configurations) | branch_and_bound | auto
     max_nodes: int = 100_000  # branch_and_bound: prefixes looked at to find a minimum, at most
+    certificate: str = "bounds"  # bounds: U_g <= 0 | sequence: of outcomes in random order
 
 
 @dataclass
@@ -139,16 +156,16 @@ class ScopeJointConfig:
     _target_: str = "scope_torch.methods.make_scope_joint"
     name: str = "scope_joint"
     base: str | None = "${base}"  # theta_base, a cheap LLM
-    b: float = 3.0  # standard deviations: what to evaluate, when to stop
-    b_certify: float = 4.0  # standard deviations between the mean of g and a certificate
+    bounds: JointBoundsConfig = field(default_factory=JointBoundsConfig)
     rho: float | None = None  # shared by all queries, of the variance; null: fitted
     amplitude: float | None = None  # prior standard deviation; null: fitted
-    relative_cost: bool = True  # costs relative to a sum over modules
+    relative_cost: bool | None = None  # costs relative to a sum over modules; null: if credible
     initial_pool: str = "base"  # base | random | none
     prune: bool = True
-    lam: float = 1e-6  # noise of an answer, relative to the variance of w_q
+    lam: float | None = None  # noise of an answer, relative to the variance of w_q; null: 1e-6
     batch_size: int | None = 1  # queries in flight in the j-loop; null: all
     gap_tolerance: float | None = 0.0  # relative to u_out; null: spend the whole budget
+    certificate: str = "bounds"  # bounds: U_g <= 0 | sequence: of outcomes in random order
 
 
 @dataclass

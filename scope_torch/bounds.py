@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from gpytorch.kernels import Kernel
+
 from scope_torch.errors import InputError
-from scope_torch.information_gain import InformationGain
+from scope_torch.information_gain import InformationGain, RealisedGain
+from scope_torch.kernels import describe_kernel
 from scope_torch.problem import SelectionProblem
 from scope_torch.surrogate import QuerySurrogate
 
@@ -38,7 +41,7 @@ class ConfidenceBounds(Protocol):
     mode: str
 
     @property
-    def gain(self) -> InformationGain | None:
+    def gain(self) -> InformationGain | RealisedGain | None:
         """The information gain they use, for one kernel and lambda; None if they use none."""
         ...
 
@@ -51,8 +54,14 @@ class ConfidenceBounds(Protocol):
         """
         ...
 
-    def beta(self, j_max: int) -> Beta:
-        """beta_{zeta,t} when some query has been observed `j_max` times and none more often."""
+    def beta(self, j_max: int, information: Sequence[float] = ()) -> Beta:
+        """beta_{zeta,t}.
+
+        Args:
+            j_max: How often the query observed most often has been observed.
+            information: 1/2 log det(I + K / lam) of what was observed, in nats: of every query, or
+                of the one process of the joint surrogate.
+        """
         ...
 
     def widen(self) -> bool:
@@ -73,11 +82,17 @@ class ConfidenceBounds(Protocol):
 
 
 class TheoryBounds:
-    """eq:beta-def to the letter: valid with probability 1 - delta under the paper's assumptions.
+    """eq:beta-def: valid with probability 1 - delta under the paper's assumptions.
+
+    With `InformationGain`, to the letter. With `RealisedGain`, gamma(J_max) gives way to the
+    information I_q in what was observed on query q, which lem:kernel-self-normalized bounds it by:
+    |l - mu_bar| <= 1/Q sum_q b_q sigma_q <= sqrt(sum_q b_q^2) sigma_bar, b_q = B + R / sqrt(lam)
+    sqrt(2 (I_q + log(2 Q / delta))). That is never wider, and needs no search for gamma.
 
     Args:
         problem: Gives Q, and c(theta_0) as the default cost unit.
-        gain: gamma(J), or an upper bound on it, for the surrogate's kernel and lambda.
+        gain: gamma(J), or an upper bound on it, for the surrogate's kernel and lambda; or
+            `RealisedGain`.
         R_c: Sub-Gaussian constant of the cost noise, in cost units (ass:observation).
         R_g: The same of the quality noise, in units of quality.
         B_c: Bound on the RKHS norm of l_c(., q), in cost units (ass:rkhs).
@@ -85,6 +100,8 @@ class TheoryBounds:
         delta: Failure probability, in (0, 1).
         cost_unit: USD that count as one cost unit; None for c(theta_0). R_c, B_c and lambda mean
             little in raw USD of order 1e-3.
+        rho: None for a process for each query; else that of one process for all of them
+            (docs/joint.md), whose norm B bounds and whose noise has variance lam (1 - rho).
 
     Raises:
         InputError: If a value is outside its range.
@@ -95,7 +112,7 @@ class TheoryBounds:
     def __init__(
         self,
         problem: SelectionProblem,
-        gain: InformationGain,
+        gain: InformationGain | RealisedGain,
         *,
         R_c: float = 1e-3,
         R_g: float = 1e-3,
@@ -103,6 +120,7 @@ class TheoryBounds:
         B_g: float = 1.0,
         delta: float = 1e-4,
         cost_unit: float | None = None,
+        rho: float | None = None,
     ) -> None:
         cost_unit = problem.reference_cost_usd if cost_unit is None else cost_unit
         for name, value in {"B_c": B_c, "B_g": B_g, "cost_unit": cost_unit}.items():
@@ -113,25 +131,39 @@ class TheoryBounds:
                 raise InputError(f"{name}={value} must be a number >= 0")
         if not 0 < delta < 1:
             raise InputError(f"delta={delta} must lie in (0, 1)")
-        self._num_queries = problem.num_queries
-        self.gain = gain
+        if rho is not None and not 0 <= rho < 1:
+            raise InputError(f"rho={rho} must lie in [0, 1)")
+        if rho is not None and isinstance(gain, InformationGain):
+            raise InputError("gain=maximum: gamma is known for single queries; set gain=realised")
+        self._num_processes = problem.num_queries if rho is None else 1
+        shared = rho or 0.0
+        self._noise = math.sqrt(2 / (gain.lam * (1 - shared)))
+        self._prior = (
+            1 / problem.num_queries if rho is None else rho + (1 - rho) / problem.num_queries
+        )
+        self.gain, self.rho = gain, rho
         self.R_c, self.R_g, self.B_c, self.B_g = R_c, R_g, B_c, B_g
         self.delta, self.cost_unit = delta, cost_unit
-        self._j_max = 0
+        self._last = Beta(math.nan, math.nan)
 
     def fit(self, surrogate: QuerySurrogate, least_slope: Callable[[], float]) -> None:
         """Nothing is fitted: the coefficients follow from the assumptions."""
 
-    def beta(self, j_max: int) -> Beta:
+    def beta(self, j_max: int, information: Sequence[float] = ()) -> Beta:
         """See eq:beta-def."""
-        self._j_max = j_max
-        log_term = self.gain.gamma(j_max) + math.log(2 * self._num_queries / self.delta)
-        noise = math.sqrt(2 * log_term) / math.sqrt(self.gain.lam)
-        root_q = math.sqrt(self._num_queries)
-        return Beta(
-            c=root_q * (self.B_c + self.R_c * noise) * self.cost_unit,
-            g=root_q * (self.B_g + self.R_g * noise),
+        if isinstance(self.gain, InformationGain):
+            gains = [self.gain.gamma(j_max)]
+        else:
+            gains = information or [0.0]
+        union = math.log(2 * self._num_processes / self.delta)
+        roots = [self._noise * math.sqrt(gain + union) for gain in gains]
+        times = self._num_processes / len(gains)
+        c, g = (
+            math.sqrt(times * math.fsum((B + R * root) ** 2 for root in roots))
+            for B, R in ((self.B_c, self.R_c), (self.B_g, self.R_g))
         )
+        self._last = Beta(c * self.cost_unit, g)
+        return self._last
 
     def widen(self) -> bool:
         """Never: the coefficients follow from the assumptions."""
@@ -141,66 +173,19 @@ class TheoryBounds:
         """See `ConfidenceBounds`."""
         names = ("R_c", "R_g", "B_c", "B_g", "delta", "cost_unit")
         values = {name: getattr(self, name) for name in names}
-        return {"mode": self.mode, "lam": self.gain.lam, **values}
+        more = {} if self.rho is None else {"rho": self.rho}
+        return {"mode": self.mode, "gain": self.gain.name, "lam": self.gain.lam, **values, **more}
 
     def report(self) -> dict[str, Any]:
         """See `ConfidenceBounds`; b_c (USD) and b_g are those of the last observation."""
-        beta, root_q = self.beta(self._j_max), math.sqrt(self._num_queries)
+        beta = self._last if math.isfinite(self._last.g) else self.beta(0)
         return {
             "mode": self.mode,
-            "b_c": beta.c / root_q,
-            "b_g": beta.g / root_q,
+            "b_c": beta.c * math.sqrt(self._prior),
+            "b_g": beta.g * math.sqrt(self._prior),
             "delta": self.delta,
             "assumptions": assumptions(self.settings()),
         }
-
-
-class CredibleBounds:
-    """Means and some standard deviations of a fitted Gaussian process, for `JointSurrogate`.
-
-    Args:
-        b: Standard deviations, for what to evaluate and when to stop evaluating it.
-        b_certify: Standard deviations between the mean of g and a certificate. A candidate is
-            chosen because it looks good, and looked at after every observation, so the two
-            standard deviations that describe one look at one configuration are not enough.
-
-    Raises:
-        InputError: If a number is not positive.
-    """
-
-    mode = "credible"
-    gain = None
-
-    def __init__(self, b: float = 3.0, b_certify: float = 4.0) -> None:
-        b, b_certify = float(_parse("b", b, ())), float(_parse("b_certify", b_certify, ()))
-        self._beta = Beta(b, b, b_certify)
-
-    def fit(self, surrogate: QuerySurrogate, least_slope: Callable[[], float]) -> None:
-        """Nothing is fitted here: the joint surrogate knows its own scale."""
-
-    def widen(self) -> bool:
-        """Never."""
-        return False
-
-    def beta(self, j_max: int) -> Beta:  # noqa: ARG002 - nothing grows with j_max
-        """See `ConfidenceBounds.beta`."""
-        return self._beta
-
-    def settings(self) -> dict[str, Any]:
-        """See `ConfidenceBounds`."""
-        return {"mode": self.mode, "b": self._beta.g, "b_certify": self._beta.certify}
-
-    def report(self) -> dict[str, Any]:
-        """See `ConfidenceBounds`; b and b_certify are in standard deviations."""
-        assumptions = [
-            "cost and quality are draws of Gaussian processes whose rho, amplitude and scale of "
-            "costs were fitted to the observations; 0/1 answers are not Gaussian: the bounds carry "
-            "no proven probability",
-            f"certified means that {self._beta.certify:g} standard deviations above the mean, the "
-            "average quality over these queries is still at least s_0",
-        ]
-        half_widths = {"b_c": None, "b_g": None}
-        return {**self.settings(), **half_widths, "delta": None, "assumptions": assumptions}
 
 
 class TunedBounds:
@@ -233,7 +218,7 @@ class TunedBounds:
     ) -> None:
         self._rule_g = _parse("b_g", b_g, RULES_G)
         self._rule_c = _parse("b_c", b_c, RULES_C)
-        self._reference_fraction = float(_parse("reference_fraction", reference_fraction, ()))
+        self._reference_fraction = positive("reference_fraction", reference_fraction)
         self._num_queries = problem.num_queries
         self._fraction_usd = self._reference_fraction * problem.reference_cost_usd
         self._b: Beta | None = None
@@ -273,7 +258,7 @@ class TunedBounds:
         self._widened.append(self._b.g)
         return True
 
-    def beta(self, j_max: int) -> Beta:  # noqa: ARG002 - tuned bounds do not grow with j_max
+    def beta(self, j_max: int, information: Sequence[float] = ()) -> Beta:  # noqa: ARG002
         """See `ConfidenceBounds.beta`; changed by `fit` and `widen` only.
 
         Raises:
@@ -322,14 +307,38 @@ def assumptions(settings: dict[str, Any]) -> list[str]:
         ]
     names = ("R_c", "R_g", "B_c", "B_g", "delta", "cost_unit")
     R_c, R_g, B_c, B_g, delta, cost_unit = (settings[name] for name in names)
+    rho = settings.get("rho")
+    whose = "of every query's" if rho is None else f"in the joint kernel with rho={rho:g} of the"
     return [
         f"observation noise is conditionally sub-Gaussian with R_c={R_c:g} cost units, "
         f"R_g={R_g:g} (ass:observation)",
-        f"the RKHS norm of every query's cost is at most B_c={B_c:g} cost units, of its "
-        f"constraint at most B_g={B_g:g} (ass:rkhs)",
+        f"the RKHS norm {whose} cost is at most B_c={B_c:g} cost units, of the constraint at most "
+        f"B_g={B_g:g} (ass:rkhs)",
         f"one cost unit is {cost_unit:g} USD",
         f"then all bounds hold together with probability at least 1 - {delta:g} (cla:bounds)",
     ]
+
+
+def check_made_for(bounds: ConfidenceBounds, kernel: Kernel, lam: float, num_modules: int) -> None:
+    """Raises InputError if the bounds use the information gain of another kernel or lambda."""
+    gain = bounds.gain
+    if gain is None:
+        return
+    same = describe_kernel(gain.kernel, num_modules) == describe_kernel(kernel, num_modules)
+    if gain.lam != lam or not same:
+        raise InputError(
+            f"lam={lam}, {type(kernel).__name__} are not what the bounds were made for: "
+            f"lam={gain.lam}, {type(gain.kernel).__name__}"
+        )
+
+
+def positive(name: str, value: float | str) -> float:
+    """A number as the command line gives it.
+
+    Raises:
+        InputError: If it is not one, or not positive.
+    """
+    return float(_parse(name, value, ()))
 
 
 def _parse(name: str, value: float | str, rules: tuple[str, ...]) -> float | str:

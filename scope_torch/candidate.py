@@ -13,7 +13,12 @@ from scope_torch.surrogate import QuerySurrogate
 
 
 class Candidate(Protocol):
-    """Confidence bounds of one configuration, kept up to date observation by observation."""
+    """Confidence bounds of one configuration, kept up to date observation by observation.
+
+    `information` is that of `ConfidenceBounds.beta`.
+    """
+
+    information: list[float]
 
     def next_queries(self, number: int) -> list[int]:
         """The next queries to observe, the most informative first, each once."""
@@ -55,10 +60,20 @@ class QueryCandidate:
 
     With m and v the posterior mean and variance of query q before an observation y,
     m' = m + v / (v + lam) (y - m) and v' = lam v / (v + lam): nothing is solved.
+
+    Args:
+        surrogate: What was observed before.
+        theta: theta_cand.
+        query_order: Order of queries with equal phi.
+        in_order: Whether queries are observed in that order, whatever phi.
     """
 
     def __init__(
-        self, surrogate: QuerySurrogate, theta: tuple[int, ...], query_order: Sequence[int]
+        self,
+        surrogate: QuerySurrogate,
+        theta: tuple[int, ...],
+        query_order: Sequence[int],
+        in_order: bool = False,
     ) -> None:
         mean_c, mean_g, variance = surrogate.at(theta)
         self._mean_c, self._mean_g = mean_c.tolist(), mean_g.tolist()
@@ -66,7 +81,8 @@ class QueryCandidate:
         self._sum_c, self._sum_g = math.fsum(self._mean_c), math.fsum(self._mean_g)
         self._sum_variance = math.fsum(self._variance)
         self._lam, self._query_order = surrogate.lam, query_order
-        self._order: Iterator[int] | None = None
+        self._order: Iterator[int] | None = iter(query_order) if in_order else None
+        self.information = surrogate.information()
 
     def next_queries(self, number: int) -> list[int]:
         """Queries by decreasing phi (eq:uncertainty-score), before the j-loop; ties in order.
@@ -87,6 +103,7 @@ class QueryCandidate:
         self._mean_c[q] += step_c
         self._mean_g[q] += step_g
         self._variance[q] = lam * v / (v + lam)
+        self.information[q] += 0.5 * math.log1p(max(v, 0.0) / lam)
         self._sum_c += step_c
         self._sum_g += step_g
         self._sum_variance += self._variance[q] - v

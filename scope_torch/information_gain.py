@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 from gpytorch.kernels import Kernel
@@ -14,6 +15,14 @@ from scope_torch.space import ConfigSpace
 
 _POOL = 1 << 14  # configurations that greedy chooses from; spaces up to this size are all in it
 _SLACK = 5e-3  # how much less than the best of Theta a choice from the pool may gain, relatively
+
+
+class RealisedGain(NamedTuple):
+    """Stands for the information in what was observed, which the surrogate keeps: no maximum."""
+
+    kernel: Kernel
+    lam: float
+    name: str = "realised"
 
 
 class InformationGain:
@@ -40,6 +49,8 @@ class InformationGain:
         lam: lambda.
         device: Where the sums over Theta run (float64).
     """
+
+    name = "maximum"
 
     def __init__(
         self,

@@ -29,12 +29,19 @@ class JointCandidate:
         surrogate: Up to date.
         theta: theta_cand.
         query_order: Order of queries from which equally much is learnt.
+        in_order: Whether queries are observed in that order, whatever is learnt.
     """
 
     def __init__(
-        self, surrogate: JointSurrogate, theta: tuple[int, ...], query_order: Sequence[int]
+        self,
+        surrogate: JointSurrogate,
+        theta: tuple[int, ...],
+        query_order: Sequence[int],
+        in_order: bool = False,
     ) -> None:
         self._surrogate, self._theta = surrogate, theta
+        self.information = surrogate.information()
+        self._in_order = iter(query_order) if in_order else None
         self._a = surrogate.scale.at(theta)
         self._cost, self._constraint = _outputs(surrogate, theta)
         self._waiting: list[list[int]] = [[] for _ in self._cost.d]
@@ -45,22 +52,29 @@ class JointCandidate:
         """The queries not yet observed here from which most is learnt about g(theta_cand)."""
         chosen = []
         for _ in range(number):
-            open_groups = np.array([bool(queries) for queries in self._waiting])
-            if not open_groups.any():
+            query = self._next_query() if self._in_order is None else next(self._in_order, None)
+            if query is None:
                 break
-            reduction = np.where(open_groups, self._constraint.reduction(), -math.inf)
-            # Reductions that differ by rounding only are equal: the first group then.
-            best = int((reduction >= reduction.max() * (1 - 1e-9)).argmax())
-            chosen.append(self._waiting[best].pop())
-            self._cost.plan(chosen[-1])
-            self._constraint.plan(chosen[-1])
+            chosen.append(query)
+            self._cost.plan(query)
+            self._constraint.plan(query)
         return chosen
+
+    def _next_query(self) -> int | None:
+        open_groups = np.array([bool(queries) for queries in self._waiting])
+        if not open_groups.any():
+            return None
+        reduction = np.where(open_groups, self._constraint.reduction(), -math.inf)
+        # Reductions that differ by rounding only are equal: the first group then.
+        best = int((reduction >= reduction.max() * (1 - 1e-9)).argmax())
+        return self._waiting[best].pop()
 
     def update(self, observation: Observation, s_0: float) -> None:
         """Takes in the observation of the query planned first of those without one."""
         y_c = self._surrogate.relative(self._theta, observation.cost_usd)
         self._cost.update(observation.query, y_c)
-        self._constraint.update(observation.query, s_0 - observation.quality)
+        learnt = self._constraint.update(observation.query, s_0 - observation.quality)
+        self.information[0] += learnt
 
     def lower_c(self, beta: Beta) -> float:
         """L_c(theta_cand) in USD."""
@@ -94,6 +108,7 @@ class _Plan(NamedTuple):
     gain: Array  # `groups`: of z, from the residual
     own: float  # share of the residual that the query keeps for itself
     sigma: float  # of the average, afterwards
+    information: float  # in it, in nats
 
 
 class _Output:
@@ -138,15 +153,17 @@ class _Output:
         """Asks for an observation."""
         a = self.group_of[query]
         column, d = self._S[:, a].copy(), float(self.d[a])
-        gain = column / (column[a] + d + self._noise)
+        variance = float(column[a]) + d + self._noise
+        gain = column / variance
         self._S -= np.outer(gain, column)
         own = d / (d + self._noise)
         self._planned[a] -= own
         self._own += own * self._noise - d
-        self._plans.append(_Plan(query, a, gain, own, self._planned_sigma()))
+        information = 0.5 * math.log(variance / self._noise)
+        self._plans.append(_Plan(query, a, gain, own, self._planned_sigma(), information))
 
-    def update(self, query: int, y: float) -> None:
-        """Takes in the observation planned first of those still out."""
+    def update(self, query: int, y: float) -> float:
+        """Takes in the observation planned first of those still out; returns its information."""
         plan = self._plans.popleft()
         assert plan.query == query
         y -= self._o[query]
@@ -154,6 +171,7 @@ class _Output:
         self._coefficient[plan.group] -= plan.own
         self._constant += plan.own * y
         self.sigma = plan.sigma
+        return plan.information
 
     def _planned_sigma(self) -> float:
         square = float(self._planned @ self._S @ self._planned) + self._own

@@ -109,6 +109,16 @@ class JointSurrogate:
         """See `QuerySurrogate.num_observed`."""
         return self.queries.num_observed(theta)
 
+    def information(self) -> list[float]:
+        """1/2 log det(I + K / (lam (1 - rho))) of all pairs observed, in nats, with g's rho.
+
+        Returns:
+            One number: there is one process.
+        """
+        rho = self.hyperparameters[1].rho
+        shared = 0.5 * torch.log1p(rho / (1 - rho) * self.diagonal().e).sum()
+        return [math.fsum(self.queries.information()) + float(shared)]
+
     def refit(self) -> bool:
         """Fits scale and hyperparameters if there are enough new observations.
 

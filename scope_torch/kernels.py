@@ -103,3 +103,13 @@ class HammingRBFKernel(HammingKernel):
     def at_distance(self, h: Tensor) -> Tensor:
         """See base."""
         return torch.exp(-h / 2)
+
+
+def describe_kernel(kernel: Kernel, num_modules: int) -> dict[str, Any]:
+    """Identifies a kernel: its class, and what it is at every Hamming distance."""
+    described: dict[str, Any] = {"name": type(kernel).__name__}
+    if isinstance(kernel, HammingKernel):
+        profile = kernel.profile(num_modules).tolist()
+        # The last digits of exp depend on the machine, and a run may move.
+        described["profile"] = [float(f"{value:.12g}") for value in profile]
+    return described

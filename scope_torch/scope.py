@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from gpytorch.kernels import Kernel
 
-from scope_torch.bounds import Beta, ConfidenceBounds
+from scope_torch.bounds import Beta, ConfidenceBounds, check_made_for
 from scope_torch.branched_posterior import (
     MAX_NODES,
     BranchedBounds,
@@ -18,11 +18,16 @@ from scope_torch.branched_posterior import (
 )
 from scope_torch.calibrate import calibrate
 from scope_torch.candidate import Candidate, QueryCandidate, interval
+from scope_torch.confidence_sequence import (
+    BettingSequence,
+    sequence_assumptions,
+    share_of_delta,
+)
 from scope_torch.errors import InputError
 from scope_torch.grid_posterior import GridPosterior, LowerBounds
 from scope_torch.history import Observation, Request
 from scope_torch.joint_surrogate import JointSurrogate
-from scope_torch.kernels import HammingKernel, HammingMatern52Kernel
+from scope_torch.kernels import HammingMatern52Kernel, describe_kernel
 from scope_torch.optimizer import Recommendation, SequentialOptimizer, Steps, TraceRow
 from scope_torch.problem import SelectionProblem
 from scope_torch.surrogate import QuerySurrogate
@@ -58,6 +63,9 @@ class SCOPE(SequentialOptimizer):
             `branch_and_bound` finds the same in more, `auto` takes what fits.
         max_nodes: At which a search by branch and bound gives up the proof, see
             `BranchedPosterior`.
+        sequence_delta: None: theta_cand is certified by U_g <= 0. A number: by a confidence
+            sequence of its own (`BettingSequence`), which is wrong for any of them with at most
+            this probability; its queries are then observed in uniformly random order.
         kernel: k; default Matern 5/2.
         device: Where the algebra over Theta runs; None for CUDA if present.
         name: Name in results.
@@ -81,10 +89,13 @@ class SCOPE(SequentialOptimizer):
         gap_tolerance: float | None = 0.0,
         space_search: str = "auto",
         max_nodes: int = MAX_NODES,
+        sequence_delta: float | None = None,
         kernel: Kernel | None = None,
         device: torch.device | str | None = None,
         name: str = "scope",
     ) -> None:
+        if sequence_delta is not None and not 0 < sequence_delta < 1:
+            raise InputError(f"delta={sequence_delta} must lie in (0, 1)")
         if not 0 < alpha < 0.5:
             raise InputError(f"alpha={alpha} must lie in (0, 1/2)")
         if batch_size is not None and (batch_size < 1 or batch_size != int(batch_size)):
@@ -105,12 +116,13 @@ class SCOPE(SequentialOptimizer):
         self.batch_size = batch_size
         self.kernel = HammingMatern52Kernel() if kernel is None else kernel
         device = ("cuda" if torch.cuda.is_available() else "cpu") if device is None else device
-        _check_bounds(bounds, self.kernel, lam, problem)
+        check_made_for(bounds, self.kernel, lam, problem.space.num_modules)
         self.surrogate, self._posterior = self._model(
             lam, torch.device(device), space_search, max_nodes
         )
         generator = torch.Generator().manual_seed(seed)
         self._query_order = torch.randperm(problem.num_queries, generator=generator).tolist()
+        self.sequence_delta, self._order_generator = sequence_delta, generator
         self._pool = self._initial_pool(generator)
         self._j = [0] * problem.num_queries
         self._j_max = 0
@@ -136,9 +148,25 @@ class SCOPE(SequentialOptimizer):
         )
         return surrogate, posterior
 
-    def _candidate(self, theta: tuple[int, ...]) -> Candidate:
+    def _candidate(self, theta: tuple[int, ...], order: Sequence[int] | None = None) -> Candidate:
+        """theta_cand, its queries observed in `order`; None: the most uncertain first."""
         assert isinstance(self.surrogate, QuerySurrogate)
-        return QueryCandidate(self.surrogate, theta, self._query_order)
+        in_order = order is not None
+        return QueryCandidate(self.surrogate, theta, order or self._query_order, in_order)
+
+    def _beta(self, candidate: Candidate | None = None) -> Beta:
+        """Of what was observed; between selections, `candidate` knows of its own observations."""
+        information = self.surrogate.information() if candidate is None else candidate.information
+        return self.bounds.beta(self._j_max, information)
+
+    def _new_sequence(self) -> tuple[BettingSequence, list[int]] | tuple[None, None]:
+        """Of the next candidate, with a uniformly random order of its queries."""
+        if self.sequence_delta is None:
+            return None, None
+        num_queries = self.problem.num_queries
+        delta = share_of_delta(self._candidates, self.sequence_delta)
+        order = torch.randperm(num_queries, generator=self._order_generator).tolist()
+        return BettingSequence(num_queries, self.problem.s_0, delta), order
 
     def _fit_bounds(self) -> None:
         assert isinstance(self.surrogate, QuerySurrogate)
@@ -163,7 +191,7 @@ class SCOPE(SequentialOptimizer):
         self._fit_bounds()
         self._u_out = self._initial_u_out()
         reference = self._candidate(self.problem.theta_ref)
-        self._trace("calibrated", bounds=interval(reference, self.bounds.beta(self._j_max)))
+        self._trace("calibrated", bounds=interval(reference, self._beta()))
         i = 0
         while True:
             lower = self._lower_bounds()
@@ -188,7 +216,7 @@ class SCOPE(SequentialOptimizer):
 
     def _lower_bounds(self) -> LowerBounds | BranchedBounds:
         assert self._u_out is not None
-        beta = self.bounds.beta(self._j_max)
+        beta = self._beta()
         if self.gap_tolerance is None:  # the paper looks at all of Theta
             return self._posterior.lower_bounds(beta, math.inf, None)
         return self._posterior.lower_bounds(beta, self._u_out, self._index(self._theta_out))
@@ -198,7 +226,7 @@ class SCOPE(SequentialOptimizer):
 
     def _initial_u_out(self) -> float:
         """U_c(theta_0), but no less than c(theta_0): tuned half-widths may put it below."""
-        upper_c = self._candidate(self.problem.theta_ref).upper_c(self.bounds.beta(self._j_max))
+        upper_c = self._candidate(self.problem.theta_ref).upper_c(self._beta())
         return max(upper_c, self.problem.reference_cost_usd)
 
     def _calibrate(self) -> Steps:
@@ -250,9 +278,10 @@ class SCOPE(SequentialOptimizer):
 
     def _evaluate(self, i: int, theta_cand: tuple[int, ...]) -> Steps:
         """Lines alg:scope-main:sort to alg:scope-main:break: the j-loop."""
-        candidate = self._candidate(theta_cand)
         self._candidates += 1
-        upper_g = candidate.upper_g(self.bounds.beta(self._j_max))
+        sequence, order = self._new_sequence()
+        candidate = self._candidate(theta_cand, order)
+        upper_g = candidate.upper_g(self._beta())
         num_queries = self.problem.num_queries
         batch_size = self.batch_size or num_queries
         for start in range(0, num_queries, batch_size):
@@ -264,11 +293,14 @@ class SCOPE(SequentialOptimizer):
                 if not active:
                     continue
                 candidate.update(observation, self.problem.s_0)
-                beta = self.bounds.beta(self._j_max)
+                beta = self._beta(candidate)
                 previous_upper_g, upper_g = upper_g, candidate.upper_g(beta)
                 upper_c, lower_c = candidate.upper_c(beta), candidate.lower_c(beta)
                 assert self._u_out is not None
-                if upper_c <= self._u_out and min(upper_g, previous_upper_g) <= 0:
+                certified = min(upper_g, previous_upper_g) <= 0
+                if sequence is not None:
+                    certified = sequence.update(observation.quality)
+                if upper_c <= self._u_out and certified:
                     changed = (theta_cand, upper_c) != (self._theta_out, self._u_out)
                     if theta_cand != self._theta_out:
                         self._count_as_other(self._theta_out, beta)
@@ -281,7 +313,7 @@ class SCOPE(SequentialOptimizer):
                     self._trace("pruned", i, theta_cand, j, interval(candidate, beta))
             if not active:
                 return
-        bounds = interval(candidate, self.bounds.beta(self._j_max))
+        bounds = interval(candidate, self._beta(candidate))
         self._trace("completed", i, theta_cand, num_queries, bounds)
 
     def _count_as_other(self, theta_out: tuple[int, ...], beta: Beta) -> None:
@@ -337,6 +369,7 @@ class SCOPE(SequentialOptimizer):
 
     def settings(self) -> dict[str, Any]:
         """See `Optimizer`."""
+        sequence = {} if self.sequence_delta is None else {"sequence_delta": self.sequence_delta}
         return {
             "name": self.name,
             "seed": self.seed,
@@ -347,36 +380,16 @@ class SCOPE(SequentialOptimizer):
             "lam": self.surrogate.lam,
             "batch_size": self.batch_size,
             "gap_tolerance": self.gap_tolerance,
-            "kernel": describe_kernel(self.kernel, self.problem),
+            "kernel": describe_kernel(self.kernel, self.problem.space.num_modules),
             "bounds": self.bounds.settings(),
             **self._posterior.settings(),
+            **sequence,
         }
 
     def report(self) -> dict[str, Any]:
         """See `Optimizer`."""
         counts = {"candidates": self._candidates, "candidates_pruned": self._pruned}
-        return {**self.bounds.report(), **counts, "selection": self._posterior.report()}
-
-
-def describe_kernel(kernel: Kernel, problem: SelectionProblem) -> dict[str, Any]:
-    """Identifies a kernel: its class, and what it is at every Hamming distance."""
-    described: dict[str, Any] = {"name": type(kernel).__name__}
-    if isinstance(kernel, HammingKernel):
-        profile = kernel.profile(problem.space.num_modules).tolist()
-        # The last digits of exp depend on the machine, and a run may move.
-        described["profile"] = [float(f"{value:.12g}") for value in profile]
-    return described
-
-
-def _check_bounds(
-    bounds: ConfidenceBounds, kernel: Kernel, lam: float, problem: SelectionProblem
-) -> None:
-    gain = bounds.gain
-    if gain is None:
-        return
-    same_kernel = describe_kernel(gain.kernel, problem) == describe_kernel(kernel, problem)
-    if gain.lam != lam or not same_kernel:
-        raise InputError(
-            f"lam={lam}, {type(kernel).__name__} are not what the bounds were made for: "
-            f"lam={gain.lam}, {type(gain.kernel).__name__}"
-        )
+        report = {**self.bounds.report(), **counts, "selection": self._posterior.report()}
+        if self.sequence_delta is not None:
+            report["certificate"] = sequence_assumptions(self.sequence_delta)
+        return report

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from scope_torch.bounds import Beta, positive
 from scope_torch.errors import InputError
 from scope_torch.grid_posterior import GridPosterior
 from scope_torch.hamming_grid import make_grid
@@ -13,6 +15,55 @@ from scope_torch.joint_candidate import JointCandidate
 from scope_torch.joint_grid import JointGridPosterior
 from scope_torch.joint_surrogate import JointSurrogate
 from scope_torch.scope import SCOPE, Surrogate
+from scope_torch.surrogate import QuerySurrogate
+
+
+class CredibleBounds:
+    """Means and some standard deviations of a fitted Gaussian process, for `JointSurrogate`.
+
+    Args:
+        b: Standard deviations, for what to evaluate and when to stop evaluating it.
+        b_certify: Standard deviations between the mean of g and a certificate. A candidate is
+            chosen because it looks good, and looked at after every observation, so the two
+            standard deviations that describe one look at one configuration are not enough.
+
+    Raises:
+        InputError: If a number is not positive.
+    """
+
+    mode = "credible"
+    gain = None
+
+    def __init__(self, b: float = 3.0, b_certify: float = 4.0) -> None:
+        b, b_certify = positive("b", b), positive("b_certify", b_certify)
+        self._beta = Beta(b, b, b_certify)
+
+    def fit(self, surrogate: QuerySurrogate, least_slope: Callable[[], float]) -> None:
+        """Nothing is fitted here: the joint surrogate knows its own scale."""
+
+    def widen(self) -> bool:
+        """Never."""
+        return False
+
+    def beta(self, j_max: int, information: Sequence[float] = ()) -> Beta:  # noqa: ARG002
+        """See `ConfidenceBounds.beta`."""
+        return self._beta
+
+    def settings(self) -> dict[str, Any]:
+        """See `ConfidenceBounds`."""
+        return {"mode": self.mode, "b": self._beta.g, "b_certify": self._beta.certify}
+
+    def report(self) -> dict[str, Any]:
+        """See `ConfidenceBounds`; b and b_certify are in standard deviations."""
+        assumptions = [
+            "cost and quality are draws of Gaussian processes whose rho, amplitude and scale of "
+            "costs were fitted to the observations; 0/1 answers are not Gaussian: the bounds carry "
+            "no proven probability",
+            f"certified means that {self._beta.certify:g} standard deviations above the mean, the "
+            "average quality over these queries is still at least s_0",
+        ]
+        half_widths = {"b_c": None, "b_g": None}
+        return {**self.settings(), **half_widths, "delta": None, "assumptions": assumptions}
 
 
 class ScopeJoint(SCOPE):
@@ -66,9 +117,12 @@ class ScopeJoint(SCOPE):
         )
         return surrogate, JointGridPosterior(surrogate, make_grid(space, self.kernel, device))
 
-    def _candidate(self, theta: tuple[int, ...]) -> JointCandidate:
+    def _candidate(
+        self, theta: tuple[int, ...], order: Sequence[int] | None = None
+    ) -> JointCandidate:
         assert isinstance(self.surrogate, JointSurrogate)
-        return JointCandidate(self.surrogate, theta, self._query_order)
+        in_order = order is not None
+        return JointCandidate(self.surrogate, theta, order or self._query_order, in_order)
 
     def _fit_bounds(self) -> None:
         """The surrogate knows its own scale."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -74,6 +75,7 @@ class _Group(NamedTuple):
 
     ids: Tensor  # `J`: observed configurations, as positions in D
     inverse: Tensor  # `J x J`: (K_q + lam C_q^-1)^-1
+    information: float  # 1/2 log det(I + K / lam) of all its observations, repeats counted
 
 
 class _Column(NamedTuple):
@@ -154,6 +156,11 @@ class QuerySurrogate:
         self._update()
         return self._count.sum(-1)
 
+    def information(self) -> list[float]:
+        """I_q = 1/2 log det(I + K_q / lam) of every query, in nats (lem:kernel-self-normalized)."""
+        self._update()
+        return [self._groups[group].information for group in self._group_of]
+
     def observed(self) -> Tensor:
         """D, the distinct observed configurations: `n x num_modules` codes."""
         self._update()
@@ -194,7 +201,7 @@ class QuerySurrogate:
         self._update()
         k = self._kernel(torch.tensor([theta], device=self.device), self._codes)[0]
         rows = k.new_zeros(len(self._groups), len(k))
-        for row, (ids, inverse) in zip(rows, self._groups, strict=True):
+        for row, (ids, inverse, _) in zip(rows, self._groups, strict=True):
             row[ids] = inverse @ k[ids]
         mean = self._solved[..., : len(k)] @ k
         return GroupPosterior(k, rows, 1 - rows @ k, mean, self._group_of)
@@ -221,7 +228,7 @@ class QuerySurrogate:
         count = self._count[:, :n]
         diagonal = torch.ones(count.shape, dtype=torch.float64, device=self.device)
         for q, group in enumerate(self._group_of):
-            ids, inverse = self._groups[group]
+            ids, inverse, _ = self._groups[group]
             diagonal[q, ids] = inverse.diagonal()
         residual = (self._solved[..., :n] / diagonal).cpu()
         observed = count > 0
@@ -284,13 +291,14 @@ class QuerySurrogate:
             k: Its kernel with D.
             queries: Which queries observed it.
         """
-        ids, inverse = self._groups[old]
+        ids, inverse, information = self._groups[old]
         near = k[ids]
         u = torch.cat([-(inverse @ near), k.new_ones(1)])
         weight = 1 / (1 + self.lam + float(near @ u[:-1]))
         ids = torch.cat([ids, ids.new_tensor([config])])
         bordered = pad(inverse, (0, 1, 0, 1)).addr_(u, u, alpha=weight)
-        self._groups.append(_Group(ids, bordered))
+        information -= 0.5 * math.log(weight * self.lam)
+        self._groups.append(_Group(ids, bordered, information))
         rows = queries.to(self.device)
         mean = (self._sum[:, queries, config]).to(self.device)
         residual = mean - self._solved[:, rows, : len(k)] @ k
@@ -348,7 +356,7 @@ class QuerySurrogate:
             return
         self._matrix = torch.zeros(n, n, dtype=torch.float64, device=self.device)
         for group, num_queries in Counter(self._group_of).items():
-            ids, inverse = self._groups[group]
+            ids, inverse, _ = self._groups[group]
             self._matrix[ids[:, None], ids] += num_queries * inverse
 
     def _grow(self) -> None:
@@ -366,5 +374,7 @@ class QuerySurrogate:
         """Args: `J` positions in D and `1 x J` numbers of observations there, on the CPU."""
         ids = ids.to(self.device)
         codes = self._codes[ids]
-        matrix = self._kernel(codes, codes) + (self.lam / count[0].double().to(self.device)).diag()
-        return _Group(ids, torch.cholesky_inverse(torch.linalg.cholesky(matrix)))
+        noise = self.lam / count[0].double().to(self.device)
+        L = torch.linalg.cholesky(self._kernel(codes, codes) + noise.diag())
+        information = float(L.diagonal().log().sum() - 0.5 * noise.log().sum())
+        return _Group(ids, torch.cholesky_inverse(L), information)

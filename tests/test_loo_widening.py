@@ -198,8 +198,8 @@ def test_beta_never_falls_and_every_step_is_traced():
     task = overconfident_task(23)
 
     class Watched(TunedBounds):
-        def beta(self, j_max):
-            seen.append(super().beta(j_max))
+        def beta(self, j_max, information=()):
+            seen.append(super().beta(j_max, information))
             return seen[-1]
 
     seen: list = []

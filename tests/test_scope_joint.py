@@ -7,10 +7,10 @@ import torch
 from tables import make_task
 from test_optimizer import OptimizerConformance
 
-from scope_torch.bounds import CredibleBounds
 from scope_torch.errors import InputError
 from scope_torch.methods import make_scope, make_scope_joint
 from scope_torch.runner import run
+from scope_torch.scope_joint import CredibleBounds
 from scope_torch.tasks.synthetic import synthetic_task
 
 

@@ -18,7 +18,9 @@ import torch
 from scope_torch.bounds import TheoryBounds
 from scope_torch.evaluators.function import FunctionEvaluator
 from scope_torch.hamming_grid import HammingGrid
-from scope_torch.information_gain import InformationGain
+from scope_torch.information_gain import InformationGain, RealisedGain
+from scope_torch.joint_candidate import JointCandidate
+from scope_torch.joint_surrogate import JointSurrogate
 from scope_torch.kernels import HammingMatern52Kernel, hamming_distance
 from scope_torch.problem import SelectionProblem
 from scope_torch.runner import Callback, run
@@ -102,21 +104,31 @@ class Watch(Callback):
 
     def __init__(self, problem, truth, lam, R, B) -> None:
         self.truth, self.problem = truth, problem
-        self.surrogate = QuerySurrogate(problem.space, KERNEL, problem.num_queries, lam)
-        gain = information_gain(problem.space, lam)
-        norms = {"R_c": R[0], "R_g": R[1], "B_c": B[0], "B_g": B[1]}
-        self.bounds = TheoryBounds(problem, gain, delta=DELTA, cost_unit=1.0, **norms)
+        self.model(lam, {"R_c": R[0], "R_g": R[1], "B_c": B[0], "B_g": B[1]})
         self._grid = HammingGrid(problem.space, KERNEL)
         self.ratio = []
+        self.observations = [0] * problem.num_queries
         self.look()
 
+    def model(self, lam, constants) -> None:
+        problem = self.problem
+        self.surrogate = QuerySurrogate(problem.space, KERNEL, problem.num_queries, lam)
+        gain = information_gain(problem.space, lam)
+        self.bounds = TheoryBounds(problem, gain, delta=DELTA, cost_unit=1.0, **constants)
+
+    def aggregate(self):
+        return self.surrogate.aggregate()
+
+    def least_known(self, codes) -> int:
+        return int(self.surrogate.at(codes).variance.argmax())
+
     def look(self) -> None:
-        aggregate = self.surrogate.aggregate()
+        aggregate = self.aggregate()
         means = [self._grid.weighted_sum(aggregate.codes, w) for w in aggregate.weights]
         form = self._grid.quadratic_form(aggregate.codes, aggregate.matrix)
         self.mean = torch.stack(means).numpy()
         sigma = (aggregate.constant - form).sqrt().numpy()
-        beta = self.bounds.beta(int(self.surrogate.num_observations().max()))
+        beta = self.bounds.beta(max(self.observations), self.surrogate.information())
         self.half_width = np.array([beta.c, beta.g])[:, None] * sigma
         self.ratio.append((np.abs(self.mean - self.truth.mean(1)) / self.half_width).max())
 
@@ -126,12 +138,56 @@ class Watch(Callback):
         return float((width / np.ptp(self.truth.mean(1), axis=1)).max())
 
     def observe(self, theta, query, y_c, y_g) -> None:
+        self.observations[query] += 1
         self.surrogate.observe(theta, query, y_c, y_g)
         self.look()
 
     def observed(self, observation, spend_usd) -> None:
         o = observation
         self.observe(o.theta, o.query, o.cost_usd, self.problem.s_0 - o.quality)
+
+
+class RealisedWatch(Watch):
+    """With the information in what was observed in place of gamma."""
+
+    def model(self, lam, constants) -> None:
+        super().model(lam, constants)
+        gain = RealisedGain(KERNEL, lam)
+        self.bounds = TheoryBounds(self.problem, gain, delta=DELTA, cost_unit=1.0, **constants)
+
+
+class JointWatch(Watch):
+    """One process for all queries; the norms are those of the functions in its RKHS.
+
+    Its noise variance is lam (1 - rho): so that of the others.
+    """
+
+    rho = 0.5
+
+    def model(self, lam, constants) -> None:
+        problem, lam = self.problem, lam / (1 - self.rho)
+        settings = {"rho": self.rho, "amplitude": 1.0, "relative_cost": False}
+        queries = problem.num_queries
+        self.surrogate = JointSurrogate(problem.space, KERNEL, queries, lam, **settings)
+        constants = {**constants, **dict(zip(("B_c", "B_g"), self.norms(), strict=True))}
+        gain = RealisedGain(KERNEL, lam)
+        self.bounds = TheoryBounds(
+            problem, gain, delta=DELTA, cost_unit=1.0, rho=self.rho, **constants
+        )
+
+    def norms(self) -> list[float]:
+        """Squared: sum over q, q' of (M^-1)_qq' <l_q, l_q'>, M = rho 1 1^T + (1 - rho) I."""
+        sizes, queries = self.problem.space.sizes, self.problem.num_queries
+        mixture = self.rho + (1 - self.rho) * np.eye(queries)
+        inner = (f @ np.linalg.solve(gram(sizes), f.T) for f in self.truth)
+        return [math.sqrt((np.linalg.inv(mixture) * products).sum()) for products in inner]
+
+    def aggregate(self):
+        return self.surrogate.aggregates()[1]
+
+    def least_known(self, codes) -> int:
+        queries = range(self.problem.num_queries)
+        return JointCandidate(self.surrogate, tuple(codes), queries).next_queries(1)[0]
 
 
 def by_design(rng, watch, order, t) -> tuple[int, int]:
@@ -145,7 +201,7 @@ def by_lower_bound(rng, watch, order, t) -> tuple[int, int]:
     eligible = lower_g <= max(lower_g.min(), -((t + 1) ** (-1 / 3)))
     theta = int(np.argmin(np.where(eligible, lower_c, np.inf)))
     codes = watch.problem.space.unrank(torch.tensor(theta)).tolist()
-    return theta, int(watch.surrogate.at(codes).variance.argmax())
+    return theta, watch.least_known(codes)
 
 
 def at_random(rng, watch, order, t) -> tuple[int, int]:
@@ -194,14 +250,14 @@ SCENARIOS = {
 }
 
 
-def simulate(s: Scenario, seed: int) -> Watch:
+def simulate(s: Scenario, seed: int, kind: type[Watch] = Watch) -> Watch:
     rng = np.random.default_rng(seed)
     problem = problem_of(s.sizes, s.num_queries)
     order = rng.permutation(problem.space.size)
     draws = 1 if s.same_for_all_queries else s.num_queries
     truth = np.array([[s.draw(rng, s.sizes, s.B, order) for _ in range(draws)] for _ in "cg"])
     truth = np.broadcast_to(truth, (2, s.num_queries, problem.space.size))
-    watch = Watch(problem, truth, s.lam, (s.R, s.R), (s.B, s.B))
+    watch = kind(problem, truth, s.lam, (s.R, s.R), (s.B, s.B))
     for t in range(s.steps):
         theta, query = s.policy(rng, watch, order, t)
         y = [float(f[query, theta]) + s.noise(rng, s.R) for f in truth]
@@ -209,9 +265,22 @@ def simulate(s: Scenario, seed: int) -> Watch:
     return watch
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)
-def test_all_bounds_hold_together(scenario):
-    watches = [simulate(scenario, seed) for seed in range(scenario.runs)]
+SLOW = {("noise", RealisedWatch), ("noise", JointWatch), ("adaptive", RealisedWatch)}
+CASES = [
+    pytest.param(
+        SCENARIOS[name],
+        kind,
+        id=f"{name}, {kind.__name__}",
+        marks=pytest.mark.slow if (name, kind) in SLOW else (),
+    )
+    for name in SCENARIOS
+    for kind in (Watch, RealisedWatch, JointWatch)
+]
+
+
+@pytest.mark.parametrize(("scenario", "kind"), CASES)
+def test_all_bounds_hold_together(scenario, kind):
+    watches = [simulate(scenario, seed, kind) for seed in range(scenario.runs)]
     worst = np.array([max(watch.ratio) for watch in watches])
     assert worst.max() <= 1
     assert np.median([watch.relative_width() for watch in watches]) < 0.8
