@@ -11,7 +11,7 @@ export SCOPE_DATA_DIR ?= $(abspath ../shared/data)
 endif
 TASK ?= airport_city
 
-.PHONY: run test test-slow lint format types bench notebooks docs clean
+.PHONY: run test test-slow test-minimal lint format types bench notebooks docs clean
 
 run: $(VENV)/installed
 	$(BIN)/python scripts/run.py -m task=$(TASK) seed=0,1,2
@@ -25,6 +25,11 @@ test: lint types
 
 test-slow: $(VENV)/installed
 	$(BIN)/python -m pytest -m slow -n $(WORKERS) --durations=10
+
+# The lower bounds of pyproject.toml. Old releases warn of the newest of what they depend on.
+test-minimal: export OMP_NUM_THREADS = 1
+test-minimal: $(VENV)-minimal/installed
+	$(VENV)-minimal/bin/python -m pytest -m "not slow" -n $(WORKERS) -W default
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check .
@@ -67,5 +72,13 @@ else
 endif
 	touch $@
 
+# Where there is no CPU build of that torch, the one with CUDA libraries (5 GB) has to do.
+$(VENV)-minimal/installed: pyproject.toml constraints/minimal.txt
+	$(PYTHON) -m venv $(VENV)-minimal
+	$(VENV)-minimal/bin/pip install -q --index-url https://download.pytorch.org/whl/cpu \
+	  `grep ^torch== constraints/minimal.txt` || true
+	$(VENV)-minimal/bin/pip install -q -c constraints/minimal.txt -e ".[dev]"
+	touch $@
+
 clean:
-	rm -rf $(VENV) outputs build site
+	rm -rf $(VENV) $(VENV)-minimal outputs build site

@@ -2,10 +2,12 @@
 
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-OPTIONAL = ("hydra", "omegaconf", "wandb", "polars", "matplotlib", "tqdm", "pandas", "openai")
+OPTIONAL = ["hydra", "omegaconf", "wandb", "polars", "matplotlib", "pandas", "openai"]
+OPTIONAL += [] if find_spec("pyro") else ["tqdm"]  # older releases of botorch import both
 NEED_MORE = ("tasks.table", "tasks.live", "plotting", "tracking.progress", "tracking.wandb")
 
 
