@@ -14,7 +14,7 @@ from gpytorch.kernels import Kernel
 from linear_operator import to_linear_operator
 from torch import Tensor
 
-from scope_torch.surrogate import AggregatePosterior
+from scope_torch.posteriors import AggregatePosterior
 
 
 class AggregateModel(Model):

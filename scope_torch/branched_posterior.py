@@ -17,8 +17,9 @@ from scope_torch.grid_posterior import GridPosterior
 from scope_torch.hamming_grid import MAX_ENUMERATED, make_grid
 from scope_torch.kernels import HammingKernel
 from scope_torch.labelled_posterior import Classes, LabelledPosterior
+from scope_torch.posteriors import AggregatePosterior
 from scope_torch.space import ConfigSpace, first_tied, tie_width
-from scope_torch.surrogate import AggregatePosterior, QuerySurrogate
+from scope_torch.surrogate import QuerySurrogate
 
 MAX_MODULES = 12
 MAX_NODES = 100_000

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from scope_torch.bounds import Beta
 from scope_torch.hamming_grid import DirectGrid, HammingGrid
+from scope_torch.posteriors import AggregatePosterior
 from scope_torch.space import first_tied, tie_width
-from scope_torch.surrogate import AggregatePosterior, QuerySurrogate
+from scope_torch.surrogate import QuerySurrogate
 
 _CHUNK = 1 << 14  # configurations whose values stay in the cache
 _AT_ONCE = 32  # variances first made exact together, since one alone costs as much

@@ -22,7 +22,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from scope_torch.errors import InputError
-from scope_torch.kernels import HammingKernel
+from scope_torch.kernels import HammingKernel, kernel_matrix
 from scope_torch.space import ConfigSpace
 
 MAX_ENUMERATED = 200_000_000
@@ -250,7 +250,7 @@ class DirectGrid:
 
     def weighted_sum_at(self, index: Tensor, codes: Tensor, weights: Tensor) -> Tensor:
         """k_D(theta)^T w at the configurations of flat indices `index`, all at once."""
-        return _dense(self.kernel, self.space.unrank(index), codes) @ weights
+        return kernel_matrix(self.kernel, self.space.unrank(index), codes) @ weights
 
     def quadratic_form_at(self, index: Tensor, codes: Tensor, matrix: Tensor) -> Tensor:
         """k_D(theta)^T V k_D(theta) at the configurations of flat indices `index`."""
@@ -261,12 +261,8 @@ class DirectGrid:
         return torch.cat([function(index) for index in every.split(self.chunk)], out=out)
 
 
-def _dense(kernel: Kernel, x1: Tensor, x2: Tensor) -> Tensor:
-    return kernel(x1.double(), x2.double()).to_dense()
-
-
 def _form_at(kernel: Kernel, theta: Tensor, codes: Tensor, matrix: Tensor) -> Tensor:
-    k = _dense(kernel, theta, codes)
+    k = kernel_matrix(kernel, theta, codes)
     return ((k @ matrix) * k).sum(-1)
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from scope_torch.hamming_grid import MAX_ENUMERATED, make_grid
+from scope_torch.kernels import kernel_matrix
 from scope_torch.space import ConfigSpace
 
 _POOL = 1 << 14  # configurations that greedy chooses from; spaces up to this size are all in it
@@ -139,4 +140,4 @@ class InformationGain:
         self._variance = 1 - self._rows.square().sum(0)
 
     def _matrix(self, x1: Tensor, x2: Tensor) -> Tensor:
-        return self.kernel(x1.double(), x2.double()).to_dense()
+        return kernel_matrix(self.kernel, x1, x2)

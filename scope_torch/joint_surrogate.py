@@ -18,8 +18,9 @@ from torch import Tensor
 
 from scope_torch.cost_scale import CostScale, fit_cost_scale
 from scope_torch.errors import InputError
+from scope_torch.posteriors import AggregatePosterior
 from scope_torch.space import ConfigSpace
-from scope_torch.surrogate import AggregatePosterior, QuerySurrogate
+from scope_torch.surrogate import QuerySurrogate
 
 REFIT = 2.0  # hyperparameters are fitted again once there are so many times more observations
 _LOGITS = torch.linspace(-7, 7, 561, dtype=torch.float64)  # of rho
@@ -189,8 +190,7 @@ class JointSurrogate:
     def diagonal(self) -> Diagonal:
         """See `Diagonal`; made anew after observations."""
         if self._diagonal is None:
-            codes = self.queries.observed().double()
-            L = torch.linalg.cholesky(self.kernel(codes, codes).to_dense())
+            L = torch.linalg.cholesky(self.queries.gram())
             e, U = torch.linalg.eigh(L.T @ self.queries.sum_of_inverses() @ L)
             Z = torch.linalg.solve_triangular(L.T, U, upper=True)
             # S is positive semidefinite: what is below 0 is rounding.

@@ -105,6 +105,21 @@ class HammingRBFKernel(HammingKernel):
         return torch.exp(-h / 2)
 
 
+def kernel_matrix(kernel: Kernel, x1: Tensor, x2: Tensor) -> Tensor:
+    """k(x1, x2) of codes: `n x m` (float64).
+
+    A Hamming kernel is evaluated without gpytorch's lazy tensors, which take a millisecond.
+
+    Args:
+        kernel: Any kernel on codes.
+        x1: `n x num_modules` codes, of any dtype.
+        x2: `m x num_modules` codes.
+    """
+    if isinstance(kernel, HammingKernel):
+        return kernel.forward(x1, x2)
+    return kernel(x1.double(), x2.double()).to_dense()
+
+
 def describe_kernel(kernel: Kernel, num_modules: int) -> dict[str, Any]:
     """Identifies a kernel: its class, and what it is at every Hamming distance."""
     described: dict[str, Any] = {"name": type(kernel).__name__}

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from scope_torch.kernels import HammingKernel
+from scope_torch.posteriors import AggregatePosterior
 from scope_torch.space import ConfigSpace
-from scope_torch.surrogate import AggregatePosterior
 
 
 class Classes:

@@ -5,84 +5,41 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import torch
 from gpytorch.kernels import Kernel
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
 from scope_torch.errors import InputError
+from scope_torch.kernels import kernel_matrix
+from scope_torch.posteriors import AggregatePosterior, GroupPosterior, QueryPosterior
 from scope_torch.space import ConfigSpace
 
 if TYPE_CHECKING:
     from scope_torch.botorch_model import AggregateModel
 
+Array = NDArray[np.float64]
 MIN_LAM = 1e-9
 _MAX_COLUMNS = 4096
-
-
-@dataclass(frozen=True)
-class AggregatePosterior:
-    """The average over queries of the surrogates, written on the observed configurations D.
-
-    mean_zeta(theta) = k_D(theta)^T w_zeta and
-    cov(theta, theta') = constant k(theta, theta') - k_D(theta)^T V k_D(theta').
-    Any surrogate of this form can be evaluated on the grid.
-
-    Args:
-        codes: `n x num_modules` distinct configurations D (int64).
-        weights: `2 x n`; row 0 is w_c in USD, row 1 is w_g in units of quality.
-        matrix: `n x n` symmetric V.
-        constant: Prior variance of the average: 1/Q for independent queries.
-    """
-
-    codes: Tensor
-    weights: Tensor
-    matrix: Tensor
-    constant: float
-
-
-class QueryPosterior(NamedTuple):
-    """Posterior of all queries at one configuration: `num_queries` tensors, float64, CPU."""
-
-    mean_c: Tensor
-    mean_g: Tensor
-    variance: Tensor
-
-
-class GroupPosterior(NamedTuple):
-    """Posterior at one configuration of the groups of queries with equal histories.
-
-    Args:
-        k: `n` values of the kernel with D.
-        coefficients: `groups x n`; P_q^T (K_q + lam C_q^-1)^-1 k_q(theta).
-        variance: `groups` values of sigma_hat^2.
-        mean: `2 x num_queries` values of mu_hat.
-        group_of: The group of every query.
-    """
-
-    k: Tensor
-    coefficients: Tensor
-    variance: Tensor
-    mean: Tensor
-    group_of: list[int]
 
 
 class _Group(NamedTuple):
     """A factorisation, shared by the queries with equal histories of observed configurations."""
 
-    ids: Tensor  # `J`: observed configurations, as positions in D
-    inverse: Tensor  # `J x J`: (K_q + lam C_q^-1)^-1
+    ids: NDArray[np.int64]  # `J`: observed configurations, as positions in D
+    inverse: Array  # `J x J`: (K_q + lam C_q^-1)^-1
     information: float  # 1/2 log det(I + K / lam) of all its observations, repeats counted
 
 
 class _Column(NamedTuple):
     """A rank-one change weight u u^T of the sum of all inverses."""
 
-    ids: Tensor  # `J`: where u is not zero
-    u: Tensor  # `J`
+    ids: NDArray[np.int64]  # `J`: where u is not zero
+    u: Array  # `J`
     weight: float
 
 
@@ -94,12 +51,15 @@ class QuerySurrogate:
     Hamming kernels, and is factorised without jitter. sigma_hat depends on where was observed, not
     on what, so cost and constraint share it, and so do all queries with the same observed set.
 
+    The factorisations are many and small, so they are numpy's, on the CPU and in one thread, the
+    same with any number of threads and any device; what is as large as D x D is torch's.
+
     Args:
         space: Theta.
         kernel: k with k(theta, theta) = 1, float64 on codes.
         num_queries: Q.
         lam: The regularisation lambda, at least 1e-9 (the paper's floor).
-        device: Where the algebra runs. Always float64.
+        device: Where `aggregate` and the other tensors are; None for the CPU. Always float64.
 
     Raises:
         InputError: If `lam` is below 1e-9.
@@ -123,14 +83,16 @@ class QuerySurrogate:
         self._id_of: dict[tuple[int, ...], int] = {}
         self._pending: list[tuple[int, int, float, float]] = []
         self._codes = torch.zeros(0, space.num_modules, dtype=torch.int64, device=self.device)
-        # Columns are configurations; there are more of them than configurations so far.
-        self._count = torch.zeros(num_queries, 0, dtype=torch.int64)
-        self._sum = torch.zeros(2, num_queries, 0, dtype=torch.float64)
-        self._solved = torch.zeros(2, num_queries, 0, dtype=torch.float64, device=self.device)
-        self._total = torch.zeros(2, 0, dtype=torch.float64, device=self.device)  # of _solved
-        self._groups = [self._factorise(torch.zeros(0, dtype=torch.int64), self._count[:1])]
+        # Columns, and rows of the Gram matrix, are configurations; there are more than so far.
+        self._gram = np.zeros((0, 0))
+        self._count = np.zeros((num_queries, 0), dtype=np.int64)
+        self._sum = np.zeros((2, num_queries, 0))
+        self._solved = np.zeros((2, num_queries, 0))
+        self._total = np.zeros((2, 0))  # of _solved
+        nothing = np.zeros(0, dtype=np.int64)
+        self._groups = [_Group(nothing, np.zeros((0, 0)), 0.0)]
         self._group_of = [0] * num_queries
-        self._matrix = torch.zeros(0, 0, dtype=torch.float64, device=self.device)
+        self._matrix = torch.zeros(0, 0, dtype=torch.float64)
         self._since_matrix: list[_Column] | None = []  # None: the sum must be made anew
 
     def observe(self, theta: tuple[int, ...], query: int, y_c: float, y_g: float) -> None:
@@ -154,7 +116,7 @@ class QuerySurrogate:
     def num_observations(self) -> Tensor:
         """J_{q,t}, repeats counted, of every query: `num_queries` (int64, CPU)."""
         self._update()
-        return self._count.sum(-1)
+        return torch.from_numpy(self._count.sum(-1))
 
     def information(self) -> list[float]:
         """I_q = 1/2 log det(I + K_q / lam) of every query, in nats (lem:kernel-self-normalized)."""
@@ -166,10 +128,16 @@ class QuerySurrogate:
         self._update()
         return self._codes
 
+    def gram(self) -> Tensor:
+        """K_D: `n x n`."""
+        self._update()
+        n = len(self._codes)
+        return self._to_device(self._gram[:n, :n])
+
     def weights(self) -> Tensor:
         """w_c (USD) and w_g (quality) of `AggregatePosterior`: `2 x n`."""
         self._update()
-        return self._total[:, : len(self._codes)] / self.num_queries
+        return self._to_device(self._total[:, : len(self._codes)] / self.num_queries)
 
     def aggregate(self) -> AggregatePosterior:
         """The collapsed form of mu_bar and sigma_bar (eq:scope-mean-variance)."""
@@ -180,7 +148,7 @@ class QuerySurrogate:
         """sum_q P_q^T (K_q + lam C_q^-1)^-1 P_q on D: `n x n`, written over by an update."""
         self._update()
         self._sum_inverses()
-        return self._matrix
+        return self._matrix.to(self.device)
 
     def sufficient_statistics(self) -> tuple[Tensor, Tensor, int]:
         """What the marginal likelihood depends on; with A_q = (K_q + lam C_q^-1)^-1, y_q the means.
@@ -192,25 +160,20 @@ class QuerySurrogate:
         self._update()
         n = len(self._codes)
         count = self._count[:, :n]
-        mean = (self._sum[..., :n] / count.clamp_min(1)).to(self.device)
+        mean = self._sum[..., :n] / count.clip(min=1)
         square = (mean * self._solved[..., :n]).sum((1, 2))
-        return self._total[:, :n], square, int((count > 0).sum())
+        total = self._to_device(self._total[:, :n].copy())
+        return total, self._to_device(square), int((count > 0).sum())
 
     def by_group(self, theta: Sequence[int]) -> GroupPosterior:
         """The posterior at one configuration, with the coefficients that give it."""
-        self._update()
-        k = self._kernel(torch.tensor([theta], device=self.device), self._codes)[0]
-        rows = k.new_zeros(len(self._groups), len(k))
-        for row, (ids, inverse, _) in zip(rows, self._groups, strict=True):
-            row[ids] = inverse @ k[ids]
-        mean = self._solved[..., : len(k)] @ k
-        return GroupPosterior(k, rows, 1 - rows @ k, mean, self._group_of)
+        k, rows, variance, mean = (self._to_device(part) for part in self._at(theta))
+        return GroupPosterior(k, rows, variance, mean, self._group_of)
 
     def at(self, theta: Sequence[int]) -> QueryPosterior:
         """mu_hat_q and sigma_hat_q^2 of every query at one configuration (equ:gp-regression)."""
-        groups = self.by_group(theta)
-        mean, variance = groups.mean.cpu(), groups.variance.cpu()[groups.group_of]
-        return QueryPosterior(mean[0], mean[1], variance)
+        _, _, variance, mean = (torch.from_numpy(part) for part in self._at(theta))
+        return QueryPosterior(mean[0], mean[1], variance[self._group_of])
 
     def leave_one_out(self, min_queries: int = 6) -> Tensor:
         """How far off the surrogate without a configuration is at that configuration.
@@ -226,18 +189,18 @@ class QuerySurrogate:
         self._update()
         n = len(self._codes)
         count = self._count[:, :n]
-        diagonal = torch.ones(count.shape, dtype=torch.float64, device=self.device)
+        diagonal = np.ones(count.shape)
         for q, group in enumerate(self._group_of):
             ids, inverse, _ = self._groups[group]
             diagonal[q, ids] = inverse.diagonal()
-        residual = (self._solved[..., :n] / diagonal).cpu()
+        residual = self._solved[..., :n] / diagonal
         observed = count > 0
-        latent = 1 / diagonal.cpu() - self.lam / count.clamp_min(1)
+        latent = 1 / diagonal - self.lam / count.clip(min=1)
         num_queries = observed.sum(0)
         enough = num_queries >= min_queries
         mean_residual = residual.sum(1)[:, enough] / num_queries[enough]
         mean_square = (latent * observed).sum(0)[enough] / num_queries[enough]
-        return mean_residual.abs() / mean_square.sqrt()
+        return torch.from_numpy(np.abs(mean_residual) / np.sqrt(mean_square))
 
     def as_botorch_model(self) -> AggregateModel:
         """The aggregate as a BoTorch model with outputs c (USD) and g (quality)."""
@@ -245,8 +208,26 @@ class QuerySurrogate:
 
         return AggregateModel(self.aggregate(), self.kernel)
 
-    def _kernel(self, x1: Tensor, x2: Tensor) -> Tensor:
-        return self.kernel(x1.double(), x2.double()).to_dense()
+    def _to_device(self, array: Array) -> Tensor:
+        return torch.from_numpy(array).to(self.device)
+
+    def _at(self, theta: Sequence[int]) -> tuple[Array, Array, Array, Array]:
+        """K (`n`), and `coefficients`, `variance`, `mean` of `GroupPosterior`."""
+        self._update()
+        n, config = len(self._codes), self._id_of.get(tuple(theta))
+        if config is not None:
+            k = self._gram[config, :n]
+        else:
+            at = torch.tensor([theta], device=self.device)
+            k = kernel_matrix(self.kernel, at, self._codes)[0].cpu().numpy()
+        rows = np.zeros((len(self._groups), n))
+        for row, (ids, inverse, _) in zip(rows, self._groups, strict=True):
+            row[ids] = _times(inverse, k[ids])
+        return k, rows, 1 - _times(rows, k), self._predicted(k)
+
+    def _predicted(self, k: Array) -> Array:
+        """mu_hat where the kernel with D is `k`: `2 x num_queries`."""
+        return np.einsum("zqn,n->zq", self._solved[..., : len(k)], k)
 
     def _update(self) -> None:
         """Brings everything up to the last observation."""
@@ -255,31 +236,31 @@ class QuerySurrogate:
         query, config, y_c, y_g = zip(*self._pending, strict=True)
         self._pending.clear()
         self._grow()
-        at = (torch.tensor(query), torch.tensor(config))
-        first_time = (self._count[at] == 0).tolist()
-        self._count.index_put_(at, torch.ones(len(query), dtype=torch.int64), accumulate=True)
+        at = (np.array(query), np.array(config))
+        repeated = {q for q, c in zip(query, config, strict=True) if self._count[q, c] > 0}
+        np.add.at(self._count, at, 1)
         for row, y in zip(self._sum, (y_c, y_g), strict=True):
-            row.index_put_(at, torch.tensor(y, dtype=torch.float64), accumulate=True)
+            np.add.at(row, at, y)
         added: dict[int, list[int]] = {}
         for q, c in zip(query, config, strict=True):
             added.setdefault(q, []).append(c)
-        repeated = {q for q, first in zip(query, first_time, strict=True) if not first}
         moves: dict[tuple[int, tuple[int, ...], bool], list[int]] = {}
         for q, configs in added.items():
             extends = len(configs) == 1 and q not in repeated
             move = (self._group_of[q], tuple(sorted(configs)), extends)
             moves.setdefault(move, []).append(q)
-        row_of = {c: self._kernel(self._codes[c : c + 1], self._codes)[0] for c in set(config)}
+        n = len(self._codes)
+        predicted = {c: self._predicted(self._gram[c, :n]) for c in {*config}}
         for (old, configs, extends), queries in moves.items():
             if extends:
-                self._extend(old, configs[0], row_of[configs[0]], torch.tensor(queries))
+                self._extend(old, configs[0], predicted[configs[0]], np.array(queries))
             else:
-                self._solve_anew(torch.tensor(queries))
+                self._solve_anew(np.array(queries))
             for q in queries:
                 self._group_of[q] = len(self._groups) - 1
         self._drop_unused_groups()
 
-    def _extend(self, old: int, config: int, k: Tensor, queries: Tensor) -> None:
+    def _extend(self, old: int, config: int, predicted: Array, queries: NDArray[np.int64]) -> None:
         """One more configuration, observed once, for queries of the group `old`.
 
         Bordering: with A the old inverse and u = (-A k, 1), the new one is A (padded by zeros)
@@ -288,36 +269,36 @@ class QuerySurrogate:
         Args:
             old: Position of the group.
             config: The configuration, as a position in D.
-            k: Its kernel with D.
+            predicted: mu_hat there before: `2 x num_queries`.
             queries: Which queries observed it.
         """
         ids, inverse, information = self._groups[old]
-        near = k[ids]
-        u = torch.cat([-(inverse @ near), k.new_ones(1)])
-        weight = 1 / (1 + self.lam + float(near @ u[:-1]))
-        ids = torch.cat([ids, ids.new_tensor([config])])
-        bordered = pad(inverse, (0, 1, 0, 1)).addr_(u, u, alpha=weight)
+        size = len(ids)
+        near = self._gram[config, ids]
+        u = np.ones(size + 1)
+        u[:size] = -_times(inverse, near)
+        weight = 1 / (1 + self.lam + float(_times(near, u[:size])))
+        bordered = np.multiply.outer(u, weight * u)
+        bordered[:size, :size] += inverse
         information -= 0.5 * math.log(weight * self.lam)
+        ids = np.append(ids, config)
         self._groups.append(_Group(ids, bordered, information))
-        rows = queries.to(self.device)
-        mean = (self._sum[:, queries, config]).to(self.device)
-        residual = mean - self._solved[:, rows, : len(k)] @ k
+        residual = self._sum[:, queries, config] - predicted[:, queries]
         change = (weight * residual)[..., None] * u
-        self._solved[:, rows[:, None], ids] += change
+        self._solved[:, queries[:, None], ids] += change
         self._total[:, ids] += change.sum(1)
         self._note(_Column(ids, u, len(queries) * weight))
 
-    def _solve_anew(self, queries: Tensor) -> None:
+    def _solve_anew(self, queries: NDArray[np.int64]) -> None:
         """A new group for queries with equal observed configurations and counts."""
         count = self._count[queries[0]]
-        ids = count.nonzero().squeeze(-1)
-        group = self._factorise(ids, count[None, ids])
+        (ids,) = count.nonzero()
+        group = self._factorise(ids, count[ids])
         self._groups.append(group)
         at = queries[:, None], ids
-        solved = (self._sum[:, *at] / self._count[at]).to(self.device) @ group.inverse
-        rows = queries.to(self.device)[:, None]
-        self._total[:, group.ids] += (solved - self._solved[:, rows, group.ids]).sum(1)
-        self._solved[:, rows, group.ids] = solved
+        solved = np.einsum("zqi,ij->zqj", self._sum[:, *at] / self._count[at], group.inverse)
+        self._total[:, ids] += (solved - self._solved[:, *at]).sum(1)
+        self._solved[:, *at] = solved
         self._since_matrix = None
 
     def _drop_unused_groups(self) -> None:
@@ -325,14 +306,6 @@ class QuerySurrogate:
         position = {group: i for i, group in enumerate(used)}
         self._groups = [self._groups[group] for group in used]
         self._group_of = [position[group] for group in self._group_of]
-
-    def _dense(self, columns: Sequence[_Column]) -> tuple[Tensor, Tensor]:
-        """The vectors u as rows, `r x n`, and their `r` weights."""
-        rows = torch.zeros(len(columns), len(self._codes), dtype=torch.float64, device=self.device)
-        for row, (ids, u, _) in zip(rows, columns, strict=True):
-            row[ids] = u
-        weight = torch.tensor([c.weight for c in columns], dtype=torch.float64, device=self.device)
-        return rows, weight
 
     def _note(self, column: _Column) -> None:
         """Keeps a change of the sum of inverses until the sum is needed."""
@@ -351,30 +324,47 @@ class QuerySurrogate:
         columns, self._since_matrix = self._since_matrix, []
         if columns is not None and len(columns) <= len(self._groups):
             self._matrix = pad(self._matrix, (0, n - len(self._matrix)) * 2)
-            rows, weight = self._dense(columns)
-            self._matrix.addmm_(rows.T * weight, rows)
+            rows = np.zeros((len(columns), n))
+            for row, (ids, u, _) in zip(rows, columns, strict=True):
+                row[ids] = u
+            weight = np.array([column.weight for column in columns])
+            u = torch.from_numpy(rows)
+            self._matrix.addmm_(u.T * torch.from_numpy(weight), u)
             return
-        self._matrix = torch.zeros(n, n, dtype=torch.float64, device=self.device)
+        matrix = np.zeros((n, n))
         for group, num_queries in Counter(self._group_of).items():
             ids, inverse, _ = self._groups[group]
-            self._matrix[ids[:, None], ids] += num_queries * inverse
+            matrix[ids[:, None], ids] += num_queries * inverse
+        self._matrix = torch.from_numpy(matrix)
 
     def _grow(self) -> None:
-        new = list(self._id_of)[len(self._codes) :]
+        old, new = len(self._codes), list(self._id_of)[len(self._codes) :]
         if not new:
             return
         self._codes = torch.cat([self._codes, torch.tensor(new, device=self.device)])
-        lacking = len(self._codes) - self._count.shape[1]
-        if lacking > 0:
-            more = (0, max(lacking, self._count.shape[1]))
-            self._count, self._sum = pad(self._count, more), pad(self._sum, more)
-            self._solved, self._total = pad(self._solved, more), pad(self._total, more)
+        n = len(self._codes)
+        if n > self._count.shape[1]:
+            more = (0, max(n, 2 * self._count.shape[1]) - self._count.shape[1])
+            self._count = np.pad(self._count, ((0, 0), more))
+            self._sum, self._solved = (
+                np.pad(part, ((0, 0), (0, 0), more)) for part in (self._sum, self._solved)
+            )
+            self._total = np.pad(self._total, ((0, 0), more))
+            self._gram = np.pad(self._gram, (more, more))
+        rows = kernel_matrix(self.kernel, self._codes[old:], self._codes).cpu().numpy()
+        self._gram[old:n, :n] = rows
+        self._gram[:n, old:n] = rows.T
 
-    def _factorise(self, ids: Tensor, count: Tensor) -> _Group:
-        """Args: `J` positions in D and `1 x J` numbers of observations there, on the CPU."""
-        ids = ids.to(self.device)
-        codes = self._codes[ids]
-        noise = self.lam / count[0].double().to(self.device)
-        L = torch.linalg.cholesky(self._kernel(codes, codes) + noise.diag())
-        information = float(L.diagonal().log().sum() - 0.5 * noise.log().sum())
-        return _Group(ids, torch.cholesky_inverse(L), information)
+    def _factorise(self, ids: NDArray[np.int64], count: NDArray[np.int64]) -> _Group:
+        """Args: `J` positions in D, and how often each was observed."""
+        noise = self.lam / count
+        matrix = self._gram[ids[:, None], ids]
+        matrix[np.diag_indices(len(ids))] += noise
+        L = torch.linalg.cholesky(torch.from_numpy(matrix))
+        information = float(L.diagonal().log().sum()) - 0.5 * float(np.log(noise).sum())
+        return _Group(ids, torch.cholesky_inverse(L).numpy(), information)
+
+
+def _times(matrix: Array, vector: Array) -> Array:
+    """The product; einsum, unlike BLAS, sums the same way whatever the number of threads."""
+    return np.einsum("...i,i->...", matrix, vector)

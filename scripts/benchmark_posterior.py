@@ -25,8 +25,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run without inst
 
 from scope_torch.hamming_grid import DirectGrid, HammingGrid
 from scope_torch.kernels import HammingMatern52Kernel
+from scope_torch.posteriors import AggregatePosterior
 from scope_torch.space import ConfigSpace
-from scope_torch.surrogate import AggregatePosterior, QuerySurrogate
+from scope_torch.surrogate import QuerySurrogate
 
 CHUNK = 1 << 16
 T = TypeVar("T")

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from scope_torch.evaluators.table import TableEvaluator
 from scope_torch.history import Observation, Request
 from scope_torch.kernels import HammingMatern52Kernel
 from scope_torch.methods import make_scope, make_scope_joint
@@ -82,15 +83,16 @@ def one_run(seed: int, certificate: str, flips: float, num_queries: int) -> Outc
     """A search in the world `seed`."""
     torch.set_num_threads(1)
     task = synthetic_task(num_queries=num_queries, world_seed=seed, epsilon=0.1)
+    assert isinstance(task.evaluator, TableEvaluator)
     table = task.evaluator.table
     cost, quality = (truth.flatten() for truth in task.evaluator.truth())
     quality = flips + (1 - 2 * flips) * quality
     at = int(task.problem.space.rank(torch.tensor(task.problem.theta_ref)))
     problem = replace(task.problem, reference_quality=float(quality[at]))
     make, settings = CERTIFICATES[certificate]
-    settings = {**settings, "bounds": {**settings.get("bounds", {})}}
+    settings: dict[str, Any] = {**settings, "bounds": {**settings.get("bounds", {})}}
     if settings["bounds"].get("mode") == "theory":
-        rho = settings.get("rho")
+        rho: float | None = settings.get("rho")
         answers = flips + (1 - 2 * flips) * torch.from_numpy(table.quality)
         settings["bounds"] |= {
             "R_g": sub_gaussian(flips),
@@ -163,7 +165,7 @@ def _summary(certificate: str, flips: float, outcomes: list[Outcome]) -> dict[st
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--runs", type=int, default=100)
     parser.add_argument("--flips", type=float, nargs="+", default=[0.0, 0.02, 0.1])
     parser.add_argument("--queries", type=int, default=40)

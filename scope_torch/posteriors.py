@@ -1,0 +1,55 @@
+"""What surrogates know, in the forms that their users take it in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class AggregatePosterior:
+    """The average over queries of the surrogates, written on the observed configurations D.
+
+    mean_zeta(theta) = k_D(theta)^T w_zeta and
+    cov(theta, theta') = constant k(theta, theta') - k_D(theta)^T V k_D(theta').
+    Any surrogate of this form can be evaluated on the grid.
+
+    Args:
+        codes: `n x num_modules` distinct configurations D (int64).
+        weights: `2 x n`; row 0 is w_c in USD, row 1 is w_g in units of quality.
+        matrix: `n x n` symmetric V.
+        constant: Prior variance of the average: 1/Q for independent queries.
+    """
+
+    codes: Tensor
+    weights: Tensor
+    matrix: Tensor
+    constant: float
+
+
+class QueryPosterior(NamedTuple):
+    """Posterior of all queries at one configuration: `num_queries` tensors, float64, CPU."""
+
+    mean_c: Tensor
+    mean_g: Tensor
+    variance: Tensor
+
+
+class GroupPosterior(NamedTuple):
+    """Posterior at one configuration of the groups of queries with equal histories.
+
+    Args:
+        k: `n` values of the kernel with D.
+        coefficients: `groups x n`; P_q^T (K_q + lam C_q^-1)^-1 k_q(theta).
+        variance: `groups` values of sigma_hat^2.
+        mean: `2 x num_queries` values of mu_hat.
+        group_of: The group of every query.
+    """
+
+    k: Tensor
+    coefficients: Tensor
+    variance: Tensor
+    mean: Tensor
+    group_of: list[int]
