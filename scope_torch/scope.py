@@ -130,6 +130,7 @@ class SCOPE(SequentialOptimizer):
         self._u_out: float | None = None
         self._least_c: float | None = None
         self._candidates = self._pruned = 0
+        self._charged: set[tuple[int, ...]] = set()  # configurations that ever cost anything
         super().__init__()
 
     def _model(
@@ -207,9 +208,8 @@ class SCOPE(SequentialOptimizer):
             if self._gap_is_closed():
                 return self._stop("optimality gap within gap_tolerance")
             all_seen = self.surrogate.num_observed(theta_cand) == self.problem.num_queries
-            spend_before = self.spend_usd
             yield from self._evaluate(i, theta_cand)
-            if all_seen and self.spend_usd == spend_before:
+            if all_seen and theta_cand not in self._charged:  # or it might go on for ever
                 return self._stop("the best candidate is free and observed on every query")
             yield
             posterior.update()
@@ -325,6 +325,8 @@ class SCOPE(SequentialOptimizer):
 
     def _record(self, observation: Observation) -> None:
         super()._record(observation)
+        if observation.cost_usd > 0:
+            self._charged.add(observation.theta)
         self.surrogate.observe(
             observation.theta,
             observation.query,

@@ -329,6 +329,18 @@ def test_a_search_with_free_configurations_ends(make, batch_size, all_free, gap_
     assert result.recommendation.basis == "certified"
 
 
+def test_a_configuration_that_is_sometimes_free_does_not_end_the_search():
+    """Its costs are 1.2 and 0 in turn."""
+    task = task_of(np.array([[2.0], [0.6]]), np.full((2, 1), 0.9), (0,))
+    optimizer, times = task.scope(0, gap_tolerance=None), 0
+    while optimizer.t < 30 and (requests := optimizer.ask()):
+        times += sum(request.theta == (1,) for request in requests)
+        cost = {(0,): 2.0, (1,): 1.2 * (times % 2)}
+        optimizer.tell([Observation(r.theta, r.query, cost[r.theta], 0.9) for r in requests])
+    assert optimizer.t >= 30
+    assert times > 10
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
