@@ -38,6 +38,7 @@ def make_scope(
     space_search: str = "auto",
     max_nodes: int = MAX_NODES,
     certificate: str = "bounds",
+    certificate_R: float = 0.0,
     kernel: Kernel | None = None,
     device: torch.device | str | None = None,
     name: str = "scope",
@@ -60,6 +61,8 @@ def make_scope(
         space_search: See `SCOPE`.
         max_nodes: See `SCOPE`.
         certificate: `bounds`, or `sequence` at the `delta` of `bounds`; see `SCOPE`.
+        certificate_R: With `sequence`: sub-Gaussian constant of answers that change from call to
+            call, at most 1/2; `flip_constant` has that of 0/1 answers.
         kernel: See `SCOPE`.
         device: See `SCOPE`.
         name: Name in results.
@@ -95,6 +98,7 @@ def make_scope(
         space_search=space_search,
         max_nodes=max_nodes,
         sequence_delta=_sequence_delta(certificate, bounds),
+        sequence_R=certificate_R,
         kernel=kernel,
         device=device,
         name=name,
@@ -116,6 +120,7 @@ def make_scope_joint(
     batch_size: int | None = 1,
     gap_tolerance: float | None = 0.0,
     certificate: str = "bounds",
+    certificate_R: float = 0.0,
     kernel: Kernel | None = None,
     device: torch.device | str | None = None,
     name: str = "scope_joint",
@@ -139,6 +144,7 @@ def make_scope_joint(
         batch_size: See `SCOPE`.
         gap_tolerance: See `SCOPE`.
         certificate: See `make_scope`.
+        certificate_R: See `make_scope`.
         kernel: See `SCOPE`.
         device: See `SCOPE`.
         name: Name in results.
@@ -174,6 +180,7 @@ def make_scope_joint(
         batch_size=batch_size,
         gap_tolerance=gap_tolerance,
         sequence_delta=_sequence_delta(certificate, bounds),
+        sequence_R=certificate_R,
         kernel=kernel,
         device=device,
         name=name,

@@ -20,6 +20,7 @@ from scope_torch.calibrate import calibrate
 from scope_torch.candidate import Candidate, QueryCandidate, interval
 from scope_torch.confidence_sequence import (
     BettingSequence,
+    check_sequence,
     sequence_assumptions,
     share_of_delta,
 )
@@ -66,6 +67,7 @@ class SCOPE(SequentialOptimizer):
         sequence_delta: None: theta_cand is certified by U_g <= 0. A number: by a confidence
             sequence of its own (`BettingSequence`), which is wrong for any of them with at most
             this probability; its queries are then observed in uniformly random order.
+        sequence_R: R of `BettingSequence`; 0: the same call is always answered the same.
         kernel: k; default Matern 5/2.
         device: Where the algebra over Theta runs; None for CUDA if present.
         name: Name in results.
@@ -90,12 +92,12 @@ class SCOPE(SequentialOptimizer):
         space_search: str = "auto",
         max_nodes: int = MAX_NODES,
         sequence_delta: float | None = None,
+        sequence_R: float = 0.0,
         kernel: Kernel | None = None,
         device: torch.device | str | None = None,
         name: str = "scope",
     ) -> None:
-        if sequence_delta is not None and not 0 < sequence_delta < 1:
-            raise InputError(f"delta={sequence_delta} must lie in (0, 1)")
+        check_sequence(sequence_delta, sequence_R)
         if not 0 < alpha < 0.5:
             raise InputError(f"alpha={alpha} must lie in (0, 1/2)")
         if batch_size is not None and (batch_size < 1 or batch_size != int(batch_size)):
@@ -122,7 +124,8 @@ class SCOPE(SequentialOptimizer):
         )
         generator = torch.Generator().manual_seed(seed)
         self._query_order = torch.randperm(problem.num_queries, generator=generator).tolist()
-        self.sequence_delta, self._order_generator = sequence_delta, generator
+        self.sequence_delta, self.sequence_R = sequence_delta, sequence_R
+        self._order_generator = generator
         self._pool = self._initial_pool(generator)
         self._j = [0] * problem.num_queries
         self._j_max = 0
@@ -167,7 +170,7 @@ class SCOPE(SequentialOptimizer):
         num_queries = self.problem.num_queries
         delta = share_of_delta(self._candidates, self.sequence_delta)
         order = torch.randperm(num_queries, generator=self._order_generator).tolist()
-        return BettingSequence(num_queries, self.problem.s_0, delta), order
+        return BettingSequence(num_queries, self.problem.s_0, delta, self.sequence_R), order
 
     def _fit_bounds(self) -> None:
         assert isinstance(self.surrogate, QuerySurrogate)
@@ -371,7 +374,7 @@ class SCOPE(SequentialOptimizer):
 
     def settings(self) -> dict[str, Any]:
         """See `Optimizer`."""
-        sequence = {} if self.sequence_delta is None else {"sequence_delta": self.sequence_delta}
+        sequence = {"sequence_delta": self.sequence_delta, "sequence_R": self.sequence_R}
         return {
             "name": self.name,
             "seed": self.seed,
@@ -385,7 +388,7 @@ class SCOPE(SequentialOptimizer):
             "kernel": describe_kernel(self.kernel, self.problem.space.num_modules),
             "bounds": self.bounds.settings(),
             **self._posterior.settings(),
-            **sequence,
+            **({} if self.sequence_delta is None else sequence),
         }
 
     def report(self) -> dict[str, Any]:
@@ -393,5 +396,5 @@ class SCOPE(SequentialOptimizer):
         counts = {"candidates": self._candidates, "candidates_pruned": self._pruned}
         report = {**self.bounds.report(), **counts, "selection": self._posterior.report()}
         if self.sequence_delta is not None:
-            report["certificate"] = sequence_assumptions(self.sequence_delta)
+            report["certificate"] = sequence_assumptions(self.sequence_delta, self.sequence_R)
         return report

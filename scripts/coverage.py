@@ -3,7 +3,7 @@
 Every run has a world of its own (`synthetic` task): a random small system whose answers are 0 or 1,
 and each answer given to the optimizer is flipped with probability `flips`. Truth is the expected
 quality, flips included, and s_0 is relative to the expected quality of theta_0. `theory` is told
-the true norms, and the least R that holds for the flips; costs have no noise.
+the true norms, and, as `sequence`, the least R that holds for the flips; costs have no noise.
 
     python scripts/coverage.py --runs 1000 --flips 0 0.02 0.1 --jobs 2 --out coverage.csv
 """
@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from scope_torch.confidence_sequence import flip_constant
 from scope_torch.evaluators.table import TableEvaluator
 from scope_torch.history import Observation, Request
 from scope_torch.kernels import HammingMatern52Kernel
@@ -36,16 +37,15 @@ DELTA = 0.1
 BASE = "small"
 RHO = 0.5
 _THEORY = {"mode": "theory", "delta": DELTA}
+_SEQUENCE = {"certificate": "sequence", "bounds": {"delta": DELTA}}
 CERTIFICATES: dict[str, tuple[Any, dict[str, Any]]] = {
     "scope, tuned": (make_scope, {}),
     "scope, theory": (make_scope, {"bounds": {**_THEORY, "gain": "realised"}}),
-    "scope, sequence": (make_scope, {"certificate": "sequence", "bounds": {"delta": DELTA}}),
+    "scope, sequence": (make_scope, {**_SEQUENCE, "told": True}),
     "scope_joint, credible": (make_scope_joint, {}),
     "scope_joint, theory": (make_scope_joint, {"bounds": _THEORY, "rho": RHO}),
-    "scope_joint, sequence": (
-        make_scope_joint,
-        {"certificate": "sequence", "bounds": {"delta": DELTA}},
-    ),
+    "scope_joint, sequence": (make_scope_joint, {**_SEQUENCE, "told": True}),
+    "scope_joint, sequence, R = 0": (make_scope_joint, _SEQUENCE),
 }
 
 
@@ -95,13 +95,15 @@ def one_run(seed: int, certificate: str, flips: float, num_queries: int) -> Outc
         rho: float | None = settings.get("rho")
         answers = flips + (1 - 2 * flips) * torch.from_numpy(table.quality)
         settings["bounds"] |= {
-            "R_g": sub_gaussian(flips),
+            "R_g": max(flip_constant(flips), 1e-3),
             "B_c": norm(torch.from_numpy(table.cost_usd) / problem.reference_cost_usd, rho),
             "B_g": norm(problem.s_0 - answers, rho),
         }
+    if settings.pop("told", False):
+        settings["certificate_R"] = flip_constant(flips)
     optimizer = make(problem, base=BASE, seed=seed, device="cpu", **settings)
     evaluator = Flipped(task, flips, seed)
-    budget_usd = 4 * num_queries * problem.reference_cost_usd
+    budget_usd = 1.5 * num_queries * problem.reference_cost_usd
     result = run(problem, optimizer, evaluator, budget_usd=budget_usd)
     feasible = quality >= problem.s_0 - 1e-12
     rank = [int(problem.space.rank(torch.tensor(row.theta_out))) for row in result.trace]
@@ -113,13 +115,6 @@ def one_run(seed: int, certificate: str, flips: float, num_queries: int) -> Outc
         float(cost[out] / cost[feasible].min()) - 1,
         len(result.history),
     )
-
-
-def sub_gaussian(p: float) -> float:
-    """The least R of a centred Bernoulli variable (Kearns and Saul); 1e-3, the default, of none."""
-    if p in (0.0, 1.0):
-        return 1e-3
-    return math.sqrt((1 - 2 * p) / (2 * math.log((1 - p) / p)))
 
 
 def norm(values: Tensor, rho: float | None) -> float:

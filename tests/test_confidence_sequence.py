@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 from tables import make_task
 
-from scope_torch.confidence_sequence import BettingSequence, share_of_delta
+from scope_torch.confidence_sequence import BettingSequence, flip_constant, share_of_delta
 from scope_torch.methods import make_scope, make_scope_joint
 from scope_torch.runner import run
 
 MAKERS = (make_scope, make_scope_joint)
 
 
-def first_certified(outcomes, s_0, delta):
+def first_certified(outcomes, s_0, delta, R=0.0):
     """How many outcomes it took; None if all were not enough."""
-    sequence = BettingSequence(len(outcomes), s_0, delta)
+    sequence = BettingSequence(len(outcomes), s_0, delta, R)
     told = [sequence.update(float(y)) for y in outcomes]
     return told.index(True) + 1 if any(told) else None
 
@@ -69,6 +69,34 @@ def test_errors_are_as_rare_as_promised(delta, graded):
     assert outcomes.mean() < s_0
     assert wrong / runs <= delta + 3 * math.sqrt(delta * (1 - delta) / runs)
     assert wrong > 0
+
+
+@pytest.mark.parametrize("p", [0.02, 0.1, 0.3])
+def test_flipped_answers_need_a_margin(p):
+    """Expected quality just below s_0; without the margin, luck is certified far too often."""
+    rng, runs, num, delta = np.random.default_rng(3), 1500, 50, 0.1
+    base = (np.arange(num) < 35).astype(float)
+    s_0 = (p + (1 - 2 * p) * base).mean() + 1e-6
+    wrong = np.zeros(2)
+    for _ in range(runs):
+        outcomes = rng.permutation(np.where(rng.random(num) < p, 1 - base, base))
+        for which, R in enumerate((flip_constant(p), 0.0)):
+            wrong[which] += first_certified(outcomes, s_0, delta, R) is not None
+    assert wrong[0] / runs <= delta + 3 * math.sqrt(delta * (1 - delta) / runs)
+    assert wrong[1] / runs > 0.25
+    sure = np.ones(400)
+    assert first_certified(sure, 0.7, delta, flip_constant(p)) < 120
+
+
+@pytest.mark.parametrize("p", [1e-6, 0.02, 0.1, 0.3, 0.49, 0.9])
+def test_flips_are_sub_gaussian_with_this_constant(p):
+    """E exp(t (y - p)) <= exp(R^2 t^2 / 2) for all t, and not with a smaller R."""
+    t = np.linspace(-60, 60, 24001)
+    log_moment = np.logaddexp(np.log(p) + t * (1 - p), np.log1p(-p) - t * p)
+    ratio = np.max(log_moment[t != 0] / (t[t != 0] ** 2 / 2))
+    assert ratio == pytest.approx(flip_constant(p) ** 2, rel=1e-3)
+    assert flip_constant(0.0) == flip_constant(1.0) == 0.0
+    assert flip_constant(0.5) == 0.5
 
 
 def test_better_configurations_are_certified_earlier_and_all_at_last():
