@@ -1,5 +1,6 @@
 """Fixtures shared by all tests."""
 
+import signal
 import socket
 
 import pytest
@@ -9,6 +10,8 @@ DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as of what a script starts with `&`
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # linear_operator uses torch.jit.script at import; nothing here can change that.
     config.addinivalue_line(
         "filterwarnings", r"ignore:`torch\.jit\.script` is deprecated:DeprecationWarning"
