@@ -121,12 +121,12 @@ class JointBoundsConfig:
 
     mode: str = "credible"  # credible | theory, which needs rho
     b: float = 3.0  # credible: standard deviations, for what to evaluate and when to stop
-    b_certify: float = 4.0  # credible: standard deviations between the mean of g and a certificate
+    b_certify: float = 4.0  # the same between the mean of g and certificate=bounds
     R_c: float = 1e-3  # theory: sub-Gaussian constant of cost, in cost units
     R_g: float = 1e-3  # theory: the same of quality
     B_c: float = 1.0  # theory: norm of cost in the joint RKHS, in cost units
     B_g: float = 1.0  # theory: the same of quality
-    delta: float = 1e-4  # theory and certificate=sequence: failure probability
+    delta: float = 0.05  # theory and certificate=sequence: failure probability
     cost_unit: float | None = None  # theory: USD; null for c(theta_0)
 
 
@@ -166,7 +166,7 @@ class ScopeJointConfig:
     lam: float | None = None  # noise of an answer, relative to the variance of w_q; null: 1e-6
     batch_size: int | None = 1  # queries in flight in the j-loop; null: all
     gap_tolerance: float | None = 0.0  # relative to u_out; null: spend the whole budget
-    certificate: str = "bounds"  # bounds: U_g <= 0 | sequence: of outcomes in random order
+    certificate: str | None = None  # see ScopeConfig; null: sequence, with theory bounds
     certificate_R: float = 0.0  # sequence: sub-Gaussian constant of answers that change
 
 

@@ -119,7 +119,7 @@ def make_scope_joint(
     lam: float | None = None,
     batch_size: int | None = 1,
     gap_tolerance: float | None = 0.0,
-    certificate: str = "bounds",
+    certificate: str | None = None,
     certificate_R: float = 0.0,
     kernel: Kernel | None = None,
     device: torch.device | str | None = None,
@@ -132,8 +132,9 @@ def make_scope_joint(
         seed: Seed of the run.
         base: See `make_scope`.
         bounds: `mode` (`credible` or `theory`) and the arguments of `CredibleBounds` or
-            `TheoryBounds`. A theorem needs a process that does not depend on the observations: with
-            `theory`, rho must be given, the amplitude is 1 and costs are in USD.
+            `TheoryBounds`; `delta`, default 0.05, is also that of the sequences. A theorem needs a
+            process that does not depend on the observations: with `theory`, rho must be given, the
+            amplitude is 1 and costs are in USD.
         rho: See `JointSurrogate`.
         amplitude: See `JointSurrogate`.
         relative_cost: See `JointSurrogate`; None: unless the mode is `theory`.
@@ -143,7 +144,7 @@ def make_scope_joint(
             or max{R_c^2, R_g^2, 1e-9} / (1 - rho) with `theory`.
         batch_size: See `SCOPE`.
         gap_tolerance: See `SCOPE`.
-        certificate: See `make_scope`.
+        certificate: See `make_scope`; None for `sequence`, with `theory` for `bounds`.
         certificate_R: See `make_scope`.
         kernel: See `SCOPE`.
         device: See `SCOPE`.
@@ -152,9 +153,11 @@ def make_scope_joint(
     Raises:
         InputError: If a value is unknown or outside its range.
     """
-    bounds = dict(bounds or {})
+    bounds = {"delta": 0.05, **(bounds or {})}
     mode = _one_of("bounds mode", bounds.pop("mode", "credible"), ("credible", "theory"))
     _check_names(bounds, (*_CREDIBLE, *_THEORY))
+    if certificate is None:
+        certificate = "bounds" if mode == "theory" else "sequence"
     kernel = HammingMatern52Kernel() if kernel is None else kernel
     confidence: ConfidenceBounds
     if mode == "theory":

@@ -3,9 +3,12 @@
 import signal
 import socket
 
+import hypothesis
 import pytest
 import torch
 
+hypothesis.settings.register_profile("any machine", deadline=None)  # or 200 ms for an example
+hypothesis.settings.load_profile("any machine")
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
 

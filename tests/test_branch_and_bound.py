@@ -41,7 +41,7 @@ def told(sizes, num_queries, seed, count, kernel=MATERN) -> Driven:
     return driven
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     sizes=SIZES,
     num_queries=st.integers(1, 4),

@@ -92,7 +92,7 @@ def test_direct_grid_is_the_direct_sum(sizes, n, chunk, device):
     check(grid, kernel, sizes, n, device)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.integers(1, 4), min_size=1, max_size=5).map(tuple),
     st.integers(0, 12),

@@ -163,7 +163,7 @@ def test_marginal_likelihood(zeta):
 
 
 @given(seed=st.integers(0, 10_000))
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 def test_bounds_on_all_of_theta(seed):
     """L_c and L_g of the grid are those of the candidates, at fitted hyperparameters."""
     history = [(t, q, 10.0 ** -(1 + t[0]) * (1 + y), g) for t, q, y, g in random_history(seed)]

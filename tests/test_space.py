@@ -7,7 +7,7 @@ from collections import Counter
 import naive
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scope_torch.errors import InputError
@@ -98,7 +98,6 @@ def test_neighbours_go_module_by_module():
     assert ConfigSpace((2, 3)).neighbours((0, 1)) == [(0, 1), (1, 1), (0, 0), (0, 2)]
 
 
-@settings(deadline=None)
 @given(SIZES, st.integers(0, 2**32), st.data())
 def test_sample_is_distinct_and_reproducible(sizes, seed, data):
     space = ConfigSpace(sizes)

@@ -154,7 +154,7 @@ def test_at_equals_naive(sizes, num_queries, count, lam, kernel, device):
         assert_close(posterior, expected)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(SIZES, st.integers(1, 12), st.integers(0, 60), st.integers(0, 2**32 - 1))
 def test_any_shape_equals_naive(sizes, num_queries, count, seed):
     history = random_history(sizes, num_queries, count, seed)
@@ -246,7 +246,7 @@ def test_nothing_to_leave_out():
     assert lonely.leave_one_out(3).shape[1] > 0
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(SIZES, st.integers(1, 8), st.integers(0, 40), st.integers(0, 2**32 - 1))
 def test_counts(sizes, num_queries, count, seed):
     history = random_history(sizes, num_queries, count, seed)
@@ -257,7 +257,7 @@ def test_counts(sizes, num_queries, count, seed):
         assert surrogate.num_observed(theta) == len({r[1] for r in history if r[0] == theta})
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 2**32 - 1), st.lists(st.integers(0, 20), min_size=1, max_size=6), st.data())
 def test_chunks_equal_all_at_once(seed, chunks, data):
     sizes, num_queries, grid = (3, 2, 3), 6, HammingGrid(ConfigSpace((3, 2, 3)), MATERN[0])
@@ -332,7 +332,7 @@ def test_lam_below_the_papers_floor_is_refused(lam):
         QuerySurrogate(ConfigSpace((2, 2)), MATERN[0], 1, lam)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(0, 2**32 - 1))
 def test_the_names_of_llms_and_queries_do_not_matter(seed):
     rng, sizes, num_queries = np.random.default_rng(seed), (4, 2, 3), 6

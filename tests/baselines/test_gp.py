@@ -118,7 +118,7 @@ def test_merging_interchangeable_configurations_changes_nothing(kernel, count):
     assert hamming or merged.reduced.space.size == 120
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     sizes=st.lists(st.integers(1, 5), min_size=1, max_size=3), data=st.data(), seed=st.integers(0)
 )

@@ -85,7 +85,7 @@ def test_corrections():
     assert passed_at(bucket, clock, [10]) == pytest.approx([3.0])
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     per_minute=st.integers(1, 100_000),
     amounts=st.lists(st.integers(1, 5000), min_size=1, max_size=30),

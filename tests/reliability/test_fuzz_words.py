@@ -138,7 +138,7 @@ def test_settings(cli, monkeypatch, count):
     monkeypatch.setattr(run_script, "run", begin)
     override = st.tuples(st.sampled_from(KEYS), VALUES).map("=".join)
 
-    @settings(max_examples=count, deadline=None, derandomize=True, database=None,
+    @settings(max_examples=count, derandomize=True, database=None,
               suppress_health_check=list(HealthCheck))  # fmt: skip
     @given(st.lists(override, min_size=1, max_size=2))
     def each(overrides: list[str]) -> None:
