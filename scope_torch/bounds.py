@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from gpytorch.kernels import Kernel
 
+from scope_torch.confidence_sequence import sequence_assumptions
 from scope_torch.errors import InputError
 from scope_torch.information_gain import InformationGain, RealisedGain
 from scope_torch.kernels import describe_kernel
@@ -292,8 +293,25 @@ class TunedBounds:
         }
 
 
-def assumptions(settings: dict[str, Any]) -> list[str]:
+def certified_by(settings: dict[str, Any]) -> list[str]:
     """What "certified" rests on.
+
+    Args:
+        settings: The `settings()` of SCOPE.
+    """
+    told = assumptions(settings["bounds"])
+    if "sequence_delta" not in settings:
+        meaning = (
+            "certified means that U_g(theta_out) <= 0: while the bounds hold, the average quality "
+            "over these queries is at least s_0"
+        )
+        return [*told, meaning]
+    sequences = sequence_assumptions(settings["sequence_delta"], settings["sequence_R"])
+    return [*sequences, "only u_out, the gap and what was evaluated rest on bounds", *told]
+
+
+def assumptions(settings: dict[str, Any]) -> list[str]:
+    """What the bounds rest on.
 
     Args:
         settings: The `settings()` of bounds.
@@ -302,8 +320,15 @@ def assumptions(settings: dict[str, Any]) -> list[str]:
         return [
             "b_c and b_g were tuned on the observations of Calibrate, as in the paper's "
             "experiments: the bounds carry no proven probability",
-            "certified means that U_g(theta_out) <= 0 under these half-widths: the average quality "
-            "over these queries is at least s_0 if |g - mu_bar_g| <= b_g sigma_rms",
+            "they hold where |g - mu_bar_g| <= b_g sigma_rms and |c - mu_bar_c| <= b_c sigma_rms",
+        ]
+    if settings["mode"] == "credible":
+        return [
+            "cost and quality are draws of Gaussian processes whose rho, amplitude and scale of "
+            "costs were fitted to the observations; 0/1 answers are not Gaussian: the bounds carry "
+            "no proven probability",
+            f"they are the mean -+ {settings['b']:g} standard deviations; "
+            f"{settings['b_certify']:g} between the mean and U_g",
         ]
     names = ("R_c", "R_g", "B_c", "B_g", "delta", "cost_unit")
     R_c, R_g, B_c, B_g, delta, cost_unit = (settings[name] for name in names)

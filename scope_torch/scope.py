@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from gpytorch.kernels import Kernel
 
-from scope_torch.bounds import Beta, ConfidenceBounds, check_made_for
+from scope_torch.bounds import Beta, ConfidenceBounds, certified_by, check_made_for
 from scope_torch.branched_posterior import (
     MAX_NODES,
     BranchedBounds,
@@ -18,12 +18,7 @@ from scope_torch.branched_posterior import (
 )
 from scope_torch.calibrate import calibrate
 from scope_torch.candidate import Candidate, QueryCandidate, interval
-from scope_torch.confidence_sequence import (
-    BettingSequence,
-    check_sequence,
-    sequence_assumptions,
-    share_of_delta,
-)
+from scope_torch.confidence_sequence import BettingSequence, check_sequence, share_of_delta
 from scope_torch.errors import InputError
 from scope_torch.grid_posterior import GridPosterior, LowerBounds
 from scope_torch.history import Observation, Request
@@ -394,7 +389,9 @@ class SCOPE(SequentialOptimizer):
     def report(self) -> dict[str, Any]:
         """See `Optimizer`."""
         counts = {"candidates": self._candidates, "candidates_pruned": self._pruned}
-        report = {**self.bounds.report(), **counts, "selection": self._posterior.report()}
+        certificate: dict[str, Any] = {"certificate": "bounds"}
         if self.sequence_delta is not None:
-            report["certificate"] = sequence_assumptions(self.sequence_delta, self.sequence_R)
-        return report
+            certificate = {"certificate": "sequence", "delta": self.sequence_delta}
+        certificate["assumptions"] = certified_by(self.settings())
+        selection = {"selection": self._posterior.report()}
+        return {**self.bounds.report(), **counts, **selection, **certificate}

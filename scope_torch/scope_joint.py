@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from scope_torch.bounds import Beta, positive
+from scope_torch.bounds import Beta, assumptions, positive
 from scope_torch.errors import InputError
 from scope_torch.grid_posterior import GridPosterior
 from scope_torch.hamming_grid import make_grid
@@ -55,15 +55,9 @@ class CredibleBounds:
 
     def report(self) -> dict[str, Any]:
         """See `ConfidenceBounds`; b and b_certify are in standard deviations."""
-        assumptions = [
-            "cost and quality are draws of Gaussian processes whose rho, amplitude and scale of "
-            "costs were fitted to the observations; 0/1 answers are not Gaussian: the bounds carry "
-            "no proven probability",
-            f"certified means that {self._beta.certify:g} standard deviations above the mean, the "
-            "average quality over these queries is still at least s_0",
-        ]
         half_widths = {"b_c": None, "b_g": None}
-        return {**self.settings(), **half_widths, "delta": None, "assumptions": assumptions}
+        told = assumptions(self.settings())
+        return {**self.settings(), **half_widths, "delta": None, "assumptions": told}
 
 
 class ScopeJoint(SCOPE):

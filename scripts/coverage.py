@@ -42,7 +42,7 @@ CERTIFICATES: dict[str, tuple[Any, dict[str, Any]]] = {
     "scope, tuned": (make_scope, {}),
     "scope, theory": (make_scope, {"bounds": {**_THEORY, "gain": "realised"}}),
     "scope, sequence": (make_scope, {**_SEQUENCE, "told": True}),
-    "scope_joint, credible": (make_scope_joint, {}),
+    "scope_joint, credible": (make_scope_joint, {"certificate": "bounds"}),
     "scope_joint, theory": (make_scope_joint, {"bounds": _THEORY, "rho": RHO}),
     "scope_joint, sequence": (make_scope_joint, {**_SEQUENCE, "told": True}),
     "scope_joint, sequence, R = 0": (make_scope_joint, _SEQUENCE),

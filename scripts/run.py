@@ -300,9 +300,11 @@ def _describe(summary: dict[str, Any]) -> str:
         ratio = summary["true_cost_usd"] / summary["reference_cost_usd"]
         verdict = "feasible" if summary["feasible"] else "NOT feasible"
         relative = f"\n  true cost {ratio:.1%} of the reference, {verdict}"
-    basis = (
-        f"{summary['basis']}, {summary['mode']} bounds" if "mode" in summary else summary["basis"]
-    )
+    basis = summary["basis"]
+    if summary.get("certificate") == "sequence":
+        basis += f" by its answers at delta={summary['delta']:g}" if basis == "certified" else ""
+    elif "mode" in summary:
+        basis += f", {summary['mode']} bounds"
     return (
         f"{summary['task']} {summary['method']} seed {summary['seed']}: {llms} ({basis})"
         f"\n  spent {summary['spend_usd']:.3g} USD on {summary['num_observations']} observations; "

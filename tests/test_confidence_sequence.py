@@ -132,7 +132,8 @@ def test_a_search_certifies_by_its_sequences(make):
     )
     result = run(task.problem, optimizer, task.evaluator(), task.budget(40))
     assert optimizer.settings()["sequence_delta"] == 0.1
-    assert "at least 1 - 0.1" in " ".join(result.report["certificate"])
+    assert "at least 1 - 0.1" in " ".join(result.report["assumptions"])
+    assert result.report["certificate"] == "sequence"
     history = [(o.theta, o.query, o.quality) for o in result.history]
     rows = [
         row for row in result.trace if row.event in ("selected", "pruned", "completed", "improved")

@@ -7,7 +7,7 @@ from datetime import datetime
 from html import escape
 from importlib.resources import files
 
-from scope_torch.bounds import assumptions
+from scope_torch.bounds import certified_by
 from scope_torch.optimizer import TraceRow
 from scope_torch.recorded_run import RecordedRun
 from scope_torch.watch.candidates import Candidate, candidates
@@ -19,7 +19,7 @@ COST = f"USD per {PER} queries"
 MOST_ROWS = 300  # of the table of candidates
 _STYLES = {"pruned: quality": "b", "pruned: cost": "d", "completed": "a", "in progress": "neutral"}
 _MEANING = {
-    "certified": "its upper bound on the constraint fell to 0 or below",
+    "certified": "its upper bound on the constraint fell to 0 or below, or its answers prove it",
     "observed": "the cheapest that met the threshold when observed on every query",
     "estimated": "the cheapest that meets the threshold in the method's estimate",
     "reference": "nothing better was found yet; keep the reference",
@@ -149,7 +149,7 @@ def _basis_section(run: RecordedRun) -> str:
             facts["half-widths"] = (
                 f"b_g = {result['b_g']:.4g} in quality, b_c = {_usd(result['b_c'])} {COST}"
             )
-        told = result.get("assumptions") or assumptions(bounds)
+        told = result.get("assumptions") or certified_by(optimizer)
         listed = f"<ul>{''.join(f'<li>{_text(line)}</li>' for line in told)}</ul>"
     terms = "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in facts.items())
     return f'<section><h2>What "certified" rests on</h2>{listed}<dl>{terms}</dl></section>'
