@@ -39,7 +39,7 @@ class JointCandidate:
         query_order: Sequence[int],
         in_order: bool = False,
     ) -> None:
-        self._surrogate, self._theta = surrogate, theta
+        self._surrogate = surrogate
         self.information = surrogate.information()
         self._in_order = iter(query_order) if in_order else None
         self._a = surrogate.scale.at(theta)
@@ -71,7 +71,9 @@ class JointCandidate:
 
     def update(self, observation: Observation, s_0: float) -> None:
         """Takes in the observation of the query planned first of those without one."""
-        y_c = self._surrogate.relative(self._theta, observation.cost_usd)
+        y_c = observation.cost_usd
+        if self._surrogate.relative_cost:
+            y_c = y_c / self._a - 1
         self._cost.update(observation.query, y_c)
         learnt = self._constraint.update(observation.query, s_0 - observation.quality)
         self.information[0] += learnt
