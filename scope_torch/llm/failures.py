@@ -14,6 +14,7 @@ from scope_torch.errors import InputError
 from scope_torch.llm.billing import BadReply, Usage
 
 _PASSING = frozenset({408, 409, 425, 429})  # and 5xx
+_OUTAGE = frozenset({429, 502, 503, 504})
 _FATAL = frozenset({401, 402, 403, 404, 405})  # and redirects
 
 
@@ -49,6 +50,8 @@ class Failure(NamedTuple):
     usage: Usage | None = None  # what it was billed for
     again: bool = True  # may go better next time
     fatal: bool = False
+    outage: bool = False  # says nothing about the call: any other would have failed as well
+    unreachable: bool = False  # nothing was sent
     wait_s: float | None = None
 
 
@@ -65,7 +68,9 @@ def failure_of(error: SendError, most: Usage, api_key_env: str | None) -> Failur
     """
     status, reason = error.status, redacted(error.reason, api_key_env)
     if status is None:
-        return Failure(reason, most if error.sent else None)
+        if error.sent:
+            return Failure(reason, most)
+        return Failure(reason, outage=True, unreachable=True)
     if status in (401, 403):  # the reason may quote a part of the key
         key = f"the key in ${api_key_env}" if api_key_env else "the key, or misses one"
         return Failure(f"answered {status}: it does not accept {key}", again=False, fatal=True)
@@ -76,7 +81,8 @@ def failure_of(error: SendError, most: Usage, api_key_env: str | None) -> Failur
         mend = "; check base_url, and `model` in the price list"
         return Failure(answered + mend, again=False, fatal=True)
     again = status in _PASSING or status >= 500
-    return Failure(answered, again=again, wait_s=_wait_s(error.retry_after))
+    outage = status in _OUTAGE
+    return Failure(answered, again=again, outage=outage, wait_s=_wait_s(error.retry_after))
 
 
 def failure_of_bad(bad: BadReply, most: Usage, api_key_env: str | None) -> Failure:

@@ -78,14 +78,17 @@ class RetryingClient:
         api_key_env: Environment variable with the key, which is in no message; None for an
             endpoint without.
         timeout_s: Longest wait for a reply, in seconds.
-        retries: How often a call is sent again.
+        retries: How often a call is sent again before it has failed. If the endpoint cannot be
+            reached, or answers 429, 502, 503 or 504, the call is not to blame: it is sent again
+            until it succeeds, or `max_failures_in_a_row` makes it fatal.
         backoff_s: First wait before that, in seconds; doubles each time, up to 60. A server's
             `Retry-After` takes its place, up to 60 s as well.
         requests_per_minute: Requests sent in a minute; None for no limit.
         tokens_per_minute: Tokens sent and received in a minute; None for no limit. A request
             counts for `billing.most_tokens` until its reply tells the number.
         concurrency: Calls in flight at a time, of one event loop.
-        max_failures_in_a_row: After so many calls without a reply the next error is fatal.
+        max_failures_in_a_row: After so many calls without a reply, or attempts of one call, the
+            next error is fatal.
         extra_body: Sent along with every request, such as {"cache_prompt": false}.
         sleep: Waits for a number of seconds.
         clock: Seconds that pass.
@@ -125,6 +128,7 @@ class RetryingClient:
         self._check_settings()
         self._lock = threading.Lock()
         self._failures_in_a_row = 0
+        self._has_replied = False
         self._here: WeakKeyDictionary[asyncio.AbstractEventLoop, _Here] = WeakKeyDictionary()
         self._requests, self._tokens = (
             TokenBucket(limit, clock=self.clock, sleep=self.sleep)
@@ -237,22 +241,26 @@ class RetryingClient:
         return request
 
     async def _attempt_all(self, connection: Connection, attempts: _Attempts) -> Completion:
-        for number in range(self.retries + 1):
+        number = 0
+        while True:
             outcome = await self._attempt(connection, attempts)
             if isinstance(outcome, Reply):
                 return self._completion(attempts, outcome)
             if outcome.usage is not None:
                 self._charge_failed(attempts, outcome.usage)
-            if not outcome.again or number == self.retries:
-                raise self._error(attempts, outcome, number + 1)
+            number += 1
+            if not outcome.again or number % (self.retries + 1) == 0:
+                error = self._error(attempts, outcome, number)
+                if error.fatal or not outcome.outage:
+                    raise error
+                logger.warning("%s; waiting for it", error)
             wait_s = outcome.wait_s
             if wait_s is None:
-                wait_s = self.backoff_s * 2.0 ** min(number, 30)
+                wait_s = self.backoff_s * 2.0 ** min(number - 1, 30)
             logger.info("%s %s; again", self._where(), outcome.reason)
             await self.sleep(min(wait_s, MAX_WAIT_S))
             with self._lock:
                 self.num_retries += 1
-        raise AssertionError
 
     async def _attempt(self, connection: Connection, attempts: _Attempts) -> Reply | Failure:
         most = attempts.most.prompt_tokens + attempts.most.completion_tokens
@@ -281,7 +289,7 @@ class RetryingClient:
         usd = cost_usd(llm, usage)
         self._charge(usd, usage.estimated)
         with self._lock:
-            self._failures_in_a_row = 0
+            self._failures_in_a_row, self._has_replied = 0, True
         return Completion(
             text=reply.text,
             prompt_tokens=usage.prompt_tokens,
@@ -314,6 +322,12 @@ class RetryingClient:
         fatal = failure.fatal
         if in_a_row >= self.max_failures_in_a_row and not fatal:
             message += f"; {in_a_row} calls in a row have failed: see whether the endpoint works"
+            fatal = True
+        elif failure.outage and tries >= self.max_failures_in_a_row:
+            message += ": see whether the endpoint has this LLM at the moment"
+            fatal = True
+        elif failure.unreachable and not self._has_replied:
+            message += ": see whether it runs, and base_url"
             fatal = True
         return LLMError(message, fatal=fatal, cost_usd=attempts.failed_usd)
 

@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 import types
+from dataclasses import replace
 
 import pytest
 from llm.client_cases import (
@@ -132,9 +133,12 @@ def test_passing_statuses_are_tried_again_and_bill_nothing(status):
     assert (outcome.text, outcome.failed_usd, outcome.estimated) == ("it is", 0.0, False)
     assert outcome.cost_usd == pytest.approx(OK_USD)
     assert client.num_retries == 2
-    error, requests = failed([Status(status, message="come back later")])
-    assert (error.fatal, error.cost_usd, requests) == (False, 0.0, 3)
-    assert f"answered {status} (come back later), 3 times" in str(error)
+    outage = status in (429, 502, 503)
+    times = 6 if outage else 3
+    later = [Status(status, message="come back later")]
+    error, requests = failed(later, max_failures_in_a_row=4)
+    assert (error.fatal, error.cost_usd, requests) == (outage, 0.0, times)
+    assert f"answered {status} (come back later), {times} times" in str(error)
     assert endpoint.url not in str(error)  # another server
     assert "'a': http://127.0.0.1" in str(error)
 
@@ -154,7 +158,7 @@ def test_passing_statuses_are_tried_again_and_bill_nothing(status):
         (Status(200, {"choices": ["x"]}), MOST_USD, "sent no choices"),
         (Status(200, {"choices": [{"message": None}]}), MOST_USD, "sent no choices"),
         (Status(200, {"choices": [{"message": {"content": 3}}]}), MOST_USD, "sent no choices"),
-        (Status(200, {"error": {"message": "busy", "code": 503}}), 0.0, "answered 503 (busy)"),
+        (Status(200, {"error": {"message": "busy", "code": 529}}), 0.0, "answered 529 (busy)"),
         (Status(200, {"error": {"message": "hm"}, "usage": USAGE}), OK_USD, "answered 500 (hm)"),
     ],
 )
@@ -170,6 +174,26 @@ def test_broken_replies_are_tried_again_and_may_have_been_billed(bad, failed_usd
     assert error.cost_usd == pytest.approx(3 * failed_usd)
     assert (error.fatal, requests) == (False, 3)
     assert named in str(error)
+
+
+@pytest.mark.parametrize("status", [429, 502, 503, 504])
+def test_an_outage_is_waited_for(status):
+    """Three attempts would be a failure of the call, if it were to blame."""
+    outcome, client, _ = ask([*[Status(status)] * 20, "it is"])
+    assert (outcome.text, outcome.failed_usd) == ("it is", 0.0)
+    assert client.num_retries == 20
+
+
+def test_an_llm_that_is_gone_stops_the_run_although_others_answer():
+    def answer(request):
+        return Status(503, message="no such worker") if request["model"] == "a" else "ok"
+
+    with FakeEndpoint(answer) as endpoint:
+        client = client_of(endpoint, max_failures_in_a_row=9, retries=1)
+        outcomes = run(client, CALL, *[replace(CALL, llm="thinker")] * 30)
+    assert [getattr(outcome, "text", None) for outcome in outcomes[1:]] == ["ok"] * 30
+    assert outcomes[0].fatal
+    assert "whether the endpoint has this LLM" in str(outcomes[0])
 
 
 def test_a_slow_reply_may_have_been_billed():
@@ -188,8 +212,8 @@ def test_a_server_that_is_not_there_bills_nothing():
         client = client_of(endpoint)
         (error,) = run(client, CALL)
     assert isinstance(error, LLMError)
-    assert (error.cost_usd, error.fatal, client.billed_usd) == (0.0, False, 0.0)
-    assert "was lost (ConnectError), 3 times" in str(error)
+    assert (error.cost_usd, error.fatal, client.billed_usd) == (0.0, True, 0.0)
+    assert "was lost (ConnectError), 3 times: see whether it runs, and base_url" in str(error)
 
 
 @pytest.mark.parametrize(
