@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+import time
 from collections.abc import Generator, Iterator, Sequence
 
 from scope_torch.errors import InputError
@@ -17,6 +18,7 @@ class ObservationSource:
 
     def __init__(self, evaluator: Evaluator, journal: Journal | None) -> None:
         self.replayed = 0
+        self.seconds = 0.0  # that the evaluator took
         self._evaluator = evaluator
         self._journal = journal
         recorded = journal.recorded if journal is not None else []
@@ -84,7 +86,9 @@ class ObservationSource:
         return request._replace(replicate=replicate)
 
     def _next(self, stream: Iterator[Observation], request: Request) -> Observation:
+        began = time.perf_counter()
         observation = next(stream, None)
+        self.seconds += time.perf_counter() - began
         if observation is None:
             raise InputError(f"the evaluator returned no observation for {request}")
         return observation

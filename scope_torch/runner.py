@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import math
-import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -19,11 +17,12 @@ from torch import Tensor
 
 from scope_torch.errors import InputError
 from scope_torch.evaluators import Evaluator, HasTruth
-from scope_torch.history import History, Journal, Observation, cannot_write
+from scope_torch.history import History, Observation, Request
 from scope_torch.metrics import OracleCurve, optimal_cost, oracle_curve, true_values
 from scope_torch.observation_source import ObservationSource
 from scope_torch.optimizer import Described, Optimizer, Recommendation, TraceRow
 from scope_torch.problem import SelectionProblem
+from scope_torch.run_directory import open_run_dir, settings_hash, write_atomically
 from scope_torch.trace_file import TraceFile
 
 
@@ -80,7 +79,8 @@ class RunResult:
         report: What the method recorded: mode, b_c, b_g, delta, assumptions, ...
         settings: Everything that decides the run.
         truth: c(theta) in USD and s(theta) of all of Theta, if the evaluator knows them.
-        seconds: Wall-clock time of this process.
+        seconds: Wall-clock time of this process: `optimizer`, that of the method; `evaluator`,
+            waiting for observations; `total`, journal, files and callbacks included.
         replayed: Observations taken from the journal instead of paid for.
     """
 
@@ -95,7 +95,7 @@ class RunResult:
     report: dict[str, Any]
     settings: dict[str, Any]
     truth: tuple[Tensor, Tensor] | None
-    seconds: float
+    seconds: dict[str, float]
     replayed: int
     run_dir: Path | None = field(default=None)
 
@@ -144,7 +144,9 @@ class RunResult:
             "seed": self.settings["optimizer"].get("seed"),
             "settings_hash": settings_hash(self.settings),
             "timing": {
-                "seconds": self.seconds,
+                "seconds": self.seconds["total"],
+                "optimizer_seconds": self.seconds["optimizer"],
+                "evaluator_seconds": self.seconds["evaluator"],
                 "replayed_observations": self.replayed,
                 "threads": torch.get_num_threads(),
             },
@@ -190,7 +192,7 @@ def run(
         if run_dir is not None:
             # What the evaluator knows already costs nothing to observe again.
             paid = not isinstance(evaluator, HasTruth)
-            opened = _open_run_dir(run_dir, settings, durable=paid)
+            opened = open_run_dir(run_dir, settings, durable=paid)
             journal = closing.enter_context(contextlib.closing(opened))
         source, history = ObservationSource(evaluator, journal), History()
         for callback in callbacks:
@@ -201,8 +203,9 @@ def run(
         if run_dir is not None:
             trace_file = TraceFile(run_dir / "trace.csv", problem, truth)
             closing.callback(trace_file.close)
+        timed = _Timed(optimizer)
         try:
-            stop_reason = _loop(optimizer, source, budget_usd, history, callbacks, trace_file)
+            stop_reason = _loop(timed, source, budget_usd, history, callbacks, trace_file)
         except BaseException:
             with contextlib.suppress(InputError):  # must not hide what ended the run
                 _update(trace_file, optimizer)
@@ -220,7 +223,11 @@ def run(
             report=optimizer.report(),
             settings=settings,
             truth=truth,
-            seconds=time.perf_counter() - began,
+            seconds={
+                "total": time.perf_counter() - began,
+                "optimizer": timed.seconds,
+                "evaluator": source.seconds,
+            },
             replayed=source.replayed,
             run_dir=run_dir,
         )
@@ -246,15 +253,33 @@ def _closer(callback: Callback) -> Callable[[Any, BaseException | None, Any], No
     return lambda _type, error, _traceback: callback.close(error)
 
 
+class _Timed:
+    """An optimizer, and the seconds that it takes."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self.optimizer, self.seconds = optimizer, 0.0
+
+    def ask(self) -> Sequence[Request]:
+        began = time.perf_counter()
+        requests = self.optimizer.ask()
+        self.seconds += time.perf_counter() - began
+        return requests
+
+    def tell(self, observations: Sequence[Observation]) -> None:
+        began = time.perf_counter()
+        self.optimizer.tell(observations)
+        self.seconds += time.perf_counter() - began
+
+
 def _loop(
-    optimizer: Optimizer,
+    timed: _Timed,
     source: ObservationSource,
     budget_usd: float,
     history: History,
     callbacks: Sequence[Callback],
     trace_file: TraceFile | None,
 ) -> str:
-    num_reported = 0
+    optimizer, num_reported = timed.optimizer, 0
 
     def report_changes() -> None:
         nonlocal num_reported
@@ -265,7 +290,7 @@ def _loop(
                 callback.changed(row)
         num_reported = len(optimizer.trace)
 
-    while requests := optimizer.ask():
+    while requests := timed.ask():
         report_changes()
         start = len(history)
         with contextlib.closing(source.fulfil(requests)) as observations:
@@ -275,7 +300,7 @@ def _loop(
                     callback.observed(observation, history.spend_usd)
                 if history.spend_usd > budget_usd:
                     break
-        optimizer.tell([history[t] for t in range(start, len(history))])
+        timed.tell([history[t] for t in range(start, len(history))])
         if history.spend_usd > budget_usd:
             break
     report_changes()
@@ -292,96 +317,6 @@ def run_settings(
         "evaluator": evaluator.fingerprint(),
         "budget_usd": float(budget_usd),
     }
-
-
-def finished_summary(run_dir: Path, settings: dict[str, Any]) -> dict[str, Any] | None:
-    """Content of `result.json` if a run with these settings has finished in `run_dir`."""
-    try:
-        summary = json.loads((run_dir / "result.json").read_text())
-    except (OSError, ValueError, RecursionError):
-        return None
-    found = isinstance(summary, dict) and summary.get("settings_hash") == settings_hash(settings)
-    return summary if found else None
-
-
-def settings_hash(settings: dict[str, Any]) -> str:
-    """Sixteen hex digits that identify the settings of a run."""
-    canonical = json.dumps(settings, sort_keys=True)
-    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Replaces a file in one step: readers see the old content or the new, never half of it.
-
-    Raises:
-        InputError: If it cannot be written.
-    """
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with open(temporary, "w", newline="") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())  # or a power cut may leave an empty file under the name
-        os.replace(temporary, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise cannot_write(path, error) from error
-
-
-def _open_run_dir(run_dir: Path, settings: dict[str, Any], durable: bool) -> Journal:
-    try:
-        run_dir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise cannot_write(run_dir, error) from error
-    journal = Journal(run_dir / "journal.jsonl", durable)
-    try:
-        path = run_dir / "settings.json"
-        settings = json.loads(json.dumps(settings))
-        if path.exists():
-            old = _read_settings(path)
-            _check_settings(path, old, settings)
-            if old != settings:
-                (run_dir / "result.json").unlink(missing_ok=True)  # of the smaller budget
-        elif journal.recorded:
-            raise InputError(
-                f"{path} is missing, so {journal.path} cannot be resumed; move it away"
-            )
-        write_atomically(path, json.dumps(settings, indent=2, sort_keys=True) + "\n")
-    except BaseException:
-        journal.close()
-        raise
-    return journal
-
-
-def _read_settings(path: Path) -> dict[str, Any]:
-    try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path} is damaged ({error}); restore it, or move it away") from error
-
-
-def _check_settings(path: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
-    """Only a larger budget may differ: its run begins with the recorded one."""
-    changed = [
-        f"{key} was {before!r}, now {after!r}"
-        for key, before, after in _differences(old, new)
-        if not (key == "budget_usd" and isinstance(before, float) and after > before)
-    ]
-    if changed:
-        raise InputError(
-            f"{path.parent} holds a run with other settings: {'; '.join(changed[:3])}. Restore "
-            "them, or choose another output_dir"
-        )
-
-
-def _differences(old: Any, new: Any, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
-    if isinstance(old, dict) and isinstance(new, dict):
-        for key in sorted({*old, *new}):
-            dotted = f"{prefix}.{key}" if prefix else key
-            yield from _differences(old.get(key), new.get(key), dotted)
-    elif old != new:
-        yield prefix, old, new
 
 
 def _update(trace_file: TraceFile | None, optimizer: Optimizer) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from scope_torch.deployment import compare
 from scope_torch.errors import InputError
-from scope_torch.runner import write_atomically
+from scope_torch.run_directory import write_atomically
 from scope_torch.tasks import Task
 from scripts.compose import compose_task, exit_on_error
 from scripts.run import close_evaluator

@@ -12,7 +12,7 @@ from scope_torch.errors import InputError
 from scope_torch.finished_runs import FinishedRun, Group, column, load_runs, median
 from scope_torch.paper import CITATION, paper_curves, paper_numbers, paper_task
 from scope_torch.plotting import plot_curves
-from scope_torch.runner import write_atomically
+from scope_torch.run_directory import write_atomically
 
 Groups = dict[Group, list[FinishedRun]]
 

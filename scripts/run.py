@@ -28,13 +28,8 @@ from scope_torch.errors import InputError, JobsFailed
 from scope_torch.evaluators import Evaluator
 from scope_torch.plotting import CurvePlot
 from scope_torch.problem import SelectionProblem
-from scope_torch.runner import (
-    Callback,
-    finished_summary,
-    run,
-    run_settings,
-    write_atomically,
-)
+from scope_torch.run_directory import finished_summary, write_atomically
+from scope_torch.runner import Callback, run, run_settings
 from scope_torch.tasks import Task
 from scope_torch.tracking.progress import ProgressBar
 from scripts.interrupts import InterruptedSummary, second_interrupt_ends

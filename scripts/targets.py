@@ -34,7 +34,7 @@ def check_target(target: str) -> None:
         found: Any = pkgutil.resolve_name(target)
     except (ImportError, AttributeError, ValueError) as error:
         raise InputError(f"_target_={target!r} does not exist ({error})") from error
-    # What another module imported can be reached through it, as `scope_torch.runner.os.system`.
+    # What another module imported can be reached through it, as `run_directory.os.system`.
     home = str(getattr(found, "__module__", None))
     fits = isinstance(found, type) and _within(home, _OWN)
     fits |= isinstance(found, FunctionType) and _within(home, _OWN_FUNCTIONS)

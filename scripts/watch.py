@@ -11,7 +11,7 @@ from pathlib import Path
 
 from scope_torch.errors import InputError
 from scope_torch.recorded_run import read_run
-from scope_torch.runner import write_atomically
+from scope_torch.run_directory import write_atomically
 from scope_torch.watch.page import page
 
 

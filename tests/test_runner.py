@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tables import CountingEvaluator, Crash, make_task
 
-from scope_torch import runner
+from scope_torch import run_directory
 from scope_torch.errors import InputError
 from scope_torch.evaluators.function import FunctionEvaluator
 from scope_torch.history import Journal, Observation, Request
@@ -171,7 +171,7 @@ def test_callbacks_and_journal_are_closed_whatever_fails(tmp_path, monkeypatch):
         journals.append(Journal(path, *rest))
         return journals[0]
 
-    monkeypatch.setattr(runner, "Journal", tracked)
+    monkeypatch.setattr(run_directory, "Journal", tracked)
     (tmp_path / "trace.csv").mkdir()
     log = Log()
     with pytest.raises(InputError, match=r"cannot write \S+trace\.csv: Is a directory"):

@@ -183,7 +183,7 @@ def test_a_dead_port_is_one_line(cli, dead_url):
 
 def test_an_endpoint_that_only_fails_is_one_line(cli):
     with FakeEndpoint([Status(500)]) as endpoint:
-        status, out, err = cli(*arguments(endpoint.url, "llm.retries=0"))
+        status, _, err = cli(*arguments(endpoint.url, "llm.retries=0"))
     assert is_one_line(status, err)
     assert "no call of the reference was answered; see whether" in err
     assert not list(Path("outputs").rglob("journal.jsonl"))

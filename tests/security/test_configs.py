@@ -76,9 +76,9 @@ def test_a_target_that_the_user_allows_is_used(others, monkeypatch, target, allo
 @pytest.mark.parametrize(
     "target",
     [
-        "scope_torch.runner.os.system",
+        "scope_torch.run_directory.os.system",
         "scope_torch.runner.subprocess.run",
-        "scope_torch.runner.write_atomically",
+        "scope_torch.run_directory.write_atomically",
         "scope_torch.history.open",
         "scope_torch.kernels.gpytorch.kernels.RBFKernel",
         "scope_torch.kernels.Nothing",
