@@ -147,7 +147,7 @@ class ScopeConfig:
     space_search: str = "auto"  # grid (up to 2e8 configurations) | branch_and_bound | auto
     max_nodes: int = 100_000  # branch_and_bound: prefixes looked at to find a minimum, at most
     certificate: str = "bounds"  # bounds: U_g <= 0 | sequence: of outcomes in random order
-    certificate_R: float = 0.0  # sequence: sub-Gaussian constant of answers that change
+    certificate_flips: float = 0.0  # sequence: how often a call is answered otherwise, up to 1/2
 
 
 @dataclass
@@ -167,7 +167,7 @@ class ScopeJointConfig:
     batch_size: int | None = 1  # queries in flight in the j-loop; null: all
     gap_tolerance: float | None = 0.0  # relative to u_out; null: spend the whole budget
     certificate: str | None = None  # see ScopeConfig; null: sequence, with theory bounds
-    certificate_R: float = 0.0  # sequence: sub-Gaussian constant of answers that change
+    certificate_flips: float = 0.0  # sequence: how often a call is answered otherwise, up to 1/2
 
 
 @dataclass

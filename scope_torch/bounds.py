@@ -306,7 +306,7 @@ def certified_by(settings: dict[str, Any]) -> list[str]:
             "over these queries is at least s_0"
         )
         return [*told, meaning]
-    sequences = sequence_assumptions(settings["sequence_delta"], settings["sequence_R"])
+    sequences = sequence_assumptions(settings["sequence_delta"], settings["sequence_flips"])
     return [*sequences, "only u_out, the gap and what was evaluated rest on bounds", *told]
 
 

@@ -22,22 +22,22 @@ _ROUNDING = 1e-12
 class BettingSequence:
     """Whether the average of `num_outcomes` outcomes is at least s_0, told in random order.
 
-    If it is not, `update` ever says so with probability at most `delta`. With R = 0 the average is
-    that of the outcomes in this evaluation. If answers change from call to call, it is the average
-    expected outcome: that is below the average outcome by more than R sqrt(2 log(2 / delta) / Q)
-    with probability at most delta / 2, so as much more is demanded, at the other half of delta.
+    If it is not, `update` ever says so with probability at most `delta`. With flips = 0 the average
+    is that of the outcomes. If answers change from call to call, it is the average of the expected
+    outcomes, which luck can lift by more than `margin` with probability at most delta / 2: as much
+    more is demanded, at the other half of delta.
 
     Args:
         num_outcomes: Q.
         s_0: Threshold, in units of quality.
         delta: Failure probability, in (0, 1).
-        R: Outcomes differ from their expectations by independent, R-sub-Gaussian noise.
+        flips: See `margin`.
     """
 
-    def __init__(self, num_outcomes: int, s_0: float, delta: float, R: float = 0.0) -> None:
-        if R > 0:
+    def __init__(self, num_outcomes: int, s_0: float, delta: float, flips: float = 0.0) -> None:
+        if flips > 0:
             delta /= 2
-            s_0 += R * math.sqrt(2 * math.log(1 / delta) / num_outcomes)
+            s_0 += margin(num_outcomes, delta, flips)
         self._left, self._missing = num_outcomes, num_outcomes * s_0
         self._enough = math.log(len(_FRACTIONS) / delta)
         self._log_capital = np.zeros_like(_FRACTIONS)
@@ -56,12 +56,36 @@ class BettingSequence:
         return total >= self._enough
 
 
-def check_sequence(delta: float | None, R: float) -> None:
+def margin(num_outcomes: int, delta: float, flips: float) -> float:
+    """What the average outcome exceeds its expectation by with probability at most `delta`.
+
+    Args:
+        num_outcomes: Q independent outcomes.
+        delta: In (0, 1).
+        flips: Outcomes are 0 or 1, and each comes out otherwise than usually with at most this
+            probability p < 1/2: then the sum is no more spread upwards than Q draws of p, and
+            Chernoff's bound is exp(-Q kl(p + margin, p)). 1/2: any independent outcomes in [0, 1],
+            by Hoeffding's inequality.
+    """
+    rate = math.log(1 / delta) / num_outcomes
+    if flips >= 0.5:
+        return math.sqrt(rate / 2)
+    low, high = flips, 1.0
+    if rate >= math.log(1 / flips):  # even all of them by luck
+        return 1 - flips
+    while high - low > 1e-12:
+        x = (low + high) / 2
+        kl = x * math.log(x / flips) + (1 - x) * math.log((1 - x) / (1 - flips))
+        low, high = (x, high) if kl < rate else (low, x)
+    return high - flips
+
+
+def check_sequence(delta: float | None, flips: float) -> None:
     """Raises InputError if the constants of sequences are outside their ranges."""
     if delta is not None and not 0 < delta < 1:
         raise InputError(f"delta={delta} must lie in (0, 1)")
-    if not 0 <= R <= 0.5:
-        raise InputError(f"certificate_R={R} must lie in [0, 1/2]")
+    if not 0 <= flips <= 0.5:
+        raise InputError(f"certificate_flips={flips} must lie in [0, 1/2]")
 
 
 def share_of_delta(k: int, delta: float) -> float:
@@ -69,24 +93,14 @@ def share_of_delta(k: int, delta: float) -> float:
     return 6 * delta / (math.pi * k) ** 2
 
 
-def flip_constant(p: float) -> float:
-    """The least R of a 0/1 answer that comes out otherwise with probability p, or 1 - p.
-
-    Kearns and Saul: sqrt((1 - 2 p) / (2 log((1 - p) / p))); 1/2 at p = 1/2, 0 at p = 0.
-    """
-    p = min(p, 1 - p)
-    if p <= 0:
-        return 0.0
-    return 0.5 if p > 0.4999 else math.sqrt((1 - 2 * p) / (2 * math.log((1 - p) / p)))
-
-
-def sequence_assumptions(delta: float, R: float) -> list[str]:
+def sequence_assumptions(delta: float, flips: float) -> list[str]:
     """What "certified" rests on then."""
-    noise = (
-        "the same call is always answered the same"
-        if R == 0
-        else f"answers vary about their expectation with independent, {R:g}-sub-Gaussian noise"
-    )
+    if flips == 0:
+        noise = "the same call is always answered the same"
+    elif flips < 0.5:
+        noise = f"are 0 or 1, each otherwise than usually with probability at most {flips:g}"
+    else:
+        noise = "vary independently from call to call"
     return [
         f"with probability at least 1 - {delta:g}, whatever costs and qualities are, every "
         "configuration certified has an average quality over these queries of at least s_0",

@@ -38,7 +38,7 @@ def make_scope(
     space_search: str = "auto",
     max_nodes: int = MAX_NODES,
     certificate: str = "bounds",
-    certificate_R: float = 0.0,
+    certificate_flips: float = 0.0,
     kernel: Kernel | None = None,
     device: torch.device | str | None = None,
     name: str = "scope",
@@ -61,8 +61,8 @@ def make_scope(
         space_search: See `SCOPE`.
         max_nodes: See `SCOPE`.
         certificate: `bounds`, or `sequence` at the `delta` of `bounds`; see `SCOPE`.
-        certificate_R: With `sequence`: sub-Gaussian constant of answers that change from call to
-            call, at most 1/2; `flip_constant` has that of 0/1 answers.
+        certificate_flips: With `sequence`: how often the same call is answered otherwise, see
+            `scope_torch.confidence_sequence.margin`.
         kernel: See `SCOPE`.
         device: See `SCOPE`.
         name: Name in results.
@@ -98,7 +98,7 @@ def make_scope(
         space_search=space_search,
         max_nodes=max_nodes,
         sequence_delta=_sequence_delta(certificate, bounds),
-        sequence_R=certificate_R,
+        sequence_flips=certificate_flips,
         kernel=kernel,
         device=device,
         name=name,
@@ -120,7 +120,7 @@ def make_scope_joint(
     batch_size: int | None = 1,
     gap_tolerance: float | None = 0.0,
     certificate: str | None = None,
-    certificate_R: float = 0.0,
+    certificate_flips: float = 0.0,
     kernel: Kernel | None = None,
     device: torch.device | str | None = None,
     name: str = "scope_joint",
@@ -145,7 +145,7 @@ def make_scope_joint(
         batch_size: See `SCOPE`.
         gap_tolerance: See `SCOPE`.
         certificate: See `make_scope`; None for `sequence`, with `theory` for `bounds`.
-        certificate_R: See `make_scope`.
+        certificate_flips: See `make_scope`.
         kernel: See `SCOPE`.
         device: See `SCOPE`.
         name: Name in results.
@@ -183,7 +183,7 @@ def make_scope_joint(
         batch_size=batch_size,
         gap_tolerance=gap_tolerance,
         sequence_delta=_sequence_delta(certificate, bounds),
-        sequence_R=certificate_R,
+        sequence_flips=certificate_flips,
         kernel=kernel,
         device=device,
         name=name,

@@ -62,7 +62,7 @@ class SCOPE(SequentialOptimizer):
         sequence_delta: None: theta_cand is certified by U_g <= 0. A number: by a confidence
             sequence of its own (`BettingSequence`), which is wrong for any of them with at most
             this probability; its queries are then observed in uniformly random order.
-        sequence_R: R of `BettingSequence`; 0: the same call is always answered the same.
+        sequence_flips: `flips` of `margin`; 0: the same call is always answered the same.
         kernel: k; default Matern 5/2.
         device: Where the algebra over Theta runs; None for CUDA if present.
         name: Name in results.
@@ -87,12 +87,12 @@ class SCOPE(SequentialOptimizer):
         space_search: str = "auto",
         max_nodes: int = MAX_NODES,
         sequence_delta: float | None = None,
-        sequence_R: float = 0.0,
+        sequence_flips: float = 0.0,
         kernel: Kernel | None = None,
         device: torch.device | str | None = None,
         name: str = "scope",
     ) -> None:
-        check_sequence(sequence_delta, sequence_R)
+        check_sequence(sequence_delta, sequence_flips)
         if not 0 < alpha < 0.5:
             raise InputError(f"alpha={alpha} must lie in (0, 1/2)")
         if batch_size is not None and (batch_size < 1 or batch_size != int(batch_size)):
@@ -119,7 +119,7 @@ class SCOPE(SequentialOptimizer):
         )
         generator = torch.Generator().manual_seed(seed)
         self._query_order = torch.randperm(problem.num_queries, generator=generator).tolist()
-        self.sequence_delta, self.sequence_R = sequence_delta, sequence_R
+        self.sequence_delta, self.sequence_flips = sequence_delta, sequence_flips
         self._order_generator = generator
         self._pool = self._initial_pool(generator)
         self._j = [0] * problem.num_queries
@@ -165,7 +165,7 @@ class SCOPE(SequentialOptimizer):
         num_queries = self.problem.num_queries
         delta = share_of_delta(self._candidates, self.sequence_delta)
         order = torch.randperm(num_queries, generator=self._order_generator).tolist()
-        return BettingSequence(num_queries, self.problem.s_0, delta, self.sequence_R), order
+        return BettingSequence(num_queries, self.problem.s_0, delta, self.sequence_flips), order
 
     def _fit_bounds(self) -> None:
         assert isinstance(self.surrogate, QuerySurrogate)
@@ -369,7 +369,7 @@ class SCOPE(SequentialOptimizer):
 
     def settings(self) -> dict[str, Any]:
         """See `Optimizer`."""
-        sequence = {"sequence_delta": self.sequence_delta, "sequence_R": self.sequence_R}
+        sequence = {"sequence_delta": self.sequence_delta, "sequence_flips": self.sequence_flips}
         return {
             "name": self.name,
             "seed": self.seed,

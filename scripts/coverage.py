@@ -3,7 +3,7 @@
 Every run has a world of its own (`synthetic` task): a random small system whose answers are 0 or 1,
 and each answer given to the optimizer is flipped with probability `flips`. Truth is the expected
 quality, flips included, and s_0 is relative to the expected quality of theta_0. `theory` is told
-the true norms, and, as `sequence`, the least R that holds for the flips; costs have no noise.
+the true norms and the least R that holds for the flips, `sequence` their probability.
 
     python scripts/coverage.py --runs 1000 --flips 0 0.02 0.1 --jobs 2 --out coverage.csv
 """
@@ -24,7 +24,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from scope_torch.confidence_sequence import flip_constant
 from scope_torch.evaluators.table import TableEvaluator
 from scope_torch.history import Observation, Request
 from scope_torch.kernels import HammingMatern52Kernel
@@ -45,7 +44,7 @@ CERTIFICATES: dict[str, tuple[Any, dict[str, Any]]] = {
     "scope_joint, credible": (make_scope_joint, {"certificate": "bounds"}),
     "scope_joint, theory": (make_scope_joint, {"bounds": _THEORY, "rho": RHO}),
     "scope_joint, sequence": (make_scope_joint, {**_SEQUENCE, "told": True}),
-    "scope_joint, sequence, R = 0": (make_scope_joint, _SEQUENCE),
+    "scope_joint, sequence, flips = 0": (make_scope_joint, _SEQUENCE),
 }
 
 
@@ -100,7 +99,7 @@ def one_run(seed: int, certificate: str, flips: float, num_queries: int) -> Outc
             "B_g": norm(problem.s_0 - answers, rho),
         }
     if settings.pop("told", False):
-        settings["certificate_R"] = flip_constant(flips)
+        settings["certificate_flips"] = flips
     optimizer = make(problem, base=BASE, seed=seed, device="cpu", **settings)
     evaluator = Flipped(task, flips, seed)
     budget_usd = 1.5 * num_queries * problem.reference_cost_usd
@@ -115,6 +114,17 @@ def one_run(seed: int, certificate: str, flips: float, num_queries: int) -> Outc
         float(cost[out] / cost[feasible].min()) - 1,
         len(result.history),
     )
+
+
+def flip_constant(p: float) -> float:
+    """The least R of a 0/1 answer that comes out otherwise with probability p, or 1 - p.
+
+    Kearns and Saul: sqrt((1 - 2 p) / (2 log((1 - p) / p))); 1/2 at p = 1/2, 0 at p = 0.
+    """
+    p = min(p, 1 - p)
+    if p <= 0:
+        return 0.0
+    return 0.5 if p > 0.4999 else math.sqrt((1 - 2 * p) / (2 * math.log((1 - p) / p)))
 
 
 def norm(values: Tensor, rho: float | None) -> float:

@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 from tables import make_task
 
-from scope_torch.confidence_sequence import BettingSequence, flip_constant, share_of_delta
+from scope_torch.confidence_sequence import BettingSequence, margin, share_of_delta
 from scope_torch.methods import make_scope, make_scope_joint
 from scope_torch.runner import run
 
 MAKERS = (make_scope, make_scope_joint)
 
 
-def first_certified(outcomes, s_0, delta, R=0.0):
+def first_certified(outcomes, s_0, delta, flips=0.0):
     """How many outcomes it took; None if all were not enough."""
-    sequence = BettingSequence(len(outcomes), s_0, delta, R)
+    sequence = BettingSequence(len(outcomes), s_0, delta, flips)
     told = [sequence.update(float(y)) for y in outcomes]
     return told.index(True) + 1 if any(told) else None
 
@@ -80,23 +80,34 @@ def test_flipped_answers_need_a_margin(p):
     wrong = np.zeros(2)
     for _ in range(runs):
         outcomes = rng.permutation(np.where(rng.random(num) < p, 1 - base, base))
-        for which, R in enumerate((flip_constant(p), 0.0)):
-            wrong[which] += first_certified(outcomes, s_0, delta, R) is not None
+        for which, flips in enumerate((p, 0.0)):
+            wrong[which] += first_certified(outcomes, s_0, delta, flips) is not None
     assert wrong[0] / runs <= delta + 3 * math.sqrt(delta * (1 - delta) / runs)
     assert wrong[1] / runs > 0.25
     sure = np.ones(400)
-    assert first_certified(sure, 0.7, delta, flip_constant(p)) < 120
+    assert first_certified(sure, 0.7, delta, p) < 120
 
 
-@pytest.mark.parametrize("p", [1e-6, 0.02, 0.1, 0.3, 0.49, 0.9])
-def test_flips_are_sub_gaussian_with_this_constant(p):
-    """E exp(t (y - p)) <= exp(R^2 t^2 / 2) for all t, and not with a smaller R."""
-    t = np.linspace(-60, 60, 24001)
-    log_moment = np.logaddexp(np.log(p) + t * (1 - p), np.log1p(-p) - t * p)
-    ratio = np.max(log_moment[t != 0] / (t[t != 0] ** 2 / 2))
-    assert ratio == pytest.approx(flip_constant(p) ** 2, rel=1e-3)
-    assert flip_constant(0.0) == flip_constant(1.0) == 0.0
-    assert flip_constant(0.5) == 0.5
+@pytest.mark.parametrize(("p", "num"), [(0.02, 24), (0.02, 200), (0.1, 60), (0.4, 30), (0.5, 60)])
+@pytest.mark.parametrize("delta", [0.1, 0.001])
+def test_luck_lifts_an_average_by_the_margin_as_rarely_as_said(p, num, delta):
+    """The exact binomial tail is at most delta, and not at 0.3 of the margin."""
+    for ones in range(0, num + 1, max(1, num // 4)):  # usual answers that are 1
+        pmf = np.ones(1)
+        for q in range(num):
+            heads = 1 - p if q < ones else p
+            pmf = np.convolve(pmf, [1 - heads, heads])
+        excess = (np.arange(num + 1) - ones * (1 - p) - (num - ones) * p) / num
+        tail = [pmf[excess > part * margin(num, delta, p) + 1e-12].sum() for part in (1.0, 0.3)]
+        assert tail[0] <= delta
+        assert ones or tail[1] > delta
+
+
+def test_margins_at_the_ends_of_their_range():
+    assert margin(100, 0.1, 1e-300) < 0.02
+    assert margin(5, 1e-9, 0.3) == pytest.approx(0.7)
+    assert margin(50, 0.1, 0.5) == pytest.approx(math.sqrt(math.log(10) / 100))
+    assert margin(50, 0.1, 0.4999) == pytest.approx(margin(50, 0.1, 0.5), rel=0.02)
 
 
 def test_better_configurations_are_certified_earlier_and_all_at_last():

@@ -154,7 +154,10 @@ def test_never_wider_than_with_the_maximum(seed):
         ({"bounds": {"b_g": 1.0}}, "unknown bounds setting 'b_g'"),
         ({"certificate": "word"}, "certificate 'word' must be bounds or sequence"),
         ({"certificate": "sequence", "bounds": {"delta": 0.0}}, "delta=0.0 must lie in"),
-        ({"certificate": "sequence", "certificate_R": 0.6}, "certificate_R=0.6 must lie in"),
+        (
+            {"certificate": "sequence", "certificate_flips": 0.6},
+            "certificate_flips=0.6 must lie in",
+        ),
     ],
     ids=str,
 )
