@@ -102,7 +102,7 @@ def one_run(seed: int, certificate: str, flips: float, num_queries: int) -> Outc
         settings["certificate_flips"] = flips
     optimizer = make(problem, base=BASE, seed=seed, device="cpu", **settings)
     evaluator = Flipped(task, flips, seed)
-    budget_usd = 1.5 * num_queries * problem.reference_cost_usd
+    budget_usd = 0.6 * num_queries * problem.reference_cost_usd
     result = run(problem, optimizer, evaluator, budget_usd=budget_usd)
     feasible = quality >= problem.s_0 - 1e-12
     rank = [int(problem.space.rank(torch.tensor(row.theta_out))) for row in result.trace]
