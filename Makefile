@@ -24,6 +24,7 @@ test: lint types
 	$(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --durations=10
 
 test-slow: $(VENV)/installed
+	$(BIN)/pip install -q -e ".[docs]"
 	$(BIN)/python -m pytest -m slow -n $(WORKERS) --durations=10
 
 # The lower bounds of pyproject.toml. Old releases warn of the newest of what they depend on.

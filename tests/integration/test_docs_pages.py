@@ -139,3 +139,15 @@ def test_links_lead_somewhere(page):
         assert target.exists(), f"{name_of(page)} links to {link}"
         if anchor:
             assert anchor in anchors(target), f"{name_of(page)} links to {link}"
+
+
+def test_every_key_of_a_method_is_listed(monkeypatch):
+    monkeypatch.syspath_prepend(DOCS)
+    from config_keys import configuration
+
+    listed = "\n".join(configuration())
+    for key in ("method.bounds.b_g", "method.bounds.b_certify", "method.certificate", "seed"):
+        assert f"`{key}`" in listed
+    for key in ("task.num_queries", "llm.base_url", "tracking.mode", "kernel", "budget_usd"):
+        assert f"| `{key}" in listed
+    assert "`experiment=rq1_main`" in listed
