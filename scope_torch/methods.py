@@ -164,7 +164,7 @@ def make_scope_joint(
         if rho is None or amplitude not in (None, 1) or relative_cost:
             raise InputError(
                 f"rho={rho}, amplitude={amplitude}, relative_cost={relative_cost}: theory needs a "
-                "process that is not fitted; give rho, such as 0.5, and leave the others null"
+                "process that is not fitted: give rho, such as 0.5, and leave the others null"
             )
         amplitude, relative_cost = 1.0, False
         lam = _default_lam(bounds) / max(1 - rho, MIN_LAM) if lam is None else lam

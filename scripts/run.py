@@ -40,6 +40,7 @@ _NOT_IN_PATH = re.compile(
     r"task|method|seed|device|tracking(\..*)?|output_dir|experiment|deploy|budget_usd|hydra(/.*|\..*)?"
     r"|evaluator|llm(\..*)?|task\.(name|path|source|module_columns|reference|\w+_column)"
 )
+_OPTIONS = re.compile(r"Available options in '[^']*':((?:\n\t\S+)+)")  # of Hydra
 _LAUNCHER = re.compile(r"hydra/launcher/(joblib|submitit|ray)")
 _EXTRA_OF_LAUNCHER = {"joblib": "joblib", "submitit": "slurm", "ray": "ray"}
 _MENDABLE = (InputError, HydraException, OmegaConfBaseException)
@@ -283,6 +284,8 @@ def _message(error: BaseException) -> str:
         else [error, error.__cause__]
     )
     lines = [line.strip() for e in shown for line in str(e).splitlines()[:2] if line.strip()]
+    if options := _OPTIONS.search(str(error)):
+        lines.append("there are " + ", ".join(options[1].split()))
     if missing := _LAUNCHER.search(str(error)):
         lines.append(f"pip install 'scope-torch[{_EXTRA_OF_LAUNCHER[missing[1]]}]'")
     return "; ".join(lines) or type(error).__name__
