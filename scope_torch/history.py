@@ -9,7 +9,7 @@ import logging
 import math
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,11 +57,16 @@ class Observation:
         object.__setattr__(self, "theta", tuple(int(code) for code in self.theta))
         object.__setattr__(self, "cost_usd", float(self.cost_usd))  # numpy and torch scalars too
         object.__setattr__(self, "quality", float(self.quality))
-        at = f"theta={list(self.theta)}, query={self.query}"
-        if not (math.isfinite(self.cost_usd) and self.cost_usd >= 0):
-            raise InputError(f"cost_usd={self.cost_usd} at {at} must be a number >= 0 (USD)")
+        if not 0 <= self.cost_usd < math.inf:
+            raise InputError(
+                f"cost_usd={self.cost_usd} at theta={list(self.theta)}, query={self.query} must be "
+                "a number >= 0 (USD)"
+            )
         if not 0 <= self.quality <= 1:
-            raise InputError(f"quality={self.quality} at {at} must lie in [0, 1]; rescale it")
+            raise InputError(
+                f"quality={self.quality} at theta={list(self.theta)}, query={self.query} must lie "
+                "in [0, 1]; rescale it"
+            )
 
     @property
     def request(self) -> Request:
@@ -70,8 +75,8 @@ class Observation:
 
     def to_json(self) -> str:
         """One line of JSON without the fields that are unknown."""
-        values = ((field.name, getattr(self, field.name)) for field in fields(self))
-        return json.dumps({name: value for name, value in values if value is not None})
+        known = {name: value for name, value in vars(self).items() if value is not None}
+        return json.dumps(known)
 
     @classmethod
     def from_json(cls, line: str) -> Observation:
