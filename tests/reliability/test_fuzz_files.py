@@ -241,7 +241,8 @@ def test_lines_of_a_journal(value, folder):
             assert Observation.from_json(made.to_json()) == made
 
 
-RESULT = json.dumps({"settings_hash": run_directory.settings_hash({"a": 1}), "method": "m"}).encode()
+HASH = run_directory.settings_hash({"a": 1})
+RESULT = json.dumps({"settings_hash": HASH, "method": "m"}).encode()
 SETTINGS = json.dumps({"budget_usd": 1.0, "optimizer": {"seed": 1}, "problem": {}}).encode()
 AS_JSON = JSON.map(lambda value: json.dumps(value).encode())
 BUDGETS = st.sampled_from([b'{"budget_usd": "x"}', b'{"budget_usd": null}', b"[" * 99999])
@@ -254,7 +255,7 @@ def test_settings_and_results_of_a_run(drawn, folder):
     (folder / "settings.json").write_bytes(drawn[0])
     (folder / "result.json").write_bytes(drawn[1])
     summary = run_directory.finished_summary(folder, {"a": 1})
-    assert summary is None or summary["settings_hash"] == run_directory.settings_hash({"a": 1})
+    assert summary is None or summary["settings_hash"] == HASH
     evaluator = CountingEvaluator(TASK)
     settings = (TASK.problem, TASK.scope(1), evaluator, TASK.budget(1))
     assert tried(runner.run, *settings, run_dir=folder)[0] is None  # of other settings
