@@ -218,7 +218,7 @@ INSTANCES = {
     "name",
     [
         "two configurations",
-        "near tie",
+        pytest.param("near tie", marks=pytest.mark.slow),
         pytest.param("two queries", marks=pytest.mark.slow),
     ],
 )
@@ -229,6 +229,7 @@ def test_regret_stays_within_the_bound(name):
     assert run.bound[-1] < run.c[0] - run.c.min()  # what a search that finds nothing ends with
 
 
+@pytest.mark.slow
 def test_regret_is_positive_where_the_condition_holds():
     run = simulate(INSTANCES["near tie"])
     assert (run.regret[np.isfinite(run.bound)] > 0).sum() > 100
@@ -344,6 +345,7 @@ def test_a_method_told_too_little_noise_breaks_both_halves(method):
     assert (average_regret(found, tau) < least_regret(gap, tau)).all()
 
 
+@pytest.mark.slow
 def test_regret_ends_after_about_one_over_the_squared_gap(method):
     half = {}
     for gap, runs, horizon in ((0.5, 7, 400), (0.25, 3, 1000)):

@@ -265,7 +265,7 @@ def simulate(s: Scenario, seed: int, kind: type[Watch] = Watch) -> Watch:
     return watch
 
 
-SLOW = {("noise", RealisedWatch), ("noise", JointWatch), ("adaptive", RealisedWatch)}
+SLOW = {(name, kind) for name in ("noise", "adaptive") for kind in (RealisedWatch, JointWatch)}
 CASES = [
     pytest.param(
         SCENARIOS[name],
