@@ -145,7 +145,7 @@ class TheoryBounds:
         self.gain, self.rho = gain, rho
         self.R_c, self.R_g, self.B_c, self.B_g = R_c, R_g, B_c, B_g
         self.delta, self.cost_unit = delta, cost_unit
-        self._last = Beta(math.nan, math.nan)
+        self._last = self.beta(0)
 
     def fit(self, surrogate: QuerySurrogate, least_slope: Callable[[], float]) -> None:
         """Nothing is fitted: the coefficients follow from the assumptions."""
@@ -179,7 +179,7 @@ class TheoryBounds:
 
     def report(self) -> dict[str, Any]:
         """See `ConfidenceBounds`; b_c (USD) and b_g are those of the last observation."""
-        beta = self._last if math.isfinite(self._last.g) else self.beta(0)
+        beta = self._last
         return {
             "mode": self.mode,
             "b_c": beta.c * math.sqrt(self._prior),

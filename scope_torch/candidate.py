@@ -103,7 +103,7 @@ class QueryCandidate:
         self._mean_c[q] += step_c
         self._mean_g[q] += step_g
         self._variance[q] = lam * v / (v + lam)
-        self.information[q] += 0.5 * math.log1p(max(v, 0.0) / lam)
+        self.information[q] += 0.5 * math.log1p(v / lam)
         self._sum_c += step_c
         self._sum_g += step_g
         self._sum_variance += self._variance[q] - v

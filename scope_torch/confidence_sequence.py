@@ -16,7 +16,7 @@ import numpy as np
 from scope_torch.errors import InputError
 
 _FRACTIONS = np.arange(1, 20) / 20  # of the capital staked, mixed with equal weights
-_ROUNDING = 1e-12
+_ROUNDING = 1e-12  # of s_0: what meets it exactly is feasible, as everywhere
 
 
 class BettingSequence:

@@ -161,13 +161,13 @@ def make_scope_joint(
     kernel = HammingMatern52Kernel() if kernel is None else kernel
     confidence: ConfidenceBounds
     if mode == "theory":
-        if rho is None or amplitude not in (None, 1) or relative_cost:
+        if rho is None or not 0 <= rho < 1 or amplitude not in (None, 1) or relative_cost:
             raise InputError(
                 f"rho={rho}, amplitude={amplitude}, relative_cost={relative_cost}: theory needs a "
-                "process that is not fitted: give rho, such as 0.5, and leave the others null"
+                "process that is not fitted: give rho in [0, 1), and leave the others null"
             )
         amplitude, relative_cost = 1.0, False
-        lam = _default_lam(bounds) / max(1 - rho, MIN_LAM) if lam is None else lam
+        lam = _default_lam(bounds) / (1 - rho) if lam is None else lam
         gain = RealisedGain(kernel, lam)
         confidence = TheoryBounds(problem, gain, rho=rho, **_chosen(bounds, _THEORY))
     else:

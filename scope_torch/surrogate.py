@@ -212,7 +212,7 @@ class QuerySurrogate:
         return torch.from_numpy(array).to(self.device)
 
     def _at(self, theta: Sequence[int]) -> tuple[Array, Array, Array, Array]:
-        """K (`n`), and `coefficients`, `variance`, `mean` of `GroupPosterior`."""
+        """The kernel with D (`n`), and `coefficients`, `variance`, `mean` of `GroupPosterior`."""
         self._update()
         n, config = len(self._codes), self._id_of.get(tuple(theta))
         if config is not None:

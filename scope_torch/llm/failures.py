@@ -115,17 +115,18 @@ def redact_logs(libraries: tuple[str, ...], api_key_env: str | None) -> None:
     for name in list(logging.root.manager.loggerDict):
         if name.partition(".")[0].rstrip("0123456789") in libraries:
             logger = logging.getLogger(name)
-            if not any(isinstance(old, _Redacting) for old in logger.filters):
+            known = (old.api_key_env for old in logger.filters if isinstance(old, _Redacting))
+            if api_key_env not in known:
                 logger.addFilter(_Redacting(api_key_env))
 
 
 class _Redacting(logging.Filter):
     def __init__(self, api_key_env: str | None) -> None:
         super().__init__()
-        self._api_key_env = api_key_env
+        self.api_key_env = api_key_env
 
     def filter(self, record: logging.LogRecord) -> bool:
-        record.msg, record.args = _without_secrets(record.getMessage(), self._api_key_env), None
+        record.msg, record.args = _without_secrets(record.getMessage(), self.api_key_env), None
         return True
 
 

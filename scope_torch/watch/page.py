@@ -144,7 +144,8 @@ def _basis_section(run: RecordedRun) -> str:
     if bounds is None:
         listed = "<p>This method has no confidence bounds: nothing is certified.</p>"
     else:
-        facts["bounds"] = f"{bounds['mode']}, b_g = {bounds.get('b_g', 'from the assumptions')}"
+        of_mode = {"tuned": "b_g", "credible": "b"}.get(bounds["mode"])
+        facts["bounds"] = bounds["mode"] + (f", {of_mode} = {bounds[of_mode]}" if of_mode else "")
         if result.get("b_g") is not None:
             facts["half-widths"] = (
                 f"b_g = {result['b_g']:.4g} in quality, b_c = {_usd(result['b_c'])} {COST}"

@@ -20,7 +20,6 @@ from functools import cache
 
 import numpy as np
 import pytest
-import torch
 
 from scope_torch.bounds import TheoryBounds
 from scope_torch.history import Observation
@@ -36,15 +35,6 @@ DELTA = 0.1
 KERNEL = HammingMatern52Kernel()
 ROOT5 = math.sqrt(5)
 CORRELATION = (1 + ROOT5 + 5 / 3) * math.exp(-ROOT5)  # k of two LLMs, in a system of one module
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    """Tiny matrices by the thousand: threads only cost."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def gram(size) -> np.ndarray:

@@ -32,15 +32,6 @@ KERNEL = HammingMatern52Kernel()
 S_0 = 0.5
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    """Tiny matrices by the thousand: threads only cost."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @cache
 def gram(sizes) -> np.ndarray:
     codes = torch.cartesian_prod(*(torch.arange(size) for size in sizes)).reshape(-1, len(sizes))
