@@ -16,6 +16,7 @@ import numpy as np
 from scope_torch.errors import InputError
 
 _FRACTIONS = np.arange(1, 20) / 20  # of the capital staked, mixed with equal weights
+_SUM = 2.11  # of 1 / ((k + 1) log(k + 1)^2) over k >= 1
 _ROUNDING = 1e-12  # of s_0: what meets it exactly is feasible, as everywhere
 
 
@@ -41,9 +42,17 @@ class BettingSequence:
         self._left, self._missing = num_outcomes, num_outcomes * s_0
         self._enough = math.log(len(_FRACTIONS) / delta)
         self._log_capital = np.zeros_like(_FRACTIONS)
+        self._certified = False
 
     def update(self, outcome: float) -> bool:
-        """Takes in the next outcome; returns whether the average is certified to be >= s_0."""
+        """Takes in the next outcome; returns whether the average is certified to be >= s_0.
+
+        Once it is, it stays so: capital that was there at any time is evidence enough.
+        """
+        self._certified = self._certified or self._is_enough(outcome)
+        return self._certified
+
+    def _is_enough(self, outcome: float) -> bool:
         # What an outcome still to come is on average at most, if the average of all is below s_0.
         most = self._missing / self._left
         self._left -= 1
@@ -89,8 +98,8 @@ def check_sequence(delta: float | None, flips: float) -> None:
 
 
 def share_of_delta(k: int, delta: float) -> float:
-    """Delta of the k-th candidate, k >= 1, so that those of all add up to delta."""
-    return 6 * delta / (math.pi * k) ** 2
+    """Delta of the k-th candidate, k >= 1, so that those of all add up to at most delta."""
+    return delta / (_SUM * (k + 1) * math.log(k + 1) ** 2)
 
 
 def sequence_assumptions(delta: float, flips: float) -> list[str]:

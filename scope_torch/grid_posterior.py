@@ -19,6 +19,7 @@ from scope_torch.surrogate import QuerySurrogate
 _CHUNK = 1 << 14  # configurations whose values stay in the cache
 _AT_ONCE = 32  # variances first made exact together, since one alone costs as much
 _DENSE = 1 / 32  # cost of an operation of a matrix product relative to a scattered one
+Objective = Callable[[slice | Tensor], Tensor]
 
 
 class GridPosterior:
@@ -182,8 +183,8 @@ class LowerBounds:
         self._min_c = [math.inf] * len(self._slices)  # min{L_c : L_g <= 0} of every chunk
         self._min_g = [math.inf] * len(self._slices)  # min{L_g : L_c <= u_out}
         self._fill()
-        self.least_c, _ = self._search(self.c, self.g, 0.0, self._min_c)
-        self.least_g, _ = self._search(self.g, self.c, u_out, self._min_g)
+        self.least_c, _ = self._search(self.c.__getitem__, self.g, 0.0, self._min_c)
+        self.least_g, _ = self._search(self.g.__getitem__, self.c, u_out, self._min_g)
 
     def argmin_c(self, most_g: float, scale: float, seed: int) -> int:
         """Flat index of the least L_c subject to L_g <= `most_g` <= 0; ties as in `argmin_tied`.
@@ -194,7 +195,7 @@ class LowerBounds:
             seed: See `argmin_tied`.
         """
         _, tied = self._search(
-            self.c, self.g, most_g, self._min_c, lambda best: tie_width(best, scale)
+            self.c.__getitem__, self.g, most_g, self._min_c, lambda best: tie_width(best, scale)
         )
         return first_tied(tied, seed)
 
@@ -226,7 +227,7 @@ class LowerBounds:
 
     def _search(
         self,
-        objective: Tensor,
+        objective: Objective,
         constraint: Tensor,
         limit: float,
         chunk_min: Sequence[float],
@@ -238,8 +239,8 @@ class LowerBounds:
         exact. As soon as something exact is known, all that seems better is made exact at once.
 
         Args:
-            objective: `self.c` or `self.g`.
-            constraint: The other.
+            objective: Gives values at some configurations, too low where bounds are.
+            constraint: `self.c` or `self.g`.
             limit: Largest value of the constraint.
             chunk_min: A lower bound on the minimum of every chunk.
             width: How far above a minimum a configuration ties with it.
@@ -252,7 +253,7 @@ class LowerBounds:
         while True:
             best, near = self._scan(objective, constraint, limit, chunk_min, reach, width)
             if best == math.inf:
-                return best, torch.empty(0, dtype=torch.int64, device=objective.device)
+                return best, torch.empty(0, dtype=torch.int64, device=constraint.device)
             tied = _up_to(best + width(best), near)
             if self._posterior.is_exact(tied).all():
                 return best, tied
@@ -263,13 +264,13 @@ class LowerBounds:
             stale = stale[~self._posterior.is_exact(stale)]
             self._make_exact(stale)
             at_once *= 2
-            exact = objective[stale][constraint[stale] <= limit]
+            exact = objective(stale)[constraint[stale] <= limit]
             if len(exact):
                 reach = float(exact.min()) + width(float(exact.min()))
 
     def _scan(
         self,
-        objective: Tensor,
+        objective: Objective,
         constraint: Tensor,
         limit: float,
         chunk_min: Sequence[float],
@@ -282,7 +283,7 @@ class LowerBounds:
             if chunk_min[k] == math.inf or chunk_min[k] > max(best + width(best), reach):
                 break
             at = self._slices[k]
-            values = torch.where(constraint[at] <= limit, objective[at], self._infinite)
+            values = torch.where(constraint[at] <= limit, objective(at), self._infinite)
             near.append(_Part(at.start, float(values.min()), values))
             best = min(best, near[-1].least)
         return best, near

@@ -127,6 +127,10 @@ class HammingGrid:
         """About how many additions a quadratic form takes; pairs differ on half of the modules."""
         return n**2 / 2 * 2.5**self.space.num_modules + math.prod(self._shape)
 
+    def sum_operations(self, n: int) -> float:
+        """The same of a weighted sum; most of its additions are in order, and four times faster."""
+        return (n * 2**self.space.num_modules + math.prod(self._shape)) / 4
+
     def _union_indices(self, differ: list[bool], a: Tensor, b: Tensor) -> Tensor:
         """Entries of all unions of pairs, `choices x pairs`; `a`, `b` are their scaled digits.
 
@@ -247,6 +251,10 @@ class DirectGrid:
     def form_operations(self, n: int) -> float:
         """See `HammingGrid.form_operations`."""
         return n**2 * self.space.size
+
+    def sum_operations(self, n: int) -> float:
+        """See `HammingGrid.sum_operations`."""
+        return n * self.space.size
 
     def weighted_sum_at(self, index: Tensor, codes: Tensor, weights: Tensor) -> Tensor:
         """k_D(theta)^T w at the configurations of flat indices `index`, all at once."""

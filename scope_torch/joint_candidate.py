@@ -181,20 +181,20 @@ class _Output:
 
 
 def _outputs(surrogate: JointSurrogate, theta: tuple[int, ...]) -> tuple[_Output, _Output]:
-    """Given u at D, w_q(theta) has a mean linear in u and a variance of its own (docs/joint.md)."""
+    """The posterior of f at theta for all groups of queries (docs/joint.md).
+
+    With c_a = A_q k_D(theta), what is left of u(theta) - c_a^T u_D is a function of the residuals
+    x_a = k_D(theta) - K_D c_a.
+    """
     groups = surrogate.queries.by_group(theta)
-    Z, Y, e = surrogate.diagonal()
-    total, _, _ = surrogate.queries.sufficient_statistics()
-    whitened = Z.T @ groups.k
-    unseen = max(0.0, 1 - float(whitened @ whitened))  # of u(theta), given u at D
-    loading = (Z @ whitened - groups.coefficients) @ Y
+    x = groups.k - groups.coefficients @ surrogate.queries.gram()
+    prior = groups.variance - groups.coefficients @ x.T  # [a, b] of u(theta) - c^T u_D, for rho = 1
     outputs = []
-    for zeta, (rho, amplitude) in enumerate(surrogate.hyperparameters):
-        shared = rho / (1 + rho / (1 - rho) * e)
-        S = amplitude**2 * ((loading * shared) @ loading.T + rho * unseen)
-        z = loading @ (shared / (1 - rho) * (Y.T @ total[zeta]))
+    both = zip(surrogate.collapsed(), surrogate.hyperparameters, groups.mean, strict=True)
+    for one, (rho, amplitude), mean in both:
+        S = amplitude**2 * rho * (prior - one.r * (x @ one.B @ x.T))
         own = amplitude**2 * (1 - rho)
-        d, o = own * groups.variance, groups.mean[zeta]
-        z, S, d, o = (x.cpu().numpy() for x in (z, S, d, o))
+        z, d = one.r * (x @ one.t), own * groups.variance
+        z, S, d, o = (part.cpu().numpy() for part in (z, (S + S.T) / 2, d, mean))
         outputs.append(_Output(z, S, d, o, groups.group_of, own * surrogate.lam))
     return outputs[0], outputs[1]

@@ -9,9 +9,13 @@ from torch import Tensor
 
 from scope_torch.bounds import Beta
 from scope_torch.cost_scale import LEAST_MEAN
-from scope_torch.grid_posterior import GridPosterior
+from scope_torch.grid_posterior import GridPosterior, LowerBounds
 from scope_torch.hamming_grid import DirectGrid, HammingGrid
 from scope_torch.joint_surrogate import JointSurrogate
+from scope_torch.space import first_tied, tie_width
+
+_LEAST_PRICE = 1e-6  # L_c as a fraction of u_out
+_LEAST_SIGMA = 1e-12  # in units of quality
 
 
 class JointGridPosterior(GridPosterior):
@@ -33,6 +37,7 @@ class JointGridPosterior(GridPosterior):
         self._a = torch.ones_like(self.mean_c)
         self._relative = torch.empty_like(self.mean_c)  # mean of c / a - 1; else of c in USD
         self._fitted: object = None  # the hyperparameters that the variances belong to
+        self._collapsed: object = None  # and the factorisations
 
     def update(self) -> None:
         """See base."""
@@ -53,8 +58,39 @@ class JointGridPosterior(GridPosterior):
             self.mean_c.copy_(self._relative)
         for variance, posterior in zip(self._variances, self._aggregates, strict=True):
             variance.clamp_(max=posterior.constant)
-        self._is_exact.zero_()
+        if not self._follow():
+            self._is_exact.zero_()
         self._num_operations = 0.0
+
+    def _follow(self) -> bool:
+        """Lowers the variances by what was learnt since the last update.
+
+        What was exact stays exact then, and what was an upper bound stays one.
+
+        Returns:
+            False if that cannot be, or would be more work than to make all of them anew.
+        """
+        collapsed, codes = self._joint.collapsed(), self._joint.queries.observed()
+        known, self._collapsed = self._collapsed is collapsed, collapsed
+        changes = [one.changes for one in collapsed]
+        for one in collapsed:
+            one.changes = []
+        operations = len(changes[0]) * self._grid.sum_operations(len(codes))
+        if not known or operations > self._grid.form_operations(len(codes)):
+            return False
+        num_queries = self._joint.num_queries
+        both = zip(self._variances, self._joint.hyperparameters, changes, strict=True)
+        for variance, hyperparameters, xs in both:
+            _, _, factor = hyperparameters.of_average(num_queries)
+            for x in xs:
+                change = self._grid.weighted_sum(codes[: len(x)], x, out=self._lower_c)
+                variance.addcmul_(change, change, value=-factor)
+            variance.clamp_(min=0.0)  # rounding
+        return True
+
+    def lower_bounds(self, beta: Beta, u_out: float, theta_out: int | None) -> JointLowerBounds:
+        """See base."""
+        return JointLowerBounds(self, (self._lower_c, self._lower_g), beta, u_out, theta_out)
 
     def fill_lower(self, at: slice | Tensor, beta: Beta, c: Tensor, g: Tensor) -> None:
         """See base."""
@@ -72,3 +108,37 @@ class JointGridPosterior(GridPosterior):
     @property
     def _variances(self) -> tuple[Tensor, Tensor]:
         return self.upper_variance, self.upper_variance_g
+
+
+class JointLowerBounds(LowerBounds):
+    """As `LowerBounds`, with the configuration that promises most for its price."""
+
+    def most_promising(self, seed: int) -> int:
+        """Flat index of the most P(g <= 0) (u_out - L_c) / L_c with L_g <= 0 and L_c <= u_out.
+
+        What evaluating theta can save, times the probability that it is feasible, for each USD that
+        an evaluation costs. All with a mean of g of at most 0 count as equally probable, so that
+        uncertainty never makes a configuration seem worse. Exact; ties as in `argmin_tied`.
+
+        Args:
+            seed: See `argmin_tied`.
+        """
+        least = [
+            float(torch.where(self.g[at] <= 0, self._cost_benefit(at), self._infinite).min())
+            if min_c <= self._u_out
+            else math.inf
+            for at, min_c in zip(self._slices, self._min_c, strict=True)
+        ]
+        _, tied = self._search(
+            self._cost_benefit, self.g, 0.0, least, lambda best: tie_width(best, 0.0)
+        )
+        return first_tied(tied, seed)
+
+    def _cost_benefit(self, at: slice | Tensor) -> Tensor:
+        """The negative of what `most_promising` maximises."""
+        mean_g = self._posterior.mean_g[at]
+        sigma_g = ((mean_g - self.g[at]) / self._beta.g).clamp_min_(_LEAST_SIGMA)
+        probable = torch.special.ndtr(-mean_g.clamp_min(0.0) / sigma_g)
+        # Bounds that rest on a theorem can be below 0.
+        price = self.c[at].clamp_min(_LEAST_PRICE * self._u_out)
+        return probable * (1 - self._u_out / price)

@@ -12,15 +12,17 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
+from torch.nn.functional import pad
 
 from scope_torch.cost_scale import CostScale, fit_cost_scale
 from scope_torch.errors import InputError
 from scope_torch.posteriors import AggregatePosterior
 from scope_torch.space import ConfigSpace
-from scope_torch.surrogate import QuerySurrogate
+from scope_torch.surrogate import Column, QuerySurrogate, rows_of
 
 REFIT = 2.0  # hyperparameters are fitted again once there are so many times more observations
 _LOGITS = torch.linspace(-7, 7, 561, dtype=torch.float64)  # of rho
@@ -37,16 +39,71 @@ class Hyperparameters(NamedTuple):
     rho: float
     amplitude: float
 
+    @property
+    def r(self) -> float:
+        """Variance of u relative to that of w_q: rho / (1 - rho)."""
+        return self.rho / (1 - self.rho)
 
-class Diagonal(NamedTuple):
-    """K_D^-1 and the sum S of all inverses, in one basis: K_D^-1 = Z Z^T, S = Z diag(e) Z^T.
+    def of_average(self, num_queries: int) -> tuple[float, float, float]:
+        """The average has mean a k_D^T t and variance b - c k_D^T B k_D, see `Collapsed`.
 
-    `Z`, `Y`: `n x n`, Z^T Y = I; `e`: `n` (float64).
+        Returns:
+            a, b and c; b and c in units of the output squared.
+        """
+        a, own = self.r + 1 / num_queries, self.amplitude**2 * (1 - self.rho)
+        return a, own * a, own * a**2
+
+
+class Collapsed:
+    """All that was observed of one output, collapsed onto D (docs/joint.md).
+
+    With r = rho / (1 - rho), the K_D of u, and the S and T of `Column`: G = (I + r S K_D)^-1,
+    B = G S and t = G T. What the average over queries is: `Hyperparameters.of_average`.
+
+    Args:
+        r: At least 0.
+        K: `n x n`, K_D (float64).
+        S: `n x n`.
+        T: `n`, in the unit of the output.
+
+    Attributes:
+        B: `n x n`.
+        t: `n`, in the unit of the output.
+        log_det: log det(I + r S K_D).
+        changes: What B has grown by since this list was emptied: x x^T for each x in it.
     """
 
-    Z: Tensor
-    Y: Tensor
-    e: Tensor
+    def __init__(self, r: float, K: Tensor, S: Tensor, T: Tensor) -> None:
+        self.r = r
+        L = torch.linalg.cholesky(S)
+        inner = r * (L.T @ K @ L)
+        inner.diagonal().add_(1.0)
+        root = torch.linalg.cholesky(inner)
+        X = torch.linalg.solve_triangular(root, L.T, upper=False)
+        self.B = X.T @ X
+        self.t = T - r * (self.B @ (K @ T))
+        self.log_det = 2 * float(root.diagonal().log().sum())
+        self.changes: list[Tensor] = []
+
+    def add(self, U: Tensor, KU: Tensor, weight: Tensor, total: Tensor) -> None:
+        """Takes in columns: S grows by U diag(weight) U^T, T by U total.
+
+        Args:
+            U: `n x m`, the u of the columns; n may have grown.
+            KU: `n x m`, K_D U.
+            weight: `m`.
+            total: `m`, of this output.
+        """
+        more = len(U) - len(self.B)
+        self.B, self.t = pad(self.B, (0, more, 0, more)), pad(self.t, (0, more))
+        V = U - self.r * (self.B @ KU)
+        root = torch.linalg.cholesky(torch.diag(1 / weight) + self.r * (KU.T @ V))
+        X = torch.linalg.solve_triangular(root, V.T, upper=False)
+        change = (total / weight - self.r * (KU.T @ self.t))[:, None]
+        self.t += X.T @ torch.linalg.solve_triangular(root, change, upper=False)[:, 0]
+        self.B.addmm_(X.T, X)
+        self.changes.extend(X)
+        self.log_det += 2 * float(root.diagonal().log().sum()) + float(weight.log().sum())
 
 
 class JointSurrogate:
@@ -94,13 +151,13 @@ class JointSurrogate:
         self._rho, self._amplitude, self.relative_cost = rho, amplitude, relative_cost
         self._log: list[tuple[tuple[int, ...], int, float, float]] = []
         self._fitted_at = 0
-        self._diagonal: Diagonal | None = None
+        self._collapsed: tuple[Collapsed, Collapsed] | None = None  # of c and g
+        self._num_added = 0  # columns since they were made
 
     def observe(self, theta: tuple[int, ...], query: int, y_c: float, y_g: float) -> None:
         """Adds one observation; see `QuerySurrogate.observe`."""
         self._log.append((theta, query, y_c, y_g))
         self.queries.observe(theta, query, self.relative(theta, y_c), y_g)
-        self._diagonal = None
 
     def relative(self, theta: Sequence[int], y_c: float) -> float:
         """A cost in USD, as the surrogate sees it."""
@@ -116,9 +173,7 @@ class JointSurrogate:
         Returns:
             One number: there is one process.
         """
-        rho = self.hyperparameters[1].rho
-        shared = 0.5 * torch.log1p(rho / (1 - rho) * self.diagonal().e).sum()
-        return [math.fsum(self.queries.information()) + float(shared)]
+        return [math.fsum(self.queries.information()) + 0.5 * self.collapsed()[1].log_det]
 
     def refit(self) -> bool:
         """Fits scale and hyperparameters if there are enough new observations.
@@ -137,6 +192,7 @@ class JointSurrogate:
             self.scale = fit_cost_scale(self.space, [(t, q, y_c) for t, q, y_c, _ in self._log])
             self._tell_again()
         self.hyperparameters = (self._fit(0), self._fit(1))
+        self._collapsed = None
         return True
 
     def log_marginal_likelihood(self, zeta: int, rho: Tensor) -> tuple[Tensor, Tensor]:
@@ -149,11 +205,13 @@ class JointSurrogate:
         Returns:
             `m` log likelihoods in nats, and the `m` squared amplitudes.
         """
-        basis = self.diagonal()
         total, square, num_pairs = self.queries.sufficient_statistics()
-        t2 = (basis.Y.T @ total[zeta]).square().cpu()
+        L = torch.linalg.cholesky(self.queries.sum_of_inverses())
+        e, U = torch.linalg.eigh(L.T @ self.queries.gram() @ L)
+        tau = torch.linalg.solve_triangular(L, total[zeta, :, None], upper=False)
+        e, t2 = e.cpu(), e.cpu() * (U.T @ tau)[:, 0].square().cpu()
         ratio = rho / (1 - rho)
-        growth = 1 + ratio[:, None] * basis.e.cpu()
+        growth = 1 + ratio[:, None] * e
         shared = (ratio / (1 - rho)) * (t2 / growth).sum(-1)
         quadratic = float(square[zeta]) / (1 - rho) - shared
         log_det = num_pairs * torch.log1p(-rho) + growth.log().sum(-1)
@@ -164,38 +222,43 @@ class JointSurrogate:
         return -0.5 * (fit + log_det), amplitude2
 
     def aggregates(self) -> tuple[AggregatePosterior, AggregatePosterior]:
-        """The posterior of the average over queries, of the (relative) cost and the constraint.
+        """The posterior of the average over queries, of the (relative) cost and the constraint."""
+        collapsed, codes = self.collapsed(), self.queries.observed()
+        a, b, c = zip(*(h.of_average(self.num_queries) for h in self.hyperparameters), strict=True)
+        weights = torch.stack([a[zeta] * collapsed[zeta].t for zeta in (0, 1)])
+        of_c, of_g = (
+            AggregatePosterior(codes, weights, c[zeta] * collapsed[zeta].B, b[zeta])
+            for zeta in (0, 1)
+        )
+        return of_c, of_g
 
-        With r = rho / (1 - rho) and the basis of `Diagonal`,
-        mean = k_D^T [T/Q + Z diag(r (1 - e/Q) / (1 + r e)) Y^T T], T = S y summed over queries, and
-        V = Z diag(rho + (1 - rho) e / Q^2 - rho (1 - e/Q)^2 / (1 + r e)) Z^T.
+    def collapsed(self) -> tuple[Collapsed, Collapsed]:
+        """Cost and constraint, up to the last observation; written over by the next.
+
+        Made anew whenever more has changed than there is, which is less work then, and keeps
+        rounding from accumulating.
         """
-        Z, Y, e = self.diagonal()
-        total, _, _ = self.queries.sufficient_statistics()
-        Q, codes = self.num_queries, self.queries.observed()
-        rest = 1 - e / Q
-        posteriors = []
-        weights = []
-        for zeta, (rho, _) in enumerate(self.hyperparameters):
-            r = rho / (1 - rho)
-            weights.append(total[zeta] / Q + Z @ (r * rest / (1 + r * e) * (Y.T @ total[zeta])))
-        for rho, amplitude in self.hyperparameters:
-            r = rho / (1 - rho)
-            d = rho + (1 - rho) * e / Q**2 - rho * rest**2 / (1 + r * e)
-            matrix = amplitude**2 * (Z * d) @ Z.T
-            constant = amplitude**2 * (rho + (1 - rho) / Q)
-            posteriors.append(AggregatePosterior(codes, torch.stack(weights), matrix, constant))
-        return posteriors[0], posteriors[1]
+        columns = self.queries.take_columns()
+        K, n = self.queries.gram(), len(self.queries.observed())
+        if self._collapsed and columns is not None and self._num_added + len(columns) <= n:
+            if columns:
+                self._add(columns, K)
+            return self._collapsed
+        S, (T, _, _) = self.queries.sum_of_inverses(), self.queries.sufficient_statistics()
+        of_c, of_g = self.hyperparameters
+        self._collapsed = Collapsed(of_c.r, K, S, T[0]), Collapsed(of_g.r, K, S, T[1])
+        self._num_added = 0
+        return self._collapsed
 
-    def diagonal(self) -> Diagonal:
-        """See `Diagonal`; made anew after observations."""
-        if self._diagonal is None:
-            L = torch.linalg.cholesky(self.queries.gram())
-            e, U = torch.linalg.eigh(L.T @ self.queries.sum_of_inverses() @ L)
-            Z = torch.linalg.solve_triangular(L.T, U, upper=True)
-            # S is positive semidefinite: what is below 0 is rounding.
-            self._diagonal = Diagonal(Z, L @ U, e.clamp_min(0.0))
-        return self._diagonal
+    def _add(self, columns: Sequence[Column], K: Tensor) -> None:
+        assert self._collapsed is not None
+        self._num_added += len(columns)
+        U = torch.from_numpy(rows_of(columns, len(K))).T.to(self.device)
+        KU = K @ U
+        weight = U.new_tensor([column.weight for column in columns])
+        total = U.new_tensor(np.array([column.total for column in columns]))
+        for one, of_output in zip(self._collapsed, total.unbind(-1), strict=True):
+            one.add(U, KU, weight, of_output)
 
     def _fit(self, zeta: int) -> Hyperparameters:
         rho = torch.sigmoid(_LOGITS)
@@ -216,4 +279,3 @@ class JointSurrogate:
         )
         for theta, query, y_c, y_g in self._log:
             self.queries.observe(theta, query, self.relative(theta, y_c), y_g)
-        self._diagonal = None

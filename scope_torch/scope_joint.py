@@ -8,11 +8,12 @@ from typing import Any
 import torch
 
 from scope_torch.bounds import Beta, assumptions, positive
+from scope_torch.branched_posterior import BranchedBounds
 from scope_torch.errors import InputError
-from scope_torch.grid_posterior import GridPosterior
+from scope_torch.grid_posterior import GridPosterior, LowerBounds
 from scope_torch.hamming_grid import make_grid
 from scope_torch.joint_candidate import JointCandidate
-from scope_torch.joint_grid import JointGridPosterior
+from scope_torch.joint_grid import JointGridPosterior, JointLowerBounds
 from scope_torch.joint_surrogate import JointSurrogate
 from scope_torch.scope import SCOPE, Surrogate
 from scope_torch.surrogate import QuerySurrogate
@@ -65,8 +66,9 @@ class ScopeJoint(SCOPE):
 
     - The surrogate, with rho, amplitudes and the scale of costs fitted after Calibrate and again
       whenever the observations have doubled.
-    - theta_cand is the argmin of L_c among all theta with L_g <= 0, not <= -i^-alpha: a cheap
-      configuration that turns out infeasible costs little, a dear one tried for its slack much.
+    - theta_cand has L_g <= 0, not <= -i^-alpha; of all these it is the one that promises most for
+      its price (`JointLowerBounds.most_promising`), not the argmin of L_c (which it is, as in the
+      paper, with gap_tolerance=None).
     - Every query says something about all others; the next one is the one that lowers the variance
       of g(theta_cand) most.
     - u_out starts at c(theta_0), which is known.
@@ -120,6 +122,13 @@ class ScopeJoint(SCOPE):
 
     def _fit_bounds(self) -> None:
         """The surrogate knows its own scale."""
+
+    def _select(self, i: int, lower: LowerBounds | BranchedBounds) -> tuple[int, ...]:
+        assert isinstance(lower, JointLowerBounds)
+        if self.gap_tolerance is None:  # to the letter of the paper
+            return super()._select(i, lower)
+        index = lower.most_promising(self.seed)
+        return tuple(self.problem.space.unrank(torch.tensor(index)).tolist())
 
     def _initial_u_out(self) -> float:
         return self.problem.reference_cost_usd

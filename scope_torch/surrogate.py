@@ -35,12 +35,16 @@ class _Group(NamedTuple):
     information: float  # 1/2 log det(I + K / lam) of all its observations, repeats counted
 
 
-class _Column(NamedTuple):
-    """A rank-one change weight u u^T of the sum of all inverses."""
+class Column(NamedTuple):
+    """What one more observed configuration does to S = sum_q P_q^T A_q P_q: adds weight u u^T.
 
-    ids: NDArray[np.int64]  # `J`: where u is not zero
+    A_q = (K_q + lam C_q^-1)^-1. T_zeta = sum_q P_q^T A_q y_q grows by total_zeta u.
+    """
+
+    ids: NDArray[np.int64]  # `J`: where u is not zero, as positions in D
     u: Array  # `J`
     weight: float
+    total: Array  # of cost and constraint: 2
 
 
 class QuerySurrogate:
@@ -92,8 +96,10 @@ class QuerySurrogate:
         nothing = np.zeros(0, dtype=np.int64)
         self._groups = [_Group(nothing, np.zeros((0, 0)), 0.0)]
         self._group_of = [0] * num_queries
-        self._matrix = torch.zeros(0, 0, dtype=torch.float64)
-        self._since_matrix: list[_Column] | None = []  # None: the sum must be made anew
+        self._matrix = torch.zeros(0, 0, dtype=torch.float64, device=self.device)
+        self._columns: (
+            list[Column] | None
+        ) = []  # since they were taken; None: it was not only these
 
     def observe(self, theta: tuple[int, ...], query: int, y_c: float, y_g: float) -> None:
         """Adds one observation.
@@ -141,14 +147,24 @@ class QuerySurrogate:
 
     def aggregate(self) -> AggregatePosterior:
         """The collapsed form of mu_bar and sigma_bar (eq:scope-mean-variance)."""
-        matrix = self.sum_of_inverses() / self.num_queries**2
+        matrix = self._follow() / self.num_queries**2
         return AggregatePosterior(self._codes, self.weights(), matrix, 1 / self.num_queries)
 
-    def sum_of_inverses(self) -> Tensor:
-        """sum_q P_q^T (K_q + lam C_q^-1)^-1 P_q on D: `n x n`, written over by an update."""
+    def take_columns(self) -> list[Column] | None:
+        """What changed the sum of inverses since they were last taken; None: more than columns."""
         self._update()
-        self._sum_inverses()
-        return self._matrix.to(self.device)
+        columns, self._columns = self._columns, []
+        return columns
+
+    def sum_of_inverses(self) -> Tensor:
+        """S = sum_q P_q^T (K_q + lam C_q^-1)^-1 P_q on D, made anew: `n x n`."""
+        self._update()
+        n = len(self._codes)
+        matrix = np.zeros((n, n))
+        for group, num_queries in Counter(self._group_of).items():
+            ids, inverse, _ = self._groups[group]
+            matrix[ids[:, None], ids] += num_queries * inverse
+        return self._to_device(matrix)
 
     def sufficient_statistics(self) -> tuple[Tensor, Tensor, int]:
         """What the marginal likelihood depends on; with A_q = (K_q + lam C_q^-1)^-1, y_q the means.
@@ -287,7 +303,8 @@ class QuerySurrogate:
         change = (weight * residual)[..., None] * u
         self._solved[:, queries[:, None], ids] += change
         self._total[:, ids] += change.sum(1)
-        self._note(_Column(ids, u, len(queries) * weight))
+        total = weight * residual.sum(1)
+        self._note(Column(ids, u, len(queries) * weight, total))
 
     def _solve_anew(self, queries: NDArray[np.int64]) -> None:
         """A new group for queries with equal observed configurations and counts."""
@@ -299,7 +316,7 @@ class QuerySurrogate:
         solved = np.einsum("zqi,ij->zqj", self._sum[:, *at] / self._count[at], group.inverse)
         self._total[:, ids] += (solved - self._solved[:, *at]).sum(1)
         self._solved[:, *at] = solved
-        self._since_matrix = None
+        self._columns = None
 
     def _drop_unused_groups(self) -> None:
         used = sorted(set(self._group_of))
@@ -307,35 +324,26 @@ class QuerySurrogate:
         self._groups = [self._groups[group] for group in used]
         self._group_of = [position[group] for group in self._group_of]
 
-    def _note(self, column: _Column) -> None:
-        """Keeps a change of the sum of inverses until the sum is needed."""
-        if self._since_matrix is None or len(self._since_matrix) == _MAX_COLUMNS:
-            self._since_matrix = None
+    def _note(self, column: Column) -> None:
+        if self._columns is None or len(self._columns) == _MAX_COLUMNS:
+            self._columns = None
         else:
-            self._since_matrix.append(column)
+            self._columns.append(column)
 
-    def _sum_inverses(self) -> None:
-        """Brings sum_q P_q^T (K_q + lam C_q^-1)^-1 P_q up to date, by whatever is less work.
+    def _follow(self) -> Tensor:
+        """The sum of inverses, kept up to date by whatever is less work.
 
         Summing anew, done at least whenever more has changed than there is, also keeps rounding
         from accumulating.
         """
-        n = len(self._codes)
-        columns, self._since_matrix = self._since_matrix, []
-        if columns is not None and len(columns) <= len(self._groups):
-            self._matrix = pad(self._matrix, (0, n - len(self._matrix)) * 2)
-            rows = np.zeros((len(columns), n))
-            for row, (ids, u, _) in zip(rows, columns, strict=True):
-                row[ids] = u
-            weight = np.array([column.weight for column in columns])
-            u = torch.from_numpy(rows)
-            self._matrix.addmm_(u.T * torch.from_numpy(weight), u)
-            return
-        matrix = np.zeros((n, n))
-        for group, num_queries in Counter(self._group_of).items():
-            ids, inverse, _ = self._groups[group]
-            matrix[ids[:, None], ids] += num_queries * inverse
-        self._matrix = torch.from_numpy(matrix)
+        columns, n = self.take_columns(), len(self._codes)
+        if columns is None or len(columns) > len(self._groups):
+            self._matrix = self.sum_of_inverses()
+            return self._matrix
+        self._matrix = pad(self._matrix, (0, n - len(self._matrix)) * 2)
+        u = self._to_device(rows_of(columns, n))
+        weight = self._to_device(np.array([column.weight for column in columns]))
+        return self._matrix.addmm_(u.T * weight, u)
 
     def _grow(self) -> None:
         old, new = len(self._codes), list(self._id_of)[len(self._codes) :]
@@ -363,6 +371,14 @@ class QuerySurrogate:
         L = torch.linalg.cholesky(torch.from_numpy(matrix))
         information = float(L.diagonal().log().sum()) - 0.5 * float(np.log(noise).sum())
         return _Group(ids, torch.cholesky_inverse(L).numpy(), information)
+
+
+def rows_of(columns: Sequence[Column], n: int) -> Array:
+    """The u of all columns: `len(columns) x n`."""
+    rows = np.zeros((len(columns), n))
+    for row, column in zip(rows, columns, strict=True):
+        row[column.ids] = column.u
+    return rows
 
 
 def _times(matrix: Array, vector: Array) -> Array:

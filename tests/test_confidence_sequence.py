@@ -123,9 +123,29 @@ def test_better_configurations_are_certified_earlier_and_all_at_last():
 
 
 def test_the_shares_of_all_candidates_add_up():
-    shares = [share_of_delta(k, 0.1) for k in range(1, 100_000)]
-    assert 0.0999 < sum(shares) < 0.1
+    last = 100_000
+    shares = [share_of_delta(k, 0.1) for k in range(1, last)]
+    constant = 0.1 / (shares[0] * 2 * math.log(2) ** 2)
+    # 1 / (x log(x)^2) falls and has the integral -1 / log(x): at most so much is left.
+    rest = 0.1 / constant / math.log(last)
+    assert 0.09995 < sum(shares) + rest < 0.1
     assert shares == sorted(shares, reverse=True)
+
+
+def test_a_certificate_is_kept():
+    """Evidence against an average below s_0 is not taken back by later outcomes."""
+    outcomes = np.array([1.0] * 12 + [0.0] * 38)  # the rare misleading order
+    sequence = BettingSequence(50, 0.55, 0.05)
+    told = [sequence.update(y) for y in outcomes]
+    first = told.index(True)
+    assert 0 < first < 12
+    assert all(told[first:])
+    capital = np.zeros(19)
+    for t, y in enumerate(outcomes):
+        most = (50 * 0.55 - outcomes[:t].sum()) / (50 - t)
+        capital += np.log1p(np.arange(0.05, 0.96, 0.05) * (y - most) / most)
+    final = np.exp(capital).mean()
+    assert final < 1 / 0.05
 
 
 @pytest.mark.parametrize("make", MAKERS)
@@ -158,7 +178,8 @@ def test_a_search_certifies_by_its_sequences(make):
         told = history[row.t : end.t if end else None]
         assert {theta for theta, _, _ in told} <= {row.theta_cand}
         orders.append([query for _, query, _ in told])
-        sequence = BettingSequence(30, task.problem.s_0, 6 * 0.1 / (math.pi * k) ** 2)
+        share = 0.1 / (2.11 * (k + 1) * math.log(k + 1) ** 2)
+        sequence = BettingSequence(30, task.problem.s_0, share)
         told_so = [sequence.update(quality) for _, _, quality in told]
         if any(told_so):
             certified.append((row.theta_cand, row.t + told_so.index(True) + 1))

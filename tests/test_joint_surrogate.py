@@ -108,6 +108,73 @@ def test_at_rho_0_it_is_the_surrogate_of_the_paper():
 
 
 @pytest.mark.parametrize("rho", RHOS)
+def test_columns_are_taken_in_exactly(rho):
+    """What one observation after the other leaves is what all at once give, and the variances."""
+    history = random_history(12, count=16, repeats=False)
+    pairs = {row[:2] for row in history}
+    surrogate = surrogate_of(history, rho)
+    posterior = JointGridPosterior(surrogate, make_grid(SPACE, KERNEL))
+    posterior.update()
+    assert (posterior.variance >= 0).all()  # all are made exact
+    made = surrogate.collapsed()
+    num_kept = 0
+    for row in random_history(13, count=60, repeats=False):
+        if row[:2] in pairs:
+            continue
+        surrogate.observe(*row)
+        history.append(row)
+        posterior.update()
+        num_kept += surrogate.collapsed() is made and bool(posterior._is_exact.all())
+        made = surrogate.collapsed()
+        r = rho / (1 - rho)
+        S, (T, _, _) = (
+            surrogate.queries.sum_of_inverses(),
+            surrogate.queries.sufficient_statistics(),
+        )
+        K = torch.from_numpy(matern(*(surrogate.queries.observed().numpy(),) * 2))
+        inner = torch.eye(len(K), dtype=torch.float64) + r * S @ K
+        for zeta, one in enumerate(made):
+            torch.testing.assert_close(one.B, torch.linalg.solve(inner, S), rtol=0, atol=1e-12)
+            torch.testing.assert_close(
+                one.t, torch.linalg.solve(inner, T[zeta]), rtol=0, atol=1e-11
+            )
+            assert one.log_det == pytest.approx(float(torch.logdet(inner)), abs=1e-10)
+        upper = posterior.upper_variance, posterior.upper_variance_g
+        for zeta in (0, 1):
+            exact = averages(*naive(history, rho, zeta)[:2])[1]
+            assert (upper[zeta].numpy() >= exact - 1e-12).all()
+            if posterior._is_exact.all():
+                np.testing.assert_allclose(upper[zeta], exact, rtol=0, atol=1e-12)
+    assert num_kept > 10
+
+
+@given(seed=st.integers(0, 10_000), u_out=st.sampled_from([0.002, 0.02, 0.3]))
+@settings(max_examples=15)
+def test_the_most_promising(seed, u_out):
+    """Of all with L_g <= 0 and L_c <= u_out: P(g <= 0), at most 1/2, times (u_out - L_c) / L_c."""
+    history = [(t, q, 10.0 ** -(1 + t[0]) * (1 + y), g) for t, q, y, g in random_history(seed)]
+    surrogate = surrogate_of(history, None, amplitude=None, relative_cost=True)
+    posterior = JointGridPosterior(surrogate, make_grid(SPACE, KERNEL))
+    beta, theta_out = Beta(2.0, 2.5), seed % len(THETA)
+    for extra in random_history(seed + 1, count=6):
+        posterior.update()
+        lower = posterior.lower_bounds(beta, u_out, theta_out)
+        value = []
+        for codes in THETA.tolist():
+            candidate = JointCandidate(surrogate, tuple(codes), range(Q))
+            L_c, L_g = candidate.lower_c(beta), candidate.lower_g(beta)
+            mean = (L_g + candidate.upper_g(beta)) / 2
+            sigma = (candidate.upper_g(beta) - mean) / 2.5
+            probability = min(0.5, 0.5 * math.erfc(mean / sigma / math.sqrt(2)))
+            improvement = probability * (u_out - L_c) / L_c
+            value.append(improvement if L_g <= 0 and L_c <= u_out else -math.inf)
+        value[theta_out] = -math.inf
+        if max(value) > 0:
+            assert value[lower.most_promising(seed)] == pytest.approx(max(value), rel=1e-7)
+        surrogate.observe(*extra)
+
+
+@pytest.mark.parametrize("rho", RHOS)
 @pytest.mark.parametrize("batch", [1, 2, 5])
 @pytest.mark.parametrize("theta", [5, 11])
 def test_the_candidate_follows_the_process(rho, batch, theta):
