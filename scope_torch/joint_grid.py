@@ -63,12 +63,10 @@ class JointGridPosterior(GridPosterior):
         self._num_operations = 0.0
 
     def _follow(self) -> bool:
-        """Lowers the variances by what was learnt since the last update.
-
-        What was exact stays exact then, and what was an upper bound stays one.
+        """Keeps exact variances exact: lowers them by what was learnt since the last update.
 
         Returns:
-            False if that cannot be, or would be more work than to make all of them anew.
+            False if they were not, or if to make them anew would be less work.
         """
         collapsed, codes = self._joint.collapsed(), self._joint.queries.observed()
         known, self._collapsed = self._collapsed is collapsed, collapsed
@@ -76,7 +74,8 @@ class JointGridPosterior(GridPosterior):
         for one in collapsed:
             one.changes = []
         operations = len(changes[0]) * self._grid.sum_operations(len(codes))
-        if not known or operations > self._grid.form_operations(len(codes)):
+        worth_it = operations <= self._grid.form_operations(len(codes))
+        if not (known and worth_it and bool(self._is_exact.all())):
             return False
         num_queries = self._joint.num_queries
         both = zip(self._variances, self._joint.hyperparameters, changes, strict=True)
@@ -123,12 +122,16 @@ class JointLowerBounds(LowerBounds):
         Args:
             seed: See `argmin_tied`.
         """
-        least = [
-            float(torch.where(self.g[at] <= 0, self._cost_benefit(at), self._infinite).min())
-            if min_c <= self._u_out
-            else math.inf
-            for at, min_c in zip(self._slices, self._min_c, strict=True)
-        ]
+        # At least, if probability and price were at their best in a chunk at once.
+        least = [(1 - self._u_out / max(c, self._least_price)) / 2 for c in self._min_c]
+        best = 0.0
+        for k in sorted(range(len(least)), key=least.__getitem__):
+            if least[k] > best:
+                break
+            at = self._slices[k]
+            value = torch.where(self.g[at] <= 0, self._cost_benefit(at), self._infinite)
+            least[k] = float(value.min())
+            best = min(best, least[k])
         _, tied = self._search(
             self._cost_benefit, self.g, 0.0, least, lambda best: tie_width(best, 0.0)
         )
@@ -139,6 +142,9 @@ class JointLowerBounds(LowerBounds):
         mean_g = self._posterior.mean_g[at]
         sigma_g = ((mean_g - self.g[at]) / self._beta.g).clamp_min_(_LEAST_SIGMA)
         probable = torch.special.ndtr(-mean_g.clamp_min(0.0) / sigma_g)
-        # Bounds that rest on a theorem can be below 0.
-        price = self.c[at].clamp_min(_LEAST_PRICE * self._u_out)
-        return probable * (1 - self._u_out / price)
+        return probable * (1 - self._u_out / self.c[at].clamp_min(self._least_price))
+
+    @property
+    def _least_price(self) -> float:
+        """In USD; bounds that rest on a theorem can be below 0."""
+        return _LEAST_PRICE * self._u_out

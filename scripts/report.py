@@ -54,12 +54,13 @@ def report(output_dir: Path) -> str:
 
 def _search_table(groups: Groups) -> Iterator[str]:
     yield (
-        "| task | method | runs | c_bf / reference: median (least, most) | the paper's "
+        "| task | method | runs | c_bf / reference: median (least, most) "
+        "| at 10%, 25%, 50%, 100% of the budget: medians | the paper's "
         "| c_bf / optimum: median (most) | at the optimum "
         "| within 10% of it after [USD]: median (runs) | area | last improvement [USD] "
         "| spent [USD] | mean V | theta_out feasible | pruned early | b_g | b_c [USD] | seconds |"
     )
-    yield "|" + " --- |" * 17
+    yield "|" + " --- |" * 18
     for (task, label, _), runs in groups.items():
         ratios, near = column(runs, "of_optimum"), column(runs, "near_optimum_usd")
         cells = [
@@ -67,6 +68,7 @@ def _search_table(groups: Groups) -> Iterator[str]:
             label,
             str(len(runs)),
             _range(column(runs, "cost_100"), ".2%"),
+            ", ".join(_median(column(runs, f"cost_{share}"), ".2%") for share in (10, 25, 50, 100)),
             _paper_fraction(runs[0]),
             _most(ratios, ".2f"),
             f"{sum(r <= 1 + 1e-12 for r in ratios)} of {len(ratios)}",
