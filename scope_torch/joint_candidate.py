@@ -168,7 +168,7 @@ class _Output:
         """Takes in the observation planned first of those still out; returns its information."""
         plan = self._plans.popleft()
         assert plan.query == query
-        y -= self._o[query]
+        y -= float(self._o[query])
         self._z = self._z + plan.gain * (y - self._z[plan.group])
         self._coefficient[plan.group] -= plan.own
         self._constant += plan.own * y

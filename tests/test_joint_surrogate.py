@@ -189,6 +189,7 @@ def test_the_candidate_follows_the_process(rho, batch, theta):
             history.append((codes, q, observation.cost_usd, 0.5 - observation.quality))
             c = candidate.lower_c(beta), candidate.upper_c(beta)
             g = candidate.lower_g(beta), candidate.upper_g(beta)
+            assert {type(bound) for bound in (*c, *g)} == {float}  # they are shown to users
             for zeta, (lower, upper), wide in ((0, c, 1.0), (1, g, 2.0)):
                 mean, variance = averages(*naive(history, rho, zeta)[:2])
                 sigma = math.sqrt(variance[theta])
