@@ -42,6 +42,7 @@ class JointGridPosterior(GridPosterior):
     def update(self) -> None:
         """See base."""
         self._joint.refit()
+        self._surrogate = self._joint.queries  # another one after a fit
         if self._fitted is not self._joint.hyperparameters:
             self._fitted = self._joint.hyperparameters
             if self._joint.relative_cost:
