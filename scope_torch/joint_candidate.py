@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg.blas import dger  # pyright: ignore[reportAttributeAccessIssue]
 
 from scope_torch.bounds import Beta
 from scope_torch.cost_scale import lognormal_bound
@@ -47,6 +48,7 @@ class JointCandidate:
         self._waiting: list[list[int]] = [[] for _ in self._cost.d]
         for query in reversed(query_order):
             self._waiting[self._cost.group_of[query]].append(query)
+        self._open = np.array([bool(queries) for queries in self._waiting])
 
     def next_queries(self, number: int) -> list[int]:
         """The queries not yet observed here from which most is learnt about g(theta_cand)."""
@@ -61,13 +63,14 @@ class JointCandidate:
         return chosen
 
     def _next_query(self) -> int | None:
-        open_groups = np.array([bool(queries) for queries in self._waiting])
-        if not open_groups.any():
+        if not self._open.any():
             return None
-        reduction = np.where(open_groups, self._constraint.reduction(), -math.inf)
+        reduction = np.where(self._open, self._constraint.reduction(), -math.inf)
         # Reductions that differ by rounding only are equal: the first group then.
         best = int((reduction >= reduction.max() * (1 - 1e-9)).argmax())
-        return self._waiting[best].pop()
+        query = self._waiting[best].pop()
+        self._open[best] = bool(self._waiting[best])
+        return query
 
     def update(self, observation: Observation, s_0: float) -> None:
         """Takes in the observation of the query planned first of those without one."""
@@ -131,11 +134,12 @@ class _Output:
     def __init__(
         self, z: Array, S: Array, d: Array, o: Array, group_of: list[int], noise: float
     ) -> None:
-        self._z, self._S, self.d, self._o = z, S, d, o
+        self._z, self._S, self.d, self._o = z, np.asfortranarray(S), d, o
         self._noise, self._num_queries = noise, len(group_of)
         self.group_of = group_of
         self._coefficient = np.bincount(group_of, minlength=len(d)).astype(float)
         self._planned = self._coefficient.copy()
+        self._covariance = S @ self._planned  # of z and Q times the average
         self._constant = math.fsum(o)
         self._own = float(d @ self._coefficient)
         self._plans: deque[_Plan] = deque()
@@ -148,8 +152,7 @@ class _Output:
 
     def reduction(self) -> Array:
         """By how much a new observation of each group would lower Q^2 sigma^2: `groups`."""
-        covariance = self._S @ self._planned + self.d
-        return covariance**2 / (self._S.diagonal() + self.d + self._noise)
+        return (self._covariance + self.d) ** 2 / (self._S.diagonal() + self.d + self._noise)
 
     def plan(self, query: int) -> None:
         """Asks for an observation."""
@@ -157,8 +160,11 @@ class _Output:
         column, d = self._S[:, a].copy(), float(self.d[a])
         variance = float(column[a]) + d + self._noise
         gain = column / variance
-        self._S -= np.outer(gain, column)
         own = d / (d + self._noise)
+        self._covariance -= float(column @ self._planned) * gain
+        # S - gain column^T in place: a fresh matrix would take longer than all the rest.
+        self._S = dger(-1.0, gain, column, a=self._S, overwrite_a=True)
+        self._covariance -= own * self._S[:, a]
         self._planned[a] -= own
         self._own += own * self._noise - d
         information = 0.5 * math.log(variance / self._noise)
@@ -176,7 +182,7 @@ class _Output:
         return plan.information
 
     def _planned_sigma(self) -> float:
-        square = float(self._planned @ self._S @ self._planned) + self._own
+        square = float(self._planned @ self._covariance) + self._own
         return math.sqrt(max(square, 0.0)) / self._num_queries
 
 
