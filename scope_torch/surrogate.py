@@ -97,9 +97,8 @@ class QuerySurrogate:
         self._groups = [_Group(nothing, np.zeros((0, 0)), 0.0)]
         self._group_of = [0] * num_queries
         self._matrix = torch.zeros(0, 0, dtype=torch.float64, device=self.device)
-        self._columns: (
-            list[Column] | None
-        ) = []  # since they were taken; None: it was not only these
+        # Not taken yet; None: there were other changes than columns.
+        self._columns: list[Column] | None = []
 
     def observe(self, theta: tuple[int, ...], query: int, y_c: float, y_g: float) -> None:
         """Adds one observation.
