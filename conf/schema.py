@@ -122,6 +122,7 @@ class JointBoundsConfig:
     mode: str = "credible"  # credible | theory, which needs rho
     b: float = 3.0  # credible: standard deviations, for what to evaluate and when to stop
     b_certify: float = 4.0  # the same between the mean of g and certificate=bounds
+    widenings: int = 1  # how often b grows by half when nothing is left to improve on theta_out
     R_c: float = 1e-3  # theory: sub-Gaussian constant of cost, in cost units
     R_g: float = 1e-3  # theory: the same of quality
     B_c: float = 1.0  # theory: norm of cost in the joint RKHS, in cost units

@@ -327,7 +327,8 @@ def assumptions(settings: dict[str, Any]) -> list[str]:
             "cost and quality are draws of Gaussian processes whose rho, amplitude and scale of "
             "costs were fitted to the observations; 0/1 answers are not Gaussian: the bounds carry "
             "no proven probability",
-            f"they are the mean -+ {settings['b']:g} standard deviations; "
+            f"they are the mean -+ {settings['b']:g} standard deviations, half as many again when "
+            f"nothing is left to improve, at most {settings['widenings']} times; "
             f"{settings['b_certify']:g} between the mean and U_g",
         ]
     names = ("R_c", "R_g", "B_c", "B_g", "delta", "cost_unit")

@@ -14,12 +14,19 @@ from scope_torch.bounds import Beta
 from scope_torch.hamming_grid import DirectGrid, HammingGrid
 from scope_torch.posteriors import AggregatePosterior
 from scope_torch.space import first_tied, tie_width
-from scope_torch.surrogate import QuerySurrogate
+from scope_torch.surrogate import QuerySurrogate, rows_of
 
 _CHUNK = 1 << 14  # configurations whose values stay in the cache
 _AT_ONCE = 32  # variances first made exact together, since one alone costs as much
 _DENSE = 1 / 32  # cost of an operation of a matrix product relative to a scattered one
 Objective = Callable[[slice | Tensor], Tensor]
+
+
+class Change(NamedTuple):
+    """A variance falls by the sum over i of weights_i (k_D(theta)^T rows_i)^2."""
+
+    rows: Tensor  # `m x n`
+    weights: Tensor  # `m`
 
 
 class GridPosterior:
@@ -50,6 +57,7 @@ class GridPosterior:
         self.upper_variance.fill_(1 / surrogate.num_queries)
         self._is_exact = torch.zeros(size, dtype=torch.bool, device=device)
         self._num_operations = 0.0  # spent on single variances since the last update
+        self._mark = 0  # of the columns that exact variances know
 
     def update(self) -> None:
         """Brings the means up to the last observation told to the surrogate."""
@@ -57,8 +65,7 @@ class GridPosterior:
         self._grid.weighted_sum(codes, w_c, out=self.mean_c)
         self._grid.weighted_sum(codes, w_g, out=self.mean_g)
         self._aggregates = ()
-        self._is_exact.zero_()
-        self._num_operations = 0.0
+        self._follow()
 
     @property
     def variance(self) -> Tensor:
@@ -124,6 +131,31 @@ class GridPosterior:
     def is_exact(self, index: Tensor) -> Tensor:
         """Where the variance is exact: `len(index)` booleans."""
         return self._is_exact[index]
+
+    def _follow(self) -> None:
+        """Lowers exact variances by what was learnt; or else they are upper bounds from now on."""
+        self._num_operations = 0.0
+        changes, codes = self._changes(), self._surrogate.observed()
+        n = len(codes)
+        if changes is None or not bool(self._is_exact.all()):
+            self._is_exact.zero_()
+            return
+        operations = len(changes[0].weights) * self._grid.sum_operations(n)
+        if operations > self._grid.form_operations(n):  # to make them anew would be less work
+            self._is_exact.zero_()
+            return
+        for variance, (rows, weights) in zip(self._variances, changes, strict=True):
+            self._grid.add_squares(codes, rows, -weights, to=variance, scratch=self._lower_c)
+            variance.clamp_(min=0.0)  # rounding
+
+    def _changes(self) -> Sequence[Change] | None:
+        """Since the last update, by what each of `_variances` falls; None: by something else."""
+        columns, self._mark = self._surrogate.columns_since(self._mark)
+        if columns is None:
+            return None
+        rows = torch.from_numpy(rows_of(columns, len(self._surrogate.observed())))
+        weights = self.mean_c.new_tensor([column.weight for column in columns])
+        return (Change(rows.to(weights.device), weights / self._surrogate.num_queries**2),)
 
     @property
     def _variances(self) -> tuple[Tensor, ...]:

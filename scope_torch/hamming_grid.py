@@ -72,13 +72,51 @@ class HammingGrid:
         Returns:
             `|Theta|` values by flat index (float64).
         """
-        member = self._subsets
-        scaled = (codes + 1) * codes.new_tensor(self._strides)
-        index = (member @ scaled.T).flatten()
-        values = self._coefficient[member.sum(-1)].outer(weights)
+        index, coefficient = self._entries(codes)
         tables = self._empty_tables()
-        tables.index_add_(0, index, values.flatten())
+        tables.index_add_(0, index, coefficient.outer(weights).flatten())
         return self._fold_tables(tables, out)
+
+    def add_squares(
+        self, codes: Tensor, rows: Tensor, weights: Tensor, to: Tensor, scratch: Tensor
+    ) -> None:
+        """Adds the sum over i of v_i (k_D(theta)^T x_i)^2 on all of Theta.
+
+        Args:
+            codes: `n x num_modules` configurations D (int64).
+            rows: `m x n`, the x_i (float64).
+            weights: `m`, the v_i.
+            to: What is added to: `|Theta|` values by flat index.
+            scratch: Memory of the same size.
+        """
+        at_once = max(1, _LARGE // 4 // math.prod(self._shape))
+        if at_once == 1:
+            for x, v in zip(rows, weights.tolist(), strict=True):
+                self.weighted_sum(codes, x, out=scratch)
+                to.addcmul_(scratch, scratch, value=v)
+            return
+        for xs, some in zip(rows.split(at_once), weights.split(at_once), strict=True):
+            to.addmv_(self._weighted_sums(codes, xs).square_(), some)
+
+    def _weighted_sums(self, codes: Tensor, rows: Tensor) -> Tensor:
+        """`weighted_sum` for each of the `m` rows, in small spaces: `|Theta| x m`."""
+        index, values = self._entries(codes)
+        m = len(rows)
+        index = (index[:, None] * m + torch.arange(m, device=self.device)).flatten()
+        values = (values[:, None, None] * rows.T).flatten()
+        tables = rows.new_zeros(math.prod(self._shape) * m).index_add_(0, index, values)
+        grid = tables.view(*self._shape, m)
+        for i, size in enumerate(self.space.sizes):
+            folded = grid.narrow(i, 1, size)
+            folded += grid.narrow(i, 0, 1)
+            grid = folded
+        return grid.reshape(self.space.size, m)
+
+    def _entries(self, codes: Tensor) -> tuple[Tensor, Tensor]:
+        """Entries of all subsets of D, `2^N n`, and the coefficient of every subset, `2^N`."""
+        scaled = (codes + 1) * codes.new_tensor(self._strides)
+        index = (self._subsets @ scaled.T).flatten()
+        return index, self._coefficient[self._subsets.sum(-1)]
 
     def quadratic_form(
         self, codes: Tensor, matrix: Tensor, out: Tensor | None = None, chunk: int = 1 << 17
@@ -247,6 +285,17 @@ class DirectGrid:
     def quadratic_form(self, codes: Tensor, matrix: Tensor, out: Tensor | None = None) -> Tensor:
         """See `HammingGrid.quadratic_form`."""
         return self._map(lambda index: self.quadratic_form_at(index, codes, matrix), out)
+
+    def add_squares(
+        self, codes: Tensor, rows: Tensor, weights: Tensor, to: Tensor, scratch: Tensor
+    ) -> None:
+        """See `HammingGrid.add_squares`."""
+
+        def squares(index: Tensor) -> Tensor:
+            k = kernel_matrix(self.kernel, self.space.unrank(index), codes)
+            return (k @ rows.T).square() @ weights
+
+        to += self._map(squares, scratch)
 
     def form_operations(self, n: int) -> float:
         """See `HammingGrid.form_operations`."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from scope_torch.bounds import Beta
 from scope_torch.cost_scale import LEAST_MEAN
-from scope_torch.grid_posterior import GridPosterior, LowerBounds
+from scope_torch.grid_posterior import Change, GridPosterior, LowerBounds
 from scope_torch.hamming_grid import DirectGrid, HammingGrid
 from scope_torch.joint_surrogate import JointSurrogate
 from scope_torch.space import first_tied, tie_width
@@ -59,34 +60,21 @@ class JointGridPosterior(GridPosterior):
             self.mean_c.copy_(self._relative)
         for variance, posterior in zip(self._variances, self._aggregates, strict=True):
             variance.clamp_(max=posterior.constant)
-        if not self._follow():
-            self._is_exact.zero_()
-        self._num_operations = 0.0
+        self._follow()
 
-    def _follow(self) -> bool:
-        """Keeps exact variances exact: lowers them by what was learnt since the last update.
-
-        Returns:
-            False if they were not, or if to make them anew would be less work.
-        """
-        collapsed, codes = self._joint.collapsed(), self._joint.queries.observed()
+    def _changes(self) -> Sequence[Change] | None:
+        """See base; None also where `Collapsed` was made anew."""
+        collapsed, n = self._joint.collapsed(), len(self._joint.queries.observed())
         known, self._collapsed = self._collapsed is collapsed, collapsed
-        changes = [one.changes for one in collapsed]
-        for one in collapsed:
-            one.changes = []
-        operations = len(changes[0]) * self._grid.sum_operations(len(codes))
-        worth_it = operations <= self._grid.form_operations(len(codes))
-        if not (known and worth_it and bool(self._is_exact.all())):
-            return False
-        num_queries = self._joint.num_queries
-        both = zip(self._variances, self._joint.hyperparameters, changes, strict=True)
-        for variance, hyperparameters, xs in both:
-            _, _, factor = hyperparameters.of_average(num_queries)
-            for x in xs:
-                change = self._grid.weighted_sum(codes[: len(x)], x, out=self._lower_c)
-                variance.addcmul_(change, change, value=-factor)
-            variance.clamp_(min=0.0)  # rounding
-        return True
+        changes = []
+        for one, hyperparameters in zip(collapsed, self._joint.hyperparameters, strict=True):
+            xs, one.changes = one.changes, []
+            rows = self.mean_c.new_zeros(len(xs), n)
+            for row, x in zip(rows, xs, strict=True):
+                row[: len(x)] = x
+            _, _, factor = hyperparameters.of_average(self._joint.num_queries)
+            changes.append(Change(rows, rows.new_full((len(xs),), factor)))
+        return changes if known else None
 
     def lower_bounds(self, beta: Beta, u_out: float, theta_out: int | None) -> JointLowerBounds:
         """See base."""

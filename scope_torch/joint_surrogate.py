@@ -153,6 +153,7 @@ class JointSurrogate:
         self._fitted_at = 0
         self._collapsed: tuple[Collapsed, Collapsed] | None = None  # of c and g
         self._num_added = 0  # columns since they were made
+        self._mark = 0  # what they know
 
     def observe(self, theta: tuple[int, ...], query: int, y_c: float, y_g: float) -> None:
         """Adds one observation; see `QuerySurrogate.observe`."""
@@ -192,7 +193,7 @@ class JointSurrogate:
             self.scale = fit_cost_scale(self.space, [(t, q, y_c) for t, q, y_c, _ in self._log])
             self._tell_again()
         self.hyperparameters = (self._fit(0), self._fit(1))
-        self._collapsed = None
+        self._collapsed = None  # and _mark is that of other queries
         return True
 
     def log_marginal_likelihood(self, zeta: int, rho: Tensor) -> tuple[Tensor, Tensor]:
@@ -238,7 +239,7 @@ class JointSurrogate:
         Made anew whenever more has changed than there is, which is less work then, and keeps
         rounding from accumulating.
         """
-        columns = self.queries.take_columns()
+        columns, self._mark = self.queries.columns_since(self._mark)
         K, n = self.queries.gram(), len(self.queries.observed())
         if self._collapsed and columns is not None and self._num_added + len(columns) <= n:
             if columns:

@@ -20,7 +20,7 @@ from scope_torch.surrogate import MIN_LAM
 
 _TUNED = ("b_g", "b_c", "reference_fraction")
 _THEORY = ("R_c", "R_g", "B_c", "B_g", "delta", "cost_unit")
-_CREDIBLE = ("b", "b_certify")
+_CREDIBLE = ("b", "b_certify", "widenings")
 
 
 def make_scope(

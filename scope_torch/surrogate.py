@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 MIN_LAM = 1e-9
-_MAX_COLUMNS = 4096
+_COLUMNS_KEPT = 1024
 
 
 class _Group(NamedTuple):
@@ -45,6 +45,16 @@ class Column(NamedTuple):
     u: Array  # `J`
     weight: float
     total: Array  # of cost and constraint: 2
+
+
+class _Extension(NamedTuple):
+    """A configuration observed by queries that had equal histories, and still have."""
+
+    config: int  # as a position in D
+    queries: list[int]
+    ids: NDArray[np.int64]  # `J`: observed configurations, this one last
+    u: Array  # `J`, as in `Column`
+    weight: float  # of u u^T in the inverse of each of the queries
 
 
 class QuerySurrogate:
@@ -97,8 +107,9 @@ class QuerySurrogate:
         self._groups = [_Group(nothing, np.zeros((0, 0)), 0.0)]
         self._group_of = [0] * num_queries
         self._matrix = torch.zeros(0, 0, dtype=torch.float64, device=self.device)
-        # Not taken yet; None: there were other changes than columns.
-        self._columns: list[Column] | None = []
+        self._columns: list[Column] = []  # the last ones, numbered from _first on
+        self._first = 0
+        self._mark = 0  # what _matrix knows
 
     def observe(self, theta: tuple[int, ...], query: int, y_c: float, y_g: float) -> None:
         """Adds one observation.
@@ -149,11 +160,18 @@ class QuerySurrogate:
         matrix = self._follow() / self.num_queries**2
         return AggregatePosterior(self._codes, self.weights(), matrix, 1 / self.num_queries)
 
-    def take_columns(self) -> list[Column] | None:
-        """What changed the sum of inverses since they were last taken; None: more than columns."""
+    def columns_since(self, mark: int) -> tuple[list[Column] | None, int]:
+        """What changed the sum of inverses since `mark`; None: more than columns.
+
+        Args:
+            mark: What this returned before; 0 for the sum of none.
+
+        Returns:
+            The columns, and the mark of now.
+        """
         self._update()
-        columns, self._columns = self._columns, []
-        return columns
+        known = self._columns[mark - self._first :] if mark >= self._first else None
+        return known, self._first + len(self._columns)
 
     def sum_of_inverses(self) -> Tensor:
         """S = sum_q P_q^T (K_q + lam C_q^-1)^-1 P_q on D, made anew: `n x n`."""
@@ -264,19 +282,20 @@ class QuerySurrogate:
             extends = len(configs) == 1 and q not in repeated
             move = (self._group_of[q], tuple(sorted(configs)), extends)
             moves.setdefault(move, []).append(q)
-        n = len(self._codes)
-        predicted = {c: self._predicted(self._gram[c, :n]) for c in {*config}}
+        extensions = []
         for (old, configs, extends), queries in moves.items():
             if extends:
-                self._extend(old, configs[0], predicted[configs[0]], np.array(queries))
+                extensions.append(self._extend(old, configs[0], queries))
             else:
                 self._solve_anew(np.array(queries))
             for q in queries:
                 self._group_of[q] = len(self._groups) - 1
+        if extensions:
+            self._solve_extended(extensions)
         self._drop_unused_groups()
 
-    def _extend(self, old: int, config: int, predicted: Array, queries: NDArray[np.int64]) -> None:
-        """One more configuration, observed once, for queries of the group `old`.
+    def _extend(self, old: int, config: int, queries: list[int]) -> _Extension:
+        """One more configuration, observed once, for queries of the group `old`: its new group.
 
         Bordering: with A the old inverse and u = (-A k, 1), the new one is A (padded by zeros)
         plus u u^T / (1 + lam - k^T A k).
@@ -284,26 +303,36 @@ class QuerySurrogate:
         Args:
             old: Position of the group.
             config: The configuration, as a position in D.
-            predicted: mu_hat there before: `2 x num_queries`.
             queries: Which queries observed it.
         """
         ids, inverse, information = self._groups[old]
         size = len(ids)
-        near = self._gram[config, ids]
+        near = self._gram[config].take(ids)
         u = np.ones(size + 1)
         u[:size] = -_times(inverse, near)
         weight = 1 / (1 + self.lam + float(_times(near, u[:size])))
         bordered = np.multiply.outer(u, weight * u)
         bordered[:size, :size] += inverse
         information -= 0.5 * math.log(weight * self.lam)
-        ids = np.append(ids, config)
+        ids = np.concatenate([ids, (config,)])
         self._groups.append(_Group(ids, bordered, information))
-        residual = self._sum[:, queries, config] - predicted[:, queries]
-        change = (weight * residual)[..., None] * u
-        self._solved[:, queries[:, None], ids] += change
-        self._total[:, ids] += change.sum(1)
-        total = weight * residual.sum(1)
-        self._note(Column(ids, u, len(queries) * weight, total))
+        return _Extension(config, queries, ids, u, weight)
+
+    def _solve_extended(self, extensions: list[_Extension]) -> None:
+        """Changes A_q y_q by what the rows that `extensions` added make of the residuals."""
+        n, number = len(self._codes), len(extensions)
+        which = np.repeat(np.arange(number), [len(one.queries) for one in extensions])
+        queries = np.concatenate([one.queries for one in extensions])
+        config = np.array([one.config for one in extensions])[which]
+        weight = np.array([one.weight for one in extensions])[which]
+        u = rows_of(extensions, n)
+        predicted = np.einsum("zqn,qn->zq", self._solved[:, queries, :n], self._gram[config, :n])
+        scaled = weight * (self._sum[:, queries, config] - predicted)
+        self._solved[:, queries, :n] += scaled[..., None] * u[which]
+        total = np.stack([np.bincount(which, part, number) for part in scaled])
+        self._total[:, :n] += np.einsum("zk,kn->zn", total, u)
+        for one, part in zip(extensions, total.T, strict=True):
+            self._note(Column(one.ids, one.u, len(one.queries) * one.weight, part))
 
     def _solve_anew(self, queries: NDArray[np.int64]) -> None:
         """A new group for queries with equal observed configurations and counts."""
@@ -315,7 +344,8 @@ class QuerySurrogate:
         solved = np.einsum("zqi,ij->zqj", self._sum[:, *at] / self._count[at], group.inverse)
         self._total[:, ids] += (solved - self._solved[:, *at]).sum(1)
         self._solved[:, *at] = solved
-        self._columns = None
+        self._first += len(self._columns) + 1  # no mark is known any more
+        self._columns.clear()
 
     def _drop_unused_groups(self) -> None:
         used = sorted(set(self._group_of))
@@ -324,10 +354,10 @@ class QuerySurrogate:
         self._group_of = [position[group] for group in self._group_of]
 
     def _note(self, column: Column) -> None:
-        if self._columns is None or len(self._columns) == _MAX_COLUMNS:
-            self._columns = None
-        else:
-            self._columns.append(column)
+        self._columns.append(column)
+        if len(self._columns) > 2 * _COLUMNS_KEPT:
+            del self._columns[:_COLUMNS_KEPT]
+            self._first += _COLUMNS_KEPT
 
     def _follow(self) -> Tensor:
         """The sum of inverses, kept up to date by whatever is less work.
@@ -335,7 +365,8 @@ class QuerySurrogate:
         Summing anew, done at least whenever more has changed than there is, also keeps rounding
         from accumulating.
         """
-        columns, n = self.take_columns(), len(self._codes)
+        n = len(self.observed())
+        columns, self._mark = self.columns_since(self._mark)
         if columns is None or len(columns) > len(self._groups):
             self._matrix = self.sum_of_inverses()
             return self._matrix
@@ -372,7 +403,7 @@ class QuerySurrogate:
         return _Group(ids, torch.cholesky_inverse(L).numpy(), information)
 
 
-def rows_of(columns: Sequence[Column], n: int) -> Array:
+def rows_of(columns: Sequence[Column | _Extension], n: int) -> Array:
     """The u of all columns: `len(columns) x n`."""
     rows = np.zeros((len(columns), n))
     for row, column in zip(rows, columns, strict=True):

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_kernels import WeightedOverlap
 
+from scope_torch import hamming_grid
 from scope_torch.errors import InputError
 from scope_torch.hamming_grid import MAX_ENUMERATED, DirectGrid, HammingGrid, make_grid
 from scope_torch.kernels import HammingKernel, HammingMatern52Kernel, HammingRBFKernel
@@ -90,6 +91,24 @@ def test_direct_grid_is_the_direct_sum(sizes, n, chunk, device):
     kernel = ArbitraryKernel(1)
     grid = DirectGrid(ConfigSpace(sizes), kernel, device, chunk)
     check(grid, kernel, sizes, n, device)
+
+
+@pytest.mark.parametrize("sizes", SPACES, ids=str)
+@pytest.mark.parametrize("m", [0, 1, 5])
+@pytest.mark.parametrize("large", [4, 4096, 1 << 20])
+@pytest.mark.parametrize("make", [HammingGrid, DirectGrid])
+def test_squares_are_the_direct_squares(make, sizes, m, large, monkeypatch, device):
+    """All rows at once, some at a time, and one at a time."""
+    monkeypatch.setattr(hamming_grid, "_LARGE", large)
+    kernel = HammingMatern52Kernel()
+    codes, _, matrix = case(sizes, 7)
+    rows, v = np.resize(matrix, (m, len(codes))), np.linspace(-1, 1, m)
+    on = [torch.tensor(array, device=device) for array in (codes, rows, v)]
+    to = torch.arange(math.prod(sizes), dtype=torch.float64, device=device)
+    expected = to.cpu().numpy() + (cross(kernel, sizes, codes) @ rows.T) ** 2 @ v
+    grid = make(ConfigSpace(sizes), kernel, device)
+    grid.add_squares(*on, to=to, scratch=torch.empty_like(to))
+    np.testing.assert_allclose(to.cpu(), expected, rtol=0, atol=1e-12)
 
 
 @settings(max_examples=60)

@@ -53,9 +53,34 @@ def test_what_is_certified_is_feasible_at_any_batch_size(batch_size):
 
 
 @pytest.mark.parametrize(
-    ("b", "b_certify", "message"),
-    [(0.0, 3.0, "b=0.0 must be a positive number"), (2.0, math.nan, "b_certify=nan must be")],
+    ("arguments", "message"),
+    [
+        ({"b": 0.0}, "b=0.0 must be a positive number"),
+        ({"b": 2.0, "b_certify": math.nan}, "b_certify=nan must be"),
+        ({"widenings": -1}, "widenings=-1 must be a whole number >= 0"),
+        ({"widenings": 0.5}, "widenings=0.5 must be a whole number >= 0"),
+    ],
 )
-def test_wrong_standard_deviations(b, b_certify, message):
+def test_wrong_standard_deviations(arguments, message):
     with pytest.raises(InputError, match=message):
-        CredibleBounds(b, b_certify)
+        CredibleBounds(**arguments)
+
+
+def test_the_search_goes_on_with_wider_bounds_where_nothing_was_left():
+    """b, then 1.5 b, then 2.25 b; until the first of them the search is the one without."""
+    task = make_task(6, (6, 5), 16, graded=False)
+    traces, cost = {}, {}
+    for widenings in (0, 2):
+        bounds = {"b": 1.0, "widenings": widenings}
+        optimizer = make_scope_joint(task.problem, base="llm0", bounds=bounds, device="cpu")
+        while requests := optimizer.ask():
+            optimizer.tell([task.observe(request) for request in requests])
+        assert optimizer.report()["widened"] == widenings
+        assert optimizer.bounds.beta(1).g == pytest.approx(1.5**widenings)
+        at = int(task.problem.space.rank(torch.tensor(optimizer.recommend().theta)))
+        traces[widenings], cost[widenings] = optimizer.trace, task.mean_cost[at]
+    until = [row.event for row in traces[2]].index("widened")
+    assert traces[2][:until] == traces[0][:-1]
+    assert traces[0][-1].event == "stopped"
+    assert [row.event for row in traces[2]].count("widened") == 2
+    assert cost[2] == task.best_cost < cost[0]
