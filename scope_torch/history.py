@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from scope_torch.errors import InputError
 
 logger = logging.getLogger(__name__)
+_encode = json.JSONEncoder(check_circular=False).encode  # once for each observation
 
 
 class Request(NamedTuple):
@@ -76,7 +77,7 @@ class Observation:
     def to_json(self) -> str:
         """One line of JSON without the fields that are unknown."""
         known = {name: value for name, value in vars(self).items() if value is not None}
-        return json.dumps(known)
+        return _encode(known)
 
     @classmethod
     def from_json(cls, line: str) -> Observation:

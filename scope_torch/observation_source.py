@@ -94,13 +94,12 @@ class ObservationSource:
         return observation
 
     def _keep(self, observation: Observation) -> None:
-        if observation.request not in self._awaited or observation.request in self._recorded:
-            raise InputError(
-                f"the evaluator returned {observation.request}, which it was not asked"
-            )
+        request = observation.request
+        if request not in self._awaited or request in self._recorded:
+            raise InputError(f"the evaluator returned {request}, which it was not asked")
         if self._journal is not None:
             self._journal.append([observation])
-        self._recorded[observation.request] = observation
+        self._recorded[request] = observation
 
 
 class _Feed:

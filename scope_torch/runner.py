@@ -80,7 +80,7 @@ class RunResult:
         settings: Everything that decides the run.
         truth: c(theta) in USD and s(theta) of all of Theta, if the evaluator knows them.
         seconds: Wall-clock time of this process: `optimizer`, that of the method; `evaluator`,
-            waiting for observations; `total`, journal, files and callbacks included.
+            waiting for observations and, where it knows it, the truth; `total`, journal, files and callbacks included.
         replayed: Observations taken from the journal instead of paid for.
     """
 
@@ -186,7 +186,9 @@ def run(
     began = time.perf_counter()
     settings = run_settings(problem, optimizer, evaluator, budget_usd)
     run_dir = None if run_dir is None else Path(run_dir)
+    truth_began = time.perf_counter()
     truth = evaluator.truth() if isinstance(evaluator, HasTruth) else None
+    truth_seconds = time.perf_counter() - truth_began
     with ExitStack() as closing:
         journal = None
         if run_dir is not None:
@@ -226,7 +228,7 @@ def run(
             seconds={
                 "total": time.perf_counter() - began,
                 "optimizer": timed.seconds,
-                "evaluator": source.seconds,
+                "evaluator": truth_seconds + source.seconds,
             },
             replayed=source.replayed,
             run_dir=run_dir,
