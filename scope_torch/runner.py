@@ -80,7 +80,8 @@ class RunResult:
         settings: Everything that decides the run.
         truth: c(theta) in USD and s(theta) of all of Theta, if the evaluator knows them.
         seconds: Wall-clock time of this process: `optimizer`, that of the method; `evaluator`,
-            waiting for observations and, where it knows it, the truth; `total`, journal, files and callbacks included.
+            waiting for observations and for the truth, if it knows that; `total`, journal, files
+            and callbacks included.
         replayed: Observations taken from the journal instead of paid for.
     """
 
