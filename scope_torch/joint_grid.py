@@ -10,7 +10,7 @@ from torch import Tensor
 
 from scope_torch.bounds import Beta
 from scope_torch.cost_scale import LEAST_MEAN
-from scope_torch.grid_posterior import Change, GridPosterior, LowerBounds
+from scope_torch.grid_posterior import Change, GridPosterior, LowerBounds, least_of, within
 from scope_torch.hamming_grid import DirectGrid, HammingGrid
 from scope_torch.joint_surrogate import JointSurrogate
 from scope_torch.space import first_tied, tie_width
@@ -118,8 +118,7 @@ class JointLowerBounds(LowerBounds):
             if least[k] > best:
                 break
             at = self._slices[k]
-            value = torch.where(self.g[at] <= 0, self._cost_benefit(at), self._infinite)
-            least[k] = float(value.min())
+            least[k] = least_of(within(self._cost_benefit(at), self.g[at], 0.0))
             best = min(best, least[k])
         _, tied = self._search(
             self._cost_benefit, self.g, 0.0, least, lambda best: tie_width(best, 0.0)
