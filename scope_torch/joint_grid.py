@@ -55,7 +55,7 @@ class JointGridPosterior(GridPosterior):
         self._grid.weighted_sum(codes, w_c, out=self._relative)
         self._grid.weighted_sum(codes, w_g, out=self.mean_g)
         if self._joint.relative_cost:
-            torch.mul(self._a, self._relative + 1, out=self.mean_c)
+            torch.add(self._relative, 1.0, out=self.mean_c).mul_(self._a)  # no fresh memory
         else:
             self.mean_c.copy_(self._relative)
         for variance, posterior in zip(self._variances, self._aggregates, strict=True):
