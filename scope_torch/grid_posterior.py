@@ -15,7 +15,7 @@ from scope_torch.posteriors import AggregatePosterior
 from scope_torch.space import first_tied, tie_width
 from scope_torch.surrogate import QuerySurrogate, rows_of
 
-_CHUNK = 1 << 14  # configurations whose values stay in the cache
+_CHUNK = 1 << 16  # configurations at a time: two threads share more than 2^15 of them
 _AT_ONCE = 32  # variances first made exact together, since one alone costs as much
 _BEYOND = 1e300  # more than any bound, in USD or units of quality
 _DENSE = 1 / 32  # cost of an operation of a matrix product relative to a scattered one
