@@ -17,6 +17,7 @@ from scope_torch.history import Observation
 from scope_torch.joint_surrogate import JointSurrogate
 
 Array = NDArray[np.float64]
+_MATRIX = 1 / 4  # cost of an operation of a matrix product relative to one with a vector
 
 
 class JointCandidate:
@@ -116,6 +117,81 @@ class _Plan(NamedTuple):
     information: float  # in it, in nats
 
 
+class _Covariance:
+    """Of z, `groups x groups`, as observations are asked for.
+
+    With c_b the `coefficients` and x_b the residuals of group b (docs/joint.md), the entry (a, b)
+    is scale (variance_b - c_a^T x_b - r x_a^T B x_b) before the j-loop, and falls by `learn`. Most
+    candidates are given up after a few observations, each of which needs one column: so it is
+    written out only once the columns have come to cost as much, and where that makes them cheaper.
+
+    Args:
+        scale: See above.
+        variance: `groups`.
+        coefficients: `groups x n`.
+        x: `groups x n`.
+        r: See above.
+        B: `n x n`.
+    """
+
+    def __init__(
+        self, scale: float, variance: Array, coefficients: Array, x: Array, r: float, B: Array
+    ) -> None:
+        self._scale, self._variance, self._r = scale, variance, r
+        self._coefficients, self._x, self._B = coefficients, x, B
+        self._learnt = np.empty((8, len(variance)))  # it has fallen by v v^T for the rows v
+        self._num_learnt = 0  # of them
+        self._written: Array | None = None
+        self._num_operations = 0
+
+    def times(self, vector: Array) -> Array:
+        """The product with `groups` values, before anything is learnt."""
+        return self._of(float(self._variance @ vector), self._x.T @ vector)
+
+    def column(self, group: int) -> Array:
+        """`groups` values."""
+        if self._written is not None:
+            return self._written[:, group].copy()
+        column = self._of(float(self._variance[group]), self._x[group])
+        learnt = self._learnt[: self._num_learnt]
+        column -= learnt[:, group] @ learnt
+        num_groups, n = self._x.shape
+        operations = 2 * num_groups * n + n**2 + num_groups * self._num_learnt
+        self._num_operations += operations
+        to_write = _MATRIX * num_groups * n * (num_groups + n)
+        if self._num_operations > to_write and operations > num_groups**2:
+            self._written = self._write()
+        return column
+
+    def diagonal(self) -> Array:
+        """`groups` values."""
+        if self._written is None:
+            self._written = self._write()
+        return self._written.diagonal()
+
+    def learn(self, column: Array, variance: float) -> None:
+        """Falls by column column^T / variance."""
+        if self._written is None:
+            if self._num_learnt == len(self._learnt):
+                self._learnt = np.concatenate([self._learnt, np.empty_like(self._learnt)])
+            self._learnt[self._num_learnt] = column / math.sqrt(variance)
+            self._num_learnt += 1
+        else:  # in place: a fresh matrix would take longer than all the rest
+            self._written = dger(-1 / variance, column, column, a=self._written, overwrite_a=True)
+
+    def _write(self) -> Array:
+        shared = self._coefficients + self._r * (self._x @ self._B)
+        S = self._scale * (self._variance - shared @ self._x.T)
+        S = (S + S.T) / 2
+        learnt = self._learnt[: self._num_learnt]
+        S -= learnt.T @ learnt
+        return np.asfortranarray(S)
+
+    def _of(self, variance: float, x: Array) -> Array:
+        shared = self._coefficients @ x + self._r * (self._x @ (self._B @ x))
+        return self._scale * (variance - shared)
+
+
 class _Output:
     """One output, cost or constraint, at one configuration.
 
@@ -124,7 +200,7 @@ class _Output:
 
     Args:
         z: `groups` means.
-        S: `groups x groups` covariance of z.
+        covariance: Of z.
         d: `groups` variances of e.
         o: `Q` known parts.
         group_of: The group of every query.
@@ -132,14 +208,20 @@ class _Output:
     """
 
     def __init__(
-        self, z: Array, S: Array, d: Array, o: Array, group_of: list[int], noise: float
+        self,
+        z: Array,
+        covariance: _Covariance,
+        d: Array,
+        o: Array,
+        group_of: list[int],
+        noise: float,
     ) -> None:
-        self._z, self._S, self.d, self._o = z, np.asfortranarray(S), d, o
+        self._z, self._S, self.d, self._o = z, covariance, d, o
         self._noise, self._num_queries = noise, len(group_of)
         self.group_of = group_of
         self._coefficient = np.bincount(group_of, minlength=len(d)).astype(float)
         self._planned = self._coefficient.copy()
-        self._covariance = S @ self._planned  # of z and Q times the average
+        self._covariance = covariance.times(self._planned)  # of z and Q times the average
         self._constant = math.fsum(o)
         self._own = float(d @ self._coefficient)
         self._plans: deque[_Plan] = deque()
@@ -157,14 +239,13 @@ class _Output:
     def plan(self, query: int) -> None:
         """Asks for an observation."""
         a = self.group_of[query]
-        column, d = self._S[:, a].copy(), float(self.d[a])
+        column, d = self._S.column(a), float(self.d[a])
         variance = float(column[a]) + d + self._noise
         gain = column / variance
         own = d / (d + self._noise)
         self._covariance -= float(column @ self._planned) * gain
-        # S - gain column^T in place: a fresh matrix would take longer than all the rest.
-        self._S = dger(-1.0, gain, column, a=self._S, overwrite_a=True)
-        self._covariance -= own * self._S[:, a]
+        self._S.learn(column, variance)
+        self._covariance -= own * (column - float(column[a]) * gain)
         self._planned[a] -= own
         self._own += own * self._noise - d
         information = 0.5 * math.log(variance / self._noise)
@@ -194,13 +275,15 @@ def _outputs(surrogate: JointSurrogate, theta: tuple[int, ...]) -> tuple[_Output
     """
     groups = surrogate.queries.by_group(theta)
     x = groups.k - groups.coefficients @ surrogate.queries.gram()
-    prior = groups.variance - groups.coefficients @ x.T  # [a, b] of u(theta) - c^T u_D, for rho = 1
+    mean, variance, coefficients = (
+        part.cpu().numpy() for part in (groups.mean, groups.variance, groups.coefficients)
+    )
     outputs = []
-    both = zip(surrogate.collapsed(), surrogate.hyperparameters, groups.mean, strict=True)
-    for one, (rho, amplitude), mean in both:
-        S = amplitude**2 * rho * (prior - one.r * (x @ one.B @ x.T))
-        own = amplitude**2 * (1 - rho)
-        z, d = one.r * (x @ one.t), own * groups.variance
-        z, S, d, o = (part.cpu().numpy() for part in (z, (S + S.T) / 2, d, mean))
-        outputs.append(_Output(z, S, d, o, groups.group_of, own * surrogate.lam))
+    both = zip(surrogate.collapsed(), surrogate.hyperparameters, mean, strict=True)
+    for one, (rho, amplitude), o in both:
+        z, B = (part.cpu().numpy() for part in (one.r * (x @ one.t), one.B))
+        scale, own = amplitude**2 * rho, amplitude**2 * (1 - rho)
+        covariance = _Covariance(scale, variance, coefficients, x.cpu().numpy(), one.r, B)
+        d, noise = own * variance, own * surrogate.lam
+        outputs.append(_Output(z, covariance, d, o, groups.group_of, noise))
     return outputs[0], outputs[1]

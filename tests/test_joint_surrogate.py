@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scope_torch import joint_candidate
 from scope_torch.bounds import Beta
 from scope_torch.cost_scale import CostScale, lognormal_bound
 from scope_torch.errors import InputError
@@ -177,10 +178,13 @@ def test_the_most_promising(seed, u_out):
 @pytest.mark.parametrize("rho", RHOS)
 @pytest.mark.parametrize("batch", [1, 2, 5])
 @pytest.mark.parametrize("theta", [5, 11])
-def test_the_candidate_follows_the_process(rho, batch, theta):
+@pytest.mark.parametrize(("in_order", "price"), [(False, 0.25), (True, 0.0), (True, math.inf)])
+def test_the_candidate_follows_the_process(rho, batch, theta, in_order, price, monkeypatch):
+    """With queries chosen or given, and the covariance written out at once or never."""
+    monkeypatch.setattr(joint_candidate, "_MATRIX", price)
     history, rng = random_history(3), np.random.default_rng(4)
     codes = tuple(THETA[theta].tolist())
-    candidate = JointCandidate(surrogate_of(history, rho), codes, [3, 1, 4, 0, 2])
+    candidate = JointCandidate(surrogate_of(history, rho), codes, [3, 1, 4, 0, 2], in_order)
     asked, beta = [], Beta(1.0, 1.0, 2.0)
     while queries := candidate.next_queries(batch):
         for q in queries:
