@@ -38,7 +38,7 @@ class CredibleBounds:
     gain = None
 
     def __init__(self, b: float = 3.0, b_certify: float = 4.0, widenings: int = 1) -> None:
-        if widenings < 0 or widenings != int(widenings):
+        if not (widenings >= 0 and widenings % 1 == 0):
             raise InputError(f"widenings={widenings} must be a whole number >= 0")
         self._b, self._b_certify = positive("b", b), positive("b_certify", b_certify)
         self._widenings, self._widened = widenings, 0
@@ -109,6 +109,11 @@ class ScopeJoint(SCOPE):
             "amplitude": amplitude,
             "relative_cost": relative_cost,
         }
+        if relative_cost and arguments.get("initial_pool") == "none":
+            raise InputError(
+                "initial_pool=none: the scale of costs is fitted to what Calibrate observes; take "
+                "base or random"
+            )
         super().__init__(*args, **arguments)
 
     def _model(

@@ -58,12 +58,19 @@ def test_what_is_certified_is_feasible_at_any_batch_size(batch_size):
         ({"b": 0.0}, "b=0.0 must be a positive number"),
         ({"b": 2.0, "b_certify": math.nan}, "b_certify=nan must be"),
         ({"widenings": -1}, "widenings=-1 must be a whole number >= 0"),
+        ({"widenings": math.nan}, "widenings=nan must be a whole number >= 0"),
         ({"widenings": 0.5}, "widenings=0.5 must be a whole number >= 0"),
     ],
 )
 def test_wrong_standard_deviations(arguments, message):
     with pytest.raises(InputError, match=message):
         CredibleBounds(**arguments)
+
+
+def test_costs_need_calibrate():
+    problem = make_task(3, (4, 3), 12).problem
+    with pytest.raises(InputError, match="initial_pool=none: the scale of costs is fitted"):
+        make_scope_joint(problem, initial_pool="none", device="cpu")
 
 
 def test_the_search_goes_on_with_wider_bounds_where_nothing_was_left():
