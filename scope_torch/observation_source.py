@@ -25,7 +25,7 @@ class ObservationSource:
         self._recorded = {observation.request: observation for observation in recorded}
         self._unused = set(self._recorded)
         self._awaited: set[Request] = set()
-        self._num_asked: dict[tuple[tuple[int, ...], int], int] = {}
+        self._num_asked: dict[Request, int] = {}
 
     def fulfil(self, requests: Sequence[Request]) -> Generator[Observation, None, None]:
         """Observations of `requests` in the asked order.
@@ -33,26 +33,27 @@ class ObservationSource:
         What is not recorded is fed to the evaluator as it has room. Whoever stops early must close
         the iterator: nothing more is fed then, and what is in flight is paid for and kept.
         """
+        recorded = self._recorded
         numbered = [self._numbered(request) for request in requests]
-        missing = [request for request in numbered if request not in self._recorded]
+        missing = [request for request in numbered if request not in recorded]
         self._awaited = set(missing)
-        if missing:
+        if missing and self._unused:
             self._check_replay(numbered)
-        feed = _Feed(missing)
-        stream = iter(self._evaluator.evaluate(feed)) if missing else iter(())
+        # Iterators end as soon as their list is empty, in whichever thread they are.
+        stream = iter(self._evaluator.evaluate(iter(missing))) if missing else iter(())
         arrived = None
         try:
             for request in numbered:
                 self.replayed += request not in self._awaited
-                while request not in self._recorded:
+                while request not in recorded:
                     arrived = self._next(stream, request)
                     self._keep(arrived)
                 self._unused.discard(request)
-                yield self._recorded[request]
+                yield recorded[request]
             for extra in stream:  # at its end it raises an interrupt that had to wait
                 self._keep(extra)
         except BaseException as stop:
-            feed.stopped = True
+            missing.clear()
             # The error that ends a run must not be hidden by a second one.
             hidden = () if isinstance(stop, GeneratorExit) else (Exception,)
             with contextlib.suppress(*hidden):
@@ -61,13 +62,22 @@ class ObservationSource:
                         self._keep(late)
             raise
 
+    def flush(self) -> None:
+        """Writes what the journal has not written yet, which is nothing that was paid for.
+
+        Raises:
+            InputError: If the disk takes no more.
+        """
+        if self._journal is not None:
+            self._journal.flush()
+
     def _check_replay(self, asked: Sequence[Request]) -> None:
         """Before paying: all that is recorded must have been asked for by now.
 
         Else the search has taken another way than the recorded one (a journal edited by hand,
         another version, arithmetic that differs in the last digit) and would pay once more.
         """
-        strange = self._unused and self._unused.difference(asked)
+        strange = self._unused.difference(asked)
         if strange and self._journal is not None:
             raise InputError(
                 f"{self._journal.path} has {len(strange)} observations that this search does not "
@@ -76,14 +86,16 @@ class ObservationSource:
 
     def surplus_usd(self, history: History) -> float:
         """Cost of what was observed but lies beyond the end of the search, in USD."""
+        if len(history) == len(self._recorded):
+            return 0.0
         used = {observation.request for observation in history}
         return math.fsum(o.cost_usd for r, o in self._recorded.items() if r not in used)
 
     def _numbered(self, request: Request) -> Request:
-        pair = (request.theta, request.query)
-        replicate = self._num_asked.get(pair, 0)
-        self._num_asked[pair] = replicate + 1
-        return request._replace(replicate=replicate)
+        first = Request(request.theta, request.query) if request.replicate else request
+        replicate = self._num_asked.get(first, 0)
+        self._num_asked[first] = replicate + 1
+        return Request(request.theta, request.query, replicate) if replicate else first
 
     def _next(self, stream: Iterator[Observation], request: Request) -> Observation:
         began = time.perf_counter()
@@ -100,19 +112,3 @@ class ObservationSource:
         if self._journal is not None:
             self._journal.append([observation])
         self._recorded[request] = observation
-
-
-class _Feed:
-    """Requests, one at a time, until stopped."""
-
-    def __init__(self, requests: Sequence[Request]) -> None:
-        self.stopped = False
-        self._requests = iter(requests)
-
-    def __iter__(self) -> Iterator[Request]:
-        return self
-
-    def __next__(self) -> Request:
-        if self.stopped:
-            raise StopIteration
-        return next(self._requests)

@@ -164,9 +164,12 @@ class SequentialOptimizer(ABC):
             InputError: If the observations are not what was asked for, in that order.
         """
         asked = self._asked or []
-        told = [(o.theta, o.query) for o in observations]
-        if not told or told != [(r.theta, r.query) for r in asked[: len(told)]]:
-            raise InputError(f"told {told[:3]}..., but asked for {list(asked[:3])}...")
+        expected = 0 < len(observations) <= len(asked)
+        for told, request in zip(observations, asked, strict=False):
+            expected &= told.query == request.query and told.theta == request.theta
+        if not expected:
+            pairs = [(o.theta, o.query) for o in observations[:3]]
+            raise InputError(f"told {pairs}..., but asked for {list(asked[:3])}...")
         self._asked = None
         self._advance(observations)
 

@@ -55,7 +55,7 @@ def open_run_dir(run_dir: Path, settings: dict[str, Any], durable: bool) -> Jour
     Args:
         run_dir: The directory.
         settings: Everything that decides the run; only a larger budget may differ from before.
-        durable: Whether every observation is on disk before the journal goes on.
+        durable: See `Journal`.
 
     Raises:
         InputError: If it cannot be written, is damaged, or holds a run with other settings.

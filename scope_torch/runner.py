@@ -167,8 +167,9 @@ def run(
     """Spends a budget on a search.
 
     The budget is tested after every observation: the first that takes the spend above it is the
-    last. With `run_dir` every observation is journaled before it is used; the same call resumes
-    an interrupted run, without paying for anything twice, and gives the same result.
+    last. With `run_dir` every observation that costs something is on disk before it is used; the
+    same call resumes an interrupted run, without paying for anything twice, and gives the same
+    result.
 
     Args:
         problem: What is searched.
@@ -193,9 +194,8 @@ def run(
     with ExitStack() as closing:
         journal = None
         if run_dir is not None:
-            # What the evaluator knows already costs nothing to observe again.
-            paid = not isinstance(evaluator, HasTruth)
-            opened = open_run_dir(run_dir, settings, durable=paid)
+            durable = not getattr(evaluator, "free", False)
+            opened = open_run_dir(run_dir, settings, durable)
             journal = closing.enter_context(contextlib.closing(opened))
         source, history = ObservationSource(evaluator, journal), History()
         for callback in callbacks:
@@ -286,6 +286,9 @@ def _loop(
 
     def report_changes() -> None:
         nonlocal num_reported
+        if len(optimizer.trace) == num_reported:
+            return
+        source.flush()
         if trace_file is not None:
             trace_file.update(optimizer.trace)
         for row in optimizer.trace[num_reported:]:
@@ -295,18 +298,23 @@ def _loop(
 
     while requests := timed.ask():
         report_changes()
-        start = len(history)
-        with contextlib.closing(source.fulfil(requests)) as observations:
+        told: list[Observation] = []
+        observations = source.fulfil(requests)
+        try:
             for observation in observations:
+                told.append(observation)
                 history.append(observation)
                 for callback in callbacks:
                     callback.observed(observation, history.spend_usd)
                 if history.spend_usd > budget_usd:
                     break
-        timed.tell([history[t] for t in range(start, len(history))])
+        finally:
+            observations.close()
+        timed.tell(told)
         if history.spend_usd > budget_usd:
             break
     report_changes()
+    source.flush()
     return "budget" if history.spend_usd > budget_usd else optimizer.stop_reason or "finished"
 
 

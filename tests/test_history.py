@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scope_torch import history as history_module
 from scope_torch.errors import InputError
 from scope_torch.history import History, Journal, Observation, Request
 
@@ -147,6 +148,68 @@ def test_what_was_appended_is_read_again(path):
     journal.close()
     assert reopened(path) == FIVE
     assert [json.loads(line)["query"] for line in path.read_text().splitlines()] == [0, 1, 4, 2, 3]
+
+
+@pytest.mark.parametrize("amount", [math.nan, math.inf, 5e-324, 1e22, 0.1 + 0.2])
+def test_json_of_any_number_is_read_again(monkeypatch, amount):
+    odd = observation(1, latency_s=amount, module_tokens=((2**70, 0), (1, 2)))
+    lines = []
+    for package in (history_module.orjson, None):  # with it, and on a bare machine
+        monkeypatch.setattr(history_module, "orjson", package)
+        lines.append(odd.to_json())
+        back = Observation.from_json(lines[-1])
+        assert repr(back) == repr(odd)
+    assert json.loads(lines[0]).keys() == json.loads(lines[1]).keys()
+
+
+def test_lines_are_the_same_number_by_number_without_orjson(path, monkeypatch):
+    fast = write(path)
+    path.unlink()
+    monkeypatch.setattr(history_module, "orjson", None)
+    plain = write(path)
+    assert [json.loads(line) for line in fast.splitlines()] == [
+        json.loads(line) for line in plain.splitlines()
+    ]
+    assert reopened(path) == FIVE
+
+
+def test_what_need_not_be_durable_is_written_at_a_flush_or_at_the_end(path):
+    journal = Journal(path, durable=False)
+    journal.append(FIVE[:2])
+    assert path.read_bytes() == b""
+    journal.flush()
+    journal.flush()
+    assert len(path.read_bytes().splitlines()) == 2
+    journal.append(FIVE[2:])
+    journal.close()
+    assert reopened(path) == FIVE
+
+
+def test_what_need_not_be_durable_does_not_wait_for_ever(path):
+    journal = Journal(path, durable=False)
+    for query in range(2500):
+        journal.append([observation(query)])
+    assert 1000 <= len(path.read_bytes().splitlines()) < 2500
+    journal.close()
+    assert reopened(path) == [observation(query) for query in range(2500)]
+
+
+def test_an_interrupted_flush_leaves_nothing_behind_and_can_be_made_again(path, monkeypatch):
+    journal = Journal(path, durable=False)
+    journal.append(FIVE[:3])
+
+    def interrupted(content: bytes) -> None:
+        journal._file.write(content[:50])
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(journal, "_write", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            journal.flush()
+    assert len(path.read_bytes()) == 50
+    journal.append(FIVE[3:])
+    journal.close()
+    assert reopened(path) == FIVE
 
 
 def test_a_cut_at_any_byte_keeps_every_whole_line(path, caplog):

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-OPTIONAL = ["hydra", "omegaconf", "wandb", "polars", "matplotlib", "pandas", "openai"]
+OPTIONAL = ["hydra", "omegaconf", "wandb", "polars", "matplotlib", "pandas", "openai", "orjson"]
 OPTIONAL += [] if find_spec("pyro") else ["tqdm"]  # older releases of botorch import both
 NEED_MORE = ("tasks.table", "tasks.live", "plotting", "tracking.progress", "tracking.wandb")
 

@@ -181,6 +181,51 @@ def test_a_journal_cut_short_costs_one_observation(tmp_path, caplog):
     assert journaled(tmp_path) == list(whole.history)
 
 
+class Free(CountingEvaluator):
+    """Need not be on disk before the search goes on."""
+
+    free = True
+
+
+@pytest.mark.parametrize("kind", [CountingEvaluator, Free])
+def test_only_what_is_free_may_wait_to_be_on_disk(tmp_path, monkeypatch, kind):
+    synced, fsync = [], os.fsync
+
+    def count(fileno):
+        fsync(fileno)
+        if os.path.samestat(os.fstat(fileno), os.stat(tmp_path / "journal.jsonl")):
+            synced.append(len(journaled(tmp_path)))
+
+    monkeypatch.setattr(os, "fsync", count)
+    result = search(kind(TASK), tmp_path)  # both know the truth
+    made = list(range(1, len(result.history) + 1))
+    assert synced == ([] if kind is Free else made)
+    assert journaled(tmp_path) == list(result.history)
+
+
+def test_the_journal_of_a_free_evaluator_is_not_behind_the_trace(tmp_path):
+    behind = []
+
+    class Looks(Callback):
+        def changed(self, row):
+            behind.append(row.t - len(journaled(tmp_path)))
+
+    optimizer = TASK.scope(1)
+    run(TASK.problem, optimizer, Free(TASK), BUDGET, run_dir=tmp_path, callbacks=[Looks()])
+    assert len(behind) == len(optimizer.trace) > 5
+    assert max(behind) == 0
+
+
+def test_a_crash_of_a_free_evaluator_keeps_what_was_made(tmp_path):
+    whole = search(Free(TASK), tmp_path / "whole")
+    with pytest.raises(Crash):
+        search(Free(TASK, crash_after=17), tmp_path / "run")
+    assert journaled(tmp_path / "run") == list(whole.history)[:17]
+    again = search(Free(TASK), tmp_path / "run")
+    assert list(again.history) == list(whole.history)
+    assert again.replayed == 17
+
+
 def test_an_interrupt_while_journaling_loses_nothing_in_flight(tmp_path, monkeypatch):
     paid, fsync = [], os.fsync
 

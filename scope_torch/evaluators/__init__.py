@@ -13,7 +13,9 @@ from scope_torch.history import Observation, Request
 class Evaluator(Protocol):
     """Runs configurations on queries.
 
-    `concurrency` is how many requests it works on at a time.
+    `concurrency` is how many requests it works on at a time. One whose observations cost nothing
+    to make again has an attribute `free = True`: they are written to the journal some at a time,
+    where all others are on disk before the search goes on.
     """
 
     concurrency: int

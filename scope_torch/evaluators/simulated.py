@@ -52,6 +52,7 @@ class SimulatedEvaluator:
     """
 
     concurrency = 64
+    free = True
 
     def __init__(
         self,

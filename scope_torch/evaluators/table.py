@@ -108,6 +108,7 @@ class TableEvaluator:
     """
 
     concurrency = 1
+    free = True
 
     def __init__(self, table: RecordedTable) -> None:
         self.table = table

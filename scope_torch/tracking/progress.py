@@ -24,12 +24,11 @@ class ProgressBar(Callback):
 
     def start(self, problem: SelectionProblem, optimizer: Described, budget_usd: float) -> None:
         """See base."""
+        if not sys.stderr.isatty():
+            return
         self._problem = problem
         self._bar = tqdm(
-            total=budget_usd,
-            desc=f"{problem.name} {optimizer.name}",
-            bar_format=_FORMAT,
-            disable=not sys.stderr.isatty(),
+            total=budget_usd, desc=f"{problem.name} {optimizer.name}", bar_format=_FORMAT
         )
 
     def observed(self, observation: Observation, spend_usd: float) -> None:
@@ -39,7 +38,7 @@ class ProgressBar(Callback):
 
     def changed(self, row: TraceRow) -> None:
         """See base."""
-        if self._bar is None or self._bar.disable or self._problem is None:
+        if self._bar is None or self._problem is None:
             return
         llms = ", ".join(self._problem.names(row.theta_out).values())
         gap = "?" if row.gap_usd is None else f"{row.gap_usd:.2g}"
