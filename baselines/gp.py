@@ -204,7 +204,7 @@ class SurrogateOptimizer(DatasetLevelOptimizer):
         if settings.theta0_obs == "charged":
             yield problem.theta_ref
         if settings.n_init:
-            reference = int(problem.space.rank(torch.tensor(problem.theta_ref)))
+            reference = problem.space.index_of(problem.theta_ref)
             first = self.tie_order()[: settings.n_init + 1]
             for index in first[first != reference][: settings.n_init]:
                 yield tuple(problem.space.unrank(index).tolist())
@@ -238,7 +238,7 @@ class SurrogateOptimizer(DatasetLevelOptimizer):
             scale: Magnitude below which a difference of 1e-9 times it is rounding.
         """
         index = argmin_tied(reduced.expand(values), scale, self.seed)
-        return tuple(self.problem.space.unrank(torch.tensor(index)).tolist())
+        return self.problem.space.theta_at(index)
 
     @property
     def _cost_scale(self) -> float:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-
 from baselines.dataset_level import DatasetLevelOptimizer
 from scope_torch.optimizer import Steps
 from scope_torch.problem import SelectionProblem
@@ -24,7 +22,7 @@ class RandomSearch(DatasetLevelOptimizer):
     def _search(self) -> Steps:
         space = self.problem.space
         for index in self.tie_order().tolist():
-            theta = tuple(space.unrank(torch.tensor(index)).tolist())
+            theta = space.theta_at(index)
             if theta == self.problem.theta_ref:
                 continue
             if (yield from self._evaluate(theta)) is None:

@@ -13,9 +13,10 @@ from scope_torch.bounds import Beta
 from scope_torch.hamming_grid import DirectGrid, HammingGrid
 from scope_torch.posteriors import AggregatePosterior
 from scope_torch.space import first_tied, tie_width
-from scope_torch.surrogate import QuerySurrogate, rows_of
+from scope_torch.surrogate import QuerySurrogate
 
 _CHUNK = 1 << 16  # configurations at a time: two threads share more than 2^15 of them
+_DECISIVE = 256  # variances that are kept exact, because minima depended on them lately
 _AT_ONCE = 32  # variances first made exact together, since one alone costs as much
 _BEYOND = 1e300  # more than any bound, in USD or units of quality
 _DENSE = 1 / 32  # cost of an operation of a matrix product relative to a scattered one
@@ -35,7 +36,8 @@ class GridPosterior:
     The means are made anew by every update. The variance only falls as observations come in, so
     what an earlier update left is an upper bound: lower confidence bounds made of it are no higher
     than the true ones. `LowerBounds` makes the few variances exact that decide a minimum, and
-    everything else keeps its upper bound until too many would be needed at once.
+    everything else keeps its upper bound until too many would be needed at once. What decided
+    lately is kept exact, since it is likely to decide again.
 
     Args:
         surrogate: The per-query surrogates.
@@ -56,7 +58,9 @@ class GridPosterior:
         )
         self.upper_variance.fill_(1 / surrogate.num_queries)
         self._is_exact = torch.zeros(size, dtype=torch.bool, device=device)
+        self._all_exact = False
         self._num_operations = 0.0  # spent on single variances since the last update
+        self._decisive = torch.empty(0, dtype=torch.int64, device=device)
         self._mark = 0  # of the columns that exact variances know
 
     def update(self) -> None:
@@ -70,7 +74,7 @@ class GridPosterior:
     @property
     def variance(self) -> Tensor:
         """`|Theta|` values of sigma_bar^2 (float64), all exact; written over by an update."""
-        if not bool(self._is_exact.all()):
+        if not self._all_exact:
             self._make_all_exact()
         return self.upper_variance
 
@@ -109,6 +113,7 @@ class GridPosterior:
         if self._num_operations > self._grid.form_operations(n):
             self._make_all_exact()
             return True
+        self._decisive = torch.cat([index, self._decisive])[:_DECISIVE]
         for variance, posterior in zip(self._variances, self._posteriors(), strict=True):
             form = self._grid.quadratic_form_at(index, posterior.codes, posterior.matrix)
             variance[index] = posterior.constant - form
@@ -136,26 +141,38 @@ class GridPosterior:
         """Lowers exact variances by what was learnt; or else they are upper bounds from now on."""
         self._num_operations = 0.0
         changes, codes = self._changes(), self._surrogate.observed()
-        n = len(codes)
-        if changes is None or not bool(self._is_exact.all()):
-            self._is_exact.zero_()
+        if changes is None:
+            self._forget_all_but(self._decisive[:0])
             return
-        operations = len(changes[0].weights) * self._grid.sum_operations(n)
-        if operations > self._grid.form_operations(n):  # to make them anew would be less work
-            self._is_exact.zero_()
+        if self._all_exact and not self._is_dear(changes, len(codes)):
+            for variance, (rows, weights) in zip(self._variances, changes, strict=True):
+                self._grid.add_squares(codes, rows, -weights, to=variance, scratch=self._lower_c)
+                variance.clamp_(min=0.0)  # rounding
             return
+        at = self._decisive
         for variance, (rows, weights) in zip(self._variances, changes, strict=True):
-            self._grid.add_squares(codes, rows, -weights, to=variance, scratch=self._lower_c)
-            variance.clamp_(min=0.0)  # rounding
+            fallen = variance[at] - self._grid.squares_at(at, codes, rows, weights)
+            variance[at] = fallen.clamp_(min=0.0)
+        self._forget_all_but(at)
+
+    def _forget_all_but(self, index: Tensor) -> None:
+        """From now on the other variances are upper bounds."""
+        self._all_exact, self._decisive = False, index
+        self._is_exact.zero_()
+        self._is_exact[index] = True
+
+    def _is_dear(self, changes: Sequence[Change], n: int) -> bool:
+        """Whether to make all variances anew would be less work."""
+        operations = len(changes[0].weights) * self._grid.sum_operations(n)
+        return operations > self._grid.form_operations(n)
 
     def _changes(self) -> Sequence[Change] | None:
         """Since the last update, by what each of `_variances` falls; None: by something else."""
         columns, self._mark = self._surrogate.columns_since(self._mark)
         if columns is None:
             return None
-        rows = torch.from_numpy(rows_of(columns, len(self._surrogate.observed())))
-        weights = self.mean_c.new_tensor([column.weight for column in columns])
-        return (Change(rows.to(weights.device), weights / self._surrogate.num_queries**2),)
+        rows, weights = (torch.from_numpy(part).to(self.mean_c.device) for part in columns[:2])
+        return (Change(rows, weights / self._surrogate.num_queries**2),)
 
     @property
     def _variances(self) -> tuple[Tensor, ...]:
@@ -172,6 +189,7 @@ class GridPosterior:
             self._grid.quadratic_form(posterior.codes, posterior.matrix, out=variance)
             variance.neg_().add_(posterior.constant)
         self._is_exact.fill_(True)
+        self._all_exact = True
 
 
 class LowerBounds:

@@ -53,9 +53,10 @@ class HammingGrid:
         self._coefficient = torch.stack([by_matches.diff(s)[0] for s in range(num_modules + 1)])
         self._shape = tuple(size + 1 for size in space.sizes)
         self._strides = tuple(math.prod(self._shape[i + 1 :]) for i in range(num_modules))
-        self._subsets = torch.tensor(
-            list(itertools.product((0, 1), repeat=num_modules)), device=self.device
-        )
+        self._strides_tensor = torch.tensor(self._strides, device=self.device)
+        subsets = list(itertools.product((0, 1), repeat=num_modules))
+        self._subsets = torch.tensor(subsets, device=self.device)
+        self._subset_coefficient = self._coefficient[self._subsets.sum(-1)]
         self._scratch = torch.empty(0, dtype=torch.float64, device=self.device)
         small = math.prod(self._shape) < 2**31
         self._index_dtype = torch.int32 if small else torch.int64
@@ -114,9 +115,8 @@ class HammingGrid:
 
     def _entries(self, codes: Tensor) -> tuple[Tensor, Tensor]:
         """Entries of all subsets of D, `2^N n`, and the coefficient of every subset, `2^N`."""
-        scaled = (codes + 1) * codes.new_tensor(self._strides)
-        index = (self._subsets @ scaled.T).flatten()
-        return index, self._coefficient[self._subsets.sum(-1)]
+        scaled = (codes + 1) * self._strides_tensor
+        return (self._subsets @ scaled.T).flatten(), self._subset_coefficient
 
     def quadratic_form(
         self, codes: Tensor, matrix: Tensor, out: Tensor | None = None, chunk: int = 1 << 17
@@ -159,7 +159,13 @@ class HammingGrid:
 
     def quadratic_form_at(self, index: Tensor, codes: Tensor, matrix: Tensor) -> Tensor:
         """k_D(theta)^T V k_D(theta) at the configurations of flat indices `index`, directly."""
-        return _form_at(self.kernel, self.space.unrank(index), codes, matrix)
+        k = kernel_matrix(self.kernel, self.space.unrank(index), codes)
+        return ((k @ matrix) * k).sum(-1)
+
+    def squares_at(self, index: Tensor, codes: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
+        """What `add_squares` adds at the configurations of flat indices `index`, directly."""
+        k = kernel_matrix(self.kernel, self.space.unrank(index), codes)
+        return (k @ rows.T).square() @ weights
 
     def form_operations(self, n: int) -> float:
         """About how many scattered additions a quadratic form is worth.
@@ -224,7 +230,8 @@ class HammingGrid:
 
     def _fold_tables(self, tables: Tensor, out: Tensor | None = None) -> Tensor:
         """Adds slice 0 of every module onto the others."""
-        if len(tables) > _LARGE and self.space.num_modules > 1:
+        # A GPU has no such cache, and every operation on a slab would be a launch.
+        if self.device.type == "cpu" and len(tables) > _LARGE and self.space.num_modules > 1:
             return self._fold_by_slabs(tables, out)
         grid = tables.view(self._shape)
         for i, size in enumerate(self.space.sizes):
@@ -293,12 +300,7 @@ class DirectGrid:
         self, codes: Tensor, rows: Tensor, weights: Tensor, to: Tensor, scratch: Tensor
     ) -> None:
         """See `HammingGrid.add_squares`."""
-
-        def squares(index: Tensor) -> Tensor:
-            k = kernel_matrix(self.kernel, self.space.unrank(index), codes)
-            return (k @ rows.T).square() @ weights
-
-        to += self._map(squares, scratch)
+        to += self._map(lambda index: self.squares_at(index, codes, rows, weights), scratch)
 
     def form_operations(self, n: int) -> float:
         """See `HammingGrid.form_operations`."""
@@ -312,18 +314,12 @@ class DirectGrid:
         """k_D(theta)^T w at the configurations of flat indices `index`, all at once."""
         return kernel_matrix(self.kernel, self.space.unrank(index), codes) @ weights
 
-    def quadratic_form_at(self, index: Tensor, codes: Tensor, matrix: Tensor) -> Tensor:
-        """k_D(theta)^T V k_D(theta) at the configurations of flat indices `index`."""
-        return _form_at(self.kernel, self.space.unrank(index), codes, matrix)
+    quadratic_form_at = HammingGrid.quadratic_form_at
+    squares_at = HammingGrid.squares_at
 
     def _map(self, function: Callable[[Tensor], Tensor], out: Tensor | None) -> Tensor:
         every = torch.arange(self.space.size, device=self.device)
         return torch.cat([function(index) for index in every.split(self.chunk)], out=out)
-
-
-def _form_at(kernel: Kernel, theta: Tensor, codes: Tensor, matrix: Tensor) -> Tensor:
-    k = kernel_matrix(kernel, theta, codes)
-    return ((k @ matrix) * k).sum(-1)
 
 
 def _check_size(space: ConfigSpace) -> None:

@@ -12,7 +12,6 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
@@ -22,7 +21,7 @@ from scope_torch.cost_scale import CostScale, fit_cost_scale
 from scope_torch.errors import InputError
 from scope_torch.posteriors import AggregatePosterior
 from scope_torch.space import ConfigSpace
-from scope_torch.surrogate import Column, QuerySurrogate, rows_of
+from scope_torch.surrogate import Columns, QuerySurrogate
 
 REFIT = 2.0  # hyperparameters are fitted again once there are so many times more observations
 _LOGITS = torch.linspace(-7, 7, 561, dtype=torch.float64)  # of rho
@@ -57,7 +56,7 @@ class Hyperparameters(NamedTuple):
 class Collapsed:
     """All that was observed of one output, collapsed onto D (docs/joint.md).
 
-    With r = rho / (1 - rho), the K_D of u, and the S and T of `Column`: G = (I + r S K_D)^-1,
+    With r = rho / (1 - rho), the K_D of u, and the S and T of `Columns`: G = (I + r S K_D)^-1,
     B = G S and t = G T. What the average over queries is: `Hyperparameters.of_average`.
 
     Args:
@@ -241,8 +240,8 @@ class JointSurrogate:
         """
         columns, self._mark = self.queries.columns_since(self._mark)
         K, n = self.queries.gram(), len(self.queries.observed())
-        if self._collapsed and columns is not None and self._num_added + len(columns) <= n:
-            if columns:
+        if self._collapsed and columns and self._num_added + len(columns.weight) <= n:
+            if len(columns.weight):
                 self._add(columns, K)
             return self._collapsed
         S, (T, _, _) = self.queries.sum_of_inverses(), self.queries.sufficient_statistics()
@@ -251,14 +250,13 @@ class JointSurrogate:
         self._num_added = 0
         return self._collapsed
 
-    def _add(self, columns: Sequence[Column], K: Tensor) -> None:
+    def _add(self, columns: Columns, K: Tensor) -> None:
         assert self._collapsed is not None
-        self._num_added += len(columns)
-        U = torch.from_numpy(rows_of(columns, len(K))).T.to(self.device)
+        u, weight, total = (torch.from_numpy(part).to(self.device) for part in columns)
+        self._num_added += len(weight)
+        U = u.T
         KU = K @ U
-        weight = U.new_tensor([column.weight for column in columns])
-        total = U.new_tensor(np.array([column.total for column in columns]))
-        for one, of_output in zip(self._collapsed, total.unbind(-1), strict=True):
+        for one, of_output in zip(self._collapsed, total, strict=True):
             one.add(U, KU, weight, of_output)
 
     def _fit(self, zeta: int) -> Hyperparameters:

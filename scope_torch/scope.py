@@ -217,10 +217,8 @@ class SCOPE(SequentialOptimizer):
         beta = self._beta()
         if self.gap_tolerance is None:  # the paper looks at all of Theta
             return self._posterior.lower_bounds(beta, math.inf, None)
-        return self._posterior.lower_bounds(beta, self._u_out, self._index(self._theta_out))
-
-    def _index(self, theta: tuple[int, ...]) -> int:
-        return int(self.problem.space.rank(torch.tensor(theta)))
+        theta_out = self.problem.space.index_of(self._theta_out)
+        return self._posterior.lower_bounds(beta, self._u_out, theta_out)
 
     def _initial_u_out(self) -> float:
         """U_c(theta_0), but no less than c(theta_0): tuned half-widths may put it below."""
@@ -272,7 +270,7 @@ class SCOPE(SequentialOptimizer):
     def _select(self, i: int, lower: LowerBounds | BranchedBounds) -> tuple[int, ...]:
         """Line alg:scope-main:select."""
         index = lower.argmin_c(self._limit(i), self.problem.reference_cost_usd, self.seed)
-        return tuple(self.problem.space.unrank(torch.tensor(index)).tolist())
+        return self.problem.space.theta_at(index)
 
     def _evaluate(self, i: int, theta_cand: tuple[int, ...]) -> Steps:
         """Lines alg:scope-main:sort to alg:scope-main:break: the j-loop."""

@@ -146,7 +146,7 @@ class ScopeJoint(SCOPE):
         if self.gap_tolerance is None:  # to the letter of the paper
             return super()._select(i, lower)
         index = lower.most_promising(self.seed)
-        return tuple(self.problem.space.unrank(torch.tensor(index)).tolist())
+        return self.problem.space.theta_at(index)
 
     def _initial_u_out(self) -> float:
         return self.problem.reference_cost_usd

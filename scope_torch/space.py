@@ -77,6 +77,15 @@ class ConfigSpace:
         strides, sizes = index.new_tensor(self.strides), index.new_tensor(self.sizes)
         return (index.unsqueeze(-1) // strides) % sizes
 
+    def index_of(self, theta: Sequence[int]) -> int:
+        """The flat index of one configuration."""
+        return sum(code * stride for code, stride in zip(theta, self.strides, strict=True))
+
+    def theta_at(self, index: int) -> tuple[int, ...]:
+        """The codes of one configuration; the inverse of `index_of`."""
+        strides = zip(self.strides, self.sizes, strict=True)
+        return tuple(index // stride % size for stride, size in strides)
+
     def check(self, theta: Sequence[int], what: str = "theta") -> tuple[int, ...]:
         """Returns `theta` as a tuple of ints.
 
@@ -175,6 +184,8 @@ def tie_width(best: float, scale: float) -> float:
 
 def first_tied(index: Tensor, seed: int) -> int:
     """The configuration that comes first in the order of `tie_rank`, by flat index."""
+    if len(index) == 1:
+        return int(index)
     return int(index[tie_rank(index, seed).argmin()])
 
 

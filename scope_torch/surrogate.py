@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 MIN_LAM = 1e-9
-_COLUMNS_KEPT = 1024
+_COLUMNS_KEPT = 16  # updates
 
 
 class _Group(NamedTuple):
@@ -35,16 +36,15 @@ class _Group(NamedTuple):
     information: float  # 1/2 log det(I + K / lam) of all its observations, repeats counted
 
 
-class Column(NamedTuple):
-    """What one more observed configuration does to S = sum_q P_q^T A_q P_q: adds weight u u^T.
+class Columns(NamedTuple):
+    """What m more rows of the A_q do to S = sum_q P_q^T A_q P_q: add u^T diag(weight) u.
 
     A_q = (K_q + lam C_q^-1)^-1. T_zeta = sum_q P_q^T A_q y_q grows by total_zeta u.
     """
 
-    ids: NDArray[np.int64]  # `J`: where u is not zero, as positions in D
-    u: Array  # `J`
-    weight: float
-    total: Array  # of cost and constraint: 2
+    u: Array  # `m x n`
+    weight: Array  # `m`
+    total: Array  # of cost and constraint: `2 x m`
 
 
 class _Extension(NamedTuple):
@@ -53,8 +53,8 @@ class _Extension(NamedTuple):
     config: int  # as a position in D
     queries: list[int]
     ids: NDArray[np.int64]  # `J`: observed configurations, this one last
-    u: Array  # `J`, as in `Column`
-    weight: float  # of u u^T in the inverse of each of the queries
+    u: Array  # `J`: what the inverse of each of the queries grows by is weight u u^T
+    weight: float
 
 
 class QuerySurrogate:
@@ -107,9 +107,12 @@ class QuerySurrogate:
         self._groups = [_Group(nothing, np.zeros((0, 0)), 0.0)]
         self._group_of = [0] * num_queries
         self._matrix = torch.zeros(0, 0, dtype=torch.float64, device=self.device)
-        self._columns: list[Column] = []  # the last ones, numbered from _first on
+        self._columns: list[Columns] = []  # the last ones, numbered from _first on
         self._first = 0
         self._mark = 0  # what _matrix knows
+        # Where the posterior was last asked for, and A k there in every group: observed next, it
+        # is needed once more.
+        self._last_at: tuple[tuple[int, ...], list[Array]] = ((), [])
 
     def observe(self, theta: tuple[int, ...], query: int, y_c: float, y_g: float) -> None:
         """Adds one observation.
@@ -160,7 +163,7 @@ class QuerySurrogate:
         matrix = self._follow() / self.num_queries**2
         return AggregatePosterior(self._codes, self.weights(), matrix, 1 / self.num_queries)
 
-    def columns_since(self, mark: int) -> tuple[list[Column] | None, int]:
+    def columns_since(self, mark: int) -> tuple[Columns | None, int]:
         """What changed the sum of inverses since `mark`; None: more than columns.
 
         Args:
@@ -170,8 +173,16 @@ class QuerySurrogate:
             The columns, and the mark of now.
         """
         self._update()
-        known = self._columns[mark - self._first :] if mark >= self._first else None
-        return known, self._first + len(self._columns)
+        n, now = len(self._codes), self._first + len(self._columns)
+        if mark < self._first:
+            return None, now
+        known = self._columns[mark - self._first :]
+        if len(known) == 1:
+            return known[0]._replace(u=_widened(known[0].u, n)), now
+        u = np.concatenate([np.zeros((0, n)), *(_widened(one.u, n) for one in known)])
+        weight = np.concatenate([np.zeros(0), *(one.weight for one in known)])
+        total = np.concatenate([np.zeros((2, 0)), *(one.total for one in known)], axis=1)
+        return Columns(u, weight, total), now
 
     def sum_of_inverses(self) -> Tensor:
         """S = sum_q P_q^T (K_q + lam C_q^-1)^-1 P_q on D, made anew: `n x n`."""
@@ -254,8 +265,10 @@ class QuerySurrogate:
             at = torch.tensor([theta], device=self.device)
             k = kernel_matrix(self.kernel, at, self._codes)[0].cpu().numpy()
         rows = np.zeros((len(self._groups), n))
-        for row, (ids, inverse, _) in zip(rows, self._groups, strict=True):
-            row[ids] = _times(inverse, k[ids])
+        products = [_times(inverse, k.take(ids)) for ids, inverse, _ in self._groups]
+        for row, (ids, _, _), product in zip(rows, self._groups, products, strict=True):
+            row[ids] = product
+        self._last_at = (tuple(theta), products)
         return k, rows, 1 - _times(rows, k), self._predicted(k)
 
     def _predicted(self, k: Array) -> Array:
@@ -270,7 +283,7 @@ class QuerySurrogate:
         self._pending.clear()
         self._grow()
         at = (np.array(query), np.array(config))
-        repeated = {q for q, c in zip(query, config, strict=True) if self._count[q, c] > 0}
+        repeated = set(at[0][self._count[at] > 0].tolist())
         np.add.at(self._count, at, 1)
         for row, y in zip(self._sum, (y_c, y_g), strict=True):
             np.add.at(row, at, y)
@@ -292,6 +305,7 @@ class QuerySurrogate:
                 self._group_of[q] = len(self._groups) - 1
         if extensions:
             self._solve_extended(extensions)
+        self._last_at = ((), [])
         self._drop_unused_groups()
 
     def _extend(self, old: int, config: int, queries: list[int]) -> _Extension:
@@ -308,31 +322,41 @@ class QuerySurrogate:
         ids, inverse, information = self._groups[old]
         size = len(ids)
         near = self._gram[config].take(ids)
-        u = np.ones(size + 1)
-        u[:size] = -_times(inverse, near)
+        theta, products = self._last_at
+        known = self._id_of.get(theta) == config
+        u = np.empty(size + 1)
+        np.negative(products[old] if known else _times(inverse, near), out=u[:size])
+        u[size] = 1.0
         weight = 1 / (1 + self.lam + float(_times(near, u[:size])))
         bordered = np.multiply.outer(u, weight * u)
         bordered[:size, :size] += inverse
         information -= 0.5 * math.log(weight * self.lam)
-        ids = np.concatenate([ids, (config,)])
+        ids = np.append(ids, config)
         self._groups.append(_Group(ids, bordered, information))
         return _Extension(config, queries, ids, u, weight)
 
     def _solve_extended(self, extensions: list[_Extension]) -> None:
         """Changes A_q y_q by what the rows that `extensions` added make of the residuals."""
-        n, number = len(self._codes), len(extensions)
-        which = np.repeat(np.arange(number), [len(one.queries) for one in extensions])
+        n = len(self._codes)
+        number = np.array([len(one.queries) for one in extensions])
+        which = np.repeat(np.arange(len(number)), number)
         queries = np.concatenate([one.queries for one in extensions])
         config = np.array([one.config for one in extensions])[which]
-        weight = np.array([one.weight for one in extensions])[which]
-        u = rows_of(extensions, n)
-        predicted = np.einsum("zqn,qn->zq", self._solved[:, queries, :n], self._gram[config, :n])
-        scaled = weight * (self._sum[:, queries, config] - predicted)
-        self._solved[:, queries, :n] += scaled[..., None] * u[which]
-        total = np.stack([np.bincount(which, part, number) for part in scaled])
+        weight = np.array([one.weight for one in extensions])
+        u = np.zeros((len(number), n))
+        for row, one in zip(u, extensions, strict=True):
+            row[one.ids] = one.u
+        solved = self._solved[:, queries, :n]
+        predicted = np.einsum("zqn,qn->zq", solved, self._gram[config, :n])
+        scaled = weight[which] * (self._sum[:, queries, config] - predicted)
+        solved += scaled[..., None] * u[which]
+        self._solved[:, queries, :n] = solved
+        total = np.add.reduceat(scaled, number.cumsum() - number, axis=1)
         self._total[:, :n] += np.einsum("zk,kn->zn", total, u)
-        for one, part in zip(extensions, total.T, strict=True):
-            self._note(Column(one.ids, one.u, len(one.queries) * one.weight, part))
+        self._columns.append(Columns(u, number * weight, total))
+        if len(self._columns) > 2 * _COLUMNS_KEPT:
+            del self._columns[:_COLUMNS_KEPT]
+            self._first += _COLUMNS_KEPT
 
     def _solve_anew(self, queries: NDArray[np.int64]) -> None:
         """A new group for queries with equal observed configurations and counts."""
@@ -353,12 +377,6 @@ class QuerySurrogate:
         self._groups = [self._groups[group] for group in used]
         self._group_of = [position[group] for group in self._group_of]
 
-    def _note(self, column: Column) -> None:
-        self._columns.append(column)
-        if len(self._columns) > 2 * _COLUMNS_KEPT:
-            del self._columns[:_COLUMNS_KEPT]
-            self._first += _COLUMNS_KEPT
-
     def _follow(self) -> Tensor:
         """The sum of inverses, kept up to date by whatever is less work.
 
@@ -367,16 +385,16 @@ class QuerySurrogate:
         """
         n = len(self.observed())
         columns, self._mark = self.columns_since(self._mark)
-        if columns is None or len(columns) > len(self._groups):
+        if columns is None or len(columns.weight) > len(self._groups):
             self._matrix = self.sum_of_inverses()
             return self._matrix
         self._matrix = pad(self._matrix, (0, n - len(self._matrix)) * 2)
-        u = self._to_device(rows_of(columns, n))
-        weight = self._to_device(np.array([column.weight for column in columns]))
+        u, weight = self._to_device(columns.u), self._to_device(columns.weight)
         return self._matrix.addmm_(u.T * weight, u)
 
     def _grow(self) -> None:
-        old, new = len(self._codes), list(self._id_of)[len(self._codes) :]
+        old = len(self._codes)
+        new = list(islice(self._id_of, old, None))
         if not new:
             return
         self._codes = torch.cat([self._codes, torch.tensor(new, device=self.device)])
@@ -403,12 +421,9 @@ class QuerySurrogate:
         return _Group(ids, torch.cholesky_inverse(L).numpy(), information)
 
 
-def rows_of(columns: Sequence[Column | _Extension], n: int) -> Array:
-    """The u of all columns: `len(columns) x n`."""
-    rows = np.zeros((len(columns), n))
-    for row, column in zip(rows, columns, strict=True):
-        row[column.ids] = column.u
-    return rows
+def _widened(rows: Array, n: int) -> Array:
+    """`m x n`, with zeros where there were fewer columns."""
+    return np.pad(rows, ((0, 0), (0, n - rows.shape[1]))) if rows.shape[1] < n else rows
 
 
 def _times(matrix: Array, vector: Array) -> Array:

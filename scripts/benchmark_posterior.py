@@ -1,7 +1,8 @@
 """Times the posterior over all of Theta: the Hamming grid beside the direct chunked evaluation.
 
-Needs only torch, gpytorch and numpy. Both evaluations run in this process on the same surrogate;
-the direct one is timed on a part of Theta and scaled, unless `--direct all`. Compare the ratios.
+Then selection steps as in a search, beside reading three grids of float64 once. Needs only torch,
+gpytorch and numpy. All run in this process on the same observations; the direct evaluation is timed
+on a part of Theta and scaled, unless `--direct all`. Compare the ratios.
 
     python scripts/benchmark_posterior.py --device cpu --threads 2
 """
@@ -23,6 +24,8 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run without installing
 
+from scope_torch.bounds import Beta
+from scope_torch.grid_posterior import GridPosterior
 from scope_torch.hamming_grid import DirectGrid, HammingGrid
 from scope_torch.kernels import HammingMatern52Kernel
 from scope_torch.posteriors import AggregatePosterior
@@ -40,7 +43,8 @@ def main() -> None:
         torch.set_num_threads(args.threads)
     space = ConfigSpace((args.llms,) * args.modules)
     kernel = HammingMatern52Kernel()
-    posterior = random_posterior(space, kernel, args)
+    surrogate = random_surrogate(space, kernel, args)
+    posterior = surrogate.aggregate()
     grid, direct_grid = (
         HammingGrid(space, kernel, args.device),
         DirectGrid(space, kernel, args.device, CHUNK),
@@ -71,20 +75,60 @@ def main() -> None:
     print(f"direct, chunked: mean and variance {scaled:.2f} s ({how})")
     print(f"ratio direct / hamming grid: {scaled / (mean_s + form_s):.0f}")
     print(f"largest relative difference: {error:.1e}")
+    condition_s, step_s, read_s = selection_steps(surrogate, grid, args)
+    print(
+        f"selection step: {step_s:.4f} s, {step_s / read_s:.0f} times reading three grids "
+        f"({read_s:.5f} s); conditioning {condition_s:.4f} s (medians of {args.steps} steps)"
+    )
     if not error < 1e-9:
         sys.exit(1)
 
 
-def random_posterior(
+def random_surrogate(
     space: ConfigSpace, kernel: HammingMatern52Kernel, args: argparse.Namespace
-) -> AggregatePosterior:
+) -> QuerySurrogate:
     """Every configuration observed on a random prefix of the queries, as searches do."""
     rng = np.random.default_rng(0)
     surrogate = QuerySurrogate(space, kernel, args.queries, 1e-6, args.device)
     for theta in space.sample(args.configs, torch.Generator().manual_seed(0)):
         for query in range(int(rng.integers(1, args.queries + 1))):
             surrogate.observe(theta, query, float(rng.random()), float(rng.normal()))
-    return surrogate.aggregate()
+    return surrogate
+
+
+def selection_steps(
+    surrogate: QuerySurrogate, grid: HammingGrid, args: argparse.Namespace
+) -> tuple[float, float, float]:
+    """Median seconds of conditioning, of a selection step, and of reading three grids.
+
+    A step makes means, variances where they decide, bounds, both minima, the choice and its ties.
+    Half of Theta is cheaper in the mean than theta_out. What is chosen is observed next,
+    on a few queries.
+    """
+    rng, space = np.random.default_rng(1), grid.space
+    posterior = GridPosterior(surrogate, grid)
+    posterior.update()
+    u_out = float(posterior.mean_c.median())
+    beta = Beta(0.5, 2.0)
+
+    def choose() -> int:
+        posterior.update()
+        lower = posterior.lower_bounds(beta, u_out, None)
+        return lower.argmin_c(min(lower.least_g / 2, 0.0), 1.0, seed=0)
+
+    seconds: list[tuple[float, float]] = []
+    for _ in range(args.steps + 1):  # the first is a warm-up
+        condition_s, _ = timed(surrogate.observed, args.device, 1)
+        step_s, index = timed(choose, args.device, 1)
+        seconds.append((condition_s, step_s))
+        for query in rng.permutation(args.queries)[: int(rng.integers(1, 20))].tolist():
+            surrogate.observe(
+                space.theta_at(index), query, float(rng.random()), float(rng.normal())
+            )
+    grids = (posterior.mean_c, posterior.mean_g, posterior.upper_variance)
+    read_s, _ = timed(lambda: [float(grid.sum()) for grid in grids], args.device, args.repeats)
+    condition, step = zip(*seconds[1:], strict=True)
+    return statistics.median(condition), statistics.median(step), read_s
 
 
 def direct_at(
@@ -130,6 +174,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--queries", type=int, default=102)
     parser.add_argument("--configs", type=int, default=120, help="distinct observed configurations")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=20, help="selection steps")
     parser.add_argument("--direct", default="8", help="chunks timed directly, or `all`")
     return parser.parse_args()
 

@@ -86,7 +86,7 @@ def one_run(seed: int, certificate: str, flips: float, num_queries: int) -> Outc
     table = task.evaluator.table
     cost, quality = (truth.flatten() for truth in task.evaluator.truth())
     quality = flips + (1 - 2 * flips) * quality
-    at = int(task.problem.space.rank(torch.tensor(task.problem.theta_ref)))
+    at = task.problem.space.index_of(task.problem.theta_ref)
     problem = replace(task.problem, reference_quality=float(quality[at]))
     make, settings = CERTIFICATES[certificate]
     settings: dict[str, Any] = {**settings, "bounds": {**settings.get("bounds", {})}}
@@ -105,8 +105,8 @@ def one_run(seed: int, certificate: str, flips: float, num_queries: int) -> Outc
     budget_usd = 0.6 * num_queries * problem.reference_cost_usd
     result = run(problem, optimizer, evaluator, budget_usd=budget_usd)
     feasible = quality >= problem.s_0 - 1e-12
-    rank = [int(problem.space.rank(torch.tensor(row.theta_out))) for row in result.trace]
-    out = int(problem.space.rank(torch.tensor(result.recommendation.theta)))
+    rank = [problem.space.index_of(row.theta_out) for row in result.trace]
+    out = problem.space.index_of(result.recommendation.theta)
     return Outcome(
         result.recommendation.basis,
         not bool(feasible[out]),

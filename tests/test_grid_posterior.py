@@ -188,18 +188,26 @@ def test_few_variances_are_needed(lam, followed, monkeypatch, device):
     monkeypatch.setattr(HammingGrid, "sum_operations", lambda *_: 0 if followed else math.inf)
     monkeypatch.setattr(grid_posterior, "_CHUNK", 7)
     monkeypatch.setattr(grid_posterior, "_AT_ONCE", 2)
+    monkeypatch.setattr(grid_posterior, "_DECISIVE", 5)
     driven = Driven((5, 4, 5), 12, lam, MATERN, device)
-    made_exact, of = 0, 0
+    made_exact, kept_exact, of = 0, 0, 0
     for step, batch in enumerate(candidates_one_by_one(driven, np.random.default_rng(1), 90)):
         driven.tell(batch)
         if step % 9 == 8:
             driven.check()
             continue
         driven.posterior.update()
-        driven.check_lower_bounds(driven.expected(), step)
+        expected = driven.expected()
+        kept = driven.posterior.is_exact(torch.arange(100)).cpu().numpy()
+        kept_exact += int(kept.sum())
+        variance = driven.posterior.upper_variance.cpu().numpy()
+        np.testing.assert_allclose(variance[kept], expected[2][kept], rtol=0, atol=1e-12)
+        assert (variance >= expected[2] - 1e-12).all()
+        driven.check_lower_bounds(expected, step)
         made_exact += int(driven.posterior.is_exact(torch.arange(100)).sum())
         of += 100
     assert (made_exact > 0.9 * of) if followed else (made_exact < 0.5 * of)
+    assert 0 < kept_exact < made_exact or followed
     assert driven.choices > 50
     driven.check_each_query()
 

@@ -36,6 +36,8 @@ def test_flat_index_is_lexicographic_order(sizes):
     index = torch.arange(space.size)
     assert [tuple(row) for row in space.unrank(index).tolist()] == codes
     assert torch.equal(space.rank(torch.tensor(codes)), index)
+    assert [space.theta_at(i) for i in range(space.size)] == codes
+    assert [space.index_of(theta) for theta in codes] == list(range(space.size))
 
 
 @given(SIZES, st.data())
