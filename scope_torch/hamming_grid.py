@@ -119,7 +119,7 @@ class HammingGrid:
         return (self._subsets @ scaled.T).flatten(), self._subset_coefficient
 
     def quadratic_form(
-        self, codes: Tensor, matrix: Tensor, out: Tensor | None = None, chunk: int = 1 << 17
+        self, codes: Tensor, matrix: Tensor, out: Tensor | None = None, chunk: int | None = None
     ) -> Tensor:
         """k_D(theta)^T V k_D(theta) on all of Theta.
 
@@ -132,11 +132,13 @@ class HammingGrid:
             codes: `n x num_modules` distinct configurations D (int64).
             matrix: `n x n` symmetric V (float64), in the unit of the result.
             out: As in `weighted_sum`.
-            chunk: Entries scattered at a time; bounds the memory.
+            chunk: Entries scattered at a time; bounds the memory. None: what suits the device, 2 MB
+                of them on a CPU, and few launches on a GPU.
 
         Returns:
             `|Theta|` values by flat index (float64).
         """
+        chunk = chunk or (1 << 17 if self.device.type == "cpu" else 1 << 24)
         first, second = torch.triu_indices(*matrix.shape, device=self.device)
         pair_weight = matrix[first, second] * torch.where(first == second, 1.0, 2.0)
         bit = torch.tensor([1 << i for i in range(self.space.num_modules)], device=self.device)
