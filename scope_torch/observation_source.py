@@ -44,12 +44,13 @@ class ObservationSource:
         arrived = None
         try:
             for request in numbered:
-                self.replayed += request not in self._awaited
-                while request not in recorded:
+                while (observation := recorded.get(request)) is None:
                     arrived = self._next(stream, request)
                     self._keep(arrived)
-                self._unused.discard(request)
-                yield recorded[request]
+                if self._unused and request in self._unused:
+                    self._unused.discard(request)
+                    self.replayed += 1
+                yield observation
             for extra in stream:  # at its end it raises an interrupt that had to wait
                 self._keep(extra)
         except BaseException as stop:

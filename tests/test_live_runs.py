@@ -154,7 +154,8 @@ ENDS = [
     (Status(403), {}, "answered 403"),
     (Status(404, message="The model m0 does not exist"), {}, "The model m0 does not exist"),
     (Status(402), {}, "no credit is left"),
-    (Status(503), {"max_failures_in_a_row": 1}, "1 calls in a row have failed"),
+    # One, or more that were in flight.
+    (Status(503), {"max_failures_in_a_row": 1}, "calls in a row have failed"),
     (Cut(of_body=0.0), {"max_failures_in_a_row": 1}, "was lost"),
 ]
 
