@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from scope_torch.bounds import Beta
-from scope_torch.hamming_grid import DirectGrid, HammingGrid
+from scope_torch.hamming_grid import DirectGrid, HammingGrid, form, squares
 from scope_torch.posteriors import AggregatePosterior
 from scope_torch.space import first_tied, tie_width
 from scope_torch.surrogate import QuerySurrogate
@@ -61,6 +61,7 @@ class GridPosterior:
         self._all_exact = False
         self._num_operations = 0.0  # spent on single variances since the last update
         self._decisive = torch.empty(0, dtype=torch.int64, device=device)
+        self._k = self.mean_c.new_empty(0, 0)  # of the decisive with D
         self._mark = 0  # of the columns that exact variances know
 
     def update(self) -> None:
@@ -108,15 +109,17 @@ class GridPosterior:
         Returns:
             True if it is now exact everywhere, because one by one has come to cost more.
         """
-        n = len(self._surrogate.observed())
+        codes = self._surrogate.observed()
+        n = len(codes)
         self._num_operations += len(index) * n**2 * _DENSE
         if self._num_operations > self._grid.form_operations(n):
             self._make_all_exact()
             return True
-        self._decisive = torch.cat([index, self._decisive])[:_DECISIVE]
+        k = self._grid.kernel_at(index, codes)
         for variance, posterior in zip(self._variances, self._posteriors(), strict=True):
-            form = self._grid.quadratic_form_at(index, posterior.codes, posterior.matrix)
-            variance[index] = posterior.constant - form
+            variance[index] = posterior.constant - form(k, posterior.matrix)
+        self._decisive = torch.cat([index[:_DECISIVE], self._decisive])[:_DECISIVE]
+        self._k = torch.cat([k[:_DECISIVE], self._k])[:_DECISIVE]
         self._is_exact[index] = True
         return False
 
@@ -141,6 +144,8 @@ class GridPosterior:
         """Lowers exact variances by what was learnt; or else they are upper bounds from now on."""
         self._num_operations = 0.0
         changes, codes = self._changes(), self._surrogate.observed()
+        new = self._grid.kernel_at(self._decisive, codes[self._k.shape[1] :])
+        self._k = torch.cat([self._k, new], 1)
         if changes is None:
             self._forget_all_but(self._decisive[:0])
             return
@@ -151,13 +156,12 @@ class GridPosterior:
             return
         at = self._decisive
         for variance, (rows, weights) in zip(self._variances, changes, strict=True):
-            fallen = variance[at] - self._grid.squares_at(at, codes, rows, weights)
-            variance[at] = fallen.clamp_(min=0.0)
+            variance[at] = (variance[at] - squares(self._k, rows, weights)).clamp_(min=0.0)
         self._forget_all_but(at)
 
     def _forget_all_but(self, index: Tensor) -> None:
         """From now on the other variances are upper bounds."""
-        self._all_exact, self._decisive = False, index
+        self._all_exact, self._decisive, self._k = False, index, self._k[: len(index)]
         self._is_exact.zero_()
         self._is_exact[index] = True
 

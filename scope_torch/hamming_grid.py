@@ -161,13 +161,11 @@ class HammingGrid:
 
     def quadratic_form_at(self, index: Tensor, codes: Tensor, matrix: Tensor) -> Tensor:
         """k_D(theta)^T V k_D(theta) at the configurations of flat indices `index`, directly."""
-        k = kernel_matrix(self.kernel, self.space.unrank(index), codes)
-        return ((k @ matrix) * k).sum(-1)
+        return form(self.kernel_at(index, codes), matrix)
 
-    def squares_at(self, index: Tensor, codes: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
-        """What `add_squares` adds at the configurations of flat indices `index`, directly."""
-        k = kernel_matrix(self.kernel, self.space.unrank(index), codes)
-        return (k @ rows.T).square() @ weights
+    def kernel_at(self, index: Tensor, codes: Tensor) -> Tensor:
+        """k_D at the configurations of flat indices `index`: `len(index) x n`."""
+        return kernel_matrix(self.kernel, self.space.unrank(index), codes)
 
     def form_operations(self, n: int) -> float:
         """About how many scattered additions a quadratic form is worth.
@@ -302,7 +300,7 @@ class DirectGrid:
         self, codes: Tensor, rows: Tensor, weights: Tensor, to: Tensor, scratch: Tensor
     ) -> None:
         """See `HammingGrid.add_squares`."""
-        to += self._map(lambda index: self.squares_at(index, codes, rows, weights), scratch)
+        to += self._map(lambda i: squares(self.kernel_at(i, codes), rows, weights), scratch)
 
     def form_operations(self, n: int) -> float:
         """See `HammingGrid.form_operations`."""
@@ -317,11 +315,21 @@ class DirectGrid:
         return kernel_matrix(self.kernel, self.space.unrank(index), codes) @ weights
 
     quadratic_form_at = HammingGrid.quadratic_form_at
-    squares_at = HammingGrid.squares_at
+    kernel_at = HammingGrid.kernel_at
 
     def _map(self, function: Callable[[Tensor], Tensor], out: Tensor | None) -> Tensor:
         every = torch.arange(self.space.size, device=self.device)
         return torch.cat([function(index) for index in every.split(self.chunk)], out=out)
+
+
+def form(k: Tensor, matrix: Tensor) -> Tensor:
+    """k^T V k for every row k: `len(k)`."""
+    return ((k @ matrix) * k).sum(-1)
+
+
+def squares(k: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
+    """The sum over i of v_i (k^T x_i)^2 for every row k: `len(k)`."""
+    return (k @ rows.T).square() @ weights
 
 
 def _check_size(space: ConfigSpace) -> None:

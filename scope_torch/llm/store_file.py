@@ -180,11 +180,13 @@ class StoreFile:
 
 def _mend(error: Exception) -> str:
     text = str(error)
+    if isinstance(error, OSError):  # without the path, which may hold any of these words
+        text = error.strerror or text
     if "locked" in text:
         return "another process holds it; end that one, or name another file for the replies"
     if any(sign in text for sign in ("malformed", "not a database", "no such", "decode")):
         return "it is damaged, or no file of replies; move it away, or name another file"
-    if "full" in text or "disk I/O" in text:
+    if "full" in text or "disk I/O" in text or "No space" in text:
         return "make room on the disk and run again: what was stored is kept"
     if "closed database" in text:
         return "the store was closed; make a new one"

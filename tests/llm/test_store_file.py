@@ -65,6 +65,8 @@ def test_files_that_are_refused(tmp_path):
     assert path.read_text() == "prompt,reply\n" * 100
     assert "name a file that can be written" in error_of(tmp_path)
     assert "name a file that can be written" in error_of(path / "below")
+    (tmp_path / "full, locked").touch()  # words that say something of a disk
+    assert "name a file that can be written" in error_of(tmp_path / "full, locked" / "below")
 
 
 def test_files_of_other_programs_are_left_alone(tmp_path):
