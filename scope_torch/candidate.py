@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Protocol
 
+import numpy as np
+
 from scope_torch.bounds import Beta
 from scope_torch.history import Observation
 from scope_torch.surrogate import QuerySurrogate
@@ -90,8 +92,9 @@ class QueryCandidate:
         sigma^2 is rounded to 1e-9, since equal scores differ by rounding.
         """
         if self._order is None:
-            rounded = [round(v * 1e9) for v in self._variance]
-            self._order = iter(sorted(self._query_order, key=lambda q: -rounded[q]))
+            order = np.array(self._query_order)
+            rounded = np.rint(np.array(self._variance)[order] * 1e9)
+            self._order = iter(order[(-rounded).argsort(kind="stable")].tolist())
         return list(islice(self._order, number))
 
     def update(self, observation: Observation, s_0: float) -> None:
