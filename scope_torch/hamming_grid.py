@@ -52,8 +52,8 @@ class HammingGrid:
         by_matches = kernel.profile(num_modules, self.device).flip(0)
         self._coefficient = torch.stack([by_matches.diff(s)[0] for s in range(num_modules + 1)])
         self._shape = tuple(size + 1 for size in space.sizes)
-        self._strides = tuple(math.prod(self._shape[i + 1 :]) for i in range(num_modules))
-        self._strides_tensor = torch.tensor(self._strides, device=self.device)
+        strides = [math.prod(self._shape[i + 1 :]) for i in range(num_modules)]
+        self._strides = torch.tensor(strides, device=self.device)
         subsets = list(itertools.product((0, 1), repeat=num_modules))
         self._subsets = torch.tensor(subsets, device=self.device)
         self._subset_coefficient = self._coefficient[self._subsets.sum(-1)]
@@ -115,7 +115,7 @@ class HammingGrid:
 
     def _entries(self, codes: Tensor) -> tuple[Tensor, Tensor]:
         """Entries of all subsets of D, `2^N n`, and the coefficient of every subset, `2^N`."""
-        scaled = (codes + 1) * self._strides_tensor
+        scaled = (codes + 1) * self._strides
         return (self._subsets @ scaled.T).flatten(), self._subset_coefficient
 
     def quadratic_form(
@@ -145,7 +145,7 @@ class HammingGrid:
         pattern = ((codes[first] != codes[second]) * bit).sum(-1)
         order = pattern.argsort(stable=True)
         sizes = pattern.bincount(minlength=2**self.space.num_modules).tolist()
-        scaled = ((codes + 1) * codes.new_tensor(self._strides)).T.to(self._index_dtype)
+        scaled = ((codes + 1) * self._strides).T.to(self._index_dtype)
         tables = self._empty_tables()
         for differ, pairs in enumerate(order.split(sizes)):
             modules = [bool(differ >> i & 1) for i in range(self.space.num_modules)]
