@@ -8,7 +8,8 @@ import logging
 import math
 import os
 import time
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from scope_torch.errors import InputError
 from scope_torch.llm.billing import BadReply, Usage
@@ -104,7 +105,7 @@ def redacted(text: str, api_key_env: str | None) -> str:
 
 
 def redact_logs(libraries: tuple[str, ...], api_key_env: str | None) -> None:
-    """Keeps the key out of what these libraries log, from all their loggers that exist by now.
+    """Keeps the key out of what these libraries log, whenever they make their loggers.
 
     At level DEBUG they log the headers of every response, and a proxy may echo the key in one.
 
@@ -112,22 +113,28 @@ def redact_logs(libraries: tuple[str, ...], api_key_env: str | None) -> None:
         libraries: Their names, without the number that some add to it (httpcore2).
         api_key_env: Environment variable with the key.
     """
-    for name in list(logging.root.manager.loggerDict):
-        if name.partition(".")[0].rstrip("0123456789") in libraries:
-            logger = logging.getLogger(name)
-            known = (old.api_key_env for old in logger.filters if isinstance(old, _Redacting))
-            if api_key_env not in known:
-                logger.addFilter(_Redacting(api_key_env))
+    make = logging.getLogRecordFactory()
+    if not isinstance(make, _RedactingFactory):
+        make = _RedactingFactory(make)
+        logging.setLogRecordFactory(make)
+    make.keys |= {(library, api_key_env) for library in libraries}
 
 
-class _Redacting(logging.Filter):
-    def __init__(self, api_key_env: str | None) -> None:
-        super().__init__()
-        self.api_key_env = api_key_env
+class _RedactingFactory:
+    """Makes log records; a filter would have to be added to each logger after it is made."""
 
-    def filter(self, record: logging.LogRecord) -> bool:
-        record.msg, record.args = _without_secrets(record.getMessage(), self.api_key_env), None
-        return True
+    def __init__(self, make: Callable[..., logging.LogRecord]) -> None:
+        self._make = make
+        self.keys: frozenset[tuple[str, str | None]] = frozenset()  # threads may read it
+
+    def __call__(self, *args: Any, **kwargs: Any) -> logging.LogRecord:
+        record = self._make(*args, **kwargs)
+        library = record.name.partition(".")[0].rstrip("0123456789")
+        for name, api_key_env in self.keys:
+            if name == library:
+                text = _without_secrets(record.getMessage(), api_key_env)
+                record.msg, record.args = text, None
+        return record
 
 
 def _without_secrets(text: str, api_key_env: str | None) -> str:

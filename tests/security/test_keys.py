@@ -1,6 +1,7 @@
 """A key is in no file and no text of a search from the command line, whatever goes wrong."""
 
 import json
+import logging
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from llm.fake_endpoint import (
     Status,
     only_loopback,  # noqa: F401
 )
+
+from scope_torch.llm.failures import redact_logs
 
 KEY = "sk-canary-7f1d90b2ce"
 
@@ -84,6 +87,25 @@ def test_a_search_that_fails_and_goes_on(cli, monkeypatch, tmp_path, caplog, tro
     names = {path.name for path in tmp_path.rglob("*")}
     assert {"journal.jsonl", "result.json", "responses.sqlite"} <= names
     assert [name for name in names if name.endswith(".wandb")]
+
+
+def test_loggers_made_later_are_redacted(monkeypatch, caplog):
+    """httpcore2 makes its own when the first client is made, LiteLLM at its first call."""
+    monkeypatch.setenv("CANARY_KEY", KEY)
+    monkeypatch.setenv("OTHER_CANARY", "hunter2")
+    caplog.set_level("DEBUG")
+    before = logging.getLogRecordFactory()
+    try:
+        redact_logs(("canarylib",), "CANARY_KEY")
+        redact_logs(("canarylib",), "OTHER_CANARY")
+        for name in ("canarylib", "canarylib2.later"):
+            logging.getLogger(name).debug("headers %r of %s", {"X": KEY}, "hunter2")
+        logging.getLogger("canarylibrary").debug("%s", "left as it is: hunter2")
+    finally:
+        logging.setLogRecordFactory(before)
+    *redacted, other = [record.getMessage() for record in caplog.records]
+    assert redacted == ["headers {'X': '***'} of ***"] * 2
+    assert other == "left as it is: hunter2"
 
 
 def test_a_bug_leaves_a_log_without_the_key(cli, monkeypatch, tmp_path):
