@@ -27,7 +27,15 @@ class Change(NamedTuple):
     """A variance falls by the sum over i of weights_i (k_D(theta)^T rows_i)^2."""
 
     rows: Tensor  # `m x n`
-    weights: Tensor  # `m`
+    weights: Tensor  # `m`, positive
+
+    def at_least(self) -> Tensor:
+        """A row x, `n`, such that every variance falls by at least (k_D(theta)^T x)^2.
+
+        sum_i v_i (k^T x_i)^2 >= (k^T sum_i v_i x_i)^2 / sum_i v_i (Cauchy-Schwarz); nearly equal,
+        since the rows of one candidate differ little.
+        """
+        return self.weights @ self.rows / self.weights.sum().clamp_min(1e-300).sqrt()
 
 
 class GridPosterior:
@@ -37,7 +45,8 @@ class GridPosterior:
     what an earlier update left is an upper bound: lower confidence bounds made of it are no higher
     than the true ones. `LowerBounds` makes the few variances exact that decide a minimum, and
     everything else keeps its upper bound until too many would be needed at once. What decided
-    lately is kept exact, since it is likely to decide again.
+    lately is kept exact, since it is likely to decide again; the others are lowered by what a
+    single sum over Theta shows.
 
     Args:
         surrogate: The per-query surrogates.
@@ -53,9 +62,11 @@ class GridPosterior:
         self._surrogate, self._grid = surrogate, grid
         self._aggregates: Sequence[AggregatePosterior] = ()
         size, device = grid.space.size, grid.device
-        self.mean_c, self.mean_g, self.upper_variance, self._lower_c, self._lower_g = (
-            torch.empty(size, dtype=torch.float64, device=device) for _ in range(5)
-        )
+        # Means, and lower bounds, whose memory is free until they are asked for.
+        self._values = torch.empty(4, size, dtype=torch.float64, device=device)
+        self._lower = self._values[2:]
+        self.mean_c, self.mean_g = self._values[:2]
+        self.upper_variance = torch.empty_like(self.mean_c)
         self.upper_variance.fill_(1 / surrogate.num_queries)
         self._is_exact = torch.zeros(size, dtype=torch.bool, device=device)
         self._all_exact = False
@@ -66,11 +77,8 @@ class GridPosterior:
 
     def update(self) -> None:
         """Brings the means up to the last observation told to the surrogate."""
-        codes, (w_c, w_g) = self._surrogate.observed(), self._surrogate.weights()
-        self._grid.weighted_sum(codes, w_c, out=self.mean_c)
-        self._grid.weighted_sum(codes, w_g, out=self.mean_g)
         self._aggregates = ()
-        self._follow()
+        self._renew(self._surrogate.weights())
 
     @property
     def variance(self) -> Tensor:
@@ -100,8 +108,7 @@ class GridPosterior:
             theta_out: Flat index of theta_out, which cannot improve on itself: L_c is +inf there;
                 None for no exception.
         """
-        lower = (self._lower_c, self._lower_g)
-        return LowerBounds(self, lower, beta, u_out, theta_out)
+        return LowerBounds(self, self._lower, beta, u_out, theta_out)
 
     def make_exact(self, index: Tensor) -> bool:
         """Makes the variance exact at the configurations of `index`.
@@ -132,7 +139,7 @@ class GridPosterior:
             c: Where to put L_c.
             g: Where to put L_g.
         """
-        sigma = torch.sqrt(self.upper_variance[at])
+        sigma = torch.clamp(self.upper_variance[at], min=0.0, out=g).sqrt_()  # rounding
         torch.sub(self.mean_c[at], sigma, alpha=beta.c, out=c)
         torch.sub(self.mean_g[at], sigma, alpha=beta.g, out=g)
 
@@ -140,23 +147,30 @@ class GridPosterior:
         """Where the variance is exact: `len(index)` booleans."""
         return self._is_exact[index]
 
-    def _follow(self) -> None:
-        """Lowers exact variances by what was learnt; or else they are upper bounds from now on."""
+    def _renew(self, weights: Tensor) -> None:
+        """Makes the means, and lowers variances by what was learnt.
+
+        Exact ones stay exact: all if all are and that is less work, or those that decided lately;
+        the others are upper bounds from now on.
+        """
         self._num_operations = 0.0
         changes, codes = self._changes(), self._surrogate.observed()
         new = self._grid.kernel_at(self._decisive, codes[self._k.shape[1] :])
         self._k = torch.cat([self._k, new], 1)
-        if changes is None:
-            self._forget_all_but(self._decisive[:0])
-            return
-        if self._all_exact and not self._is_dear(changes, len(codes)):
-            for variance, (rows, weights) in zip(self._variances, changes, strict=True):
-                self._grid.add_squares(codes, rows, -weights, to=variance, scratch=self._lower_c)
+        follow_all = bool(changes) and self._all_exact and not self._is_dear(changes, len(codes))
+        at_least = [] if follow_all else [change.at_least() for change in changes]
+        rows = torch.stack([*weights, *at_least])
+        self._grid.weighted_sums(codes, rows, out=self._values[: len(rows)])
+        if follow_all:
+            for variance, (x, v) in zip(self._variances, changes, strict=True):
+                self._grid.add_squares(codes, x, -v, to=variance, scratch=self._lower[0])
                 variance.clamp_(min=0.0)  # rounding
             return
-        at = self._decisive
-        for variance, (rows, weights) in zip(self._variances, changes, strict=True):
-            variance[at] = (variance[at] - squares(self._k, rows, weights)).clamp_(min=0.0)
+        at = self._decisive if changes else self._decisive[:0]
+        for variance, change, falls in zip(self._variances, changes, self._lower, strict=False):
+            exact = variance[at] - squares(self._k, *change)
+            variance.addcmul_(falls, falls, value=-1)
+            variance[at] = exact.clamp_(min=0.0)
         self._forget_all_but(at)
 
     def _forget_all_but(self, index: Tensor) -> None:
@@ -170,11 +184,11 @@ class GridPosterior:
         operations = len(changes[0].weights) * self._grid.sum_operations(n)
         return operations > self._grid.form_operations(n)
 
-    def _changes(self) -> Sequence[Change] | None:
-        """Since the last update, by what each of `_variances` falls; None: by something else."""
+    def _changes(self) -> Sequence[Change]:
+        """Since the last update, by what each of `_variances` falls; empty: by something else."""
         columns, self._mark = self._surrogate.columns_since(self._mark)
         if columns is None:
-            return None
+            return ()
         rows, weights = (torch.from_numpy(part).to(self.mean_c.device) for part in columns[:2])
         return (Change(rows, weights / self._surrogate.num_queries**2),)
 
@@ -201,7 +215,7 @@ class LowerBounds:
 
     Args:
         posterior: Up to date.
-        lower: Memory for L_c and L_g.
+        lower: Memory for L_c and L_g: `2 x |Theta|`.
         beta: See `GridPosterior.lower_bounds`.
         u_out: See there.
         theta_out: See there.
@@ -221,7 +235,7 @@ class LowerBounds:
     def __init__(
         self,
         posterior: GridPosterior,
-        lower: tuple[Tensor, Tensor],
+        lower: Tensor,
         beta: Beta,
         u_out: float,
         theta_out: int | None,

@@ -73,10 +73,21 @@ class HammingGrid:
         Returns:
             `|Theta|` values by flat index (float64).
         """
-        index, coefficient = self._entries(codes)
-        tables = self._empty_tables()
-        tables.index_add_(0, index, coefficient.outer(weights).flatten())
-        return self._fold_tables(tables, out)
+        return self.weighted_sums(codes, weights[None], None if out is None else out[None])[0]
+
+    def weighted_sums(self, codes: Tensor, rows: Tensor, out: Tensor | None = None) -> Tensor:
+        """`weighted_sum` for each of the `m` rows, put into `out`: `m x |Theta|`."""
+        index, m = self._entries(codes), len(rows)
+        values = self._subset_coefficient[:, None] * rows[:, None]
+        out = rows.new_empty(m, self.space.size) if out is None else out
+        at_once = max(1, m) if self._is_small else 1
+        first = torch.arange(at_once, device=self.device) * math.prod(self._shape)
+        index = (first[:, None] + index).flatten()
+        for k in range(0, m, at_once):
+            at = slice(k, k + at_once)
+            tables = self._empty_tables(at_once).index_add_(0, index, values[at].flatten())
+            self._fold_tables(tables, out[at])
+        return out
 
     def add_squares(
         self, codes: Tensor, rows: Tensor, weights: Tensor, to: Tensor, scratch: Tensor
@@ -96,27 +107,13 @@ class HammingGrid:
                 self.weighted_sum(codes, x, out=scratch)
                 to.addcmul_(scratch, scratch, value=v)
             return
-        for xs, some in zip(rows.split(at_once), weights.split(at_once), strict=True):
-            to.addmv_(self._weighted_sums(codes, xs).square_(), some)
+        for k in range(0, len(rows), at_once):
+            sums = self.weighted_sums(codes, rows[k : k + at_once])
+            to.addmv_(sums.square_().T, weights[k : k + at_once])
 
-    def _weighted_sums(self, codes: Tensor, rows: Tensor) -> Tensor:
-        """`weighted_sum` for each of the `m` rows, in small spaces: `|Theta| x m`."""
-        index, values = self._entries(codes)
-        m = len(rows)
-        index = (index[:, None] * m + torch.arange(m, device=self.device)).flatten()
-        values = (values[:, None, None] * rows.T).flatten()
-        tables = rows.new_zeros(math.prod(self._shape) * m).index_add_(0, index, values)
-        grid = tables.view(*self._shape, m)
-        for i, size in enumerate(self.space.sizes):
-            folded = grid.narrow(i, 1, size)
-            folded += grid.narrow(i, 0, 1)
-            grid = folded
-        return grid.reshape(self.space.size, m)
-
-    def _entries(self, codes: Tensor) -> tuple[Tensor, Tensor]:
-        """Entries of all subsets of D, `2^N n`, and the coefficient of every subset, `2^N`."""
-        scaled = (codes + 1) * self._strides
-        return (self._subsets @ scaled.T).flatten(), self._subset_coefficient
+    def _entries(self, codes: Tensor) -> Tensor:
+        """Entries of all subsets of D: `2^N n`."""
+        return (self._subsets @ ((codes + 1) * self._strides).T).flatten()
 
     def quadratic_form(
         self, codes: Tensor, matrix: Tensor, out: Tensor | None = None, chunk: int | None = None
@@ -157,7 +154,8 @@ class HammingGrid:
                 values = coefficient[:, None] * pair_weight[part]
                 index = self._union_indices(modules, a, b)
                 tables.index_add_(0, index.flatten(), values.flatten())
-        return self._fold_tables(tables, out)
+        out = tables.new_empty(self.space.size) if out is None else out
+        return self._fold_tables(tables, out[None])[0]
 
     def quadratic_form_at(self, index: Tensor, codes: Tensor, matrix: Tensor) -> Tensor:
         """k_D(theta)^T V k_D(theta) at the configurations of flat indices `index`, directly."""
@@ -221,34 +219,38 @@ class HammingGrid:
             )
         return table.to(self.device)
 
-    def _empty_tables(self) -> Tensor:
-        """Zeros; the same memory every time, since fresh pages cost more than the sums."""
-        if len(self._scratch) == 0:
-            size = math.prod(self._shape)
-            self._scratch = torch.empty(size, dtype=torch.float64, device=self.device)
-        return self._scratch.zero_()
+    @property
+    def _is_small(self) -> bool:
+        """Whether it is best to make tables at once. A GPU has no cache, and each is a launch."""
+        return self.device.type != "cpu" or math.prod(self._shape) <= _LARGE
 
-    def _fold_tables(self, tables: Tensor, out: Tensor | None = None) -> Tensor:
-        """Adds slice 0 of every module onto the others."""
-        # A GPU has no such cache, and every operation on a slab would be a launch.
-        if self.device.type == "cpu" and len(tables) > _LARGE and self.space.num_modules > 1:
-            return self._fold_by_slabs(tables, out)
-        grid = tables.view(self._shape)
-        for i, size in enumerate(self.space.sizes):
+    def _empty_tables(self, m: int = 1) -> Tensor:
+        """Zeros; the same memory every time, since fresh pages cost more than the sums."""
+        size = m * math.prod(self._shape)
+        if len(self._scratch) < size:
+            self._scratch = torch.empty(size, dtype=torch.float64, device=self.device)
+        return self._scratch[:size].zero_()
+
+    def _fold_tables(self, tables: Tensor, out: Tensor) -> Tensor:
+        """Adds slice 0 of every module onto the others, for each of the `m x |Theta|` results."""
+        grid = tables.view(len(out), *self._shape)
+        if not self._is_small and self.space.num_modules > 1:
+            for one, result in zip(grid, out, strict=True):
+                self._fold_by_slabs(one, result)
+            return out
+        *first, last = self.space.sizes
+        for i, size in enumerate(first, start=1):
             folded = grid.narrow(i, 1, size)
             folded += grid.narrow(i, 0, 1)
             grid = folded
-        if out is None:
-            out = tables.new_empty(self.space.size)
-        out.view(grid.shape).copy_(grid)
+        result = out.view(*grid.shape[:-1], last)
+        torch.add(grid.narrow(-1, 1, last), grid.narrow(-1, 0, 1), out=result)
         return out
 
-    def _fold_by_slabs(self, tables: Tensor, out: Tensor | None) -> Tensor:
+    def _fold_by_slabs(self, grid: Tensor, out: Tensor) -> None:
         """The same, one LLM of the first module at a time, so that the rest stays in the cache."""
         first, *others = self.space.sizes
-        grid = tables.view(self._shape)
-        slab = tables.new_empty(self._shape[1:])
-        out = tables.new_empty(self.space.size) if out is None else out
+        slab = torch.empty_like(grid[0])
         for llm, folded in enumerate(out.view(first, *others)):
             part = torch.add(grid[0], grid[llm + 1], out=slab)
             for i, size in enumerate(others[:-1]):
@@ -256,7 +258,6 @@ class HammingGrid:
                 inner += part.narrow(i, 0, 1)
                 part = inner
             torch.add(part.narrow(-1, 1, others[-1]), part.narrow(-1, 0, 1), out=folded)
-        return out
 
 
 class DirectGrid:
@@ -292,6 +293,12 @@ class DirectGrid:
         """See `HammingGrid.weighted_sum`."""
         return self._map(lambda index: self.weighted_sum_at(index, codes, weights), out)
 
+    def weighted_sums(self, codes: Tensor, rows: Tensor, out: Tensor | None = None) -> Tensor:
+        """See `HammingGrid.weighted_sums`."""
+        out = rows.new_empty(len(rows), self.space.size) if out is None else out
+        out.copy_(self._map(lambda index: self.kernel_at(index, codes) @ rows.T).T)
+        return out
+
     def quadratic_form(self, codes: Tensor, matrix: Tensor, out: Tensor | None = None) -> Tensor:
         """See `HammingGrid.quadratic_form`."""
         return self._map(lambda index: self.quadratic_form_at(index, codes, matrix), out)
@@ -317,7 +324,7 @@ class DirectGrid:
     quadratic_form_at = HammingGrid.quadratic_form_at
     kernel_at = HammingGrid.kernel_at
 
-    def _map(self, function: Callable[[Tensor], Tensor], out: Tensor | None) -> Tensor:
+    def _map(self, function: Callable[[Tensor], Tensor], out: Tensor | None = None) -> Tensor:
         every = torch.arange(self.space.size, device=self.device)
         return torch.cat([function(index) for index in every.split(self.chunk)], out=out)
 

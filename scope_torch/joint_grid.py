@@ -36,7 +36,8 @@ class JointGridPosterior(GridPosterior):
         super().__init__(surrogate.queries, grid)
         self.upper_variance_g = self.upper_variance.clone()
         self._a = torch.ones_like(self.mean_c)
-        self._relative = torch.empty_like(self.mean_c)  # mean of c / a - 1; else of c in USD
+        self._relative = self.mean_c  # mean of c / a - 1; else of c in USD
+        self.mean_c = torch.empty_like(self._relative)
         self._fitted: object = None  # the hyperparameters that the variances belong to
         self._collapsed: object = None  # and the factorisations
 
@@ -51,19 +52,16 @@ class JointGridPosterior(GridPosterior):
             for variance in self._variances:  # they may have grown
                 variance.fill_(math.inf)
         self._aggregates = self._joint.aggregates()
-        codes, (w_c, w_g) = self._aggregates[0].codes, self._aggregates[0].weights
-        self._grid.weighted_sum(codes, w_c, out=self._relative)
-        self._grid.weighted_sum(codes, w_g, out=self.mean_g)
+        for variance, posterior in zip(self._variances, self._aggregates, strict=True):
+            variance.clamp_(max=posterior.constant)
+        self._renew(self._aggregates[0].weights)
         if self._joint.relative_cost:
             torch.add(self._relative, 1.0, out=self.mean_c).mul_(self._a)  # no fresh memory
         else:
             self.mean_c.copy_(self._relative)
-        for variance, posterior in zip(self._variances, self._aggregates, strict=True):
-            variance.clamp_(max=posterior.constant)
-        self._follow()
 
-    def _changes(self) -> Sequence[Change] | None:
-        """See base; None also where `Collapsed` was made anew."""
+    def _changes(self) -> Sequence[Change]:
+        """See base; empty also where `Collapsed` was made anew."""
         collapsed, n = self._joint.collapsed(), len(self._joint.queries.observed())
         known, self._collapsed = self._collapsed is collapsed, collapsed
         changes = []
@@ -74,22 +72,22 @@ class JointGridPosterior(GridPosterior):
                 row[: len(x)] = x
             _, _, factor = hyperparameters.of_average(self._joint.num_queries)
             changes.append(Change(rows, rows.new_full((len(xs),), factor)))
-        return changes if known else None
+        return changes if known else ()
 
     def lower_bounds(self, beta: Beta, u_out: float, theta_out: int | None) -> JointLowerBounds:
         """See base."""
-        return JointLowerBounds(self, (self._lower_c, self._lower_g), beta, u_out, theta_out)
+        return JointLowerBounds(self, self._lower, beta, u_out, theta_out)
 
     def fill_lower(self, at: slice | Tensor, beta: Beta, c: Tensor, g: Tensor) -> None:
         """See base."""
-        torch.sqrt(self.upper_variance_g[at], out=g)
+        torch.clamp(self.upper_variance_g[at], min=0.0, out=g).sqrt_()  # rounding
         torch.sub(self.mean_g[at], g, alpha=beta.g, out=g)
         if not self._joint.relative_cost:
-            torch.sqrt(self.upper_variance[at], out=c)
+            torch.clamp(self.upper_variance[at], min=0.0, out=c).sqrt_()
             torch.sub(self.mean_c[at], c, alpha=beta.c, out=c)
             return
         mean = (self._relative[at] + 1).clamp_min_(LEAST_MEAN)
-        v = torch.div(self.upper_variance[at], mean.square(), out=c).log1p_()
+        v = torch.clamp(self.upper_variance[at], min=0.0, out=c).div_(mean.square()).log1p_()
         mean *= self._a[at]
         torch.mul(mean, torch.exp(v.sqrt().mul_(-beta.c) - v / 2), out=c)
 

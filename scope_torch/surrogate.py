@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -18,22 +17,14 @@ from torch.nn.functional import pad
 from scope_torch.errors import InputError
 from scope_torch.kernels import kernel_matrix
 from scope_torch.posteriors import AggregatePosterior, GroupPosterior, QueryPosterior
+from scope_torch.query_group import Array, QueryGroup, times
 from scope_torch.space import ConfigSpace
 
 if TYPE_CHECKING:
     from scope_torch.botorch_model import AggregateModel
 
-Array = NDArray[np.float64]
 MIN_LAM = 1e-9
 _COLUMNS_KEPT = 16  # updates
-
-
-class _Group(NamedTuple):
-    """A factorisation, shared by the queries with equal histories of observed configurations."""
-
-    ids: NDArray[np.int64]  # `J`: observed configurations, as positions in D
-    inverse: Array  # `J x J`: (K_q + lam C_q^-1)^-1
-    information: float  # 1/2 log det(I + K / lam) of all its observations, repeats counted
 
 
 class Columns(NamedTuple):
@@ -47,14 +38,18 @@ class Columns(NamedTuple):
     total: Array  # of cost and constraint: `2 x m`
 
 
-class _Extension(NamedTuple):
-    """A configuration observed by queries that had equal histories, and still have."""
+# A group, what its queries observed as positions in D, and whether that is one configuration that
+# is new to them, observed once.
+_Move = tuple[int, tuple[int, ...], bool]
 
-    config: int  # as a position in D
-    queries: list[int]
-    ids: NDArray[np.int64]  # `J`: observed configurations, this one last
-    u: Array  # `J`: what the inverse of each of the queries grows by is weight u u^T
-    weight: float
+
+class _At(NamedTuple):
+    """What the groups say of one configuration."""
+
+    theta: tuple[int, ...]
+    k: Array  # kernel with D: `n`
+    halves: list[Array]  # W_q k_q of every group
+    variance: list[float]  # sigma_hat^2 of every group
 
 
 class QuerySurrogate:
@@ -103,16 +98,13 @@ class QuerySurrogate:
         self._sum = np.zeros((2, num_queries, 0))
         self._solved = np.zeros((2, num_queries, 0))
         self._total = np.zeros((2, 0))  # of _solved
-        nothing = np.zeros(0, dtype=np.int64)
-        self._groups = [_Group(nothing, np.zeros((0, 0)), 0.0)]
+        self._groups = [QueryGroup.of_none()]
         self._group_of = [0] * num_queries
         self._matrix = torch.zeros(0, 0, dtype=torch.float64, device=self.device)
         self._columns: list[Columns] = []  # the last ones, numbered from _first on
         self._first = 0
         self._mark = 0  # what _matrix knows
-        # Where the posterior was last asked for, and A k there in every group: observed next, it
-        # is needed once more.
-        self._last_at: tuple[tuple[int, ...], list[Array]] = ((), [])
+        self._last_at: _At | None = None  # what was asked for is what is observed next
 
     def observe(self, theta: tuple[int, ...], query: int, y_c: float, y_g: float) -> None:
         """Adds one observation.
@@ -189,9 +181,10 @@ class QuerySurrogate:
         self._update()
         n = len(self._codes)
         matrix = np.zeros((n, n))
-        for group, num_queries in Counter(self._group_of).items():
-            ids, inverse, _ = self._groups[group]
-            matrix[ids[:, None], ids] += num_queries * inverse
+        for position, num_queries in Counter(self._group_of).items():
+            group = self._groups[position]
+            W = torch.from_numpy(group.W)  # numpy's threads would spin beside torch's
+            matrix[group.ids[:, None], group.ids] += num_queries * (W.T @ W).numpy()
         return self._to_device(matrix)
 
     def sufficient_statistics(self) -> tuple[Tensor, Tensor, int]:
@@ -211,13 +204,20 @@ class QuerySurrogate:
 
     def by_group(self, theta: Sequence[int]) -> GroupPosterior:
         """The posterior at one configuration, with the coefficients that give it."""
-        k, rows, variance, mean = (self._to_device(part) for part in self._at(theta))
-        return GroupPosterior(k, rows, variance, mean, self._group_of)
+        at = self._at(theta)
+        rows = np.zeros((len(self._groups), len(at.k)))
+        for row, group, half in zip(rows, self._groups, at.halves, strict=True):
+            row[group.ids] = group.solved(half)
+        parts = at.k, rows, np.array(at.variance), self._predicted(at.k)
+        k, coefficients, variance, mean = (self._to_device(part) for part in parts)
+        return GroupPosterior(k, coefficients, variance, mean, self._group_of)
 
     def at(self, theta: Sequence[int]) -> QueryPosterior:
         """mu_hat_q and sigma_hat_q^2 of every query at one configuration (equ:gp-regression)."""
-        _, _, variance, mean = (torch.from_numpy(part) for part in self._at(theta))
-        return QueryPosterior(mean[0], mean[1], variance[self._group_of])
+        at = self._at(theta)
+        mean_c, mean_g = torch.from_numpy(self._predicted(at.k))
+        variance = torch.tensor(at.variance, dtype=torch.float64)
+        return QueryPosterior(mean_c, mean_g, variance[self._group_of])
 
     def leave_one_out(self, min_queries: int = 6) -> Tensor:
         """How far off the surrogate without a configuration is at that configuration.
@@ -234,9 +234,9 @@ class QuerySurrogate:
         n = len(self._codes)
         count = self._count[:, :n]
         diagonal = np.ones(count.shape)
+        of_group = [np.square(group.W).sum(0) for group in self._groups]
         for q, group in enumerate(self._group_of):
-            ids, inverse, _ = self._groups[group]
-            diagonal[q, ids] = inverse.diagonal()
+            diagonal[q, self._groups[group].ids] = of_group[group]
         residual = self._solved[..., :n] / diagonal
         observed = count > 0
         latent = 1 / diagonal - self.lam / count.clip(min=1)
@@ -255,8 +255,7 @@ class QuerySurrogate:
     def _to_device(self, array: Array) -> Tensor:
         return torch.from_numpy(array).to(self.device)
 
-    def _at(self, theta: Sequence[int]) -> tuple[Array, Array, Array, Array]:
-        """The kernel with D (`n`), and `coefficients`, `variance`, `mean` of `GroupPosterior`."""
+    def _at(self, theta: Sequence[int]) -> _At:
         self._update()
         n, config = len(self._codes), self._id_of.get(tuple(theta))
         if config is not None:
@@ -264,16 +263,14 @@ class QuerySurrogate:
         else:
             at = torch.tensor([theta], device=self.device)
             k = kernel_matrix(self.kernel, at, self._codes)[0].cpu().numpy()
-        rows = np.zeros((len(self._groups), n))
-        products = [_times(inverse, k.take(ids)) for ids, inverse, _ in self._groups]
-        for row, (ids, _, _), product in zip(rows, self._groups, products, strict=True):
-            row[ids] = product
-        self._last_at = (tuple(theta), products)
-        return k, rows, 1 - _times(rows, k), self._predicted(k)
+        halves = [group.half(k) for group in self._groups]
+        variance = [1 - float(half.dot(half)) for half in halves]
+        self._last_at = _At(tuple(theta), k, halves, variance)
+        return self._last_at
 
     def _predicted(self, k: Array) -> Array:
         """mu_hat where the kernel with D is `k`: `2 x num_queries`."""
-        return _times(self._solved[..., : len(k)], k)
+        return times(self._solved[..., : len(k)], k)
 
     def _update(self) -> None:
         """Brings everything up to the last observation."""
@@ -290,64 +287,83 @@ class QuerySurrogate:
         added: dict[int, list[int]] = {}
         for q, c in zip(query, config, strict=True):
             added.setdefault(q, []).append(c)
-        moves: dict[tuple[int, tuple[int, ...], bool], list[int]] = {}
+        moves: dict[_Move, list[int]] = {}
         for q, configs in added.items():
             extends = len(configs) == 1 and q not in repeated
-            move = (self._group_of[q], tuple(sorted(configs)), extends)
-            moves.setdefault(move, []).append(q)
-        extensions = []
+            configs = tuple(configs) if extends else tuple(sorted(configs))
+            moves.setdefault((self._group_of[q], configs, extends), []).append(q)
+        self._move(moves)
+        self._last_at = None
+
+    def _move(self, moves: dict[_Move, list[int]]) -> None:
+        """Puts queries into the groups of their new histories."""
+        self._group_of = list(self._group_of)  # a GroupPosterior may have the old one
+        left = Counter(self._group_of)
+        extended = [queries for (_, _, extends), queries in moves.items() if extends]
+        u = np.zeros((len(extended), len(self._codes)))
+        rows, weights, added = iter(u), [], []
         for (old, configs, extends), queries in moves.items():
             if extends:
-                extensions.append(self._extend(old, configs[0], queries))
+                added.append(configs[0])
+                group, weight = self._extend(old, configs[0], next(rows))
+                weights.append(weight)
             else:
-                self._solve_anew(np.array(queries))
+                group = self._solve_anew(np.array(queries))
+            left[old] -= len(queries)
+            if left[old] == 0:
+                self._groups[old] = group
+                continue
             for q in queries:
-                self._group_of[q] = len(self._groups) - 1
-        if extensions:
-            self._solve_extended(extensions)
-        self._last_at = ((), [])
-        self._drop_unused_groups()
+                self._group_of[q] = len(self._groups)
+            self._groups.append(group)
+        if extended:
+            self._solve_extended(extended, added, u, np.array(weights))
 
-    def _extend(self, old: int, config: int, queries: list[int]) -> _Extension:
-        """One more configuration, observed once, for queries of the group `old`: its new group.
+    def _extend(self, old: int, config: int, u: Array) -> tuple[QueryGroup, float]:
+        """One more configuration, observed once, for queries of the group `old`: their new group.
 
         Bordering: with A the old inverse and u = (-A k, 1), the new one is A (padded by zeros)
-        plus u u^T / (1 + lam - k^T A k).
+        plus weight u u^T, 1 / weight = 1 + lam - k^T A k.
 
         Args:
             old: Position of the group.
             config: The configuration, as a position in D.
-            queries: Which queries observed it.
-        """
-        ids, inverse, information = self._groups[old]
-        size = len(ids)
-        near = self._gram[config].take(ids)
-        theta, products = self._last_at
-        known = self._id_of.get(theta) == config
-        u = np.empty(size + 1)
-        np.negative(products[old] if known else _times(inverse, near), out=u[:size])
-        u[size] = 1.0
-        weight = 1 / (1 + self.lam + float(_times(near, u[:size])))
-        bordered = np.multiply.outer(u, weight * u)
-        bordered[:size, :size] += inverse
-        information -= 0.5 * math.log(weight * self.lam)
-        ids = np.append(ids, config)
-        self._groups.append(_Group(ids, bordered, information))
-        return _Extension(config, queries, ids, u, weight)
+            u: Where to put u: `n` zeros.
 
-    def _solve_extended(self, extensions: list[_Extension]) -> None:
-        """Changes A_q y_q by what the rows that `extensions` added make of the residuals."""
+        Returns:
+            The group, and weight.
+        """
+        group, at = self._groups[old], self._last_at
+        if at is not None and self._id_of.get(at.theta) == config:
+            half, variance = at.halves[old], at.variance[old]
+        else:
+            half = group.half(self._gram[config])
+            variance = 1 - float(half.dot(half))
+        weight = 1 / (variance + self.lam)
+        row = np.ones(len(half) + 1)
+        np.negative(group.solved(half), out=row[:-1])
+        new = group.extended(config, row, weight, self.lam)
+        u[new.ids] = row
+        return new, weight
+
+    def _solve_extended(
+        self, extended: list[list[int]], configs: list[int], u: Array, weight: Array
+    ) -> None:
+        """Changes A_q y_q by what the rows that were added make of the residuals.
+
+        Args:
+            extended: The queries of each row.
+            configs: What they observed.
+            u: The rows.
+            weight: Their weights.
+        """
         n = len(self._codes)
-        number = np.array([len(one.queries) for one in extensions])
+        number = np.array([len(queries) for queries in extended])
         which = np.repeat(np.arange(len(number)), number)
-        queries = np.concatenate([one.queries for one in extensions])
-        config = np.array([one.config for one in extensions])[which]
-        weight = np.array([one.weight for one in extensions])
-        u = np.zeros((len(number), n))
-        for row, one in zip(u, extensions, strict=True):
-            row[one.ids] = one.u
+        queries = np.array(list(chain.from_iterable(extended)))
+        config = np.array(configs)[which]
         solved = self._solved[:, queries, :n]
-        predicted = _times(solved, self._gram[config, :n])
+        predicted = times(solved, self._gram[config, :n])
         scaled = weight[which] * (self._sum[:, queries, config] - predicted)
         solved += scaled[..., None] * u[which]
         self._solved[:, queries, :n] = solved
@@ -358,34 +374,26 @@ class QuerySurrogate:
             del self._columns[:_COLUMNS_KEPT]
             self._first += _COLUMNS_KEPT
 
-    def _solve_anew(self, queries: NDArray[np.int64]) -> None:
-        """A new group for queries with equal observed configurations and counts."""
+    def _solve_anew(self, queries: NDArray[np.int64]) -> QueryGroup:
+        """The group of queries with equal observed configurations and counts."""
         count = self._count[queries[0]]
         (ids,) = count.nonzero()
-        group = self._factorise(ids, count[ids])
-        self._groups.append(group)
+        group = QueryGroup.of(self._gram, ids, count[ids], self.lam)
         at = queries[:, None], ids
-        solved = np.einsum("zqi,ij->zqj", self._sum[:, *at] / self._count[at], group.inverse)
+        half = np.einsum("zqi,ji->zqj", self._sum[:, *at] / self._count[at], group.W)
+        solved = np.einsum("zqj,ji->zqi", half, group.W)
         self._total[:, ids] += (solved - self._solved[:, *at]).sum(1)
         self._solved[:, *at] = solved
         self._first += len(self._columns) + 1  # no mark is known any more
         self._columns.clear()
-
-    def _drop_unused_groups(self) -> None:
-        used = sorted(set(self._group_of))
-        position = {group: i for i, group in enumerate(used)}
-        self._groups = [self._groups[group] for group in used]
-        self._group_of = [position[group] for group in self._group_of]
+        return group
 
     def _follow(self) -> Tensor:
-        """The sum of inverses, kept up to date by whatever is less work.
-
-        Summing anew, done at least whenever more has changed than there is, also keeps rounding
-        from accumulating.
-        """
+        """The sum of inverses, kept up to date by whatever is less work, columns or groups."""
         n = len(self.observed())
         columns, self._mark = self.columns_since(self._mark)
-        if columns is None or len(columns.weight) > len(self._groups):
+        operations = sum(len(group.ids) ** 3 for group in self._groups)
+        if columns is None or len(columns.weight) * n**2 > operations:
             self._matrix = self.sum_of_inverses()
             return self._matrix
         self._matrix = pad(self._matrix, (0, n - len(self._matrix)) * 2)
@@ -407,30 +415,14 @@ class QuerySurrogate:
             )
             self._total = np.pad(self._total, ((0, 0), more))
             self._gram = np.pad(self._gram, (more, more))
-        rows = kernel_matrix(self.kernel, self._codes[old:], self._codes).cpu().numpy()
+        if self._last_at is not None and new == [self._last_at.theta]:
+            rows = np.append(self._last_at.k, 1.0)[None]
+        else:
+            rows = kernel_matrix(self.kernel, self._codes[old:], self._codes).cpu().numpy()
         self._gram[old:n, :n] = rows
         self._gram[:n, old:n] = rows.T
-
-    def _factorise(self, ids: NDArray[np.int64], count: NDArray[np.int64]) -> _Group:
-        """Args: `J` positions in D, and how often each was observed."""
-        noise = self.lam / count
-        matrix = self._gram[ids[:, None], ids]
-        matrix[np.diag_indices(len(ids))] += noise
-        L = torch.linalg.cholesky(torch.from_numpy(matrix))
-        information = float(L.diagonal().log().sum()) - 0.5 * float(np.log(noise).sum())
-        return _Group(ids, torch.cholesky_inverse(L).numpy(), information)
 
 
 def _widened(rows: Array, n: int) -> Array:
     """`m x n`, with zeros where there were fewer columns."""
     return np.pad(rows, ((0, 0), (0, n - rows.shape[1]))) if rows.shape[1] < n else rows
-
-
-def _times(x: Array, y: Array) -> Array:
-    """The inner products over the last dimension.
-
-    Neither way, unlike a product with a matrix, depends on the number of threads.
-    """
-    if hasattr(np, "vecdot"):  # numpy 2; half the time
-        return np.vecdot(x, y)
-    return np.einsum("...i,...i->...", x, y)

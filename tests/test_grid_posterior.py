@@ -212,6 +212,19 @@ def test_few_variances_are_needed(lam, followed, monkeypatch, device):
     driven.check_each_query()
 
 
+@pytest.mark.parametrize("sizes", [(5, 4, 5), (3, 3, 2, 3)])
+def test_what_decides_nothing_is_lowered_too(sizes, device):
+    """Upper bounds fall with the variance where none was ever made exact: never below, and near."""
+    driven = Driven(sizes, 12, 1e-4, MATERN, device)
+    for batch in candidates_one_by_one(driven, np.random.default_rng(2), 40):
+        driven.tell(batch)
+        driven.posterior.update()
+        upper, exact = driven.posterior.upper_variance.cpu().numpy(), driven.expected()[2]
+        assert not driven.posterior.is_exact(torch.arange(len(exact))).any()
+        assert (upper >= exact - 1e-12).all()
+    assert (1 / 12 - upper).mean() > 0.8 * (1 / 12 - exact).mean()
+
+
 @pytest.mark.parametrize("at_once", [1, 3])
 def test_what_seems_best_may_all_be_infeasible(at_once, monkeypatch, device):
     """Bounds that are too low by different amounts, so that the first guesses are all wrong."""

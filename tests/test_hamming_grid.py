@@ -111,6 +111,27 @@ def test_squares_are_the_direct_squares(make, sizes, m, large, monkeypatch, devi
     np.testing.assert_allclose(to.cpu(), expected, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("sizes", SPACES, ids=str)
+@pytest.mark.parametrize("m", [0, 1, 3])
+@pytest.mark.parametrize("large", [0, 1 << 20])
+@pytest.mark.parametrize("make", [HammingGrid, DirectGrid])
+def test_sums_of_rows_are_the_direct_sums(make, sizes, m, large, monkeypatch, device):
+    """All rows at once, or one at a time; put into some rows of larger memory, again and again."""
+    monkeypatch.setattr(hamming_grid, "_LARGE", large)
+    kernel = HammingMatern52Kernel()
+    codes, _, matrix = case(sizes, 7)
+    rows = np.resize(matrix, (m, len(codes)))
+    expected = rows @ cross(kernel, sizes, codes).T
+    on = [torch.tensor(array, device=device) for array in (codes, rows)]
+    grid = make(ConfigSpace(sizes), kernel, device)
+    memory = torch.full((m + 1, math.prod(sizes)), math.nan, dtype=torch.float64, device=device)
+    for out in (None, memory[:m], memory[:m]):
+        got = grid.weighted_sums(*on, out=out)
+        np.testing.assert_allclose(got.cpu(), expected, rtol=0, atol=1e-12)
+        assert out is None or got.data_ptr() == out.data_ptr()
+    assert memory[m].isnan().all()
+
+
 @settings(max_examples=60)
 @given(
     st.lists(st.integers(1, 4), min_size=1, max_size=5).map(tuple),
