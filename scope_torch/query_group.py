@@ -17,8 +17,8 @@ class QueryGroup(NamedTuple):
     """W_q with W_q^T W_q = A_q = (K_q + lam C_q^-1)^-1, shared by queries with equal histories.
 
     A further configuration, observed once, adds a row to W and changes none (bordering): with
-    u = (-A k, 1), A padded by zeros grows by u^T u / (1 + lam - k^T A k). So groups whose histories
-    begin alike share memory, until both add a row.
+    v = 1 + lam - k^T A k it is (-A k, 1) / sqrt(v). So groups whose histories begin alike share
+    memory, until both add a row.
     """
 
     ids: NDArray[np.int64]  # `J`: observed configurations, as positions in D
@@ -63,13 +63,12 @@ class QueryGroup(NamedTuple):
         """A_q k_q = W_q^T half: `J`."""
         return np.einsum("i,ij->j", half, self.W)
 
-    def extended(self, config: int, u: Array, weight: float, lam: float) -> QueryGroup:
+    def extended(self, config: int, half: Array, lam: float) -> QueryGroup:
         """With one more configuration.
 
         Args:
             config: As a position in D.
-            u: `J + 1`.
-            weight: 1 / (1 + lam - k^T A k).
+            half: Of its kernel with D.
             lam: lambda.
         """
         size, memory = len(self.ids), self.memory
@@ -77,8 +76,12 @@ class QueryGroup(NamedTuple):
             memory = _Memory(self.ids, self.W)  # the next row is another group's, or there is none
         new = memory.size = size + 1
         memory.ids[size] = config
-        np.multiply(u, math.sqrt(weight), out=memory.W[size, :new])
-        information = self.information - 0.5 * math.log(weight * lam)
+        v = 1 + lam - float(half.dot(half))
+        row = memory.W[size, :new]
+        np.einsum("i,ij->j", half, self.W, out=row[:-1])
+        row[-1] = -1.0
+        row *= -1 / math.sqrt(v)
+        information = self.information + 0.5 * math.log(v / lam)
         return QueryGroup(memory.ids[:new], memory.W[:new, :new], information, memory)
 
 

@@ -277,7 +277,7 @@ class SCOPE(SequentialOptimizer):
         self._candidates += 1
         sequence, order = self._new_sequence()
         candidate = self._candidate(theta_cand, order)
-        upper_g = candidate.upper_g(self._beta())
+        upper_g = candidate.upper_g(self._beta(candidate))
         num_queries = self.problem.num_queries
         batch_size = self.batch_size or num_queries
         for start in range(0, num_queries, batch_size):

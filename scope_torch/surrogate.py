@@ -28,13 +28,13 @@ _COLUMNS_KEPT = 16  # updates
 
 
 class Columns(NamedTuple):
-    """What m more rows of the A_q do to S = sum_q P_q^T A_q P_q: add u^T diag(weight) u.
+    """What m more rows of the W_q do to S = sum_q P_q^T W_q^T W_q P_q: add u^T diag(weight) u.
 
-    A_q = (K_q + lam C_q^-1)^-1. T_zeta = sum_q P_q^T A_q y_q grows by total_zeta u.
+    T_zeta = sum_q P_q^T W_q^T W_q y_q grows by total_zeta u.
     """
 
-    u: Array  # `m x n`
-    weight: Array  # `m`
+    u: Array  # the rows, on D: `m x n`
+    weight: Array  # for how many queries each was added: `m`
     total: Array  # of cost and constraint: `2 x m`
 
 
@@ -49,7 +49,10 @@ class _At(NamedTuple):
     theta: tuple[int, ...]
     k: Array  # kernel with D: `n`
     halves: list[Array]  # W_q k_q of every group
-    variance: list[float]  # sigma_hat^2 of every group
+
+    def variance(self) -> Array:
+        """sigma_hat^2 of every group."""
+        return np.array([1 - float(half.dot(half)) for half in self.halves])
 
 
 class QuerySurrogate:
@@ -208,7 +211,7 @@ class QuerySurrogate:
         rows = np.zeros((len(self._groups), len(at.k)))
         for row, group, half in zip(rows, self._groups, at.halves, strict=True):
             row[group.ids] = group.solved(half)
-        parts = at.k, rows, np.array(at.variance), self._predicted(at.k)
+        parts = at.k, rows, at.variance(), self._predicted(at.k)
         k, coefficients, variance, mean = (self._to_device(part) for part in parts)
         return GroupPosterior(k, coefficients, variance, mean, self._group_of)
 
@@ -216,8 +219,8 @@ class QuerySurrogate:
         """mu_hat_q and sigma_hat_q^2 of every query at one configuration (equ:gp-regression)."""
         at = self._at(theta)
         mean_c, mean_g = torch.from_numpy(self._predicted(at.k))
-        variance = torch.tensor(at.variance, dtype=torch.float64)
-        return QueryPosterior(mean_c, mean_g, variance[self._group_of])
+        variance = torch.from_numpy(at.variance()[self._group_of])
+        return QueryPosterior(mean_c, mean_g, variance)
 
     def leave_one_out(self, min_queries: int = 6) -> Tensor:
         """How far off the surrogate without a configuration is at that configuration.
@@ -264,8 +267,7 @@ class QuerySurrogate:
             at = torch.tensor([theta], device=self.device)
             k = kernel_matrix(self.kernel, at, self._codes)[0].cpu().numpy()
         halves = [group.half(k) for group in self._groups]
-        variance = [1 - float(half.dot(half)) for half in halves]
-        self._last_at = _At(tuple(theta), k, halves, variance)
+        self._last_at = _At(tuple(theta), k, halves)
         return self._last_at
 
     def _predicted(self, k: Array) -> Array:
@@ -301,12 +303,12 @@ class QuerySurrogate:
         left = Counter(self._group_of)
         extended = [queries for (_, _, extends), queries in moves.items() if extends]
         u = np.zeros((len(extended), len(self._codes)))
-        rows, weights, added = iter(u), [], []
+        rows, added = iter(u), list[int]()
         for (old, configs, extends), queries in moves.items():
             if extends:
+                group = self._extended(self._groups[old], old, configs[0])
+                next(rows)[group.ids] = group.W[-1]
                 added.append(configs[0])
-                group, weight = self._extend(old, configs[0], next(rows))
-                weights.append(weight)
             else:
                 group = self._solve_anew(np.array(queries))
             left[old] -= len(queries)
@@ -317,45 +319,22 @@ class QuerySurrogate:
                 self._group_of[q] = len(self._groups)
             self._groups.append(group)
         if extended:
-            self._solve_extended(extended, added, u, np.array(weights))
+            self._solve_extended(extended, added, u)
 
-    def _extend(self, old: int, config: int, u: Array) -> tuple[QueryGroup, float]:
-        """One more configuration, observed once, for queries of the group `old`: their new group.
-
-        Bordering: with A the old inverse and u = (-A k, 1), the new one is A (padded by zeros)
-        plus weight u u^T, 1 / weight = 1 + lam - k^T A k.
-
-        Args:
-            old: Position of the group.
-            config: The configuration, as a position in D.
-            u: Where to put u: `n` zeros.
-
-        Returns:
-            The group, and weight.
-        """
-        group, at = self._groups[old], self._last_at
+    def _extended(self, group: QueryGroup, position: int, config: int) -> QueryGroup:
+        """The group with one more configuration, of which all is known if it was asked for."""
+        at = self._last_at
         if at is not None and self._id_of.get(at.theta) == config:
-            half, variance = at.halves[old], at.variance[old]
-        else:
-            half = group.half(self._gram[config])
-            variance = 1 - float(half.dot(half))
-        weight = 1 / (variance + self.lam)
-        row = np.ones(len(half) + 1)
-        np.negative(group.solved(half), out=row[:-1])
-        new = group.extended(config, row, weight, self.lam)
-        u[new.ids] = row
-        return new, weight
+            return group.extended(config, at.halves[position], self.lam)
+        return group.extended(config, group.half(self._gram[config]), self.lam)
 
-    def _solve_extended(
-        self, extended: list[list[int]], configs: list[int], u: Array, weight: Array
-    ) -> None:
+    def _solve_extended(self, extended: list[list[int]], configs: list[int], u: Array) -> None:
         """Changes A_q y_q by what the rows that were added make of the residuals.
 
         Args:
             extended: The queries of each row.
             configs: What they observed.
-            u: The rows.
-            weight: Their weights.
+            u: The rows, on D.
         """
         n = len(self._codes)
         number = np.array([len(queries) for queries in extended])
@@ -364,12 +343,12 @@ class QuerySurrogate:
         config = np.array(configs)[which]
         solved = self._solved[:, queries, :n]
         predicted = times(solved, self._gram[config, :n])
-        scaled = weight[which] * (self._sum[:, queries, config] - predicted)
+        scaled = u[which, config] * (self._sum[:, queries, config] - predicted)
         solved += scaled[..., None] * u[which]
         self._solved[:, queries, :n] = solved
         total = np.add.reduceat(scaled, number.cumsum() - number, axis=1)
         self._total[:, :n] += np.einsum("zk,kn->zn", total, u)
-        self._columns.append(Columns(u, number * weight, total))
+        self._columns.append(Columns(u, number.astype(float), total))
         if len(self._columns) > 2 * _COLUMNS_KEPT:
             del self._columns[:_COLUMNS_KEPT]
             self._first += _COLUMNS_KEPT

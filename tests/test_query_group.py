@@ -19,9 +19,7 @@ def gram(n: int, seed: int = 0) -> np.ndarray:
 
 
 def extend(group: QueryGroup, K: np.ndarray, config: int) -> QueryGroup:
-    k = K[group.ids, config]
-    Ak = group.solved(group.half(K[config]))
-    return group.extended(config, np.append(-Ak, 1.0), 1 / (1 + LAM - k @ Ak), LAM)
+    return group.extended(config, group.half(K[config]), LAM)
 
 
 def check(group: QueryGroup, K: np.ndarray, ids: list[int], count: np.ndarray | None = None):
