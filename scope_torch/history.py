@@ -22,7 +22,7 @@ except ImportError:  # the standard library's takes ten times as long
 
 logger = logging.getLogger(__name__)
 _encode = json.JSONEncoder(check_circular=False, separators=(",", ":")).encode
-_AT_ONCE = 1000  # observations that may wait to be written
+_AT_ONCE = 250  # observations that may wait; more at a time would call the garbage collector
 
 
 class Request(NamedTuple):
@@ -183,7 +183,7 @@ class Journal:
     Args:
         path: The file; created when absent.
         durable: Whether every observation is on disk before the search goes on, for it is paid
-            for. Without, up to a thousand wait for `flush`, and are lost if the process is killed.
+            for. Without, up to 250 wait for `flush`, and are lost if the process is killed.
 
     Raises:
         InputError: If the file cannot be written, is in use, or is damaged before its last line.

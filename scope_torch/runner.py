@@ -283,6 +283,7 @@ def _loop(
     trace_file: TraceFile | None,
 ) -> str:
     optimizer, num_reported = timed.optimizer, 0
+    watching = [c.observed for c in callbacks if type(c).observed is not Callback.observed]
 
     def report_changes() -> None:
         nonlocal num_reported
@@ -304,8 +305,8 @@ def _loop(
             for observation in observations:
                 told.append(observation)
                 history.append(observation)
-                for callback in callbacks:
-                    callback.observed(observation, history.spend_usd)
+                for observed in watching:
+                    observed(observation, history.spend_usd)
                 if history.spend_usd > budget_usd:
                     break
         finally:
