@@ -9,7 +9,7 @@ import logging
 import math
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -115,17 +115,30 @@ class Observation:
             raise InputError(f"not an observation: {line[:80]!r}") from error
 
 
-_NAMES = [field.name for field in fields(Observation)]
-
-
 def _to_lines(observations: Iterable[Observation]) -> bytes:
     """Lines of JSON, all at once: for each alone it takes several times as long."""
-    known = [
-        {name: value for name in _NAMES if (value := getattr(o, name)) is not None}
-        for o in observations
-    ]
-    content = _dumps(known)[1:-1].replace(b"},{", b"}\n{")  # no value holds text or an object
+    content = _dumps([_known(o) for o in observations])[1:-1].replace(
+        b"},{", b"}\n{"
+    )  # no value holds text or an object
     return content + b"\n" if content else b""
+
+
+def _known(o: Observation) -> dict[str, Any]:
+    """Field by field, which takes a third of the time of a loop over their names."""
+    known = {
+        "theta": o.theta,
+        "query": o.query,
+        "cost_usd": o.cost_usd,
+        "quality": o.quality,
+        "replicate": o.replicate,
+    }
+    if o.latency_s is not None:
+        known["latency_s"] = o.latency_s
+    if o.module_cost_usd is not None:
+        known["module_cost_usd"] = o.module_cost_usd
+    if o.module_tokens is not None:
+        known["module_tokens"] = o.module_tokens
+    return known
 
 
 def _dumps(known: list[dict[str, Any]]) -> bytes:

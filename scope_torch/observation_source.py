@@ -12,6 +12,8 @@ from scope_torch.errors import InputError
 from scope_torch.evaluators import Evaluator
 from scope_torch.history import History, Journal, Observation, Request
 
+_Pair = tuple[tuple[int, ...], int, int]  # a request, or equal to one
+
 
 class ObservationSource:
     """Observations from the journal where it has them, from the evaluator where not."""
@@ -22,9 +24,9 @@ class ObservationSource:
         self._evaluator = evaluator
         self._journal = journal
         recorded = journal.recorded if journal is not None else []
-        self._recorded = {observation.request: observation for observation in recorded}
+        # None: asked for, and not there yet
+        self._recorded: dict[_Pair, Observation | None] = {o.request: o for o in recorded}
         self._unused = set(self._recorded)
-        self._awaited: set[Request] = set()
         self._num_asked: dict[Request, int] = {}
 
     def fulfil(self, requests: Sequence[Request]) -> Generator[Observation, None, None]:
@@ -36,7 +38,7 @@ class ObservationSource:
         recorded = self._recorded
         numbered = [self._numbered(request) for request in requests]
         missing = [request for request in numbered if request not in recorded]
-        self._awaited = set(missing)
+        recorded.update(dict.fromkeys(missing))
         if missing and self._unused:
             self._check_replay(numbered)
         # Iterators end as soon as their list is empty, in whichever thread they are.
@@ -59,7 +61,7 @@ class ObservationSource:
             hidden = () if isinstance(stop, GeneratorExit) else (Exception,)
             with contextlib.suppress(*hidden):
                 for late in itertools.chain([arrived] if arrived else [], stream):
-                    if late.request not in self._recorded:
+                    if recorded.get(late.request) is None:
                         self._keep(late)
             raise
 
@@ -90,7 +92,8 @@ class ObservationSource:
         if len(history) == len(self._recorded):
             return 0.0
         used = {observation.request for observation in history}
-        return math.fsum(o.cost_usd for r, o in self._recorded.items() if r not in used)
+        extra = (o for r, o in self._recorded.items() if o is not None and r not in used)
+        return math.fsum(o.cost_usd for o in extra)
 
     def _numbered(self, request: Request) -> Request:
         first = Request(request.theta, request.query) if request.replicate else request
@@ -107,9 +110,12 @@ class ObservationSource:
         return observation
 
     def _keep(self, observation: Observation) -> None:
-        request = observation.request
-        if request not in self._awaited or request in self._recorded:
-            raise InputError(f"the evaluator returned {request}, which it was not asked")
+        # equal to its request, and faster to make
+        request = observation.theta, observation.query, observation.replicate
+        if self._recorded.get(request, observation) is not None:
+            raise InputError(
+                f"the evaluator returned {observation.request}, which it was not asked"
+            )
         if self._journal is not None:
             self._journal.append([observation])
         self._recorded[request] = observation

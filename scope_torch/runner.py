@@ -17,7 +17,7 @@ from torch import Tensor
 
 from scope_torch.errors import InputError
 from scope_torch.evaluators import Evaluator, HasTruth
-from scope_torch.history import History, Observation, Request
+from scope_torch.history import History, Observation
 from scope_torch.metrics import OracleCurve, optimal_cost, oracle_curve, true_values
 from scope_torch.observation_source import ObservationSource
 from scope_torch.optimizer import Described, Optimizer, Recommendation, TraceRow
@@ -206,9 +206,10 @@ def run(
         if run_dir is not None:
             trace_file = TraceFile(run_dir / "trace.csv", problem, truth)
             closing.callback(trace_file.close)
-        timed = _Timed(optimizer)
         try:
-            stop_reason = _loop(timed, source, budget_usd, history, callbacks, trace_file)
+            stop_reason, optimizer_seconds = _loop(
+                optimizer, source, budget_usd, history, callbacks, trace_file
+            )
         except BaseException:
             with contextlib.suppress(InputError):  # must not hide what ended the run
                 _update(trace_file, optimizer)
@@ -228,7 +229,7 @@ def run(
             truth=truth,
             seconds={
                 "total": time.perf_counter() - began,
-                "optimizer": timed.seconds,
+                "optimizer": optimizer_seconds,
                 "evaluator": truth_seconds + source.seconds,
             },
             replayed=source.replayed,
@@ -256,33 +257,16 @@ def _closer(callback: Callback) -> Callable[[Any, BaseException | None, Any], No
     return lambda _type, error, _traceback: callback.close(error)
 
 
-class _Timed:
-    """An optimizer, and the seconds that it takes."""
-
-    def __init__(self, optimizer: Optimizer) -> None:
-        self.optimizer, self.seconds = optimizer, 0.0
-
-    def ask(self) -> Sequence[Request]:
-        began = time.perf_counter()
-        requests = self.optimizer.ask()
-        self.seconds += time.perf_counter() - began
-        return requests
-
-    def tell(self, observations: Sequence[Observation]) -> None:
-        began = time.perf_counter()
-        self.optimizer.tell(observations)
-        self.seconds += time.perf_counter() - began
-
-
 def _loop(
-    timed: _Timed,
+    optimizer: Optimizer,
     source: ObservationSource,
     budget_usd: float,
     history: History,
     callbacks: Sequence[Callback],
     trace_file: TraceFile | None,
-) -> str:
-    optimizer, num_reported = timed.optimizer, 0
+) -> tuple[str, float]:
+    """Why it ended, and the seconds that the optimizer took."""
+    num_reported = 0
     watching = [c.observed for c in callbacks if type(c).observed is not Callback.observed]
 
     def report_changes() -> None:
@@ -297,7 +281,10 @@ def _loop(
                 callback.changed(row)
         num_reported = len(optimizer.trace)
 
-    while requests := timed.ask():
+    began = time.perf_counter()
+    requests = optimizer.ask()
+    seconds = time.perf_counter() - began
+    while requests:
         report_changes()
         told: list[Observation] = []
         observations = source.fulfil(requests)
@@ -311,12 +298,14 @@ def _loop(
                     break
         finally:
             observations.close()
-        timed.tell(told)
-        if history.spend_usd > budget_usd:
-            break
+        began = time.perf_counter()
+        optimizer.tell(told)
+        requests = () if history.spend_usd > budget_usd else optimizer.ask()
+        seconds += time.perf_counter() - began
     report_changes()
     source.flush()
-    return "budget" if history.spend_usd > budget_usd else optimizer.stop_reason or "finished"
+    spent = history.spend_usd > budget_usd
+    return "budget" if spent else optimizer.stop_reason or "finished", seconds
 
 
 def run_settings(

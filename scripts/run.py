@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import inspect
 import json
 import logging
@@ -175,14 +176,19 @@ def _run_task(
     settings = run_settings(task.problem, method, task.evaluator, cfg.budget_usd)
     summary = finished_summary(directory, settings)
     if summary is None:
-        result = run(
-            task.problem,
-            method,
-            task.evaluator,
-            cfg.budget_usd,
-            run_dir=directory,
-            callbacks=[ProgressBar(), CurvePlot(), tracker, InterruptedSummary(directory)],
-        )
+        callbacks = [ProgressBar(), CurvePlot(), tracker, InterruptedSummary(directory)]
+        gc.freeze()  # or the collector looks at what imports made again and again
+        try:
+            result = run(
+                task.problem,
+                method,
+                task.evaluator,
+                cfg.budget_usd,
+                run_dir=directory,
+                callbacks=callbacks,
+            )
+        finally:
+            gc.unfreeze()
         summary = result.summary()
     if cfg.deploy:
         _deploy(task, summary["theta_out_codes"], directory / "deployment.json")
