@@ -117,15 +117,14 @@ class Observation:
 
 def _to_lines(observations: Iterable[Observation]) -> bytes:
     """Lines of JSON, all at once: for each alone it takes several times as long."""
-    content = _dumps([_known(o) for o in observations])[1:-1].replace(
-        b"},{", b"}\n{"
-    )  # no value holds text or an object
+    content = _dumps([_known(o) for o in observations])[1:-1]
+    content = content.replace(b"},{", b"}\n{")  # no value holds text or an object
     return content + b"\n" if content else b""
 
 
 def _known(o: Observation) -> dict[str, Any]:
     """Field by field, which takes a third of the time of a loop over their names."""
-    known = {
+    known: dict[str, Any] = {
         "theta": o.theta,
         "query": o.query,
         "cost_usd": o.cost_usd,
