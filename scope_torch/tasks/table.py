@@ -132,7 +132,7 @@ def _checked(
     if len(repeated):
         row = repeated.select(keys).row(0, named=True)
         raise InputError(f"{path}: {row} has more than one row; keep one per configuration, query")
-    return _dense(frame.drop_nulls(), path, list(module_columns), query_column, on_missing)
+    return _dense(frame, path, list(module_columns), query_column, on_missing)
 
 
 def _read(path: Path) -> pl.DataFrame:
@@ -179,9 +179,11 @@ def _dense(
     query_column: str,
     on_missing: OnMissing,
 ) -> RecordedTable:
+    # Of all rows: an LLM or a query with nothing but empty cells must not vanish.
     names = [frame[column].cast(pl.String).unique().sort() for column in module_columns]
     queries = frame[query_column].unique().sort()
-    if not len(queries):
+    frame = frame.drop_nulls()
+    if not len(frame):
         raise InputError(f"{path} has no complete row")
     space = ConfigSpace(tuple(len(column) for column in names))
     if len(frame) < space.size:

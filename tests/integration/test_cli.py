@@ -221,6 +221,13 @@ def _with(column: str, value: object):
     return lambda rows: [{**rows[0], column: value}, *rows[1:]]
 
 
+def _never(column: str):
+    """Nothing is known of an LLM or a query."""
+    return lambda rows: [
+        {**row, "quality": ""} if row[column] == rows[0][column] else row for row in rows
+    ]
+
+
 @pytest.mark.parametrize(
     ("mutate", "named"),
     [
@@ -235,6 +242,8 @@ def _with(column: str, value: object):
         (_with("cost_usd", "inf"), "cost_usd=inf"),
         (_with("plan", ""), "plan"),
         (_with("plan", "new-llm"), "missing"),
+        (_never("plan"), "cells are missing"),
+        (_never("query"), "cells are missing"),
         (lambda rows: [*rows, rows[0]], "more than one row"),
         (lambda rows: rows[:5], "rows"),
     ],
