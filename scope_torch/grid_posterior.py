@@ -33,7 +33,7 @@ class Change(NamedTuple):
         """A row x, `n`, such that every variance falls by at least (k_D(theta)^T x)^2.
 
         sum_i v_i (k^T x_i)^2 >= (k^T sum_i v_i x_i)^2 / sum_i v_i (Cauchy-Schwarz); nearly equal,
-        since the rows of one candidate differ little.
+        since the rows of one candidate differ little. Without rows it is 0.
         """
         return self.weights @ self.rows / self.weights.sum().clamp_min(1e-300).sqrt()
 

@@ -78,8 +78,7 @@ class QueryGroup(NamedTuple):
         memory.ids[size] = config
         v = 1 + lam - float(half.dot(half))
         row = memory.W[size, :new]
-        np.einsum("i,ij->j", half, self.W, out=row[:-1])
-        row[-1] = -1.0
+        row[:-1], row[-1] = self.solved(half), -1.0
         row *= -1 / math.sqrt(v)
         information = self.information + 0.5 * math.log(v / lam)
         return QueryGroup(memory.ids[:new], memory.W[:new, :new], information, memory)

@@ -292,8 +292,8 @@ class QuerySurrogate:
         moves: dict[_Move, list[int]] = {}
         for q, configs in added.items():
             extends = len(configs) == 1 and q not in repeated
-            configs = tuple(configs) if extends else tuple(sorted(configs))
-            moves.setdefault((self._group_of[q], configs, extends), []).append(q)
+            move = (self._group_of[q], tuple(sorted(configs)), extends)
+            moves.setdefault(move, []).append(q)
         self._move(moves)
         self._last_at = None
 
@@ -306,7 +306,7 @@ class QuerySurrogate:
         rows, added = iter(u), list[int]()
         for (old, configs, extends), queries in moves.items():
             if extends:
-                group = self._extended(self._groups[old], old, configs[0])
+                group = self._extended(old, configs[0])
                 next(rows)[group.ids] = group.W[-1]
                 added.append(configs[0])
             else:
@@ -321,12 +321,14 @@ class QuerySurrogate:
         if extended:
             self._solve_extended(extended, added, u)
 
-    def _extended(self, group: QueryGroup, position: int, config: int) -> QueryGroup:
-        """The group with one more configuration, of which all is known if it was asked for."""
-        at = self._last_at
+    def _extended(self, old: int, config: int) -> QueryGroup:
+        """A group with one more configuration; if that was asked for last, its half is known."""
+        group, at = self._groups[old], self._last_at
         if at is not None and self._id_of.get(at.theta) == config:
-            return group.extended(config, at.halves[position], self.lam)
-        return group.extended(config, group.half(self._gram[config]), self.lam)
+            half = at.halves[old]
+        else:
+            half = group.half(self._gram[config])
+        return group.extended(config, half, self.lam)
 
     def _solve_extended(self, extended: list[list[int]], configs: list[int], u: Array) -> None:
         """Changes A_q y_q by what the rows that were added make of the residuals.

@@ -129,7 +129,8 @@ class _RedactingFactory:
 
     def __call__(self, *args: Any, **kwargs: Any) -> logging.LogRecord:
         record = self._make(*args, **kwargs)
-        library = record.name.partition(".")[0].rstrip("0123456789")
+        # no name: logging.makeLogRecord, of a record made before
+        library = (record.name or "").partition(".")[0].rstrip("0123456789")
         for name, api_key_env in self.keys:
             if name == library:
                 text = _without_secrets(record.getMessage(), api_key_env)

@@ -101,6 +101,7 @@ def test_loggers_made_later_are_redacted(monkeypatch, caplog):
         for name in ("canarylib", "canarylib2.later"):
             logging.getLogger(name).debug("headers %r of %s", {"X": KEY}, "hunter2")
         logging.getLogger("canarylibrary").debug("%s", "left as it is: hunter2")
+        assert logging.makeLogRecord({"name": "canarylib", "msg": "sent on"}).msg == "sent on"
     finally:
         logging.setLogRecordFactory(before)
     *redacted, other = [record.getMessage() for record in caplog.records]
