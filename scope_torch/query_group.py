@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
-_ROOM = 8  # rows; more of it would spread W over more memory
+_ROOM = 8  # rows: W is copied once for so many, and is that much larger
 
 
 class QueryGroup(NamedTuple):
