@@ -11,9 +11,9 @@ import torch
 from baselines.abacus_module import ModuleFrontier, PairTotals
 from baselines.pareto_plan import Option, Plan, cheapest_plan
 from scope_torch.errors import InputError
-from scope_torch.history import Observation, Request
-from scope_torch.optimizer import Recommendation, SequentialOptimizer, Steps, TraceRow
+from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
+from scope_torch.search.optimizer import Recommendation, SequentialOptimizer, Steps, TraceRow
 from scope_torch.space import tie_rank
 
 

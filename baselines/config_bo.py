@@ -15,8 +15,8 @@ from torch import Tensor
 from baselines.dataset_level import Evaluation
 from baselines.gp import GPSettings, SurrogateOptimizer
 from baselines.table_model import evaluate, marginals
+from scope_torch.bounds.information_gain import InformationGain
 from scope_torch.errors import InputError
-from scope_torch.information_gain import InformationGain
 from scope_torch.problem import SelectionProblem
 
 Incumbent = Literal["bof", "last_queried"]

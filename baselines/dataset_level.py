@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from scope_torch.errors import InputError
-from scope_torch.history import Observation, Request
-from scope_torch.optimizer import Basis, Recommendation, SequentialOptimizer, TraceRow
+from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
+from scope_torch.search.optimizer import Basis, Recommendation, SequentialOptimizer, TraceRow
 from scope_torch.space import tie_rank
 
 

@@ -16,12 +16,12 @@ from baselines.dataset_level import DatasetLevelOptimizer, Evaluation
 from baselines.reduced_space import ReducedSpace
 from baselines.table_model import TableModel
 from scope_torch.errors import InputError
-from scope_torch.hamming_grid import make_grid
-from scope_torch.kernels import HammingMatern52Kernel, describe_kernel
-from scope_torch.optimizer import Basis, Steps
+from scope_torch.model.hamming_sums import make_grid
+from scope_torch.model.incremental import QuerySurrogate
+from scope_torch.model.kernels import HammingMatern52Kernel, describe_kernel
 from scope_torch.problem import SelectionProblem
+from scope_torch.search.optimizer import Basis, Steps
 from scope_torch.space import argmin_tied
-from scope_torch.surrogate import QuerySurrogate
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from baselines.llm_backends import Backend, BackendConfig, backend_config, make_
 from baselines.llm_transcript import Completion
 from scope_torch.errors import InputError
 from scope_torch.llm.prices import load_llms
-from scope_torch.optimizer import Steps
 from scope_torch.problem import SelectionProblem
+from scope_torch.search.optimizer import Steps
 from scope_torch.space import tie_rank
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from baselines.dataset_level import DatasetLevelOptimizer, Evaluation
-from scope_torch.history import Observation, Request
-from scope_torch.optimizer import Steps
+from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
+from scope_torch.search.optimizer import Steps
 from scope_torch.space import tie_rank
 
 UpdateSteps = Generator[Sequence[Request], Sequence[Observation], int | None]

@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from baselines.dataset_level import DatasetLevelOptimizer, Evaluation
 from scope_torch.errors import InputError
-from scope_torch.optimizer import Steps
 from scope_torch.problem import SelectionProblem
+from scope_torch.search.optimizer import Steps
 
 Theta0Obs = Literal["free", "charged", "none"]
 

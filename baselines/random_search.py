@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from baselines.dataset_level import DatasetLevelOptimizer
-from scope_torch.optimizer import Steps
 from scope_torch.problem import SelectionProblem
+from scope_torch.search.optimizer import Steps
 
 
 class RandomSearch(DatasetLevelOptimizer):

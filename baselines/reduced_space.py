@@ -8,7 +8,7 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from scope_torch.kernels import HammingKernel
+from scope_torch.model.kernels import HammingKernel
 from scope_torch.space import ConfigSpace, tie_rank
 
 

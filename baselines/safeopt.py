@@ -18,7 +18,7 @@ from baselines.gp import DatasetGP, GPSettings, ReducedPosterior, SurrogateOptim
 from baselines.reduced_space import ReducedSpace
 from baselines.table_model import evaluate, marginals
 from scope_torch.errors import InputError
-from scope_torch.hamming_grid import make_grid
+from scope_torch.model.hamming_sums import make_grid
 from scope_torch.problem import SelectionProblem
 
 

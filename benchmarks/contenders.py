@@ -21,10 +21,10 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import Kernel as SklearnKernel
 from torch import Tensor
 
-from scope_torch.hamming_grid import DirectGrid, HammingGrid
-from scope_torch.kernels import HammingMatern52Kernel
+from scope_torch.model.hamming_sums import DirectGrid, HammingGrid
+from scope_torch.model.incremental import QuerySurrogate
+from scope_torch.model.kernels import HammingMatern52Kernel
 from scope_torch.space import ConfigSpace
-from scope_torch.surrogate import QuerySurrogate
 
 NUM_LLMS = 23
 LAM = 1e-6

@@ -14,8 +14,8 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def configuration() -> Iterator[str]:
-    """One table for each dataclass of conf/schema.py, and one for the files of conf/."""
-    text = (ROOT / "conf" / "schema.py").read_text()
+    """One table for each dataclass of scope_torch/cli/schema.py, and one for the files of conf/."""
+    text = (ROOT / "scope_torch" / "cli" / "schema.py").read_text()
     tokens = tokenize.generate_tokens(io.StringIO(text).readline)
     comments = {t.start[0]: t.string for t in tokens if t.type == tokenize.COMMENT}
     classes = {node.name: node for node in ast.parse(text).body if isinstance(node, ast.ClassDef)}

@@ -13,13 +13,13 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 
 from baselines.random_search import RandomSearch
-from scope_torch.finished_runs import column, load_runs
+from scope_torch.cli.report import report
 from scope_torch.methods import make_scope
-from scope_torch.metrics import optimal_cost
-from scope_torch.plotting import plot_curves
-from scope_torch.runner import run
+from scope_torch.runs.finished import column, load_runs
+from scope_torch.runs.metrics import optimal_cost
+from scope_torch.runs.plotting import plot_curves
+from scope_torch.runs.runner import run
 from scope_torch.tasks.simulated import simulated_task
-from scripts.report import report
 
 task = simulated_task(name="data_imputation_simulated", world="data_imputation")
 problem = task.problem

@@ -16,7 +16,7 @@ import numpy as np
 from scope_torch.evaluators.function import FunctionEvaluator
 from scope_torch.methods import make_scope
 from scope_torch.problem import SelectionProblem
-from scope_torch.runner import run
+from scope_torch.runs.runner import run
 
 # %% [markdown]
 # ## The system

@@ -11,10 +11,10 @@ import math
 import matplotlib.pyplot as plt
 import torch
 
-from scope_torch.grid_posterior import GridPosterior
-from scope_torch.hamming_grid import make_grid
 from scope_torch.methods import make_scope
-from scope_torch.runner import run
+from scope_torch.model.hamming_sums import make_grid
+from scope_torch.runs.runner import run
+from scope_torch.space_search.grid import GridPosterior
 from scope_torch.tasks.synthetic import synthetic_task
 
 task = synthetic_task()

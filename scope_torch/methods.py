@@ -8,15 +8,15 @@ from typing import Any
 import torch
 from gpytorch.kernels import Kernel
 
-from scope_torch.bounds import ConfidenceBounds, TheoryBounds, TunedBounds
-from scope_torch.branched_posterior import MAX_NODES
+from scope_torch.bounds import ConfidenceBounds, CredibleBounds, TheoryBounds, TunedBounds
+from scope_torch.bounds.information_gain import InformationGain, RealisedGain
 from scope_torch.errors import InputError
-from scope_torch.information_gain import InformationGain, RealisedGain
-from scope_torch.kernels import HammingMatern52Kernel
+from scope_torch.model.incremental import MIN_LAM
+from scope_torch.model.kernels import HammingMatern52Kernel
 from scope_torch.problem import SelectionProblem
-from scope_torch.scope import SCOPE, InitialPool
-from scope_torch.scope_joint import CredibleBounds, ScopeJoint
-from scope_torch.surrogate import MIN_LAM
+from scope_torch.search.scope import SCOPE, InitialPool
+from scope_torch.search.scope_joint import ScopeJoint
+from scope_torch.space_search.branched import MAX_NODES
 
 _TUNED = ("b_g", "b_c", "reference_fraction")
 _THEORY = ("R_c", "R_g", "B_c", "B_g", "delta", "cost_unit")
@@ -43,7 +43,7 @@ def make_scope(
     device: torch.device | str | None = None,
     name: str = "scope",
 ) -> SCOPE:
-    """Builds SCOPE; arguments not listed are those of `scope_torch.scope.SCOPE`.
+    """Builds SCOPE; arguments not listed are those of `scope_torch.search.scope.SCOPE`.
 
     Args:
         problem: What to search.
@@ -62,7 +62,7 @@ def make_scope(
         max_nodes: See `SCOPE`.
         certificate: `bounds`, or `sequence` at the `delta` of `bounds`; see `SCOPE`.
         certificate_flips: With `sequence`: how often the same call is answered otherwise, see
-            `scope_torch.confidence_sequence.margin`.
+            `scope_torch.bounds.betting.margin`.
         kernel: See `SCOPE`.
         device: See `SCOPE`.
         name: Name in results.

@@ -1,188 +1,21 @@
-"""The ask/tell protocol shared by SCOPE and its competitors."""
+"""The ask/tell interface of searches; this path is kept for programs that import it."""
 
-from __future__ import annotations
+from scope_torch.search.optimizer import (
+    Basis,
+    Described,
+    Optimizer,
+    Recommendation,
+    SequentialOptimizer,
+    Steps,
+    TraceRow,
+)
 
-from abc import ABC, abstractmethod
-from collections.abc import Generator, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
-
-from scope_torch.errors import InputError
-from scope_torch.history import Observation, Request
-from scope_torch.problem import SelectionProblem
-
-Basis = Literal["certified", "observed", "estimated", "reference"]
-Steps = Generator[Sequence[Request] | None, Sequence[Observation], None]
-
-
-@dataclass(frozen=True)
-class Recommendation:
-    """theta_out and why.
-
-    Args:
-        theta: Codes of theta_out.
-        basis: `certified` by confidence bounds, best `observed`, `estimated` by a surrogate, or
-            still the `reference` theta_0.
-        u_out_usd: Upper bound on c(theta_out) in USD at the time it was chosen, if there is one.
-        gap_usd: Upper bound on c(theta_out) - c(theta_star) in USD, if there is one.
-    """
-
-    theta: tuple[int, ...]
-    basis: Basis
-    u_out_usd: float | None = None
-    gap_usd: float | None = None
-
-
-@dataclass(frozen=True)
-class TraceRow:
-    """State of a search after observation `t`, written when something changes.
-
-    Args:
-        t: Number of observations so far.
-        from_budget_usd: Their cost without the last one, in USD: the least budget whose run gets
-            here, because the observation that crosses the budget is still made.
-        spend_usd: Their cost in USD.
-        event: What happened: `calibrated`, `widened`, `selected`, `improved`, `pruned`,
-            `completed` or `stopped`.
-        theta_out: Codes of the recommendation.
-        u_out_usd: See `Recommendation`.
-        gap_usd: See `Recommendation`.
-        iteration: The paper's i.
-        theta_cand: Codes of the candidate under evaluation.
-        num_queries: Queries of the candidate observed in this iteration so far.
-        lower_c_usd: L_c(theta_cand) in USD at this t, or of theta_out where there is no candidate.
-        upper_c_usd: U_c of the same.
-        lower_g: L_g of the same, in units of quality.
-        upper_g: U_g of the same.
-    """
-
-    t: int
-    from_budget_usd: float
-    spend_usd: float
-    event: str
-    theta_out: tuple[int, ...]
-    u_out_usd: float | None = None
-    gap_usd: float | None = None
-    iteration: int | None = None
-    theta_cand: tuple[int, ...] | None = None
-    num_queries: int | None = None
-    lower_c_usd: float | None = None
-    upper_c_usd: float | None = None
-    lower_g: float | None = None
-    upper_g: float | None = None
-
-
-class Described(Protocol):
-    """What a callback is told of a search."""
-
-    @property
-    def name(self) -> str:
-        """Of the method."""
-        ...
-
-    def settings(self) -> dict[str, Any]:
-        """Everything that decides what is asked, JSON-serialisable."""
-        ...
-
-
-class Optimizer(Protocol):
-    """A search that asks for observations and is told them.
-
-    Deterministic given its seed and the observations, so that a run resumes by replaying a
-    journal.
-    """
-
-    name: str
-    problem: SelectionProblem
-    t: int  # number of observations told
-    trace: list[TraceRow]  # appended to, never replaced
-    stop_reason: str | None
-
-    def ask(self) -> Sequence[Request]:
-        """(theta, query) pairs to observe next, possibly in parallel; empty when finished."""
-        ...
-
-    def tell(self, observations: Sequence[Observation]) -> None:
-        """Results in the asked order; fewer than asked means that the budget is exhausted."""
-        ...
-
-    def recommend(self) -> Recommendation:
-        """The configuration to use, after what has been told."""
-        ...
-
-    def settings(self) -> dict[str, Any]:
-        """Everything that decides what is asked, JSON-serialisable."""
-        ...
-
-    def report(self) -> dict[str, Any]:
-        """What the method wants recorded with the result, JSON-serialisable."""
-        ...
-
-
-class SequentialOptimizer(ABC):
-    """An optimizer written as one generator, so that the code reads like the algorithm.
-
-    `_search` yields lists of requests and receives the observations; a bare `yield` marks a place
-    where everything told has been taken into account and costly work follows. For every
-    observation taken in, `_search` calls `_record` first.
-    """
-
-    name: str
-    problem: SelectionProblem
-
-    def __init__(self) -> None:
-        self.trace: list[TraceRow] = []
-        self.stop_reason: str | None = None
-        self.t = 0
-        self.spend_usd = 0.0
-        self.from_budget_usd = 0.0
-        self._steps = self._search()
-        self._asked: Sequence[Request] | None = None
-        self._next: Sequence[Request] | None = None
-        self._finished = False
-
-    @abstractmethod
-    def _search(self) -> Steps:
-        """The algorithm. Sets `stop_reason` if it returns."""
-
-    @abstractmethod
-    def recommend(self) -> Recommendation:
-        """See `Optimizer.recommend`."""
-
-    def ask(self) -> Sequence[Request]:
-        """See `Optimizer.ask`. Asking twice without telling returns the same requests."""
-        if self._asked is None:
-            while self._next is None and not self._finished:
-                self._advance(None)
-            self._asked, self._next = self._next or [], None
-        return self._asked
-
-    def tell(self, observations: Sequence[Observation]) -> None:
-        """See `Optimizer.tell`.
-
-        Raises:
-            InputError: If the observations are not what was asked for, in that order.
-        """
-        asked = self._asked or []
-        expected = 0 < len(observations) <= len(asked)
-        for told, request in zip(observations, asked, strict=False):
-            expected &= told.query == request.query and told.theta == request.theta
-        if not expected:
-            pairs = [(o.theta, o.query) for o in observations[:3]]
-            raise InputError(f"told {pairs}..., but asked for {list(asked[:3])}...")
-        self._asked = None
-        self._advance(observations)
-
-    def _advance(self, observations: Sequence[Observation] | None) -> None:
-        try:
-            if observations is None:
-                self._next = next(self._steps)
-            else:
-                self._next = self._steps.send(observations)
-        except StopIteration:
-            self._finished = True
-
-    def _record(self, observation: Observation) -> None:
-        self.t += 1
-        self.from_budget_usd = self.spend_usd
-        self.spend_usd += observation.cost_usd
+__all__ = [
+    "Basis",
+    "Described",
+    "Optimizer",
+    "Recommendation",
+    "SequentialOptimizer",
+    "Steps",
+    "TraceRow",
+]

@@ -25,12 +25,12 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run without installing
 
 from scope_torch.bounds import Beta
-from scope_torch.grid_posterior import GridPosterior
-from scope_torch.hamming_grid import DirectGrid, HammingGrid
-from scope_torch.kernels import HammingMatern52Kernel
-from scope_torch.posteriors import AggregatePosterior
+from scope_torch.model.aggregate import AggregatePosterior
+from scope_torch.model.hamming_sums import DirectGrid, HammingGrid
+from scope_torch.model.incremental import QuerySurrogate
+from scope_torch.model.kernels import HammingMatern52Kernel
 from scope_torch.space import ConfigSpace
-from scope_torch.surrogate import QuerySurrogate
+from scope_torch.space_search.grid import GridPosterior
 
 CHUNK = 1 << 16
 T = TypeVar("T")

@@ -25,10 +25,10 @@ import torch
 from torch import Tensor
 
 from scope_torch.evaluators.table import TableEvaluator
-from scope_torch.history import Observation, Request
-from scope_torch.kernels import HammingMatern52Kernel
 from scope_torch.methods import make_scope, make_scope_joint
-from scope_torch.runner import run
+from scope_torch.model.kernels import HammingMatern52Kernel
+from scope_torch.observation import Observation, Request
+from scope_torch.runs.runner import run
 from scope_torch.tasks import Task
 from scope_torch.tasks.synthetic import synthetic_task
 

@@ -15,15 +15,16 @@ from llm.fake_endpoint import Behaviour, FakeEndpoint, count_tokens
 from tables import names
 
 from scope_torch.evaluators.live import LiveEvaluator
-from scope_torch.history import Request
 from scope_torch.llm.chat import Message
 from scope_torch.llm.client import OpenAIClient
 from scope_torch.llm.prices import LLMInfo
 from scope_torch.llm.store import ResponseStore
 from scope_torch.methods import make_scope
-from scope_torch.optimizer import Recommendation, SequentialOptimizer, Steps
+from scope_torch.observation import Request
 from scope_torch.problem import SelectionProblem
-from scope_torch.runner import RunResult, run
+from scope_torch.runs.result import RunResult
+from scope_torch.runs.runner import run
+from scope_torch.search.optimizer import Recommendation, SequentialOptimizer, Steps
 from scope_torch.systems.graph import CompoundSystem, Module, ParseError
 from scope_torch.tasks.dataset import Query
 

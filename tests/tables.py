@@ -13,9 +13,9 @@ import numpy as np
 
 from scope_torch.bounds import TunedBounds
 from scope_torch.evaluators.table import RecordedTable, TableEvaluator
-from scope_torch.history import Observation, Request
+from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
-from scope_torch.scope import SCOPE
+from scope_torch.search.scope import SCOPE
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Small simulated worlds, and the formulas of `scope_torch.evaluators.world` in plain Python."""
+"""Small simulated worlds, and the formulas of `evaluators/simulation/world.py` in plain Python."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from functools import cache
 
 import naive
 
-from scope_torch.evaluators.world import World
-from scope_torch.evaluators.world_spec import ModuleSpec, WorldSpec
+from scope_torch.evaluators.simulation.spec import ModuleSpec, WorldSpec
+from scope_torch.evaluators.simulation.world import World
 from scope_torch.llm.prices import LLMInfo
 
 _MASK = 2**64 - 1

@@ -12,9 +12,9 @@ from typing import Any
 
 from scope_torch.errors import InputError
 from scope_torch.evaluators.window import in_window
-from scope_torch.history import Observation, Request
 from scope_torch.llm.billing import Usage, cost_usd
 from scope_torch.llm.prices import LLMInfo, choose_llms
+from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
 
 Tokens = Mapping[str, tuple[int, int]]

@@ -13,9 +13,9 @@ from typing import Any
 
 from scope_torch.errors import InputError
 from scope_torch.evaluators.window import in_window
-from scope_torch.history import Observation, Request
 from scope_torch.llm.chat import ChatClient, LLMError
 from scope_torch.llm.prices import LLMInfo, choose_llms
+from scope_torch.observation import Observation, Request
 from scope_torch.systems.graph import CompoundSystem, SystemRun
 from scope_torch.tasks.dataset import Metric, Query
 

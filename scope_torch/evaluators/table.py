@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from scope_torch.errors import InputError
-from scope_torch.history import Observation, Request
+from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem, codes_of
 from scope_torch.space import ConfigSpace
 

@@ -7,7 +7,7 @@ import queue
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 
-from scope_torch.history import Observation, Request
+from scope_torch.observation import Observation, Request
 
 logger = logging.getLogger(__name__)
 

@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from scope_torch.evaluators import Evaluator
 from scope_torch.problem import SelectionProblem
+from scope_torch.runs.deployment import HeldOut
+from scope_torch.runs.evaluator import Evaluator
 
-
-class HeldOut(NamedTuple):
-    """Queries that the search never sees, for the deployment of what it found (RQ2)."""
-
-    evaluator: Evaluator
-    num_queries: int
+__all__ = ["HeldOut", "Task"]
 
 
 class Task(NamedTuple):

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 from scope_torch.errors import InputError
 from scope_torch.evaluators.live import LiveEvaluator
-from scope_torch.history import Request
 from scope_torch.llm.client import OpenAIClient
 from scope_torch.llm.prices import LLMInfo, choose_llms, load_llms
 from scope_torch.llm.store import ResponseStore
+from scope_torch.observation import Request
 from scope_torch.problem import SelectionProblem, codes_of
 from scope_torch.systems.din_sql import din_sql
 from scope_torch.systems.graph import CompoundSystem

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 
 from scope_torch.errors import InputError
-from scope_torch.evaluators.simulated import SimulatedEvaluator
-from scope_torch.evaluators.world import REFERENCE, World
-from scope_torch.evaluators.world_spec import load_worlds
+from scope_torch.evaluators.simulation.evaluator import SimulatedEvaluator
+from scope_torch.evaluators.simulation.spec import load_worlds
+from scope_torch.evaluators.simulation.world import REFERENCE, World
 from scope_torch.llm.prices import load_llms
 from scope_torch.problem import SelectionProblem, codes_of
 from scope_torch.tasks import HeldOut, Task

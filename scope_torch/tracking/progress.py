@@ -7,10 +7,10 @@ from typing import Any
 
 from tqdm import tqdm
 
-from scope_torch.history import Observation
-from scope_torch.optimizer import Described, TraceRow
+from scope_torch.observation import Observation
 from scope_torch.problem import SelectionProblem
-from scope_torch.runner import Callback
+from scope_torch.runs.callbacks import Callback
+from scope_torch.search.optimizer import Described, TraceRow
 
 _FORMAT = "{desc}: {percentage:3.0f}%|{bar}| {n:.2f}/{total:.2f} USD [{elapsed}{postfix}]"
 

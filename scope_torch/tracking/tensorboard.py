@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scope_torch.errors import InputError
-from scope_torch.optimizer import Described, TraceRow
 from scope_torch.problem import SelectionProblem
-from scope_torch.runner import Callback, Outcome
+from scope_torch.runs.callbacks import Callback, Outcome
+from scope_torch.search.optimizer import Described, TraceRow
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard.writer import SummaryWriter

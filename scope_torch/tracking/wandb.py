@@ -9,9 +9,9 @@ from typing import Any, Literal
 import wandb
 
 from scope_torch.errors import InputError
-from scope_torch.optimizer import Described, TraceRow
 from scope_torch.problem import SelectionProblem
-from scope_torch.runner import Callback, Outcome
+from scope_torch.runs.callbacks import Callback, Outcome
+from scope_torch.search.optimizer import Described, TraceRow
 
 # Columns of the trace that are logged as they are.
 CURVES = ("spend_usd", "u_out_usd", "gap_usd", "iteration", "num_queries", "lower_c_usd",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from scope_torch.optimizer import TraceRow
-from scope_torch.recorded_run import RecordedRun
+from scope_torch.runs.recorded import RecordedRun
+from scope_torch.search.optimizer import TraceRow
 
 
 @dataclass(frozen=True)

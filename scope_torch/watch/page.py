@@ -7,9 +7,9 @@ from datetime import datetime
 from html import escape
 from importlib.resources import files
 
-from scope_torch.bounds import certified_by
-from scope_torch.optimizer import TraceRow
-from scope_torch.recorded_run import RecordedRun
+from scope_torch.bounds.assumptions import certified_by
+from scope_torch.runs.recorded import RecordedRun
+from scope_torch.search.optimizer import TraceRow
 from scope_torch.watch.candidates import Candidate, candidates
 from scope_torch.watch.chart import Chart
 

@@ -14,8 +14,8 @@ from baselines.abacus import Abacus
 from baselines.abacus_module import Estimate, ModuleFrontier, PairTotals, keepers
 from baselines.pareto_plan import Option, cheapest_plan
 from scope_torch.errors import InputError
-from scope_torch.history import Observation
-from scope_torch.runner import run
+from scope_torch.observation import Observation
+from scope_torch.runs.runner import run
 
 
 class TestAbacus(OptimizerConformance):

@@ -32,7 +32,7 @@ from baselines.dataset_level import Evaluation
 from baselines.gp import GPSettings
 from baselines.table_model import evaluate
 from scope_torch.errors import InputError
-from scope_torch.kernels import HammingRBFKernel
+from scope_torch.model.kernels import HammingRBFKernel
 
 
 class TestCEI(OptimizerConformance):

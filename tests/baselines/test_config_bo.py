@@ -21,10 +21,10 @@ from test_optimizer import OptimizerConformance, drive
 
 from baselines.config_bo import CONFIG, ConstrainedLowerBound
 from baselines.dataset_level import Evaluation
+from scope_torch.bounds.information_gain import InformationGain
 from scope_torch.errors import InputError
-from scope_torch.information_gain import InformationGain
-from scope_torch.kernels import HammingMatern52Kernel
-from scope_torch.runner import run
+from scope_torch.model.kernels import HammingMatern52Kernel
+from scope_torch.runs.runner import run
 
 
 class TestCONFIG(OptimizerConformance):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from gp_reference import all_codes, posterior, reference_row, tie_key
 from gpytorch.kernels import Kernel
-from hydra import compose, initialize_config_module
+from hydra import compose, initialize_config_dir
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tables import make_task
@@ -22,12 +22,13 @@ from baselines.gp import DatasetGP, GPSettings
 from baselines.reduced_space import ReducedSpace
 from baselines.safeopt import SafeOpt
 from baselines.table_model import TableModel, evaluate, marginals
+from scope_torch.cli.run import build
+from scope_torch.cli.schema import config_dir
 from scope_torch.errors import InputError
-from scope_torch.hamming_grid import make_grid
-from scope_torch.kernels import HammingMatern52Kernel, HammingRBFKernel
+from scope_torch.model.hamming_sums import make_grid
+from scope_torch.model.kernels import HammingMatern52Kernel, HammingRBFKernel
 from scope_torch.problem import SelectionProblem
 from scope_torch.space import ConfigSpace
-from scripts.run import build
 
 
 def random_rows(problem, count, seed, repeats=True):
@@ -283,7 +284,7 @@ def test_settings_tell_everything_apart():
 )
 def test_the_config_file_is_the_default(name, method):
     problem = make_task(1, (4, 3), 6).problem
-    with initialize_config_module(version_base="1.3", config_module="conf"):
+    with initialize_config_dir(config_dir(), version_base="1.3"):
         cfg = compose("config", overrides=[f"method={name}"])
         other = compose("config", overrides=[f"method={name}", "method.gp.amp_g=0.01"])
     built = build(cfg.method, problem=problem, seed=3, kernel=HammingRBFKernel(), device="cpu")

@@ -19,7 +19,7 @@ from baselines.llm_backends import BackendConfig
 from baselines.llm_stub import StubLLM
 from baselines.llm_transcript import Completion
 from scope_torch.errors import InputError
-from scope_torch.runner import run
+from scope_torch.runs.runner import run
 from scope_torch.space import tie_rank
 
 
@@ -248,9 +248,11 @@ def test_the_stand_in_is_never_called_llambo():
     [("stub", "LLAMBO[stub]"), ("openai", "llambo"), ("replay", "llambo")],
 )
 def test_the_config_is_named_after_the_backend(override, name):
-    from hydra import compose, initialize_config_module
+    from hydra import compose, initialize_config_dir
 
-    with initialize_config_module("conf", version_base="1.3"):
+    from scope_torch.cli.schema import config_dir
+
+    with initialize_config_dir(config_dir(), version_base="1.3"):
         cfg = compose("config", overrides=["method=llambo", f"method.backend.kind={override}"])
     assert cfg.method.name == name
 
@@ -258,12 +260,13 @@ def test_the_config_is_named_after_the_backend(override, name):
 def test_config_files_build_the_methods():
     import inspect
 
-    from hydra import compose, initialize_config_module
+    from hydra import compose, initialize_config_dir
 
-    from scripts.run import build
+    from scope_torch.cli.run import build
+    from scope_torch.cli.schema import config_dir
 
     for method in ("llambo", "llmselector", "abacus"):
-        with initialize_config_module("conf", version_base="1.3"):
+        with initialize_config_dir(config_dir(), version_base="1.3"):
             cfg = compose("config", overrides=[f"method={method}"])
         optimizer = build(cfg.method, problem=TASK.problem, seed=3, kernel=None, device=None)
         assert optimizer.name == cfg.method.name

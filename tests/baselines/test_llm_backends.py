@@ -282,7 +282,7 @@ def test_wrong_settings_are_refused(values, message):
 
 
 def test_config_files_have_the_same_keys_and_defaults():
-    from conf.schema import LLMBackendConfig
+    from scope_torch.cli.schema import LLMBackendConfig
 
     assert dataclasses.asdict(LLMBackendConfig()) == dataclasses.asdict(BackendConfig())
 

@@ -12,7 +12,7 @@ from tables import CountingEvaluator, make_task, task_of
 from test_optimizer import OptimizerConformance
 
 from baselines.llmselector import LLMSelector, count_votes
-from scope_torch.runner import run
+from scope_torch.runs.runner import run
 from scope_torch.space import tie_rank
 
 

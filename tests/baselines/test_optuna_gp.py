@@ -6,14 +6,15 @@ import sys
 
 import pytest
 from gp_reference import best_feasible, choices, flat, reference_row
-from hydra import compose, initialize_config_module
+from hydra import compose, initialize_config_dir
 from tables import make_task
 from test_optimizer import OptimizerConformance, drive
 
 from baselines.optuna_gp import OptunaGP, import_optuna
+from scope_torch.cli.run import build
+from scope_torch.cli.schema import config_dir
 from scope_torch.errors import InputError
-from scope_torch.runner import run
-from scripts.run import build
+from scope_torch.runs.runner import run
 
 try:
     importlib.import_module("optuna")
@@ -163,7 +164,7 @@ def test_settings_tell_everything_apart():
 @needs_optuna
 def test_the_config_file_is_the_default():
     problem = make_task(1, (4, 3), 6).problem
-    with initialize_config_module(version_base="1.3", config_module="conf"):
+    with initialize_config_dir(config_dir(), version_base="1.3"):
         cfg = compose("config", overrides=["method=optuna_gp"])
     built = build(cfg.method, problem=problem, seed=3, kernel=None, device="cpu")
     assert built.settings() == OptunaGP(problem, seed=3).settings()

@@ -9,7 +9,7 @@ from test_optimizer import OptimizerConformance, drive
 
 from baselines.random_search import RandomSearch
 from scope_torch.errors import InputError
-from scope_torch.runner import run
+from scope_torch.runs.runner import run
 
 
 class TestRandomSearch(OptimizerConformance):

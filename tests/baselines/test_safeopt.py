@@ -25,7 +25,7 @@ from baselines.dataset_level import Evaluation
 from baselines.gp import GPSettings
 from baselines.safeopt import ConfidenceWidth, SafeOpt, certifies, within_radius
 from scope_torch.errors import InputError
-from scope_torch.runner import run
+from scope_torch.runs.runner import run
 
 SMALL = {"amp_g": 0.003, "amp_c": 0.1}  # nearly certain of g: the safe set grows
 

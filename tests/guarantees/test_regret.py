@@ -22,13 +22,13 @@ import numpy as np
 import pytest
 
 from scope_torch.bounds import TheoryBounds
-from scope_torch.history import Observation
-from scope_torch.information_gain import InformationGain
-from scope_torch.kernels import HammingMatern52Kernel
+from scope_torch.bounds.information_gain import InformationGain
 from scope_torch.methods import make_scope, make_scope_joint
-from scope_torch.optimizer import SequentialOptimizer
+from scope_torch.model.kernels import HammingMatern52Kernel
+from scope_torch.observation import Observation
 from scope_torch.problem import SelectionProblem
-from scope_torch.scope import SCOPE
+from scope_torch.search.optimizer import SequentialOptimizer
+from scope_torch.search.scope import SCOPE
 from scope_torch.space import ConfigSpace
 
 DELTA = 0.1

@@ -16,16 +16,17 @@ import pytest
 import torch
 
 from scope_torch.bounds import TheoryBounds
+from scope_torch.bounds.information_gain import InformationGain, RealisedGain
 from scope_torch.evaluators.function import FunctionEvaluator
-from scope_torch.hamming_grid import HammingGrid
-from scope_torch.information_gain import InformationGain, RealisedGain
-from scope_torch.joint_candidate import JointCandidate
-from scope_torch.joint_surrogate import JointSurrogate
-from scope_torch.kernels import HammingMatern52Kernel, hamming_distance
+from scope_torch.model.hamming_sums import HammingGrid
+from scope_torch.model.incremental import QuerySurrogate
+from scope_torch.model.joint import JointSurrogate
+from scope_torch.model.kernels import HammingMatern52Kernel, hamming_distance
 from scope_torch.problem import SelectionProblem
-from scope_torch.runner import Callback, run
-from scope_torch.scope import SCOPE
-from scope_torch.surrogate import QuerySurrogate
+from scope_torch.runs.callbacks import Callback
+from scope_torch.runs.runner import run
+from scope_torch.search.joint_candidate import JointCandidate
+from scope_torch.search.scope import SCOPE
 
 DELTA = 0.1
 KERNEL = HammingMatern52Kernel()

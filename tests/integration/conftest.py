@@ -5,7 +5,7 @@ import sys
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 
-from scripts.run import main
+from scope_torch.cli.run import main
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts import report as report_script
+from scope_torch.cli import report as report_script
 
 LLMS = ("a-nano", "b-mini", "c-pro")
 ROOT = Path(__file__).resolve().parents[2]

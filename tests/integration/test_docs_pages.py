@@ -10,7 +10,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ValueType
 from integration.doc_pages import DOCS, ROOT, anchors, commands, links, python, write_files
 
-import conf  # noqa: F401 - registers the schemas
+from scope_torch.cli import compose  # noqa: F401 - registers the schemas
+from scope_torch.cli.schema import config_dir
 
 PAGES = [page for page in sorted(DOCS.rglob("*.md")) if python(page)]
 HOW_TOS = sorted((DOCS / "howto").glob("*.md"))
@@ -105,7 +106,7 @@ def _one_job(arguments, tmp_path):
     folder.mkdir(exist_ok=True)
     overrides.append(f"hydra.searchpath=[file://{folder}]")
     GlobalHydra.instance().clear()
-    with hydra.initialize_config_module("conf", version_base="1.3"):
+    with hydra.initialize_config_dir(config_dir(), version_base="1.3"):
         return hydra.compose("config", overrides)
 
 

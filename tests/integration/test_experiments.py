@@ -6,14 +6,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_module
+from hydra import compose, initialize_config_dir
 
-import conf
-from scope_torch.paper import paper_curves, paper_numbers
-from scripts import report as report_script
-from scripts import run as run_script
+from scope_torch.cli import report as report_script
+from scope_torch.cli import run as run_script
+from scope_torch.cli.paper import paper_curves, paper_numbers
+from scope_torch.cli.schema import config_dir
 
-EXPERIMENTS = sorted(p.stem for p in (Path(conf.__file__).parent / "experiment").glob("*.yaml"))
+EXPERIMENTS = sorted(p.stem for p in (Path(config_dir(), "experiment")).glob("*.yaml"))
 FOUR = "task.llms=[GPT-5.2,Gemini 2.5 Flash-Lite,Claude Haiku 4.5,Qwen3-235B-A22B]"
 METHODS = "method=scope,random_search"
 
@@ -25,7 +25,7 @@ def report(directory: str, monkeypatch, capsys) -> str:
 
 
 def composed(experiment: str):
-    with initialize_config_module("conf", version_base="1.3"):
+    with initialize_config_dir(config_dir(), version_base="1.3"):
         return compose("config", [f"experiment={experiment}"], return_hydra_config=True)
 
 

@@ -14,9 +14,9 @@ from llm.fake_endpoint import (
     only_loopback,  # noqa: F401
 )
 
+from scope_torch.cli import run as run_script
 from scope_torch.evaluators.live import LiveEvaluator
-from scope_torch.history import Observation
-from scripts import run as run_script
+from scope_torch.observation import Observation
 
 KEY = "sk-canary-0c4f7ad921"
 BUDGET_USD = 0.0006

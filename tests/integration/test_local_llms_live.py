@@ -12,7 +12,7 @@ import pytest
 from llm.fake_endpoint import only_loopback  # noqa: F401
 
 from scope_torch.errors import InputError
-from scope_torch.history import Observation
+from scope_torch.observation import Observation
 from scripts import local_llms
 
 pytestmark = pytest.mark.slow

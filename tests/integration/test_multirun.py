@@ -17,11 +17,11 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.plugins import Plugins
 from omegaconf import OmegaConf
 
-import conf
-from scripts.run import limit_threads
+from scope_torch.cli.run import limit_threads
+from scope_torch.cli.schema import config_dir
 
 ROOT = Path(__file__).resolve().parents[2]
-METHODS = sorted(p.stem for p in (Path(conf.__file__).parent / "method").glob("*.yaml"))
+METHODS = sorted(p.stem for p in (Path(config_dir(), "method")).glob("*.yaml"))
 SMALL = ["-m", "task=synthetic", "task.num_queries=8", "budget_usd=0.1"]
 LAUNCHERS = {
     "parallel": ("joblib", ["hydra.launcher.n_jobs=2"]),

@@ -6,8 +6,8 @@ import pytest
 
 from scope_torch.errors import InputError
 from scope_torch.methods import make_scope
-from scope_torch.metrics import optimal_cost
-from scope_torch.runner import run
+from scope_torch.runs.metrics import optimal_cost
+from scope_torch.runs.runner import run
 from scope_torch.tasks.table import find_data, table_task
 
 TASKS = {
@@ -54,9 +54,11 @@ def test_scope_mostly_ends_near_the_optimum_and_never_violates(name):
 
 @pytest.mark.parametrize("name", sorted(TASKS))
 def test_the_config_files_agree_with_the_documented_tasks(name):
-    from hydra import compose, initialize_config_module
+    from hydra import compose, initialize_config_dir
 
-    with initialize_config_module("conf", version_base="1.3"):
+    from scope_torch.cli.schema import config_dir
+
+    with initialize_config_dir(config_dir(), version_base="1.3"):
         cfg = compose("config", overrides=[f"task={name}"])
     modules, reference, _, _ = TASKS[name]
     assert cfg.task.module_columns == modules

@@ -10,10 +10,10 @@ import pytest
 import torch
 from hydra.core.global_hydra import GlobalHydra
 
-from scope_torch.history import Request
+from scope_torch.cli import evaluate, record_table
+from scope_torch.observation import Request
 from scope_torch.tasks.synthetic import synthetic_task
 from scope_torch.tasks.table import table_task
-from scripts import evaluate, record_table
 
 
 @pytest.fixture

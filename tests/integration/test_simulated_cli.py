@@ -4,10 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_module
+from hydra import compose, initialize_config_dir
 
-from scope_torch.evaluators.world_spec import load_worlds
-from scripts import run as run_script
+from scope_torch.cli import run as run_script
+from scope_torch.cli.schema import config_dir
+from scope_torch.evaluators.simulation.spec import load_worlds
 
 FOUR = "[GPT-5.2,Gemini 2.5 Flash-Lite,GPT-5-mini,gemma-3-27b]"
 BUDGET = {
@@ -20,7 +21,7 @@ BUDGET = {
 
 @pytest.mark.parametrize("name", BUDGET)
 def test_the_config_of_a_task(name):
-    with initialize_config_module("conf", version_base="1.3"):
+    with initialize_config_dir(config_dir(), version_base="1.3"):
         cfg = compose("config", [f"task={name}"])
     problem, _, held_out = run_script.build(cfg.task)
     spec = load_worlds()[name]

@@ -12,17 +12,18 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import conf
-from scope_torch import history, observation_source, runner
-from scope_torch.history import Observation, Request
-from scripts.compose import compose
-from scripts.run import build, main
+from scope_torch.cli.compose import compose
+from scope_torch.cli.run import build, main
+from scope_torch.cli.schema import config_dir
+from scope_torch.observation import Observation, Request
+from scope_torch.runs import journal, runner
+from scope_torch.runs import source as observation_source
 
 ROOT = Path(__file__).resolve().parents[2]
-METHODS = sorted(p.stem for p in (Path(conf.__file__).parent / "method").glob("*.yaml"))
+METHODS = sorted(p.stem for p in (Path(config_dir(), "method")).glob("*.yaml"))
 TASK = ["task=synthetic", "task.num_queries=5", "base=mini", "budget_usd=0.09"]
 MORE = {"safeopt": ["method.gp.n_init=4"]}  # or it finds nothing safe to observe
-_WATCHED = {module.__file__ for module in (history, observation_source, runner)} | {__file__}
+_WATCHED = {module.__file__ for module in (journal, observation_source, runner)} | {__file__}
 
 
 def started(function: Callable[..., None], *arguments: Any) -> ForkServerProcess:

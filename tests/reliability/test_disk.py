@@ -18,9 +18,12 @@ import pytest
 from reliability.children import TASK, journaled, stable
 from tables import CountingEvaluator, make_task
 
-from scope_torch import history, runner, trace_file
 from scope_torch.errors import InputError
-from scope_torch.history import Journal, Observation
+from scope_torch.observation import Observation
+from scope_torch.runs import journal as journal_module
+from scope_torch.runs import runner
+from scope_torch.runs import trace as trace_file
+from scope_torch.runs.journal import Journal
 
 TASK_OF_THREE = make_task(1, (3, 3), 6)
 BUDGET = TASK_OF_THREE.budget(3.2)
@@ -94,7 +97,7 @@ def test_after_a_full_disk_a_search_goes_on_without_paying_twice(tmp_path, monke
 
         evaluator = CountingEvaluator(TASK_OF_THREE)
         with monkeypatch.context() as patch:
-            patch.setattr(history, "open", nearly_full, raising=False)
+            patch.setattr(journal_module, "open", nearly_full, raising=False)
             with pytest.raises(InputError, match=r"journal\.jsonl: No space left on device"):
                 search(evaluator, tmp_path / "run")
         paid.append(evaluator.paid)

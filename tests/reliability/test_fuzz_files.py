@@ -18,14 +18,16 @@ from hypothesis import strategies as st
 from reliability.fuzzing import ANY_TEXT, JSON, damaged, fuzzed, tried
 from tables import CountingEvaluator, make_task
 
-from scope_torch import run_directory, runner
+from scope_torch.cli import run as run_script
 from scope_torch.errors import InputError
-from scope_torch.evaluators.world_spec import load_worlds
-from scope_torch.finished_runs import load_runs
-from scope_torch.history import Journal, Observation
+from scope_torch.evaluators.simulation.spec import load_worlds
 from scope_torch.llm.prices import load_llms
+from scope_torch.observation import Observation
+from scope_torch.runs import directory as run_directory
+from scope_torch.runs import runner
+from scope_torch.runs.finished import load_runs
+from scope_torch.runs.journal import Journal
 from scope_torch.tasks.table import load_table
-from scripts import run as run_script
 
 TASK = make_task(1, (3, 3), 6)
 
@@ -189,7 +191,7 @@ def test_price_lists(content, folder):
 
 @functools.cache
 def worlds_toml() -> bytes:
-    path = Path(run_script.__file__).parents[1] / "scope_torch/data/worlds.toml"
+    path = Path(run_script.__file__).parents[1] / "data/worlds.toml"
     return path.read_bytes()
 
 

@@ -14,11 +14,11 @@ from tables import make_task
 from baselines.chat_client import _completion, _Refused
 from baselines.llambo_prompts import Prompts
 from baselines.llm_transcript import Transcript
+from scope_torch.cli import run as run_script
 from scope_torch.errors import InputError
 from scope_torch.llm.billing import BadReply, read_reply
 from scope_torch.systems import din_sql, unidm
 from scope_torch.systems.graph import ParseError
-from scripts import run as run_script
 
 TASK = make_task(1, (3, 3), 6)
 

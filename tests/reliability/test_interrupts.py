@@ -31,7 +31,7 @@ from reliability.children import (
     started,
 )
 
-from scripts.interrupts import second_interrupt_ends
+from scope_torch.cli.interrupts import second_interrupt_ends
 
 
 def arguments(url: str) -> list[str]:
@@ -158,7 +158,7 @@ def test_an_interrupted_search_says_where_it_stands(cli, monkeypatch):
         if left[0] == 0:
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr("scripts.run.ProgressBar.observed", observed)
+    monkeypatch.setattr("scope_torch.cli.run.ProgressBar.observed", observed)
     default = signal.getsignal(signal.SIGINT)
     try:
         status, out, err = cli("task=synthetic")

@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
+from scope_torch.cli import report as report_script
+from scope_torch.cli.run import run_dir
+from scope_torch.cli.targets import ALLOW, check_target
 from scope_torch.errors import InputError
-from scope_torch.evaluators.simulated import SimulatedEvaluator
-from scope_torch.evaluators.world import World
-from scope_torch.evaluators.world_spec import load_worlds
+from scope_torch.evaluators.simulation.evaluator import SimulatedEvaluator
+from scope_torch.evaluators.simulation.spec import load_worlds
+from scope_torch.evaluators.simulation.world import World
 from scope_torch.llm.prices import load_llms
-from scripts import report as report_script
-from scripts.run import run_dir
-from scripts.targets import ALLOW, check_target
 
 MODULE = """
 from pathlib import Path
-from scope_torch.runner import Callback
+from scope_torch.runs.runner import Callback
 Path("imported").touch()
 class Mine(Callback):
     def close(self, error):
@@ -76,12 +76,12 @@ def test_a_target_that_the_user_allows_is_used(others, monkeypatch, target, allo
 @pytest.mark.parametrize(
     "target",
     [
-        "scope_torch.run_directory.os.system",
-        "scope_torch.runner.subprocess.run",
-        "scope_torch.run_directory.write_atomically",
-        "scope_torch.history.open",
-        "scope_torch.kernels.gpytorch.kernels.RBFKernel",
-        "scope_torch.kernels.Nothing",
+        "scope_torch.runs.directory.os.system",
+        "scope_torch.runs.runner.subprocess.run",
+        "scope_torch.runs.directory.write_atomically",
+        "scope_torch.runs.journal.open",
+        "scope_torch.model.kernels.gpytorch.kernels.RBFKernel",
+        "scope_torch.model.kernels.Nothing",
         "scope_torch.nothing.Nothing",
         "scope_torch",
         "scope_torch..runner",
@@ -164,7 +164,7 @@ def test_a_result_that_was_tampered_with_writes_no_report_elsewhere(
 
 
 def test_the_cache_of_a_world_stays_in_its_folder(tmp_path):
-    text = (Path(report_script.__file__).parents[1] / "scope_torch/data/worlds.toml").read_text()
+    text = (Path(report_script.__file__).parents[1] / "data/worlds.toml").read_text()
     (tmp_path / "worlds.toml").write_text(text.replace("data_imputation", '"../../evil"'))
     spec = load_worlds(tmp_path / "worlds.toml")["../../evil"]
     evaluator = SimulatedEvaluator(World(spec, load_llms()), cache_dir=tmp_path / "cache")

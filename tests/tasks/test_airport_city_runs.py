@@ -7,10 +7,10 @@ from importlib.resources import files
 
 import pytest
 
+from scope_torch.cli.compose import compose_task
 from scope_torch.errors import InputError
 from scope_torch.llm.prices import load_llms
 from scope_torch.tasks.airport_city import airport_city
-from scripts.compose import compose_task
 
 PATH = files("scope_torch") / "data" / "airport_city_runs.csv.gz"
 MODULES = ("parse", "cloze", "answer")

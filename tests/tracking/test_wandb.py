@@ -17,12 +17,12 @@ wandb = pytest.importorskip("wandb")
 
 from wandb.proto import wandb_internal_pb2  # noqa: E402
 
+from scope_torch.cli import replay_wandb  # noqa: E402
 from scope_torch.evaluators.table import TableEvaluator  # noqa: E402
 from scope_torch.methods import make_scope  # noqa: E402
-from scope_torch.plotting import CurvePlot  # noqa: E402
-from scope_torch.runner import run  # noqa: E402
+from scope_torch.runs.plotting import CurvePlot  # noqa: E402
+from scope_torch.runs.runner import run  # noqa: E402
 from scope_torch.tracking.wandb import WandbTracker  # noqa: E402
-from scripts import replay_wandb  # noqa: E402
 
 
 def records(folder: Path) -> list[Any]:

@@ -17,17 +17,18 @@ import matplotlib.image
 import pytest
 
 from baselines.cei import CEI
+from scope_torch.cli import watch
+from scope_torch.cli.run import main as scope_torch_main
 from scope_torch.evaluators.table import RecordedTable, TableEvaluator
 from scope_torch.methods import make_scope
-from scope_torch.recorded_run import read_run
-from scope_torch.runner import Callback, run
+from scope_torch.runs.callbacks import Callback
+from scope_torch.runs.recorded import read_run
+from scope_torch.runs.runner import run
 from scope_torch.tasks import Task
 from scope_torch.tasks.synthetic import synthetic_task
 from scope_torch.watch.candidates import candidates
 from scope_torch.watch.chart import Chart, log_ticks, ticks
 from scope_torch.watch.page import page
-from scripts import watch
-from scripts.run import main as scope_torch_main
 
 NOW = datetime(2026, 11, 21, 12, 0)
 EVIL = '<script>alert("1")</script>'

@@ -1,0 +1,121 @@
+"""eq:beta-def: the bounds of the paper's theorem."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from scope_torch.bounds.assumptions import assumptions
+from scope_torch.bounds.base import Beta
+from scope_torch.bounds.information_gain import InformationGain, RealisedGain
+from scope_torch.errors import InputError
+from scope_torch.model.incremental import QuerySurrogate
+from scope_torch.problem import SelectionProblem
+
+
+class TheoryBounds:
+    """eq:beta-def: valid with probability 1 - delta under the paper's assumptions.
+
+    With `InformationGain`, to the letter. With `RealisedGain`, gamma(J_max) gives way to the
+    information I_q in what was observed on query q, which lem:kernel-self-normalized bounds it by:
+    |l - mu_bar| <= 1/Q sum_q b_q sigma_q <= sqrt(sum_q b_q^2) sigma_bar, b_q = B + R / sqrt(lam)
+    sqrt(2 (I_q + log(2 Q / delta))). That is never wider, and needs no search for gamma.
+
+    Args:
+        problem: Gives Q, and c(theta_0) as the default cost unit.
+        gain: gamma(J), or an upper bound on it, for the surrogate's kernel and lambda; or
+            `RealisedGain`.
+        R_c: Sub-Gaussian constant of the cost noise, in cost units (ass:observation).
+        R_g: The same of the quality noise, in units of quality.
+        B_c: Bound on the RKHS norm of l_c(., q), in cost units (ass:rkhs).
+        B_g: The same of l_g(., q), in units of quality.
+        delta: Failure probability, in (0, 1).
+        cost_unit: USD that count as one cost unit; None for c(theta_0). R_c, B_c and lambda mean
+            little in raw USD of order 1e-3.
+        rho: None for a process for each query; else that of one process for all of them
+            (docs/joint.md), whose norm B bounds and whose noise has variance lam (1 - rho).
+
+    Raises:
+        InputError: If a value is outside its range.
+    """
+
+    mode = "theory"
+
+    def __init__(
+        self,
+        problem: SelectionProblem,
+        gain: InformationGain | RealisedGain,
+        *,
+        R_c: float = 1e-3,
+        R_g: float = 1e-3,
+        B_c: float = 1.0,
+        B_g: float = 1.0,
+        delta: float = 1e-4,
+        cost_unit: float | None = None,
+        rho: float | None = None,
+    ) -> None:
+        cost_unit = problem.reference_cost_usd if cost_unit is None else cost_unit
+        for name, value in {"B_c": B_c, "B_g": B_g, "cost_unit": cost_unit}.items():
+            if not (math.isfinite(value) and value > 0):
+                raise InputError(f"{name}={value} must be a positive number")
+        for name, value in {"R_c": R_c, "R_g": R_g}.items():
+            if not (math.isfinite(value) and value >= 0):
+                raise InputError(f"{name}={value} must be a number >= 0")
+        if not 0 < delta < 1:
+            raise InputError(f"delta={delta} must lie in (0, 1)")
+        if rho is not None and not 0 <= rho < 1:
+            raise InputError(f"rho={rho} must lie in [0, 1)")
+        if rho is not None and isinstance(gain, InformationGain):
+            raise InputError("gain=maximum: gamma is known for single queries; set gain=realised")
+        self._num_processes = problem.num_queries if rho is None else 1
+        shared = rho or 0.0
+        self._noise = math.sqrt(2 / (gain.lam * (1 - shared)))
+        self._prior = (
+            1 / problem.num_queries if rho is None else rho + (1 - rho) / problem.num_queries
+        )
+        self.gain, self.rho = gain, rho
+        self.R_c, self.R_g, self.B_c, self.B_g = R_c, R_g, B_c, B_g
+        self.delta, self.cost_unit = delta, cost_unit
+        self._last = self.beta(0)
+
+    def fit(self, surrogate: QuerySurrogate, least_slope: Callable[[], float]) -> None:
+        """Nothing is fitted: the coefficients follow from the assumptions."""
+
+    def beta(self, j_max: int, information: Sequence[float] = ()) -> Beta:
+        """See eq:beta-def."""
+        if isinstance(self.gain, InformationGain):
+            gains = [self.gain.gamma(j_max)]
+        else:
+            gains = information or [0.0]
+        union = math.log(2 * self._num_processes / self.delta)
+        roots = [self._noise * math.sqrt(gain + union) for gain in gains]
+        times = self._num_processes / len(gains)
+        c, g = (
+            math.sqrt(times * math.fsum((B + R * root) ** 2 for root in roots))
+            for B, R in ((self.B_c, self.R_c), (self.B_g, self.R_g))
+        )
+        self._last = Beta(c * self.cost_unit, g)
+        return self._last
+
+    def widen(self) -> bool:
+        """Never: the coefficients follow from the assumptions."""
+        return False
+
+    def settings(self) -> dict[str, Any]:
+        """See `ConfidenceBounds`."""
+        names = ("R_c", "R_g", "B_c", "B_g", "delta", "cost_unit")
+        values = {name: getattr(self, name) for name in names}
+        more = {} if self.rho is None else {"rho": self.rho}
+        return {"mode": self.mode, "gain": self.gain.name, "lam": self.gain.lam, **values, **more}
+
+    def report(self) -> dict[str, Any]:
+        """See `ConfidenceBounds`; b_c (USD) and b_g are those of the last observation."""
+        beta = self._last
+        return {
+            "mode": self.mode,
+            "b_c": beta.c * math.sqrt(self._prior),
+            "b_g": beta.g * math.sqrt(self._prior),
+            "delta": self.delta,
+            "assumptions": assumptions(self.settings()),
+        }

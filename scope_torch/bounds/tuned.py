@@ -1,0 +1,126 @@
+"""Half-widths set after Calibrate, as in the paper's experiments (sec:exp)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from scope_torch.bounds.assumptions import assumptions
+from scope_torch.bounds.base import WIDENING, Beta, number_or_rule, positive
+from scope_torch.model.incremental import QuerySurrogate
+from scope_torch.problem import SelectionProblem
+
+MIN_LOO_QUERIES = 6
+RULES_G = ("eligible", "loo", "loo_widening")
+RULES_C = ("loo", "reference_fraction")
+
+
+class TunedBounds:
+    """Half-widths set once after Calibrate, as in the paper's experiments (sec:exp).
+
+    Args:
+        problem: Gives Q and c(theta_0).
+        b_g: A half-width in units of quality, or a rule: `eligible`, the smallest for which some
+            theta has L_g <= -1 at i = 1 (the paper's words taken literally); `loo`, see
+            `QuerySurrogate.leave_one_out`, the maximum over configurations; `loo_widening`, the
+            same to begin with, and half as much again whenever nothing can improve on theta_out
+            any more while budget remains, up to the value of `eligible`.
+        b_c: A half-width in USD, or a rule: `loo`; `reference_fraction`, a fraction of c(theta_0).
+        reference_fraction: That fraction.
+
+    Raises:
+        InputError: If a number is not positive or a rule is unknown.
+    """
+
+    mode = "tuned"
+    gain = None
+
+    def __init__(
+        self,
+        problem: SelectionProblem,
+        *,
+        b_g: float | str = "loo_widening",
+        b_c: float | str = "reference_fraction",
+        reference_fraction: float = 1 / 30,
+    ) -> None:
+        self._rule_g = number_or_rule("b_g", b_g, RULES_G)
+        self._rule_c = number_or_rule("b_c", b_c, RULES_C)
+        self._reference_fraction = positive("reference_fraction", reference_fraction)
+        self._num_queries = problem.num_queries
+        self._fraction_usd = self._reference_fraction * problem.reference_cost_usd
+        self._b: Beta | None = None
+        self._widest = 0.0
+        self._widened: list[float] = []
+        self._how: dict[str, str] = {}
+
+    def fit(self, surrogate: QuerySurrogate, least_slope: Callable[[], float]) -> None:
+        """Sets b_c and b_g; see `ConfidenceBounds.fit`."""
+        loo = surrogate.leave_one_out(MIN_LOO_QUERIES)
+        worst: list[float] | None = loo.amax(1).tolist() if loo.shape[1] else None
+        rule_c, rule_g = self._rule_c, self._rule_g
+        if worst is None:
+            # Without Calibrate, or with fewer queries, there is nothing to leave out.
+            rule_c = "reference_fraction" if rule_c == "loo" else rule_c
+            rule_g = "eligible" if rule_g in ("loo", "loo_widening") else rule_g
+        left_out = (None, None) if worst is None else worst
+        by_rule_c = {"loo": left_out[0], "reference_fraction": self._fraction_usd}
+        eligible = 0.0
+        if rule_g in ("eligible", "loo_widening"):
+            # A little more, so that rounding cannot make the theta that decides it ineligible.
+            eligible = max(0.0, least_slope() / math.sqrt(self._num_queries)) * (1 + 1e-9)
+        by_rule_g = {"eligible": eligible, "loo": left_out[1], "loo_widening": left_out[1]}
+        b_c = by_rule_c[rule_c] if isinstance(rule_c, str) else rule_c
+        b_g = by_rule_g[rule_g] if isinstance(rule_g, str) else rule_g
+        assert b_c is not None
+        assert b_g is not None
+        self._b = Beta(b_c, b_g)
+        self._widest = eligible if rule_g == "loo_widening" else b_g
+        self._how = {"b_c": _how(self._rule_c, rule_c), "b_g": _how(self._rule_g, rule_g)}
+
+    def widen(self) -> bool:
+        """See `ConfidenceBounds.widen`; only with the rule `loo_widening`."""
+        if self._b is None or self._b.g >= self._widest:
+            return False
+        self._b = self._b._replace(g=min(WIDENING * self._b.g, self._widest))
+        self._widened.append(self._b.g)
+        return True
+
+    def beta(self, j_max: int, information: Sequence[float] = ()) -> Beta:  # noqa: ARG002
+        """See `ConfidenceBounds.beta`; changed by `fit` and `widen` only.
+
+        Raises:
+            RuntimeError: Before `fit`.
+        """
+        if self._b is None:
+            raise RuntimeError("beta() before fit(): tuned bounds are set after Calibrate")
+        root_q = math.sqrt(self._num_queries)
+        return Beta(root_q * self._b.c, root_q * self._b.g)
+
+    def settings(self) -> dict[str, Any]:
+        """See `ConfidenceBounds`."""
+        return {
+            "mode": self.mode,
+            "b_g": self._rule_g,
+            "b_c": self._rule_c,
+            "reference_fraction": self._reference_fraction,
+        }
+
+    def report(self) -> dict[str, Any]:
+        """See `ConfidenceBounds`; b_c in USD. Both are None if Calibrate was cut short."""
+        b = self._b or (None, None)
+        return {
+            "mode": self.mode,
+            "b_c": b[0],
+            "b_g": b[1],
+            "b_rules": self._how,
+            "b_g_widened": list(self._widened),
+            "delta": None,
+            "assumptions": assumptions(self.settings()),
+        }
+
+
+def _how(asked: float | str, used: float | str) -> str:
+    if asked == used:
+        return str(used) if isinstance(used, str) else "given"
+    return f"{used} ({asked} found no configuration with {MIN_LOO_QUERIES} observed queries)"

@@ -1,0 +1,49 @@
+"""Hydra configs for scripts that are not a search themselves."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+import hydra
+from hydra.errors import HydraException
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+
+from scope_torch.cli.interrupts import second_interrupt_ends
+from scope_torch.cli.run import build, refuse_new_keys
+from scope_torch.cli.schema import config_dir
+from scope_torch.errors import InputError
+from scope_torch.tasks import Task
+
+
+def compose(overrides: Sequence[str]) -> DictConfig:
+    """The config that `scope-torch OVERRIDES` would run."""
+    refuse_new_keys(list(overrides))
+    with hydra.initialize_config_dir(config_dir(), version_base="1.3"):
+        return hydra.compose("config", list(overrides))
+
+
+def compose_task(overrides: Sequence[str]) -> Task:
+    """The task that `scope-torch OVERRIDES` would search."""
+    return build(compose(overrides).task)
+
+
+def exit_on_error(name: str, run: Callable[[], None]) -> None:
+    """Calls `run`; what the user can mend becomes one line and status 2, Ctrl-C status 130."""
+    try:
+        with second_interrupt_ends():
+            run()
+    except (InputError, HydraException, OmegaConfBaseException) as error:
+        _fail(name, str(error).strip().splitlines()[0])
+    except OSError as error:
+        _fail(name, str(error))
+    except KeyboardInterrupt:
+        print(f"{name}: interrupted; the same command goes on where it stopped", file=sys.stderr)
+        sys.exit(130)
+
+
+def _fail(name: str, message: str) -> NoReturn:
+    print(f"{name}: {message}", file=sys.stderr)
+    sys.exit(2)

@@ -1,0 +1,94 @@
+"""Runs every configuration of a live task on every query and writes the table.
+
+    record_table.py runs.csv.gz task=airport_city evaluator=live llm.base_url=http://...
+
+Every reply is in the response store (llm.store) as soon as it is paid for, so the same command goes
+on where it was stopped. The table has a row for each configuration and query: the LLM of each
+module, query, quality, cost_usd and, where known, latency_s and the tokens of each module;
+`task=table` reads it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import gzip
+import io
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+from tqdm import tqdm
+
+from scope_torch.cli.compose import compose_task, exit_on_error
+from scope_torch.cli.run import close_evaluator
+from scope_torch.errors import InputError
+from scope_torch.observation import Observation, Request
+from scope_torch.problem import SelectionProblem
+from scope_torch.tasks import Task
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Entry point; exits with 2 if the user can mend the error."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("table", type=Path, help="CSV to write, gzipped if it ends in .gz")
+    parser.add_argument("overrides", nargs="+", help="as of scope-torch: task=... evaluator=live")
+    args = parser.parse_args(argv)
+    exit_on_error("record_table", lambda: _record(args))
+
+
+def _record(args: argparse.Namespace) -> None:
+    task = compose_task(args.overrides)
+    try:
+        record(task, args.table)
+    finally:
+        close_evaluator(task.evaluator)
+
+
+def record(task: Task, path: Path) -> None:
+    """Writes the table of a task.
+
+    Raises:
+        InputError: If the folder of `path` is missing, or the evaluator cannot go on.
+    """
+    if not path.parent.is_dir():
+        raise InputError(f"{path.parent} is not a folder")
+    requests = list(all_requests(task.problem))
+    observations: dict[Request, Observation] = {}
+    made = task.evaluator.evaluate(requests)
+    for observation in tqdm(made, total=len(requests), disable=not sys.stderr.isatty()):
+        observations[observation.request] = observation
+    ordered = [observations[request] for request in sorted(observations)]
+    write_table(task.problem, ordered, path)
+
+
+def all_requests(problem: SelectionProblem) -> Iterator[Request]:
+    """Every configuration on every query; query by query, so that a partial run is balanced."""
+    every = problem.space.unrank(torch.arange(problem.space.size)).tolist()
+    for query in range(problem.num_queries):
+        for theta in every:
+            yield Request(tuple(theta), query)
+
+
+def write_table(problem: SelectionProblem, observations: Sequence[Observation], path: Path) -> None:
+    """Writes observations as a CSV file with equal bytes for equal content."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    header = [*problem.modules, "query", "quality", "cost_usd"]
+    if has_details := all(o.module_tokens and o.latency_s is not None for o in observations):
+        header.append("latency_s")
+        header += [f"{m}_{kind}_tokens" for m in problem.modules for kind in ("in", "out")]
+    writer.writerow(header)
+    for o in observations:
+        row = [*problem.names(o.theta).values(), o.query, o.quality, f"{o.cost_usd:.9g}"]
+        if has_details:
+            row.append(f"{o.latency_s:.3f}")
+            row += [count for module in o.module_tokens or () for count in module]
+        writer.writerow(row)
+    content = text.getvalue().encode()
+    path.write_bytes(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
+
+
+if __name__ == "__main__":
+    main()

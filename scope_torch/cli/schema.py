@@ -1,0 +1,403 @@
+"""Structured configs: every key is typed and documented, an unknown key is refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import MISSING, OmegaConf
+
+
+@dataclass
+class TableTaskConfig:
+    """A recorded table; see `scope_torch.tasks.table.table_task`."""
+
+    _target_: str = "scope_torch.tasks.table.table_task"
+    name: str = "table"  # shown in paths and plots
+    path: str = ""  # CSV or Parquet; relative: here, in $SCOPE_DATA_DIR, in ./data
+    module_columns: list[str] = field(default_factory=list)  # columns naming each module's LLM
+    reference: list[str] = field(default_factory=list)  # theta_0: one LLM for each module
+    epsilon: float = 0.01  # tolerated relative loss of quality, in (0, 1)
+    quality_column: str = "quality"  # in [0, 1]
+    cost_column: str = "cost_usd"  # in USD
+    query_column: str = "query"
+    on_missing: str = "error"  # error | drop_queries
+    num_queries: int | None = None  # the first ones of the table only; null: all
+    source: str = ""  # where to get the file
+
+
+@dataclass
+class SyntheticTaskConfig:
+    """Made-up runs; see `scope_torch.tasks.synthetic.synthetic_task`."""
+
+    _target_: str = "scope_torch.tasks.synthetic.synthetic_task"
+    name: str = "synthetic"
+    num_modules: int = 2
+    num_queries: int = 60
+    world_seed: int = 3
+    epsilon: float = 0.05
+
+
+@dataclass
+class SimulatedTaskConfig:
+    """A simulated compound system; see `scope_torch.tasks.simulated.simulated_task`."""
+
+    _target_: str = "scope_torch.tasks.simulated.simulated_task"
+    name: str = MISSING  # shown in paths and plots
+    world: str = MISSING  # text_to_sql | data_transformation | data_imputation | entity_resolution
+    reference: str = "GPT-5.2"  # theta_0: this LLM everywhere
+    epsilon: float = 0.01
+    world_seed: int = 0  # which draw of everything random
+    randomness: float = 0.0  # of an answer, in units of the margin; 0: deterministic LLMs
+    cost_noise: float = 0.03  # relative spread of observed costs
+    noise_seed: int = 0  # which draw of the observations
+    llms: list[str] | None = None  # candidates of every module; null: all that have a price
+    world_file: str | None = None  # null: scope_torch/data/worlds.toml
+    price_file: str | None = None  # null: scope_torch/data/llms.toml
+    cache_dir: str | None = None  # true averages; null: $SCOPE_CACHE_DIR or ~/.cache/scope-torch
+
+
+@dataclass
+class CompoundTaskConfig:
+    """A compound system on real data; see `scope_torch.tasks.live.compound_task`."""
+
+    _target_: str = "scope_torch.tasks.live.compound_task"
+    name: str = MISSING  # shown in paths and plots
+    dataset: str = MISSING  # airport_city | restaurant | tde | amazon_google | febrl | bird
+    reference: list[str] = field(default_factory=list)  # theta_0: an LLM for each module, or one
+    epsilon: float = 0.01  # tolerated relative loss of quality, in (0, 1)
+    evaluator: str = "${evaluator}"
+    llm: Any = "${llm}"
+    llms: list[str] | None = None  # candidates of every module; null: all that have a price
+    price_file: str | None = None  # null: scope_torch/data/llms.toml
+    table: str | None = None  # recorded runs, for evaluator=recorded
+    num_queries: int | None = None  # the first ones of the search only; null: all
+    reference_quality: float | None = None  # s(theta_0); null: measured first
+    reference_cost_usd: float | None = None  # c(theta_0); null: measured first
+    data: dict[str, Any] = field(default_factory=dict)  # arguments of the data set's loader
+    system: dict[str, Any] = field(default_factory=dict)  # arguments of the system
+
+
+@dataclass
+class LLMConfig:
+    """How a live task calls LLMs; see `scope_torch.llm.retrying.RetryingClient`."""
+
+    base_url: str | None = (
+        None  # of an OpenAI-compatible endpoint, such as http://localhost:8000/v1
+    )
+    api_key_env: str | None = "OPENAI_API_KEY"  # environment variable with the key; null for none
+    store: str = "responses.sqlite"  # every reply is kept here and never paid for again
+    concurrency: int = 8  # calls, and queries, in flight
+    timeout_s: float = 60.0
+    retries: int = 4
+    backoff_s: float = 1.0  # first wait before a retry; doubles
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    max_failures_in_a_row: int = 50  # then the run stops; it can be resumed
+    extra_body: dict[str, Any] | None = None  # sent with every request
+
+
+@dataclass
+class BoundsConfig:
+    """Confidence bounds; see `scope_torch.bounds`."""
+
+    mode: str = "tuned"  # tuned | theory
+    gain: str = "maximum"  # theory: maximum (the paper) | realised, never wider
+    b_g: Any = "loo_widening"  # tuned: in units of quality, or eligible | loo | loo_widening
+    b_c: Any = "reference_fraction"  # tuned: a half-width in USD, or loo | reference_fraction
+    reference_fraction: float = 1 / 30  # of c(theta_0)
+    R_c: float = 1e-3  # theory: sub-Gaussian constant of cost, in cost units
+    R_g: float = 1e-3  # theory: the same of quality
+    B_c: float = 1.0  # theory: RKHS norm of cost, in cost units
+    B_g: float = 1.0  # theory: the same of quality
+    delta: float = 1e-4  # theory and certificate=sequence: failure probability
+    cost_unit: float | None = None  # theory: USD; null for c(theta_0)
+
+
+@dataclass
+class JointBoundsConfig:
+    """Bounds of the joint surrogate; see `scope_torch.methods.make_scope_joint`."""
+
+    mode: str = "credible"  # credible | theory, which needs rho
+    b: float = 3.0  # credible: standard deviations, for what to evaluate and when to stop
+    b_certify: float = 4.0  # the same between the mean of g and certificate=bounds
+    widenings: int = 1  # how often b grows by half when nothing is left to improve on theta_out
+    R_c: float = 1e-3  # theory: sub-Gaussian constant of cost, in cost units
+    R_g: float = 1e-3  # theory: the same of quality
+    B_c: float = 1.0  # theory: norm of cost in the joint RKHS, in cost units
+    B_g: float = 1.0  # theory: the same of quality
+    delta: float = 0.05  # theory and certificate=sequence: failure probability
+    cost_unit: float | None = None  # theory: USD; null for c(theta_0)
+
+
+@dataclass
+class ScopeConfig:
+    """SCOPE and its variants; see `scope_torch.methods.make_scope`."""
+
+    _target_: str = "scope_torch.methods.make_scope"
+    name: str = "scope"
+    base: str | None = "${base}"  # theta_base, a cheap LLM
+    bounds: BoundsConfig = field(default_factory=BoundsConfig)
+    initial_pool: str = "base"  # base | random | none
+    prune: bool = True
+    alpha: float = 1 / 3  # in (0, 1/2)
+    lam: float | None = None  # null: max{R_c^2, R_g^2, 1e-9}
+    batch_size: int | None = 1  # queries in flight in the j-loop; null: all
+    gap_tolerance: float | None = 0.0  # relative to u_out; null: spend the whole budget
+    space_search: str = "auto"  # grid (up to 2e8 configurations) | branch_and_bound | auto
+    max_nodes: int = 100_000  # branch_and_bound: prefixes looked at to find a minimum, at most
+    certificate: str = "bounds"  # bounds: U_g <= 0 | sequence: of outcomes in random order
+    certificate_flips: float = 0.0  # sequence: how often a call is answered otherwise, up to 1/2
+
+
+@dataclass
+class ScopeJointConfig:
+    """SCOPE with the joint surrogate; see `scope_torch.methods.make_scope_joint`."""
+
+    _target_: str = "scope_torch.methods.make_scope_joint"
+    name: str = "scope_joint"
+    base: str | None = "${base}"  # theta_base, a cheap LLM
+    bounds: JointBoundsConfig = field(default_factory=JointBoundsConfig)
+    rho: float | None = None  # shared by all queries, of the variance; null: fitted
+    amplitude: float | None = None  # prior standard deviation; null: fitted
+    relative_cost: bool | None = None  # costs relative to a sum over modules; null: if credible
+    initial_pool: str = "base"  # base | random | none
+    prune: bool = True
+    lam: float | None = None  # noise of an answer, relative to the variance of w_q; null: 1e-6
+    batch_size: int | None = 1  # queries in flight in the j-loop; null: all
+    gap_tolerance: float | None = 0.0  # relative to u_out; null: spend the whole budget
+    certificate: str | None = None  # see ScopeConfig; null: sequence, with theory bounds
+    certificate_flips: float = 0.0  # sequence: how often a call is answered otherwise, up to 1/2
+
+
+@dataclass
+class RandomSearchConfig:
+    """Random search; see `baselines.random_search.RandomSearch`."""
+
+    _target_: str = "baselines.random_search.RandomSearch"
+    name: str = "random"
+
+
+@dataclass
+class GPConfig:
+    """Surrogate and first data of the dataset-level methods; see `baselines.gp.GPSettings`."""
+
+    lam: float = 1e-6  # relative to amp^2
+    units: str = "relative"  # relative: z_c = c / c(theta_0), z_g = g / s_0 | raw
+    amp_c: float = 1.0  # prior standard deviation of z_c
+    amp_g: float = 1.0  # prior standard deviation of z_g
+    theta0_obs: str = "free"  # is theta_0 a datum: free | charged | none
+    n_init: int = 0  # configurations evaluated before the first choice
+
+
+@dataclass
+class CEIConfig:
+    """Constrained expected improvement; see `baselines.cei.CEI`."""
+
+    _target_: str = "baselines.cei.CEI"
+    name: str = "cei"
+    gp: GPConfig = field(default_factory=GPConfig)
+    incumbent: str = "observed"  # f+: observed | posterior_mean
+    stop_below: float = 0.0  # of max EI PoF; 0: never
+    mask_repeats: bool = False
+
+
+@dataclass
+class ConfigBOConfig:
+    """CONFIG; see `baselines.config_bo.CONFIG`."""
+
+    _target_: str = "baselines.config_bo.CONFIG"
+    name: str = "config"
+    gp: GPConfig = field(default_factory=GPConfig)
+    beta: Any = 3.0  # a constant, or theory
+    B_c: float = 1.0  # theory: RKHS norm of z_c / amp_c
+    B_g: float = 1.0  # theory: RKHS norm of z_g / amp_g
+    R_c: float = 1e-3  # theory: sub-Gaussian constant of z_c / amp_c
+    R_g: float = 1e-3  # theory: sub-Gaussian constant of z_g / amp_g
+    delta: float = 1e-4  # theory: failure probability
+    incumbent: str = "bof"  # theta_out: bof (best observed feasible) | last_queried
+
+
+@dataclass
+class SafeOptConfig:
+    """SafeOpt; see `baselines.safeopt.SafeOpt`."""
+
+    _target_: str = "baselines.safeopt.SafeOpt"
+    name: str = "safeopt"
+    gp: GPConfig = field(default_factory=GPConfig)
+    beta: float = 2.0  # half-width of the intervals in sigma
+    tau: float = 0.1  # least uncertainty of an expander
+    lipschitz: float | None = None  # z_g per unit of sqrt(Hamming distance); null: do without
+
+
+@dataclass
+class OptunaGPConfig:
+    """Optuna's GPSampler, of the extra `peers`; see `baselines.optuna_gp.OptunaGP`."""
+
+    _target_: str = "baselines.optuna_gp.OptunaGP"
+    name: str = "optuna_gp"
+    n_startup_trials: int = 10
+    theta0_obs: str = "free"  # is theta_0 a trial: free | charged | none
+
+
+@dataclass
+class LLMSelectorConfig:
+    """LLMSelector; see `baselines.llmselector.LLMSelector`."""
+
+    _target_: str = "baselines.llmselector.LLMSelector"
+    name: str = "llmselector"
+
+
+@dataclass
+class AbacusConfig:
+    """Abacus; see `baselines.abacus.Abacus`."""
+
+    _target_: str = "baselines.abacus.Abacus"
+    name: str = "abacus"
+    k: int = 6  # LLMs of a module under measurement, at most
+    j: int = 4  # queries in the first measurement of an LLM
+    step: int = 1  # queries in each later one
+    module_cost: str = "metered"  # metered (where the system logs it) | difference
+    reuse_base: bool = False  # use runs of the base again instead of repeating them
+    remeasure_base: bool = True  # measure the base further, against theta_0
+
+
+@dataclass
+class LLMBackendConfig:
+    """LLAMBO's own LLM; see `baselines.llm_backends.BackendConfig`."""
+
+    kind: str = "stub"  # stub (offline stand-in) | openai (any compatible server) | replay
+    model: str = "gpt-5.2"
+    base_url: str = "https://api.openai.com/v1"
+    api_key_env: str | None = "OPENAI_API_KEY"  # variable with the key; null: none needed
+    transcript: str | None = None  # keeps all replies; null: a run with openai cannot resume
+    token_parameter: str = "max_completion_tokens"  # or max_tokens, as the LLM wants
+    min_tokens: int = 4096  # least limit of a reply: reasoning uses it up
+    sampling: bool = False  # whether the LLM allows temperature and top_p
+    top_p: float = 0.95
+    multiple: bool = True  # whether to ask for several replies at once
+    price_input: float | None = None  # USD per million prompt tokens
+    price_output: float | None = None  # USD per million completion tokens
+    timeout_s: float = 120.0
+    retries: int = 4
+    backoff_s: float = 1.0  # first wait before a retry; doubles
+    malformed: float = 0.03  # stub: share of unreadable replies
+
+
+@dataclass
+class LLAMBOConfig:
+    """LLAMBO; see `baselines.llambo.make_llambo`."""
+
+    _target_: str = "baselines.llambo.make_llambo"
+    name: str = "${llambo_name:${.backend.kind}}"
+    backend: LLMBackendConfig = field(default_factory=LLMBackendConfig)
+    system: str = ""  # for the prompts: what the compound system does
+    dataset: str = ""  # for the prompts: what its queries are
+    prices: dict[str, list[float]] | None = None  # llm: [in, out], USD per 1e6; null: llms.toml
+    n_init: int = 5  # configurations asked for at the start
+    num_candidates: int = 10  # in each iteration
+    min_candidates: int = 5  # fewer new ones are asked for again, then padded
+    num_retries: int = 3
+    num_templates: int = 2  # orders of the history lines for each request
+    num_predictions: int = 10  # of a candidate, for each order
+    alpha: float = 0.1  # cost asked for: this share of the range below the best
+
+
+@dataclass
+class KernelConfig:
+    """A gpytorch kernel on configurations."""
+
+    _target_: str = MISSING
+
+
+@dataclass
+class TrackingConfig:
+    """A callback besides the journal and the trace, which are always written."""
+
+    _target_: str = MISSING
+
+
+@dataclass
+class WandbConfig(TrackingConfig):
+    """Weights & Biases; see `scope_torch.tracking.wandb.WandbTracker`."""
+
+    _target_: str = "scope_torch.tracking.wandb.WandbTracker"
+    project: str = "scope-torch"
+    entity: str | None = None
+    mode: str = "offline"  # offline | online | disabled
+    group: str = MISSING
+    tags: list[str] = field(default_factory=list)
+    directory: str = MISSING
+
+
+@dataclass
+class TensorBoardConfig(TrackingConfig):
+    """TensorBoard, of the extra `tensorboard`; see `scope_torch.tracking.tensorboard`."""
+
+    _target_: str = "scope_torch.tracking.tensorboard.TensorBoardTracker"
+
+
+@dataclass
+class Config:
+    """One run."""
+
+    task: Any = MISSING
+    method: Any = MISSING
+    kernel: KernelConfig = MISSING
+    tracking: TrackingConfig = MISSING
+    budget_usd: float = MISSING  # Lambda
+    base: str | None = None  # a cheap LLM; usually set by the task
+    evaluator: str = "live"  # of compound systems: live | recorded
+    llm: LLMConfig = field(default_factory=LLMConfig)
+    seed: int = 0
+    device: str | None = None  # null: CUDA if present
+    deploy: bool = False  # afterwards run theta_out and theta_0 on held-out queries (RQ2)
+    experiment: str = (
+        ""  # names a folder of output_dir, and groups runs in W&B; default: the task's name
+    )
+    output_dir: str = (
+        "outputs"  # runs go to output_dir[/experiment]/task/method[/overrides]/seed=...
+    )
+
+
+def config_dir() -> str:
+    """The folder of the YAML files: beside this package if installed, else the repository's conf/.
+
+    An absolute path, because a module name such as `conf` could be a package of the user's.
+    """
+    package = Path(__file__).resolve().parents[1]
+    installed = package / "conf"
+    return str(installed if installed.is_dir() else package.parent / "conf")
+
+
+def register() -> None:
+    """Makes the schemas known to Hydra, apart from the groups, so that `glob(*)` finds none."""
+    OmegaConf.register_new_resolver("llambo_name", _llambo_name, replace=True)
+    store = ConfigStore.instance()
+    store.store(name="config_schema", node=Config)
+    store.store(group="schema/task", name="table", node=TableTaskConfig)
+    store.store(group="schema/task", name="synthetic", node=SyntheticTaskConfig)
+    store.store(group="schema/task", name="simulated", node=SimulatedTaskConfig)
+    store.store(group="schema/task", name="compound", node=CompoundTaskConfig)
+    store.store(group="schema/method", name="scope", node=ScopeConfig)
+    store.store(group="schema/method", name="scope_joint", node=ScopeJointConfig)
+    store.store(group="schema/method", name="random_search", node=RandomSearchConfig)
+    store.store(group="schema/method", name="cei", node=CEIConfig)
+    store.store(group="schema/method", name="config_bo", node=ConfigBOConfig)
+    store.store(group="schema/method", name="safeopt", node=SafeOptConfig)
+    store.store(group="schema/method", name="optuna_gp", node=OptunaGPConfig)
+    store.store(group="schema/method", name="llmselector", node=LLMSelectorConfig)
+    store.store(group="schema/method", name="abacus", node=AbacusConfig)
+    store.store(group="schema/method", name="llambo", node=LLAMBOConfig)
+    store.store(group="schema/kernel", name="base", node=KernelConfig)
+    store.store(group="schema/tracking", name="base", node=TrackingConfig)
+    store.store(group="schema/tracking", name="wandb", node=WandbConfig)
+    store.store(group="schema/tracking", name="tensorboard", node=TensorBoardConfig)
+
+
+def _llambo_name(kind: str) -> str:
+    from baselines.llambo import method_name  # torch is slow to import
+
+    return method_name(kind)

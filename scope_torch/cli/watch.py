@@ -1,0 +1,87 @@
+"""A run as a page to look at: `scope-torch watch RUN_DIR [--follow]`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+from scope_torch.errors import InputError
+from scope_torch.runs.directory import write_atomically
+from scope_torch.runs.recorded import read_run
+from scope_torch.watch.page import page
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point; exits with 2 if the directory holds no run."""
+    parser = argparse.ArgumentParser(
+        "scope-torch watch",
+        description="Writes a page about a run, finished or not, to open in a browser.",
+    )
+    parser.add_argument("run_dir", type=Path, help="the run's directory")
+    parser.add_argument("--follow", action="store_true", help="write it anew until the run ends")
+    parser.add_argument("--every", type=float, default=2.0, help="seconds between two looks (2)")
+    parser.add_argument("--output", type=Path, help="default: RUN_DIR/watch.html")
+    asked = parser.parse_args(arguments)
+    try:
+        if not asked.every >= 0.1:
+            raise InputError(f"--every={asked.every:g} must be at least 0.1 seconds")
+        watch(asked.run_dir, asked.output, asked.every if asked.follow else None)
+    except (InputError, OSError) as error:
+        print(f"watch: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def watch(run_dir: Path, output: Path | None, every_s: float | None) -> None:
+    """Writes the page, and prints where it is.
+
+    Args:
+        run_dir: Directory of a run.
+        output: The page; None for `watch.html` in `run_dir`.
+        every_s: Seconds between two looks at a run that has not finished; None to look once. The
+            directory of a run that is yet to begin is waited for.
+
+    Raises:
+        InputError: If the directory holds no run.
+    """
+    output = run_dir / "watch.html" if output is None else output
+    if every_s is None or (run_dir / "settings.json").exists():
+        _check(run_dir)
+    else:
+        print(f"waiting for {run_dir / 'settings.json'}", file=sys.stderr)
+        while not (run_dir / "settings.json").exists():
+            time.sleep(every_s)
+    try:
+        ended = _write(run_dir, output, every_s)
+        print(output.resolve().as_uri(), flush=True)
+        while not ended and every_s is not None:
+            time.sleep(every_s)
+            ended = _write(run_dir, output, every_s)
+    except KeyboardInterrupt:
+        _write(run_dir, output, None)  # a page that does not wait for more
+        raise
+
+
+def _write(run_dir: Path, output: Path, every_s: float | None) -> bool:
+    """Returns whether the run has ended."""
+    run = read_run(run_dir)
+    ended = run.status in ("finished", "failed")
+    write_atomically(output, page(run, datetime.now(), None if ended else every_s))
+    return ended
+
+
+def _check(run_dir: Path) -> None:
+    if (run_dir / "settings.json").exists():
+        return
+    below = sorted(path.parent for path in run_dir.rglob("settings.json"))
+    hint = f"; name one of the {len(below)} runs below it, such as {below[0]}" if below else ""
+    raise InputError(f"{run_dir} is not the directory of a run{hint}")
+
+
+if __name__ == "__main__":
+    main()

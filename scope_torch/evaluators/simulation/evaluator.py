@@ -1,0 +1,140 @@
+"""Observations of a simulated compound LLM system. Results on it are simulated, and say so."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+from zipfile import BadZipFile
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from scope_torch.errors import InputError
+from scope_torch.evaluators.simulation.counter_random import normal, stream_key, uniform
+from scope_torch.evaluators.simulation.world import World
+from scope_torch.observation import Observation, Request
+from scope_torch.space import splitmix64
+
+_ANSWER, _COST_NOISE = 101, 102  # streams of random numbers, apart from those of the world
+_KEPT = 256  # (theta, replicate) pairs whose observations are kept
+
+
+class _Observed(NamedTuple):
+    quality: list[float]
+    module_cost_usd: list[tuple[float, ...]]
+
+
+class SimulatedEvaluator:
+    """Runs configurations of a world on its queries.
+
+    The answer to a query is right (1) or wrong (0), at random with probability l_s(theta, q); with
+    randomness 0 always the same. Costs vary by `cost_noise` around l_c(theta, q). A repeated
+    observation is a new draw; the same replicate always gives the same.
+
+    Args:
+        world: The world.
+        cost_noise: Relative spread of observed costs, in [0, 0.25].
+        noise_seed: Which draw of the observations in the same world.
+        cache_dir: Where the true averages of all configurations are kept, because they take up to
+            minutes to compute; None for $SCOPE_CACHE_DIR, else ~/.cache/scope-torch.
+
+    Raises:
+        InputError: If the noise is outside its range.
+    """
+
+    concurrency = 64
+    free = True
+
+    def __init__(
+        self,
+        world: World,
+        *,
+        cost_noise: float = 0.03,
+        noise_seed: int = 0,
+        cache_dir: Path | str | None = None,
+    ) -> None:
+        if not 0 <= cost_noise <= 0.25:
+            raise InputError(f"cost_noise={cost_noise} must lie in [0, 0.25]")
+        if not -(2**63) <= noise_seed < 2**63:
+            raise InputError(f"noise_seed={noise_seed} must fit into 64 bits")
+        self.world = world
+        self.cost_noise, self.noise_seed = cost_noise, noise_seed
+        self._cache_dir = cache_dir
+        self._observed = lru_cache(_KEPT)(self._observe_all)
+
+    def evaluate(self, requests: Iterable[Request]) -> Iterator[Observation]:
+        """See `Evaluator`."""
+        for theta, query, replicate in requests:
+            observed = self._observed(theta, replicate)
+            costs = observed.module_cost_usd[query]
+            quality = observed.quality[query]
+            yield Observation(theta, query, sum(costs), quality, replicate, module_cost_usd=costs)
+
+    def truth(self) -> tuple[Tensor, Tensor]:
+        """See `HasTruth`; computed once for a world, then read from the cache."""
+        path = self._cache_path()
+        cost_usd = self.world.mean_cost()
+        try:
+            with path.open("rb") as file:
+                quality = torch.from_numpy(np.load(file, allow_pickle=False))
+            if quality.shape == cost_usd.shape and quality.dtype == torch.float64:
+                return cost_usd, quality
+        except (OSError, ValueError, TypeError, EOFError, BadZipFile):
+            pass  # there is none yet, or what is there is no array
+        quality = self.world.mean_quality()
+        _save(path, quality.numpy())
+        return cost_usd, quality
+
+    def fingerprint(self) -> str:
+        """See `Evaluator`; the world, its constants and the noise."""
+        return _digest([self.world.settings(), self.cost_noise, self.noise_seed])
+
+    def _observe_all(self, theta: tuple[int, ...], replicate: int) -> _Observed:
+        world = self.world
+        codes = [torch.tensor(code, device=world.device) for code in theta]
+        queries = torch.arange(world.num_queries, device=world.device)
+        quality = world.quality(codes, queries).cpu()
+        costs = torch.stack(world.module_costs(codes, queries), -1).cpu()
+        counter = splitmix64(world.pair_key(codes, queries).cpu()) + replicate
+        if world.randomness > 0:
+            quality = (uniform(self._stream(_ANSWER), counter) < quality).double()
+        noise = normal(self._stream(_COST_NOISE), counter)
+        costs = costs * (1 + self.cost_noise * noise)[:, None]
+        return _Observed(quality.tolist(), [tuple(row) for row in costs.tolist()])
+
+    def _stream(self, stream: int) -> int:
+        return stream_key(stream_key(self.world.world_seed, stream), self.noise_seed)
+
+    def _cache_path(self) -> Path:
+        default = os.environ.get("SCOPE_CACHE_DIR") or Path.home() / ".cache" / "scope-torch"
+        directory = Path(self._cache_dir or default)
+        name = re.sub(r"[^\w-]+", "_", self.world.spec.name)  # of a file of the user's
+        return directory / f"{name}-{_digest(self.world.settings())}.npy"
+
+
+def _digest(described: object) -> str:
+    canonical = json.dumps(described, sort_keys=True)
+    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+
+def _save(path: Path, values: np.ndarray) -> None:
+    """Writes a cache file in one step; a cache that cannot be written is done without."""
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".npy", delete=False) as file:
+            try:
+                np.save(file, values, allow_pickle=False)
+                file.close()
+                os.replace(file.name, path)
+            except BaseException:
+                os.unlink(file.name)
+                raise

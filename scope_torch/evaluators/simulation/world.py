@@ -1,0 +1,346 @@
+"""Worlds of simulated compound LLM systems, calibrated to the paper's numbers.
+
+No LLM is called. A world is one draw of everything random: which LLM is good at which module,
+which query is hard, which LLM stumbles over which query. It gives an expected quality l_s(theta, q)
+and cost l_c(theta, q) for every pair in O(N), without storing Theta x Q.
+
+Quality, with the modules in topological order:
+
+    own_i  = skill_i ability(theta_i) + deviation_i(theta_i) + mood_i(theta_i, q)
+             - burden_i difficulty(q) + offset
+    in_i   = min over parents p of  out_p + fit_pi(theta_p, theta_i)
+    out_i  = min(own_i, in_i + repair_i max(own_i, 0))        (own_i without parents)
+    margin = out_N + chance(theta, q)
+
+fit is a random interaction of neighbours, reduced where the upstream LLM is the stronger of the
+two, so that a better LLM upstream can hurt; a competent module makes up for part of what went wrong
+before it. An answer is right if the margin is positive; with LLM randomness r it is right with
+probability Phi(margin / r).
+
+Cost is tokens times prices. An LLM's verbosity sets the tokens it writes, and the modules
+downstream read them.
+
+Random numbers are SplitMix64 of (world seed, stream, counter), so that a world depends neither on
+the order of evaluation, nor on the device, nor on which of the LLMs are candidates.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scope_torch.errors import InputError
+from scope_torch.evaluators.simulation.counter_random import normal, stream_key
+from scope_torch.evaluators.simulation.spec import WORLD_VERSION, WorldSpec
+from scope_torch.llm.prices import LLMInfo, choose_llms
+from scope_torch.space import ConfigSpace
+
+REFERENCE = "GPT-5.2"
+_BLOCK = 1 << 18
+# What a world takes from the price list; how an LLM is called does not matter here.
+_DECISIVE = ("name", "input_usd_per_mtok", "output_usd_per_mtok", "mmlu_pro", "gpqa")
+_TEST_QUERIES = 1_000_000  # counter of the first held-out query
+_STREAMS = ("deviation", "mood", "fit", "difficulty", "verbosity", "module_verbosity")
+_STREAMS += ("query_verbosity", "query_length", "chance")
+
+
+class World:
+    """Expected quality and cost of every configuration on every query.
+
+    Args:
+        spec: The system and its constants.
+        price_list: All LLMs that have a price; GPT-5.2 must be among them.
+        llms: Names of the candidates of every module; None for all of the list.
+        world_seed: Which draw.
+        split: `search` for the Q queries searched on, `test` for the held-out ones.
+        randomness: Scale r of the LLM randomness of an answer, in the unit of margins; 0 for
+            deterministic LLMs.
+        device: Where expectations are evaluated. Always float64.
+
+    Raises:
+        InputError: If a candidate has no price, or a value is outside its range.
+    """
+
+    def __init__(
+        self,
+        spec: WorldSpec,
+        price_list: dict[str, LLMInfo],
+        *,
+        llms: Sequence[str] | None = None,
+        world_seed: int = 0,
+        split: str = "search",
+        randomness: float = 0.0,
+        device: torch.device | str | None = None,
+    ) -> None:
+        if split not in ("search", "test"):
+            raise InputError(f"split={split!r} must be search or test")
+        if not randomness >= 0:
+            raise InputError(f"randomness={randomness} must be at least 0")
+        if not -(2**63) <= world_seed < 2**63:
+            raise InputError(f"world_seed={world_seed} must fit into 64 bits")
+        choose_llms(price_list, [REFERENCE])
+        _check_counters(spec, len(price_list))
+        self.spec, self.world_seed = spec, world_seed
+        self.split, self.randomness = split, randomness
+        self.llms = choose_llms(price_list, llms)
+        self.space = ConfigSpace((len(self.llms),) * len(spec.modules))
+        self._all = list(price_list.values())
+        names = list(price_list)
+        self._ids = torch.tensor([names.index(llm.name) for llm in self.llms])
+        self._ability = torch.tensor(abilities(self._all), dtype=torch.float64)
+        self._fit = [self._fits(i) for i in range(len(spec.modules))]
+        search = self.queries = torch.arange(spec.num_queries)
+        offset, scale = self._calibrate(search, names.index(REFERENCE))
+        held_out = split == "test"
+        if held_out:
+            self.queries = torch.arange(spec.num_test_queries) + _TEST_QUERIES
+        self.num_queries = len(self.queries)
+        self.device = torch.device(device) if device is not None else torch.device("cpu")
+        columns = self._ids
+        shift = spec.test_difficulty if held_out else 0.0
+        own = self._own(self.queries, shift)
+        self._own_table = [(t[columns] + offset).to(self.device) for t in own]
+        self._fit_table = [
+            {p: t[columns][:, columns].to(self.device) for p, t in fits.items()}
+            for fits in self._fit
+        ]
+        prompt, output = self._tokens(self.queries, spec.test_length if held_out else 1.0)
+        self._prompt = [(t * scale).to(self.device) for t in prompt]
+        self._output = [(t[columns] * scale).to(self.device) for t in output]
+        self._key = self._ids.to(self.device)
+
+    def quality(self, codes: Sequence[Tensor], query: Tensor) -> Tensor:
+        """l_s(theta, q) in [0, 1].
+
+        Args:
+            codes: N tensors of LLM codes, one for each module, that broadcast with `query`.
+            query: Query indices.
+        """
+        margin = self._margin(codes, query, self._own_table, self._fit_table, self._key)
+        if self.randomness == 0:
+            return (margin > 0).double()
+        return torch.special.ndtr(margin / self.randomness)
+
+    def module_costs(self, codes: Sequence[Tensor], query: Tensor) -> list[Tensor]:
+        """Expected cost of each module in USD; arguments as in `quality`."""
+        costs = []
+        for i, parents in enumerate(self.spec.parents):
+            read = self._prompt[i][query]
+            for p in parents:
+                read = read + self._output[p][codes[p], query]
+            written = self._output[i][codes[i], query]
+            costs.append(self._input_usd[codes[i]] * read + self._output_usd[codes[i]] * written)
+        return costs
+
+    def mean_cost(self) -> Tensor:
+        """c(theta) in USD by flat index: `|Theta|` (float64, CPU)."""
+        views = self._grid_codes()
+        written = [output.mean(1) for output in self._output]
+        cost = torch.zeros((), dtype=torch.float64, device=self.device)
+        for i, parents in enumerate(self.spec.parents):
+            read = self._prompt[i].mean()
+            for p in parents:
+                read = read + written[p][views[p]]
+            cost = cost + self._input_usd[views[i]] * read
+            cost = cost + self._output_usd[views[i]] * written[i][views[i]]
+        return cost.reshape(-1).cpu()
+
+    def mean_quality(self) -> Tensor:
+        """s(theta) by flat index: `|Theta|` (float64, CPU). Takes up to minutes."""
+        views = self._grid_codes()
+        quality = torch.zeros(self.space.sizes, dtype=torch.float64, device=self.device)
+        # Blocks of queries and of LLMs of the first module, so that temporaries stay in the cache.
+        queries = max(1, _BLOCK // self.space.size)
+        rows = max(1, _BLOCK * self.space.sizes[0] // self.space.size)
+        for q in torch.arange(self.num_queries, device=self.device).split(queries):
+            query = q.view(-1, *[1] * self.space.num_modules)
+            for start in range(0, self.space.sizes[0], rows):
+                block = slice(start, start + rows)
+                quality[block] += self.quality([views[0][block], *views[1:]], query).sum(0)
+        return quality.div_(self.num_queries).reshape(-1).cpu()
+
+    def pair_key(self, codes: Sequence[Tensor], query: Tensor) -> Tensor:
+        """A number (int64) of its own for every (theta, q); arguments as in `quality`."""
+        return self._pair_key(codes, query, self._key)
+
+    def settings(self) -> dict[str, Any]:
+        """Everything that decides the world, JSON-serialisable."""
+        return {
+            "version": WORLD_VERSION,
+            "spec": asdict(self.spec),
+            "price_list": [{key: getattr(llm, key) for key in _DECISIVE} for llm in self._all],
+            "llms": [llm.name for llm in self.llms],
+            "world_seed": self.world_seed,
+            "split": self.split,
+            "randomness": self.randomness,
+        }
+
+    @cached_property
+    def _input_usd(self) -> Tensor:
+        prices = [llm.input_usd_per_mtok * 1e-6 for llm in self.llms]
+        return torch.tensor(prices, dtype=torch.float64, device=self.device)
+
+    @cached_property
+    def _output_usd(self) -> Tensor:
+        prices = [llm.output_usd_per_mtok * 1e-6 for llm in self.llms]
+        return torch.tensor(prices, dtype=torch.float64, device=self.device)
+
+    def _grid_codes(self) -> list[Tensor]:
+        n = self.space.num_modules
+        return [
+            torch.arange(size, device=self.device).view([size if i == j else 1 for j in range(n)])
+            for i, size in enumerate(self.space.sizes)
+        ]
+
+    def _margin(
+        self,
+        codes: Sequence[Tensor],
+        query: Tensor,
+        own: Sequence[Tensor],
+        fit: Sequence[dict[int, Tensor]],
+        ids: Tensor,
+    ) -> Tensor:
+        out: list[Tensor] = []
+        for i, parents in enumerate(self.spec.parents):
+            mine = own[i][codes[i], query]
+            if parents:
+                given = [out[p] + fit[i][p][codes[p], codes[i]] for p in parents]
+                received = given[0]
+                for other in given[1:]:
+                    received = torch.minimum(received, other)
+                mended = received + self.spec.modules[i].repair * mine.clamp_min(0)
+                mine = torch.minimum(mine, mended)
+            out.append(mine)
+        return out[-1] + self.spec.chance * self._normal(
+            "chance", self._pair_key(codes, query, ids)
+        )
+
+    def _pair_key(self, codes: Sequence[Tensor], query: Tensor, ids: Tensor) -> Tensor:
+        key = self.queries.to(query.device)[query]
+        for i, code in enumerate(codes):
+            key = key + (ids[code] << (20 + 6 * i))
+        return key
+
+    def _calibrate(self, queries: Tensor, reference: int) -> tuple[float, float]:
+        """Shift of all margins and scale of all tokens that fit s and c of the reference."""
+        spec = self.spec
+        n = len(spec.modules)
+        codes = [torch.tensor(reference)] * n
+        ids = torch.arange(len(self._all))
+        own = self._own(queries, 0.0)
+        position = torch.arange(len(queries))
+        low = torch.full((len(queries),), -100.0, dtype=torch.float64)
+        high = -low
+        for _ in range(60):  # the least shift at which each query is answered rightly
+            middle = (low + high) / 2
+            right = self._margin(codes, position, [t + middle for t in own], self._fit, ids) > 0
+            low, high = torch.where(right, low, middle), torch.where(right, middle, high)
+        needed = high.sort().values
+        count = round(spec.reference_quality * len(queries))
+        between = needed[max(count - 1, 0) : count + 1]
+        prompt, output = self._tokens(queries, 1.0)
+        llm = self._all[reference]
+        cost = 0.0
+        for i, parents in enumerate(spec.parents):
+            read = prompt[i].mean() + sum(output[p][reference].mean() for p in parents)
+            cost += float(llm.input_usd_per_mtok * 1e-6 * read)
+            cost += float(llm.output_usd_per_mtok * 1e-6 * output[i][reference].mean())
+        if cost == 0:
+            raise InputError(
+                f"{REFERENCE} is free in the price list; give it the price that "
+                f"reference_cost_usd={spec.reference_cost_usd} is made of"
+            )
+        return float(between.mean()), spec.reference_cost_usd / cost
+
+    def _own(self, queries: Tensor, shift: float) -> list[Tensor]:
+        """own_i without the offset: N tensors `all LLMs x queries`."""
+        spec = self.spec
+        ids = torch.arange(len(self._all))
+        difficulty = self._normal("difficulty", queries) + shift
+        tables = []
+        for i, module in enumerate(spec.modules):
+            deviation = spec.deviation * self._normal("deviation", _counter(ids, i))
+            deviation[self._reference_id] = spec.reference_deviation
+            of_llm = module.skill * self._ability + deviation
+            mood = self._normal("mood", _counter(ids[:, None], i, queries))
+            tables.append(of_llm[:, None] + spec.mood * mood - module.burden * difficulty)
+        return tables
+
+    @cached_property
+    def _reference_id(self) -> int:
+        return [llm.name for llm in self._all].index(REFERENCE)
+
+    def _fits(self, child: int) -> dict[int, Tensor]:
+        """fit_pi for every parent p of a module: `all LLMs (upstream) x all LLMs`."""
+        ids = torch.arange(len(self._all))
+        stronger = (self._ability[:, None] - self._ability[None, :]).clamp_min(0)
+        return {
+            p: self.spec.fit
+            * self._normal("fit", _counter(ids[:, None], p) + (_counter(ids, child) << 20))
+            - self.spec.mismatch * stronger
+            for p in self.spec.parents[child]
+        }
+
+    def _tokens(self, queries: Tensor, length: float) -> tuple[list[Tensor], list[Tensor]]:
+        """Prompt tokens, N tensors of `queries`, and written ones, `all LLMs x queries`."""
+        spec = self.spec
+        ids = torch.arange(len(self._all))
+        relative = self._factor("verbosity", ids, spec.verbosity)
+        relative[self._reference_id] = spec.reference_verbosity
+        of_query = length * self._factor("query_length", queries, spec.query_length)
+        prompt, output = [], []
+        for i, module in enumerate(spec.modules):
+            prompt.append(module.prompt_tokens * of_query)
+            at_module = self._factor("module_verbosity", _counter(ids, i), spec.module_verbosity)
+            counter = _counter(ids[:, None], i, queries)
+            at_query = self._factor("query_verbosity", counter, spec.query_verbosity)
+            output.append(module.output_tokens * (relative * at_module)[:, None] * at_query)
+        return prompt, output
+
+    def _factor(self, stream: str, counter: Tensor, spread: float) -> Tensor:
+        """Lognormal with mean about 1."""
+        return (spread * self._normal(stream, counter) - spread**2 / 2).exp()
+
+    def _normal(self, stream: str, counter: Tensor) -> Tensor:
+        return normal(stream_key(self.world_seed, _STREAMS.index(stream)), counter)
+
+
+def abilities(llms: Sequence[LLMInfo]) -> list[float]:
+    """General ability of each LLM: the mean of its standardised public scores.
+
+    An LLM with only one score gets that; one without any gets the lowest of the others, and where
+    nobody has any, all get 0.
+    """
+    scores = [[llm.mmlu_pro for llm in llms], [llm.gpqa for llm in llms]]
+    standardised: list[list[float]] = [[] for _ in llms]
+    for column in scores:
+        known = [value for value in column if value is not None] or [0.0]
+        mean, spread = statistics.fmean(known), statistics.pstdev(known) or 1.0
+        for values, score in zip(standardised, column, strict=True):
+            if score is not None:
+                values.append((score - mean) / spread)
+    least = min((statistics.fmean(values) for values in standardised if values), default=0.0)
+    return [statistics.fmean(values) if values else least for values in standardised]
+
+
+def _check_counters(spec: WorldSpec, num_llms: int) -> None:
+    """Raises InputError where two random numbers would share a counter."""
+    limits = {
+        "LLMs in the price list": (num_llms, 1 << 6),
+        "modules": (len(spec.modules), 7),
+        "queries": (spec.num_queries, _TEST_QUERIES),
+        "held-out queries": (spec.num_test_queries, (1 << 20) - _TEST_QUERIES),
+    }
+    for what, (count, most) in limits.items():
+        if not 1 <= count <= most:
+            raise InputError(f"{count} {what} in a simulated task; there can be 1 to {most}")
+
+
+def _counter(llm: Tensor, module: int, query: Tensor | int = 0) -> Tensor:
+    return llm + (module << 6) + (query << 10 if isinstance(query, int) else query * 1024)

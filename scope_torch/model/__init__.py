@@ -1,0 +1,1 @@
+"""The surrogates: Gaussian processes for each query, and their aggregate over queries."""

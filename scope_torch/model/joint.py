@@ -1,0 +1,280 @@
+"""One Gaussian process on Theta x Queries: what all queries share, and what each has of its own.
+
+    l_zeta(theta, q) = u(theta) + w_q(theta),   u ~ GP(0, rho k),   w_q ~ GP(0, (1 - rho) k)
+
+all times an amplitude; rho = 0 with amplitude 1 is the surrogate of the paper (def:gp). The
+derivation, and what it guarantees, is in docs/joint.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from gpytorch.kernels import Kernel
+from torch import Tensor
+from torch.nn.functional import pad
+
+from scope_torch.errors import InputError
+from scope_torch.model.aggregate import AggregatePosterior
+from scope_torch.model.cost_scale import CostScale, fit_cost_scale
+from scope_torch.model.incremental import Columns, QuerySurrogate
+from scope_torch.space import ConfigSpace
+
+REFIT = 2.0  # hyperparameters are fitted again once there are so many times more observations
+_LOGITS = torch.linspace(-7, 7, 561, dtype=torch.float64)  # of rho
+_PRIOR_LOGIT, _PRIOR_SPREAD = -1.0, 1.0  # prior of the logit of rho: 0.27, within 0.05 to 0.73
+
+
+class Hyperparameters(NamedTuple):
+    """Of the process of one output.
+
+    `rho`: share of the variance that all queries have in common, in [0, 1).
+    `amplitude`: prior standard deviation of l(theta, q), in units of the output.
+    """
+
+    rho: float
+    amplitude: float
+
+    @property
+    def r(self) -> float:
+        """Variance of u relative to that of w_q: rho / (1 - rho)."""
+        return self.rho / (1 - self.rho)
+
+    def of_average(self, num_queries: int) -> tuple[float, float, float]:
+        """The average has mean a k_D^T t and variance b - c k_D^T B k_D, see `Collapsed`.
+
+        Returns:
+            a, b and c; b and c in units of the output squared.
+        """
+        a, own = self.r + 1 / num_queries, self.amplitude**2 * (1 - self.rho)
+        return a, own * a, own * a**2
+
+
+class Collapsed:
+    """All that was observed of one output, collapsed onto D (docs/joint.md).
+
+    With r = rho / (1 - rho), the K_D of u, and the S and T of `Columns`: G = (I + r S K_D)^-1,
+    B = G S and t = G T. What the average over queries is: `Hyperparameters.of_average`.
+
+    Args:
+        r: At least 0.
+        K: `n x n`, K_D (float64).
+        S: `n x n`.
+        T: `n`, in the unit of the output.
+
+    Attributes:
+        B: `n x n`.
+        t: `n`, in the unit of the output.
+        log_det: log det(I + r S K_D).
+        changes: What B has grown by since this list was emptied: x x^T for each x in it.
+    """
+
+    def __init__(self, r: float, K: Tensor, S: Tensor, T: Tensor) -> None:
+        self.r = r
+        L = torch.linalg.cholesky(S)
+        inner = r * (L.T @ K @ L)
+        inner.diagonal().add_(1.0)
+        root = torch.linalg.cholesky(inner)
+        X = torch.linalg.solve_triangular(root, L.T, upper=False)
+        self.B = X.T @ X
+        self.t = T - r * (self.B @ (K @ T))
+        self.log_det = 2 * float(root.diagonal().log().sum())
+        self.changes: list[Tensor] = []
+
+    def add(self, U: Tensor, KU: Tensor, weight: Tensor, total: Tensor) -> None:
+        """Takes in columns: S grows by U diag(weight) U^T, T by U total.
+
+        Args:
+            U: `n x m`, the u of the columns; n may have grown.
+            KU: `n x m`, K_D U.
+            weight: `m`.
+            total: `m`, of this output.
+        """
+        more = len(U) - len(self.B)
+        self.B, self.t = pad(self.B, (0, more, 0, more)), pad(self.t, (0, more))
+        V = U - self.r * (self.B @ KU)
+        root = torch.linalg.cholesky(torch.diag(1 / weight) + self.r * (KU.T @ V))
+        X = torch.linalg.solve_triangular(root, V.T, upper=False)
+        change = (total / weight - self.r * (KU.T @ self.t))[:, None]
+        self.t += X.T @ torch.linalg.solve_triangular(root, change, upper=False)[:, 0]
+        self.B.addmm_(X.T, X)
+        self.changes.extend(X)
+        self.log_det += 2 * float(root.diagonal().log().sum()) + float(weight.log().sum())
+
+
+class JointSurrogate:
+    """Exact regression of l_zeta on all pairs (theta, query) at once.
+
+    Costs are taken relative to `CostScale`, a sum of a term for each module: y_c / a(theta) - 1.
+    The noise variance is lambda times the variance of w_q, so that one factorisation of every
+    query, that of `QuerySurrogate`, serves cost and constraint at any rho and amplitude.
+
+    Args:
+        space: Theta.
+        kernel: k with k(theta, theta) = 1, float64 on codes.
+        num_queries: Q.
+        lam: lambda, at least 1e-9.
+        rho: One rho for both outputs, in [0, 1); None to fit one to each.
+        amplitude: The same of the amplitude; None to fit.
+        relative_cost: Whether costs are relative to `CostScale`; if not, they are in USD.
+        device: Where the algebra runs. Always float64.
+
+    Raises:
+        InputError: If a value is outside its range.
+    """
+
+    def __init__(
+        self,
+        space: ConfigSpace,
+        kernel: Kernel,
+        num_queries: int,
+        lam: float,
+        *,
+        rho: float | None = None,
+        amplitude: float | None = None,
+        relative_cost: bool = True,
+        device: torch.device | str | None = None,
+    ) -> None:
+        if rho is not None and not 0 <= rho < 1:
+            raise InputError(f"rho={rho} must lie in [0, 1), or be null to be fitted")
+        if amplitude is not None and not (math.isfinite(amplitude) and amplitude > 0):
+            raise InputError(f"amplitude={amplitude} must be a positive number, or null")
+        self.queries = QuerySurrogate(space, kernel, num_queries, lam, device)
+        self.space, self.kernel, self.lam = space, kernel, lam
+        self.num_queries, self.device = num_queries, self.queries.device
+        self.scale = CostScale.one(space)
+        self.hyperparameters = (Hyperparameters(rho or 0.0, amplitude or 1.0),) * 2  # c, g
+        self._rho, self._amplitude, self.relative_cost = rho, amplitude, relative_cost
+        self._log: list[tuple[tuple[int, ...], int, float, float]] = []
+        self._fitted_at = 0
+        self._collapsed: tuple[Collapsed, Collapsed] | None = None  # of c and g
+        self._num_added = 0  # columns since they were made
+        self._mark = 0  # what they know
+
+    def observe(self, theta: tuple[int, ...], query: int, y_c: float, y_g: float) -> None:
+        """Adds one observation; see `QuerySurrogate.observe`."""
+        self._log.append((theta, query, y_c, y_g))
+        self.queries.observe(theta, query, self.relative(theta, y_c), y_g)
+
+    def relative(self, theta: Sequence[int], y_c: float) -> float:
+        """A cost in USD, as the surrogate sees it."""
+        return y_c / self.scale.at(theta) - 1 if self.relative_cost else y_c
+
+    def num_observed(self, theta: tuple[int, ...]) -> int:
+        """See `QuerySurrogate.num_observed`."""
+        return self.queries.num_observed(theta)
+
+    def information(self) -> list[float]:
+        """1/2 log det(I + K / (lam (1 - rho))) of all pairs observed, in nats, with g's rho.
+
+        Returns:
+            One number: there is one process.
+        """
+        return [math.fsum(self.queries.information()) + 0.5 * self.collapsed()[1].log_det]
+
+    def refit(self) -> bool:
+        """Fits scale and hyperparameters if there are enough new observations.
+
+        rho maximises the marginal likelihood, in closed form, times a normal prior on its logit:
+        the few observations after Calibrate leave a maximum at 0 or 1 possible, and at either the
+        bounds would be worth nothing. The amplitude is then the one that maximises it.
+
+        Returns:
+            Whether anything was fitted; variances may then have grown.
+        """
+        if not self._log or len(self._log) < REFIT * self._fitted_at:
+            return False
+        self._fitted_at = len(self._log)
+        if self.relative_cost:
+            self.scale = fit_cost_scale(self.space, [(t, q, y_c) for t, q, y_c, _ in self._log])
+            self._tell_again()
+        self.hyperparameters = (self._fit(0), self._fit(1))
+        self._collapsed = None  # and _mark is that of other queries
+        return True
+
+    def log_marginal_likelihood(self, zeta: int, rho: Tensor) -> tuple[Tensor, Tensor]:
+        """Log p(y | rho) up to a constant, at the amplitude that maximises it.
+
+        Args:
+            zeta: 0 for the cost, 1 for the constraint.
+            rho: `m` values in [0, 1).
+
+        Returns:
+            `m` log likelihoods in nats, and the `m` squared amplitudes.
+        """
+        total, square, num_pairs = self.queries.sufficient_statistics()
+        L = torch.linalg.cholesky(self.queries.sum_of_inverses())
+        e, U = torch.linalg.eigh(L.T @ self.queries.gram() @ L)
+        tau = torch.linalg.solve_triangular(L, total[zeta, :, None], upper=False)
+        e, t2 = e.cpu(), e.cpu() * (U.T @ tau)[:, 0].square().cpu()
+        ratio = rho / (1 - rho)
+        growth = 1 + ratio[:, None] * e
+        shared = (ratio / (1 - rho)) * (t2 / growth).sum(-1)
+        quadratic = float(square[zeta]) / (1 - rho) - shared
+        log_det = num_pairs * torch.log1p(-rho) + growth.log().sum(-1)
+        amplitude2 = quadratic / num_pairs
+        if self._amplitude is not None:
+            amplitude2 = torch.full_like(quadratic, self._amplitude**2)
+        fit = num_pairs * amplitude2.log() + quadratic / amplitude2
+        return -0.5 * (fit + log_det), amplitude2
+
+    def aggregates(self) -> tuple[AggregatePosterior, AggregatePosterior]:
+        """The posterior of the average over queries, of the (relative) cost and the constraint."""
+        collapsed, codes = self.collapsed(), self.queries.observed()
+        a, b, c = zip(*(h.of_average(self.num_queries) for h in self.hyperparameters), strict=True)
+        weights = torch.stack([a[zeta] * collapsed[zeta].t for zeta in (0, 1)])
+        of_c, of_g = (
+            AggregatePosterior(codes, weights, c[zeta] * collapsed[zeta].B, b[zeta])
+            for zeta in (0, 1)
+        )
+        return of_c, of_g
+
+    def collapsed(self) -> tuple[Collapsed, Collapsed]:
+        """Cost and constraint, up to the last observation; written over by the next.
+
+        Made anew whenever more has changed than there is, which is less work then, and keeps
+        rounding from accumulating.
+        """
+        columns, self._mark = self.queries.columns_since(self._mark)
+        K, n = self.queries.gram(), len(self.queries.observed())
+        if self._collapsed and columns and self._num_added + len(columns.weight) <= n:
+            if len(columns.weight):
+                self._add(columns, K)
+            return self._collapsed
+        S, (T, _, _) = self.queries.sum_of_inverses(), self.queries.sufficient_statistics()
+        of_c, of_g = self.hyperparameters
+        self._collapsed = Collapsed(of_c.r, K, S, T[0]), Collapsed(of_g.r, K, S, T[1])
+        self._num_added = 0
+        return self._collapsed
+
+    def _add(self, columns: Columns, K: Tensor) -> None:
+        assert self._collapsed is not None
+        u, weight, total = (torch.from_numpy(part).to(self.device) for part in columns)
+        self._num_added += len(weight)
+        U = u.T
+        KU = K @ U
+        for one, of_output in zip(self._collapsed, total, strict=True):
+            one.add(U, KU, weight, of_output)
+
+    def _fit(self, zeta: int) -> Hyperparameters:
+        rho = torch.sigmoid(_LOGITS)
+        if self._rho is not None:
+            rho = torch.full((1,), self._rho, dtype=torch.float64)
+        likelihood, amplitude2 = self.log_marginal_likelihood(zeta, rho)
+        if self._rho is None:
+            likelihood -= 0.5 * ((_LOGITS - _PRIOR_LOGIT) / _PRIOR_SPREAD) ** 2
+        best = int(likelihood.argmax())
+        # All observations equal to the prior mean leave no scale: any positive one will do.
+        amplitude = math.sqrt(max(float(amplitude2[best]), 1e-12))
+        return Hyperparameters(float(rho[best]), amplitude)
+
+    def _tell_again(self) -> None:
+        old = self.queries
+        self.queries = QuerySurrogate(
+            self.space, self.kernel, self.num_queries, old.lam, self.device
+        )
+        for theta, query, y_c, y_g in self._log:
+            self.queries.observe(theta, query, self.relative(theta, y_c), y_g)

@@ -1,0 +1,108 @@
+"""How a configuration does on queries that the search has not seen (RQ2)."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from scope_torch.observation import Observation, Request
+from scope_torch.runs.evaluator import Evaluator
+
+_Z = statistics.NormalDist().inv_cdf(0.975)
+
+
+class HeldOut(NamedTuple):
+    """Queries that the search never sees, for the deployment of what it found (RQ2)."""
+
+    evaluator: Evaluator
+    num_queries: int
+
+
+def deploy(held_out: HeldOut, theta: Sequence[int]) -> dict[str, Any]:
+    """Runs a configuration once on every held-out query.
+
+    With a live system this costs money; it is not part of any search budget.
+
+    Args:
+        held_out: The queries.
+        theta: Codes of the configuration.
+
+    Returns:
+        `cost_usd` and `quality`, the averages, with their standard errors `cost_se_usd` and
+        `quality_se`, and `num_queries`; JSON-serialisable.
+    """
+    observations = _observe(held_out, theta)
+    costs = [o.cost_usd for o in observations]
+    qualities = [o.quality for o in observations]
+    return {
+        "num_queries": held_out.num_queries,
+        "cost_usd": statistics.fmean(costs),
+        "cost_se_usd": _standard_error(costs),
+        "quality": statistics.fmean(qualities),
+        "quality_se": _standard_error(qualities),
+    }
+
+
+def compare(held_out: HeldOut, theta: Sequence[int], theta_ref: Sequence[int]) -> dict[str, Any]:
+    """Runs two configurations once on every held-out query, with 95% confidence intervals.
+
+    Intervals of averages of costs, and of differences query by query, are normal; those of
+    qualities are Wilson's, which are wider than needed if qualities are not 0 or 1.
+
+    Args:
+        held_out: The queries.
+        theta: Codes of a configuration.
+        theta_ref: Codes of another.
+
+    Returns:
+        `num_queries`, and `results` of `theta`, `reference` and `difference` (theta - reference):
+        `cost_usd`, `quality` and their `cost_usd_interval`, `quality_interval`.
+    """
+    one, other = _observe(held_out, theta), _observe(held_out, theta_ref)
+    results = {"theta": _averages(one), "reference": _averages(other)}
+    pairs = list(zip(one, other, strict=True))
+    costs = [a.cost_usd - b.cost_usd for a, b in pairs]
+    qualities = [a.quality - b.quality for a, b in pairs]
+    results["difference"] = {
+        "cost_usd": statistics.fmean(costs),
+        "cost_usd_interval": _normal_interval(costs),
+        "quality": statistics.fmean(qualities),
+        "quality_interval": _normal_interval(qualities),
+    }
+    return {"num_queries": held_out.num_queries, "results": results}
+
+
+def _observe(held_out: HeldOut, theta: Sequence[int]) -> list[Observation]:
+    """By query."""
+    requests = [Request(tuple(theta), query) for query in range(held_out.num_queries)]
+    return sorted(held_out.evaluator.evaluate(requests), key=lambda o: o.query)
+
+
+def _averages(observations: Sequence[Observation]) -> dict[str, Any]:
+    costs = [o.cost_usd for o in observations]
+    quality = statistics.fmean(o.quality for o in observations)
+    return {
+        "cost_usd": statistics.fmean(costs),
+        "cost_usd_interval": _normal_interval(costs),
+        "quality": quality,
+        "quality_interval": _wilson_interval(quality, len(observations)),
+    }
+
+
+def _normal_interval(values: Sequence[float]) -> list[float]:
+    mean, error = statistics.fmean(values), _standard_error(values)
+    half = math.inf if error is None else _Z * error
+    return [mean - half, mean + half]
+
+
+def _wilson_interval(mean: float, n: int) -> list[float]:
+    centre = (mean + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
+    error = _Z / (1 + _Z**2 / n) * math.sqrt(mean * (1 - mean) / n + _Z**2 / (4 * n**2))
+    return [max(0.0, centre - error), min(1.0, centre + error)]
+
+
+def _standard_error(values: Sequence[float]) -> float | None:
+    """None for a single value."""
+    return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None

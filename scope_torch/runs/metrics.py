@@ -1,0 +1,105 @@
+"""Best feasible cost and constraint violation of a search (sec:exp, evaluation metrics)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from scope_torch.problem import SelectionProblem
+from scope_torch.search.optimizer import TraceRow
+
+
+@dataclass(frozen=True)
+class OracleCurve:
+    """True cost and quality of theta_out as a step function of the budget.
+
+    theta_out at budget Lambda is what the search returns when run with that budget; since the
+    observation that takes the spend above the budget is still made and used, that is the
+    recommendation after the first t with spend_t > Lambda. The truth is computed offline and
+    never shown to an optimizer.
+
+    Args:
+        budget_usd: `n` increasing budgets, the first 0.
+        cost_usd: `n` true average costs c(theta_out) in USD from that budget on.
+        quality: `n` true average qualities s(theta_out) in [0, 1].
+        s_0: Quality threshold.
+    """
+
+    budget_usd: np.ndarray
+    cost_usd: np.ndarray
+    quality: np.ndarray
+    s_0: float
+
+    def best_feasible_cost(self, budget_usd: np.ndarray | float) -> np.ndarray:
+        """c_bf at budgets: the least c(theta_out) up to there among feasible theta_out, in USD.
+
+        Args:
+            budget_usd: Budgets of any shape.
+
+        Returns:
+            Costs of the same shape; +inf where nothing feasible had been recommended yet.
+        """
+        feasible = np.where(self.quality >= self.s_0, self.cost_usd, np.inf)
+        best = np.minimum.accumulate(feasible)
+        return best[self._position(budget_usd)]
+
+    def violation(self, budget_usd: np.ndarray | float) -> np.ndarray:
+        """V at budgets: the average of max{s_0 - s(theta_out), 0} / s_0 over [0, budget]; V(0) = 0.
+
+        The integral is a sum over the intervals between changes of theta_out.
+
+        Args:
+            budget_usd: Budgets of any shape.
+        """
+        budget = np.asarray(budget_usd, dtype=np.float64)
+        shortfall = np.maximum(self.s_0 - self.quality, 0.0) / self.s_0
+        whole = np.concatenate([[0.0], np.cumsum(np.diff(self.budget_usd) * shortfall[:-1])])
+        last = self._position(budget)
+        integral = whole[last] + (budget - self.budget_usd[last]) * shortfall[last]
+        return np.divide(integral, budget, out=np.zeros_like(integral), where=budget > 0)
+
+    def points(self, budget_usd: float) -> list[tuple[float, float, float]]:
+        """(budget, c_bf in USD, V) wherever theta_out changes, and at `budget_usd`."""
+        budgets = np.append(self.budget_usd, budget_usd)
+        columns = budgets, self.best_feasible_cost(budgets), self.violation(budgets)
+        return [(b, c, v) for b, c, v in zip(*(x.tolist() for x in columns), strict=True)]
+
+    def _position(self, budget_usd: np.ndarray | float) -> np.ndarray:
+        return np.searchsorted(self.budget_usd, budget_usd, side="right") - 1
+
+
+def oracle_curve(
+    problem: SelectionProblem, trace: Sequence[TraceRow], truth: tuple[Tensor, Tensor]
+) -> OracleCurve:
+    """True cost and quality along a trace.
+
+    Args:
+        problem: The problem searched; theta_0 is the recommendation at spend 0.
+        trace: Rows in order; only changes of theta_out matter.
+        truth: c(theta) in USD and s(theta) by flat index, two `|Theta|` tensors.
+    """
+    steps = {0.0: true_values(problem, problem.theta_ref, truth)}
+    theta_out = problem.theta_ref
+    for row in trace:
+        if row.theta_out != theta_out:
+            theta_out = row.theta_out
+            steps[row.from_budget_usd] = true_values(problem, theta_out, truth)
+    cost, quality = zip(*steps.values(), strict=True)
+    return OracleCurve(np.array(list(steps)), np.array(cost), np.array(quality), problem.s_0)
+
+
+def true_values(
+    problem: SelectionProblem, theta: Sequence[int], truth: tuple[Tensor, Tensor]
+) -> tuple[float, float]:
+    """c(theta) in USD and s(theta)."""
+    index = sum(c * s for c, s in zip(theta, problem.space.strides, strict=True))
+    return float(truth[0][index]), float(truth[1][index])
+
+
+def optimal_cost(problem: SelectionProblem, truth: tuple[Tensor, Tensor]) -> float:
+    """c(theta_star) in USD: the least cost among the feasible configurations (eq:def:theta*)."""
+    cost, quality = truth
+    return float(cost[quality >= problem.s_0].min())

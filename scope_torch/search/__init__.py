@@ -1,0 +1,1 @@
+"""SCOPE (Algorithm 1), Calibrate (Algorithm 2), and their parts."""

@@ -1,0 +1,132 @@
+"""theta_cand during the j-loop (lines alg:scope-main:sort to alg:scope-main:break)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Protocol
+
+import numpy as np
+
+from scope_torch.bounds import Beta
+from scope_torch.model.incremental import QuerySurrogate
+from scope_torch.observation import Observation
+
+
+class Candidate(Protocol):
+    """Confidence bounds of one configuration, kept up to date observation by observation.
+
+    `information` is that of `ConfidenceBounds.beta`.
+    """
+
+    information: list[float]
+
+    def next_queries(self, number: int) -> list[int]:
+        """The next queries to observe, the most informative first, each once."""
+        ...
+
+    def update(self, observation: Observation, s_0: float) -> None:
+        """Takes in an observation, in the order of `next_queries`."""
+        ...
+
+    def lower_c(self, beta: Beta) -> float:
+        """L_c(theta_cand) in USD."""
+        ...
+
+    def upper_c(self, beta: Beta) -> float:
+        """U_c(theta_cand) in USD."""
+        ...
+
+    def lower_g(self, beta: Beta) -> float:
+        """L_g(theta_cand) in units of quality."""
+        ...
+
+    def upper_g(self, beta: Beta) -> float:
+        """U_g(theta_cand) in units of quality."""
+        ...
+
+
+def interval(candidate: Candidate, beta: Beta) -> tuple[float, float, float, float]:
+    """L_c and U_c in USD, L_g and U_g in units of quality."""
+    return (
+        candidate.lower_c(beta),
+        candidate.upper_c(beta),
+        candidate.lower_g(beta),
+        candidate.upper_g(beta),
+    )
+
+
+class QueryCandidate:
+    """The paper's, updated in closed form.
+
+    With m and v the posterior mean and variance of query q before an observation y,
+    m' = m + v / (v + lam) (y - m) and v' = lam v / (v + lam): nothing is solved.
+
+    Args:
+        surrogate: What was observed before.
+        theta: theta_cand.
+        query_order: Order of queries with equal phi.
+        in_order: Whether queries are observed in that order, whatever phi.
+    """
+
+    def __init__(
+        self,
+        surrogate: QuerySurrogate,
+        theta: tuple[int, ...],
+        query_order: Sequence[int],
+        in_order: bool = False,
+    ) -> None:
+        mean_c, mean_g, variance = surrogate.at(theta)
+        self._mean_c, self._mean_g = mean_c.tolist(), mean_g.tolist()
+        self._variance = variance.tolist()
+        self._sum_c, self._sum_g = math.fsum(self._mean_c), math.fsum(self._mean_g)
+        self._sum_variance = math.fsum(self._variance)
+        self._lam, self._query_order = surrogate.lam, query_order
+        self._order: Iterator[int] | None = iter(query_order) if in_order else None
+        self.information = surrogate.information()
+
+    def next_queries(self, number: int) -> list[int]:
+        """Queries by decreasing phi (eq:uncertainty-score), before the j-loop; ties in order.
+
+        sigma^2 is rounded to 1e-9, since equal scores differ by rounding.
+        """
+        if self._order is None:
+            order = np.array(self._query_order)
+            rounded = np.rint(np.array(self._variance)[order] * 1e9)
+            self._order = iter(order[(-rounded).argsort(kind="stable")].tolist())
+        return list(islice(self._order, number))
+
+    def update(self, observation: Observation, s_0: float) -> None:
+        """See `Candidate`."""
+        q, lam = observation.query, self._lam
+        v = self._variance[q]
+        step_c = v / (v + lam) * (observation.cost_usd - self._mean_c[q])
+        step_g = v / (v + lam) * (s_0 - observation.quality - self._mean_g[q])
+        self._mean_c[q] += step_c
+        self._mean_g[q] += step_g
+        self._variance[q] = lam * v / (v + lam)
+        self.information[q] += 0.5 * math.log1p(v / lam)
+        self._sum_c += step_c
+        self._sum_g += step_g
+        self._sum_variance += self._variance[q] - v
+
+    @property
+    def _sigma(self) -> float:
+        return math.sqrt(self._sum_variance) / len(self._variance)
+
+    def lower_c(self, beta: Beta) -> float:
+        """See `Candidate`."""
+        return self._sum_c / len(self._variance) - beta.c * self._sigma
+
+    def upper_c(self, beta: Beta) -> float:
+        """See `Candidate`."""
+        return self._sum_c / len(self._variance) + beta.c * self._sigma
+
+    def lower_g(self, beta: Beta) -> float:
+        """See `Candidate`."""
+        return self._sum_g / len(self._variance) - beta.g * self._sigma
+
+    def upper_g(self, beta: Beta) -> float:
+        """See `Candidate`."""
+        return self._sum_g / len(self._variance) + beta.g * self._sigma

@@ -1,0 +1,1 @@
+"""Minima of confidence bounds over all configurations."""

@@ -1,0 +1,311 @@
+"""Minima over a Theta too large to enumerate, by branch and bound.
+
+What is minimised has the form l(theta) = k_D(theta)^T w - beta sigma(theta). Three facts bound it
+from below for all completions of a prefix (LLMs for some modules; the others are open):
+
+1. The root is concave, and sigma^2 is concave in k = k_D(theta). So for any vector t and any s > 0
+
+       sigma <= (s^2 + constant + t^T V t - 2 (V t)^T k) / (2 s),
+
+   and l is at least a constant plus k^T (w + beta / s V t), a weighted sum of kernels.
+2. With Delta^i(m) the i-th forward difference of m -> kappa(N - m), the kernel of a configuration d
+   that matches the prefix on m modules is the sum of Delta^|S|(m) 1[theta_S = d_S] over all subsets
+   S of the open modules. So a weighted sum of kernels is a sum of one table per subset.
+3. The table of S is at least what it has as its least entry (0, of what matches nothing, included)
+   with the same LLM in the first module of S. What is left is a table per module.
+
+A constraint l' <= limit enters by Lagrange's bound l >= l + mu (l' - limit), for any mu >= 0.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from scope_torch.space_search.prefixes import LabelledPosterior, SubsetTables
+
+_AT_ONCE = 128  # prefixes expanded together
+_NUMBERS = 1 << 22  # numbers in memory for them
+_LEAVES = 1 << 12  # configurations looked at together
+_FACTORS = (0.5, 1.0, 2.0)  # of the parent's multiplier
+_ROUNDING = 1e-12  # of a bound, relative to the numbers it is made of
+
+
+class Form(NamedTuple):
+    """theta -> k_D(theta)^T weights - beta sigma(theta)."""
+
+    weights: Tensor  # `n`
+    beta: float
+
+
+class Minimum(NamedTuple):
+    """What a search found.
+
+    Args:
+        value: Least value found; +inf if nothing within the limit was found.
+        bound: Nothing within the limit has less.
+        complete: Whether `value` is the minimum, and `labels` all that tie with it.
+        labels: `r x num_modules` labels of what was found within the width of `value`.
+        num_nodes: Prefixes expanded.
+    """
+
+    value: float
+    bound: float
+    complete: bool
+    labels: Tensor
+    num_nodes: int
+
+
+class _Linear(NamedTuple):
+    """A lower bound on a form on the completions of some prefixes: a constant plus tables."""
+
+    tables: SubsetTables
+    constant: Tensor  # `r`
+    entries: Tensor  # `num_entries x r`
+    magnitude: Tensor  # `r`, of the numbers it is made of
+
+    def plus(self, other: _Linear, mu: Tensor) -> _Linear:
+        """This one and `mu` times the other; `r` multipliers."""
+        return _Linear(
+            self.tables,
+            self.constant + mu * other.constant,
+            self.entries + mu * other.entries,
+            self.magnitude + mu * other.magnitude,
+        )
+
+    def by_module(self) -> tuple[Tensor, Tensor]:
+        """Tables of the open modules, `num_slots x r`, and a bound for each prefix, `r`."""
+        table = self.tables.by_module(self.entries)
+        least = torch.stack([table[at].amin(0) for at in self.tables.slices]).sum(0)
+        return table, self.constant + least - _ROUNDING * self.magnitude
+
+    def children(self, table: Tensor, lower: Tensor) -> Tensor:
+        """Bounds with the first open module assigned: `labels x r`; arguments of `by_module`."""
+        first = table[self.tables.slices[0]]
+        return first + (lower - first.amin(0))
+
+
+class _Expanded(NamedTuple):
+    """Prefixes expanded together; a child has one more module assigned."""
+
+    labels: np.ndarray  # `r x num_modules` (int16)
+    depth: int  # number of modules assigned
+    child: np.ndarray  # `r x labels of the next module`, by increasing bound
+    bound: np.ndarray  # their bounds; +inf where nothing can be within the limit
+    mu: np.ndarray  # `r`, multipliers for the children to begin with
+
+
+class Search:
+    """Best-first search for min{objective : constraint <= limit}.
+
+    Args:
+        posterior: Of which the forms are made.
+        objective: What to minimise.
+        constraint: What must not exceed the limit.
+        limit: +inf for no constraint.
+        starts: `r x num_modules` labels looked at first; from the best of them on, one LLM at a
+            time is changed as long as that helps.
+        max_nodes: Prefixes expanded at most.
+        excluded: Labels of a configuration that does not count, or None.
+        width: How far above a minimum a configuration ties with it.
+    """
+
+    def __init__(
+        self,
+        posterior: LabelledPosterior,
+        objective: Form,
+        constraint: Form,
+        limit: float,
+        *,
+        starts: Tensor,
+        max_nodes: int,
+        excluded: Tensor | None = None,
+        width: Callable[[float], float] = lambda _: 0.0,
+    ) -> None:
+        self._posterior, self._objective, self._constraint = posterior, objective, constraint
+        self._limit, self._max_nodes = limit, max_nodes
+        self._excluded, self._width = excluded, width
+        num_modules = len(posterior.sizes)
+        self._order = tuple(range(num_modules))
+        self.num_nodes = 0
+        self._best = math.inf
+        self._values = torch.zeros(0, dtype=torch.float64)  # within reach so far
+        self._labels = torch.zeros(0, num_modules, dtype=torch.int64)
+        self._expanded: list[_Expanded] = []
+        # Of every prefix the best child not taken: bound, position in _expanded, row, child.
+        self._heap: list[tuple[float, int, int, int]] = []
+        self._descend(starts)
+
+    def run(self) -> Minimum:
+        """Searches until what is found is the minimum, or `max_nodes` prefixes are expanded."""
+        root = torch.zeros(1, len(self._posterior.sizes), dtype=torch.int64)
+        self._expand(root, 0, self._first_multiplier(root))
+        while self._within_reach() and self.num_nodes < self._max_nodes:
+            for depth, (labels, mu) in self._take_best().items():
+                self._expand(labels, depth, mu)
+        complete = not self._within_reach()
+        bound = self._best if complete else min(self._best, self._heap[0][0])
+        tied = self._labels[self._values <= self._reach].unique(dim=0)
+        return Minimum(self._best, bound, complete, tied, self.num_nodes)
+
+    @property
+    def _reach(self) -> float:
+        """What is above is not the minimum, nor ties with it."""
+        return self._best + self._width(self._best) if self._best < math.inf else math.inf
+
+    def _within_reach(self) -> bool:
+        return bool(self._heap) and self._heap[0][0] <= self._reach
+
+    def _descend(self, starts: Tensor) -> None:
+        """Changes one LLM at a time, for something within the limit first and then for less."""
+        around, best = starts, (math.inf, math.inf)
+        while len(around):
+            value, excess = self._evaluate(around)
+            at = min(zip(excess.tolist(), value.tolist(), range(len(around)), strict=True))
+            if at[:2] >= best:
+                return
+            best, theta = at[:2], around[at[2]]
+            around = theta.repeat(sum(self._posterior.sizes), 1)
+            row = 0
+            for i, size in enumerate(self._posterior.sizes):
+                around[row : row + size, i] = torch.arange(size)
+                row += size
+
+    def _evaluate(self, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Looks at `r x num_modules` configurations; returns objectives and what is too much."""
+        k, sigma = self._posterior.at(labels)
+        objective = self._objective.weights @ k - self._objective.beta * sigma
+        excess = torch.zeros_like(objective)
+        if self._limit < math.inf:
+            constraint = self._constraint.weights @ k - self._constraint.beta * sigma
+            excess = (constraint - self._limit).clamp_min(0)
+        if self._excluded is not None:
+            excess[(labels == self._excluded).all(-1)] = math.inf
+        value = torch.where(excess > 0, math.inf, objective)
+        self._best = min([self._best, *value.tolist()])
+        near = (value <= self._reach) & (value < math.inf)
+        if near.any():
+            values, labels = torch.cat([self._values, value[near]]), labels[near]
+            kept = values <= self._reach
+            self._values = values[kept]
+            self._labels = torch.cat([self._labels, labels])[kept]
+        return objective, excess
+
+    def _first_multiplier(self, root: Tensor) -> Tensor:
+        """A multiplier to begin with; puts the modules that matter most first."""
+        objective, constraint = self._forms(root, 0)
+
+        def spread(form: _Linear) -> Tensor:
+            table = form.by_module()[0]
+            return torch.cat([table[at].amax(0) - table[at].amin(0) for at in form.tables.slices])
+
+        ranges, mu = spread(objective), torch.zeros(1, dtype=torch.float64)
+        if constraint is not None:
+            of_constraint = spread(constraint)
+            unit = float(ranges.sum() / of_constraint.sum().clamp_min(1e-300))
+            tried = max(unit, 1e-300) * 2.0 ** torch.arange(-8, 9, dtype=torch.float64)
+            lower = [objective.plus(constraint, some).by_module()[1] for some in tried.split(1)]
+            mu = tried[torch.cat(lower).argmax()][None]
+            ranges += mu * of_constraint
+        self._order = tuple(ranges.argsort(descending=True, stable=True).tolist())
+        return mu
+
+    def _forms(self, labels: Tensor, depth: int) -> tuple[_Linear, _Linear | None]:
+        """The objective, and the constraint less its limit, bounded below by facts 1 and 2."""
+        posterior, open_modules = self._posterior, self._order[depth:]
+        tables, differences = posterior.tables(open_modules), posterior.differences
+        matches = posterior.matches(labels, self._order[:depth])
+        # About what a completion drawn at random has.
+        by_chance = sum(1 / posterior.sizes[i] for i in open_modules)
+        t = differences[0][matches] + by_chance * differences[1][matches]
+        matrix_t = posterior.matrix @ t
+        square = (t * matrix_t).sum(0)
+        sigma = (posterior.constant - square).clamp_min(1e-9 * posterior.constant).sqrt()
+        sigma_at_most = (sigma + (posterior.constant + square) / sigma) / 2
+
+        def bounded(form: Form, limit: float) -> _Linear:
+            weights = form.weights[:, None] + form.beta / sigma * matrix_t
+            constant = (weights * differences[0][matches]).sum(0) - form.beta * sigma_at_most
+            magnitude = weights.abs().sum(0) + form.beta * sigma_at_most + abs(limit)
+            entries = tables.entries(weights, matches, differences)
+            return _Linear(tables, constant - limit, entries, magnitude)
+
+        objective = bounded(self._objective, 0.0)
+        constrained = self._limit < math.inf
+        return objective, bounded(self._constraint, self._limit) if constrained else None
+
+    def _take_best(self) -> dict[int, tuple[Tensor, Tensor]]:
+        """The prefixes of least bound and their multipliers, by their length."""
+        taken: dict[int, tuple[list[np.ndarray], list[float]]] = {}
+        for _ in range(min(_AT_ONCE, self._max_nodes - self.num_nodes)):
+            if not self._within_reach():
+                break
+            _, position, row, j = heapq.heappop(self._heap)
+            self._push(position, row, j + 1)
+            parents = self._expanded[position]
+            labels = parents.labels[row].copy()
+            labels[self._order[parents.depth]] = parents.child[row, j]
+            all_labels, mu = taken.setdefault(parents.depth + 1, ([], []))
+            all_labels.append(labels)
+            mu.append(float(parents.mu[row]))
+        return {
+            depth: (
+                torch.from_numpy(np.stack(labels)).long(),
+                torch.tensor(mu, dtype=torch.float64),
+            )
+            for depth, (labels, mu) in taken.items()
+        }
+
+    def _push(self, position: int, row: int, j: int) -> None:
+        bound = self._expanded[position].bound[row]
+        if j < len(bound) and bound[j] <= self._reach and bound[j] < math.inf:
+            heapq.heappush(self._heap, (float(bound[j]), position, row, j))
+
+    def _expand(self, labels: Tensor, depth: int, mu: Tensor) -> None:
+        """Bounds all children of prefixes of one length, or looks at them."""
+        numbers = self._posterior.tables(self._order[depth:]).num_numbers
+        at_once = max(1, _NUMBERS // numbers)
+        for some, some_mu in zip(labels.split(at_once), mu.split(at_once), strict=True):
+            self.num_nodes += len(some)
+            bound, best_mu, completed = self._bound(some, depth, some_mu)
+            self._evaluate(completed)
+            if depth + 1 == len(self._order):
+                row, child = (bound <= self._reach).nonzero().unbind(-1)
+                leaves = some[row]
+                leaves[:, self._order[depth]] = child
+                for part in leaves[bound[row, child] < math.inf].split(_LEAVES):
+                    self._evaluate(part)
+                continue
+            child = bound.argsort(stable=True)
+            bound = bound.gather(1, child)
+            arrays = (x.numpy() for x in (child.to(torch.int16), bound, best_mu))
+            self._expanded.append(_Expanded(some.to(torch.int16).numpy(), depth, *arrays))
+            for row in range(len(some)):
+                self._push(len(self._expanded) - 1, row, 0)
+
+    def _bound(self, labels: Tensor, depth: int, mu: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Bounds of children, `r x labels`; multipliers; and completions that seem good."""
+        objective, constraint = self._forms(labels, depth)
+        table, lower = objective.by_module()
+        bound = objective.children(table, lower)
+        best_mu = mu * _FACTORS[0]
+        if constraint is not None:
+            for factor in _FACTORS:
+                tried = objective.plus(constraint, factor * mu)
+                tried_table, tried_lower = tried.by_module()
+                bound = bound.maximum(tried.children(tried_table, tried_lower))
+                better = tried_lower > lower
+                lower = torch.where(better, tried_lower, lower)
+                table = torch.where(better, tried_table, table)
+                best_mu = torch.where(better, factor * mu, best_mu)
+            bound[constraint.children(*constraint.by_module()) > 0] = math.inf
+        completed = labels.clone()
+        for i, at in zip(self._order[depth:], objective.tables.slices, strict=True):
+            completed[:, i] = table[at].argmin(0)
+        return bound.T.contiguous(), best_mu, completed

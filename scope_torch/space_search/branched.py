@@ -1,0 +1,253 @@
+"""The posterior on a Theta too large to enumerate: what SCOPE asks of it, by branch and bound."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from gpytorch.kernels import Kernel
+from torch import Tensor
+
+from scope_torch.bounds import Beta
+from scope_torch.errors import InputError
+from scope_torch.model.aggregate import AggregatePosterior
+from scope_torch.model.hamming_sums import MAX_ENUMERATED, make_grid
+from scope_torch.model.incremental import QuerySurrogate
+from scope_torch.model.kernels import HammingKernel
+from scope_torch.space import ConfigSpace, first_tied, tie_width
+from scope_torch.space_search.branch_and_bound import Form, Minimum, Search
+from scope_torch.space_search.grid import GridPosterior
+from scope_torch.space_search.prefixes import Classes, LabelledPosterior
+
+MAX_MODULES = 12
+MAX_NODES = 100_000
+_DRAWN = 1 << 18
+
+
+class BranchedPosterior:
+    """Answers what `GridPosterior` answers, without a value for every configuration.
+
+    Args:
+        surrogate: The per-query surrogates.
+        space: Theta.
+        kernel: Their kernel; of the Hamming distance.
+        max_nodes: Prefixes that one search expands at most. A search that would need more gives the
+            best it has found, and a bound on how much better anything else can be.
+
+    Raises:
+        InputError: If the kernel is none of the Hamming distance, or Theta is too large even so.
+    """
+
+    def __init__(
+        self,
+        surrogate: QuerySurrogate,
+        space: ConfigSpace,
+        kernel: Kernel,
+        max_nodes: int = MAX_NODES,
+    ) -> None:
+        if not isinstance(kernel, HammingKernel):
+            raise InputError(
+                f"kernel={type(kernel).__name__}: branch and bound needs a kernel of the Hamming "
+                f"distance; with another, {MAX_ENUMERATED:.0e} configurations can be searched"
+            )
+        if space.num_modules > MAX_MODULES or space.size >= 2**63:
+            raise InputError(
+                f"{space.num_modules} modules, {space.size:.3g} configurations: branch and bound "
+                f"takes {MAX_MODULES} modules and 9.2e18 configurations at most"
+            )
+        if max_nodes < 1 or max_nodes != int(max_nodes):
+            raise InputError(f"max_nodes={max_nodes} must be a whole number >= 1")
+        self._space, self._surrogate, self._kernel = space, surrogate, kernel
+        self._max_nodes = int(max_nodes)
+        self._aggregate: AggregatePosterior | None = None
+        self._labelled: tuple[int | None, LabelledPosterior] | None = None
+        self._searches = self._incomplete = self._most_nodes = 0
+        self._gap_usd = 0.0
+
+    def update(self) -> None:
+        """Forgets what was made of earlier observations."""
+        self._aggregate = self._labelled = None
+
+    def least_slope(self) -> float:
+        """See `GridPosterior.least_slope`; by Dinkelbach's method.
+
+        Of r the ratio of some configuration, what minimises mu_bar_g + 1 - r sigma_bar has a
+        smaller ratio, unless r is the least. Descent alone comes near it, then one proof may do.
+        """
+        posterior, weights = self.labelled(None), self.weights
+        labels, slope, prove = posterior.starts, math.inf, False
+        while True:
+            k, sigma = posterior.at(labels)
+            ratio = float(((weights[1] @ k + 1) / sigma).min())
+            if prove and ratio >= slope:
+                return slope
+            if ratio <= 0:  # the least does not matter, and -r sigma is no longer concave
+                return ratio
+            prove, slope = prove or ratio >= slope, min(ratio, slope)
+            objective, free = Form(weights[1], slope), Form(weights[0], 0.0)
+            if prove:
+                found = self.minimise(posterior, objective, free, math.inf, starts=labels)
+            else:
+                found = Search(
+                    posterior, objective, free, math.inf, starts=labels, max_nodes=1
+                ).run()
+            labels = found.labels
+
+    def lower_bounds(self, beta: Beta, u_out: float, theta_out: int | None) -> BranchedBounds:
+        """See `GridPosterior.lower_bounds`."""
+        return BranchedBounds(self, beta, u_out, theta_out)
+
+    def settings(self) -> dict[str, Any]:
+        """What decides the choices beside the surrogate, JSON-serialisable."""
+        return {"space_search": "branch_and_bound", "max_nodes": self._max_nodes}
+
+    def report(self) -> dict[str, Any]:
+        """How the searches went so far, JSON-serialisable.
+
+        `exact`: every one ended with a proof. `gap_usd`: how much lower L_c than that of a chosen
+        theta_cand can be, among all that were eligible, at most.
+        """
+        return {
+            "space_search": "branch_and_bound",
+            "exact": self._incomplete == 0,
+            "gap_usd": self._gap_usd,
+            "searches": self._searches,
+            "incomplete_searches": self._incomplete,
+            "most_nodes": self._most_nodes,
+        }
+
+    def minimise(
+        self,
+        posterior: LabelledPosterior,
+        objective: Form,
+        constraint: Form,
+        limit: float,
+        **how: Any,
+    ) -> Minimum:
+        """Runs a `Search` and keeps count."""
+        search = Search(posterior, objective, constraint, limit, max_nodes=self._max_nodes, **how)
+        found = search.run()
+        self._searches += 1
+        self._incomplete += not found.complete
+        self._most_nodes = max(self._most_nodes, search.num_nodes)
+        return found
+
+    def note_gap(self, gap_usd: float) -> None:
+        """Of a chosen theta_cand, see `report`."""
+        self._gap_usd = max(self._gap_usd, gap_usd)
+
+    @property
+    def weights(self) -> Tensor:
+        """w_c and w_g of the aggregate: `2 x n`."""
+        return self._posterior().weights.cpu()
+
+    def _posterior(self) -> AggregatePosterior:
+        if self._aggregate is None:
+            self._aggregate = self._surrogate.aggregate()
+        return self._aggregate
+
+    def labelled(self, apart: int | None) -> LabelledPosterior:
+        """The posterior in labels; a configuration, by flat index, has labels of its own."""
+        if self._labelled is None or self._labelled[0] != apart:
+            index = torch.tensor([] if apart is None else [apart], dtype=torch.int64)
+            codes = self._space.unrank(index)
+            made = LabelledPosterior(self._posterior(), self._kernel, self._space, codes)
+            self._labelled = apart, made
+        return self._labelled[1]
+
+
+class BranchedBounds:
+    """The minima of `LowerBounds`.
+
+    Args:
+        posterior: Up to date.
+        beta: See `GridPosterior.lower_bounds`.
+        u_out: See there.
+        theta_out: See there.
+
+    Attributes:
+        least_c: min{L_c : L_g <= 0}, or a lower bound on it that could be proven; +inf if nothing
+            is feasible.
+        least_g: The least L_g found with L_c <= u_out; +inf if there is none.
+        is_exact: Whether less than `least_g` cannot exist.
+    """
+
+    def __init__(
+        self, posterior: BranchedPosterior, beta: Beta, u_out: float, theta_out: int | None
+    ) -> None:
+        self._posterior, self._labelled = posterior, posterior.labelled(theta_out)
+        w_c, w_g = posterior.weights
+        self._c, self._g = Form(w_c, beta.c), Form(w_g, beta.g)
+        # What was set apart last.
+        self._excluded = None if theta_out is None else self._labelled.apart[0]
+        self._starts = self._labelled.starts
+        of_c = self._minimise(self._c, self._g, 0.0)
+        of_g = self._minimise(self._g, self._c, u_out)
+        self.least_c, self.least_g, self.is_exact = of_c.bound, of_g.value, of_g.complete
+        self._starts = torch.cat([self._starts, of_c.labels, of_g.labels])
+
+    def argmin_c(self, most_g: float, scale: float, seed: int) -> int:
+        """See `LowerBounds.argmin_c`: the least L_c found.
+
+        Ties as there, but among more than 2e8 configurations the first of 2^18 drawn at random.
+        """
+        found = self._minimise(self._c, self._g, most_g, lambda best: tie_width(best, scale))
+        self._posterior.note_gap(found.value - found.bound)
+        return _first_tied(self._labelled.classes, found.labels, seed)
+
+    def _minimise(
+        self,
+        objective: Form,
+        constraint: Form,
+        limit: float,
+        width: Callable[[float], float] = lambda _: 0.0,
+    ) -> Minimum:
+        return self._posterior.minimise(
+            self._labelled,
+            objective,
+            constraint,
+            limit,
+            starts=self._starts,
+            excluded=self._excluded,
+            width=width,
+        )
+
+
+def _first_tied(classes: Classes, labels: Tensor, seed: int) -> int:
+    """The first in the order of `tie_rank`, by flat index, of the configurations with `labels`."""
+    rows = labels.tolist()
+    counts = [classes.count(row) for row in rows]
+    if sum(counts) <= MAX_ENUMERATED:
+        blocks = (block for row in rows for block in classes.members(row))
+    else:
+        generator = torch.Generator().manual_seed(seed)
+        weights = torch.tensor(counts, dtype=torch.float64)
+        drawn = weights.multinomial(_DRAWN, replacement=True, generator=generator)
+        shares = zip(rows, drawn.bincount(minlength=len(rows)).tolist(), strict=True)
+        blocks = (classes.draw(row, count, generator) for row, count in shares if count)
+    firsts = torch.tensor([first_tied(block, seed) for block in blocks])
+    return first_tied(firsts, seed)
+
+
+def make_posterior(
+    surrogate: QuerySurrogate,
+    space: ConfigSpace,
+    kernel: Kernel,
+    *,
+    space_search: str,
+    max_nodes: int,
+    device: torch.device | str | None,
+) -> GridPosterior | BranchedPosterior:
+    """The posterior on Theta, by `grid` or `branch_and_bound`; `auto`: by grid up to 2e8.
+
+    Raises:
+        InputError: If `space_search` is neither, or cannot search this space.
+    """
+    if space_search not in ("auto", "grid", "branch_and_bound"):
+        raise InputError(f"space_search={space_search!r} must be auto, grid or branch_and_bound")
+    fits = space.size <= MAX_ENUMERATED
+    if space_search == "grid" or (space_search == "auto" and fits):
+        return GridPosterior(surrogate, make_grid(space, kernel, device))
+    return BranchedPosterior(surrogate, space, kernel, max_nodes)

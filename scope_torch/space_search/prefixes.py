@@ -1,0 +1,174 @@
+"""An aggregate posterior on prefixes of configurations, for spaces too large to enumerate."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from scope_torch.model.aggregate import AggregatePosterior
+from scope_torch.model.kernels import HammingKernel
+from scope_torch.space import ConfigSpace
+
+
+class Classes:
+    """Theta up to LLMs that no configuration told apart uses: they share one label of a module.
+
+    Args:
+        space: Theta.
+        codes: `n x num_modules` configurations to be told apart from all others (int64, CPU).
+
+    Attributes:
+        sizes: Number of labels of each module.
+    """
+
+    def __init__(self, space: ConfigSpace, codes: Tensor) -> None:
+        self._strides = space.strides
+        self._label: list[Tensor] = []
+        self._members: list[list[Tensor]] = []
+        for size, column in zip(space.sizes, codes.T, strict=True):
+            used = column.unique()
+            label = torch.full((size,), len(used))
+            label[used] = torch.arange(len(used))
+            self._label.append(label)
+            groups = [(label == i).nonzero().squeeze(-1) for i in range(len(used) + 1)]
+            self._members.append([group for group in groups if len(group)])
+        self.sizes = tuple(len(groups) for groups in self._members)
+
+    def label(self, codes: Tensor) -> Tensor:
+        """Labels of `... x num_modules` codes."""
+        columns = zip(self._label, codes.unbind(-1), strict=True)
+        return torch.stack([label[column] for label, column in columns], -1)
+
+    def count(self, labels: Sequence[int]) -> int:
+        """Number of configurations with these labels."""
+        return math.prod(len(m[i]) for m, i in zip(self._members, labels, strict=True))
+
+    def members(self, labels: Sequence[int], at_once: int = 1 << 20) -> Iterator[Tensor]:
+        """Flat indices of all configurations with these labels, not too many at once."""
+        steps = [s * m[i] for s, m, i in zip(self._strides, self._members, labels, strict=True)]
+        last = torch.zeros(1, dtype=torch.int64)
+        while steps and len(last) * len(steps[-1]) <= at_once:
+            last = (steps.pop()[:, None] + last).flatten()
+        for first in itertools.product(*(step.tolist() for step in steps)):
+            yield last + sum(first)
+
+    def draw(self, labels: Sequence[int], count: int, generator: torch.Generator) -> Tensor:
+        """Flat indices of `count` of them, drawn uniformly with replacement."""
+        index = torch.zeros(count, dtype=torch.int64)
+        for members, stride, label in zip(self._members, self._strides, labels, strict=True):
+            draws = torch.randint(len(members[label]), (count,), generator=generator)
+            index += stride * members[label][draws]
+        return index
+
+
+class LabelledPosterior:
+    """An aggregate posterior in labels, with the tables that bounds are made of. On the CPU.
+
+    Args:
+        posterior: The aggregate.
+        kernel: Its kernel.
+        space: Theta.
+        apart: `r x num_modules` further configurations to be told apart from all others.
+
+    Attributes:
+        labels: D, `n x num_modules`.
+        apart: The further ones, `r x num_modules`.
+        starts: Where a search can start: D, or anything if that is empty.
+    """
+
+    def __init__(
+        self,
+        posterior: AggregatePosterior,
+        kernel: HammingKernel,
+        space: ConfigSpace,
+        apart: Tensor,
+    ) -> None:
+        codes = posterior.codes.cpu()
+        self.classes = Classes(space, torch.cat([codes, apart]))
+        self.sizes = self.classes.sizes
+        self.labels = self.classes.label(codes)
+        self.apart = self.classes.label(apart)
+        self.matrix, self.constant = posterior.matrix.cpu(), posterior.constant
+        n = space.num_modules
+        by_matches = kernel.profile(n).flip(0)
+        self.differences = torch.zeros(n + 1, n + 1, dtype=torch.float64)  # Delta^i(m) at [i, m]
+        for i in range(n + 1):
+            self.differences[i, : n + 1 - i] = by_matches.diff(i)
+        self.starts = self.labels if len(codes) else torch.zeros(1, n, dtype=torch.int64)
+        self._tables: dict[tuple[int, ...], SubsetTables] = {}
+
+    def tables(self, open_modules: tuple[int, ...]) -> SubsetTables:
+        """Those of all subsets of the open modules."""
+        if open_modules not in self._tables:
+            self._tables[open_modules] = SubsetTables(self.labels, self.sizes, open_modules)
+        return self._tables[open_modules]
+
+    def matches(self, labels: Tensor, modules: Sequence[int]) -> Tensor:
+        """On how many of the modules D agrees with `r x num_modules` labels: `n x r`."""
+        count = torch.zeros(len(self.labels), len(labels), dtype=torch.int64)
+        for i in modules:
+            count += self.labels[:, i, None] == labels[:, i]
+        return count
+
+    def at(self, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """k_D, `n x r`, and sigma, `r`, of `r x num_modules` labels."""
+        k = self.differences[0][self.matches(labels, range(len(self.sizes)))]
+        return k, (self.constant - (k * (self.matrix @ k)).sum(0)).sqrt()
+
+
+class SubsetTables:
+    """Which of D share an entry, in the table of every subset of some modules.
+
+    A slot is a label of an open module; a part is the entries of a table of several modules with
+    the same slot in the first of them.
+
+    Args:
+        labels: `n x num_modules`, D.
+        sizes: Number of labels of each module.
+        open_modules: The modules, in the order in which they will be assigned.
+    """
+
+    def __init__(self, labels: Tensor, sizes: Sequence[int], open_modules: Sequence[int]) -> None:
+        n, widths = len(labels), [sizes[i] for i in open_modules]
+        starts = [sum(widths[:j]) for j in range(len(widths))]
+        self.slices = [slice(a, a + w) for a, w in zip(starts, widths, strict=True)]
+        self.num_slots = sum(widths)
+        strides = [math.prod(w + 1 for w in widths[j + 1 :]) for j in range(len(widths))]
+        subsets = torch.tensor(list(itertools.product((0, 1), repeat=len(widths))))[1:]
+        num_members, columns = subsets.sum(-1), labels[:, list(open_modules)]
+        # As in HammingGrid, digit 0 stands for "not in S".
+        index = subsets @ ((columns + 1) * torch.tensor(strides)).T
+        slot = (columns + torch.tensor(starts)).T[subsets.argmax(-1)]  # of the first module of S
+        entries, self._entry = index.flatten().unique(return_inverse=True)
+        self._source = ((num_members - 1)[:, None] * n + torch.arange(n)).flatten()
+        pair = torch.zeros(len(entries), dtype=torch.int64)  # some (S, d) of each entry
+        pair[self._entry] = torch.arange(len(self._entry))
+        subset, slot = torch.arange(len(subsets)).repeat_interleave(n)[pair], slot.flatten()[pair]
+        alone = num_members[subset] == 1
+        self._single, self._shared = alone.nonzero().squeeze(-1), (~alone).nonzero().squeeze(-1)
+        self._single_slot = slot[self._single]
+        key = subset[self._shared] * self.num_slots + slot[self._shared]
+        parts, self._part = key.unique(return_inverse=True)
+        self._part_slot = parts % self.num_slots
+        self.num_numbers = 2 * len(self._source) + self.num_slots
+
+    def entries(self, weights: Tensor, matches: Tensor, differences: Tensor) -> Tensor:
+        """Tables of sum_d w_d k(theta, d): `num_entries x r`; weights and matches are `n x r`."""
+        num_entries = len(self._single) + len(self._shared)
+        out = torch.zeros(num_entries, weights.shape[1], dtype=torch.float64)
+        steps = range(1, len(self.slices) + 1)
+        terms = torch.cat([weights * differences[i][matches] for i in steps])
+        return out.index_add_(0, self._entry, terms.index_select(0, self._source))
+
+    def by_module(self, entries: Tensor) -> Tensor:
+        """One table per module whose sum is nowhere more than that of all (fact 3)."""
+        least = torch.zeros(len(self._part_slot), entries.shape[1], dtype=torch.float64)
+        part = self._part[:, None].expand(-1, entries.shape[1])
+        least.scatter_reduce_(0, part, entries.index_select(0, self._shared), "amin")
+        out = torch.zeros(self.num_slots, entries.shape[1], dtype=torch.float64)
+        out.index_add_(0, self._part_slot, least)
+        return out.index_add_(0, self._single_slot, entries.index_select(0, self._single))

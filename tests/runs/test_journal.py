@@ -1,0 +1,296 @@
+"""Observations, the ledger, and the journal that survives a crash."""
+
+import json
+import logging
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scope_torch import observation as observation_module
+from scope_torch.errors import InputError
+from scope_torch.observation import History, Observation, Request
+from scope_torch.runs.journal import Journal
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def observation(query: int = 0, **changed) -> Observation:
+    values = {"theta": (1, 0), "query": query, "cost_usd": 0.1 + query / 7, "quality": 0.5}
+    return Observation(**{**values, **changed})
+
+
+FULL = observation(
+    4,
+    replicate=2,
+    latency_s=1.5,
+    module_cost_usd=(0.1, 1e-300),
+    module_tokens=((10, 3), (0, 2**40)),
+)
+FIVE = [observation(0), observation(1, latency_s=0.25), FULL, observation(2), observation(3)]
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"cost_usd": -1e-9}, ("cost_usd=-1e-09", "theta=[1, 0], query=3", ">= 0", "USD")),
+        ({"cost_usd": math.nan}, ("cost_usd=nan",)),
+        ({"cost_usd": math.inf}, ("cost_usd=inf",)),
+        ({"quality": -0.1}, ("quality=-0.1", "theta=[1, 0], query=3", "[0, 1]", "rescale")),
+        ({"quality": 1.1}, ("quality=1.1", "[0, 1]")),
+        ({"quality": math.nan}, ("quality=nan",)),
+    ],
+)
+def test_values_out_of_range_are_refused(changed, words):
+    with pytest.raises(InputError) as caught:
+        observation(3, **changed)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_ends_of_the_ranges_are_accepted():
+    assert observation(cost_usd=0.0, quality=0.0).quality == 0
+    assert observation(quality=1.0).request == Request((1, 0), 0, 0)
+    assert FULL.request == Request((1, 0), 4, 2)
+
+
+amounts = st.floats(0, 1e300, allow_subnormal=True)
+observations = st.builds(
+    Observation,
+    theta=st.lists(st.integers(0, 50), min_size=1, max_size=6).map(tuple),
+    query=st.integers(0, 10**6),
+    cost_usd=amounts,
+    quality=st.floats(0, 1),
+    replicate=st.integers(0, 9),
+    latency_s=st.none() | amounts,
+    module_cost_usd=st.none() | st.lists(amounts, max_size=4).map(tuple),
+    module_tokens=st.none() | st.lists(st.tuples(st.integers(0), st.integers(0))).map(tuple),
+)
+
+
+@given(observations)
+def test_json_is_exact(made):
+    line = made.to_json()
+    assert "\n" not in line
+    back = Observation.from_json(line)
+    assert back == made
+    assert hash(back) == hash(made)
+    assert back.cost_usd.hex() == made.cost_usd.hex()
+    assert "null" not in line
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "{",
+        "null",
+        "[]",
+        "3",
+        '"text"',
+        "{}",
+        '{"theta": [0], "query": 0, "cost_usd": 1.0}',
+        '{"theta": [0], "query": 0, "cost_usd": 1.0, "quality": 0.5, "color": "red"}',
+        '{"theta": [0], "query": 0, "cost_usd": NaN, "quality": 0.5}',
+        '{"theta": [0], "query": 0, "cost_usd": 1.0, "quality": 1.5}',
+        '{"theta": 0, "query": 0, "cost_usd": 1.0, "quality": 0.5}',
+        '{"theta": [0], "query": 0, "cost_usd": "much", "quality": 0.5}',
+        '{"theta": [0], "query": 0, "cost_usd": 1.0, "quality": 0.5, "module_tokens": [[1]]}',
+    ],
+)
+def test_what_is_not_an_observation_is_refused(line):
+    with pytest.raises(InputError):
+        Observation.from_json(line)
+
+
+def test_history_is_a_ledger():
+    history = History()
+    assert (len(history), history.spend_usd) == (0, 0.0)
+    for made in FIVE:
+        history.append(made)
+    assert list(history) == FIVE
+    assert history[2] == FULL
+    assert history.spend_usd == pytest.approx(math.fsum(o.cost_usd for o in FIVE))
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "journal.jsonl"
+
+
+def write(path, made=FIVE) -> bytes:
+    journal = Journal(path)
+    journal.append(made)
+    journal.close()
+    return path.read_bytes()
+
+
+def reopened(path) -> list[Observation]:
+    journal = Journal(path)
+    journal.close()
+    return journal.recorded
+
+
+def test_what_was_appended_is_read_again(path):
+    journal = Journal(path)
+    assert journal.recorded == []
+    journal.append(FIVE[:2])
+    journal.append([])
+    journal.append(FIVE[2:3])
+    assert len(path.read_bytes().splitlines()) == 3  # on disk before it is closed
+    journal.close()
+    journal = Journal(path)
+    assert journal.recorded == FIVE[:3]
+    journal.append(FIVE[3:])
+    journal.close()
+    assert reopened(path) == FIVE
+    assert [json.loads(line)["query"] for line in path.read_text().splitlines()] == [0, 1, 4, 2, 3]
+
+
+@pytest.mark.parametrize("amount", [math.nan, math.inf, 5e-324, 1e22, 0.1 + 0.2])
+def test_json_of_any_number_is_read_again(monkeypatch, amount):
+    odd = observation(1, latency_s=amount, module_tokens=((2**70, 0), (1, 2)))
+    lines = []
+    for package in (observation_module.orjson, None):  # with it, and on a bare machine
+        monkeypatch.setattr(observation_module, "orjson", package)
+        lines.append(odd.to_json())
+        back = Observation.from_json(lines[-1])
+        assert repr(back) == repr(odd)
+    assert json.loads(lines[0]).keys() == json.loads(lines[1]).keys()
+
+
+def test_lines_are_the_same_number_by_number_without_orjson(path, monkeypatch):
+    fast = write(path)
+    path.unlink()
+    monkeypatch.setattr(observation_module, "orjson", None)
+    plain = write(path)
+    assert [json.loads(line) for line in fast.splitlines()] == [
+        json.loads(line) for line in plain.splitlines()
+    ]
+    assert reopened(path) == FIVE
+
+
+def test_what_need_not_be_durable_is_written_at_a_flush_or_at_the_end(path):
+    journal = Journal(path, durable=False)
+    journal.append(FIVE[:2])
+    assert path.read_bytes() == b""
+    journal.flush()
+    journal.flush()
+    assert len(path.read_bytes().splitlines()) == 2
+    journal.append(FIVE[2:])
+    journal.close()
+    assert reopened(path) == FIVE
+
+
+def test_what_need_not_be_durable_does_not_wait_for_ever(path):
+    journal = Journal(path, durable=False)
+    for query in range(2499):
+        journal.append([observation(query)])
+    assert 2000 <= len(path.read_bytes().splitlines()) < 2499
+    journal.close()
+    assert reopened(path) == [observation(query) for query in range(2499)]
+
+
+def test_an_interrupted_flush_leaves_nothing_behind_and_can_be_made_again(path, monkeypatch):
+    journal = Journal(path, durable=False)
+    journal.append(FIVE[:3])
+
+    def interrupted(content: bytes) -> None:
+        journal._file.write(content[:50])
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(journal, "_write", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            journal.flush()
+    assert len(path.read_bytes()) == 50
+    journal.append(FIVE[3:])
+    journal.close()
+    assert reopened(path) == FIVE
+
+
+def test_a_cut_at_any_byte_keeps_every_whole_line(path, caplog):
+    whole = write(path)
+    ends = [n + 1 for n, byte in enumerate(whole) if byte == ord("\n")]
+    for size in range(len(whole) + 1):
+        path.write_bytes(whole[:size])
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            recorded = reopened(path)
+        # A line without its newline is whole too.
+        kept = sum(end - 1 <= size for end in ends)
+        assert recorded == FIVE[:kept], size
+        assert path.read_bytes() == whole[: ends[kept - 1] if kept else 0], size
+        clean = size in (0, *ends, *(end - 1 for end in ends))
+        assert bool(caplog.records) != clean, size
+        if not clean:
+            assert f"dropped line {kept + 1}" in caplog.text
+        journal = Journal(path)
+        journal.append([observation(9)])
+        journal.close()
+        assert reopened(path) == [*FIVE[:kept], observation(9)], size
+
+
+@pytest.mark.parametrize("tail", [b"\0" * 40, b"\xff\xfe garbage", b"{}"])
+def test_a_tail_of_garbage_is_dropped(path, tail):
+    whole = write(path)
+    path.write_bytes(whole + tail)
+    assert reopened(path) == FIVE
+    assert path.read_bytes() == whole
+
+
+@pytest.mark.parametrize("line", [1, 3, 4])
+@pytest.mark.parametrize("damage", [b"", b"{\xff}", b'{"theta": [1', b"\0\0\0\0"])
+def test_damage_before_the_last_line_is_refused_with_its_number(path, line, damage):
+    lines = write(path).splitlines(keepends=True)
+    lines[line - 1] = damage + b"\n"
+    path.write_bytes(b"".join(lines))
+    with pytest.raises(InputError, match=rf"journal\.jsonl: line {line} is damaged") as caught:
+        Journal(path)
+    assert "restore the file" in str(caught.value)
+    assert path.read_bytes() == b"".join(lines)  # untouched
+    with pytest.raises(InputError, match="damaged"):  # and no longer locked
+        Journal(path)
+
+
+def test_a_damaged_last_line_with_a_line_end_is_dropped_too(path, caplog):
+    whole = write(path)
+    path.write_bytes(whole[:-10] + b"garbage}\n")
+    assert reopened(path) == FIVE[:4]
+    assert "dropped line 5" in caplog.text
+
+
+def test_a_second_handle_is_locked_out_until_the_first_closes(path):
+    first = Journal(path)
+    with pytest.raises(InputError, match="in use by another process"):
+        Journal(path)
+    first.append(FIVE[:1])
+    first.close()
+    assert reopened(path) == FIVE[:1]
+
+
+def test_a_second_process_is_locked_out(path):
+    code = f"import pathlib as p, scope_torch.history as h; h.Journal(p.Path({str(path)!r}))"
+    command = [sys.executable, "-c", code]
+    first = Journal(path)
+    first.append(FIVE)
+    second = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    first.close()
+    assert second.returncode == 1
+    assert "in use by another process" in second.stderr
+    assert subprocess.run(command, cwd=ROOT, check=False).returncode == 0
+    assert reopened(path) == FIVE
+
+
+def test_a_path_that_cannot_be_written_is_refused(tmp_path):
+    with pytest.raises(InputError, match="choose another output_dir"):
+        Journal(tmp_path)  # a directory
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="choose another output_dir"):
+        Journal(tmp_path / "file" / "journal.jsonl")
+    with pytest.raises(InputError, match="No such file"):
+        Journal(tmp_path / "absent" / "journal.jsonl")

@@ -1,0 +1,136 @@
+"""A run read back from its directory: finished, running, interrupted, damaged."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from scope_torch.errors import InputError
+from scope_torch.methods import make_scope
+from scope_torch.runs.callbacks import Callback
+from scope_torch.runs.recorded import read_run
+from scope_torch.runs.runner import run
+from scope_torch.runs.trace import read_trace
+from scope_torch.tasks.synthetic import synthetic_task
+
+TASK = synthetic_task(num_queries=15)
+
+
+def search(run_dir, budget=1.0, callbacks=(), task=TASK):
+    optimizer = make_scope(task.problem, base=task.problem.llms[0][-1], seed=2)
+    return run(
+        task.problem, optimizer, task.evaluator, budget, run_dir=run_dir, callbacks=callbacks
+    )
+
+
+def test_a_finished_run_is_read_as_it_was(tmp_path):
+    result = search(tmp_path)
+    recorded = read_run(tmp_path)
+    assert recorded.status == "finished"
+    assert recorded.problem == TASK.problem
+    assert [r.row for r in recorded.rows] == list(result.trace)
+    assert recorded.observations == list(result.history)
+    assert recorded.spend_usd == pytest.approx(result.history.spend_usd, abs=1e-12)
+    assert recorded.summary() == json.loads(json.dumps(result.summary()))
+    assert recorded.method.settings() == json.loads(json.dumps(result.settings["optimizer"]))
+    assert recorded.curve is not None
+    assert result.curve is not None
+    for name in ("budget_usd", "cost_usd", "quality"):
+        np.testing.assert_array_equal(getattr(recorded.curve, name), getattr(result.curve, name))
+
+
+def test_bounds_of_a_candidate_are_in_the_trace(tmp_path):
+    trace = search(tmp_path).trace
+    ended = [row for row in trace if row.event in ("pruned", "improved", "completed")]
+    assert len(ended) > 5
+    for row in ended:
+        assert row.lower_c_usd is not None
+        assert row.upper_c_usd is not None
+        assert row.lower_g is not None
+        assert row.upper_g is not None
+        assert row.lower_c_usd < row.upper_c_usd
+        assert row.lower_g < row.upper_g
+        if row.event == "improved":
+            assert row.upper_c_usd == row.u_out_usd
+            assert row.theta_cand == row.theta_out
+        if row.event == "pruned":
+            assert row.u_out_usd is not None
+            assert row.lower_g > 0 or row.lower_c_usd > row.u_out_usd
+
+
+class Looks(Callback):
+    """Reads the directory at every change, as someone who watches does."""
+
+    def __init__(self, run_dir):
+        self.run_dir, self.seen = run_dir, []
+
+    def changed(self, row):
+        recorded = read_run(self.run_dir)
+        self.seen.append((recorded.status, recorded.rows[-1].row.t, len(recorded.observations)))
+        assert recorded.summary() == {}
+
+
+def test_a_running_run_is_read_along(tmp_path):
+    looks = Looks(tmp_path)
+    result = search(tmp_path, callbacks=[looks])
+    assert {status for status, _, _ in looks.seen} == {"running"}
+    assert len(looks.seen) == len(result.trace)
+    assert all(t <= num_observations for _, t, num_observations in looks.seen)
+    numbers = [num_observations for _, _, num_observations in looks.seen]
+    assert numbers == sorted(numbers)
+    assert numbers[0] < numbers[-1]
+
+
+def test_half_written_lines_are_left_out(tmp_path):
+    search(tmp_path)
+    whole = read_run(tmp_path)
+    (tmp_path / "result.json").unlink()
+    for name in ("journal.jsonl", "trace.csv"):
+        content = (tmp_path / name).read_bytes()
+        (tmp_path / name).write_bytes(content[:-7])
+    cut = read_run(tmp_path)
+    assert cut.status == "interrupted"
+    assert cut.rows == whole.rows[:-1]
+    assert cut.observations == whole.observations[:-1]
+    (tmp_path / "error.log").write_text("a traceback")
+    assert read_run(tmp_path).status == "failed"
+
+
+def test_names_may_hold_the_sign_between_names(tmp_path):
+    problem, evaluator, _ = synthetic_task(num_queries=5)
+    strange = {"large": "a|b", "medium": "a", "mini": 'b"|,', "nano": "<i>\n</i>"}
+    names = tuple(strange.get(name, name) for name in problem.llms[0])
+    table = evaluator.table.__class__(
+        problem.modules, (names, names), evaluator.table.queries,
+        evaluator.table.cost_usd, evaluator.table.quality,
+    )  # fmt: skip
+    task = type(TASK)(
+        table.problem("strange", ("frontier", "frontier"), 0.05), type(evaluator)(table)
+    )
+    optimizer = make_scope(task.problem, base="small", seed=0)
+    result = run(task.problem, optimizer, task.evaluator, 0.5, run_dir=tmp_path)
+    rows = read_trace(tmp_path / "trace.csv", task.problem)
+    assert [r.row.theta_out for r in rows] == [row.theta_out for row in result.trace]
+    assert len({row.theta_cand for row in result.trace}) > 3
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "named"),
+    [
+        ("settings.json", None, "not the directory of a run"),
+        ("settings.json", "{", "damaged"),
+        ("settings.json", "{}", "describes no problem"),
+        ("journal.jsonl", "nonsense\n{}\n", "not an observation"),
+        ("trace.csv", "t,event\r\nx,improved\r\n", "line 2"),
+    ],
+)
+def test_damage_is_named(tmp_path, name, content, named):
+    search(tmp_path, budget=0.2)
+    if content is None:
+        (tmp_path / name).unlink()
+    else:
+        (tmp_path / name).write_bytes(content.encode())
+    with pytest.raises(InputError, match=named):
+        read_run(tmp_path)

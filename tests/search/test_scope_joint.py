@@ -1,0 +1,93 @@
+"""scope_joint: what holds of any optimizer, and what it is for."""
+
+import math
+
+import pytest
+import torch
+from tables import make_task
+from test_optimizer import OptimizerConformance
+
+from scope_torch.bounds import CredibleBounds
+from scope_torch.errors import InputError
+from scope_torch.methods import make_scope, make_scope_joint
+from scope_torch.runs.runner import run
+from scope_torch.tasks.synthetic import synthetic_task
+
+
+class TestScopeJoint(OptimizerConformance):
+    @pytest.fixture
+    def make_optimizer(self):
+        def make(problem, seed):
+            base = problem.llms[0][0]
+            return make_scope_joint(problem, base=base, seed=seed, device="cpu")
+
+        return make
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_finds_the_optimum_for_less_than_scope(seed):
+    task = synthetic_task()
+    cost, quality = (truth.flatten() for truth in task.evaluator.truth())
+    feasible = quality >= task.problem.s_0 - 1e-12
+    spent = {}
+    for make in (make_scope, make_scope_joint):
+        optimizer = make(task.problem, base="small", seed=seed, device="cpu")
+        run(task.problem, optimizer, task.evaluator, budget_usd=6.0)
+        spent[make] = optimizer.spend_usd
+        at = int(task.problem.space.rank(torch.tensor(optimizer.recommend().theta)))
+        assert feasible[at]
+    assert cost[at] <= 1.1 * cost[feasible].min()  # of scope_joint
+    assert spent[make_scope_joint] < spent[make_scope]
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, None])
+def test_what_is_certified_is_feasible_at_any_batch_size(batch_size):
+    task = make_task(3, (4, 3), 12, graded=False)
+    optimizer = make_scope_joint(task.problem, base="llm0", batch_size=batch_size, device="cpu")
+    while requests := optimizer.ask():
+        optimizer.tell([task.observe(request) for request in requests])
+    recommended = optimizer.recommend()
+    assert recommended.basis == "certified"
+    at = int(task.problem.space.rank(torch.tensor(recommended.theta)))
+    assert task.mean_quality[at] >= task.problem.s_0 - 1e-12
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"b": 0.0}, "b=0.0 must be a positive number"),
+        ({"b": 2.0, "b_certify": math.nan}, "b_certify=nan must be"),
+        ({"widenings": -1}, "widenings=-1 must be a whole number >= 0"),
+        ({"widenings": math.nan}, "widenings=nan must be a whole number >= 0"),
+        ({"widenings": 0.5}, "widenings=0.5 must be a whole number >= 0"),
+    ],
+)
+def test_wrong_standard_deviations(arguments, message):
+    with pytest.raises(InputError, match=message):
+        CredibleBounds(**arguments)
+
+
+def test_costs_need_calibrate():
+    problem = make_task(3, (4, 3), 12).problem
+    with pytest.raises(InputError, match="initial_pool=none: the scale of costs is fitted"):
+        make_scope_joint(problem, initial_pool="none", device="cpu")
+
+
+def test_the_search_goes_on_with_wider_bounds_where_nothing_was_left():
+    """b, then 1.5 b, then 2.25 b; until the first of them the search is the one without."""
+    task = make_task(6, (6, 5), 16, graded=False)
+    traces, cost = {}, {}
+    for widenings in (0, 2):
+        bounds = {"b": 1.0, "widenings": widenings}
+        optimizer = make_scope_joint(task.problem, base="llm0", bounds=bounds, device="cpu")
+        while requests := optimizer.ask():
+            optimizer.tell([task.observe(request) for request in requests])
+        assert optimizer.report()["widened"] == widenings
+        assert optimizer.bounds.beta(1).g == pytest.approx(1.5**widenings)
+        at = int(task.problem.space.rank(torch.tensor(optimizer.recommend().theta)))
+        traces[widenings], cost[widenings] = optimizer.trace, task.mean_cost[at]
+    until = [row.event for row in traces[2]].index("widened")
+    assert traces[2][:until] == traces[0][:-1]
+    assert traces[0][-1].event == "stopped"
+    assert [row.event for row in traces[2]].count("widened") == 2
+    assert cost[2] == task.best_cost < cost[0]
