@@ -14,7 +14,7 @@ from scope_torch.errors import InputError
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
 from scope_torch.search.optimizer import Recommendation, SequentialOptimizer, Steps, TraceRow
-from scope_torch.space import tie_rank
+from scope_torch.space import check_seed, tie_rank
 
 
 class Abacus(SequentialOptimizer):
@@ -65,8 +65,7 @@ class Abacus(SequentialOptimizer):
                 raise InputError(f"{key}={value} must be at least 1")
         if module_cost not in ("metered", "difference"):
             raise InputError(f"module_cost={module_cost!r} must be 'metered' or 'difference'")
-        if not -(2**63) <= seed < 2**63:
-            raise InputError(f"seed={seed} must fit into 64 bits")
+        check_seed(seed)
         self.name, self.problem, self.seed = name, problem, seed
         self._k, self._j, self._step = k, j, step
         self._module_cost, self._reuse_base = module_cost, reuse_base

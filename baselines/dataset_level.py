@@ -10,11 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scope_torch.errors import InputError
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
 from scope_torch.search.optimizer import Basis, Recommendation, SequentialOptimizer, TraceRow
-from scope_torch.space import tie_rank
+from scope_torch.space import check_seed, tie_rank
 
 
 @dataclass(frozen=True)
@@ -53,8 +52,7 @@ class DatasetLevelOptimizer(SequentialOptimizer):
     """
 
     def __init__(self, problem: SelectionProblem, *, seed: int, name: str) -> None:
-        if not -(2**63) <= seed < 2**63:
-            raise InputError(f"seed={seed} must fit into 64 bits")
+        check_seed(seed)
         self.name, self.problem, self.seed = name, problem, seed
         self._generator = torch.Generator().manual_seed(seed)
         order = torch.randperm(problem.num_queries, generator=self._generator)

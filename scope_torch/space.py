@@ -130,6 +130,17 @@ class ConfigSpace:
         return [tuple(row) for row in codes.tolist()]
 
 
+def check_seed(seed: int, name: str = "seed") -> int:
+    """Returns `seed`.
+
+    Raises:
+        InputError: If it does not fit into 64 bits; `name` is the name of the setting.
+    """
+    if not -(2**63) <= seed < 2**63:
+        raise InputError(f"{name}={seed} must fit into 64 bits")
+    return seed
+
+
 def splitmix64(x: Tensor) -> Tensor:
     """SplitMix64's output for 64-bit states, as int64 with the bits of the unsigned result.
 

@@ -22,6 +22,7 @@ from scope_torch.problem import SelectionProblem
 from scope_torch.search.calibrate import calibrate
 from scope_torch.search.candidate import Candidate, QueryCandidate, interval
 from scope_torch.search.optimizer import Recommendation, SequentialOptimizer, Steps, TraceRow
+from scope_torch.space import check_seed
 from scope_torch.space_search.branched import (
     MAX_NODES,
     BranchedBounds,
@@ -99,8 +100,7 @@ class SCOPE(SequentialOptimizer):
             raise InputError(f"alpha={alpha} must lie in (0, 1/2)")
         if batch_size is not None and (batch_size < 1 or batch_size != int(batch_size)):
             raise InputError(f"batch_size={batch_size} must be a whole number >= 1, or None")
-        if not -(2**63) <= seed < 2**63:
-            raise InputError(f"seed={seed} must fit into 64 bits")
+        check_seed(seed)
         if gap_tolerance is not None and not gap_tolerance >= 0:
             raise InputError(f"gap_tolerance={gap_tolerance} must be at least 0, or None")
         if initial_pool not in ("base", "random", "none"):

@@ -22,7 +22,7 @@ from scope_torch.errors import InputError
 from scope_torch.evaluators.simulation.counter_random import normal, stream_key, uniform
 from scope_torch.evaluators.simulation.world import World
 from scope_torch.observation import Observation, Request
-from scope_torch.space import splitmix64
+from scope_torch.space import check_seed, splitmix64
 
 _ANSWER, _COST_NOISE = 101, 102  # streams of random numbers, apart from those of the world
 _KEPT = 256  # (theta, replicate) pairs whose observations are kept
@@ -64,8 +64,7 @@ class SimulatedEvaluator:
     ) -> None:
         if not 0 <= cost_noise <= 0.25:
             raise InputError(f"cost_noise={cost_noise} must lie in [0, 0.25]")
-        if not -(2**63) <= noise_seed < 2**63:
-            raise InputError(f"noise_seed={noise_seed} must fit into 64 bits")
+        check_seed(noise_seed, "noise_seed")
         self.world = world
         self.cost_noise, self.noise_seed = cost_noise, noise_seed
         self._cache_dir = cache_dir

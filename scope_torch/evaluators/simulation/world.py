@@ -39,7 +39,7 @@ from scope_torch.errors import InputError
 from scope_torch.evaluators.simulation.counter_random import normal, stream_key
 from scope_torch.evaluators.simulation.spec import WORLD_VERSION, WorldSpec
 from scope_torch.llm.prices import LLMInfo, choose_llms
-from scope_torch.space import ConfigSpace
+from scope_torch.space import ConfigSpace, check_seed
 
 REFERENCE = "GPT-5.2"
 _BLOCK = 1 << 18
@@ -82,8 +82,7 @@ class World:
             raise InputError(f"split={split!r} must be search or test")
         if not randomness >= 0:
             raise InputError(f"randomness={randomness} must be at least 0")
-        if not -(2**63) <= world_seed < 2**63:
-            raise InputError(f"world_seed={world_seed} must fit into 64 bits")
+        check_seed(world_seed, "world_seed")
         choose_llms(price_list, [REFERENCE])
         _check_counters(spec, len(price_list))
         self.spec, self.world_seed = spec, world_seed
