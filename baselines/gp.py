@@ -17,8 +17,8 @@ from baselines.reduced_space import ReducedSpace
 from baselines.table_model import TableModel
 from scope_torch.errors import InputError
 from scope_torch.model.hamming_sums import make_grid
-from scope_torch.model.incremental import QuerySurrogate
 from scope_torch.model.kernels import HammingMatern52Kernel, describe_kernel
+from scope_torch.model.per_query import QuerySurrogate
 from scope_torch.problem import SelectionProblem
 from scope_torch.search.optimizer import Basis, Steps
 from scope_torch.space import argmin_tied

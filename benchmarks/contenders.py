@@ -22,8 +22,8 @@ from sklearn.gaussian_process.kernels import Kernel as SklearnKernel
 from torch import Tensor
 
 from scope_torch.model.hamming_sums import DirectGrid, HammingGrid
-from scope_torch.model.incremental import QuerySurrogate
 from scope_torch.model.kernels import HammingMatern52Kernel
+from scope_torch.model.per_query import QuerySurrogate
 from scope_torch.space import ConfigSpace
 
 NUM_LLMS = 23

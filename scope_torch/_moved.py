@@ -30,7 +30,7 @@ MOVED = {
     "posteriors": "model.aggregate",
     "recorded_run": "runs.recorded",
     "scope": "search.scope",
-    "surrogate": "model.incremental",
+    "surrogate": "model.per_query",
 }
 
 

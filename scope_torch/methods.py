@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from gpytorch.kernels import Kernel
 
 from scope_torch.bounds import ConfidenceBounds, CredibleBounds, TheoryBounds, TunedBounds
+from scope_torch.bounds.base import check_made_for
+from scope_torch.bounds.betting import check_sequence
 from scope_torch.bounds.information_gain import InformationGain, RealisedGain
 from scope_torch.errors import InputError
-from scope_torch.model.incremental import MIN_LAM
+from scope_torch.model.hamming_sums import make_grid
+from scope_torch.model.joint import JointSurrogate
 from scope_torch.model.kernels import HammingMatern52Kernel
+from scope_torch.model.per_query import MIN_LAM, QuerySurrogate
 from scope_torch.problem import SelectionProblem
-from scope_torch.search.scope import SCOPE, InitialPool
-from scope_torch.search.scope_joint import ScopeJoint
-from scope_torch.space_search.branched import MAX_NODES
+from scope_torch.search.calibrate import InitialPool, PoolKind
+from scope_torch.search.candidate import QueryCandidate
+from scope_torch.search.certificate import ByBounds, BySequence
+from scope_torch.search.choice import LeastCost, MostPromising
+from scope_torch.search.joint_candidate import JointCandidate
+from scope_torch.search.parts import Certificate
+from scope_torch.search.scope import SCOPE
+from scope_torch.search.stopping import Stopping
+from scope_torch.space_search.branched import MAX_NODES, make_posterior
+from scope_torch.space_search.joint_grid import JointGridPosterior
 
 _TUNED = ("b_g", "b_c", "reference_fraction")
 _THEORY = ("R_c", "R_g", "B_c", "B_g", "delta", "cost_unit")
@@ -29,7 +41,7 @@ def make_scope(
     seed: int = 0,
     base: str | None = None,
     bounds: Mapping[str, Any] | None = None,
-    initial_pool: InitialPool = "base",
+    initial_pool: PoolKind = "base",
     prune: bool = True,
     alpha: float = 1 / 3,
     lam: float | None = None,
@@ -84,7 +96,7 @@ def make_scope(
         if rule == "maximum":
             gain = InformationGain(problem.space, kernel, lam, device)
         confidence = TheoryBounds(problem, gain, **_chosen(bounds, _THEORY))
-    return SCOPE(
+    return compose_scope(
         problem,
         confidence,
         seed=seed,
@@ -114,7 +126,7 @@ def make_scope_joint(
     rho: float | None = None,
     amplitude: float | None = None,
     relative_cost: bool | None = None,
-    initial_pool: InitialPool = "base",
+    initial_pool: PoolKind = "base",
     prune: bool = True,
     lam: float | None = None,
     batch_size: int | None = 1,
@@ -124,7 +136,7 @@ def make_scope_joint(
     kernel: Kernel | None = None,
     device: torch.device | str | None = None,
     name: str = "scope_joint",
-) -> ScopeJoint:
+) -> SCOPE:
     """Builds SCOPE with the joint surrogate.
 
     Args:
@@ -172,25 +184,128 @@ def make_scope_joint(
         confidence = TheoryBounds(problem, gain, rho=rho, **_chosen(bounds, _THEORY))
     else:
         confidence = CredibleBounds(**_chosen(bounds, _CREDIBLE))
-    return ScopeJoint(
-        problem,
-        confidence,
-        seed=seed,
-        base=_codes_of_base(problem, base, initial_pool),
-        initial_pool=initial_pool,
-        prune=prune,
-        lam=1e-6 if lam is None else lam,
-        batch_size=batch_size,
-        gap_tolerance=gap_tolerance,
-        sequence_delta=_sequence_delta(certificate, bounds),
-        sequence_flips=certificate_flips,
-        kernel=kernel,
-        device=device,
-        name=name,
+    relative_cost = relative_cost is not False
+    if relative_cost and initial_pool == "none":
+        raise InputError(
+            "initial_pool=none: the scale of costs is fitted to what Calibrate observes; take "
+            "base or random"
+        )
+    lam = 1e-6 if lam is None else lam
+    check_made_for(confidence, kernel, lam, problem.space.num_modules)
+    surrogate = JointSurrogate(
+        problem.space,
+        kernel,
+        problem.num_queries,
+        lam,
         rho=rho,
         amplitude=amplitude,
-        relative_cost=relative_cost is not False,
+        relative_cost=relative_cost,
+        device=_device(device),
     )
+    grid = make_grid(problem.space, kernel, _device(device))
+    to_the_letter = gap_tolerance is None
+    return SCOPE(
+        problem,
+        surrogate=surrogate,
+        posterior=JointGridPosterior(surrogate, grid),
+        make_candidate=partial(JointCandidate, surrogate),
+        bounds=confidence,
+        pool=InitialPool(problem, initial_pool, _codes_of_base(problem, base, initial_pool)),
+        choice=LeastCost(None) if to_the_letter else MostPromising(),
+        certificate=_certificate(problem, _sequence_delta(certificate, bounds), certificate_flips),
+        stopping=Stopping(gap_tolerance),
+        seed=seed,
+        u_out=problem.reference_cost_usd,
+        prune=prune,
+        batch_size=batch_size,
+        name=name,
+    )
+
+
+def compose_scope(
+    problem: SelectionProblem,
+    bounds: ConfidenceBounds,
+    *,
+    seed: int,
+    base: Sequence[int] | None = None,
+    initial_pool: PoolKind = "base",
+    prune: bool = True,
+    alpha: float = 1 / 3,
+    lam: float = 1e-6,
+    batch_size: int | None = 1,
+    gap_tolerance: float | None = 0.0,
+    space_search: str = "auto",
+    max_nodes: int = MAX_NODES,
+    sequence_delta: float | None = None,
+    sequence_flips: float = 0.0,
+    kernel: Kernel | None = None,
+    device: torch.device | str | None = None,
+    name: str = "scope",
+) -> SCOPE:
+    """Composes the paper's SCOPE around confidence bounds of your own.
+
+    Args:
+        problem: What to search.
+        bounds: Confidence bounds.
+        seed: Decides the query order, the random pool and all ties.
+        base: Codes of the configuration with theta_base in every module (eq:theta-1-def); needed
+            for `initial_pool="base"` only.
+        initial_pool: Theta_init, see `InitialPool`.
+        prune: See `SCOPE`.
+        alpha: See `LeastCost`.
+        lam: lambda of the surrogates, at least 1e-9.
+        batch_size: See `SCOPE`.
+        gap_tolerance: See `Stopping`.
+        space_search: How minima over Theta are found: `grid` enumerates up to 2e8 configurations,
+            `branch_and_bound` finds the same in more, `auto` takes what fits.
+        max_nodes: See `BranchedPosterior`.
+        sequence_delta: None to certify by bounds (`ByBounds`); a number: by a sequence with that
+            delta (`BySequence`).
+        sequence_flips: See `BySequence`.
+        kernel: k; default Matern 5/2.
+        device: Where the algebra over Theta runs; None for CUDA if present.
+        name: Name in results.
+
+    Raises:
+        InputError: If a value is outside its range, Theta is too large for `space_search`, or the
+            bounds were made for another kernel or lambda.
+    """
+    certificate = _certificate(problem, sequence_delta, sequence_flips)
+    choice, stopping = LeastCost(alpha), Stopping(gap_tolerance)
+    pool = InitialPool(problem, initial_pool, base)
+    kernel = HammingMatern52Kernel() if kernel is None else kernel
+    space, device = problem.space, _device(device)
+    check_made_for(bounds, kernel, lam, space.num_modules)
+    surrogate = QuerySurrogate(space, kernel, problem.num_queries, lam, device)
+    posterior = make_posterior(
+        surrogate, space, kernel, space_search=space_search, max_nodes=max_nodes, device=device
+    )
+    return SCOPE(
+        problem,
+        surrogate=surrogate,
+        posterior=posterior,
+        make_candidate=partial(QueryCandidate, surrogate),
+        bounds=bounds,
+        pool=pool,
+        choice=choice,
+        certificate=certificate,
+        stopping=stopping,
+        seed=seed,
+        prune=prune,
+        batch_size=batch_size,
+        name=name,
+    )
+
+
+def _certificate(problem: SelectionProblem, delta: float | None, flips: float) -> Certificate:
+    check_sequence(delta, flips)
+    return ByBounds() if delta is None else BySequence(problem, delta, flips)
+
+
+def _device(device: torch.device | str | None) -> torch.device:
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(device)
 
 
 def _one_of(name: str, value: str, known: tuple[str, ...]) -> str:
@@ -221,7 +336,7 @@ def _sequence_delta(certificate: str, bounds: Mapping[str, Any]) -> float | None
 
 
 def _codes_of_base(
-    problem: SelectionProblem, base: str | None, initial_pool: InitialPool
+    problem: SelectionProblem, base: str | None, initial_pool: PoolKind
 ) -> tuple[int, ...] | None:
     if initial_pool != "base" or base is None:
         return None

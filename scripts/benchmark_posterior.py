@@ -27,8 +27,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run without inst
 from scope_torch.bounds import Beta
 from scope_torch.model.aggregate import AggregatePosterior
 from scope_torch.model.hamming_sums import DirectGrid, HammingGrid
-from scope_torch.model.incremental import QuerySurrogate
 from scope_torch.model.kernels import HammingMatern52Kernel
+from scope_torch.model.per_query import QuerySurrogate
 from scope_torch.space import ConfigSpace
 from scope_torch.space_search.grid import GridPosterior
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from scope_torch.bounds import TunedBounds
 from scope_torch.evaluators.table import RecordedTable, TableEvaluator
+from scope_torch.methods import compose_scope
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
 from scope_torch.search.scope import SCOPE
@@ -67,7 +68,7 @@ class Task:
         """SCOPE with tuned bounds and the base that costs least."""
         bounds = settings.pop("bounds", None) or TunedBounds(self.problem)
         base = None if settings.get("initial_pool", "base") != "base" else self.base
-        return SCOPE(self.problem, bounds, seed=seed, base=base, device="cpu", **settings)
+        return compose_scope(self.problem, bounds, seed=seed, base=base, device="cpu", **settings)
 
     def coarse(self, seed: int = 0, **settings) -> SCOPE:
         return self.scope(seed, initial_pool="none", prune=False, name="scope-coarse", **settings)

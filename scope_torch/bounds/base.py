@@ -10,7 +10,6 @@ from gpytorch.kernels import Kernel
 
 from scope_torch.bounds.information_gain import InformationGain, RealisedGain
 from scope_torch.errors import InputError
-from scope_torch.model.incremental import QuerySurrogate
 from scope_torch.model.kernels import describe_kernel
 
 WIDENING = 1.5
@@ -41,11 +40,11 @@ class ConfidenceBounds(Protocol):
         """The information gain they use, for one kernel and lambda; None if they use none."""
         ...
 
-    def fit(self, surrogate: QuerySurrogate, least_slope: Callable[[], float]) -> None:
+    def fit(self, surrogate: Any, least_slope: Callable[[], float]) -> None:
         """Called once, after Calibrate, before the first selection.
 
         Args:
-            surrogate: The surrogate after Calibrate.
+            surrogate: The surrogate after Calibrate; tuned bounds need a `QuerySurrogate`.
             least_slope: The least beta_g for which some theta has L_g <= -1; costly.
         """
         ...

@@ -8,7 +8,6 @@ from typing import Any
 from scope_torch.bounds.assumptions import assumptions
 from scope_torch.bounds.base import WIDENING, Beta, positive
 from scope_torch.errors import InputError
-from scope_torch.model.incremental import QuerySurrogate
 
 
 class CredibleBounds:
@@ -35,7 +34,7 @@ class CredibleBounds:
         self._b, self._b_certify = positive("b", b), positive("b_certify", b_certify)
         self._widenings, self._widened = widenings, 0
 
-    def fit(self, surrogate: QuerySurrogate, least_slope: Callable[[], float]) -> None:
+    def fit(self, surrogate: Any, least_slope: Callable[[], float]) -> None:
         """Nothing is fitted here: the joint surrogate knows its own scale."""
 
     def widen(self) -> bool:

@@ -10,7 +10,6 @@ from scope_torch.bounds.assumptions import assumptions
 from scope_torch.bounds.base import Beta
 from scope_torch.bounds.information_gain import InformationGain, RealisedGain
 from scope_torch.errors import InputError
-from scope_torch.model.incremental import QuerySurrogate
 from scope_torch.problem import SelectionProblem
 
 
@@ -79,7 +78,7 @@ class TheoryBounds:
         self.delta, self.cost_unit = delta, cost_unit
         self._last = self.beta(0)
 
-    def fit(self, surrogate: QuerySurrogate, least_slope: Callable[[], float]) -> None:
+    def fit(self, surrogate: Any, least_slope: Callable[[], float]) -> None:
         """Nothing is fitted: the coefficients follow from the assumptions."""
 
     def beta(self, j_max: int, information: Sequence[float] = ()) -> Beta:

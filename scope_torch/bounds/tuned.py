@@ -8,7 +8,7 @@ from typing import Any
 
 from scope_torch.bounds.assumptions import assumptions
 from scope_torch.bounds.base import WIDENING, Beta, number_or_rule, positive
-from scope_torch.model.incremental import QuerySurrogate
+from scope_torch.model.per_query import QuerySurrogate
 from scope_torch.problem import SelectionProblem
 
 MIN_LOO_QUERIES = 6

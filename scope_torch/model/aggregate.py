@@ -1,4 +1,4 @@
-"""What surrogates know, in the forms that their users take it in."""
+"""Posteriors: of the average over queries, of each query, of each group of queries."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from torch import Tensor
+
+from scope_torch.model.factor import Array
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,13 @@ class AggregatePosterior:
 
 
 class QueryPosterior(NamedTuple):
-    """Posterior of all queries at one configuration: `num_queries` tensors, float64, CPU."""
+    """Posterior of all queries at one configuration: `num_queries` tensors, float64, CPU.
+
+    Args:
+        mean_c: mu_hat_c in USD.
+        mean_g: mu_hat_g in units of quality.
+        variance: sigma_hat^2.
+    """
 
     mean_c: Tensor
     mean_g: Tensor
@@ -42,14 +50,14 @@ class GroupPosterior(NamedTuple):
 
     Args:
         k: `n` values of the kernel with D.
-        coefficients: `groups x n`; P_q^T (K_q + lam C_q^-1)^-1 k_q(theta).
+        coefficients: `groups x n`; P_q^T A_q k_q(theta).
         variance: `groups` values of sigma_hat^2.
         mean: `2 x num_queries` values of mu_hat.
         group_of: The group of every query.
     """
 
-    k: Tensor
-    coefficients: Tensor
-    variance: Tensor
-    mean: Tensor
+    k: Array
+    coefficients: Array
+    variance: Array
+    mean: Array
     group_of: list[int]

@@ -1,4 +1,16 @@
-"""The factorisation of the queries with equal histories, one row for each configuration."""
+"""The factor of the queries that observed the same configurations equally often.
+
+| symbol | here | shape |
+| --- | --- | --- |
+| configurations observed, as positions in D | `ids` | `J` |
+| A_q = (K_q + lam C_q^-1)^-1 = W_q^T W_q | `W`, lower triangular | `J x J` |
+| w = W_q k_q, so that k_q^T A_q k_q = w^T w | `whitened` | `J` |
+
+A further configuration, observed once, adds a row to W and changes none (bordering): with
+v = 1 + lam - w^T w the row is (-A k, 1) / sqrt(v). That is the factor of the bordered matrix, in
+J^2 instead of J^3 operations (LOG.md, "Rows instead of inverses"). Groups whose histories begin
+alike share the memory of W, until both add a row.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +26,19 @@ _ROOM = 8  # rows: W is copied once for so many, and is that much larger
 
 
 class QueryGroup(NamedTuple):
-    """W_q with W_q^T W_q = A_q = (K_q + lam C_q^-1)^-1, shared by queries with equal histories.
+    """W_q and what belongs to it, for queries with equal histories.
 
-    A further configuration, observed once, adds a row to W and changes none (bordering): with
-    v = 1 + lam - k^T A k it is (-A k, 1) / sqrt(v). So groups whose histories begin alike share
-    memory, until both add a row.
+    Args:
+        ids: `J` observed configurations, as positions in D.
+        W: `J x J`, lower triangular.
+        information: 1/2 log det(I + K / lam) of all observations, repeats counted, in nats.
+        memory: Of ids and W, with room for more rows.
     """
 
-    ids: NDArray[np.int64]  # `J`: observed configurations, as positions in D
-    W: Array  # `J x J`, lower triangular
-    information: float  # 1/2 log det(I + K / lam) of all observations, repeats counted, in nats
-    memory: _Memory | None = None  # of ids and W
+    ids: NDArray[np.int64]
+    W: Array
+    information: float
+    memory: _Memory | None = None
 
     @classmethod
     def of_none(cls) -> QueryGroup:
@@ -35,7 +49,7 @@ class QueryGroup(NamedTuple):
     def of(
         cls, gram: Array, ids: NDArray[np.int64], count: NDArray[np.int64], lam: float
     ) -> QueryGroup:
-        """Made anew.
+        """Factorised from the definition.
 
         Args:
             gram: `n x n`, K_D.
@@ -51,24 +65,24 @@ class QueryGroup(NamedTuple):
         W = torch.linalg.solve_triangular(L, torch.eye(len(L), dtype=L.dtype), upper=False)
         return cls(ids, W.numpy(), information)
 
-    def half(self, k: Array) -> Array:
-        """W_q k_q, of which k_q^T A_q k_q is the square: `J`.
+    def whitened(self, k: Array) -> Array:
+        """W = W_q k_q: `J`.
 
         Args:
             k: The kernel with D: `n`.
         """
         return times(self.W, k.take(self.ids))
 
-    def solved(self, half: Array) -> Array:
-        """A_q k_q = W_q^T half: `J`."""
-        return np.einsum("i,ij->j", half, self.W)
+    def solved(self, whitened: Array) -> Array:
+        """A_q k_q = W_q^T w: `J`."""
+        return np.einsum("i,ij->j", whitened, self.W)
 
-    def extended(self, config: int, half: Array, lam: float) -> QueryGroup:
-        """With one more configuration.
+    def extended(self, config: int, whitened: Array, lam: float) -> QueryGroup:
+        """With one more configuration, observed once.
 
         Args:
             config: As a position in D.
-            half: Of its kernel with D.
+            whitened: Of its kernel with D.
             lam: lambda.
         """
         size, memory = len(self.ids), self.memory
@@ -76,19 +90,19 @@ class QueryGroup(NamedTuple):
             memory = _Memory(self.ids, self.W)  # the next row is another group's, or there is none
         new = memory.size = size + 1
         memory.ids[size] = config
-        v = 1 + lam - float(half.dot(half))
+        v = 1 + lam - float(whitened.dot(whitened))
         row = memory.W[size, :new]
-        row[:-1], row[-1] = self.solved(half), -1.0
+        row[:-1], row[-1] = self.solved(whitened), -1.0
         row *= -1 / math.sqrt(v)
         information = self.information + 0.5 * math.log(v / lam)
         return QueryGroup(memory.ids[:new], memory.W[:new, :new], information, memory)
 
 
 class _Memory:
-    """Room for more rows."""
+    """Room for more rows of ids and W; `size` of them are taken."""
 
     def __init__(self, ids: NDArray[np.int64], W: Array) -> None:
-        self.size = len(ids)  # rows taken
+        self.size = len(ids)
         capacity = self.size + _ROOM
         self.ids, self.W = np.zeros(capacity, dtype=np.int64), np.zeros((capacity, capacity))
         self.ids[: self.size], self.W[: self.size, : self.size] = ids, W
@@ -97,7 +111,7 @@ class _Memory:
 def times(x: Array, y: Array) -> Array:
     """The inner products over the last dimension.
 
-    Neither way, unlike a product with a matrix, depends on the number of threads.
+    Unlike a product with a matrix, they do not depend on the number of threads.
     """
     if hasattr(np, "vecdot"):  # numpy 2; half the time
         return np.vecdot(x, y)

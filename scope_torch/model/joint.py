@@ -1,16 +1,24 @@
-"""One Gaussian process on Theta x Queries: what all queries share, and what each has of its own.
+"""One Gaussian process on Theta x Queries: a part that all queries share, and one for each.
 
     l_zeta(theta, q) = u(theta) + w_q(theta),   u ~ GP(0, rho k),   w_q ~ GP(0, (1 - rho) k)
 
 all times an amplitude; rho = 0 with amplitude 1 is the surrogate of the paper (def:gp). The
-derivation, and what it guarantees, is in docs/joint.md.
+derivation and its guarantees are in docs/joint.md.
+
+| symbol | here | shape | unit |
+| --- | --- | --- | --- |
+| r = rho / (1 - rho) | `Hyperparameters.r` | | |
+| S, T of the per-query processes | `incremental.py` | `n x n`, `n` | |
+| G = (I + r S K_D)^-1; B = G S; t = G T | `Collapsed` | `n x n`, `n` | of the output (t) |
+| mean of the average: a k_D^T t | `aggregates` | `|Theta|` | of the output |
+| its variance: b - c k_D^T B k_D | `aggregates` | `|Theta|` | of the output, squared |
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from gpytorch.kernels import Kernel
@@ -20,7 +28,8 @@ from torch.nn.functional import pad
 from scope_torch.errors import InputError
 from scope_torch.model.aggregate import AggregatePosterior
 from scope_torch.model.cost_scale import CostScale, fit_cost_scale
-from scope_torch.model.incremental import Columns, QuerySurrogate
+from scope_torch.model.incremental import LowRankUpdate
+from scope_torch.model.per_query import QuerySurrogate
 from scope_torch.space import ConfigSpace
 
 REFIT = 2.0  # hyperparameters are fitted again once there are so many times more observations
@@ -54,10 +63,9 @@ class Hyperparameters(NamedTuple):
 
 
 class Collapsed:
-    """All that was observed of one output, collapsed onto D (docs/joint.md).
+    """All observations of one output, collapsed onto D: B = G S and t = G T.
 
-    With r = rho / (1 - rho), the K_D of u, and the S and T of `Columns`: G = (I + r S K_D)^-1,
-    B = G S and t = G T. What the average over queries is: `Hyperparameters.of_average`.
+    Mean and variance of the average follow from `Hyperparameters.of_average`.
 
     Args:
         r: At least 0.
@@ -69,7 +77,7 @@ class Collapsed:
         B: `n x n`.
         t: `n`, in the unit of the output.
         log_det: log det(I + r S K_D).
-        changes: What B has grown by since this list was emptied: x x^T for each x in it.
+        rows: B has grown by x x^T for each x in it, since it was made; appended to only.
     """
 
     def __init__(self, r: float, K: Tensor, S: Tensor, T: Tensor) -> None:
@@ -82,13 +90,13 @@ class Collapsed:
         self.B = X.T @ X
         self.t = T - r * (self.B @ (K @ T))
         self.log_det = 2 * float(root.diagonal().log().sum())
-        self.changes: list[Tensor] = []
+        self.rows: list[Tensor] = []
 
     def add(self, U: Tensor, KU: Tensor, weight: Tensor, total: Tensor) -> None:
-        """Takes in columns: S grows by U diag(weight) U^T, T by U total.
+        """Takes in a low-rank update: S grows by U diag(weight) U^T, T by U total.
 
         Args:
-            U: `n x m`, the u of the columns; n may have grown.
+            U: `n x m`, the rows u of the update as columns; n may have grown.
             KU: `n x m`, K_D U.
             weight: `m`.
             total: `m`, of this output.
@@ -101,7 +109,7 @@ class Collapsed:
         change = (total / weight - self.r * (KU.T @ self.t))[:, None]
         self.t += X.T @ torch.linalg.solve_triangular(root, change, upper=False)[:, 0]
         self.B.addmm_(X.T, X)
-        self.changes.extend(X)
+        self.rows.extend(X)
         self.log_det += 2 * float(root.diagonal().log().sum()) + float(weight.log().sum())
 
 
@@ -151,8 +159,9 @@ class JointSurrogate:
         self._log: list[tuple[tuple[int, ...], int, float, float]] = []
         self._fitted_at = 0
         self._collapsed: tuple[Collapsed, Collapsed] | None = None  # of c and g
-        self._num_added = 0  # columns since they were made
-        self._mark = 0  # what they know
+        self._num_made = 0  # how often they were made anew
+        self._num_added = 0  # rows of low-rank updates since then
+        self._seen = 0  # the mark of the low-rank updates that they know
 
     def observe(self, theta: tuple[int, ...], query: int, y_c: float, y_g: float) -> None:
         """Adds one observation; see `QuerySurrogate.observe`."""
@@ -162,6 +171,10 @@ class JointSurrogate:
     def relative(self, theta: Sequence[int], y_c: float) -> float:
         """A cost in USD, as the surrogate sees it."""
         return y_c / self.scale.at(theta) - 1 if self.relative_cost else y_c
+
+    def observed(self) -> Tensor:
+        """D, the distinct observed configurations: `n x num_modules` codes."""
+        return self.queries.observed()
 
     def num_observed(self, theta: tuple[int, ...]) -> int:
         """See `QuerySurrogate.num_observed`."""
@@ -192,7 +205,7 @@ class JointSurrogate:
             self.scale = fit_cost_scale(self.space, [(t, q, y_c) for t, q, y_c, _ in self._log])
             self._tell_again()
         self.hyperparameters = (self._fit(0), self._fit(1))
-        self._collapsed = None  # and _mark is that of other queries
+        self._collapsed = None
         return True
 
     def log_marginal_likelihood(self, zeta: int, rho: Tensor) -> tuple[Tensor, Tensor]:
@@ -205,10 +218,11 @@ class JointSurrogate:
         Returns:
             `m` log likelihoods in nats, and the `m` squared amplitudes.
         """
-        total, square, num_pairs = self.queries.sufficient_statistics()
-        L = torch.linalg.cholesky(self.queries.sum_of_inverses())
-        e, U = torch.linalg.eigh(L.T @ self.queries.gram() @ L)
-        tau = torch.linalg.solve_triangular(L, total[zeta, :, None], upper=False)
+        S, T, K = self._S_T_K()
+        square, num_pairs = self.queries.sum_of_squares()
+        L = torch.linalg.cholesky(S)
+        e, U = torch.linalg.eigh(L.T @ K @ L)
+        tau = torch.linalg.solve_triangular(L, T[zeta, :, None], upper=False)
         e, t2 = e.cpu(), e.cpu() * (U.T @ tau)[:, 0].square().cpu()
         ratio = rho / (1 - rho)
         growth = 1 + ratio[:, None] * e
@@ -235,28 +249,66 @@ class JointSurrogate:
     def collapsed(self) -> tuple[Collapsed, Collapsed]:
         """Cost and constraint, up to the last observation; written over by the next.
 
-        Made anew whenever more has changed than there is, which is less work then, and keeps
-        rounding from accumulating.
+        Made anew whenever the updates have more rows than there are configurations: that is less
+        work then, and keeps rounding from accumulating.
         """
-        columns, self._mark = self.queries.columns_since(self._mark)
-        K, n = self.queries.gram(), len(self.queries.observed())
-        if self._collapsed and columns and self._num_added + len(columns.weight) <= n:
-            if len(columns.weight):
-                self._add(columns, K)
+        update, self._seen = self.queries.updates_since(self._seen)
+        n = len(self.queries.observed())
+        if self._collapsed and update and self._num_added + len(update.weight) <= n:
+            if len(update.weight):
+                self._add(self._collapsed, update)
             return self._collapsed
-        S, (T, _, _) = self.queries.sum_of_inverses(), self.queries.sufficient_statistics()
+        S, T, K = self._S_T_K()
         of_c, of_g = self.hyperparameters
         self._collapsed = Collapsed(of_c.r, K, S, T[0]), Collapsed(of_g.r, K, S, T[1])
+        self._num_made += 1
         self._num_added = 0
         return self._collapsed
 
-    def _add(self, columns: Columns, K: Tensor) -> None:
-        assert self._collapsed is not None
-        u, weight, total = (torch.from_numpy(part).to(self.device) for part in columns)
+    def updates_since(self, mark: tuple[int, int]) -> tuple[list[Tensor] | None, tuple[int, int]]:
+        """Low-rank updates of the B of both outputs since `mark`.
+
+        Args:
+            mark: What this returned before; (0, 0) for none.
+
+        Returns:
+            For each output rows x, `m x n`: B has grown by x^T x; None if the B were made anew.
+            And the mark of now.
+        """
+        collapsed = self.collapsed()
+        num_made, num_rows = mark
+        now = self._num_made, len(collapsed[0].rows)
+        if num_made != self._num_made:
+            return None, now
+        n = len(self.queries.observed())
+        return [_stacked(one.rows[num_rows:], n, one.B) for one in collapsed], now
+
+    def settings(self) -> dict[str, Any]:
+        """The arguments, JSON-serialisable."""
+        return {
+            **self.queries.settings(),
+            "rho": self._rho,
+            "amplitude": self._amplitude,
+            "relative_cost": self.relative_cost,
+        }
+
+    def report(self) -> dict[str, Any]:
+        """The hyperparameters of the last fit; the amplitude of c is that of relative costs."""
+        of_c, of_g = self.hyperparameters
+        return {"hyperparameters": {"c": of_c._asdict(), "g": of_g._asdict()}}
+
+    def _S_T_K(self) -> tuple[Tensor, Tensor, Tensor]:
+        """S, `n x n`, T of both outputs, `2 x n`, and K_D, `n x n`, on the device."""
+        parts = self.queries.sum_of_inverses(), self.queries.total().copy(), self.queries.gram()
+        S, T, K = (self.queries.to_device(part) for part in parts)
+        return S, T, K
+
+    def _add(self, collapsed: tuple[Collapsed, Collapsed], update: LowRankUpdate) -> None:
+        u, weight, total = (self.queries.to_device(part) for part in update)
         self._num_added += len(weight)
         U = u.T
-        KU = K @ U
-        for one, of_output in zip(self._collapsed, total, strict=True):
+        KU = self.queries.to_device(self.queries.gram()) @ U
+        for one, of_output in zip(collapsed, total, strict=True):
             one.add(U, KU, weight, of_output)
 
     def _fit(self, zeta: int) -> Hyperparameters:
@@ -278,3 +330,11 @@ class JointSurrogate:
         )
         for theta, query, y_c, y_g in self._log:
             self.queries.observe(theta, query, self.relative(theta, y_c), y_g)
+
+
+def _stacked(rows: list[Tensor], n: int, like: Tensor) -> Tensor:
+    """`m x n`, with zeros where there were fewer columns."""
+    out = like.new_zeros(len(rows), n)
+    for to, row in zip(out, rows, strict=True):
+        to[: len(row)] = row
+    return out

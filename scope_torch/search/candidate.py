@@ -5,69 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Protocol
 
 import numpy as np
 
-from scope_torch.bounds import Beta
-from scope_torch.model.incremental import QuerySurrogate
+from scope_torch.bounds.base import Beta
+from scope_torch.model.per_query import QuerySurrogate
 from scope_torch.observation import Observation
 
 
-class Candidate(Protocol):
-    """Confidence bounds of one configuration, kept up to date observation by observation.
-
-    `information` is that of `ConfidenceBounds.beta`.
-    """
-
-    information: list[float]
-
-    def next_queries(self, number: int) -> list[int]:
-        """The next queries to observe, the most informative first, each once."""
-        ...
-
-    def update(self, observation: Observation, s_0: float) -> None:
-        """Takes in an observation, in the order of `next_queries`."""
-        ...
-
-    def lower_c(self, beta: Beta) -> float:
-        """L_c(theta_cand) in USD."""
-        ...
-
-    def upper_c(self, beta: Beta) -> float:
-        """U_c(theta_cand) in USD."""
-        ...
-
-    def lower_g(self, beta: Beta) -> float:
-        """L_g(theta_cand) in units of quality."""
-        ...
-
-    def upper_g(self, beta: Beta) -> float:
-        """U_g(theta_cand) in units of quality."""
-        ...
-
-
-def interval(candidate: Candidate, beta: Beta) -> tuple[float, float, float, float]:
-    """L_c and U_c in USD, L_g and U_g in units of quality."""
-    return (
-        candidate.lower_c(beta),
-        candidate.upper_c(beta),
-        candidate.lower_g(beta),
-        candidate.upper_g(beta),
-    )
-
-
 class QueryCandidate:
-    """The paper's, updated in closed form.
+    """Bounds under the per-query surrogate, updated in closed form; a `Candidate`.
 
     With m and v the posterior mean and variance of query q before an observation y,
     m' = m + v / (v + lam) (y - m) and v' = lam v / (v + lam): nothing is solved.
 
     Args:
-        surrogate: What was observed before.
+        surrogate: With all observations before the j-loop.
         theta: theta_cand.
-        query_order: Order of queries with equal phi.
-        in_order: Whether queries are observed in that order, whatever phi.
+        query_order: All queries, in the order in which ties of phi are broken.
+        in_order: Whether queries are observed in just that order.
     """
 
     def __init__(
@@ -77,7 +33,7 @@ class QueryCandidate:
         query_order: Sequence[int],
         in_order: bool = False,
     ) -> None:
-        mean_c, mean_g, variance = surrogate.at(theta)
+        (mean_c, mean_g), variance = surrogate.moments(theta)
         self._mean_c, self._mean_g = mean_c.tolist(), mean_g.tolist()
         self._variance = variance.tolist()
         self._sum_c, self._sum_g = math.fsum(self._mean_c), math.fsum(self._mean_g)
@@ -98,7 +54,7 @@ class QueryCandidate:
         return list(islice(self._order, number))
 
     def update(self, observation: Observation, s_0: float) -> None:
-        """See `Candidate`."""
+        """Takes in an observation, in the order of `next_queries`."""
         q, lam = observation.query, self._lam
         v = self._variance[q]
         step_c = v / (v + lam) * (observation.cost_usd - self._mean_c[q])
@@ -116,17 +72,17 @@ class QueryCandidate:
         return math.sqrt(self._sum_variance) / len(self._variance)
 
     def lower_c(self, beta: Beta) -> float:
-        """See `Candidate`."""
+        """L_c(theta_cand) in USD."""
         return self._sum_c / len(self._variance) - beta.c * self._sigma
 
     def upper_c(self, beta: Beta) -> float:
-        """See `Candidate`."""
+        """U_c(theta_cand) in USD."""
         return self._sum_c / len(self._variance) + beta.c * self._sigma
 
     def lower_g(self, beta: Beta) -> float:
-        """See `Candidate`."""
+        """L_g(theta_cand) in units of quality."""
         return self._sum_g / len(self._variance) - beta.g * self._sigma
 
     def upper_g(self, beta: Beta) -> float:
-        """See `Candidate`."""
+        """U_g(theta_cand) in units of quality."""
         return self._sum_g / len(self._variance) + beta.g * self._sigma

@@ -183,6 +183,19 @@ class SequentialOptimizer(ABC):
             self._finished = True
 
     def _record(self, observation: Observation) -> None:
+        """Counts an observation and its cost."""
         self.t += 1
         self.from_budget_usd = self.spend_usd
         self.spend_usd += observation.cost_usd
+
+    def _trace(self, event: str, **values: Any) -> None:
+        """Adds a row to the trace: what is recommended now, and further columns of `TraceRow`."""
+        out = self.recommend()
+        state = (event, out.theta, out.u_out_usd, out.gap_usd)
+        row = TraceRow(self.t, self.from_budget_usd, self.spend_usd, *state, **values)
+        self.trace.append(row)
+
+    def _stop(self, reason: str) -> None:
+        """Ends the search: `return self._stop(...)` in `_search`."""
+        self.stop_reason = reason
+        self._trace("stopped")

@@ -14,8 +14,8 @@ from scope_torch.bounds import Beta
 from scope_torch.errors import InputError
 from scope_torch.model.aggregate import AggregatePosterior
 from scope_torch.model.hamming_sums import MAX_ENUMERATED, make_grid
-from scope_torch.model.incremental import QuerySurrogate
 from scope_torch.model.kernels import HammingKernel
+from scope_torch.model.per_query import QuerySurrogate
 from scope_torch.space import ConfigSpace, first_tied, tie_width
 from scope_torch.space_search.branch_and_bound import Form, Minimum, Search
 from scope_torch.space_search.grid import GridPosterior

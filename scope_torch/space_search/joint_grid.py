@@ -1,88 +1,129 @@
-"""The joint posterior of the averages on all of Theta."""
+"""The averages of the joint surrogate on all of Theta (docs/joint.md).
+
+| symbol | here | unit |
+| --- | --- | --- |
+| a(theta), the scale of costs | `_a` | USD |
+| mean of cbar / a - 1, or of cbar if costs are not relative | `_relative` | 1, or USD |
+| mean of cbar | `mean_c` | USD |
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from scope_torch.bounds import Beta
+from scope_torch.bounds.base import Beta
+from scope_torch.model.aggregate import AggregatePosterior
 from scope_torch.model.cost_scale import LEAST_MEAN
 from scope_torch.model.hamming_sums import DirectGrid, HammingGrid
 from scope_torch.model.joint import JointSurrogate
-from scope_torch.space import first_tied, tie_width
-from scope_torch.space_search.grid import Change, GridPosterior, LowerBounds, least_of, within
-
-_LEAST_PRICE = 1e-6  # L_c as a fraction of u_out
-_LEAST_SIGMA = 1e-12  # in units of quality
+from scope_torch.space_search.grid import GridMoments
+from scope_torch.space_search.minima import LowerBounds
+from scope_torch.space_search.variances import LowRank
 
 
-class JointGridPosterior(GridPosterior):
-    """As `GridPosterior`, with a variance for each output, costs relative to the cost scale.
+class JointGridPosterior:
+    """As `GridPosterior`, with a variance for each output and costs relative to the cost scale.
 
     Args:
-        surrogate: The joint surrogate; fitted anew by `update` when that is due.
+        surrogate: The joint surrogate; `update` fits it anew when that is due.
         grid: Sums of its kernel over Theta.
 
     Attributes:
-        upper_variance_g: `|Theta|` upper bounds on the variance of gbar; `upper_variance` are those
-            of the variance of cbar / a, or of cbar in USD if costs are not relative.
+        mean_c: `|Theta|` means of cbar in USD (float64), written over by the next update.
+        mean_g: `|Theta|` means of gbar in units of quality (float64), likewise.
+        upper_variance: `|Theta|` upper bounds on the variance of cbar / a, or of cbar in USD if
+            costs are not relative.
+        upper_variance_g: `|Theta|` upper bounds on the variance of gbar.
     """
 
     def __init__(self, surrogate: JointSurrogate, grid: HammingGrid | DirectGrid) -> None:
-        self._joint = surrogate
-        super().__init__(surrogate.queries, grid)
-        self.upper_variance_g = self.upper_variance.clone()
-        self._a = torch.ones_like(self.mean_c)
-        self._relative = self.mean_c  # mean of c / a - 1; else of c in USD
+        self._surrogate = surrogate
+        self._moments = GridMoments(grid, [1 / surrogate.num_queries] * 2)
+        self._relative, self.mean_g = self._moments.means
+        self.upper_variance, self.upper_variance_g = self._moments.variances.upper
+        self._a = torch.ones_like(self._relative)
         self.mean_c = torch.empty_like(self._relative)
+        self._posteriors: tuple[AggregatePosterior, ...] = ()
         self._fitted: object = None  # the hyperparameters that the variances belong to
-        self._collapsed: object = None  # and the factorisations
+        self._seen = (0, 0)  # the mark of the low-rank updates that exact variances know
 
     def update(self) -> None:
-        """See base."""
-        self._joint.refit()
-        self._surrogate = self._joint.queries  # another one after a fit
-        if self._fitted is not self._joint.hyperparameters:
-            self._fitted = self._joint.hyperparameters
-            if self._joint.relative_cost:
-                self._a = self._joint.scale.everywhere().to(self._a.device)
-            for variance in self._variances:  # they may have grown
-                variance.fill_(math.inf)
-        self._aggregates = self._joint.aggregates()
-        for variance, posterior in zip(self._variances, self._aggregates, strict=True):
+        """Brings the means up to the last observation, after fitting the surrogate if due."""
+        surrogate = self._surrogate
+        surrogate.refit()
+        if self._fitted is not surrogate.hyperparameters:
+            self._fitted = surrogate.hyperparameters
+            if surrogate.relative_cost:
+                self._a = surrogate.scale.everywhere().to(self._a.device)
+            self._moments.variances.upper.fill_(math.inf)  # they may have grown
+        self._posteriors = surrogate.aggregates()
+        for variance, posterior in zip(
+            self._moments.variances.upper, self._posteriors, strict=True
+        ):
             variance.clamp_(max=posterior.constant)
-        self._renew(self._aggregates[0].weights)
-        if self._joint.relative_cost:
+        changes = self._changes()
+        self._moments.renew(surrogate.observed(), self._posteriors[0].weights, changes)
+        if surrogate.relative_cost:
             torch.add(self._relative, 1.0, out=self.mean_c).mul_(self._a)  # no fresh memory
         else:
             self.mean_c.copy_(self._relative)
 
-    def _changes(self) -> Sequence[Change]:
-        """See base; empty also where `Collapsed` was made anew."""
-        collapsed, n = self._joint.collapsed(), len(self._joint.queries.observed())
-        known, self._collapsed = self._collapsed is collapsed, collapsed
+    def _changes(self) -> Sequence[LowRank]:
+        """What the V of both outputs have grown by since the last update; empty if unknown."""
+        updates, self._seen = self._surrogate.updates_since(self._seen)
+        if updates is None:
+            return ()
         changes = []
-        for one, hyperparameters in zip(collapsed, self._joint.hyperparameters, strict=True):
-            xs, one.changes = one.changes, []
-            rows = self.mean_c.new_zeros(len(xs), n)
-            for row, x in zip(rows, xs, strict=True):
-                row[: len(x)] = x
-            _, _, factor = hyperparameters.of_average(self._joint.num_queries)
-            changes.append(Change(rows, rows.new_full((len(xs),), factor)))
-        return changes if known else ()
+        for rows, hyperparameters in zip(updates, self._surrogate.hyperparameters, strict=True):
+            _, _, factor = hyperparameters.of_average(self._surrogate.num_queries)
+            changes.append(LowRank(rows, rows.new_full((len(rows),), factor)))
+        return changes
 
-    def lower_bounds(self, beta: Beta, u_out: float, theta_out: int | None) -> JointLowerBounds:
-        """See base."""
-        return JointLowerBounds(self, self._lower, beta, u_out, theta_out)
+    @property
+    def variance(self) -> Tensor:
+        """`|Theta|` exact variances of cbar / a, or of cbar in USD if costs are not relative."""
+        self._moments.variances.make_all_exact(self._posteriors)
+        return self.upper_variance
+
+    def settings(self) -> dict[str, Any]:
+        """The arguments that decide a choice: none."""
+        return {}
+
+    def report(self) -> dict[str, Any]:
+        """Every minimum over Theta is exact; see `BranchedPosterior.report`."""
+        return {"space_search": "grid", "exact": True, "gap_usd": 0.0}
+
+    def least_slope(self) -> float:
+        """min{(mean of gbar + 1) / sigma of gbar} over Theta."""
+        self._moments.variances.make_all_exact(self._posteriors)
+        return float(((self.mean_g + 1) / self.upper_variance_g.sqrt()).min())
+
+    def lower_bounds(self, beta: Beta, u_out: float, theta_out: int | None) -> LowerBounds:
+        """L_c and L_g on all of Theta, and their minima; arguments as in `LowerBounds`."""
+        return LowerBounds(self, self._moments.lower, beta, u_out, theta_out)
+
+    def make_exact(self, index: Tensor) -> bool:
+        """Makes both variances exact at the flat indices `index`; see `Variances.make_exact`."""
+        codes = self._surrogate.observed()
+        return self._moments.variances.make_exact(index, codes, lambda: self._posteriors)
+
+    def is_exact(self, index: Tensor) -> Tensor:
+        """Where both variances are exact: `len(index)` booleans."""
+        return self._moments.variances.is_exact(index)
 
     def fill_lower(self, at: slice | Tensor, beta: Beta, c: Tensor, g: Tensor) -> None:
-        """See base."""
+        """L_c (USD) and L_g; see `GridPosterior.fill_lower`.
+
+        L_c is that of a lognormal distribution, see `lognormal_bound`, if costs are relative.
+        """
         torch.clamp(self.upper_variance_g[at], min=0.0, out=g).sqrt_()  # rounding
         torch.sub(self.mean_g[at], g, alpha=beta.g, out=g)
-        if not self._joint.relative_cost:
+        if not self._surrogate.relative_cost:
             torch.clamp(self.upper_variance[at], min=0.0, out=c).sqrt_()
             torch.sub(self.mean_c[at], c, alpha=beta.c, out=c)
             return
@@ -90,47 +131,3 @@ class JointGridPosterior(GridPosterior):
         v = torch.clamp(self.upper_variance[at], min=0.0, out=c).div_(mean.square()).log1p_()
         mean *= self._a[at]
         torch.mul(mean, torch.exp(v.sqrt().mul_(-beta.c) - v / 2), out=c)
-
-    @property
-    def _variances(self) -> tuple[Tensor, Tensor]:
-        return self.upper_variance, self.upper_variance_g
-
-
-class JointLowerBounds(LowerBounds):
-    """As `LowerBounds`, with the configuration that promises most for its price."""
-
-    def most_promising(self, seed: int) -> int:
-        """Flat index of the most P(g <= 0) (u_out - L_c) / L_c with L_g <= 0 and L_c <= u_out.
-
-        What evaluating theta can save, times the probability that it is feasible, for each USD that
-        an evaluation costs. All with a mean of g of at most 0 count as equally probable, so that
-        uncertainty never makes a configuration seem worse. Exact; ties as in `argmin_tied`.
-
-        Args:
-            seed: See `argmin_tied`.
-        """
-        # At least, if probability and price were at their best in a chunk at once.
-        least = [(1 - self._u_out / max(c, self._least_price)) / 2 for c in self._min_c]
-        best = 0.0
-        for k in sorted(range(len(least)), key=least.__getitem__):
-            if least[k] > best:
-                break
-            at = self._slices[k]
-            least[k] = least_of(within(self._cost_benefit(at), self.g[at], 0.0))
-            best = min(best, least[k])
-        _, tied = self._search(
-            self._cost_benefit, self.g, 0.0, least, lambda best: tie_width(best, 0.0)
-        )
-        return first_tied(tied, seed)
-
-    def _cost_benefit(self, at: slice | Tensor) -> Tensor:
-        """The negative of what `most_promising` maximises."""
-        mean_g = self._posterior.mean_g[at]
-        sigma_g = ((mean_g - self.g[at]) / self._beta.g).clamp_min_(_LEAST_SIGMA)
-        probable = torch.special.ndtr(-mean_g.clamp_min(0.0) / sigma_g)
-        return probable * (1 - self._u_out / self.c[at].clamp_min(self._least_price))
-
-    @property
-    def _least_price(self) -> float:
-        """In USD; bounds that rest on a theorem can be below 0."""
-        return _LEAST_PRICE * self._u_out

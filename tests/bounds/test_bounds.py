@@ -13,11 +13,11 @@ from scope_torch.bounds import TheoryBounds, TunedBounds
 from scope_torch.bounds.information_gain import InformationGain
 from scope_torch.bounds.tuned import MIN_LOO_QUERIES
 from scope_torch.errors import InputError
+from scope_torch.methods import compose_scope
 from scope_torch.model.hamming_sums import HammingGrid
-from scope_torch.model.incremental import QuerySurrogate
 from scope_torch.model.kernels import HammingMatern52Kernel, HammingRBFKernel
+from scope_torch.model.per_query import QuerySurrogate
 from scope_torch.problem import SelectionProblem
-from scope_torch.search.scope import SCOPE
 
 SIZES, KERNEL, LAM = (3, 4, 2), HammingMatern52Kernel(), 1e-4
 COST = 0.004  # c(theta_0) in USD
@@ -245,4 +245,4 @@ def test_scope_refuses_bounds_made_for_another_surrogate(kernel, lam):
     bounds = TheoryBounds(problem(), InformationGain(problem().space, kernel, lam))
     arguments = {"kernel": HammingMatern52Kernel(), "lam": 1e-6, "seed": 0, "base": (0, 0, 0)}
     with pytest.raises(InputError, match="not what the bounds were made for"):
-        SCOPE(problem(), bounds, **arguments)
+        compose_scope(problem(), bounds, **arguments)

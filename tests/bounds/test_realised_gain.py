@@ -13,8 +13,8 @@ from scope_torch.bounds import TheoryBounds
 from scope_torch.bounds.information_gain import InformationGain, RealisedGain
 from scope_torch.errors import InputError
 from scope_torch.methods import make_scope, make_scope_joint
-from scope_torch.model.incremental import QuerySurrogate
 from scope_torch.model.kernels import HammingMatern52Kernel
+from scope_torch.model.per_query import QuerySurrogate
 from scope_torch.observation import Observation
 from scope_torch.search.candidate import QueryCandidate
 from scope_torch.search.joint_candidate import JointCandidate

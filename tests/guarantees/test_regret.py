@@ -23,12 +23,11 @@ import pytest
 
 from scope_torch.bounds import TheoryBounds
 from scope_torch.bounds.information_gain import InformationGain
-from scope_torch.methods import make_scope, make_scope_joint
+from scope_torch.methods import compose_scope, make_scope, make_scope_joint
 from scope_torch.model.kernels import HammingMatern52Kernel
 from scope_torch.observation import Observation
 from scope_torch.problem import SelectionProblem
 from scope_torch.search.optimizer import SequentialOptimizer
-from scope_torch.search.scope import SCOPE
 from scope_torch.space import ConfigSpace
 
 DELTA = 0.1
@@ -147,7 +146,7 @@ def simulate(x: Instance) -> Run:
     bounds = TheoryBounds(
         problem, gain, R_c=R_c, R_g=R_g, B_c=B_c, B_g=B_g, delta=DELTA, cost_unit=1.0
     )
-    scope = SCOPE(
+    scope = compose_scope(
         problem,
         bounds,
         seed=x.seed,

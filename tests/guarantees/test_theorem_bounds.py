@@ -18,15 +18,15 @@ import torch
 from scope_torch.bounds import TheoryBounds
 from scope_torch.bounds.information_gain import InformationGain, RealisedGain
 from scope_torch.evaluators.function import FunctionEvaluator
+from scope_torch.methods import compose_scope
 from scope_torch.model.hamming_sums import HammingGrid
-from scope_torch.model.incremental import QuerySurrogate
 from scope_torch.model.joint import JointSurrogate
 from scope_torch.model.kernels import HammingMatern52Kernel, hamming_distance
+from scope_torch.model.per_query import QuerySurrogate
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.callbacks import Callback
 from scope_torch.runs.runner import run
 from scope_torch.search.joint_candidate import JointCandidate
-from scope_torch.search.scope import SCOPE
 
 DELTA = 0.1
 KERNEL = HammingMatern52Kernel()
@@ -313,7 +313,7 @@ def run_scope(seed, R, believed=1.0):
         return S_0 - y_g, y_c
 
     watch = Watch(problem, truth, 0.0025, (believed * R,) * 2, (believed * 1.0, believed * 0.4))
-    scope = SCOPE(
+    scope = compose_scope(
         problem, watch.bounds, seed=seed, base=(0, 0), lam=0.0025, kernel=KERNEL, device="cpu"
     )
     evaluator = FunctionEvaluator(problem, system, range(problem.num_queries))

@@ -19,7 +19,7 @@ def gram(n: int, seed: int = 0) -> np.ndarray:
 
 
 def extend(group: QueryGroup, K: np.ndarray, config: int) -> QueryGroup:
-    return group.extended(config, group.half(K[config]), LAM)
+    return group.extended(config, group.whitened(K[config]), LAM)
 
 
 def check(group: QueryGroup, K: np.ndarray, ids: list[int], count: np.ndarray | None = None):

@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 
 from scope_torch.bounds import Beta
 from scope_torch.errors import InputError
+from scope_torch.model import joint_groups
 from scope_torch.model.cost_scale import CostScale, lognormal_bound
 from scope_torch.model.hamming_sums import make_grid
-from scope_torch.model.incremental import QuerySurrogate
 from scope_torch.model.joint import Hyperparameters, JointSurrogate
 from scope_torch.model.kernels import HammingMatern52Kernel
+from scope_torch.model.per_query import QuerySurrogate
 from scope_torch.observation import Observation
-from scope_torch.search import joint_candidate
+from scope_torch.search.choice import MostPromising
 from scope_torch.search.joint_candidate import JointCandidate
 from scope_torch.space import ConfigSpace
 from scope_torch.space_search.joint_grid import JointGridPosterior
@@ -125,12 +126,13 @@ def test_columns_are_taken_in_exactly(rho):
         surrogate.observe(*row)
         history.append(row)
         posterior.update()
-        num_kept += surrogate.collapsed() is made and bool(posterior._is_exact.all())
+        all_exact = bool(posterior.is_exact(torch.arange(len(THETA))).all())
+        num_kept += surrogate.collapsed() is made and all_exact
         made = surrogate.collapsed()
         r = rho / (1 - rho)
-        S, (T, _, _) = (
-            surrogate.queries.sum_of_inverses(),
-            surrogate.queries.sufficient_statistics(),
+        S, T = (
+            torch.from_numpy(part)
+            for part in (surrogate.queries.sum_of_inverses(), surrogate.queries.total())
         )
         K = torch.from_numpy(matern(*(surrogate.queries.observed().numpy(),) * 2))
         inner = torch.eye(len(K), dtype=torch.float64) + r * S @ K
@@ -144,7 +146,7 @@ def test_columns_are_taken_in_exactly(rho):
         for zeta in (0, 1):
             exact = averages(*naive(history, rho, zeta)[:2])[1]
             assert (upper[zeta].numpy() >= exact - 1e-12).all()
-            if posterior._is_exact.all():
+            if all_exact:
                 np.testing.assert_allclose(upper[zeta], exact, rtol=0, atol=1e-12)
     assert num_kept > 10
 
@@ -171,7 +173,9 @@ def test_the_most_promising(seed, u_out):
             value.append(improvement if L_g <= 0 and L_c <= u_out else -math.inf)
         value[theta_out] = -math.inf
         if max(value) > 0:
-            assert value[lower.most_promising(seed)] == pytest.approx(max(value), rel=1e-7)
+            assert value[MostPromising().select(1, lower, 0.0, seed)] == pytest.approx(
+                max(value), rel=1e-7
+            )
         surrogate.observe(*extra)
 
 
@@ -181,7 +185,7 @@ def test_the_most_promising(seed, u_out):
 @pytest.mark.parametrize(("in_order", "price"), [(False, 0.25), (True, 0.0), (True, math.inf)])
 def test_the_candidate_follows_the_process(rho, batch, theta, in_order, price, monkeypatch):
     """With queries chosen or given, and the covariance written out at once or never."""
-    monkeypatch.setattr(joint_candidate, "_MATRIX", price)
+    monkeypatch.setattr(joint_groups, "_MATRIX", price)
     history, rng = random_history(3), np.random.default_rng(4)
     codes = tuple(THETA[theta].tolist())
     candidate = JointCandidate(surrogate_of(history, rho), codes, [3, 1, 4, 0, 2], in_order)

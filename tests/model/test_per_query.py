@@ -17,8 +17,8 @@ from test_kernels import WeightedOverlap
 
 from scope_torch.errors import InputError
 from scope_torch.model.hamming_sums import DirectGrid, HammingGrid
-from scope_torch.model.incremental import QuerySurrogate
 from scope_torch.model.kernels import HammingMatern52Kernel, HammingRBFKernel
+from scope_torch.model.per_query import QuerySurrogate
 from scope_torch.space import ConfigSpace
 
 MATERN, RBF = (HammingMatern52Kernel(), naive.matern52), (HammingRBFKernel(), naive.rbf)

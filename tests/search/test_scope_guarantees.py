@@ -10,13 +10,13 @@ from tables import CountingEvaluator, Task, make_task, task_of
 
 from scope_torch.bounds import Beta, TunedBounds
 from scope_torch.errors import InputError
-from scope_torch.model.incremental import QuerySurrogate
+from scope_torch.methods import compose_scope
 from scope_torch.model.kernels import HammingMatern52Kernel
+from scope_torch.model.per_query import QuerySurrogate
 from scope_torch.observation import Observation
 from scope_torch.runs.result import RunResult
 from scope_torch.runs.runner import run
 from scope_torch.search.candidate import QueryCandidate
-from scope_torch.search.scope import SCOPE
 from scope_torch.space import ConfigSpace
 
 SPACE, Q, S_0, LAM = ConfigSpace((3, 2, 3)), 5, 0.6, 1e-4
@@ -95,7 +95,9 @@ def test_the_order_in_which_llms_are_listed_decides_nothing_but_ties(seed, grade
     other, old = permuted(task, seed)
 
     def observed(at: Task, base: tuple[int, ...]) -> list:
-        optimizer = SCOPE(at.problem, TunedBounds(at.problem), seed=seed, base=base, device="cpu")
+        optimizer = compose_scope(
+            at.problem, TunedBounds(at.problem), seed=seed, base=base, device="cpu"
+        )
         result = run(at.problem, optimizer, at.evaluator(), task.budget(6.5))
         assert result.recommendation.gap_usd >= 0
         return [(o.theta, o.query) for o in result.history]
@@ -363,7 +365,7 @@ def test_refuses_settings_outside_their_range(settings, words):
     problem = make_task(0, (3, 3), 4).problem
     settings = {"base": (0, 0), "device": "cpu", **settings}
     with pytest.raises(InputError, match=words):
-        SCOPE(problem, TunedBounds(problem), seed=0, **settings)
+        compose_scope(problem, TunedBounds(problem), seed=0, **settings)
 
 
 def test_refuses_a_space_too_large_to_enumerate():
@@ -373,7 +375,7 @@ def test_refuses_a_space_too_large_to_enumerate():
     values = {**vars(problem), "modules": modules, "llms": llms, "theta_ref": (0,) * 9}
     huge = type(problem)(**values)
     with pytest.raises(InputError, match="1e\\+09 configurations are more than"):
-        SCOPE(
+        compose_scope(
             huge,
             TunedBounds(huge),
             seed=0,
@@ -388,7 +390,7 @@ def test_a_device_makes_no_difference(device):
     runs = []
     for at in ("cpu", device):
         bounds = TunedBounds(task.problem)
-        optimizer = SCOPE(task.problem, bounds, seed=1, base=task.base, device=at)
+        optimizer = compose_scope(task.problem, bounds, seed=1, base=task.base, device=at)
         runs.append(run(task.problem, optimizer, task.evaluator(), task.budget(6.5)))
     assert list(runs[0].history) == list(runs[1].history)
     assert runs[0].recommendation.theta == runs[1].recommendation.theta

@@ -15,8 +15,8 @@ from test_per_query import MATERN, RBF
 
 from scope_torch.bounds import Beta
 from scope_torch.errors import InputError
-from scope_torch.model.incremental import QuerySurrogate
 from scope_torch.model.kernels import HammingMatern52Kernel
+from scope_torch.model.per_query import QuerySurrogate
 from scope_torch.space import ConfigSpace
 from scope_torch.space_search.branch_and_bound import Form, Search
 from scope_torch.space_search.branched import BranchedPosterior

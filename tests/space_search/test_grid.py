@@ -12,11 +12,11 @@ from test_per_query import MATERN, RBF, all_codes, loo_ratios
 
 from scope_torch.bounds import Beta
 from scope_torch.model import hamming_sums as hamming_grid
-from scope_torch.model import incremental as surrogate
+from scope_torch.model import incremental
 from scope_torch.model.hamming_sums import DirectGrid, HammingGrid, make_grid
-from scope_torch.model.incremental import QuerySurrogate
+from scope_torch.model.per_query import QuerySurrogate
 from scope_torch.space import ConfigSpace
-from scope_torch.space_search import grid as grid_posterior
+from scope_torch.space_search import minima, variances
 from scope_torch.space_search.grid import GridPosterior
 
 # What making all variances exact is said to cost: so they are made one by one, or all at once.
@@ -188,9 +188,9 @@ def test_few_variances_are_needed(lam, followed, monkeypatch, device):
     Whether they are followed depends on how much work that is said to be.
     """
     monkeypatch.setattr(HammingGrid, "sum_operations", lambda *_: 0 if followed else math.inf)
-    monkeypatch.setattr(grid_posterior, "_CHUNK", 7)
-    monkeypatch.setattr(grid_posterior, "_AT_ONCE", 2)
-    monkeypatch.setattr(grid_posterior, "_DECISIVE", 5)
+    monkeypatch.setattr(minima, "CHUNK", 7)
+    monkeypatch.setattr(minima, "AT_ONCE", 2)
+    monkeypatch.setattr(variances, "DECISIVE", 5)
     driven = Driven((5, 4, 5), 12, lam, MATERN, device)
     made_exact, kept_exact, of = 0, 0, 0
     for step, batch in enumerate(candidates_one_by_one(driven, np.random.default_rng(1), 90)):
@@ -230,8 +230,8 @@ def test_what_decides_nothing_is_lowered_too(sizes, device):
 @pytest.mark.parametrize("at_once", [1, 3])
 def test_what_seems_best_may_all_be_infeasible(at_once, monkeypatch, device):
     """Bounds that are too low by different amounts, so that the first guesses are all wrong."""
-    monkeypatch.setattr(grid_posterior, "_CHUNK", 5)
-    monkeypatch.setattr(grid_posterior, "_AT_ONCE", at_once)
+    monkeypatch.setattr(minima, "CHUNK", 5)
+    monkeypatch.setattr(minima, "AT_ONCE", at_once)
     force(monkeypatch, "one by one")
     driven = Driven((4, 4, 4), 3, 1e-3, MATERN, device)
     rng = np.random.default_rng(0)
@@ -260,7 +260,7 @@ def test_least_values_at_the_limit(feasible, device):
 
 
 def test_a_change_of_too_many_terms_is_summed_anew(monkeypatch):
-    monkeypatch.setattr(surrogate, "_COLUMNS_KEPT", 1)
+    monkeypatch.setattr(incremental, "UPDATES_KEPT", 1)
     driven = Driven((3, 2), 4)
     for theta in ((0, 0), (1, 1), (0, 1)):
         for q in range(4):

@@ -8,6 +8,7 @@ from scope_torch.methods import make_scope
 from scope_torch.model.hamming_sums import HammingGrid
 from scope_torch.runs.runner import run
 from scope_torch.space_search import grid as grid_posterior
+from scope_torch.space_search import minima
 from scope_torch.tasks.simulated import simulated_task
 
 LLMS = ["GPT-5.2", "GPT-5-mini", "GPT-5-nano", "GPT-4.1", "Gemini 2.5 Flash-Lite", "Mistral-Nemo"]
@@ -50,7 +51,7 @@ def test_the_same_search(task, seed, gap_tolerance, monkeypatch):
     for form, weighted_sum, chunk in ways:
         monkeypatch.setattr(HammingGrid, "form_operations", lambda *_, o=form: o)
         monkeypatch.setattr(HammingGrid, "sum_operations", lambda *_, o=weighted_sum: o)
-        monkeypatch.setattr(grid_posterior, "_CHUNK", chunk)
+        monkeypatch.setattr(minima, "CHUNK", chunk)
         made_exact.append(0)
         results.append(search(task, seed, gap_tolerance))
     everywhere = results[0]

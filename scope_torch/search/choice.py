@@ -1,0 +1,99 @@
+"""Which configuration is evaluated next (line alg:scope-main:select)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scope_torch.errors import InputError
+from scope_torch.search.parts import Minima
+from scope_torch.space import tie_width
+from scope_torch.space_search.minima import LowerBounds, least_of, within
+
+_MOST_LOG_I = 600.0  # a larger i is needed only where least_g is 0 up to rounding
+_LEAST_PRICE = 1e-6  # L_c as a fraction of u_out
+_LEAST_SIGMA = 1e-12  # in units of quality
+
+
+class LeastCost:
+    """The paper's choice: argmin L_c subject to L_g <= -i^-alpha.
+
+    Args:
+        alpha: Exponent of the dynamic constraint, in (0, 1/2); None for the constraint L_g <= 0 in
+            every iteration.
+
+    Raises:
+        InputError: If alpha is outside its range.
+    """
+
+    def __init__(self, alpha: float | None) -> None:
+        if alpha is not None and not 0 < alpha < 0.5:
+            raise InputError(f"alpha={alpha} must lie in (0, 1/2)")
+        self.alpha = alpha
+
+    def limit(self, i: int) -> float:
+        """Largest L_g of an eligible configuration in iteration i: -i^-alpha."""
+        return 0.0 if self.alpha is None else -(i**-self.alpha)
+
+    def next_iteration(self, i: int, least_g: float) -> int | None:
+        """The first i' >= i with least_g <= -i'^-alpha; see `Choice`."""
+        if least_g >= 0:
+            return None
+        if self.alpha is not None and least_g > self.limit(i):
+            log_i = -math.log(-least_g) / self.alpha
+            if log_i > _MOST_LOG_I:
+                return None
+            i = max(i, math.floor(math.exp(log_i)) - 1)
+            while least_g > self.limit(i):
+                i += 1 + (i >> 40)
+        return i
+
+    def select(self, i: int, minima: Minima, scale: float, seed: int) -> int:
+        """See `Choice`."""
+        return minima.argmin_c(self.limit(i), scale, seed)
+
+    def settings(self) -> dict[str, Any]:
+        """See `Choice`."""
+        return {} if self.alpha is None else {"alpha": self.alpha}
+
+
+class MostPromising:
+    """The most P(g <= 0) (u_out - L_c) / L_c with L_g <= 0 and L_c <= u_out.
+
+    It is the expected saving for each USD that an evaluation costs: P(g <= 0) is the probability
+    that the configuration is feasible, u_out - L_c the most that it can save. All configurations
+    whose mean of g is at most 0 count as equally probable, so that uncertainty never makes one seem
+    worse.
+    """
+
+    def next_iteration(self, i: int, least_g: float) -> int | None:
+        """See `Choice`; the constraint is the same in every iteration."""
+        return None if least_g >= 0 else i
+
+    def select(self, i: int, minima: LowerBounds, scale: float, seed: int) -> int:  # noqa: ARG002
+        """See `Choice`; exact, ties as in `argmin_tied`."""
+        least_price = _LEAST_PRICE * minima.u_out
+
+        def negative_promise(at: slice | Tensor) -> Tensor:
+            mean_g = minima.mean_g(at)
+            sigma_g = ((mean_g - minima.g[at]) / minima.beta.g).clamp_min_(_LEAST_SIGMA)
+            probable = torch.special.ndtr(-mean_g.clamp_min(0.0) / sigma_g)
+            return probable * (1 - minima.u_out / minima.c[at].clamp_min(least_price))
+
+        # In each chunk the least possible value: probability and price at their best at once.
+        least = [(1 - minima.u_out / max(c, least_price)) / 2 for c in minima.chunk_least_c]
+        best = 0.0
+        for k in sorted(range(len(least)), key=least.__getitem__):
+            if least[k] > best:
+                break
+            at = minima.chunks[k]
+            least[k] = least_of(within(negative_promise(at), minima.g[at], 0.0))
+            best = min(best, least[k])
+        return minima.argmin(negative_promise, least, lambda best: tie_width(best, 0.0), seed)
+
+    def settings(self) -> dict[str, Any]:
+        """See `Choice`."""
+        return {}

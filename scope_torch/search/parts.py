@@ -1,0 +1,209 @@
+"""The parts that a search is composed of, as SCOPE (`scope.py`) sees them.
+
+| part | its job | in the paper's SCOPE | in scope_joint |
+| --- | --- | --- | --- |
+| `Surrogate` | takes in observations | `QuerySurrogate` | `JointSurrogate` |
+| `Posterior` | bounds on Theta | `GridPosterior`, `BranchedPosterior` | `JointGridPosterior` |
+| `Candidate` | bounds at theta_cand | `QueryCandidate` | `JointCandidate` |
+| `ConfidenceBounds` | beta | `TunedBounds`, `TheoryBounds` | `CredibleBounds`, `TheoryBounds` |
+| `Choice` | picks theta_cand | `LeastCost` | `MostPromising` |
+| `Certificate` | says that theta_cand is feasible | `ByBounds` | `BySequence` |
+| `Stopping` | skips iterations, ends the search | `Stopping` | `Stopping` |
+
+`scope_torch.methods` composes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeVar
+
+import torch
+
+from scope_torch.bounds.base import Beta
+from scope_torch.observation import Observation
+
+
+class Surrogate(Protocol):
+    """What was observed."""
+
+    def observe(self, theta: tuple[int, ...], query: int, y_c: float, y_g: float) -> None:
+        """Adds one observation: `y_c` in USD, `y_g` = s_0 - quality."""
+        ...
+
+    def num_observed(self, theta: tuple[int, ...]) -> int:
+        """Number of queries on which `theta` was observed."""
+        ...
+
+    def information(self) -> list[float]:
+        """Information in the observations, in nats; see `ConfidenceBounds.beta`."""
+        ...
+
+    def settings(self) -> dict[str, Any]:
+        """The arguments, JSON-serialisable."""
+        ...
+
+    def report(self) -> dict[str, Any]:
+        """What belongs into a result, JSON-serialisable."""
+        ...
+
+
+class Minima(Protocol):
+    """Minima of the lower confidence bounds over Theta.
+
+    Attributes:
+        least_c: min{L_c : L_g <= 0} in USD, or less where that could not be proven; +inf if no
+            configuration has L_g <= 0.
+        least_g: min{L_g : L_c <= u_out} in units of quality; +inf if there is none.
+        is_exact: Whether `least_g` is proven.
+    """
+
+    least_c: float
+    least_g: float
+    is_exact: bool
+
+    def argmin_c(self, most_g: float, scale: float, seed: int) -> int:
+        """Flat index of the least L_c subject to L_g <= `most_g`; see `LowerBounds.argmin_c`."""
+        ...
+
+
+M = TypeVar("M", bound=Minima)
+M_co = TypeVar("M_co", bound=Minima, covariant=True)
+M_contra = TypeVar("M_contra", bound=Minima, contravariant=True)
+
+
+class Posterior(Protocol[M_co]):
+    """Mean and variance of the averages on all of Theta (eq:scope-mean-variance)."""
+
+    def update(self) -> None:
+        """Takes in all that the surrogate was told."""
+        ...
+
+    def least_slope(self) -> float:
+        """Min over Theta of (mu_bar_g + 1) / sigma_bar."""
+        ...
+
+    def lower_bounds(self, beta: Beta, u_out: float, theta_out: int | None) -> M_co:
+        """L_c and L_g on all of Theta but `theta_out`; see `GridPosterior.lower_bounds`."""
+        ...
+
+    def settings(self) -> dict[str, Any]:
+        """The arguments that decide a choice, JSON-serialisable."""
+        ...
+
+    def report(self) -> dict[str, Any]:
+        """Whether all minima were exact, JSON-serialisable; see `BranchedPosterior.report`."""
+        ...
+
+
+class Candidate(Protocol):
+    """Confidence bounds of one configuration, kept up to date observation by observation.
+
+    Attributes:
+        information: See `Surrogate.information`; also counts the candidate's own observations.
+    """
+
+    information: list[float]
+
+    def next_queries(self, number: int) -> list[int]:
+        """The next queries to observe, each once; fewer if none are left."""
+        ...
+
+    def update(self, observation: Observation, s_0: float) -> None:
+        """Takes in an observation, in the order of `next_queries`."""
+        ...
+
+    def lower_c(self, beta: Beta) -> float:
+        """L_c(theta_cand) in USD."""
+        ...
+
+    def upper_c(self, beta: Beta) -> float:
+        """U_c(theta_cand) in USD."""
+        ...
+
+    def lower_g(self, beta: Beta) -> float:
+        """L_g(theta_cand) in units of quality."""
+        ...
+
+    def upper_g(self, beta: Beta) -> float:
+        """U_g(theta_cand) in units of quality."""
+        ...
+
+
+class MakeCandidate(Protocol):
+    """Makes the `Candidate` of a configuration."""
+
+    def __call__(
+        self, theta: tuple[int, ...], query_order: Sequence[int], in_order: bool = False
+    ) -> Candidate:
+        """See above.
+
+        Args:
+            theta: Codes of the configuration.
+            query_order: All queries, in the order in which ties are broken.
+            in_order: Whether queries are observed in just that order.
+        """
+        ...
+
+
+class Choice(Protocol[M_contra]):
+    """Picks theta_cand (line alg:scope-main:select)."""
+
+    def next_iteration(self, i: int, least_g: float) -> int | None:
+        """The first iteration from `i` on with an eligible configuration; None if there is none.
+
+        Args:
+            i: The paper's i, at least 1.
+            least_g: `Minima.least_g`.
+        """
+        ...
+
+    def select(self, i: int, minima: M_contra, scale: float, seed: int) -> int:
+        """Flat index of theta_cand.
+
+        Args:
+            i: An iteration with an eligible configuration.
+            minima: Of the bounds now.
+            scale: Cost in USD below 1e-9 of which a difference is rounding.
+            seed: Decides ties.
+        """
+        ...
+
+    def settings(self) -> dict[str, Any]:
+        """The arguments, JSON-serialisable."""
+        ...
+
+
+class Test(Protocol):
+    """Whether one candidate is certified to be feasible.
+
+    Attributes:
+        order: The order in which its queries must be observed; None for any.
+    """
+
+    order: list[int] | None
+
+    def update(self, quality: float, upper_g: float) -> bool:
+        """Whether it is certified now.
+
+        Args:
+            quality: Of the newest observation, in [0, 1].
+            upper_g: min{U_{g,t}, U_{g,t-1}} of the candidate.
+        """
+        ...
+
+
+class Certificate(Protocol):
+    """What certifies theta_cand (line alg:scope-main:update)."""
+
+    def begin(self, k: int, generator: torch.Generator) -> Test:
+        """The test of the `k`-th candidate, k >= 1; draws what is random from `generator`."""
+        ...
+
+    def settings(self) -> dict[str, Any]:
+        """The arguments, JSON-serialisable."""
+        ...
+
+    def report(self) -> dict[str, Any]:
+        """Its kind, and delta if it has one, JSON-serialisable."""
+        ...

@@ -1,0 +1,90 @@
+"""When a search has nothing left to do, which the paper leaves to the budget.
+
+Three rules beyond alg:scope-main, all off with `gap_tolerance=None` but the last:
+
+- **Skipping.** An iteration whose candidate could not improve on theta_out (L_c > u_out) would end
+  after one observation. It is skipped: minima are taken over L_c <= u_out and without theta_out.
+- **Gap.** u_out - min{L_c : L_g <= 0} bounds c(theta_out) - c(theta_star) while the bounds hold.
+  The search stops once the gap is small enough.
+- **Free candidates.** A candidate that costs nothing and is observed on every query could be
+  chosen again for ever, because no budget ends that.
+"""
+
+from __future__ import annotations
+
+import math
+
+from scope_torch.errors import InputError
+from scope_torch.observation import Observation
+
+NOTHING_LEFT = "no other configuration can improve on theta_out in these bounds"
+NOTHING_FOUND = "none found that can improve on theta_out in these bounds within max_nodes"
+GAP_CLOSED = "optimality gap within gap_tolerance"
+FREE_CANDIDATE = "the best candidate is free and observed on every query"
+
+
+class Stopping:
+    """Skipping, the optimality gap, and the stop for free candidates.
+
+    Args:
+        gap_tolerance: Stop once the gap is at most this fraction of u_out. None: to the letter of
+            alg:scope-main, which neither skips an iteration nor stops before the budget is spent.
+
+    Raises:
+        InputError: If the tolerance is negative or not a number.
+    """
+
+    def __init__(self, gap_tolerance: float | None = 0.0) -> None:
+        if gap_tolerance is not None and not gap_tolerance >= 0:
+            raise InputError(f"gap_tolerance={gap_tolerance} must be at least 0, or None")
+        self.gap_tolerance = gap_tolerance
+        self._least_c: float | None = None
+        self._charged: set[tuple[int, ...]] = set()
+
+    @property
+    def skips(self) -> bool:
+        """Whether iterations that cannot improve on theta_out are skipped."""
+        return self.gap_tolerance is not None
+
+    def record(self, observation: Observation) -> None:
+        """Notes whether the configuration ever cost anything."""
+        if observation.cost_usd > 0:
+            self._charged.add(observation.theta)
+
+    def improvable(self, u_out: float, theta_out: int) -> tuple[float, int | None]:
+        """What a candidate must satisfy to be worth an iteration (skipping).
+
+        Args:
+            u_out: In USD.
+            theta_out: Flat index.
+
+        Returns:
+            The largest L_c in USD, and the flat index of a configuration that does not count.
+        """
+        return (u_out, theta_out) if self.skips else (math.inf, None)
+
+    def select(self, least_c: float) -> None:
+        """Takes in min{L_c : L_g <= 0} in USD at a selection."""
+        self._least_c = least_c
+
+    def replaced(self, lower_c: float) -> None:
+        """Takes in L_c in USD of a configuration that was theta_out and may be theta_star."""
+        if self._least_c is not None:
+            self._least_c = min(self._least_c, lower_c)
+
+    def gap(self, u_out: float | None) -> float | None:
+        """Bound on c(theta_out) - c(theta_star) in USD; None before the first selection."""
+        if self._least_c is None or u_out is None:
+            return None
+        return max(0.0, u_out - self._least_c)
+
+    def is_closed(self, u_out: float) -> bool:
+        """Whether the gap is within the tolerance."""
+        gap = self.gap(u_out)
+        if self.gap_tolerance is None or gap is None:
+            return False
+        return gap <= self.gap_tolerance * u_out
+
+    def is_free(self, theta: tuple[int, ...]) -> bool:
+        """Whether no observation of `theta` has cost anything so far."""
+        return theta not in self._charged

@@ -1,0 +1,260 @@
+"""Minima of the lower confidence bounds over Theta, exact although most variances are not.
+
+| symbol | here | shape | unit |
+| --- | --- | --- | --- |
+| L_c, L_g (eq:lcb-ours) | `c`, `g` | `|Theta|` each | USD, quality |
+| min{L_c : L_g <= 0} | `least_c` | | USD |
+| min{L_g : L_c <= u_out} | `least_g` | | quality |
+
+The variances behind L_c and L_g are upper bounds, so L_c and L_g are never above the exact lower
+bounds. Best first: the variance of the current best is made exact until the best is exact; what
+is then above it can only rise, so the minimum is that of the exact bounds. A few variances out of
+millions are made exact this way (figures in LOG.md, "Speed").
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from scope_torch.bounds.base import Beta
+from scope_torch.space import first_tied, tie_width
+
+CHUNK = 1 << 16  # configurations at a time: two threads share more than 2^15 of them
+AT_ONCE = 32  # variances first made exact together, since one alone costs as much
+INELIGIBLE = 1e300  # more than any bound, in USD or units of quality
+Objective = Callable[[slice | Tensor], Tensor]
+
+
+class Bounded(Protocol):
+    """A posterior on all of Theta whose variances are upper bounds, some of them exact.
+
+    Attributes:
+        mean_g: `|Theta|` values of mu_bar_g (float64).
+    """
+
+    mean_g: Tensor
+
+    def fill_lower(self, at: slice | Tensor, beta: Beta, c: Tensor, g: Tensor) -> None:
+        """Puts L_c (USD) and L_g at the configurations `at` into `c` and `g`."""
+        ...
+
+    def make_exact(self, index: Tensor) -> bool:
+        """Makes variances exact at flat indices; True if all of Theta has become exact."""
+        ...
+
+    def is_exact(self, index: Tensor) -> Tensor:
+        """Where the variance is exact: `len(index)` booleans."""
+        ...
+
+
+class LowerBounds:
+    """Lower confidence bounds on all of Theta, and their exact minima.
+
+    Args:
+        posterior: Up to date.
+        lower: Memory for L_c and L_g: `2 x |Theta|`.
+        beta: beta_c in USD and beta_g.
+        u_out: Upper bound on c(theta_out) in USD; +inf to look at all of Theta.
+        theta_out: Flat index of theta_out, which cannot improve on itself: its L_c is +inf; None
+            for no exception.
+
+    Attributes:
+        c: `|Theta|` values of L_c in USD (float64), too low where the variance is not exact.
+        g: `|Theta|` values of L_g, likewise.
+        beta: As given.
+        u_out: As given.
+        least_c: min{L_c : L_g <= 0}, the least that c(theta_star) can be; +inf if nothing is
+            feasible. Exact.
+        least_g: min{L_g : L_c <= u_out}, of all that can still improve on theta_out; +inf if
+            nothing can. Exact.
+        is_exact: True.
+        chunks: Theta in slices of flat indices.
+        chunk_least_c: For each chunk a lower bound on its min{L_c : L_g <= 0}, in USD.
+    """
+
+    is_exact = True
+
+    def __init__(
+        self,
+        posterior: Bounded,
+        lower: Tensor,
+        beta: Beta,
+        u_out: float,
+        theta_out: int | None,
+    ) -> None:
+        self._posterior, self.beta = posterior, beta
+        self.u_out, self._theta_out = u_out, theta_out
+        self.c, self.g = lower
+        size = len(self.c)
+        chunk = CHUNK if self.c.device.type == "cpu" else size
+        self.chunks = [slice(start, start + chunk) for start in range(0, size, chunk)]
+        self._scratch = torch.empty(min(chunk, size), dtype=torch.float64, device=self.c.device)
+        self.chunk_least_c = [math.inf] * len(self.chunks)
+        self._chunk_least_g = [math.inf] * len(self.chunks)  # of min{L_g : L_c <= u_out}
+        self._fill()
+        self.least_c, _ = self._search(self.c.__getitem__, self.g, 0.0, self.chunk_least_c)
+        self.least_g, _ = self._search(self.g.__getitem__, self.c, u_out, self._chunk_least_g)
+
+    def mean_g(self, at: slice | Tensor) -> Tensor:
+        """mu_bar_g at some configurations."""
+        return self._posterior.mean_g[at]
+
+    def argmin_c(self, most_g: float, scale: float, seed: int) -> int:
+        """Flat index of the least L_c subject to L_g <= `most_g` <= 0; ties as in `argmin_tied`.
+
+        Args:
+            most_g: At least one configuration must be eligible.
+            scale: See `argmin_tied`; in USD.
+            seed: See `argmin_tied`.
+        """
+
+        def width(best: float) -> float:
+            return tie_width(best, scale)
+
+        return self.argmin(self.c.__getitem__, self.chunk_least_c, width, seed, most_g)
+
+    def argmin(
+        self,
+        objective: Objective,
+        chunk_least: Sequence[float],
+        width: Callable[[float], float],
+        seed: int,
+        most_g: float = 0.0,
+    ) -> int:
+        """Flat index of the least objective subject to L_g <= `most_g`, exactly.
+
+        Args:
+            objective: Values at some configurations, made of `c` and `g`: where they are too low,
+                it must not be too high.
+            chunk_least: A lower bound on the minimum of every chunk.
+            width: How far above a minimum a configuration ties with it.
+            seed: Decides ties, see `argmin_tied`.
+            most_g: At least one configuration must be eligible.
+        """
+        _, tied = self._search(objective, self.g, most_g, chunk_least, width)
+        return first_tied(tied, seed)
+
+    def _fill(self) -> None:
+        """Makes the bounds, and their minima in every chunk."""
+        for k, at in enumerate(self.chunks):
+            c, g = self.c[at], self.g[at]
+            self._posterior.fill_lower(at, self.beta, c, g)
+            if self._theta_out is not None and at.start <= self._theta_out < at.stop:
+                self.c[self._theta_out] = math.inf
+            scratch = self._scratch[: len(c)]
+            self.chunk_least_c[k] = least_of(within(c, g, 0.0, out=scratch))
+            self._chunk_least_g[k] = least_of(within(g, c, self.u_out, out=scratch))
+
+    def _make_exact(self, index: Tensor) -> None:
+        """Raises some bounds to the exact ones; the minima of their chunks may now be too low."""
+        if self._posterior.make_exact(index):
+            self._fill()
+            return
+        c, g = self.c.new_empty(2, len(index))
+        self._posterior.fill_lower(index, self.beta, c, g)
+        self.c[index], self.g[index] = c, g
+        if self._theta_out is not None:
+            self.c[self._theta_out] = math.inf
+
+    def _search(
+        self,
+        objective: Objective,
+        constraint: Tensor,
+        limit: float,
+        chunk_least: Sequence[float],
+        width: Callable[[float], float] = lambda _: 0.0,
+    ) -> tuple[float, Tensor]:
+        """The least objective subject to constraint <= limit, exactly, and where it is attained.
+
+        Best first: compute the exact variance of the current best until the best is exact. Once an
+        exact value is known, everything that seems better is made exact at once.
+
+        Args:
+            objective: See `argmin`.
+            constraint: `self.c` or `self.g`.
+            limit: Largest value of the constraint.
+            chunk_least: See `argmin`.
+            width: See `argmin`.
+
+        Returns:
+            The minimum, +inf if nothing is within the limit, and flat indices within `width`.
+        """
+        reach = -math.inf  # the least exact value so far, and its ties
+        at_once = AT_ONCE
+        while True:
+            best, near = self._scan(objective, constraint, limit, chunk_least, reach, width)
+            if best == math.inf:
+                return best, torch.empty(0, dtype=torch.int64, device=constraint.device)
+            tied = _up_to(best + width(best), near)
+            if self._posterior.is_exact(tied).all():
+                return best, tied
+            some = min(near, key=lambda part: part.least).values
+            some = float(some.topk(min(at_once, len(some)), largest=False).values[-1])
+            wanted = reach if reach > -math.inf else min(some, INELIGIBLE / 2)
+            stale = _up_to(max(best + width(best), wanted), near)
+            stale = stale[~self._posterior.is_exact(stale)]
+            self._make_exact(stale)
+            at_once *= 2
+            exact = objective(stale)[constraint[stale] <= limit]
+            if len(exact):
+                reach = float(exact.min()) + width(float(exact.min()))
+
+    def _scan(
+        self,
+        objective: Objective,
+        constraint: Tensor,
+        limit: float,
+        chunk_least: Sequence[float],
+        reach: float,
+        width: Callable[[float], float],
+    ) -> tuple[float, list[_Chunk]]:
+        """The least objective by the bounds so far, and the chunks that come near it or `reach`."""
+        best, near = math.inf, []
+        for k in sorted(range(len(chunk_least)), key=chunk_least.__getitem__):
+            if chunk_least[k] == math.inf or chunk_least[k] > max(best + width(best), reach):
+                break
+            at = self.chunks[k]
+            values = within(objective(at), constraint[at], limit)
+            near.append(_Chunk(at.start, least_of(values), values))
+            best = min(best, near[-1].least)
+        return best, near
+
+
+class _Chunk(NamedTuple):
+    """The objective on a slice of Theta."""
+
+    start: int
+    least: float
+    values: Tensor  # `INELIGIBLE` and more where the constraint does not hold
+
+
+def within(values: Tensor, constraint: Tensor, limit: float, out: Tensor | None = None) -> Tensor:
+    """`values` where constraint <= limit, and `INELIGIBLE` more elsewhere.
+
+    A sum, because torch.where takes six times as long over a mask without a pattern.
+    """
+    out = torch.empty_like(values) if out is None else out
+    torch.gt(constraint, limit, out=out)  # 0.0 or 1.0
+    return torch.add(values, out, alpha=INELIGIBLE, out=out)
+
+
+def least_of(values: Tensor) -> float:
+    """The minimum of the values of `within`; +inf if none is within the limit."""
+    least = float(values.min())
+    return least if least < INELIGIBLE / 2 else math.inf
+
+
+def _up_to(limit: float, chunks: Sequence[_Chunk]) -> Tensor:
+    """Flat indices of the values up to `limit`."""
+    return torch.cat(
+        [
+            chunk.start + (chunk.values <= limit).nonzero().squeeze(-1)
+            for chunk in chunks
+            if chunk.least <= limit
+        ]
+    )
