@@ -1,72 +1,97 @@
-"""What "certified" rests on, in words: one place for the promises that results make."""
+"""The assumptions under which "certified" holds, in words: one place for all promises of results.
+
+Everything is made from settings, so that a recorded run can be explained too.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+WIDENING = 1.5  # factor of beta each time that bounds are widened
+
 
 def certified_by(settings: dict[str, Any]) -> list[str]:
-    """What "certified" rests on.
+    """The assumptions under which "certified" holds.
 
     Args:
         settings: The `settings()` of SCOPE.
     """
-    told = assumptions(settings["bounds"])
+    of_bounds = assumptions(settings["bounds"])
     if "sequence_delta" not in settings:
         meaning = (
             "certified means that U_g(theta_out) <= 0: while the bounds hold, the average quality "
             "over these queries is at least s_0"
         )
-        return [*told, meaning]
-    sequences = _of_sequences(settings["sequence_delta"], settings["sequence_flips"])
-    return [*sequences, "only u_out, the gap and what was evaluated rest on bounds", *told]
-
-
-def assumptions(settings: dict[str, Any]) -> list[str]:
-    """What the bounds rest on.
-
-    Args:
-        settings: The `settings()` of bounds.
-    """
-    if settings["mode"] == "tuned":
-        return [
-            "b_c and b_g were tuned on the observations of Calibrate, as in the paper's "
-            "experiments: the bounds carry no proven probability",
-            "they hold where |g - mu_bar_g| <= b_g sigma_rms and |c - mu_bar_c| <= b_c sigma_rms",
-        ]
-    if settings["mode"] == "credible":
-        return [
-            "cost and quality are draws of Gaussian processes whose rho, amplitude and scale of "
-            "costs were fitted to the observations; 0/1 answers are not Gaussian: the bounds carry "
-            "no proven probability",
-            f"they are the mean -+ {settings['b']:g} standard deviations, half as many again when "
-            f"nothing is left to improve, at most {settings['widenings']} times; "
-            f"{settings['b_certify']:g} between the mean and U_g",
-        ]
-    names = ("R_c", "R_g", "B_c", "B_g", "delta", "cost_unit")
-    R_c, R_g, B_c, B_g, delta, cost_unit = (settings[name] for name in names)
-    rho = settings.get("rho")
-    whose = "of every query's" if rho is None else f"in the joint kernel with rho={rho:g} of the"
+        return [*of_bounds, meaning]
+    of_sequences = _sequences(settings["sequence_delta"], settings["sequence_flips"])
     return [
-        f"observation noise is conditionally sub-Gaussian with R_c={R_c:g} cost units, "
-        f"R_g={R_g:g} (ass:observation)",
-        f"the RKHS norm {whose} cost is at most B_c={B_c:g} cost units, of the constraint at most "
-        f"B_g={B_g:g} (ass:rkhs)",
-        f"one cost unit is {cost_unit:g} USD",
-        f"then all bounds hold together with probability at least 1 - {delta:g} (cla:bounds)",
+        *of_sequences,
+        "certificates do not depend on the bounds; u_out, the gap and the choice of candidates do",
+        *of_bounds,
     ]
 
 
-def _of_sequences(delta: float, flips: float) -> list[str]:
-    """What "certified" rests on then."""
-    if flips == 0:
-        noise = "the same call is always answered the same"
-    elif flips < 0.5:
-        noise = f"are 0 or 1, each otherwise than usually with probability at most {flips:g}"
-    else:
-        noise = "vary independently from call to call"
+def assumptions(settings: dict[str, Any]) -> list[str]:
+    """The assumptions under which the bounds hold.
+
+    Args:
+        settings: The `settings()` of `TunedBounds`, `CredibleBounds` or `TheoryBounds`.
+    """
+    of_mode = {"tuned": _tuned, "credible": _credible, "theory": _theory}
+    return of_mode[settings["mode"]](settings)
+
+
+def _tuned(_settings: dict[str, Any]) -> list[str]:
     return [
-        f"with probability at least 1 - {delta:g}, whatever costs and qualities are, every "
-        "configuration certified has an average quality over these queries of at least s_0",
-        f"if outcomes lie in [0, 1], do not depend on the order of the calls, and {noise}",
+        "b_c and b_g were set from the observations of Calibrate: the bounds carry no proven "
+        "probability",
+        "they hold where |g - mu_bar_g| <= b_g sigma_rms and |c - mu_bar_c| <= b_c sigma_rms",
+    ]
+
+
+def _credible(settings: dict[str, Any]) -> list[str]:
+    b, widenings = settings["b"], settings["widenings"]
+    often = {0: "never widened", 1: "widened once"}.get(
+        widenings, f"widened up to {widenings} times"
+    )
+    if widenings:
+        often += f", to +-{WIDENING**widenings * b:g} sd, if the search would stop early"
+    return [
+        "cost and quality are draws of Gaussian processes; rho, amplitude and the scale of costs "
+        "were fitted to the observations",
+        "answers of 0 or 1 are not Gaussian: the bounds carry no proven probability",
+        f"intervals are +-{b:g} sd around the mean, {often}; U_g is {settings['b_certify']:g} sd "
+        "above the mean",
+    ]
+
+
+def _theory(settings: dict[str, Any]) -> list[str]:
+    rho = settings.get("rho")
+    kernel = "" if rho is None else f" in the joint kernel with rho={rho:g}"
+    each = "each query's" if rho is None else "the"
+    return [
+        f"observation noise is conditionally sub-Gaussian with R_c={settings['R_c']:g} cost units, "
+        f"R_g={settings['R_g']:g} (ass:observation)",
+        f"the RKHS norm{kernel} of {each} cost is at most B_c={settings['B_c']:g} cost units, of "
+        f"{each} constraint at most B_g={settings['B_g']:g} (ass:rkhs)",
+        f"one cost unit is {settings['cost_unit']:g} USD",
+        "then all bounds hold together with probability at least "
+        f"1 - {settings['delta']:g} (cla:bounds)",
+    ]
+
+
+def _sequences(delta: float, flips: float) -> list[str]:
+    if flips == 0:
+        noise = "the same call always gets the same answer"
+    elif flips < 0.5:
+        noise = (
+            "outcomes are 0 or 1, and each differs from its usual value with probability at most "
+            f"{flips:g}"
+        )
+    else:
+        noise = "outcomes vary independently from call to call"
+    return [
+        f"with probability at least 1 - {delta:g}, every certified configuration has an average "
+        "quality over these queries of at least s_0, whatever the model says",
+        f"this needs outcomes in [0, 1] that do not depend on the order of the calls; {noise}",
     ]

@@ -1,4 +1,11 @@
-"""The interface of confidence bounds (eq:lcb-ours): beta as a function of the observations."""
+"""The interface of confidence bounds (eq:lcb-ours).
+
+| symbol | here | unit |
+| --- | --- | --- |
+| L_zeta, U_zeta = mu_bar_zeta -+ beta_zeta sigma_bar | | USD (c), quality (g) |
+| beta_c, beta_g | `Beta` | USD, quality |
+| b_zeta = beta_zeta / sqrt(Q) | half-width where nothing is known | USD, quality |
+"""
 
 from __future__ import annotations
 
@@ -11,8 +18,6 @@ from gpytorch.kernels import Kernel
 from scope_torch.bounds.information_gain import InformationGain, RealisedGain
 from scope_torch.errors import InputError
 from scope_torch.model.kernels import describe_kernel
-
-WIDENING = 1.5
 
 
 class Beta(NamedTuple):
@@ -27,17 +32,20 @@ class Beta(NamedTuple):
 
 
 class ConfidenceBounds(Protocol):
-    """The coefficients of the confidence bounds, as a function of the observations.
+    """beta as a function of the observations.
 
     b_zeta = beta_zeta / sqrt(Q) is the half-width at a configuration about which nothing is known,
     because the root mean square over queries of sigma_hat is 1 there.
+
+    Attributes:
+        mode: `tuned`, `theory` or `credible`; or the name of your own, if `assumptions` knows it.
     """
 
     mode: str
 
     @property
     def gain(self) -> InformationGain | RealisedGain | None:
-        """The information gain they use, for one kernel and lambda; None if they use none."""
+        """The information gain that beta uses, for one kernel and lambda; None if it uses none."""
         ...
 
     def fit(self, surrogate: Any, least_slope: Callable[[], float]) -> None:
@@ -54,13 +62,13 @@ class ConfidenceBounds(Protocol):
 
         Args:
             j_max: How often the query observed most often has been observed.
-            information: 1/2 log det(I + K / lam) of what was observed, in nats: of every query, or
+            information: 1/2 log det(I + K / lam) of the observations, in nats: of every query, or
                 of the one process of the joint surrogate.
         """
         ...
 
     def widen(self) -> bool:
-        """Called when no configuration can improve on theta_out any more while budget remains.
+        """Called when no configuration can improve on theta_out although budget remains.
 
         Returns:
             Whether beta_g has grown; it never falls.
@@ -68,7 +76,7 @@ class ConfidenceBounds(Protocol):
         ...
 
     def settings(self) -> dict[str, Any]:
-        """The arguments, JSON-serialisable."""
+        """The arguments, JSON-serialisable; `assumptions` explains them."""
         ...
 
     def report(self) -> dict[str, Any]:
@@ -85,12 +93,12 @@ def check_made_for(bounds: ConfidenceBounds, kernel: Kernel, lam: float, num_mod
     if gain.lam != lam or not same:
         raise InputError(
             f"lam={lam}, {type(kernel).__name__} are not what the bounds were made for: "
-            f"lam={gain.lam}, {type(gain.kernel).__name__}"
+            f"lam={gain.lam}, {type(gain.kernel).__name__}; give both the same"
         )
 
 
 def positive(name: str, value: float | str) -> float:
-    """A number as the command line gives it.
+    """A positive number, as the command line gives it.
 
     Raises:
         InputError: If it is not one, or not positive.

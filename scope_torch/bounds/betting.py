@@ -1,10 +1,15 @@
-"""Certificates that assume nothing of cost and quality but that answers are graded in [0, 1].
+"""Certificates that assume nothing about cost and quality, except that grades lie in [0, 1].
 
-Queries of a candidate are observed in a uniformly random order. Whether the average of all Q
-outcomes is below s_0 is then a bet: capital staked on the next outcome being larger than it could
-be on average if that were so grows beyond 1 / delta with probability at most delta (Ville), however
-often one looks. After Waudby-Smith and Ramdas, Estimating means of bounded random variables by
-betting, section on sampling without replacement (doi:10.1093/jrsssb/qkad009).
+| symbol | here | |
+| --- | --- | --- |
+| x_1, x_2, ... in [0, 1] | `outcome` | outcomes of the Q queries in uniformly random order |
+| m_t = (Q s_0 - sum_{i<t} x_i) / (Q - t + 1) | `most` | largest mean of x_t if mean(x) < s_0 |
+| K_t = mean over f of prod_i (1 + f (x_i / m_i - 1)) | `_log_capital` | capital of a gambler |
+
+The gambler bets that the average of all Q outcomes is at least s_0. If it is not, K_t exceeds
+1 / delta at any time with probability at most delta (Ville's inequality), however often one looks.
+After Waudby-Smith and Ramdas, Estimating means of bounded random variables by betting, section on
+sampling without replacement (doi:10.1093/jrsssb/qkad009).
 """
 
 from __future__ import annotations
@@ -15,18 +20,18 @@ import numpy as np
 
 from scope_torch.errors import InputError
 
-_FRACTIONS = np.arange(1, 20) / 20  # of the capital staked, mixed with equal weights
+_FRACTIONS = np.arange(1, 20) / 20  # f, share of the capital staked; mixed with equal weights
 _SUM = 2.11  # of 1 / ((k + 1) log(k + 1)^2) over k >= 1
-_ROUNDING = 1e-12  # of s_0: what meets it exactly is feasible, as everywhere
+_ROUNDING = 1e-12  # of s_0: an average of exactly s_0 is feasible, as everywhere
 
 
 class BettingSequence:
-    """Whether the average of `num_outcomes` outcomes is at least s_0, told in random order.
+    """Whether the average of `num_outcomes` outcomes is at least s_0, seen in random order.
 
-    If it is not, `update` ever says so with probability at most `delta`. With flips = 0 the average
-    is that of the outcomes. If answers change from call to call, it is the average of the expected
-    outcomes, which luck can lift by more than `margin` with probability at most delta / 2: as much
-    more is demanded, at the other half of delta.
+    If it is not, the chance that `update` ever returns True is at most `delta`. With flips = 0 this
+    speaks of the outcomes themselves. If answers change from call to call, it speaks of their
+    expectations: luck lifts the average by more than `margin` with probability at most delta / 2,
+    so s_0 + margin is asked for, at the other half of delta.
 
     Args:
         num_outcomes: Q.
@@ -47,13 +52,12 @@ class BettingSequence:
     def update(self, outcome: float) -> bool:
         """Takes in the next outcome; returns whether the average is certified to be >= s_0.
 
-        Once it is, it stays so: capital that was there at any time is evidence enough.
+        A certificate stays: a capital above 1 / delta at any time is evidence enough.
         """
         self._certified = self._certified or self._is_enough(outcome)
         return self._certified
 
     def _is_enough(self, outcome: float) -> bool:
-        # What an outcome still to come is on average at most, if the average of all is below s_0.
         most = self._missing / self._left
         self._left -= 1
         self._missing -= outcome
@@ -66,15 +70,15 @@ class BettingSequence:
 
 
 def margin(num_outcomes: int, delta: float, flips: float) -> float:
-    """What the average outcome exceeds its expectation by with probability at most `delta`.
+    """The average outcome exceeds its expectation by more than this with probability <= `delta`.
 
     Args:
         num_outcomes: Q independent outcomes.
         delta: In (0, 1).
-        flips: Outcomes are 0 or 1, and each comes out otherwise than usually with at most this
-            probability p < 1/2: then the sum is no more spread upwards than Q draws of p, and
-            Chernoff's bound is exp(-Q kl(p + margin, p)). 1/2: any independent outcomes in [0, 1],
-            by Hoeffding's inequality.
+        flips: p < 1/2: outcomes are 0 or 1, and each differs from its usual value with probability
+            at most p. Then the sum is no more spread upwards than Q draws of p, and Chernoff's
+            bound is exp(-Q kl(p + margin, p)). 1/2: any independent outcomes in [0, 1], by
+            Hoeffding's inequality.
     """
     rate = math.log(1 / delta) / num_outcomes
     if flips >= 0.5:
@@ -90,7 +94,7 @@ def margin(num_outcomes: int, delta: float, flips: float) -> float:
 
 
 def check_sequence(delta: float | None, flips: float) -> None:
-    """Raises InputError if the constants of sequences are outside their ranges."""
+    """Raises InputError if delta or flips are outside their ranges."""
     if delta is not None and not 0 < delta < 1:
         raise InputError(f"delta={delta} must lie in (0, 1)")
     if not 0 <= flips <= 0.5:
@@ -98,5 +102,5 @@ def check_sequence(delta: float | None, flips: float) -> None:
 
 
 def share_of_delta(k: int, delta: float) -> float:
-    """Delta of the k-th candidate, k >= 1, so that those of all add up to at most delta."""
+    """Share of the k-th candidate, k >= 1; the shares of all candidates add up to delta at most."""
     return delta / (_SUM * (k + 1) * math.log(k + 1) ** 2)

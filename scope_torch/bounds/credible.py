@@ -5,21 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from scope_torch.bounds.assumptions import assumptions
-from scope_torch.bounds.base import WIDENING, Beta, positive
+from scope_torch.bounds.assumptions import WIDENING, assumptions
+from scope_torch.bounds.base import Beta, positive
 from scope_torch.errors import InputError
 
 
 class CredibleBounds:
-    """Means and some standard deviations of a fitted Gaussian process, for `JointSurrogate`.
+    """Means and standard deviations of a fitted Gaussian process, for `JointSurrogate`.
 
     Args:
-        b: Standard deviations, for what to evaluate and when to stop evaluating it.
-        widenings: How often b grows by half because nothing can improve on theta_out any more while
+        b: Half-width in standard deviations. It decides which configuration is evaluated, and when
+            its evaluation ends.
+        widenings: How often b is multiplied by 1.5 when nothing can improve on theta_out although
             budget remains. A fitted model is wrong now and then by more than it says.
-        b_certify: Standard deviations between the mean of g and a certificate. A candidate is
-            chosen because it looks good, and looked at after every observation, so the two
-            standard deviations that describe one look at one configuration are not enough.
+        b_certify: Standard deviations between the mean of g and U_g, with `ByBounds`. A candidate
+            is chosen because it looks good, and is looked at after every observation. So it takes
+            more than the two standard deviations of one look at one configuration.
 
     Raises:
         InputError: If a number is not positive, or `widenings` below 0.
@@ -35,22 +36,22 @@ class CredibleBounds:
         self._widenings, self._widened = widenings, 0
 
     def fit(self, surrogate: Any, least_slope: Callable[[], float]) -> None:
-        """Nothing is fitted here: the joint surrogate knows its own scale."""
+        """Does nothing: the joint surrogate knows its own scale."""
 
     def widen(self) -> bool:
-        """See `ConfidenceBounds.widen`; `widenings` times."""
+        """Multiplies b by 1.5, at most `widenings` times."""
         if self._widened == self._widenings:
             return False
         self._widened += 1
         return True
 
     def beta(self, j_max: int, information: Sequence[float] = ()) -> Beta:  # noqa: ARG002
-        """See `ConfidenceBounds.beta`."""
+        """B in standard deviations; only `widen` changes it."""
         b = self._b * WIDENING**self._widened
         return Beta(b, b, self._b_certify)
 
     def settings(self) -> dict[str, Any]:
-        """See `ConfidenceBounds`."""
+        """The arguments, JSON-serialisable."""
         return {
             "mode": self.mode,
             "b": self._b,
@@ -59,7 +60,12 @@ class CredibleBounds:
         }
 
     def report(self) -> dict[str, Any]:
-        """See `ConfidenceBounds`; b and b_certify are in standard deviations."""
-        half_widths = {"b_c": None, "b_g": None}
-        told = {"delta": None, "assumptions": assumptions(self.settings())}
-        return {**self.settings(), "widened": self._widened, **half_widths, **told}
+        """B and b_certify in standard deviations, how often b was widened, and the assumptions."""
+        return {
+            **self.settings(),
+            "widened": self._widened,
+            "b_c": None,
+            "b_g": None,
+            "delta": None,
+            "assumptions": assumptions(self.settings()),
+        }

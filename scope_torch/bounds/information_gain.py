@@ -10,7 +10,8 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 from torch.nn.functional import pad
 
-from scope_torch.model.hamming_sums import MAX_ENUMERATED, make_grid
+from scope_torch.model.direct_sums import MAX_ENUMERATED
+from scope_torch.model.hamming_sums import make_grid
 from scope_torch.model.kernels import kernel_matrix
 from scope_torch.space import ConfigSpace
 
@@ -19,7 +20,7 @@ _SLACK = 5e-3  # how much less than the best of Theta a choice from the pool may
 
 
 class RealisedGain(NamedTuple):
-    """Stands for the information in what was observed, which the surrogate keeps: no maximum."""
+    """The information in the observations, which the surrogate keeps, instead of its maximum."""
 
     kernel: Kernel
     lam: float
@@ -29,16 +30,16 @@ class RealisedGain(NamedTuple):
 class InformationGain:
     """gamma(J) = max over A of size J of 1/2 log det(I + K_A / lam), bounded from above.
 
-    The objective F is monotone and submodular. A_k is made by adding what gains most, or, in a
-    space too large to look at every time, at least 1 - eps of it (eps = 0.005). Two facts bound the
-    maximum: F(A_J) / (1 - e^(eps - 1)) (Nemhauser et al.), and F(A_k) + J d_{k+1} for every k < J,
-    d_{k+1} at least what any configuration gains after A_k. With a small lam the second is much
-    the tighter: the first gain is already J log(1 + 1/lam) / 2, Hadamard's bound.
+    The objective F is monotone and submodular. Greedy adds the configuration that gains most to
+    A_k, or, in a large space, one that gains at least 1 - eps of that (eps = 0.005). Two facts
+    bound the maximum: F(A_J) / (1 - e^(eps - 1)) (Nemhauser et al.), and F(A_k) + J d_{k+1} for
+    every k < J, with d_{k+1} no less than any configuration gains after A_k. With a small lam the
+    second is much tighter: already J d_1 is Hadamard's bound J log(1 + 1/lam) / 2.
 
-    A large space is looked at whole only when the pool no longer has a good enough choice. Until
-    then the largest variance seen there bounds every gain, for variances only fall. A space too
-    large to enumerate is never looked at: there every gain is bounded by that of the first, and
-    gamma by Hadamard's bound. (With small lam that is close: variances stay near 1.)
+    In a large space greedy chooses from a pool; all of Theta is looked at only when the pool has no
+    good enough choice any more. Until then the largest variance seen bounds every gain, because
+    variances only fall. A space too large to enumerate is never looked at: there Hadamard's bound
+    stands for gamma. (With small lam that is close, because variances stay near 1.)
 
     A is a multiset: an algorithm may observe a pair again, and the information gain in
     lem:kernel-self-normalized counts repeats. A maximum over sets, as the paper prints it, stops
@@ -118,7 +119,7 @@ class InformationGain:
         return 0.5 * math.log1p(float(variance) / self.lam)
 
     def _look_at_all(self) -> None:
-        """The variance of every configuration; the largest go to the pool, beside the random."""
+        """Looks at the variance of every configuration; the largest join the random pool."""
         assert self._grid is not None
         # n times the same with noise lam is once with lam / n, and well conditioned.
         distinct, count = self._chosen.unique(dim=0, return_counts=True)

@@ -16,10 +16,13 @@ from scope_torch.problem import SelectionProblem
 class TheoryBounds:
     """eq:beta-def: valid with probability 1 - delta under the paper's assumptions.
 
-    With `InformationGain`, to the letter. With `RealisedGain`, gamma(J_max) gives way to the
-    information I_q in what was observed on query q, which lem:kernel-self-normalized bounds it by:
-    |l - mu_bar| <= 1/Q sum_q b_q sigma_q <= sqrt(sum_q b_q^2) sigma_bar, b_q = B + R / sqrt(lam)
-    sqrt(2 (I_q + log(2 Q / delta))). That is never wider, and needs no search for gamma.
+    beta = sqrt(Q) (B + R / sqrt(lam) sqrt(2 (gamma(J_max) + log(2 Q / delta)))).
+
+    `InformationGain` gives this to the letter. `RealisedGain` puts the information I_q in the
+    observations of query q in the place of gamma(J_max), which bounds it
+    (lem:kernel-self-normalized): |l - mu_bar| <= 1/Q sum_q b_q sigma_q <= sqrt(sum_q b_q^2)
+    sigma_bar with b_q = B + R / sqrt(lam) sqrt(2 (I_q + log(2 Q / delta))). These bounds are never
+    wider, and need no search for gamma.
 
     Args:
         problem: Gives Q, and c(theta_0) as the default cost unit.
@@ -32,8 +35,9 @@ class TheoryBounds:
         delta: Failure probability, in (0, 1).
         cost_unit: USD that count as one cost unit; None for c(theta_0). R_c, B_c and lambda mean
             little in raw USD of order 1e-3.
-        rho: None for a process for each query; else that of one process for all of them
-            (docs/joint.md), whose norm B bounds and whose noise has variance lam (1 - rho).
+        rho: None for one process for each query. A number in [0, 1) for the joint process of all
+            queries (docs/joint.md): B then bounds its norm, and its noise has variance
+            lam (1 - rho).
 
     Raises:
         InputError: If a value is outside its range.
@@ -79,10 +83,10 @@ class TheoryBounds:
         self._last = self.beta(0)
 
     def fit(self, surrogate: Any, least_slope: Callable[[], float]) -> None:
-        """Nothing is fitted: the coefficients follow from the assumptions."""
+        """Does nothing: the coefficients follow from the assumptions."""
 
     def beta(self, j_max: int, information: Sequence[float] = ()) -> Beta:
-        """See eq:beta-def."""
+        """beta_{zeta,t} of eq:beta-def; see `ConfidenceBounds.beta`."""
         if isinstance(self.gain, InformationGain):
             gains = [self.gain.gamma(j_max)]
         else:
@@ -98,18 +102,18 @@ class TheoryBounds:
         return self._last
 
     def widen(self) -> bool:
-        """Never: the coefficients follow from the assumptions."""
+        """False: the coefficients follow from the assumptions."""
         return False
 
     def settings(self) -> dict[str, Any]:
-        """See `ConfidenceBounds`."""
+        """The arguments, JSON-serialisable."""
         names = ("R_c", "R_g", "B_c", "B_g", "delta", "cost_unit")
         values = {name: getattr(self, name) for name in names}
         more = {} if self.rho is None else {"rho": self.rho}
         return {"mode": self.mode, "gain": self.gain.name, "lam": self.gain.lam, **values, **more}
 
     def report(self) -> dict[str, Any]:
-        """See `ConfidenceBounds`; b_c (USD) and b_g are those of the last observation."""
+        """b_c (USD) and b_g of the last observation, delta and the assumptions."""
         beta = self._last
         return {
             "mode": self.mode,

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from scope_torch.bounds.assumptions import assumptions
-from scope_torch.bounds.base import WIDENING, Beta, number_or_rule, positive
+from scope_torch.bounds.assumptions import WIDENING, assumptions
+from scope_torch.bounds.base import Beta, number_or_rule, positive
 from scope_torch.model.per_query import QuerySurrogate
 from scope_torch.problem import SelectionProblem
 
@@ -19,14 +19,18 @@ RULES_C = ("loo", "reference_fraction")
 class TunedBounds:
     """Half-widths set once after Calibrate, as in the paper's experiments (sec:exp).
 
+    The paper tunes B_c and B_g before the main loop, so that some configuration is eligible at
+    i = 1, and says no more. b = B / sqrt(Q) takes the place of all of eq:beta-def here.
+
     Args:
         problem: Gives Q and c(theta_0).
-        b_g: A half-width in units of quality, or a rule: `eligible`, the smallest for which some
-            theta has L_g <= -1 at i = 1 (the paper's words taken literally); `loo`, see
-            `QuerySurrogate.leave_one_out`, the maximum over configurations; `loo_widening`, the
-            same to begin with, and half as much again whenever nothing can improve on theta_out
-            any more while budget remains, up to the value of `eligible`.
-        b_c: A half-width in USD, or a rule: `loo`; `reference_fraction`, a fraction of c(theta_0).
+        b_g: A half-width in units of quality, or a rule. `eligible`: the smallest for which some
+            theta has L_g <= -1, the paper's words taken literally. `loo`: the largest
+            leave-one-out error, see `QuerySurrogate.leave_one_out`. `loo_widening`: the same at
+            first, times 1.5 whenever nothing can improve on theta_out while budget remains, up to
+            the value of `eligible`.
+        b_c: A half-width in USD, or a rule. `loo`: as for b_g. `reference_fraction`: a fraction of
+            c(theta_0).
         reference_fraction: That fraction.
 
     Raises:
@@ -52,34 +56,33 @@ class TunedBounds:
         self._b: Beta | None = None
         self._widest = 0.0
         self._widened: list[float] = []
-        self._how: dict[str, str] = {}
+        self._rules: dict[str, str] = {}
 
     def fit(self, surrogate: QuerySurrogate, least_slope: Callable[[], float]) -> None:
         """Sets b_c and b_g; see `ConfidenceBounds.fit`."""
         loo = surrogate.leave_one_out(MIN_LOO_QUERIES)
-        worst: list[float] | None = loo.amax(1).tolist() if loo.shape[1] else None
         rule_c, rule_g = self._rule_c, self._rule_g
-        if worst is None:
+        if loo.shape[1]:
+            loo_c, loo_g = loo.amax(1).tolist()
+        else:
             # Without Calibrate, or with fewer queries, there is nothing to leave out.
+            loo_c = loo_g = math.nan
             rule_c = "reference_fraction" if rule_c == "loo" else rule_c
             rule_g = "eligible" if rule_g in ("loo", "loo_widening") else rule_g
-        left_out = (None, None) if worst is None else worst
-        by_rule_c = {"loo": left_out[0], "reference_fraction": self._fraction_usd}
         eligible = 0.0
         if rule_g in ("eligible", "loo_widening"):
             # A little more, so that rounding cannot make the theta that decides it ineligible.
             eligible = max(0.0, least_slope() / math.sqrt(self._num_queries)) * (1 + 1e-9)
-        by_rule_g = {"eligible": eligible, "loo": left_out[1], "loo_widening": left_out[1]}
+        by_rule_c = {"loo": loo_c, "reference_fraction": self._fraction_usd}
+        by_rule_g = {"eligible": eligible, "loo": loo_g, "loo_widening": loo_g}
         b_c = by_rule_c[rule_c] if isinstance(rule_c, str) else rule_c
         b_g = by_rule_g[rule_g] if isinstance(rule_g, str) else rule_g
-        assert b_c is not None
-        assert b_g is not None
         self._b = Beta(b_c, b_g)
         self._widest = eligible if rule_g == "loo_widening" else b_g
-        self._how = {"b_c": _how(self._rule_c, rule_c), "b_g": _how(self._rule_g, rule_g)}
+        self._rules = {"b_c": _used(self._rule_c, rule_c), "b_g": _used(self._rule_g, rule_g)}
 
     def widen(self) -> bool:
-        """See `ConfidenceBounds.widen`; only with the rule `loo_widening`."""
+        """Makes b_g 1.5 times as large, up to `eligible`; only with the rule `loo_widening`."""
         if self._b is None or self._b.g >= self._widest:
             return False
         self._b = self._b._replace(g=min(WIDENING * self._b.g, self._widest))
@@ -87,7 +90,7 @@ class TunedBounds:
         return True
 
     def beta(self, j_max: int, information: Sequence[float] = ()) -> Beta:  # noqa: ARG002
-        """See `ConfidenceBounds.beta`; changed by `fit` and `widen` only.
+        """sqrt(Q) b; only `fit` and `widen` change it.
 
         Raises:
             RuntimeError: Before `fit`.
@@ -98,7 +101,7 @@ class TunedBounds:
         return Beta(root_q * self._b.c, root_q * self._b.g)
 
     def settings(self) -> dict[str, Any]:
-        """See `ConfidenceBounds`."""
+        """The arguments, JSON-serialisable."""
         return {
             "mode": self.mode,
             "b_g": self._rule_g,
@@ -107,20 +110,21 @@ class TunedBounds:
         }
 
     def report(self) -> dict[str, Any]:
-        """See `ConfidenceBounds`; b_c in USD. Both are None if Calibrate was cut short."""
+        """Half-widths (b_c in USD; None if Calibrate was cut short), rules and assumptions."""
         b = self._b or (None, None)
         return {
             "mode": self.mode,
             "b_c": b[0],
             "b_g": b[1],
-            "b_rules": self._how,
+            "b_rules": self._rules,
             "b_g_widened": list(self._widened),
             "delta": None,
             "assumptions": assumptions(self.settings()),
         }
 
 
-def _how(asked: float | str, used: float | str) -> str:
+def _used(asked: float | str, used: float | str) -> str:
+    """The rule that gave a half-width, in words."""
     if asked == used:
         return str(used) if isinstance(used, str) else "given"
     return f"{used} ({asked} found no configuration with {MIN_LOO_QUERIES} observed queries)"

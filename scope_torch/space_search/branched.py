@@ -13,7 +13,8 @@ from torch import Tensor
 from scope_torch.bounds import Beta
 from scope_torch.errors import InputError
 from scope_torch.model.aggregate import AggregatePosterior
-from scope_torch.model.hamming_sums import MAX_ENUMERATED, make_grid
+from scope_torch.model.direct_sums import MAX_ENUMERATED
+from scope_torch.model.hamming_sums import make_grid
 from scope_torch.model.kernels import HammingKernel
 from scope_torch.model.per_query import QuerySurrogate
 from scope_torch.space import ConfigSpace, first_tied, tie_width

@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from scope_torch.model.aggregate import AggregatePosterior
-from scope_torch.model.hamming_sums import DirectGrid, HammingGrid, form, squares
+from scope_torch.model.direct_sums import DirectGrid, form, squares
+from scope_torch.model.hamming_sums import HammingGrid
 
 DECISIVE = 256  # variances that are kept exact, because minima depended on them lately
 _DENSE = 1 / 32  # cost of an operation of a matrix product relative to a scattered one

@@ -12,7 +12,8 @@ from test_kernels import WeightedOverlap
 
 from scope_torch.errors import InputError
 from scope_torch.model import hamming_sums as hamming_grid
-from scope_torch.model.hamming_sums import MAX_ENUMERATED, DirectGrid, HammingGrid, make_grid
+from scope_torch.model.direct_sums import MAX_ENUMERATED, DirectGrid
+from scope_torch.model.hamming_sums import HammingGrid, make_grid
 from scope_torch.model.kernels import HammingKernel, HammingMatern52Kernel, HammingRBFKernel
 from scope_torch.space import ConfigSpace
 

@@ -12,7 +12,7 @@ from scope_torch.bounds.information_gain import InformationGain
 from scope_torch.errors import InputError
 from scope_torch.evaluators.function import FunctionEvaluator
 from scope_torch.methods import make_scope
-from scope_torch.model.hamming_sums import MAX_ENUMERATED
+from scope_torch.model.direct_sums import MAX_ENUMERATED
 from scope_torch.model.kernels import HammingMatern52Kernel
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.runner import run
