@@ -20,13 +20,13 @@ from scope_torch.model.aggregate import AggregatePosterior
 class AggregateModel(Model):
     """Two outputs, the average cost c (USD) and constraint g (quality), with equal covariance.
 
-    The posterior is that of eq:scope-mean-variance; it is fixed at construction, so take a new
-    view after new observations. GPyTorch lifts a variance below 1e-10 to that value, with a
-    warning: possible for lam / Q below 1e-10. SCOPE's own bounds do not pass through here.
+    The posterior is eq:scope-mean-variance, fixed at construction: make a new model after new
+    observations. GPyTorch raises a variance below 1e-10 to that value, with a warning; this can
+    happen if lam / Q is below 1e-10. SCOPE's own bounds do not pass through here.
 
     Args:
         posterior: The collapsed aggregate.
-        kernel: The kernel the aggregate was made with.
+        kernel: The kernel of the aggregate.
     """
 
     def __init__(self, posterior: AggregatePosterior, kernel: Kernel) -> None:

@@ -1,7 +1,13 @@
-"""A rough guess of the cost of every configuration: a sum over modules.
+"""A rough guess of the cost of every configuration: a(theta), a sum over modules.
 
-The costs of LLMs differ by orders of magnitude, so what is unknown about the cost of a
-configuration is a fraction of it, not an amount in USD.
+The costs of LLMs differ by orders of magnitude. So the uncertainty about the cost of a
+configuration is a fraction of it rather than an amount in USD: the joint surrogate models
+c / a - 1.
+
+| symbol | here | unit |
+| --- | --- | --- |
+| a(theta) = max(least, sum_i terms_i[theta_i]) | `CostScale.at` | USD |
+| t_q, cost of a query relative to the others | `fit_cost_scale` | 1 |
 """
 
 from __future__ import annotations
@@ -47,7 +53,7 @@ class CostScale:
         return max(self.least, total)
 
     def everywhere(self) -> Tensor:
-        """A on all of Theta in USD: `|Theta|` values by flat index (float64)."""
+        """a(theta) on all of Theta in USD: `|Theta|` values by flat index (float64)."""
         total = torch.zeros(1, dtype=torch.float64)
         for terms in self.terms:
             total = (total[:, None] + terms).flatten()
@@ -57,10 +63,10 @@ class CostScale:
 def fit_cost_scale(
     space: ConfigSpace, costs: Sequence[tuple[tuple[int, ...], int, float]]
 ) -> CostScale:
-    """Fits c(theta, q) = t_q a(theta), t_q the relative cost of a query, to relative errors.
+    """Fits c(theta, q) = t_q a(theta) by least squares of relative errors.
 
-    Non-negative least squares for the terms given t and weights 1 / a, and the means of c / a for
-    t, in turn. LLMs of a module that were never observed get the module's median term.
+    Two steps in turn: the terms by non-negative least squares, given t and with weights 1 / a; then
+    t_q as the mean of c / a. LLMs that were never observed in a module get its median term.
 
     Args:
         space: Theta.
@@ -98,14 +104,14 @@ def fit_cost_scale(
 
 
 def lognormal_bound(mean: float, sigma: float, b: float) -> float:
-    """The bound `b` standard deviations from the mean, on the scale of the logarithm.
+    """The bound `b` standard deviations from the mean of log(c / a).
 
-    Of the lognormal distribution with the mean and the standard deviation of c / a: costs are
-    positive, and where `sigma` is not small, mean - b sigma is below 0 most of all for the dearest.
+    c / a is taken as lognormal with the given mean and standard deviation: costs are positive, and
+    where `sigma` is not small, mean - b sigma would be below 0.
 
     Args:
-        mean: Of c / a - 1.
-        sigma: Of the same.
+        mean: Mean of c / a - 1.
+        sigma: Standard deviation of c / a.
         b: Below 0 for a lower bound.
 
     Returns:

@@ -126,7 +126,7 @@ class JointSurrogate:
         num_queries: Q.
         lam: lambda, at least 1e-9.
         rho: One rho for both outputs, in [0, 1); None to fit one to each.
-        amplitude: The same of the amplitude; None to fit.
+        amplitude: One amplitude for both outputs; None to fit one to each.
         relative_cost: Whether costs are relative to `CostScale`; if not, they are in USD.
         device: Where the algebra runs. Always float64.
 
@@ -164,12 +164,12 @@ class JointSurrogate:
         self._seen = 0  # the mark of the low-rank updates that they know
 
     def observe(self, theta: tuple[int, ...], query: int, y_c: float, y_g: float) -> None:
-        """Adds one observation; see `QuerySurrogate.observe`."""
+        """Adds one observation; arguments as in `QuerySurrogate.observe`."""
         self._log.append((theta, query, y_c, y_g))
         self.queries.observe(theta, query, self.relative(theta, y_c), y_g)
 
     def relative(self, theta: Sequence[int], y_c: float) -> float:
-        """A cost in USD, as the surrogate sees it."""
+        """y_c / a(theta) - 1 of a cost in USD; the cost itself if costs are not relative."""
         return y_c / self.scale.at(theta) - 1 if self.relative_cost else y_c
 
     def observed(self) -> Tensor:
@@ -177,7 +177,7 @@ class JointSurrogate:
         return self.queries.observed()
 
     def num_observed(self, theta: tuple[int, ...]) -> int:
-        """See `QuerySurrogate.num_observed`."""
+        """Number of queries on which `theta` was observed at least once."""
         return self.queries.num_observed(theta)
 
     def information(self) -> list[float]:
@@ -191,9 +191,9 @@ class JointSurrogate:
     def refit(self) -> bool:
         """Fits scale and hyperparameters if there are enough new observations.
 
-        rho maximises the marginal likelihood, in closed form, times a normal prior on its logit:
-        the few observations after Calibrate leave a maximum at 0 or 1 possible, and at either the
-        bounds would be worth nothing. The amplitude is then the one that maximises it.
+        rho maximises the marginal likelihood, in closed form, times a normal prior on its logit.
+        Without the prior, few observations can put the maximum at 0 or 1, where the bounds are
+        worth nothing. The amplitude then maximises the likelihood at that rho.
 
         Returns:
             Whether anything was fitted; variances may then have grown.
@@ -319,7 +319,7 @@ class JointSurrogate:
         if self._rho is None:
             likelihood -= 0.5 * ((_LOGITS - _PRIOR_LOGIT) / _PRIOR_SPREAD) ** 2
         best = int(likelihood.argmax())
-        # All observations equal to the prior mean leave no scale: any positive one will do.
+        # If all observations equal the prior mean, the likelihood has no maximum.
         amplitude = math.sqrt(max(float(amplitude2[best]), 1e-12))
         return Hyperparameters(float(rho[best]), amplitude)
 

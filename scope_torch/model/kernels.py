@@ -28,8 +28,15 @@ class HammingKernel(Kernel, ABC):
     """Base of the kernels k(theta, theta') = kappa(h), h the Hamming distance, kappa(0) = 1.
 
     A subclass supplies `at_distance`. The kernel has no hyperparameter and no gradient: nothing
-    is fitted, because the bounds hold for a fixed kernel. Values are float64 whatever the dtype
-    of the codes; a cast to float32 would enter the bounds.
+    is fitted, because the bounds hold for a fixed kernel. Values are float64 for codes of any
+    dtype; a cast to float32 would enter the bounds.
+
+    Example:
+        >>> class Exponential(HammingKernel):
+        ...     def at_distance(self, h):
+        ...         return torch.exp(-h)
+        >>> Exponential()(torch.tensor([[0, 1]]), torch.tensor([[0, 2]])).to_dense().item()
+        0.36787944117144233
     """
 
     has_lengthscale = False
@@ -95,7 +102,7 @@ class HammingMatern52Kernel(HammingKernel):
     """
 
     def at_distance(self, h: Tensor) -> Tensor:
-        """See base."""
+        """K at Hamming distance `h`; see `HammingKernel.at_distance`."""
         root5_d = math.sqrt(5.0) * h.sqrt()
         return (1.0 + root5_d + 5.0 / 3.0 * h) * torch.exp(-root5_d)
 
@@ -104,7 +111,7 @@ class HammingRBFKernel(HammingKernel):
     """Squared exponential of d = sqrt(h): k = exp(-d^2 / 2) (sec:exp, RQ3)."""
 
     def at_distance(self, h: Tensor) -> Tensor:
-        """See base."""
+        """K at Hamming distance `h`; see `HammingKernel.at_distance`."""
         return torch.exp(-h / 2)
 
 
@@ -124,7 +131,7 @@ def kernel_matrix(kernel: Kernel, x1: Tensor, x2: Tensor) -> Tensor:
 
 
 def describe_kernel(kernel: Kernel, num_modules: int) -> dict[str, Any]:
-    """Identifies a kernel: its class, and what it is at every Hamming distance."""
+    """Identifies a kernel: its class, and its value at every Hamming distance."""
     described: dict[str, Any] = {"name": type(kernel).__name__}
     if isinstance(kernel, HammingKernel):
         profile = kernel.profile(num_modules).tolist()

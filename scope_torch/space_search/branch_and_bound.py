@@ -1,18 +1,25 @@
 """Minima over a Theta too large to enumerate, by branch and bound.
 
-What is minimised has the form l(theta) = k_D(theta)^T w - beta sigma(theta). Three facts bound it
-from below for all completions of a prefix (LLMs for some modules; the others are open):
+| symbol | here | |
+| --- | --- | --- |
+| l(theta) = k_D(theta)^T w - beta sigma(theta) | `Form` | the objective, or the constraint l' |
+| sigma^2 = constant - k_D^T V k_D | `LabelledPosterior` | |
+| Delta^i(m), i-th forward difference of m -> kappa(N - m) | `differences[i, m]` | |
+| mu, Lagrange multiplier | `mu` | |
 
-1. The root is concave, and sigma^2 is concave in k = k_D(theta). So for any vector t and any s > 0
+A prefix fixes the LLMs of some modules; the others are open. Three facts bound l from below on all
+completions of a prefix:
+
+1. The square root is concave, and sigma^2 is concave in k = k_D(theta). So for any t and any s > 0
 
        sigma <= (s^2 + constant + t^T V t - 2 (V t)^T k) / (2 s),
 
    and l is at least a constant plus k^T (w + beta / s V t), a weighted sum of kernels.
-2. With Delta^i(m) the i-th forward difference of m -> kappa(N - m), the kernel of a configuration d
-   that matches the prefix on m modules is the sum of Delta^|S|(m) 1[theta_S = d_S] over all subsets
-   S of the open modules. So a weighted sum of kernels is a sum of one table per subset.
-3. The table of S is at least what it has as its least entry (0, of what matches nothing, included)
-   with the same LLM in the first module of S. What is left is a table per module.
+2. If d matches the prefix on m modules, k(theta, d) is the sum of Delta^|S|(m) 1[theta_S = d_S]
+   over all subsets S of the open modules. So a weighted sum of kernels is a sum of one table for
+   each subset.
+3. An entry of the table of S is at least the least entry with the same LLM in the first module of
+   S, where entries that no configuration matches count as 0. That leaves one table per module.
 
 A constraint l' <= limit enters by Lagrange's bound l >= l + mu (l' - limit), for any mu >= 0.
 """
@@ -34,7 +41,7 @@ _AT_ONCE = 128  # prefixes expanded together
 _NUMBERS = 1 << 22  # numbers in memory for them
 _LEAVES = 1 << 12  # configurations looked at together
 _FACTORS = (0.5, 1.0, 2.0)  # of the parent's multiplier
-_ROUNDING = 1e-12  # of a bound, relative to the numbers it is made of
+_ROUNDING = 1e-12  # of a bound, relative to its summands
 
 
 class Form(NamedTuple):
@@ -45,13 +52,13 @@ class Form(NamedTuple):
 
 
 class Minimum(NamedTuple):
-    """What a search found.
+    """The result of a search.
 
     Args:
         value: Least value found; +inf if nothing within the limit was found.
-        bound: Nothing within the limit has less.
-        complete: Whether `value` is the minimum, and `labels` all that tie with it.
-        labels: `r x num_modules` labels of what was found within the width of `value`.
+        bound: Proven lower bound on the minimum.
+        complete: Whether `value` is the minimum, and `labels` are all ties.
+        labels: `r x num_modules` labels of the configurations found within the width of `value`.
         num_nodes: Prefixes expanded.
     """
 
@@ -68,7 +75,7 @@ class _Linear(NamedTuple):
     tables: SubsetTables
     constant: Tensor  # `r`
     entries: Tensor  # `num_entries x r`
-    magnitude: Tensor  # `r`, of the numbers it is made of
+    magnitude: Tensor  # `r`, size of the summands, for rounding
 
     def plus(self, other: _Linear, mu: Tensor) -> _Linear:
         """This one and `mu` times the other; `r` multipliers."""
@@ -105,15 +112,15 @@ class Search:
     """Best-first search for min{objective : constraint <= limit}.
 
     Args:
-        posterior: Of which the forms are made.
-        objective: What to minimise.
-        constraint: What must not exceed the limit.
+        posterior: Gives k_D and sigma.
+        objective: The form to minimise.
+        constraint: The form that must not exceed the limit.
         limit: +inf for no constraint.
         starts: `r x num_modules` labels looked at first; from the best of them on, one LLM at a
             time is changed as long as that helps.
         max_nodes: Prefixes expanded at most.
         excluded: Labels of a configuration that does not count, or None.
-        width: How far above a minimum a configuration ties with it.
+        width: How far above a minimum a configuration still ties with it.
     """
 
     def __init__(
@@ -135,10 +142,10 @@ class Search:
         self._order = tuple(range(num_modules))
         self.num_nodes = 0
         self._best = math.inf
-        self._values = torch.zeros(0, dtype=torch.float64)  # within reach so far
+        self._values = torch.zeros(0, dtype=torch.float64)  # found within reach so far
         self._labels = torch.zeros(0, num_modules, dtype=torch.int64)
         self._expanded: list[_Expanded] = []
-        # Of every prefix the best child not taken: bound, position in _expanded, row, child.
+        # Of every prefix the best child not taken yet: bound, position in _expanded, row, child.
         self._heap: list[tuple[float, int, int, int]] = []
         self._descend(starts)
 
@@ -156,14 +163,14 @@ class Search:
 
     @property
     def _reach(self) -> float:
-        """What is above is not the minimum, nor ties with it."""
+        """Largest value that can still be, or tie with, the minimum."""
         return self._best + self._width(self._best) if self._best < math.inf else math.inf
 
     def _within_reach(self) -> bool:
         return bool(self._heap) and self._heap[0][0] <= self._reach
 
     def _descend(self, starts: Tensor) -> None:
-        """Changes one LLM at a time, for something within the limit first and then for less."""
+        """Changes one LLM at a time: first to get within the limit, then to get less."""
         around, best = starts, (math.inf, math.inf)
         while len(around):
             value, excess = self._evaluate(around)
@@ -178,7 +185,7 @@ class Search:
                 row += size
 
     def _evaluate(self, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Looks at `r x num_modules` configurations; returns objectives and what is too much."""
+        """Objectives of `r x num_modules` configurations, and by how much they exceed the limit."""
         k, sigma = self._posterior.at(labels)
         objective = self._objective.weights @ k - self._objective.beta * sigma
         excess = torch.zeros_like(objective)
@@ -198,7 +205,7 @@ class Search:
         return objective, excess
 
     def _first_multiplier(self, root: Tensor) -> Tensor:
-        """A multiplier to begin with; puts the modules that matter most first."""
+        """The first multiplier; also orders the modules, those with the largest spread first."""
         objective, constraint = self._forms(root, 0)
 
         def spread(form: _Linear) -> Tensor:
@@ -217,11 +224,11 @@ class Search:
         return mu
 
     def _forms(self, labels: Tensor, depth: int) -> tuple[_Linear, _Linear | None]:
-        """The objective, and the constraint less its limit, bounded below by facts 1 and 2."""
+        """Lower bounds on the objective and on constraint - limit, by facts 1 and 2."""
         posterior, open_modules = self._posterior, self._order[depth:]
         tables, differences = posterior.tables(open_modules), posterior.differences
         matches = posterior.matches(labels, self._order[:depth])
-        # About what a completion drawn at random has.
+        # t is about the k_D of a completion drawn at random.
         by_chance = sum(1 / posterior.sizes[i] for i in open_modules)
         t = differences[0][matches] + by_chance * differences[1][matches]
         matrix_t = posterior.matrix @ t
@@ -241,7 +248,7 @@ class Search:
         return objective, bounded(self._constraint, self._limit) if constrained else None
 
     def _take_best(self) -> dict[int, tuple[Tensor, Tensor]]:
-        """The prefixes of least bound and their multipliers, by their length."""
+        """Takes the prefixes of least bound from the heap; with their multipliers, by length."""
         taken: dict[int, tuple[list[np.ndarray], list[float]]] = {}
         for _ in range(min(_AT_ONCE, self._max_nodes - self.num_nodes)):
             if not self._within_reach():
@@ -268,7 +275,7 @@ class Search:
             heapq.heappush(self._heap, (float(bound[j]), position, row, j))
 
     def _expand(self, labels: Tensor, depth: int, mu: Tensor) -> None:
-        """Bounds all children of prefixes of one length, or looks at them."""
+        """Bounds all children of prefixes of one length; evaluates them if they are complete."""
         numbers = self._posterior.tables(self._order[depth:]).num_numbers
         at_once = max(1, _NUMBERS // numbers)
         for some, some_mu in zip(labels.split(at_once), mu.split(at_once), strict=True):
@@ -290,7 +297,7 @@ class Search:
                 self._push(len(self._expanded) - 1, row, 0)
 
     def _bound(self, labels: Tensor, depth: int, mu: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Bounds of children, `r x labels`; multipliers; and completions that seem good."""
+        """Bounds of children, `r x labels`; multipliers; a promising completion of each prefix."""
         objective, constraint = self._forms(labels, depth)
         table, lower = objective.by_module()
         bound = objective.children(table, lower)

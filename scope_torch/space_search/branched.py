@@ -1,4 +1,7 @@
-"""The posterior on a Theta too large to enumerate: what SCOPE asks of it, by branch and bound."""
+"""The averages on a Theta too large to enumerate: minima by branch and bound.
+
+Answers the same questions as `GridPosterior` (grid.py), without a value for every configuration.
+"""
 
 from __future__ import annotations
 
@@ -28,17 +31,18 @@ _DRAWN = 1 << 18
 
 
 class BranchedPosterior:
-    """Answers what `GridPosterior` answers, without a value for every configuration.
+    """Minima of the bounds over Theta, by branch and bound.
 
     Args:
-        surrogate: The per-query surrogates.
+        surrogate: The per-query surrogate.
         space: Theta.
-        kernel: Their kernel; of the Hamming distance.
-        max_nodes: Prefixes that one search expands at most. A search that would need more gives the
-            best it has found, and a bound on how much better anything else can be.
+        kernel: Its kernel; a function of the Hamming distance.
+        max_nodes: Prefixes that one search expands at most. A search that would need more returns
+            the best it has found, and a bound on how much better anything else can be.
 
     Raises:
-        InputError: If the kernel is none of the Hamming distance, or Theta is too large even so.
+        InputError: If the kernel does not depend on the Hamming distance alone, or Theta has more
+            than 12 modules or 9.2e18 configurations.
     """
 
     def __init__(
@@ -68,14 +72,14 @@ class BranchedPosterior:
         self._gap_usd = 0.0
 
     def update(self) -> None:
-        """Forgets what was made of earlier observations."""
+        """Takes in all that the surrogate was told."""
         self._aggregate = self._labelled = None
 
     def least_slope(self) -> float:
-        """See `GridPosterior.least_slope`; by Dinkelbach's method.
+        """min{(mu_bar_g + 1) / sigma_bar} over Theta, by Dinkelbach's method.
 
-        Of r the ratio of some configuration, what minimises mu_bar_g + 1 - r sigma_bar has a
-        smaller ratio, unless r is the least. Descent alone comes near it, then one proof may do.
+        Let r be the ratio of some configuration. The minimiser of mu_bar_g + 1 - r sigma_bar has a
+        smaller ratio, unless r is the least. Descent comes near the least; then one proof may do.
         """
         posterior, weights = self.labelled(None), self.weights
         labels, slope, prove = posterior.starts, math.inf, False
@@ -97,18 +101,18 @@ class BranchedPosterior:
             labels = found.labels
 
     def lower_bounds(self, beta: Beta, u_out: float, theta_out: int | None) -> BranchedBounds:
-        """See `GridPosterior.lower_bounds`."""
+        """Minima of L_c and L_g; arguments as in `LowerBounds`."""
         return BranchedBounds(self, beta, u_out, theta_out)
 
     def settings(self) -> dict[str, Any]:
-        """What decides the choices beside the surrogate, JSON-serialisable."""
+        """The arguments that decide a choice, JSON-serialisable."""
         return {"space_search": "branch_and_bound", "max_nodes": self._max_nodes}
 
     def report(self) -> dict[str, Any]:
-        """How the searches went so far, JSON-serialisable.
+        """Statistics of all searches so far, JSON-serialisable.
 
-        `exact`: every one ended with a proof. `gap_usd`: how much lower L_c than that of a chosen
-        theta_cand can be, among all that were eligible, at most.
+        `exact`: whether every search ended with a proof. `gap_usd`: by how much, at most, the L_c
+        of a chosen theta_cand exceeds the least L_c of an eligible configuration.
         """
         return {
             "space_search": "branch_and_bound",
@@ -136,7 +140,7 @@ class BranchedPosterior:
         return found
 
     def note_gap(self, gap_usd: float) -> None:
-        """Of a chosen theta_cand, see `report`."""
+        """Takes in the gap of a chosen theta_cand; see `report`."""
         self._gap_usd = max(self._gap_usd, gap_usd)
 
     @property
@@ -160,13 +164,13 @@ class BranchedPosterior:
 
 
 class BranchedBounds:
-    """The minima of `LowerBounds`.
+    """The minima of `LowerBounds`, by branch and bound.
 
     Args:
         posterior: Up to date.
-        beta: See `GridPosterior.lower_bounds`.
-        u_out: See there.
-        theta_out: See there.
+        beta: beta_c in USD and beta_g.
+        u_out: See `LowerBounds`.
+        theta_out: See `LowerBounds`.
 
     Attributes:
         least_c: min{L_c : L_g <= 0}, or a lower bound on it that could be proven; +inf if nothing
@@ -181,7 +185,6 @@ class BranchedBounds:
         self._posterior, self._labelled = posterior, posterior.labelled(theta_out)
         w_c, w_g = posterior.weights
         self._c, self._g = Form(w_c, beta.c), Form(w_g, beta.g)
-        # What was set apart last.
         self._excluded = None if theta_out is None else self._labelled.apart[0]
         self._starts = self._labelled.starts
         of_c = self._minimise(self._c, self._g, 0.0)
@@ -190,9 +193,10 @@ class BranchedBounds:
         self._starts = torch.cat([self._starts, of_c.labels, of_g.labels])
 
     def argmin_c(self, most_g: float, scale: float, seed: int) -> int:
-        """See `LowerBounds.argmin_c`: the least L_c found.
+        """Flat index of the least L_c found subject to L_g <= `most_g`.
 
-        Ties as there, but among more than 2e8 configurations the first of 2^18 drawn at random.
+        Ties as in `LowerBounds.argmin_c`; among more than 2e8 tied configurations, the first of
+        2^18 drawn at random.
         """
         found = self._minimise(self._c, self._g, most_g, lambda best: tie_width(best, scale))
         self._posterior.note_gap(found.value - found.bound)

@@ -1,4 +1,11 @@
-"""An aggregate posterior on prefixes of configurations, for spaces too large to enumerate."""
+"""Labels and subset tables: an aggregate posterior on prefixes of configurations.
+
+| symbol | here | shape |
+| --- | --- | --- |
+| D in labels | `labels` | `n x N` |
+| Delta^i(m), i-th forward difference of m -> kappa(N - m) | `differences[i, m]` | `N + 1` each |
+| sigma^2 = constant - k_D^T V k_D | `at` | |
+"""
 
 from __future__ import annotations
 
@@ -15,11 +22,14 @@ from scope_torch.space import ConfigSpace
 
 
 class Classes:
-    """Theta up to LLMs that no configuration told apart uses: they share one label of a module.
+    """Equivalence classes of Theta: in each module, LLMs that are absent from D share one label.
+
+    The posterior cannot tell them apart, so one search covers all members of a class.
 
     Args:
         space: Theta.
-        codes: `n x num_modules` configurations to be told apart from all others (int64, CPU).
+        codes: `n x num_modules` configurations of which every one is a class of its own (D, and
+            further ones; int64, CPU).
 
     Attributes:
         sizes: Number of labels of each module.
@@ -48,7 +58,7 @@ class Classes:
         return math.prod(len(m[i]) for m, i in zip(self._members, labels, strict=True))
 
     def members(self, labels: Sequence[int], at_once: int = 1 << 20) -> Iterator[Tensor]:
-        """Flat indices of all configurations with these labels, not too many at once."""
+        """Flat indices of all configurations with these labels, at most `at_once` at a time."""
         steps = [s * m[i] for s, m, i in zip(self._strides, self._members, labels, strict=True)]
         last = torch.zeros(1, dtype=torch.int64)
         while steps and len(last) * len(steps[-1]) <= at_once:
@@ -57,7 +67,7 @@ class Classes:
             yield last + sum(first)
 
     def draw(self, labels: Sequence[int], count: int, generator: torch.Generator) -> Tensor:
-        """Flat indices of `count` of them, drawn uniformly with replacement."""
+        """Flat indices of `count` configurations with these labels, drawn with replacement."""
         index = torch.zeros(count, dtype=torch.int64)
         for members, stride, label in zip(self._members, self._strides, labels, strict=True):
             draws = torch.randint(len(members[label]), (count,), generator=generator)
@@ -66,18 +76,18 @@ class Classes:
 
 
 class LabelledPosterior:
-    """An aggregate posterior in labels, with the tables that bounds are made of. On the CPU.
+    """An aggregate posterior in labels, with the tables that lower bounds are made of; on the CPU.
 
     Args:
         posterior: The aggregate.
         kernel: Its kernel.
         space: Theta.
-        apart: `r x num_modules` further configurations to be told apart from all others.
+        apart: `r x num_modules` further configurations that get a class of their own.
 
     Attributes:
         labels: D, `n x num_modules`.
-        apart: The further ones, `r x num_modules`.
-        starts: Where a search can start: D, or anything if that is empty.
+        apart: The further configurations, `r x num_modules`.
+        starts: Labels from which a search can start: D, or any configuration if D is empty.
     """
 
     def __init__(
@@ -102,13 +112,13 @@ class LabelledPosterior:
         self._tables: dict[tuple[int, ...], SubsetTables] = {}
 
     def tables(self, open_modules: tuple[int, ...]) -> SubsetTables:
-        """Those of all subsets of the open modules."""
+        """The tables of all subsets of the open modules."""
         if open_modules not in self._tables:
             self._tables[open_modules] = SubsetTables(self.labels, self.sizes, open_modules)
         return self._tables[open_modules]
 
     def matches(self, labels: Tensor, modules: Sequence[int]) -> Tensor:
-        """On how many of the modules D agrees with `r x num_modules` labels: `n x r`."""
+        """Number of the given modules on which D agrees with `r x num_modules` labels: `n x r`."""
         count = torch.zeros(len(self.labels), len(labels), dtype=torch.int64)
         for i in modules:
             count += self.labels[:, i, None] == labels[:, i]
@@ -121,10 +131,10 @@ class LabelledPosterior:
 
 
 class SubsetTables:
-    """Which of D share an entry, in the table of every subset of some modules.
+    """The tables of all subsets of the open modules: which configurations of D share an entry.
 
-    A slot is a label of an open module; a part is the entries of a table of several modules with
-    the same slot in the first of them.
+    A slot is a label of an open module. A part is the set of entries of one table that have the
+    same slot in the first module of their subset.
 
     Args:
         labels: `n x num_modules`, D.
