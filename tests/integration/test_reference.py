@@ -7,7 +7,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 ELSEWHERE = ("scope_torch.cli.",)  # on reference/command-line.md
-KEPT = {f"scope_torch.{name}" for name in ("history", "kernels", "optimizer", "runner")}  # old paths
+# Old import paths, which lead elsewhere.
+KEPT = {f"scope_torch.{name}" for name in ("history", "kernels", "optimizer", "runner")}
 
 
 def listed() -> list[str]:
