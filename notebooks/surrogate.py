@@ -12,10 +12,10 @@ import itertools
 import matplotlib.pyplot as plt
 import torch
 
-from scope_torch import Request
 from scope_torch.model.hamming_sums import HammingGrid
 from scope_torch.model.incremental import QuerySurrogate
 from scope_torch.model.kernels import HammingMatern52Kernel, HammingRBFKernel
+from scope_torch.observation import Request
 from scope_torch.space import ConfigSpace
 from scope_torch.tasks.synthetic import synthetic_task
 
