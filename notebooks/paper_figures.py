@@ -1,10 +1,11 @@
 # %% [markdown]
 # # Reproducing the paper's figures, in small
 #
-# The paper's main figure shows, for every method, the best feasible cost c_bf and the violation V
-# of the constraint against the search budget. Here it is made for one simulated task, with two
-# seeds and a part of the budget. The task has the shape and the numbers of data imputation in the
-# paper (three modules, 23 LLMs, 156 queries), but no LLM is called.
+# The paper's main figure shows two curves for every method against the search budget: the best
+# feasible cost c_bf, and the violation V of the quality constraint. This page makes that figure for
+# one simulated task, with two seeds and a part of the budget. The task has the shape of data
+# imputation in the paper (three modules, 23 LLMs, 156 queries), and its costs and qualities were
+# fitted to the paper's numbers. No LLM is called.
 
 # %%
 import tempfile
@@ -13,12 +14,11 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 
 from baselines.random_search import RandomSearch
+from scope_torch import make_scope, run
 from scope_torch.cli.report import report
-from scope_torch.methods import make_scope
 from scope_torch.runs.finished import column, load_runs
 from scope_torch.runs.metrics import optimal_cost
 from scope_torch.runs.plotting import plot_curves
-from scope_torch.runs.runner import run
 from scope_torch.tasks.simulated import simulated_task
 
 task = simulated_task(name="data_imputation_simulated", world="data_imputation")
@@ -30,7 +30,7 @@ print(f"the best feasible one costs {optimum / problem.reference_cost_usd:.1%} o
 # %% [markdown]
 # ## The runs
 #
-# One directory for each method and seed, as `scope-torch` makes them, so that they can be resumed
+# Each method and seed gets a directory of its own, as with `scope-torch`. So runs can be resumed
 # and reported.
 
 # %%
@@ -57,9 +57,9 @@ for name, make in METHODS.items():
 # %% [markdown]
 # ## The report
 #
-# `report` writes a table, a CSV file with a row for each run, and the figure. Dotted are the
-# paper's own curves: they were measured with real LLMs and end at 2 USD. So ours need not agree
-# with them.
+# `report` writes a table, a CSV file with a row for each run, and the figure. The dotted curves are
+# the paper's own. They were measured with real LLMs and end at 2 USD, so ours need not agree with
+# them.
 
 # %%
 report(outputs)
@@ -80,7 +80,7 @@ def show(path: Path) -> None:
 show(figure)
 
 # %% [markdown]
-# The same by hand, without the paper's curves, from the runs on disk:
+# You can also read the runs from disk and draw the figure yourself, without the paper's curves:
 
 # %%
 groups, _ = load_runs(outputs)
@@ -103,9 +103,10 @@ show(outputs / "by_hand.png")
 # ## The real thing
 #
 # Each figure of the paper is one command, with all methods, three seeds and the full budget; the
-# README lists them. SCOPE and its two variants take about a quarter of an hour of this one on two
-# cores; it goes on where it was interrupted:
+# README lists the commands. On two cores, SCOPE and its two variants take about a quarter of an
+# hour of the one below. An interrupted command continues where it stopped:
 #
 # ```
-# scope-torch experiment=rq1_main python scripts/report.py outputs/rq1_main
+# scope-torch experiment=rq1_main
+# python scripts/report.py outputs/rq1_main
 # ```

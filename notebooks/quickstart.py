@@ -1,10 +1,10 @@
 # %% [markdown]
 # # Quickstart: your own system
 #
-# You have a system of two modules, and a few LLMs that could run each of them. Which ones should?
-# The expensive assignment works; you want the cheapest that is about as good. This page does it
-# with a system that only pretends to call LLMs, so it costs nothing; put your own function in its
-# place.
+# You have a system of two modules, and a few LLMs that could run each of them. Which LLM should run
+# which module? The expensive assignment works; you want the cheapest one that is about as good.
+# This page searches for it, with a system that only pretends to call LLMs, so it costs nothing. Put
+# your own function in its place.
 
 # %%
 import random
@@ -13,16 +13,13 @@ import tempfile
 import matplotlib.pyplot as plt
 import numpy as np
 
-from scope_torch.evaluators.function import FunctionEvaluator
-from scope_torch.methods import make_scope
-from scope_torch.problem import SelectionProblem
-from scope_torch.runs.runner import run
+from scope_torch import FunctionEvaluator, SelectionProblem, make_scope, run
 
 # %% [markdown]
 # ## The system
 #
-# Any callable will do that takes an assignment of LLMs to modules and one query, and returns the
-# quality of the answer, in [0, 1], and what it cost, in USD.
+# Any function will do. It gets an assignment of LLMs to modules and one query. It returns the
+# quality of the answer, in [0, 1], and its cost in USD.
 
 # %%
 PRICE = {"nano": 0.0001, "mini": 0.0004, "plus": 0.002, "pro": 0.01}  # USD per call
@@ -43,8 +40,9 @@ questions = [f"question {i}" for i in range(60)]
 # %% [markdown]
 # ## The reference
 #
-# You need a configuration that you trust, theta_0, and its average quality and cost over your
-# queries. If you do not have these numbers, measure them; SCOPE does not charge for them.
+# An assignment is also called a *configuration*. You need one that you trust, the reference
+# theta_0, and its average quality and cost over your queries. If you do not have these numbers,
+# measure them. They do not count against the search budget.
 
 # %%
 reference = {"retrieve": "pro", "answer": "pro"}
@@ -55,8 +53,8 @@ print(f"quality {reference_quality:.3f}, {reference_cost_usd:.4f} USD a query")
 # %% [markdown]
 # ## The problem
 #
-# `epsilon` is the share of the quality that you would give up for a lower price. The threshold is
-# s_0 = (1 - epsilon) s(theta_0).
+# `epsilon` is the share of the reference's quality that you would give up for a lower price. With
+# s(theta_0) for that quality, the threshold is s_0 = (1 - epsilon) s(theta_0).
 
 # %%
 llms = tuple(PRICE)
@@ -75,10 +73,10 @@ print(f"{problem.space.size} configurations, quality at least {problem.s_0:.3f}"
 # %% [markdown]
 # ## The search
 #
-# `base` is a cheap LLM: the search starts from configurations that use it in all modules but one.
-# With `run_dir` every observation is on disk before it is used. If the process dies, the same
-# lines go on where it stopped and pay for nothing twice. Here it is a temporary directory; choose
-# a real one.
+# `base` is a cheap LLM: the search starts with configurations that use it in all modules but one.
+# With `run_dir` every observation is on disk before it is used. If the process dies, run the same
+# lines again: they continue where it stopped. Here `run_dir` is a temporary directory; choose a
+# real one.
 
 # %%
 result = run(
@@ -93,8 +91,9 @@ print(result.recommendation.basis, "-", result.stop_reason)
 print(f"spent {result.history.spend_usd:.2f} USD on {len(result.history)} runs of the system")
 
 # %% [markdown]
-# `certified` means that the upper confidence bound of the constraint fell to 0; the notebook
-# *Reading a result* says what that is worth. Since this system is free, the answer can be checked:
+# `certified` means: while the confidence bounds hold, the average quality is at least s_0. The
+# notebook *Reading a result* says how far you can trust that. This system is free, so we can check
+# the answer:
 
 
 # %%
@@ -110,9 +109,9 @@ print(f"cost {cost_usd / reference_cost_usd:.1%} of the reference")
 # %% [markdown]
 # ## Where the money went
 #
-# Running everything would take 16 x 60 runs of the system. SCOPE leaves a configuration as soon as
-# it is known to be too poor or too dear, and does not begin with those that their neighbours rule
-# out.
+# To run everything would take 16 x 60 runs of the system. SCOPE drops a configuration as soon as
+# its bounds say that it is too poor or too dear. It does not even begin with configurations that
+# their neighbours rule out.
 
 # %%
 queries_run = np.zeros(problem.space.sizes, dtype=int)
@@ -144,5 +143,5 @@ fig.colorbar(image)
 plt.show()
 
 # %% [markdown]
-# Next: calls in flight, prices by token and asynchronous systems are in the guide *Your own
-# system*; a recorded table instead of a function in *Your own data*.
+# Next: the guide *Your own system* has many calls at a time, prices by token, and asynchronous
+# systems. The guide *Your own data* has a recorded table instead of a function.

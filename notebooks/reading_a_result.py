@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Reading a result: bounds, certificate, gap
 #
-# What does it mean that a configuration is *certified*, and how far from the best one can it be?
-# The task here is a small made-up table, 36 configurations on 60 queries, of which all is known.
-# So what SCOPE believes can be put beside the truth.
+# What does it mean that a configuration is *certified*? And how much dearer than the best one can
+# it be? The task here is a small made-up table: 36 configurations on 60 queries. The truth is
+# known, so we can put SCOPE's bounds beside it.
 
 # %%
 import math
@@ -11,9 +11,8 @@ import math
 import matplotlib.pyplot as plt
 import torch
 
-from scope_torch.methods import make_scope
+from scope_torch import make_scope, run
 from scope_torch.model.hamming_sums import make_grid
-from scope_torch.runs.runner import run
 from scope_torch.space_search.grid import GridPosterior
 from scope_torch.tasks.synthetic import synthetic_task
 
@@ -46,11 +45,12 @@ for assumption in result.report["assumptions"]:
 #
 #     L, U = mu_bar -+ b sigma_rms,    sigma_rms = sqrt(Q) sigma_bar
 #
-# sigma_rms is 1 where nothing is known and falls towards 0. b_c (in USD) and b_g (in units of
-# quality) are therefore the half-widths at an unknown configuration.
+# sigma_rms is 1 where nothing is known, and falls towards 0 as queries are observed. So b_c (in
+# USD) and b_g (in units of quality) are the half-widths at a configuration about which nothing is
+# known.
 
 # %%
-posterior = GridPosterior(scope.surrogate, make_grid(problem.space, scope.kernel))
+posterior = GridPosterior(scope.surrogate, make_grid(problem.space, scope.surrogate.kernel))
 posterior.update()
 sigma_rms = (problem.num_queries * posterior.variance).sqrt()
 b_c, b_g = result.report["b_c"], result.report["b_g"]
@@ -58,10 +58,12 @@ true_cost, true_quality = task.evaluator.truth()
 print(f"b_c = {b_c:.5f} USD, b_g = {b_g:.3f}")
 
 # %% [markdown]
-# Configurations are sorted by their true cost; what lies below the dotted line is good enough (g
-# <= 0). A configuration whose whole interval lies above that line is ruled out as too poor, one
-# whose whole interval of costs lies above u_out as too dear, and one whose whole interval of g
-# lies below the line is certified.
+# Configurations are sorted by their true cost. The dotted line is g = 0: a configuration on it or
+# below is good enough.
+#
+# - If the whole interval of g lies above the line, the configuration is ruled out as too poor.
+# - If the whole interval of the cost lies above u_out, it is ruled out as too dear.
+# - If the whole interval of g lies below the line, it is certified.
 
 # %%
 order = true_cost.argsort()
@@ -91,9 +93,9 @@ plt.show()
 # ## The certificate
 #
 # theta_out is certified because U_g(theta_out) <= 0. If the bounds hold, its average quality over
-# these queries is at least s_0. Whether they hold is what the assumptions above are about. With
-# the default `tuned` bounds, as in the paper's experiments, b_c and b_g are set from the first
-# observations and **no probability is attached**. Here one can look:
+# these queries is at least s_0. The assumptions above say when they hold. With the default `tuned`
+# bounds, b_c and b_g are set from the first observations and **no probability is attached**. Here
+# we can look:
 
 # %%
 upper_g = posterior.mean_g + b_g * sigma_rms
@@ -111,15 +113,15 @@ for name, mean, b, truth in (
     )
 
 # %% [markdown]
-# The bounds of the quality contain the truth everywhere. Those of the cost do not: b_c is a
-# thirtieth of the reference's cost, and what SCOPE has seen of the dear configurations is little,
-# so it takes them for cheaper than they are. That error is on the side that costs money, not
-# correctness: nothing better is lost as long as no true cost is *below* its L_c.
+# The bounds of the constraint contain the truth everywhere. The bounds of the cost do not: b_c is a
+# thirtieth of the reference's cost, and SCOPE has seen little of the dear configurations, so it
+# takes them for cheaper than they are. This error can cost money but not correctness: nothing
+# better is lost as long as no true cost is *below* its L_c.
 #
-# `theory` takes the half-widths from the paper's theorem. They hold with probability 1 - delta if
-# the noise is sub-Gaussian with the given R, and every query's cost and constraint has RKHS norm
-# at most B. They are so wide that a configuration is certified only once all its queries were run,
-# and little is pruned:
+# `theory` takes the half-widths from the paper's theorem. Such bounds hold with probability at
+# least 1 - delta, if the noise is sub-Gaussian with the given R, and every query's cost and
+# constraint has RKHS norm at most B. They are so wide that a configuration is certified only once
+# all its queries were run, and little is pruned:
 
 # %%
 theory = make_scope(problem, base="small", seed=1, device="cpu", bounds={"mode": "theory"})
@@ -136,15 +138,15 @@ for name, this in {"tuned": result, "theory": proven}.items():
 # %% [markdown]
 # ## The gap
 #
-# The best feasible configuration theta_star cannot cost less than the least lower bound among
-# those that may be feasible. So, while the bounds hold,
+# Let theta_star be the cheapest feasible configuration. It cannot cost less than the least L_c
+# among the configurations that may be feasible. So, while the bounds hold,
 #
 #     c(theta_out) - c(theta_star) <= u_out - min{L_c(theta) : L_g(theta) <= 0} = gap.
 #
-# The trace has both along the search. The gap starts above u_out, because some L_c are negative at
-# first, and ends at 0, which a logarithmic axis cannot show. Whenever nothing else can improve on
-# theta_out and money is left, SCOPE widens b_g and looks again (dotted), so the gap may grow. The
-# search ends when b_g is as wide as its rule allows; `gap_tolerance` ends it earlier.
+# The trace has u_out and the gap along the search. The gap starts above u_out, because some L_c are
+# negative at first. It ends at 0, which a logarithmic axis cannot show. Whenever nothing else can
+# improve on theta_out and money is left, SCOPE widens b_g and looks again (dotted), so the gap may
+# grow. The search ends when b_g is as wide as its rule allows; `gap_tolerance` ends it earlier.
 
 # %%
 rows = [row for row in result.trace if row.u_out_usd is not None]
@@ -168,5 +170,5 @@ axes.legend(fontsize="small")
 plt.show()
 
 # %% [markdown]
-# The certificate and the gap speak of the queries searched on. For future queries evaluate
-# theta_out and theta_0 on held-out ones: `deploy=true`, or `scripts/evaluate.py`.
+# The certificate and the gap speak of the queries searched on. To learn about future queries,
+# evaluate theta_out and theta_0 on held-out ones: `deploy=true`, or `scripts/evaluate.py`.

@@ -1,10 +1,10 @@
 # %% [markdown]
 # # The surrogate: a Gaussian process per query, collapsed
 #
-# SCOPE pays for one (configuration, query) pair at a time, so it needs to know which queries of a
-# configuration are still uncertain: it has a Gaussian process for every query. It also needs the
-# averages over all queries, for every configuration there is. This page shows why the second does
-# not cost more.
+# SCOPE pays for one (configuration, query) pair at a time. So it must know which queries of a
+# configuration are still uncertain, and it has a Gaussian process for every query. It must also
+# know the averages over all queries, for every configuration there is. This page shows why the
+# averages do not cost more.
 
 # %%
 import itertools
@@ -20,10 +20,11 @@ from scope_torch.space import ConfigSpace
 from scope_torch.tasks.synthetic import synthetic_task
 
 # %% [markdown]
-# ## What a configuration says about another
+# ## How much one configuration says about another
 #
-# Nothing is known about LLMs but their names. So the kernel looks only at the Hamming distance h,
-# the number of modules that two configurations run with different LLMs.
+# The kernel says how similar two configurations are. Nothing is known about LLMs but their names.
+# So the kernel looks only at the Hamming distance h: the number of modules that the two
+# configurations run with different LLMs.
 
 # %%
 fig, axes = plt.subplots(figsize=(5, 2.8), layout="constrained")
@@ -37,7 +38,7 @@ plt.show()
 # ## A Gaussian process per query
 #
 # Two modules, six LLMs each, and only three queries, so that all can be drawn. Seven pairs are
-# observed. What is modelled is the constraint, g = s_0 - quality of a query; at most 0 is good.
+# observed. The pictures show the constraint, g = s_0 - quality of a query; at most 0 is good.
 
 # %%
 task = synthetic_task(num_queries=3, world_seed=21)
@@ -80,8 +81,8 @@ fig.colorbar(sigma, ax=rows[1])
 plt.show()
 
 # %% [markdown]
-# The uncertainty depends on where a query was observed, not on what was seen: cost and constraint
-# share it, and so do queries with the same observed configurations.
+# The uncertainty depends on which pairs were observed and not on their values. So cost and
+# constraint share it, and so do queries with the same observed configurations.
 #
 # ## The collapse
 #
@@ -91,7 +92,7 @@ plt.show()
 #     mu_bar(theta)      = sum_d w_d k(theta, d)
 #     sigma_bar(theta)^2 = 1/Q - sum_de V_de k(theta, d) k(theta, e)
 #
-# So the price of a configuration does not depend on the number of queries.
+# So the work for one configuration does not depend on the number of queries.
 
 # %%
 aggregate = surrogate.aggregate()
@@ -107,14 +108,15 @@ print(f"and of the variances: {float((sigma_bar_squared - by_queries).abs().max(
 # %% [markdown]
 # ## The Hamming grid
 #
-# A function of the number of matches is a sum over the sets S of modules on which theta and d may
-# match,
+# Theta has many configurations, so the sums over D must be fast. A function of the number of
+# matching modules is a sum over the sets S of modules on which theta and d may match,
 #
 #     k(theta, d) = sum_S a_|S| [theta = d on S],
 #
 # where a_s is the s-th forward difference of m -> k(N - m) at 0. A weighted sum of kernels is then
-# a sum of small tables, one for every S, which know only the LLMs of the modules in S. Adding them
-# by broadcasting gives the function on all of Theta. The four tables of this example:
+# a sum of small tables, one for every S. The table of S depends only on the LLMs of the modules in
+# S. Adding the tables by broadcasting gives the function on all of Theta. The four tables of this
+# example:
 
 # %%
 by_matches = kernel.profile(space.num_modules).flip(0)  # k at m = 0, ..., N matches
@@ -134,8 +136,8 @@ plt.show()
 print(f"largest difference: {float((sum(tables.values()) - collapsed).abs().max()):.0e}")
 
 # %% [markdown]
-# `HammingGrid` does this, and the same for the variance, for any number of modules. Four modules
-# with 23 LLMs each have 279,841 configurations; the sums below are exact for all of them.
+# `HammingGrid` does this for any number of modules, and does the same for the variance. Four
+# modules with 23 LLMs each have 279,841 configurations; the sums below are exact for all of them.
 
 # %%
 space = ConfigSpace((23,) * 4)

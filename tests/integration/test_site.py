@@ -106,8 +106,8 @@ def test_the_site(site):
     keys = "".join(pages[site / "reference/configuration.html"].text)
     assert "method.bounds.b_g" in keys
     assert "task=hotpotqa" in keys
-    search = pages[site / "reference/search.html"]
-    assert "scope_torch.problem.SelectionProblem" in search.ids
+    problem = pages[site / "reference/problem.html"]
+    assert "scope_torch.problem.SelectionProblem" in problem.ids
     shown = "".join(pages[site / "notebooks/quickstart.html"].text)
     assert "certified - no other configuration can improve" in shown
     for name, figures in {"quickstart": 1, "reading_a_result": 2, "surrogate": 3}.items():
