@@ -10,7 +10,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tables import CountingEvaluator, Crash, make_task
-from test_optimizer import OptimizerConformance
 
 from baselines.llambo import LLAMBO, make_llambo, method_name
 from baselines.llambo_prompts import Prompts
@@ -21,6 +20,7 @@ from baselines.llm_transcript import Completion
 from scope_torch.errors import InputError
 from scope_torch.runs.runner import run
 from scope_torch.space import tie_rank
+from scope_torch.testing import OptimizerConformance
 
 
 class TestStub(OptimizerConformance):
