@@ -248,12 +248,9 @@ def test_the_stand_in_is_never_called_llambo():
     [("stub", "LLAMBO[stub]"), ("openai", "llambo"), ("replay", "llambo")],
 )
 def test_the_config_is_named_after_the_backend(override, name):
-    from hydra import compose, initialize_config_dir
+    from scope_torch.cli.compose import compose
 
-    from scope_torch.cli.schema import config_dir
-
-    with initialize_config_dir(config_dir(), version_base="1.3"):
-        cfg = compose("config", overrides=["method=llambo", f"method.backend.kind={override}"])
+    cfg = compose(["method=llambo", f"method.backend.kind={override}"])
     assert cfg.method.name == name
 
 
