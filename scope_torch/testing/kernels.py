@@ -133,7 +133,8 @@ class KernelConformance:
 class HammingKernelConformance(KernelConformance):
     """What every `HammingKernel` must do; a subclass overrides `kernel` and `reference`.
 
-    `reference` returns kappa(h), the kernel at Hamming distance h, written in numpy.
+    `reference` returns kappa(h), the kernel at Hamming distance h, written in numpy. The kernel may
+    differ from it by `rtol`, relative.
 
     Example:
         >>> class TestMyHammingKernel(HammingKernelConformance):
@@ -145,6 +146,8 @@ class HammingKernelConformance(KernelConformance):
         ...     def reference(self):
         ...         return lambda h: np.exp(-h / 3)
     """
+
+    rtol = 1e-12
 
     @pytest.fixture
     def kernel(self) -> HammingKernel:
@@ -163,7 +166,7 @@ class HammingKernelConformance(KernelConformance):
         profile = kernel.profile(5, device)
         assert profile.dtype == torch.float64
         assert profile.device.type == device
-        np.testing.assert_allclose(profile.cpu(), reference(np.arange(6)), rtol=1e-15)
+        np.testing.assert_allclose(profile.cpu(), reference(np.arange(6)), rtol=self.rtol)
 
     def test_matrix_is_the_profile_of_the_distance(
         self, kernel: HammingKernel, reference: Callable[[np.ndarray], np.ndarray]
@@ -173,7 +176,7 @@ class HammingKernelConformance(KernelConformance):
         distance = (x1.numpy()[:, None] != x2.numpy()[None]).sum(-1)
         assert torch.equal(hamming_distance(x1, x2), torch.tensor(distance))
         values = _gram(kernel, x1.double(), x2.double())
-        np.testing.assert_allclose(values, reference(distance), rtol=1e-15)
+        np.testing.assert_allclose(values, reference(distance), rtol=self.rtol)
 
     def test_a_module_alone_has_no_kernel(self, kernel: HammingKernel) -> None:
         """GPyTorch's `last_dim_is_batch` is refused."""

@@ -14,6 +14,8 @@ from scope_torch.testing.kernels import krawtchouk_eigenvalues
 
 
 class TestHammingMatern52(HammingKernelConformance):
+    rtol = 1e-15
+
     @pytest.fixture
     def kernel(self):
         return HammingMatern52Kernel()
@@ -34,6 +36,8 @@ class TestHammingMatern52(HammingKernelConformance):
 
 
 class TestHammingRBF(HammingKernelConformance):
+    rtol = 1e-15
+
     @pytest.fixture
     def kernel(self):
         return HammingRBFKernel()

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from integration.doc_pages import ROOT, python
 
 import scope_torch
 
@@ -252,6 +253,15 @@ def test_a_fixture_left_out_is_named(output):
     found = outcomes(output, "TestNothingSaid")
     assert not found["PASSED"] | found["FAILED"]
     assert "override the fixture kernel; it returns a kernel" in output
+
+
+def test_the_evaluator_of_the_how_to_passes(tmp_path):
+    page = ROOT / "docs/howto/own-system.md"
+    (tmp_path / "test_page.py").write_text("\n".join(python(page)))
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    done = run_elsewhere(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "6 passed, 1 skipped" in done.stdout  # it knows no truth
 
 
 def test_without_pytest_the_error_says_what_to_install(tmp_path):
