@@ -218,14 +218,14 @@ class Abacus(SequentialOptimizer):
         self._trace("stopped")
 
     def recommend(self) -> Recommendation:
-        """See `Optimizer`."""
+        """The cheapest plan: `estimated`, or `reference` while it is theta_0."""
         theta = self._plan.theta
         return Recommendation(
             theta, "reference" if theta == self.problem.theta_ref else "estimated"
         )
 
     def settings(self) -> dict[str, Any]:
-        """See `Optimizer`."""
+        """Everything that decides the requests, JSON-serialisable."""
         return {
             "name": self.name,
             "seed": self.seed,
@@ -238,7 +238,7 @@ class Abacus(SequentialOptimizer):
         }
 
     def report(self) -> dict[str, Any]:
-        """See `Optimizer`."""
+        """Iterations, LLMs pruned, the base, and the estimates of theta_out."""
         return {
             "iterations": self._iteration,
             "pruned": self._num_pruned,

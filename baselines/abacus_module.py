@@ -50,7 +50,7 @@ class ModuleFrontier:
         order: Codes of the other LLMs in the seeded order in which they enter.
         k: Largest number of LLMs under measurement.
         num_queries: Q.
-        remeasure_base: See `next_pair`.
+        remeasure_base: Whether to measure the base further, against the reference LLM.
     """
 
     def __init__(

@@ -36,9 +36,9 @@ class CEI(SurrogateOptimizer):
         stop_below: Stop once no configuration that is not evaluated yet has an EI PoF of this
             much, EI in units of z_c (1e-12, say); 0: never.
         mask_repeats: Whether to evaluate no configuration twice.
-        gp: See `SurrogateOptimizer`.
-        kernel: See `SurrogateOptimizer`.
-        device: See `SurrogateOptimizer`.
+        gp: `GPSettings`, or a mapping of some of them; None for the defaults.
+        kernel: k; None for Matern 5/2 of the Hamming distance.
+        device: Device of the algebra over Theta; None for CUDA if present.
         name: Name in results.
 
     Raises:
@@ -119,7 +119,7 @@ class CEI(SurrogateOptimizer):
         return float(posterior.mean_c[index][feasible].min()) if feasible.any() else None
 
     def settings(self) -> dict[str, Any]:
-        """See `Optimizer`."""
+        """Everything that decides the requests, JSON-serialisable."""
         return {
             **super().settings(),
             "incumbent": self.incumbent,
@@ -128,5 +128,5 @@ class CEI(SurrogateOptimizer):
         }
 
     def report(self) -> dict[str, Any]:
-        """See `Optimizer`; also the number of choices without a feasible datum."""
+        """For result.json: also the number of choices without a feasible datum."""
         return {**super().report(), "choices_without_incumbent": self._without_incumbent}

@@ -55,11 +55,6 @@ class ChatClient:
 
     Raises:
         InputError: If the URL is not a plain http(s) URL.
-
-    Example:
-        >>> client = ChatClient("http://localhost:8000/v1", None)
-        >>> client.complete({"model": "m", "messages": messages}, n=2).texts  # doctest: +SKIP
-        ('one reply', 'another')
     """
 
     def __init__(
@@ -67,9 +62,9 @@ class ChatClient:
         base_url: str,
         api_key_env: str | None,
         *,
-        timeout_s: float = 120.0,
-        retries: int = 4,
-        backoff_s: float = 1.0,
+        timeout_s: float,
+        retries: int,
+        backoff_s: float,
     ) -> None:
         try:
             self.base_url = check_url(base_url)

@@ -71,9 +71,9 @@ class CONFIG(SurrogateOptimizer):
         delta: For `theory`: failure probability, in (0, 1).
         incumbent: theta_out is the best observed feasible configuration (`bof`), or the last one
             evaluated (`last_queried`), about which the authors' guarantees are. Both are reported.
-        gp: See `SurrogateOptimizer`.
-        kernel: See `SurrogateOptimizer`.
-        device: See `SurrogateOptimizer`.
+        gp: `GPSettings`, or a mapping of some of them; None for the defaults.
+        kernel: k; None for Matern 5/2 of the Hamming distance.
+        device: Device of the algebra over Theta; None for CUDA if present.
         name: Name in results.
 
     Raises:
@@ -151,12 +151,12 @@ class CONFIG(SurrogateOptimizer):
             self._conclude(evaluation.theta, "estimated", evaluation)
 
     def settings(self) -> dict[str, Any]:
-        """See `Optimizer`."""
+        """Everything that decides the requests, JSON-serialisable."""
         names = ("beta", "B_c", "B_g", "R_c", "R_g", "delta", "incumbent")
         return {**super().settings(), **{name: getattr(self, name) for name in names}}
 
     def report(self) -> dict[str, Any]:
-        """See `Optimizer`; also theta_out by either rule, and when infeasibility was declared."""
+        """For result.json: also theta_out by either rule, and when infeasibility was declared."""
         last = self.evaluations[-1].theta if self.evaluations else self.problem.theta_ref
         return {
             **super().report(),

@@ -156,15 +156,15 @@ class DatasetLevelOptimizer(SequentialOptimizer):
         self._trace("stopped")
 
     def recommend(self) -> Recommendation:
-        """See `Optimizer`."""
+        """theta_out and its basis."""
         return Recommendation(self._theta_out, self._basis)
 
     def settings(self) -> dict[str, Any]:
-        """See `Optimizer`."""
+        """Name and seed; a subclass adds the settings that decide its requests."""
         return {"name": self.name, "seed": self.seed}
 
     def report(self) -> dict[str, Any]:
-        """See `Optimizer`."""
+        """The number of completed evaluations; a subclass may add more."""
         return {"evaluations": len(self.evaluations)}
 
 

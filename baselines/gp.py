@@ -113,7 +113,7 @@ class DatasetGP:
 
     Args:
         problem: Its Theta and its theta_0, whose averages are the `relative` units.
-        settings: See `GPSettings`.
+        settings: Units and lambda.
         kernel: k with k(theta, theta) = 1.
         device: Where the algebra over Theta runs (float64).
 
@@ -244,6 +244,6 @@ class SurrogateOptimizer(DatasetLevelOptimizer):
         return self.problem.reference_cost_usd / self.gp.amp_c_usd
 
     def settings(self) -> dict[str, Any]:
-        """See `Optimizer`."""
+        """Everything that decides the requests, JSON-serialisable."""
         kernel = describe_kernel(self.gp.kernel, self.problem.space.num_modules)
         return {**super().settings(), "gp": asdict(self.gp_settings), "kernel": kernel}

@@ -244,7 +244,7 @@ class LLAMBO(DatasetLevelOptimizer):
         return completion.texts
 
     def settings(self) -> dict[str, Any]:
-        """See `Optimizer`."""
+        """Everything that decides the requests, JSON-serialisable."""
         prompts = self._prompts
         names = {name for llms in self.problem.llms for name in llms}
         prices = {name: list(p) for name, p in (prompts.prices or {}).items() if name in names}
@@ -262,7 +262,7 @@ class LLAMBO(DatasetLevelOptimizer):
         }
 
     def report(self) -> dict[str, Any]:
-        """See `Optimizer`; also the LLM's own bill, which is no part of the search spend."""
+        """For result.json: also the LLM's own bill, which is no part of the search spend."""
         usage, cost_usd = self._usage, None
         if self._price_usd is not None and not usage.requests_without_usage:
             price_in, price_out = self._price_usd
@@ -312,7 +312,7 @@ def make_llambo(
 
     Args:
         problem: What to search.
-        seed: See `LLAMBO`.
+        seed: Decides the query order, the order of history lines and ties.
         backend: Fields of `llm_backends.BackendConfig`; None for the stand-in.
         system: Description of the compound system, for the prompts.
         dataset: Description of its queries, for the prompts.

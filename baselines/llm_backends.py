@@ -62,9 +62,9 @@ class BackendConfig:
             further requests ask for the rest.
         price_input: USD per million prompt tokens; None if unknown.
         price_output: USD per million completion tokens; None if unknown.
-        timeout_s: See `ChatClient`.
-        retries: See `ChatClient`.
-        backoff_s: See `ChatClient`.
+        timeout_s: Longest wait for the server, in seconds.
+        retries: How often a request is sent again after a failure that passes.
+        backoff_s: First wait before that, in seconds; doubles each time.
         malformed: Stub: the share of replies that no parser accepts, in [0, 1).
 
     Raises:
@@ -143,7 +143,7 @@ class RecordedLLM:
     def complete(
         self, messages: list[Message], n: int, temperature: float, max_tokens: int
     ) -> Completion:
-        """See `Backend.complete`; a request leaves out settings that the LLM does not allow."""
+        """`n` replies, known or new; a request leaves out settings that the LLM does not allow."""
         config = self._config
         body: dict[str, Any] = {
             "model": config.model,
@@ -171,7 +171,7 @@ class RecordedLLM:
         return completion
 
     def settings(self) -> dict[str, Any]:
-        """See `Backend.settings`."""
+        """All settings that decide the replies, without the key."""
         names = ("kind", "model", "token_parameter", "min_tokens", "sampling", "multiple")
         settings = {name: getattr(self._config, name) for name in names}
         settings["top_p"] = self._config.top_p if self._config.sampling else None

@@ -75,7 +75,7 @@ class StubLLM:
         temperature: float,  # noqa: ARG002 - the protocol's
         max_tokens: int,  # noqa: ARG002 - the protocol's
     ) -> Completion:
-        """See `Backend.complete`; it counts no tokens, because nothing is billed."""
+        """`n` replies; without a count of tokens, because nothing is billed."""
         key = prompt_key(self._seed, n, list(messages))
         digest = hashlib.sha256(f"{key} {self._num_asked[key]}".encode()).digest()
         self._num_asked[key] += 1
@@ -93,7 +93,7 @@ class StubLLM:
         return rng.choice(["", cut, "Sure! Here is my answer.", "## low ; high ##", f"{{{reply}"])
 
     def settings(self) -> dict[str, Any]:
-        """See `Backend.settings`."""
+        """The kind, and the share of malformed replies."""
         return {"kind": self.kind, "malformed": self._malformed}
 
 

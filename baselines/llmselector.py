@@ -94,7 +94,7 @@ class LLMSelector(DatasetLevelOptimizer):
         return int(tie_rank(index, self.seed))
 
     def report(self) -> dict[str, Any]:
-        """See `Optimizer`."""
+        """Module updates, and the best observed feasible configuration."""
         best, problem = self.best_observed_feasible(), self.problem
         return {
             **super().report(),

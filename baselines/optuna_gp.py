@@ -111,7 +111,7 @@ class OptunaGP(DatasetLevelOptimizer):
         return evaluation.cost_usd / self.problem.reference_cost_usd
 
     def settings(self) -> dict[str, Any]:
-        """See `Optimizer`."""
+        """Everything that decides the requests, JSON-serialisable."""
         return {
             **super().settings(),
             "optuna": self._optuna.__version__,

@@ -96,9 +96,9 @@ class SafeOpt(SurrogateOptimizer):
         beta: Half-width of the intervals in sigma (2 in the authors' code).
         tau: An expander needs 2 sigma amp > tau for c or for g, in units of z.
         lipschitz: L, in units of z_g per unit of d; None for the version without.
-        gp: See `SurrogateOptimizer`.
-        kernel: See `SurrogateOptimizer`.
-        device: See `SurrogateOptimizer`.
+        gp: `GPSettings`, or a mapping of some of them; None for the defaults.
+        kernel: k; None for Matern 5/2 of the Hamming distance.
+        device: Device of the algebra over Theta; None for CUDA if present.
         name: Name in results.
 
     Raises:
@@ -249,12 +249,12 @@ class SafeOpt(SurrogateOptimizer):
         return found
 
     def settings(self) -> dict[str, Any]:
-        """See `Optimizer`."""
+        """Everything that decides the requests, JSON-serialisable."""
         names = ("beta", "tau", "lipschitz")
         return {**super().settings(), **{name: getattr(self, name) for name in names}}
 
     def report(self) -> dict[str, Any]:
-        """See `Optimizer`; also the size of S, and whether the search stalled."""
+        """For result.json: also the size of S, and whether the search stalled."""
         size = None
         if self._bounds is not None:
             size = int(self._bounds.reduced.expand(self._bounds.safe).sum())

@@ -9,7 +9,7 @@ import pytest
 import baselines
 
 MODULES = [module.name for module in pkgutil.iter_modules(baselines.__path__)]
-WITHOUT = {"abacus_module"}
+WITHOUT = {"abacus_module", "chat_client"}
 
 
 @pytest.mark.parametrize("name", MODULES)
