@@ -1,1 +1,1 @@
-"""The competitors of SCOPE, on the same protocol, budget, kernel and tie-breaking."""
+"""The competitors of SCOPE: same protocol, budget, kernel and order of ties."""

@@ -1,4 +1,4 @@
-"""Abacus: a bandit on every module, plans by additive cost and multiplicative quality."""
+"""Abacus: a bandit on every module; costs of modules add up, qualities multiply."""
 
 from __future__ import annotations
 
@@ -13,19 +13,21 @@ from baselines.pareto_plan import Option, Plan, cheapest_plan
 from scope_torch.errors import InputError
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
-from scope_torch.search.optimizer import Recommendation, SequentialOptimizer, Steps, TraceRow
+from scope_torch.search.optimizer import Recommendation, SequentialOptimizer, Steps
 from scope_torch.space import check_seed, tie_rank
 
 
 class Abacus(SequentialOptimizer):
     """Least cost at a quality threshold, assuming that the modules are independent.
 
-    The quality of a module cannot be observed, so every iteration runs two configurations on the
-    same few queries that differ in the LLM of one module (appendix, adaptation details). The other
-    modules hold the base: the LLMs of highest estimated quality. With q_i(m) the ratio of
-    qualities and c_i(m) the cost of LLM m in module i, a configuration is estimated at
-    s(theta_0) prod_i q_i(theta_i) and sum_i c_i(theta_i); theta_out is the cheapest estimated
-    above s_0 among the LLMs measured so far and those of theta_0. It is never verified.
+    The quality of a module cannot be observed. So every iteration runs two configurations that
+    differ in the LLM of one module on the same few queries (appendix, adaptation details). The
+    other modules hold the base: in each module the LLM of highest estimated quality.
+
+    With q_i(m) the ratio of qualities and c_i(m) the cost of LLM m in module i, the estimates are
+    s(theta_0) prod_i q_i(theta_i) for the quality and sum_i c_i(theta_i) for the cost of a
+    configuration. theta_out is the cheapest one estimated above s_0, from the LLMs measured so far
+    and those of theta_0; no query verifies it.
 
     Reference: Russo et al. 2025, arXiv 2505.14661.
 
@@ -35,16 +37,23 @@ class Abacus(SequentialOptimizer):
         k: Largest number of LLMs of a module under measurement.
         j: Number of queries in the first measurement of an LLM.
         step: Number of queries in each later one.
-        module_cost: `metered`: the cost of a module as the system logs it, where it does;
+        module_cost: `metered`: the cost of a module that the system logs, if it logs one;
             `difference`: always the difference of the costs of the two configurations.
-        reuse_base: Whether runs of the base on a query are used again instead of repeated.
-        remeasure_base: Whether the base LLM of a module is measured further, against that of
-            theta_0. Else an LLM that was lucky on its first queries becomes the base and is never
-            corrected; the original measures its best LLMs like all others.
+        reuse_base: Whether to use earlier runs of the base on a query instead of repeating them.
+        remeasure_base: Whether to measure the base LLM of a module further, against that of
+            theta_0, as the original does. Else an LLM that is lucky on its first queries becomes
+            the base, and no later query corrects it.
         name: Name in results.
 
     Raises:
         InputError: If a setting is outside its range.
+
+    Example:
+        >>> import scope_torch as st
+        >>> from scope_torch.tasks.synthetic import synthetic_task
+        >>> task = synthetic_task()
+        >>> search = Abacus(task.problem, seed=0)
+        >>> result = st.run(task.problem, search, task.evaluator, budget_usd=1.0)
     """
 
     def __init__(
@@ -82,7 +91,7 @@ class Abacus(SequentialOptimizer):
 
     @property
     def base(self) -> tuple[int, ...]:
-        """For each module the LLM of highest estimated quality."""
+        """The LLM of highest estimated quality in each module."""
         return tuple(module.base for module in self._modules)
 
     def _frontier(self, i: int) -> ModuleFrontier:
@@ -116,7 +125,7 @@ class Abacus(SequentialOptimizer):
             queries = self._query_order[num_seen : num_seen + num_more]
             requests = self._requests(base, swap, queries)
             observations = yield requests
-            self._take_in(observations)
+            self._add(observations)
             if len(observations) < len(requests):
                 return
             module.add(llm, other, self._pair(base, swap, queries))
@@ -127,11 +136,13 @@ class Abacus(SequentialOptimizer):
             self._num_pruned += len(pruned)
             self._replan("pruned" if pruned else None, swap, num_seen + len(queries))
             yield
-        self.stop_reason = "every LLM is measured on every query, or dominated"
-        self._trace("stopped")
+        self._stop("every LLM is measured on every query, or dominated")
 
     def _next_measurement(self, turn: int) -> tuple[int, int, int] | None:
-        """Round-robin: the next module with an LLM to measure, that LLM, and the one to compare."""
+        """The next module, an LLM to measure in it, and one to measure it against; or None.
+
+        Round-robin over the modules from `turn`.
+        """
         num_modules = len(self._modules)
         for i in ((turn + offset) % num_modules for offset in range(num_modules)):
             pair = self._modules[i].next_pair()
@@ -146,7 +157,8 @@ class Abacus(SequentialOptimizer):
         repeat = [query for query in queries if (base, query) not in known]
         return [Request(base, q) for q in repeat] + [Request(swap, q) for q in queries]
 
-    def _take_in(self, observations: Sequence[Observation]) -> None:
+    def _add(self, observations: Sequence[Observation]) -> None:
+        """Keeps the observations, and the cost of each module where it is metered."""
         for observation in observations:
             self._record(observation)
             self._observed[observation.theta, observation.query] = observation
@@ -169,7 +181,7 @@ class Abacus(SequentialOptimizer):
         )
 
     def _replan(self, event: str | None, theta_cand: tuple[int, ...], num_queries: int) -> None:
-        """theta_out becomes the cheapest plan above s_0."""
+        """Makes the cheapest plan above s_0 theta_out, and says so in the trace."""
         problem = self.problem
         options = [
             [Option(m, e.cost_usd, e.quality) for m in [module.reference, *module.order]
@@ -177,39 +189,26 @@ class Abacus(SequentialOptimizer):
             for module in self._modules
         ]  # fmt: skip
         reference = Plan(problem.theta_ref, problem.reference_cost_usd, problem.reference_quality)
-        # None only if epsilon is lost in rounding: theta_0 is estimated at s(theta_0) > s_0.
+        # theta_0 is estimated at s(theta_0) > s_0, unless epsilon is lost in rounding
         plan = cheapest_plan(options, problem.reference_quality, problem.s_0) or reference
         if plan.theta != self._plan.theta:
             event = "improved"
         self._plan = plan
         if event is not None:
-            self._trace(event, theta_cand, num_queries)
+            self._trace(event, theta_cand=theta_cand, num_queries=num_queries)
 
-    def _trace(
-        self, event: str, theta_cand: tuple[int, ...] | None = None, num_queries: int | None = None
-    ) -> None:
-        self.trace.append(
-            TraceRow(
-                self.t,
-                self.from_budget_usd,
-                self.spend_usd,
-                event,
-                self._plan.theta,
-                iteration=self._iteration,
-                theta_cand=theta_cand,
-                num_queries=num_queries,
-            )
-        )
+    def _trace(self, event: str, **values: Any) -> None:
+        super()._trace(event, iteration=self._iteration, **values)
 
     def recommend(self) -> Recommendation:
-        """See `Optimizer`."""
+        """The cheapest plan: `estimated`, or `reference` while it is theta_0."""
         theta = self._plan.theta
         return Recommendation(
             theta, "reference" if theta == self.problem.theta_ref else "estimated"
         )
 
     def settings(self) -> dict[str, Any]:
-        """See `Optimizer`."""
+        """Everything that decides the requests, JSON-serialisable."""
         return {
             "name": self.name,
             "seed": self.seed,
@@ -222,7 +221,7 @@ class Abacus(SequentialOptimizer):
         }
 
     def report(self) -> dict[str, Any]:
-        """See `Optimizer`."""
+        """Iterations, LLMs pruned, the base, and the estimates of theta_out."""
         return {
             "iterations": self._iteration,
             "pruned": self._num_pruned,

@@ -1,4 +1,4 @@
-"""What Abacus knows about the LLMs of one module, and which of them it still measures."""
+"""Abacus in one module: estimates of its LLMs, and the LLMs still under measurement."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Estimate(NamedTuple):
-    """An LLM in a module.
+    """Estimated cost and quality of an LLM in a module.
 
     Args:
         cost_usd: Estimated contribution to the cost of a query, in USD.
@@ -42,15 +42,15 @@ class PairTotals:
 
 
 class ModuleFrontier:
-    """The LLMs of a module under measurement (at most k), those set aside, and those to come.
+    """The LLMs of a module: at most k under measurement, the others set aside or still to enter.
 
     Args:
         reference: Code of the module's LLM in theta_0.
-        reference_cost_usd: Its contribution to the cost of a query in USD, before it is metered.
+        reference_cost_usd: Its assumed contribution to the cost of a query, until metered (USD).
         order: Codes of the other LLMs in the seeded order in which they enter.
         k: Largest number of LLMs under measurement.
         num_queries: Q.
-        remeasure_base: See `next_pair`.
+        remeasure_base: Whether to measure the base further, against the reference LLM.
     """
 
     def __init__(
@@ -76,10 +76,10 @@ class ModuleFrontier:
         self._pairs: dict[tuple[int, int], PairTotals] = {}  # by (LLM, base LLM)
 
     def next_pair(self) -> tuple[int, int] | None:
-        """The frontier's least measured LLM and what to measure it against; None without any.
+        """The frontier's least measured LLM, and the LLM to measure it against; None if empty.
 
-        That is the base; the base itself is measured against the reference LLM if
-        `remeasure_base`, else not at all.
+        Others are measured against the base, the base against the reference LLM; without
+        `remeasure_base` the base is not measured.
         """
         llms = [m for m in self.frontier if self._remeasure_base or m != self.base]
         if not llms:
@@ -88,11 +88,11 @@ class ModuleFrontier:
         return llm, self.reference if llm == self.base else self.base
 
     def num_seen(self, llm: int) -> int:
-        """Number of queries on which the LLM was measured, against any other."""
+        """Number of queries on which the LLM was measured, against whichever other."""
         return sum(pairs.n for (measured, _), pairs in self._pairs.items() if measured == llm)
 
     def add(self, llm: int, base: int, pairs: PairTotals) -> None:
-        """Takes in runs of `llm` against `base`."""
+        """Adds runs of `llm` against `base`."""
         totals = self._pairs.setdefault((llm, base), PairTotals())
         totals.n += pairs.n
         totals.quality += pairs.quality
@@ -103,10 +103,10 @@ class ModuleFrontier:
     def estimate(self, metered_usd: Mapping[int, float]) -> None:
         """Recomputes the estimates.
 
-        q(m) is the mean over bases b, weighted by the number of pairs, of q(b) (S' + 1/2)/(S + 1/2)
-        with S', S the summed qualities; c(m) that of c(b) + (C' - C)/n, unless metered. Chains are
-        resolved in the order first measured: q(b) and c(b) are from the pairs that b had when it
-        was first the base of m, so that there are no cycles.
+        Both are means over the bases b of m, weighted by the number of pairs n: q(m) of
+        q(b) (S' + 1/2)/(S + 1/2), S' and S the summed qualities of m and b; c(m), unless metered,
+        of c(b) + (C' - C)/n, C' and C the summed costs. The pairs are taken in the order in which
+        they were first measured. So q(b) and c(b) come from earlier pairs, and there are no cycles.
 
         Args:
             metered_usd: Average metered cost of the module by LLM in USD; empty without meters.
@@ -127,20 +127,20 @@ class ModuleFrontier:
         }
 
     def update_base(self) -> None:
-        """The base becomes the LLM of highest estimated quality.
+        """Makes the LLM of highest estimated quality the base.
 
-        Of equal ones it stays what it was, else the first in the seeded order.
+        Of equal ones the present base, then the first in the seeded order.
         """
         candidates = [self.base, *(m for m in [self.reference, *self.order] if m in self.estimates)]
         self.base = max(candidates, key=lambda llm: self.estimates[llm].quality)
 
     def update_frontier(self) -> list[int]:
-        """Sets aside what is dominated with confidence or measured on every query.
+        """Removes LLMs that are confidently dominated, or measured on every query.
 
-        Vacancies go to LLMs set aside that are no longer dominated, then to new ones.
+        Their places go to LLMs set aside that are no longer dominated, then to new ones.
 
         Returns:
-            The LLMs that left because they are dominated.
+            The LLMs that are set aside because they are dominated.
         """
         kept = keepers(self.estimates)
         kept |= {llm for llm in self.frontier if llm not in self.estimates}
@@ -158,10 +158,10 @@ class ModuleFrontier:
 def keepers(estimates: Mapping[int, Estimate]) -> set[int]:
     """LLMs that may still belong to the Pareto set of low cost and high quality.
 
-    Half-widths are alpha sqrt(ln(n_total) / n), alpha half the range of the means, n_total the
-    pairs of the module; the reference LLM (n = 0) is known. An LLM is kept unless the pessimistic
-    corner of an LLM of the Pareto set of the means is better in both than its optimistic corner;
-    those of the Pareto set themselves are always kept.
+    Half-widths are alpha sqrt(ln(n_total) / n), where alpha is half the range of the means and
+    n_total the number of pairs in the module; the reference LLM (n = 0) has none. An LLM is dropped
+    if an LLM of the Pareto set of the means has a pessimistic corner that is better in both cost
+    and quality than its optimistic corner. So the Pareto set itself is always kept.
 
     Args:
         estimates: By LLM.

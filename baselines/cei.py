@@ -25,24 +25,31 @@ Incumbent = Literal["observed", "posterior_mean"]
 class CEI(SurrogateOptimizer):
     """Evaluates the maximiser of log EI + log PoF; recommends the best observed feasible.
 
-    With u = (f+ - m_c) / sigma_c, EI = sigma_c (phi(u) + u Phi(u)), PoF = Phi(-m_g / sigma_g).
-    While the data hold nothing feasible EI has no f+ and log PoF alone is maximised.
+    With u = (f+ - m_c) / sigma_c: EI = sigma_c (phi(u) + u Phi(u)), PoF = Phi(-m_g / sigma_g).
+    While no datum is feasible there is no f+; then log PoF alone is maximised.
 
     Args:
         problem: What to search.
         seed: Decides the query order and all ties.
         incumbent: f+ is the least average cost among the data with g <= 0 (`observed`), or the
             least posterior mean m_c among the data with m_g <= 0 (`posterior_mean`).
-        stop_below: Stop once max EI PoF, EI in units of z_c, over what was not evaluated is less
-            (1e-12, say); 0: never.
-        mask_repeats: Whether no configuration is evaluated twice.
-        gp: See `SurrogateOptimizer`.
-        kernel: See `SurrogateOptimizer`.
-        device: See `SurrogateOptimizer`.
+        stop_below: Stop once no configuration that is not evaluated yet has an EI PoF of this
+            much, EI in units of z_c (1e-12, say); 0: never.
+        mask_repeats: Whether to evaluate no configuration twice.
+        gp: `GPSettings`, or a mapping of some of them; None for the defaults.
+        kernel: k; None for Matern 5/2 of the Hamming distance.
+        device: Device of the algebra over Theta; None for CUDA if present.
         name: Name in results.
 
     Raises:
         InputError: If a value is outside its range, or Theta is too large to enumerate.
+
+    Example:
+        >>> import scope_torch as st
+        >>> from scope_torch.tasks.synthetic import synthetic_task
+        >>> task = synthetic_task()
+        >>> search = CEI(task.problem, seed=0)
+        >>> result = st.run(task.problem, search, task.evaluator, budget_usd=1.0)
     """
 
     def __init__(
@@ -74,7 +81,7 @@ class CEI(SurrogateOptimizer):
         values = evaluate(
             self._acquisition(posterior, best_f), reduced.space.size, posterior.sigma.device
         )
-        # An evaluated configuration is told apart from all others.
+        # An evaluated configuration shares its class with no other.
         evaluated = reduced.rank(self.gp.surrogate.aggregate().codes)
         fresh = values.index_fill(0, evaluated, -math.inf)
         if self.mask_repeats:
@@ -99,7 +106,7 @@ class CEI(SurrogateOptimizer):
         return LogConstrainedExpectedImprovement(model, f, 0, feasible, maximize=False)
 
     def _best_f(self, posterior: ReducedPosterior) -> float | None:
-        """f+ in units of amp_c; None if nothing in the data is feasible."""
+        """f+ in units of amp_c; None if no datum is feasible."""
         data = self.data()
         if self.incumbent == "observed":
             costs = [e.cost_usd / self.gp.amp_c_usd for e in data if e.g <= 0]
@@ -112,7 +119,7 @@ class CEI(SurrogateOptimizer):
         return float(posterior.mean_c[index][feasible].min()) if feasible.any() else None
 
     def settings(self) -> dict[str, Any]:
-        """See `Optimizer`."""
+        """Everything that decides the requests, JSON-serialisable."""
         return {
             **super().settings(),
             "incumbent": self.incumbent,
@@ -121,5 +128,5 @@ class CEI(SurrogateOptimizer):
         }
 
     def report(self) -> dict[str, Any]:
-        """See `Optimizer`; also how often nothing was feasible."""
+        """For result.json: also the number of choices without a feasible datum."""
         return {**super().report(), "choices_without_incumbent": self._without_incumbent}

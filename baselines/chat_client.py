@@ -1,27 +1,31 @@
-"""A client of OpenAI-compatible chat completions on the standard library alone."""
+"""LLAMBO's client of OpenAI-compatible chat completions, on the standard library alone.
+
+`scope_torch.llm` decides which URLs, keys and failures are acceptable. Its own client is not used:
+LLAMBO asks for several replies with one request, and bounds the size of a response.
+"""
 
 from __future__ import annotations
 
 import http.client
 import json
-import os
 import time
 import urllib.error
-import urllib.parse
 import urllib.request
 from collections.abc import Sequence
 from typing import Any
 
 from baselines.llm_transcript import Completion
 from scope_torch.errors import InputError
+from scope_torch.llm.billing import Usage
+from scope_torch.llm.client import check_url
+from scope_torch.llm.failures import SendError, failure_of, key_of
 
 MAX_RESPONSE_BYTES = 8 << 20
 MAX_WAIT_S = 60.0
-_PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 
 
 class _Refused(Exception):
-    """A response, or none, that may be better next time."""
+    """No response, or one of no use; the next attempt may go better."""
 
     def __init__(self, reason: str, wait_s: float | None = None) -> None:
         super().__init__(reason)
@@ -36,18 +40,18 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 class ChatClient:
-    """Sends chat completions, and again after passing failures.
+    """Sends chat completions, and sends again after failures that pass.
 
     The key is read from the environment at every request, kept nowhere, and is in no message.
 
     Args:
-        base_url: Where `/chat/completions` lies, such as `https://api.openai.com/v1`.
+        base_url: The URL before `/chat/completions`, such as `https://api.openai.com/v1`.
         api_key_env: Environment variable with the key; None or empty for a server without.
         timeout_s: Longest wait for the server, in seconds.
-        retries: How often a request is repeated after a time-out, a lost connection, a malformed
-            response, or status 429 or 5xx.
-        backoff_s: First wait before repeating, in seconds; doubles each time. A server's
-            `Retry-After` takes precedence.
+        retries: How often a request is sent again after a time-out, a lost connection, a malformed
+            response, or a status that passes (`scope_torch.llm.failures`).
+        backoff_s: First wait before that, in seconds; doubles each time. A server's `Retry-After`
+            takes its place, up to 60 s.
 
     Raises:
         InputError: If the URL is not a plain http(s) URL.
@@ -58,11 +62,14 @@ class ChatClient:
         base_url: str,
         api_key_env: str | None,
         *,
-        timeout_s: float = 120.0,
-        retries: int = 4,
-        backoff_s: float = 1.0,
+        timeout_s: float,
+        retries: int,
+        backoff_s: float,
     ) -> None:
-        self.base_url = check_url(base_url)
+        try:
+            self.base_url = check_url(base_url)
+        except InputError as error:
+            raise InputError(f"backend.{error}") from None
         self._api_key_env = api_key_env
         self._timeout_s, self._retries, self._backoff_s = timeout_s, retries, backoff_s
         self._opener = urllib.request.build_opener(_NoRedirect)
@@ -93,21 +100,10 @@ class ChatClient:
 
     def _request(self, body: dict[str, Any]) -> urllib.request.Request:
         headers = {"Content-Type": "application/json"}
-        if self._api_key_env:
-            headers["Authorization"] = f"Bearer {self._api_key()}"
+        if key := key_of(self._api_key_env, self.base_url):
+            headers["Authorization"] = f"Bearer {key}"
         url, data = f"{self.base_url}/chat/completions", json.dumps(body).encode()
         return urllib.request.Request(url, data, headers, method="POST")
-
-    def _api_key(self) -> str:
-        key = os.environ.get(self._api_key_env or "", "").strip()
-        if not key:
-            raise InputError(
-                f"${self._api_key_env} is not set; it must hold the key for {self.base_url} (or "
-                "set backend.api_key_env to the variable that does, or to null if none is needed)"
-            )
-        if not (key.isascii() and key.isprintable()):  # http.client would show it in its error
-            raise InputError(f"${self._api_key_env} has characters that no key has; set it anew")
-        return key
 
     def _send(self, request: urllib.request.Request) -> bytes:
         try:
@@ -124,67 +120,27 @@ class ChatClient:
         return content
 
     def _failure(self, error: urllib.error.HTTPError) -> Exception:
-        """What to raise for an error status; the body of 401 and 403 may quote the key."""
-        if error.code in _PASSING:
-            return _Refused(f"answered {error.code}", _retry_after_s(error))
-        if error.code in (401, 403):
-            return InputError(
-                f"{self.base_url} answered {error.code}: it does not accept the key in "
-                f"${self._api_key_env}"
-            )
-        return InputError(
-            f"{self.base_url} answered {error.code}{self._explanation(error)}; check "
-            "backend.base_url, backend.model and the sampling settings of backend"
-        )
-
-    def _explanation(self, error: urllib.error.HTTPError) -> str:
-        try:
-            message = json.loads(error.read(65536))["error"]["message"]
-        except (
-            OSError,
-            http.client.HTTPException,
-            ValueError,
-            KeyError,
-            TypeError,
-            RecursionError,
-        ):
-            return ""
-        key = os.environ.get(self._api_key_env or "", "").strip()
-        text = " ".join(str(message).split())
-        return f" ({(text.replace(key, '***') if key else text)[:200]})"
+        """The exception to raise for an error status."""
+        message, code = _explanation(error)
+        retry_after = error.headers.get("Retry-After")
+        told = SendError(message, status=error.code, code=code, retry_after=retry_after)
+        failure = failure_of(told, Usage(0, 0), self._api_key_env)
+        if failure.again:
+            wait_s = failure.wait_s
+            return _Refused(failure.reason, None if wait_s is None else min(wait_s, MAX_WAIT_S))
+        mend = "" if failure.fatal else "; check backend.model and the sampling settings of backend"
+        return InputError(f"{self.base_url} {failure.reason}{mend}")
 
 
-def check_url(url: str) -> str:
-    """Returns a base URL without trailing slash.
-
-    Raises:
-        InputError: If it is not a plain http(s) URL; one with a password in it is not shown.
-    """
+def _explanation(error: urllib.error.HTTPError) -> tuple[str, str | None]:
+    """The server's message, and its word for the error; empty and None where it gives none."""
     try:
-        parts = urllib.parse.urlsplit(url)
-        plain = parts.scheme in ("http", "https") and parts.hostname and (parts.port or True)
-    except ValueError:
-        raise InputError(
-            "backend.base_url is not a URL, such as http://localhost:8000/v1"
-        ) from None
-    if parts.username is not None or parts.password is not None:
-        raise InputError("backend.base_url has a user in it; put the key into $api_key_env instead")
-    if (
-        not plain
-        or parts.query
-        or parts.fragment
-        or not (url.isascii() and url.isprintable())
-        or " " in url
-    ):
-        raise InputError(
-            "backend.base_url must be a plain http(s) URL, such as http://localhost:8000/v1"
-        )
-    return url.rstrip("/")
-
-
-def _retry_after_s(error: urllib.error.HTTPError) -> float | None:
-    text = error.headers.get("Retry-After", "")
-    return min(float(text), MAX_WAIT_S) if text.isascii() and text.isdigit() else None
+        told = json.loads(error.read(65536))["error"]
+        message, code = str(told["message"]), told.get("code")
+    except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError, AttributeError,
+            RecursionError):  # fmt: skip
+        return "", None
+    return message, code if isinstance(code, str) else None
 
 
 def _completion(content: bytes, n: int) -> Completion:

@@ -32,13 +32,13 @@ class Betas(NamedTuple):
 class ConstrainedLowerBound(AcquisitionFunction):
     """-L_c where L_g <= 0, and -inf elsewhere; to be maximised.
 
-    A mask, not a penalty: a large penalty swallows the digits in which costs differ, and hides
-    that nothing may be eligible.
+    A mask, not a penalty: a large penalty rounds away the differences between costs, and hides that
+    no configuration is eligible.
 
     Args:
         model: Outputs c and g.
         beta_c: Multiplier of sigma in L_c = m_c - beta_c sigma_c.
-        beta_g: The same in L_g.
+        beta_g: Multiplier of sigma in L_g = m_g - beta_g sigma_g.
     """
 
     def __init__(self, model: Model, beta_c: float, beta_g: float) -> None:
@@ -55,29 +55,36 @@ class ConstrainedLowerBound(AcquisitionFunction):
 
 
 class CONFIG(SurrogateOptimizer):
-    """Evaluates argmin L_c subject to L_g <= 0; declares infeasibility if no theta satisfies it.
+    """Evaluates argmin L_c subject to L_g <= 0; without such a theta it declares infeasibility.
 
     Args:
         problem: What to search.
         seed: Decides the query order and all ties.
-        beta: The constant of L = m - beta sigma for both functions (3 in the authors' code), or
-            `theory`: B + R / sqrt(lam) sqrt(2 (gamma_{t-1} + 1 + ln(2 / delta))), the form of
-            Chowdhury and Gopalan (2017) for a lambda other than their 1 + 2 / T, delta shared by
-            the two functions.
+        beta: beta in L = m - beta sigma, for both functions: a number (3 in the authors' code), or
+            `theory`: B + R / sqrt(lam) sqrt(2 (gamma_{t-1} + 1 + ln(2 / delta))). This is the form
+            of Chowdhury and Gopalan (2017) for any lambda (theirs is 1 + 2 / T); the two functions
+            share delta.
         B_c: For `theory`: bound on the RKHS norm of z_c / amp_c.
-        B_g: The same of z_g / amp_g.
+        B_g: For `theory`: bound on the RKHS norm of z_g / amp_g.
         R_c: For `theory`: sub-Gaussian constant of the noise of z_c / amp_c.
-        R_g: The same of z_g / amp_g.
+        R_g: For `theory`: sub-Gaussian constant of the noise of z_g / amp_g.
         delta: For `theory`: failure probability, in (0, 1).
-        incumbent: theta_out: best observed feasible (`bof`) or the last configuration evaluated
-            (`last_queried`), to which the guarantees of the paper refer. Both are reported.
-        gp: See `SurrogateOptimizer`.
-        kernel: See `SurrogateOptimizer`.
-        device: See `SurrogateOptimizer`.
+        incumbent: theta_out is the best observed feasible configuration (`bof`), or the last one
+            evaluated (`last_queried`), about which the authors' guarantees are. Both are reported.
+        gp: `GPSettings`, or a mapping of some of them; None for the defaults.
+        kernel: k; None for Matern 5/2 of the Hamming distance.
+        device: Device of the algebra over Theta; None for CUDA if present.
         name: Name in results.
 
     Raises:
         InputError: If a value is outside its range, or Theta is too large to enumerate.
+
+    Example:
+        >>> import scope_torch as st
+        >>> from scope_torch.tasks.synthetic import synthetic_task
+        >>> task = synthetic_task()
+        >>> search = CONFIG(task.problem, seed=0)
+        >>> result = st.run(task.problem, search, task.evaluator, budget_usd=1.0)
     """
 
     def __init__(
@@ -129,7 +136,7 @@ class CONFIG(SurrogateOptimizer):
         return self._least(lower_c, posterior.reduced, self._cost_scale)
 
     def betas(self) -> Betas:
-        """beta_c and beta_g for the data so far."""
+        """beta_c and beta_g, given the data so far."""
         if self._gain is None:
             return Betas(float(self.beta), float(self.beta))
         gamma = self._gain.gamma(int(self.gp.surrogate.num_observations()))
@@ -144,12 +151,12 @@ class CONFIG(SurrogateOptimizer):
             self._conclude(evaluation.theta, "estimated", evaluation)
 
     def settings(self) -> dict[str, Any]:
-        """See `Optimizer`."""
+        """Everything that decides the requests, JSON-serialisable."""
         names = ("beta", "B_c", "B_g", "R_c", "R_g", "delta", "incumbent")
         return {**super().settings(), **{name: getattr(self, name) for name in names}}
 
     def report(self) -> dict[str, Any]:
-        """See `Optimizer`; also theta_out by either rule, and when infeasibility was declared."""
+        """For result.json: also theta_out by either rule, and when infeasibility was declared."""
         last = self.evaluations[-1].theta if self.evaluations else self.problem.theta_ref
         return {
             **super().report(),

@@ -1,4 +1,4 @@
-"""What the dataset-level methods share: they observe a configuration on all queries at a time."""
+"""The base of dataset-level methods, which observe a configuration on all queries at a time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
-from scope_torch.search.optimizer import Basis, Recommendation, SequentialOptimizer, TraceRow
+from scope_torch.search.optimizer import Basis, Recommendation, SequentialOptimizer
 from scope_torch.space import check_seed, tie_rank
 
 
@@ -37,10 +37,13 @@ EvaluationSteps = Generator[Sequence[Request], Sequence[Observation], Evaluation
 
 
 class DatasetLevelOptimizer(SequentialOptimizer):
-    """Observes whole configurations; recommends the best that was observed to be feasible.
+    """Observes whole configurations; recommends the cheapest that was observed to be feasible.
 
-    theta_out is, among theta_0 and all completed evaluations (repeats averaged), the one with
-    average g <= 0 of least average cost; of equal ones the earliest.
+    theta_out has the least average cost among theta_0 and the evaluations with average g <= 0.
+    Repeats of a configuration are averaged; of equal costs the earliest counts.
+
+    A subclass writes `_search`: it calls `yield from self._evaluate(theta)`, which gives None when
+    the budget has ended, and `self._stop(reason)` before it returns on its own account.
 
     Args:
         problem: What to search.
@@ -49,6 +52,14 @@ class DatasetLevelOptimizer(SequentialOptimizer):
 
     Raises:
         InputError: If the seed does not fit into 64 bits.
+
+    Example:
+        >>> class InOrder(DatasetLevelOptimizer):
+        ...     def _search(self):
+        ...         for index in range(self.problem.space.size):
+        ...             if (yield from self._evaluate(self.problem.space.theta_at(index))) is None:
+        ...                 return
+        ...         self._stop("every configuration was evaluated")
     """
 
     def __init__(self, problem: SelectionProblem, *, seed: int, name: str) -> None:
@@ -64,14 +75,14 @@ class DatasetLevelOptimizer(SequentialOptimizer):
 
     @property
     def reference(self) -> Evaluation:
-        """theta_0 with its known averages; it is never charged."""
+        """theta_0 with its known averages, as if it had been evaluated at no charge."""
         problem = self.problem
         g = -problem.epsilon * problem.reference_quality
         return Evaluation(problem.theta_ref, problem.reference_cost_usd, g, ())
 
     def _evaluate(self, theta: tuple[int, ...]) -> EvaluationSteps:
-        """Observes `theta` on every query; None if the budget ended before the last of them."""
-        self._trace("selected", theta, 0)
+        """Observes `theta` on every query; returns None if the budget ends before the last."""
+        self._trace("selected", theta_cand=theta, num_queries=0)
         observations = yield [Request(theta, query) for query in self._query_order]
         for observation in observations:
             self._record(observation)
@@ -90,69 +101,55 @@ class DatasetLevelOptimizer(SequentialOptimizer):
         return evaluation
 
     def _completed(self, evaluation: Evaluation) -> None:
-        """Updates theta_out after an evaluation."""
-        best = self.best_observed_feasible()
-        improved = best.theta != self._theta_out
-        self._theta_out = best.theta
-        self._basis = "reference" if best.theta == self.problem.theta_ref else "observed"
-        event = "improved" if improved else "completed"
-        self._trace(event, evaluation.theta, self.problem.num_queries)
+        """Updates theta_out after an evaluation; a subclass may do it by another rule."""
+        self._conclude(self.best_observed_feasible().theta, "observed", evaluation)
+
+    def _conclude(self, theta_out: tuple[int, ...], basis: Basis, evaluation: Evaluation) -> None:
+        """Sets theta_out, and adds the evaluation to the trace."""
+        event = "completed" if theta_out == self._theta_out else "improved"
+        self._set_theta_out(theta_out, basis)
+        self._trace(event, theta_cand=evaluation.theta, num_queries=self.problem.num_queries)
+
+    def _set_theta_out(self, theta_out: tuple[int, ...], basis: Basis) -> None:
+        self._theta_out = theta_out
+        self._basis = "reference" if theta_out == self.problem.theta_ref else basis
 
     def best_observed_feasible(self) -> Evaluation:
-        """theta_out and its observed averages; theta_0 while nothing better was observed."""
+        """The cheapest feasible evaluation, or theta_0 if that is cheaper."""
         merged = [self.reference, *self.merged_evaluations()]
         feasible = [e for e in merged if e.g <= 0]
-        return min(feasible, key=lambda e: e.cost_usd)  # the earliest of equal ones
+        return min(feasible, key=lambda e: e.cost_usd)  # of equal costs the earliest
 
     def merged_evaluations(self) -> list[Evaluation]:
-        """Completed evaluations in the order first made, repeats averaged."""
+        """Completed evaluations by first occurrence, repeats of a configuration averaged."""
         repeats: dict[tuple[int, ...], list[Evaluation]] = {}
         for evaluation in self.evaluations:
             repeats.setdefault(evaluation.theta, []).append(evaluation)
         return [_average(group) for group in repeats.values()]
 
     def tie_order(self) -> Tensor:
-        """pi: all flat indices in the seeded order in which ties are broken (int64)."""
+        """pi, the seeded order in which ties are broken: `|Theta|` flat indices (int64)."""
         keys = tie_rank(torch.arange(self.problem.space.size), self.seed)
         return keys.argsort()
 
-    def _trace(
-        self,
-        event: str,
-        theta_cand: tuple[int, ...] | None = None,
-        num_queries: int | None = None,
-    ) -> None:
-        self.trace.append(
-            TraceRow(
-                self.t,
-                self.from_budget_usd,
-                self.spend_usd,
-                event,
-                self._theta_out,
-                iteration=len(self.evaluations),
-                theta_cand=theta_cand,
-                num_queries=num_queries,
-            )
-        )
-
-    def _stop(self, reason: str) -> None:
-        self.stop_reason = reason
-        self._trace("stopped")
+    def _trace(self, event: str, **values: Any) -> None:
+        super()._trace(event, iteration=len(self.evaluations), **values)
 
     def recommend(self) -> Recommendation:
-        """See `Optimizer`."""
+        """theta_out and its basis."""
         return Recommendation(self._theta_out, self._basis)
 
     def settings(self) -> dict[str, Any]:
-        """See `Optimizer`."""
+        """Name and seed; a subclass adds the settings that decide its requests."""
         return {"name": self.name, "seed": self.seed}
 
     def report(self) -> dict[str, Any]:
-        """See `Optimizer`."""
+        """The number of completed evaluations; a subclass may add more."""
         return {"evaluations": len(self.evaluations)}
 
 
 def _average(group: Sequence[Evaluation]) -> Evaluation:
+    """The average of evaluations of the same configuration."""
     if len(group) == 1:
         return group[0]
     n = len(group)

@@ -20,30 +20,35 @@ from scope_torch.model.hamming_sums import make_grid
 from scope_torch.model.kernels import HammingMatern52Kernel, describe_kernel
 from scope_torch.model.per_query import QuerySurrogate
 from scope_torch.problem import SelectionProblem
-from scope_torch.search.optimizer import Basis, Steps
+from scope_torch.search.optimizer import Steps
 from scope_torch.space import argmin_tied
 
 
 @dataclass(frozen=True)
 class GPSettings:
-    """How averages over the data set become data of two unit-variance GPs, and the first data.
+    """Units of the two GPs of c and g, their regularisation, and the first data.
 
-    The GPs model z / amp, with z_c = c / c(theta_0) and z_g = g / s_0 (`relative`), or z_c in USD
-    and z_g in units of quality (`raw`). In z the prior standard deviation is therefore amp and the
-    regularisation lam amp^2. `raw` with amp_c = 1 drowns costs of 1e-3 USD in a prior of 1 USD.
+    Both have unit variance and model z / amp: with `relative` units z_c = c / c(theta_0) and
+    z_g = g / s_0; with `raw` units z_c is in USD and z_g in units of quality. So in z the prior
+    standard deviation is amp, and the regularisation lam amp^2. Beware of `raw` with amp_c = 1:
+    costs of 1e-3 USD vanish beside a prior of 1 USD.
 
     Args:
         lam: lambda, at least 1e-9.
         units: `relative` or `raw`.
         amp_c: Prior standard deviation of z_c.
         amp_g: Prior standard deviation of z_g.
-        theta0_obs: Whether the known averages of theta_0 are data at no charge (`free`), theta_0
-            is evaluated first (`charged`), or neither (`none`).
-        n_init: Configurations evaluated before the first choice: the first in the order in which
-            ties are broken, without theta_0.
+        theta0_obs: `free`: theta_0's known averages are a datum at no charge; `charged`: theta_0 is
+            evaluated first; `none`: neither.
+        n_init: Configurations evaluated before the first choice: the first ones other than theta_0
+            in the order in which ties are broken.
 
     Raises:
         InputError: If a value is outside its range.
+
+    Example:
+        >>> GPSettings.of({"n_init": 5}).lam
+        1e-06
     """
 
     lam: float = 1e-6
@@ -66,7 +71,7 @@ class GPSettings:
 
     @staticmethod
     def of(given: GPSettings | Mapping[str, Any] | None) -> GPSettings:
-        """Settings from a mapping, as a config file gives them.
+        """Settings from a mapping such as that of a config file; None for the defaults.
 
         Raises:
             InputError: If a key or a value is not a setting.
@@ -81,14 +86,16 @@ class GPSettings:
 
 @dataclass(frozen=True)
 class ReducedPosterior:
-    """Both GPs on all of Theta, in units of amp; each tensor by flat index of `reduced`.
+    """Posterior of both GPs on all of Theta, in units of amp.
+
+    Every tensor is float64, by flat index of `reduced`.
 
     Args:
         reduced: Theta, with the interchangeable configurations merged.
         mean_c: Posterior mean of z_c / amp_c.
         mean_g: Posterior mean of z_g / amp_g.
-        sigma: Their posterior standard deviation, without observation noise: it depends on where
-            was observed, not on what, so both have the same.
+        sigma: Posterior standard deviation, without observation noise. Both GPs share it: it
+            depends on the observed configurations alone, not on the observed values.
     """
 
     reduced: ReducedSpace
@@ -102,11 +109,11 @@ class ReducedPosterior:
 
 
 class DatasetGP:
-    """Two independent zero-mean GPs of the averages c and g, without fitted hyperparameters.
+    """Two independent zero-mean GPs of the averages c and g; nothing is fitted.
 
     Args:
-        problem: Gives Theta and the units.
-        settings: See `GPSettings`.
+        problem: Its Theta and its theta_0, whose averages are the `relative` units.
+        settings: Units and lambda.
         kernel: k with k(theta, theta) = 1.
         device: Where the algebra over Theta runs (float64).
 
@@ -121,7 +128,7 @@ class DatasetGP:
         kernel: Kernel,
         device: torch.device | str,
     ) -> None:
-        make_grid(problem.space, kernel, device)  # refuses what cannot be enumerated
+        make_grid(problem.space, kernel, device)  # refuses a Theta too large to enumerate
         relative = settings.units == "relative"
         self.amp_c_usd = settings.amp_c * (problem.reference_cost_usd if relative else 1.0)
         self.amp_g_quality = settings.amp_g * (problem.s_0 if relative else 1.0)
@@ -130,15 +137,15 @@ class DatasetGP:
         self._theta_ref = torch.tensor([problem.theta_ref], device=self.surrogate.device)
 
     def observe(self, evaluation: Evaluation) -> None:
-        """Adds an evaluation; repeats of a configuration are merged exactly."""
+        """Adds an evaluation; repeats of a configuration are merged without approximation."""
         y_c = evaluation.cost_usd / self.amp_c_usd
         self.surrogate.observe(evaluation.theta, 0, y_c, evaluation.g / self.amp_g_quality)
 
     def posterior(self) -> ReducedPosterior:
-        """Posterior of both on all of Theta. theta_0 always stands for itself alone."""
+        """Posterior of both GPs on all of Theta; theta_0 shares its class with no other."""
         data = self.surrogate.aggregate()
-        told_apart = torch.cat([data.codes, self._theta_ref])
-        reduced = ReducedSpace(self.surrogate.space, told_apart, self.kernel)
+        distinct = torch.cat([data.codes, self._theta_ref])
+        reduced = ReducedSpace(self.surrogate.space, distinct, self.kernel)
         grid = make_grid(reduced.space, self.kernel, data.codes.device)
         codes = reduced.relabel(data.codes)
         mean_c, mean_g = (grid.weighted_sum(codes, weights) for weights in data.weights)
@@ -148,7 +155,9 @@ class DatasetGP:
 
 
 class SurrogateOptimizer(DatasetLevelOptimizer):
-    """Evaluates the initial design, then what `_choose` returns; BOF is the incumbent.
+    """Evaluates the initial design, then one configuration after another that `_choose` picks.
+
+    theta_out is the best observed feasible configuration, unless a subclass overrides `_completed`.
 
     Args:
         problem: What to search.
@@ -213,19 +222,8 @@ class SurrogateOptimizer(DatasetLevelOptimizer):
         self.gp.observe(evaluation)
         super()._completed(evaluation)
 
-    def _conclude(self, theta_out: tuple[int, ...], basis: Basis, evaluation: Evaluation) -> None:
-        """Updates theta_out after an evaluation, for rules other than BOF."""
-        improved = theta_out != self._theta_out
-        self._set_theta_out(theta_out, basis)
-        event = "improved" if improved else "completed"
-        self._trace(event, evaluation.theta, self.problem.num_queries)
-
-    def _set_theta_out(self, theta_out: tuple[int, ...], basis: Basis) -> None:
-        self._theta_out = theta_out
-        self._basis = "reference" if theta_out == self.problem.theta_ref else basis
-
     def data(self) -> list[Evaluation]:
-        """What the GPs have seen, repeats averaged."""
+        """The evaluations behind the GPs' data, repeats averaged."""
         known = [self.reference] if self.gp_settings.theta0_obs == "free" else []
         return [*known, *self.merged_evaluations()]
 
@@ -235,7 +233,7 @@ class SurrogateOptimizer(DatasetLevelOptimizer):
         Args:
             values: Values by flat index of `reduced`, +inf where not eligible.
             reduced: Theta, with the interchangeable configurations merged.
-            scale: Magnitude below which a difference of 1e-9 times it is rounding.
+            scale: Magnitude of values; differences below 1e-9 of it count as rounding.
         """
         index = argmin_tied(reduced.expand(values), scale, self.seed)
         return self.problem.space.theta_at(index)
@@ -246,6 +244,6 @@ class SurrogateOptimizer(DatasetLevelOptimizer):
         return self.problem.reference_cost_usd / self.gp.amp_c_usd
 
     def settings(self) -> dict[str, Any]:
-        """See `Optimizer`."""
+        """Everything that decides the requests, JSON-serialisable."""
         kernel = describe_kernel(self.gp.kernel, self.problem.space.num_modules)
         return {**super().settings(), "gp": asdict(self.gp_settings), "kernel": kernel}

@@ -25,7 +25,7 @@ from scope_torch.space import tie_rank
 
 
 class Sampling(TypedDict):
-    """How replies are drawn, where the LLM allows it; `max_tokens` is the length of a reply."""
+    """Sampling temperature, where the LLM allows one, and the largest length of a reply."""
 
     temperature: float
     max_tokens: int
@@ -37,32 +37,34 @@ PREDICTION = Sampling(temperature=0.7, max_tokens=32)
 
 
 class LLAMBO(DatasetLevelOptimizer):
-    """An LLM proposes configurations, then predicts each several times; the best is evaluated.
+    """An LLM proposes configurations and predicts each several times; the best is evaluated.
 
-    The score is the expected improvement of the cost over the best observed feasible one, times
-    the probability of feasibility, both from mean and spread of the predictions. Replies that
-    cannot be read are asked for again, then made up for by configurations in the seeded order.
+    The score of a configuration is the expected improvement of the cost over the best observed
+    feasible one, times the probability of feasibility; both follow from mean and spread of the
+    predictions. Unreadable replies are asked for again; what is still missing is filled up with
+    configurations in the seeded order.
 
-    Reference: Liu et al. 2024, arXiv 2402.03921, with the constraint as in the paper (appendix,
-    adaptation details).
+    Reference: Liu et al. 2024, arXiv 2402.03921; the constraint is handled as in the paper
+    (appendix, adaptation details). `make_llambo` builds one from plain values.
 
     Args:
         problem: What to search.
-        backend: Where the LLM answers from.
-        prompts: What the prompts say.
+        backend: The LLM.
+        prompts: Writes the prompts and reads the replies.
         seed: Decides the query order, the order of history lines and ties.
         price_usd: The LLM's own prices in USD per million tokens (input, output), if known.
         n_init: Configurations asked for at the start.
         num_candidates: Configurations asked for in each iteration.
-        min_candidates: Fewer valid new ones than these are asked for again, then padded.
-        num_retries: How often.
-        num_templates: Prompts with a history order of their own, for each request.
-        num_predictions: Predictions of a candidate from each of them.
-        alpha: The cost asked for lies this share of the observed range below the best.
-        name: Name in results; None for the backend's.
+        min_candidates: Least number of valid new ones. If there are fewer, the LLM is asked again;
+            then they are filled up.
+        num_retries: How often the LLM is asked again.
+        num_templates: Prompts for each request; each shows the history in its own random order.
+        num_predictions: Predictions of a candidate from each of these prompts.
+        alpha: The LLM is asked for a cost below the best by this share of the observed range.
+        name: Name in results; None: `llambo`, or `LLAMBO[stub]` with the stand-in.
 
     Raises:
-        InputError: If a setting is outside its range, or the stand-in does not show in the name.
+        InputError: If a setting is outside its range, or the name hides the stand-in.
     """
 
     def __init__(
@@ -92,8 +94,9 @@ class LLAMBO(DatasetLevelOptimizer):
             "num_predictions": num_predictions,
         }
         for key, value in self._counts.items():
-            if value < (0 if key == "num_retries" else 1):
-                raise InputError(f"{key}={value} is too small")
+            least = 0 if key == "num_retries" else 1
+            if value < least:
+                raise InputError(f"{key}={value} is too small; the least is {least}")
         if not -1 <= alpha <= 1:
             raise InputError(f"alpha={alpha} must lie in [-1, 1]")
         self._backend, self._prompts, self._alpha = backend, prompts, alpha
@@ -118,18 +121,19 @@ class LLAMBO(DatasetLevelOptimizer):
         self._stop("every configuration was evaluated")
 
     def _evaluated(self) -> set[Theta]:
-        """theta_0 and what was evaluated: never proposed again."""
+        """theta_0 and all evaluated configurations: none is evaluated again."""
         return {self.problem.theta_ref, *(e.theta for e in self.evaluations)}
 
     def _num_left(self) -> int:
         return self.problem.space.size - len(self._evaluated())
 
     def _history(self) -> list[Measured]:
-        """What is known, in a fresh random order."""
+        """The known averages in a fresh random order."""
         known = self._known()
         return self._rng.sample(known, len(known))
 
     def _known(self) -> list[Measured]:
+        """The averages of theta_0 and of all evaluated configurations."""
         s_0 = self.problem.s_0
         return [
             Measured(e.theta, e.cost_usd, s_0 - e.g)
@@ -137,7 +141,7 @@ class LLAMBO(DatasetLevelOptimizer):
         ]
 
     def _warm_start(self) -> list[Theta]:
-        """Configurations to begin with; the budget is untouched until the LLM has answered."""
+        """Configurations to begin with; the budget is untouched until there are any."""
         count = min(self._counts["n_init"], self._num_left())
         found: dict[Theta, None] = {}
         for _ in range(1 + self._counts["num_retries"]):
@@ -146,11 +150,11 @@ class LLAMBO(DatasetLevelOptimizer):
             for text in self._ask(self._prompts.warm_start(count), 1, **WARM_START):
                 thetas = self._prompts.parse_warm_start(text)
                 self._num_malformed += thetas is None
-                self._keep_new(thetas or [], found)
+                self._add_new(thetas or [], found)
         return self._padded(found, count)[:count]
 
     def _candidates(self) -> list[Theta]:
-        """Distinct configurations not evaluated yet, at least `min_candidates` where there are."""
+        """New distinct configurations: at least `min_candidates`, or all that are left."""
         templates = self._counts["num_templates"]
         least = min(self._counts["min_candidates"], self._num_left())
         n = -(-self._counts["num_candidates"] // templates)
@@ -163,10 +167,11 @@ class LLAMBO(DatasetLevelOptimizer):
                 for text in self._ask(prompt, n, **CANDIDATE):
                     theta = self._prompts.parse_candidate(text)
                     self._num_malformed += theta is None
-                    self._keep_new([] if theta is None else [theta], found)
+                    self._add_new([] if theta is None else [theta], found)
         return self._padded(found, least)
 
-    def _keep_new(self, thetas: Sequence[Theta], found: dict[Theta, None]) -> None:
+    def _add_new(self, thetas: Sequence[Theta], found: dict[Theta, None]) -> None:
+        """Adds those that are neither evaluated nor found; counts the others as repeated."""
         evaluated = self._evaluated()
         for theta in thetas:
             if theta in evaluated or theta in found:
@@ -175,7 +180,7 @@ class LLAMBO(DatasetLevelOptimizer):
                 found[theta] = None
 
     def _padded(self, found: Mapping[Theta, None], count: int) -> list[Theta]:
-        """Fills up with configurations neither evaluated nor found, in the seeded order."""
+        """`found`, filled up to `count` with new configurations in the seeded order."""
         missing = max(0, count - len(found))
         used = self._evaluated() | set(found)
         unused = (theta for theta in self._tie_ordered() if theta not in used)
@@ -183,7 +188,7 @@ class LLAMBO(DatasetLevelOptimizer):
         return [*found, *itertools.islice(unused, missing)]
 
     def _tie_ordered(self) -> Iterator[Theta]:
-        """All configurations in the seeded order, which is computed when first needed."""
+        """All configurations in the seeded order; sorted when first needed."""
         if self._order is None:
             self._order = self.tie_order()
         for index in self._order:
@@ -215,7 +220,7 @@ class LLAMBO(DatasetLevelOptimizer):
         return tied[int(keys.argmin())]
 
     def _predictions(self, candidates: Sequence[Theta]) -> list[list[Prediction]]:
-        """For each candidate the predictions that could be read."""
+        """The readable predictions of each candidate."""
         predictions: list[list[Prediction]] = [[] for _ in candidates]
         for _ in range(self._counts["num_templates"]):
             history = self._history()
@@ -239,7 +244,7 @@ class LLAMBO(DatasetLevelOptimizer):
         return completion.texts
 
     def settings(self) -> dict[str, Any]:
-        """See `Optimizer`."""
+        """Everything that decides the requests, JSON-serialisable."""
         prompts = self._prompts
         names = {name for llms in self.problem.llms for name in llms}
         prices = {name: list(p) for name, p in (prompts.prices or {}).items() if name in names}
@@ -257,7 +262,7 @@ class LLAMBO(DatasetLevelOptimizer):
         }
 
     def report(self) -> dict[str, Any]:
-        """See `Optimizer`. The bill of the LLM itself is no part of the search spend."""
+        """For result.json: also the LLM's own bill, which is no part of the search spend."""
         usage, cost_usd = self._usage, None
         if self._price_usd is not None and not usage.requests_without_usage:
             price_in, price_out = self._price_usd
@@ -281,7 +286,7 @@ class LLAMBO(DatasetLevelOptimizer):
 
 
 def method_name(kind: str) -> str:
-    """Name of the method with a kind of backend; the stand-in is never called LLAMBO alone."""
+    """Name of the method with a kind of backend; the name shows the stand-in."""
     return "LLAMBO[stub]" if kind == "stub" else "llambo"
 
 
@@ -303,21 +308,28 @@ def make_llambo(
     prices: Mapping[str, Sequence[float]] | None = None,
     **settings: Any,
 ) -> LLAMBO:
-    """LLAMBO from plain values, such as those of a config file.
+    """Builds LLAMBO from plain values, such as those of a config file.
 
     Args:
         problem: What to search.
-        seed: See `LLAMBO`.
+        seed: Decides the query order, the order of history lines and ties.
         backend: Fields of `llm_backends.BackendConfig`; None for the stand-in.
-        system: What the compound system does; goes into the prompts.
-        dataset: What its queries are; goes into the prompts.
+        system: Description of the compound system, for the prompts.
+        dataset: Description of its queries, for the prompts.
         prices: LLM name to (input, output) price in USD per million tokens, for the prompts; None
-            for those of `scope_torch/data/llms.toml`. Candidates without an entry are shown
-            without prices.
+            for those of `scope_torch/data/llms.toml`. An LLM without an entry is shown without a
+            price.
         settings: Further arguments of `LLAMBO`.
 
     Raises:
         InputError: If a value is wrong.
+
+    Example:
+        >>> import scope_torch as st
+        >>> from scope_torch.tasks.synthetic import synthetic_task
+        >>> task = synthetic_task()
+        >>> search = make_llambo(task.problem, seed=0)  # the stand-in answers
+        >>> result = st.run(task.problem, search, task.evaluator, budget_usd=1.0)
     """
     if not isinstance(backend, BackendConfig):
         backend = backend_config(backend or {})

@@ -1,7 +1,7 @@
 """The three prompts of LLAMBO, extended to a quality constraint, and strict parsers of the replies.
 
-Own words throughout; the roles of the prompts follow Liu et al. 2024, arXiv 2402.03921. Costs are
-written in USD per 1000 queries: the cost of one query is often below 1e-4 USD, which an LLM reads
+The wording is our own; the roles of the prompts follow Liu et al. 2024, arXiv 2402.03921.
+Costs are in USD per 1000 queries: one query often costs less than 1e-4 USD, which an LLM reads
 poorly.
 """
 
@@ -52,10 +52,16 @@ class Prompts:
     """Writes prompts about a problem and reads the replies.
 
     Args:
-        problem: What is searched.
-        system: What the compound system does, in a sentence or two; may be empty.
-        dataset: What its queries are and how quality is measured; may be empty.
+        problem: What to search.
+        system: Description of the compound system in a sentence or two; may be empty.
+        dataset: Description of its queries and their grading; may be empty.
         prices: LLM name to (input, output) price in USD per million tokens, where known.
+
+    Example:
+        >>> from scope_torch.tasks.synthetic import synthetic_task
+        >>> prompts = Prompts(synthetic_task().problem)
+        >>> prompts.parse_prediction("## 12.5 ; 0.9 ##")  # USD for 1000 queries; quality
+        (0.0125, 0.9)
     """
 
     problem: SelectionProblem
@@ -74,10 +80,10 @@ class Prompts:
         )
 
     def candidate(self, history: Sequence[Measured], target_cost_usd: float) -> list[Message]:
-        """Asks for a configuration of at most the target cost that is feasible.
+        """Asks for a feasible configuration of at most the target cost.
 
         Args:
-            history: What was measured, in the order in which to show it.
+            history: The known averages, in the order in which to show them.
             target_cost_usd: Average cost of a query to reach, in USD.
         """
         s_0 = self.problem.s_0
@@ -98,7 +104,7 @@ class Prompts:
         """Asks for the cost and quality of a configuration.
 
         Args:
-            history: What was measured, in the order in which to show it.
+            history: The known averages, in the order in which to show them.
             theta: Codes of the configuration.
         """
         lines = [
@@ -116,7 +122,7 @@ class Prompts:
         return _json(self.problem.names(theta))
 
     def parse_warm_start(self, reply: str) -> list[Theta] | None:
-        """Valid configurations of a reply in its order; None if it holds no JSON list."""
+        """The valid configurations of a reply, in order; None if it holds no JSON list."""
         values = _first_json(reply, "[")
         if not isinstance(values, list):
             return None
@@ -124,7 +130,7 @@ class Prompts:
         return [theta for theta in thetas if theta is not None]
 
     def parse_candidate(self, reply: str) -> Theta | None:
-        """The configuration between the markers; None if there is no valid one."""
+        """The configuration between the markers; None if none is valid."""
         if len(reply) > MAX_REPLY_CHARS:
             return None
         for match in re.finditer(rf"{MARKER}\s*(?=\{{)", reply):
@@ -144,7 +150,7 @@ class Prompts:
         return cost, quality
 
     def _codes(self, value: Any) -> Theta | None:
-        """Codes of an assignment with exactly the modules as keys and candidates as values."""
+        """Codes of an assignment of a candidate to every module; None if it is anything else."""
         problem = self.problem
         if not isinstance(value, dict) or set(value) != set(problem.modules):
             return None
@@ -209,7 +215,7 @@ def _first_json(text: str, opening: str) -> Any:
 
 
 def _json_at(text: str, start: int) -> tuple[Any, int]:
-    """The JSON value that begins at `start`, and where it ends; (None, start) if malformed."""
+    """The JSON value that begins at `start`, and its end; (None, start) if malformed."""
     try:
         return _DECODER.raw_decode(text, start)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""What LLAMBO makes of the numbers that its LLM predicts."""
+"""LLAMBO's scores of candidates, from the costs and qualities that its LLM predicts."""
 
 from __future__ import annotations
 
@@ -10,15 +10,19 @@ Prediction = tuple[float, float]  # average cost of a query in USD, average qual
 
 
 def target_cost(best_usd: float, costs_usd: Sequence[float], alpha: float) -> float:
-    """The best cost less alpha times the range of costs: best - alpha (max - min).
+    """The cost to ask for, in USD: best - alpha (max - min).
 
-    alpha is halved until the result is positive.
+    alpha is halved until that is positive.
 
     Args:
         best_usd: Best feasible average cost in USD.
-        costs_usd: All known average costs in USD; if they are equal, a tenth of the best stands
-            for their range.
+        costs_usd: All known average costs in USD; if all are equal, a tenth of the best serves as
+            their range.
         alpha: Share of the range.
+
+    Example:
+        >>> target_cost(1.0, [1.0, 3.0], 0.25)
+        0.5
     """
     spread = max(costs_usd) - min(costs_usd) or 0.1 * best_usd
     while best_usd > 0 and best_usd - alpha * spread <= 0:
@@ -35,18 +39,18 @@ def scores_of(
 ) -> list[float]:
     """Expected improvement of the cost times the probability of feasibility.
 
-    EI = std (u Phi(u) + phi(u)) with u = (best - mean)/std, times Phi((mean_s - s_0)/std_s). A
-    candidate without predictions has the average mean and std of the others; stds are at least
-    1e-5 of the scale.
+    EI = std (u Phi(u) + phi(u)) with u = (best - mean) / std, times Phi((mean_s - s_0) / std_s).
+    A candidate without predictions gets the average mean and std of the others. A std is at least
+    1e-5 of the scale: of `cost_scale_usd`, and of s_0.
 
     Args:
-        predictions: For each candidate its predicted (cost in USD, quality).
+        predictions: The predicted (cost in USD, quality) pairs of each candidate.
         best_cost_usd: Best observed feasible cost in USD.
         s_0: Quality threshold.
         cost_scale_usd: Scale of costs in USD.
 
     Returns:
-        A score for each candidate, in USD; all 0 without any prediction.
+        A score for each candidate, in USD; all 0 if there is no prediction.
     """
     moments = [_moments(drawn) if drawn else None for drawn in predictions]
     known = [m for m in moments if m is not None]

@@ -1,4 +1,4 @@
-"""Where LLAMBO's LLM answers from: an OpenAI-compatible server, a transcript, or a stand-in."""
+"""LLAMBO's LLM: on an OpenAI-compatible server, in a transcript, or a stand-in."""
 
 from __future__ import annotations
 
@@ -38,35 +38,41 @@ class Backend(Protocol):
         ...
 
     def settings(self) -> dict[str, Any]:
-        """What decides the replies, JSON-serialisable and without the key."""
+        """All settings that decide the replies, JSON-serialisable and without the key."""
         ...
 
 
 @dataclass(frozen=True)
 class BackendConfig:
-    """Settings of a backend; see conf/schema.py for the same keys.
+    """Settings of a backend: the keys below `method.backend` on the command line.
 
     Args:
-        kind: `openai`, `replay` (only what the transcript holds) or `stub` (offline stand-in).
+        kind: `openai` (a server), `replay` (the transcript alone) or `stub` (offline stand-in).
         model: Name of the LLM on the server.
-        base_url: Where the server is.
+        base_url: The URL of the server before `/chat/completions`.
         api_key_env: Environment variable with the key; None for a server without.
         transcript: File that keeps every reply. Without it a run with `openai` cannot be resumed:
-            an LLM does not answer twice alike, and a search that departs from its journal is
-            refused.
+            the LLM would answer differently, and a search that departs from its journal is refused.
         token_parameter: `max_completion_tokens` or `max_tokens`, whichever the LLM accepts.
-        min_tokens: The limit on the length of a reply is raised to this: an LLM that reasons
-            spends the tokens of a short one before it answers.
+        min_tokens: Least limit on the tokens of a reply: an LLM that reasons spends a lower one
+            before it answers.
         sampling: Whether the LLM allows a temperature and top_p.
         top_p: Nucleus sampling, where allowed.
-        multiple: Whether to ask for several replies at once; if the server gives fewer, the rest
-            is asked for one request after another.
+        multiple: Whether to ask for several replies with one request; if the server gives fewer,
+            further requests ask for the rest.
         price_input: USD per million prompt tokens; None if unknown.
         price_output: USD per million completion tokens; None if unknown.
-        timeout_s: See `ChatClient`.
-        retries: See `ChatClient`.
-        backoff_s: See `ChatClient`.
-        malformed: Stub: the share of replies that no parser accepts.
+        timeout_s: Longest wait for the server, in seconds.
+        retries: How often a request is sent again after a failure that passes.
+        backoff_s: First wait before that, in seconds; doubles each time.
+        malformed: Stub: the share of replies that no parser accepts, in [0, 1).
+
+    Raises:
+        InputError: If a value is outside its range, or `replay` has no transcript.
+
+    Example:
+        >>> BackendConfig(kind="openai", model="m", base_url="http://localhost:8000/v1").retries
+        4
     """
 
     kind: str = "stub"
@@ -108,11 +114,16 @@ class BackendConfig:
 
 
 class RecordedLLM:
-    """An LLM behind a transcript; without a client it only repeats what the transcript holds.
+    """An LLM behind a transcript: known replies are repeated, others asked for and recorded.
+
+    With `replay` there is no server, and a prompt without a known reply is an error.
 
     Args:
         config: Settings.
-        seed: The run's seed: runs that share a transcript keep apart.
+        seed: The run's seed, so that runs can share a transcript.
+
+    Raises:
+        InputError: If the URL or the transcript cannot be used.
     """
 
     def __init__(self, config: BackendConfig, seed: int) -> None:
@@ -132,7 +143,7 @@ class RecordedLLM:
     def complete(
         self, messages: list[Message], n: int, temperature: float, max_tokens: int
     ) -> Completion:
-        """See `Backend.complete`; what the LLM does not allow is left out of the request."""
+        """`n` replies, known or new; a request leaves out settings that the LLM does not allow."""
         config = self._config
         body: dict[str, Any] = {
             "model": config.model,
@@ -160,7 +171,7 @@ class RecordedLLM:
         return completion
 
     def settings(self) -> dict[str, Any]:
-        """See `Backend.settings`."""
+        """All settings that decide the replies, without the key."""
         names = ("kind", "model", "token_parameter", "min_tokens", "sampling", "multiple")
         settings = {name: getattr(self._config, name) for name in names}
         settings["top_p"] = self._config.top_p if self._config.sampling else None
@@ -171,6 +182,9 @@ class RecordedLLM:
 
 def backend_config(values: Mapping[str, Any]) -> BackendConfig:
     """A config from plain values.
+
+    Args:
+        values: Some of the fields of `BackendConfig`.
 
     Raises:
         InputError: If a key or value is wrong.

@@ -1,4 +1,4 @@
-"""A seeded, offline stand-in for LLAMBO's LLM that sees nothing but the text of the prompt."""
+"""A seeded, offline stand-in for LLAMBO's LLM; it reads nothing but the text of the prompt."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ _JITTER = 0.3  # spread of predictions in units of the regression's standard dev
 
 @dataclass
 class Prompt:
-    """What the text says.
+    """The content of a prompt.
 
     Args:
         candidates: LLMs of each module.
-        prices: Sum of the prices of an LLM, where given.
-        measured: (assignment, cost per 1000 queries in USD, quality), the reference first.
+        prices: Input plus output price of an LLM in USD per million tokens, where given.
+        measured: (assignment, cost of 1000 queries in USD, quality), the reference first.
         s_0: Quality threshold.
-        count: Number of assignments asked for at the start; 0 for other tasks.
-        target: Assignment to predict, if that is the task.
+        count: Number of assignments asked for at the start; 0 in other prompts.
+        target: Assignment to predict; None in other prompts.
     """
 
     candidates: dict[str, list[str]]
@@ -50,12 +50,16 @@ class Prompt:
 class StubLLM:
     """Proposes cheap assignments and small changes of the best one; predicts by kernel regression.
 
-    It exercises everything around an LLM, malformed replies too, and knows nothing of LLMs: what
-    a search with it finds says nothing about LLAMBO.
+    It exercises everything around an LLM, malformed replies too. Results with it say nothing about
+    LLAMBO.
 
     Args:
         seed: The run's seed.
-        malformed: Share of replies that are malformed.
+        malformed: Share of malformed replies, in [0, 1).
+
+    Example:
+        >>> StubLLM(seed=0).complete([{"role": "user", "content": "Hello"}], 1, 0.7, 32).texts
+        ('I do not understand.',)
     """
 
     kind = "stub"
@@ -68,10 +72,10 @@ class StubLLM:
         self,
         messages: Sequence[dict[str, str]],
         n: int,
-        temperature: float,  # noqa: ARG002 - of real LLMs
-        max_tokens: int,  # noqa: ARG002
+        temperature: float,  # noqa: ARG002 - the protocol's
+        max_tokens: int,  # noqa: ARG002 - the protocol's
     ) -> Completion:
-        """See `Backend.complete`; without tokens, since nothing is billed."""
+        """`n` replies; without a count of tokens, because nothing is billed."""
         key = prompt_key(self._seed, n, list(messages))
         digest = hashlib.sha256(f"{key} {self._num_asked[key]}".encode()).digest()
         self._num_asked[key] += 1
@@ -89,16 +93,16 @@ class StubLLM:
         return rng.choice(["", cut, "Sure! Here is my answer.", "## low ; high ##", f"{{{reply}"])
 
     def settings(self) -> dict[str, Any]:
-        """See `Backend.settings`."""
+        """The kind, and the share of malformed replies."""
         return {"kind": self.kind, "malformed": self._malformed}
 
 
 def read_prompt(text: str) -> Prompt:
-    """Reads the text of one of the prompts of `llambo_prompts`.
+    """Reads the text of a prompt of `llambo_prompts`.
 
     Raises:
-        ValueError: If it is something else.
-        KeyError: Likewise.
+        ValueError: If it is another text.
+        KeyError: If its JSON lacks a key.
     """
     prompt = Prompt({}, {}, [], 0.0)
     lines = text.split("\n")
@@ -127,7 +131,7 @@ def read_prompt(text: str) -> Prompt:
 
 
 def _answerer(prompt: Prompt, rng: random.Random) -> Callable[[], str]:
-    """A function that makes one reply after another."""
+    """A function that returns another reply at every call."""
     if prompt.count:
         return lambda: json.dumps([_random(prompt, rng) for _ in range(prompt.count)])
     if prompt.target is None:
@@ -159,7 +163,7 @@ def _mutation(prompt: Prompt, rng: random.Random) -> Assignment:
 
 
 def _cheap(prompt: Prompt, llms: list[str], rng: random.Random) -> str:
-    """Prefers cheap LLMs; those without a price are taken for average ones."""
+    """Draws an LLM, cheap ones more often; without a price it counts as average."""
     known = [price for price in prompt.prices.values() if price > 0]
     usual = sum(known) / len(known) if known else 1.0
     floor = min(known, default=1.0)

@@ -1,4 +1,4 @@
-"""A record of what an LLM replied, so that a run with it can be resumed and repeated."""
+"""A record of an LLM's replies, so that a run with it can be resumed and repeated."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Completion:
     Args:
         texts: The replies.
         prompt_tokens: Tokens of the prompt, summed over HTTP requests; 0 where not reported.
-        completion_tokens: Tokens of the replies, likewise.
-        requests: Number of HTTP requests that were answered.
-        requests_without_usage: How many of them did not report tokens.
+        completion_tokens: Tokens of the replies, summed over HTTP requests; 0 where not reported.
+        requests: Number of answered HTTP requests.
+        requests_without_usage: Number of answered HTTP requests that did not report tokens.
     """
 
     texts: tuple[str, ...]
@@ -46,7 +46,7 @@ class Completion:
 
 
 def prompt_key(*parts: Any) -> str:
-    """Hash of everything that decides a reply.
+    """SHA-256 of everything that decides a reply, in hexadecimal.
 
     Args:
         parts: JSON-serialisable values: the seed, the LLM, sampling settings and messages.
@@ -55,16 +55,22 @@ def prompt_key(*parts: Any) -> str:
 
 
 class Transcript:
-    """Replies by prompt hash and occurrence: the i-th time a prompt is asked has the i-th reply.
+    """Replies by prompt and occurrence: a prompt asked for the i-th time gets its i-th reply.
 
-    With a path every reply is on disk before it is used. Damaged lines, as a crash leaves them, are
-    skipped with a warning; those replies are asked for again.
+    With a path every reply is on disk before it is used. Damaged lines, which a crash may leave,
+    are skipped with a warning; those replies are asked for again.
 
     Args:
         path: JSON lines; created with the first reply. None keeps the replies in memory only.
 
     Raises:
         InputError: If the file cannot be read.
+
+    Example:
+        >>> transcript = Transcript(None)
+        >>> transcript.append("key", [{"role": "user", "content": "?"}], Completion(("yes",)))
+        >>> transcript.next_reply("key") is None  # the second time it is asked
+        True
     """
 
     def __init__(self, path: Path | None) -> None:

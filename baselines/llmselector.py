@@ -17,11 +17,11 @@ UpdateSteps = Generator[Sequence[Request], Sequence[Observation], int | None]
 
 
 class LLMSelector(DatasetLevelOptimizer):
-    """Round-robin over the modules: every LLM is tried in the module, the queries vote.
+    """Round-robin over the modules: tries every LLM in a module; the queries vote for the best.
 
-    theta_out is the current allocation, whether feasible or not, and starts from a random one.
-    The best configuration that was observed to be feasible is reported beside it. The module-wise
-    judge of the original is left out, as in the paper (appendix, adaptation details).
+    theta_out is the current allocation, feasible or not; the first one is random. The cheapest
+    configuration that was observed to be feasible is in the report. As in the paper (appendix,
+    adaptation details), there is no module-wise judge.
 
     Reference: Chen et al. 2025, arXiv 2502.14815.
 
@@ -29,6 +29,13 @@ class LLMSelector(DatasetLevelOptimizer):
         problem: What to search.
         seed: Decides the first allocation, the query order and ties.
         name: Name in results.
+
+    Example:
+        >>> import scope_torch as st
+        >>> from scope_torch.tasks.synthetic import synthetic_task
+        >>> task = synthetic_task()
+        >>> search = LLMSelector(task.problem, seed=0)
+        >>> result = st.run(task.problem, search, task.evaluator, budget_usd=1.0)
     """
 
     def __init__(self, problem: SelectionProblem, *, seed: int, name: str = "llmselector") -> None:
@@ -55,9 +62,9 @@ class LLMSelector(DatasetLevelOptimizer):
         self._stop("a full round of module updates changed nothing")
 
     def _best_llm(self, module: int) -> UpdateSteps:
-        """The LLM with the most votes; None if the budget ended before all were evaluated.
+        """The LLM with the most votes; None if the budget ends before all are evaluated.
 
-        Of equal ones the incumbent, then the first in the seeded order.
+        Ties go to the incumbent, then to the first LLM in the seeded order.
         """
         incumbent = self._theta_out[module]
         others = (m for m in range(self.problem.space.sizes[module]) if m != incumbent)
@@ -72,11 +79,11 @@ class LLMSelector(DatasetLevelOptimizer):
                 self._known[theta] = evaluation
             qualities[llm] = self._known[theta].qualities
         votes = count_votes(qualities)
-        return max(order, key=lambda llm: votes[llm])  # the first of equal ones
+        return max(order, key=lambda llm: votes[llm])  # of equal ones the first
 
     def _completed(self, evaluation: Evaluation) -> None:
-        """Keeps the allocation: only a complete module update changes it."""
-        self._trace("completed", evaluation.theta, self.problem.num_queries)
+        """Leaves theta_out as it is: only a complete module update changes it."""
+        self._trace("completed", theta_cand=evaluation.theta, num_queries=self.problem.num_queries)
 
     def _with(self, module: int, llm: int) -> tuple[int, ...]:
         theta = self._theta_out
@@ -87,7 +94,7 @@ class LLMSelector(DatasetLevelOptimizer):
         return int(tie_rank(index, self.seed))
 
     def report(self) -> dict[str, Any]:
-        """See `Optimizer`."""
+        """Module updates, and the best observed feasible configuration."""
         best, problem = self.best_observed_feasible(), self.problem
         return {
             **super().report(),
@@ -101,10 +108,14 @@ class LLMSelector(DatasetLevelOptimizer):
 
 
 def count_votes(qualities: Mapping[int, Sequence[float]]) -> dict[int, int]:
-    """Every query votes for all LLMs that reach the best quality on it.
+    """Votes for each LLM: every query votes for all LLMs that reach the best quality on it.
 
     Args:
-        qualities: For each LLM the `num_queries` qualities with it in the module.
+        qualities: The `num_queries` qualities with each LLM in the module.
+
+    Example:
+        >>> count_votes({0: [0.0, 1.0], 1: [1.0, 1.0]})
+        {0: 1, 1: 2}
     """
     votes = dict.fromkeys(qualities, 0)
     for on_query in zip(*qualities.values(), strict=True):

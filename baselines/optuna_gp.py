@@ -1,4 +1,4 @@
-"""Optuna's Gaussian-process sampler with a constraint: constrained log EI with a fitted GP."""
+"""Optuna's sampler with a fitted Gaussian process and constrained log EI."""
 
 from __future__ import annotations
 
@@ -14,23 +14,30 @@ Theta0Obs = Literal["free", "charged", "none"]
 
 
 class OptunaGP(DatasetLevelOptimizer):
-    """Evaluates what `optuna.samplers.GPSampler` suggests; one categorical parameter a module.
+    """Evaluates the suggestions of `optuna.samplers.GPSampler`: a categorical parameter a module.
 
-    A peer from outside: unlike CEI its kernel is fitted (Matern 5/2, a length scale for each
-    module) and its acquisition is maximised by local search. It minimises c / c(theta_0) subject
-    to g <= 0. Repeats are permitted and paid for.
+    It minimises c / c(theta_0) subject to g <= 0. Unlike CEI, Optuna fits its kernel (Matern 5/2,
+    a length scale for each module), maximises its acquisition by local search, and may suggest a
+    configuration again, which is then paid for again.
 
     Args:
         problem: What to search.
         seed: Decides the query order and the sampler; Optuna takes it modulo 2^32.
-        n_startup_trials: Configurations known before the GP is used; those evaluated are drawn by
-            Optuna (its default is 10).
-        theta0_obs: Whether the known averages of theta_0 are a trial at no charge (`free`), theta_0
-            is evaluated first (`charged`), or neither (`none`).
+        n_startup_trials: Number of configurations known before the GP is used; Optuna draws at
+            random those to evaluate (its default is 10).
+        theta0_obs: `free`: theta_0's known averages are a trial at no charge; `charged`: theta_0 is
+            evaluated first; `none`: neither.
         name: Name in results.
 
     Raises:
         InputError: If Optuna is not installed, or a value is outside its range.
+
+    Example:
+        >>> import scope_torch as st
+        >>> from scope_torch.tasks.synthetic import synthetic_task
+        >>> task = synthetic_task()
+        >>> search = OptunaGP(task.problem, seed=0)
+        >>> result = st.run(task.problem, search, task.evaluator, budget_usd=1.0)
     """
 
     def __init__(
@@ -65,18 +72,9 @@ class OptunaGP(DatasetLevelOptimizer):
             yield
 
     def _study(self) -> Any:
-        optuna = self._optuna
-        sampler = optuna.samplers.GPSampler(
-            seed=self.seed % 2**32,
-            n_startup_trials=self.n_startup_trials,
-        )
-        verbosity = optuna.logging.get_verbosity()
-        optuna.logging.set_verbosity(optuna.logging.WARNING)  # it would announce the study
-        try:
-            study = optuna.create_study(sampler=sampler)
-        finally:
-            optuna.logging.set_verbosity(verbosity)
-        reference = self.reference
+        """A study, with theta_0 as `theta0_obs` says."""
+        optuna, reference = self._optuna, self.reference
+        study = self._empty_study()
         params = dict(zip(self.problem.modules, reference.theta, strict=True))
         if self.theta0_obs == "charged":
             study.enqueue_trial(params)
@@ -91,6 +89,19 @@ class OptunaGP(DatasetLevelOptimizer):
             )
         return study
 
+    def _empty_study(self) -> Any:
+        optuna = self._optuna
+        sampler = optuna.samplers.GPSampler(
+            seed=self.seed % 2**32,
+            n_startup_trials=self.n_startup_trials,
+        )
+        verbosity = optuna.logging.get_verbosity()
+        optuna.logging.set_verbosity(optuna.logging.WARNING)  # else it logs the study's name
+        try:
+            return optuna.create_study(sampler=sampler)
+        finally:
+            optuna.logging.set_verbosity(verbosity)
+
     def _distributions(self) -> dict[str, Any]:
         categorical = self._optuna.distributions.CategoricalDistribution
         sizes = zip(self.problem.modules, self.problem.space.sizes, strict=True)
@@ -100,7 +111,7 @@ class OptunaGP(DatasetLevelOptimizer):
         return evaluation.cost_usd / self.problem.reference_cost_usd
 
     def settings(self) -> dict[str, Any]:
-        """See `Optimizer`."""
+        """Everything that decides the requests, JSON-serialisable."""
         return {
             **super().settings(),
             "optuna": self._optuna.__version__,

@@ -11,7 +11,7 @@ class Option(NamedTuple):
 
     Args:
         llm: Its code.
-        cost_usd: What it adds to the cost of a plan, in USD; may be negative.
+        cost_usd: Its contribution to the cost of a plan, in USD; may be negative.
         quality: Positive factor of the quality of a plan.
     """
 
@@ -21,7 +21,7 @@ class Option(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """A configuration of the first modules, or of all, and its estimates."""
+    """LLMs of the first modules, or of all, with the estimated cost (USD) and quality."""
 
     theta: tuple[int, ...]
     cost_usd: float
@@ -31,15 +31,15 @@ class Plan(NamedTuple):
 def cheapest_plan(
     options: Sequence[Sequence[Option]], quality: float, threshold: float
 ) -> Plan | None:
-    """The plan of least total cost whose quality exceeds the threshold; of equal ones the best.
+    """The plan of least total cost whose quality exceeds the threshold; of equal costs the best.
 
-    Exact dynamic programme over prefixes: a prefix that is no cheaper and no better than another
-    cannot be part of a better plan, because both estimates are monotone in it.
+    An exact dynamic programme over prefixes. Cost and quality of a plan grow with those of its
+    prefix, so a prefix that is neither cheaper nor better than another is never needed.
 
     Args:
         options: For each module its LLMs, in the order in which ties are broken.
         quality: Factor common to all plans.
-        threshold: To be exceeded strictly.
+        threshold: The quality of the plan must be above it.
 
     Returns:
         The plan, or None if no plan exceeds the threshold.
@@ -63,7 +63,7 @@ def cheapest_plan(
 
 
 def _pareto(plans: list[Plan]) -> list[Plan]:
-    """Plans cheaper or better than every other, in increasing cost; of equal ones the first."""
+    """Plans that no other beats in both, in increasing cost; of equal ones the first."""
     front: list[Plan] = []
     for plan in sorted(plans, key=lambda p: (p.cost_usd, -p.quality)):
         if not front or plan.quality > front[-1].quality:

@@ -8,12 +8,19 @@ from scope_torch.search.optimizer import Steps
 
 
 class RandomSearch(DatasetLevelOptimizer):
-    """Evaluates the configurations in the seeded order shared by all methods, without theta_0.
+    """Evaluates every configuration but theta_0, in the seeded order that all methods share.
 
     Args:
         problem: What to search.
         seed: Decides the order.
         name: Name in results.
+
+    Example:
+        >>> import scope_torch as st
+        >>> from scope_torch.tasks.synthetic import synthetic_task
+        >>> task = synthetic_task()
+        >>> search = RandomSearch(task.problem, seed=0)
+        >>> result = st.run(task.problem, search, task.evaluator, budget_usd=1.0)
     """
 
     def __init__(self, problem: SelectionProblem, *, seed: int, name: str = "random") -> None:

@@ -1,4 +1,4 @@
-"""Theta up to the LLMs that nothing observed so far tells apart."""
+"""Equivalence classes of Theta: LLMs that no observed configuration uses share one label."""
 
 from __future__ import annotations
 
@@ -15,15 +15,24 @@ from scope_torch.space import ConfigSpace, tie_rank
 class ReducedSpace:
     """One configuration for each set of configurations with the same kernel values.
 
-    A Hamming kernel sees of an LLM only whether a configuration uses it. The LLMs of a module that
-    none of `codes` uses are interchangeable there, so one stands for all of them: with n
-    configurations at most `(n + 1)^N` posteriors differ, however large Theta is. Under any other
-    kernel every LLM is kept.
+    A Hamming kernel compares LLMs only for equality. In each module the LLMs that none of `codes`
+    uses are therefore interchangeable, and one stands for all of them: after n configurations at
+    most `(n + 1)^N` posteriors differ, however large Theta is. With any other kernel every LLM is
+    kept.
 
     Args:
         space: Theta.
-        codes: `n x num_modules` configurations to be told apart from all others (int64).
+        codes: `n x num_modules` configurations that share their class with no other (int64).
         kernel: The kernel.
+
+    Example:
+        >>> from scope_torch.model.kernels import HammingRBFKernel
+        >>> space = ConfigSpace((5, 5))
+        >>> reduced = ReducedSpace(space, torch.tensor([[0, 4], [2, 4]]), HammingRBFKernel())
+        >>> reduced.space.sizes  # LLMs 0, 2 and others; LLM 4 and others
+        (3, 2)
+        >>> reduced.relabel(torch.tensor([[1, 4], [3, 4]])).tolist()
+        [[1, 1], [1, 1]]
     """
 
     def __init__(self, space: ConfigSpace, codes: Tensor, kernel: Kernel) -> None:
@@ -61,7 +70,7 @@ class ReducedSpace:
 
         Args:
             values: Values by flat index in the reduced space, of any dtype.
-            onto: Where they are wanted; it must tell apart what this space does.
+            onto: The finer space; None for Theta.
 
         Returns:
             Values by flat index in Theta, or in `onto`.
@@ -70,15 +79,15 @@ class ReducedSpace:
         # The last module first: the larger the tensor, the longer the blocks that are copied.
         for i, position in reversed(list(enumerate(self._position))):
             wanted = position if onto is None else position[onto.kept[i]]
-            if len(wanted) != grid.shape[i]:  # else nothing new is told apart
+            if len(wanted) != grid.shape[i]:  # else the labels of this module are the same
                 grid = grid.index_select(i, wanted)
         return grid.reshape(-1)
 
     def in_tie_order(self, mask: Tensor, seed: int) -> Iterator[int]:
-        """Sets of interchangeable configurations, by the least `tie_rank` in each.
+        """Classes of interchangeable configurations, ordered by the least `tie_rank` in each.
 
         Args:
-            mask: Which sets, by flat index in the reduced space (bool).
+            mask: The classes wanted, by flat index in the reduced space (bool).
             seed: The run's seed.
 
         Yields:
@@ -86,5 +95,5 @@ class ReducedSpace:
         """
         members = self.expand(mask).nonzero().squeeze(-1)
         members = members[tie_rank(members, seed).argsort()]
-        sets = self.rank(self.full.unrank(members))
-        yield from dict.fromkeys(sets.tolist())
+        classes = self.rank(self.full.unrank(members))
+        yield from dict.fromkeys(classes.tolist())

@@ -1,4 +1,4 @@
-"""SafeOpt (Sui et al. 2015), in the version of its authors' code (intervals) and the original."""
+"""SafeOpt (Sui et al. 2015): the version of its authors' code, and the original with L."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from scope_torch.problem import SelectionProblem
 
 
 class ConfidenceWidth(AcquisitionFunction):
-    """2 beta sigma, the larger of the two outputs; to be maximised.
+    """2 beta sigma, the larger of the values for c and g; to be maximised.
 
     Args:
         model: Outputs c and g, in units of amp.
@@ -50,8 +50,8 @@ class Bounds:
         upper_c: U_c.
         lower_g: L_g.
         upper_g: U_g.
-        width: w, the larger of the two widths.
-        safe: S (bool).
+        width: w, the larger of U_c - L_c and U_g - L_g.
+        safe: S, the safe set (bool).
     """
 
     reduced: ReducedSpace
@@ -64,42 +64,52 @@ class Bounds:
 
     @property
     def maximisers(self) -> Tensor:
-        """The safe configurations that may be the cheapest of the safe ones (bool)."""
+        """The safe configurations that may be the cheapest safe one (bool)."""
         return self.safe & (self.lower_c <= self.upper_c[self.safe].min())
 
     def on(self, reduced: ReducedSpace) -> Bounds:
-        """The same on a finer reduced space."""
+        """These bounds on a finer reduced space."""
         names = ("lower_c", "upper_c", "lower_g", "upper_g", "width", "safe")
         values = [self.reduced.expand(getattr(self, name), reduced) for name in names]
         return Bounds(reduced, *values)
 
 
 class SafeOpt(SurrogateOptimizer):
-    """Evaluates, among possible optima and expanders of the safe set, the most uncertain.
+    """Evaluates the most uncertain among the possible optima and the expanders of the safe set.
 
-    Without a Lipschitz constant S = {U_g < 0} and theta_0, from scratch in each step, and an
+    Without a Lipschitz constant, S = {U_g < 0} and theta_0 is computed anew in each step. An
     expander is a safe configuration, more uncertain than any maximiser, that would certify another
-    one if g were observed there at L_g; of these the most uncertain counts. With one, S grows from
-    S_{t-1} by U_g(x) + L d(x, x') <= 0, d = sqrt(Hamming distance), an expander has
-    L_g(x) + L d(x, x') <= 0 for some unsafe x', and intervals are intersected over time.
+    one if g were observed there at L_g; only the most uncertain expander is used.
 
-    theta_out is argmin of U_c over S: it may never have been evaluated. Where only theta_0 is left
-    to evaluate, again and again, the search stops instead, which changes no output (`stalled`).
-    It also stops where intersected intervals are empty, so that nothing can be optimal.
+    With a Lipschitz constant L, intervals are intersected over time, and S grows from S_{t-1} by
+    U_g(x) + L d(x, x') <= 0, where d = sqrt(Hamming distance). An expander has
+    L_g(x) + L d(x, x') <= 0 for some unsafe x'.
+
+    theta_out is argmin of U_c over S; it may never have been evaluated. If theta_0 is all that is
+    left to evaluate, and is known, the search stops (`stalled`): more of it would change no output.
+    The search also stops if the intersected intervals are empty: then no configuration can be
+    optimal.
 
     Args:
         problem: What to search.
         seed: Decides the query order and all ties.
         beta: Half-width of the intervals in sigma (2 in the authors' code).
-        tau: An expander needs sigma_zeta amp_zeta > tau / 2 for c or g, in units of z.
-        lipschitz: L in units of z_g per unit of d; None for the version without.
-        gp: See `SurrogateOptimizer`.
-        kernel: See `SurrogateOptimizer`.
-        device: See `SurrogateOptimizer`.
+        tau: An expander needs 2 sigma amp > tau for c or for g, in units of z.
+        lipschitz: L, in units of z_g per unit of d; None for the version without.
+        gp: `GPSettings`, or a mapping of some of them; None for the defaults.
+        kernel: k; None for Matern 5/2 of the Hamming distance.
+        device: Device of the algebra over Theta; None for CUDA if present.
         name: Name in results.
 
     Raises:
         InputError: If a value is outside its range, or Theta is too large to enumerate.
+
+    Example:
+        >>> import scope_torch as st
+        >>> from scope_torch.tasks.synthetic import synthetic_task
+        >>> task = synthetic_task()
+        >>> search = SafeOpt(task.problem, seed=0)
+        >>> result = st.run(task.problem, search, task.evaluator, budget_usd=1.0)
     """
 
     def __init__(
@@ -157,10 +167,10 @@ class SafeOpt(SurrogateOptimizer):
         self.gp.observe(evaluation)
         self._refresh()
         event = "improved" if before != self._theta_out else "completed"
-        self._trace(event, evaluation.theta, self.problem.num_queries)
+        self._trace(event, theta_cand=evaluation.theta, num_queries=self.problem.num_queries)
 
     def _refresh(self) -> None:
-        """Brings bounds, safe set and theta_out up to the last evaluation."""
+        """Recomputes bounds, safe set and theta_out from all evaluations."""
         posterior = self.gp.posterior()
         reduced, half = posterior.reduced, self.beta * posterior.sigma
         acquisition = ConfidenceWidth(posterior.as_botorch_model(), self.beta)
@@ -181,7 +191,7 @@ class SafeOpt(SurrogateOptimizer):
         self._set_theta_out(self._least(upper_c, reduced, self._cost_scale), "estimated")
 
     def _intersected(self, new: Bounds) -> Bounds:
-        """Intervals intersected with the previous ones; S grown from the previous by L."""
+        """Intersects the intervals with the previous ones, and grows the previous S by L."""
         if self._bounds is None:
             safe = torch.zeros_like(new.safe)
             safe[new.reduced.rank(self._codes(self.problem.theta_ref))] = True
@@ -217,34 +227,34 @@ class SafeOpt(SurrogateOptimizer):
         return bounds.safe & (distance <= self._radius(bounds.lower_g))
 
     def _expander(self) -> Tensor:
-        """The most uncertain expander, with what is interchangeable with it; maybe none (bool)."""
+        """Mask of the class of the most uncertain expander; empty if there is none (bool)."""
         assert self._bounds is not None
         assert self._posterior is not None
         bounds, sigma = self._bounds, self._posterior.sigma
         maximisers, width = bounds.maximisers, bounds.width
         widest = width[maximisers].max()
         amp = max(self.gp_settings.amp_c, self.gp_settings.amp_g)
-        left = bounds.safe & ~maximisers & (2 * sigma * amp > self.tau)
-        left &= width > widest + 1e-9 * widest.clamp_min(1)
-        unsafe, found = ~bounds.safe, torch.zeros_like(left)
-        while left.any():
-            best = width[left].max()
-            tied = left & (width >= best - 1e-9 * best.clamp_min(1))
+        untested = bounds.safe & ~maximisers & (2 * sigma * amp > self.tau)
+        untested &= width > widest + 1e-9 * widest.clamp_min(1)
+        unsafe, found = ~bounds.safe, torch.zeros_like(untested)
+        while untested.any():
+            best = width[untested].max()
+            tied = untested & (width >= best - 1e-9 * best.clamp_min(1))
             for index in bounds.reduced.in_tie_order(tied, self.seed):
                 self._expander_tests += 1
                 if certifies(self.gp, self._posterior, index, unsafe, self.beta):
                     found[index] = True
                     return found
-            left &= ~tied
+            untested &= ~tied
         return found
 
     def settings(self) -> dict[str, Any]:
-        """See `Optimizer`."""
+        """Everything that decides the requests, JSON-serialisable."""
         names = ("beta", "tau", "lipschitz")
         return {**super().settings(), **{name: getattr(self, name) for name in names}}
 
     def report(self) -> dict[str, Any]:
-        """See `Optimizer`; also the size of S, and whether the search stalled."""
+        """For result.json: also the size of S, and whether the search stalled."""
         size = None
         if self._bounds is not None:
             size = int(self._bounds.reduced.expand(self._bounds.safe).sum())
@@ -255,19 +265,21 @@ class SafeOpt(SurrogateOptimizer):
 def certifies(
     gp: DatasetGP, posterior: ReducedPosterior, index: int, unsafe: Tensor, beta: float
 ) -> bool:
-    """Whether g observed at theta to be as low as L_g would bring some U_g to 0 or below.
+    """Whether observing g(theta) = L_g(theta) would bring U_g of an unsafe x to 0 or below.
 
-    A rank-one update: with kappa the posterior covariance of x and theta, m and v mean and variance
-    at x, m_e and v_e those at theta, m' = m + kappa / (v_e + lam) (L_g(theta) - m_e) and
-    v' = v - kappa^2 / (v_e + lam). Of interchangeable x the one that shares most LLMs with theta
-    has the largest kappa and the lowest bound, so the reduced space, in which LLMs that stand for
-    each other are equal, holds every x that matters.
+    A rank-one update. With kappa the posterior covariance of x and theta, m and v the mean and
+    variance at x, m_e and v_e those at theta:
+
+        m' = m + kappa / (v_e + lam) (L_g(theta) - m_e),   v' = v - kappa^2 / (v_e + lam).
+
+    Among interchangeable x, the one that shares most LLMs with theta has the largest kappa and the
+    lowest bound. In the reduced space interchangeable LLMs are equal, so it holds that x.
 
     Args:
         gp: The data.
         posterior: Their posterior.
         index: Flat index of theta in `posterior.reduced`.
-        unsafe: The x in question, by flat index of `posterior.reduced` (bool).
+        unsafe: The unsafe x, by flat index of `posterior.reduced` (bool).
         beta: Half-width of the intervals in sigma.
     """
     data, reduced = gp.surrogate.aggregate(), posterior.reduced
@@ -286,10 +298,10 @@ def certifies(
 def within_radius(radius: Tensor, sizes: tuple[int, ...]) -> Tensor:
     """Maximum over x of radius(x) - h(x, x'), h the Hamming distance, for every x'.
 
-    The distance is a sum over modules, so the maximum is taken module by module.
+    The distance is a sum over modules, so the maximum can be taken module by module.
 
     Args:
-        radius: `|Theta|` values by flat index (signed).
+        radius: `|Theta|` values by flat index, of a signed dtype.
         sizes: Sizes of the modules.
     """
     grid = radius.view(sizes)

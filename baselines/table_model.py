@@ -1,4 +1,4 @@
-"""A BoTorch model that looks posteriors up in a table, for acquisitions on all of Theta."""
+"""A BoTorch model of tabulated posteriors, for acquisitions on all of Theta."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 class TablePosterior(Posterior):
-    """Means and variances of single points; there is nothing to sample jointly.
+    """Means and variances of single points, without a joint distribution.
 
     Args:
         means: Means of c and of g by index (float64).
@@ -36,7 +36,7 @@ class TablePosterior(Posterior):
 
     @property
     def device(self) -> torch.device:
-        """Where the tensors are."""
+        """Device of the tensors."""
         return self._sigma.device
 
     @property
@@ -56,13 +56,19 @@ class TablePosterior(Posterior):
 class TableModel(Model):
     """Two outputs, c and g, with equal variance, known on a finite set of points.
 
-    Kernel sums for every point of a BoTorch batch would cost more than the exact sums over the
-    whole grid, which are made before.
+    The table holds the exact sums over the whole grid; kernel sums for every point of a BoTorch
+    batch would cost more.
 
     Args:
         mean_c: Means of c by index (float64).
         mean_g: Means of g by index.
         sigma: Standard deviations of both by index.
+
+    Example:
+        >>> column = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
+        >>> model = TableModel(column, -column, column.sqrt())
+        >>> marginals(model, torch.tensor([[[2.0]]])).mean.tolist()
+        [[[3.0, -3.0]]]
     """
 
     def __init__(self, mean_c: Tensor, mean_g: Tensor, sigma: Tensor) -> None:
@@ -98,12 +104,12 @@ class TableModel(Model):
             Posterior over `b x 1 x 2` values.
 
         Raises:
-            ValueError: If anything else is asked for.
+            ValueError: If an argument is anything else.
         """
         if X.shape[-2:] != (1, 1):
             raise ValueError(f"X of shape {tuple(X.shape)} must be b x 1 x 1 indices of the table")
         if output_indices is not None or observation_noise is not False or posterior_transform:
-            raise ValueError("a table has both outputs, without noise or transform")
+            raise ValueError("a table has both outputs, without noise or transform; pass X alone")
         index = X.squeeze(-1).long()
         return TablePosterior((self._mean_c, self._mean_g), self._sigma, index)
 
@@ -116,7 +122,7 @@ def marginals(model: Model, X: Tensor) -> Any:
         X: `b x 1 x d` points.
 
     Raises:
-        ValueError: If points are to be considered jointly.
+        ValueError: If X has more than one point in a batch.
     """
     if X.shape[-2] != 1:
         raise ValueError(f"X of shape {tuple(X.shape)} must hold one point a batch: b x 1 x d")
@@ -134,7 +140,7 @@ def evaluate(
     Args:
         acquisition: The acquisition; each point is a batch of its own, never a joint one.
         size: Number of points.
-        device: Where the table is.
+        device: Device of the table.
         chunk: Points at a time; bounds the memory.
 
     Returns:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from llm.fake_endpoint import Behaviour, FakeEndpoint, count_tokens
-from tables import names
 
 from scope_torch.evaluators.live import LiveEvaluator
 from scope_torch.llm.chat import Message
@@ -27,6 +26,7 @@ from scope_torch.runs.runner import run
 from scope_torch.search.optimizer import Recommendation, SequentialOptimizer, Steps
 from scope_torch.systems.graph import CompoundSystem, Module, ParseError
 from scope_torch.tasks.dataset import Query
+from scope_torch.testing.problems import names
 
 MODULES, CANDIDATES = names((3, 2))
 LLMS = {f"llm{i}": LLMInfo(f"llm{i}", 1.0 + i, 4.0 * (1 + i), model=f"m{i}") for i in range(3)}

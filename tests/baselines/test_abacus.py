@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tables import CountingEvaluator, make_task, task_of
-from test_optimizer import OptimizerConformance
 
 from baselines.abacus import Abacus
 from baselines.abacus_module import Estimate, ModuleFrontier, PairTotals, keepers
@@ -16,6 +15,7 @@ from baselines.pareto_plan import Option, cheapest_plan
 from scope_torch.errors import InputError
 from scope_torch.observation import Observation
 from scope_torch.runs.runner import run
+from scope_torch.testing import OptimizerConformance
 
 
 class TestAbacus(OptimizerConformance):

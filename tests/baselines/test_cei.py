@@ -25,7 +25,6 @@ from gp_reference import (
 )
 from tables import make_task
 from test_gp import random_rows
-from test_optimizer import OptimizerConformance, drive
 
 from baselines.cei import CEI
 from baselines.dataset_level import Evaluation
@@ -33,6 +32,7 @@ from baselines.gp import GPSettings
 from baselines.table_model import evaluate
 from scope_torch.errors import InputError
 from scope_torch.model.kernels import HammingRBFKernel
+from scope_torch.testing import OptimizerConformance, drive
 
 
 class TestCEI(OptimizerConformance):

@@ -17,7 +17,6 @@ from gp_reference import (
 )
 from tables import make_task, task_of
 from test_gp import random_rows
-from test_optimizer import OptimizerConformance, drive
 
 from baselines.config_bo import CONFIG, ConstrainedLowerBound
 from baselines.dataset_level import Evaluation
@@ -25,6 +24,7 @@ from scope_torch.bounds.information_gain import InformationGain
 from scope_torch.errors import InputError
 from scope_torch.model.kernels import HammingMatern52Kernel
 from scope_torch.runs.runner import run
+from scope_torch.testing import OptimizerConformance, drive
 
 
 class TestCONFIG(OptimizerConformance):

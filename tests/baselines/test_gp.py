@@ -13,7 +13,6 @@ from hydra import compose, initialize_config_dir
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tables import make_task
-from test_optimizer import drive
 
 from baselines.cei import CEI
 from baselines.config_bo import CONFIG
@@ -29,6 +28,7 @@ from scope_torch.model.hamming_sums import make_grid
 from scope_torch.model.kernels import HammingMatern52Kernel, HammingRBFKernel
 from scope_torch.problem import SelectionProblem
 from scope_torch.space import ConfigSpace
+from scope_torch.testing import drive
 
 
 def random_rows(problem, count, seed, repeats=True):

@@ -10,7 +10,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tables import CountingEvaluator, Crash, make_task
-from test_optimizer import OptimizerConformance
 
 from baselines.llambo import LLAMBO, make_llambo, method_name
 from baselines.llambo_prompts import Prompts
@@ -21,6 +20,7 @@ from baselines.llm_transcript import Completion
 from scope_torch.errors import InputError
 from scope_torch.runs.runner import run
 from scope_torch.space import tie_rank
+from scope_torch.testing import OptimizerConformance
 
 
 class TestStub(OptimizerConformance):
@@ -248,12 +248,9 @@ def test_the_stand_in_is_never_called_llambo():
     [("stub", "LLAMBO[stub]"), ("openai", "llambo"), ("replay", "llambo")],
 )
 def test_the_config_is_named_after_the_backend(override, name):
-    from hydra import compose, initialize_config_dir
+    from scope_torch.cli.compose import compose
 
-    from scope_torch.cli.schema import config_dir
-
-    with initialize_config_dir(config_dir(), version_base="1.3"):
-        cfg = compose("config", overrides=["method=llambo", f"method.backend.kind={override}"])
+    cfg = compose(["method=llambo", f"method.backend.kind={override}"])
     assert cfg.method.name == name
 
 

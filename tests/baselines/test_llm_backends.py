@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from llm_server import Server, error, ok
 
-from baselines.chat_client import ChatClient, check_url
+from baselines.chat_client import ChatClient
 from baselines.llm_backends import BackendConfig, backend_config, make_backend
 from baselines.llm_transcript import Completion, Transcript
 from scope_torch.errors import InputError
@@ -161,6 +161,19 @@ def test_a_wrong_key_is_an_input_error_at_once(serve, status):
     assert_no_key(caught.value)
 
 
+def test_without_credit_nothing_is_tried_again(serve):
+    server = serve([(429, {}, {"error": {"message": "no", "code": "insufficient_quota"}})])
+    with pytest.raises(InputError, match="answered 429: no credit is left"):
+        ask(server)
+    assert len(server.requests) == 1
+
+
+def test_a_response_without_end_is_cut_off(serve, monkeypatch):
+    monkeypatch.setattr("baselines.chat_client.MAX_RESPONSE_BYTES", 50)
+    with pytest.raises(InputError, match="sent more than 50 bytes, 1 times"):
+        ask(serve([ok("x" * 100)]), retries=0)
+
+
 @pytest.mark.parametrize("status", [400, 404, 422])
 def test_what_the_server_does_not_like_is_told(serve, status):
     message = f"no temperature,\nplease {KEY}" + "!" * 5000
@@ -245,8 +258,8 @@ def test_what_is_no_url_is_refused_before_anything(url):
 
 
 def test_a_password_in_the_url_is_refused_and_not_shown():
-    with pytest.raises(InputError, match="has a user in it") as caught:
-        check_url(f"https://me:{KEY}@host/v1")
+    with pytest.raises(InputError, match=r"backend\.base_url has a user in it") as caught:
+        make_backend(BackendConfig(kind="openai", base_url=f"https://me:{KEY}@host/v1"), seed=0)
     assert_no_key(caught.value)
 
 

@@ -9,11 +9,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tables import CountingEvaluator, make_task, task_of
-from test_optimizer import OptimizerConformance
 
 from baselines.llmselector import LLMSelector, count_votes
 from scope_torch.runs.runner import run
 from scope_torch.space import tie_rank
+from scope_torch.testing import OptimizerConformance
 
 
 class TestLLMSelector(OptimizerConformance):

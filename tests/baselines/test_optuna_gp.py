@@ -8,13 +8,13 @@ import pytest
 from gp_reference import best_feasible, choices, flat, reference_row
 from hydra import compose, initialize_config_dir
 from tables import make_task
-from test_optimizer import OptimizerConformance, drive
 
 from baselines.optuna_gp import OptunaGP, import_optuna
 from scope_torch.cli.run import build
 from scope_torch.cli.schema import config_dir
 from scope_torch.errors import InputError
 from scope_torch.runs.runner import run
+from scope_torch.testing import OptimizerConformance, drive
 
 try:
     importlib.import_module("optuna")

@@ -5,11 +5,11 @@ import math
 import pytest
 from gp_reference import best_feasible, choices, tie_key
 from tables import make_task, task_of
-from test_optimizer import OptimizerConformance, drive
 
 from baselines.random_search import RandomSearch
 from scope_torch.errors import InputError
 from scope_torch.runs.runner import run
+from scope_torch.testing import OptimizerConformance, drive
 
 
 class TestRandomSearch(OptimizerConformance):

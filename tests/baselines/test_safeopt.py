@@ -19,13 +19,13 @@ from gp_reference import (
 )
 from tables import make_task
 from test_gp import gp_of, random_rows
-from test_optimizer import OptimizerConformance, drive
 
 from baselines.dataset_level import Evaluation
 from baselines.gp import GPSettings
 from baselines.safeopt import ConfidenceWidth, SafeOpt, certifies, within_radius
 from scope_torch.errors import InputError
 from scope_torch.runs.runner import run
+from scope_torch.testing import OptimizerConformance, drive
 
 SMALL = {"amp_g": 0.003, "amp_c": 0.1}  # nearly certain of g: the safe set grows
 

@@ -1,97 +1,25 @@
-"""What every evaluator must do: subclass `EvaluatorConformance` and supply `make_evaluator`."""
+"""Evaluators of recorded tables and of functions."""
 
 import asyncio
 import queue
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tables import Task, make_task, names, table_of
+from tables import Task, make_task
 
 from scope_torch.errors import InputError
-from scope_torch.evaluators import Evaluator, HasTruth, window
+from scope_torch.evaluators import window
 from scope_torch.evaluators.function import FunctionEvaluator
 from scope_torch.evaluators.table import RecordedTable, TableEvaluator
 from scope_torch.llm.prices import LLMInfo
 from scope_torch.observation import Observation, Request
+from scope_torch.testing import EvaluatorConformance
+from scope_torch.testing.problems import names, table_of
 
 TASK = make_task(1, (3, 2), 4)
-
-
-class EvaluatorConformance:
-    """A subclass, named Test..., overrides the fixture `make_evaluator`.
-
-    It makes an evaluator that gives what `task.table` holds; an evaluator whose values are its
-    own sets `exact = False`, and must then give equal values for equal requests.
-    """
-
-    exact = True
-
-    @pytest.fixture
-    def task(self) -> Task:
-        return TASK
-
-    @pytest.fixture
-    def make_evaluator(self) -> Callable[[Task], Evaluator]:
-        raise NotImplementedError
-
-    @pytest.fixture
-    def evaluator(self, make_evaluator, task) -> Evaluator:
-        return make_evaluator(task)
-
-    def requests(self, task: Task) -> list[Request]:
-        space = np.ndindex(*task.sizes)
-        return [Request(theta, q) for theta in space for q in range(task.problem.num_queries)]
-
-    def test_observes_every_request_once(self, evaluator, task):
-        requests = self.requests(task)
-        observations = list(evaluator.evaluate(requests))
-        assert Counter(o.request for o in observations) == Counter(requests)
-        for observation in observations:
-            assert isinstance(observation, Observation)
-            assert type(observation.cost_usd) is type(observation.quality) is float
-            assert Observation.from_json(observation.to_json()) == observation
-
-    def test_values_belong_to_their_request(self, evaluator, task):
-        requests = self.requests(task)
-        values = {o.request: o for o in evaluator.evaluate(requests)}
-        again = {o.request: o for r in reversed(requests) for o in evaluator.evaluate([r])}
-        for request in requests:
-            expected = task.observe(request) if self.exact else again[request]
-            assert values[request].cost_usd == expected.cost_usd
-            assert values[request].quality == expected.quality
-
-    def test_repeats_are_told_apart_by_replicate(self, evaluator):
-        requests = [Request((0, 1), 2, replicate) for replicate in (0, 1, 2)]
-        assert sorted(o.request for o in evaluator.evaluate(requests)) == requests
-
-    def test_nothing_asked_is_nothing_observed(self, evaluator):
-        assert list(evaluator.evaluate([])) == []
-
-    def test_concurrency_is_at_least_one(self, evaluator):
-        assert isinstance(evaluator.concurrency, int)
-        assert evaluator.concurrency >= 1
-
-    def test_fingerprint_identifies_what_is_evaluated(self, make_evaluator, task):
-        one, two = make_evaluator(task), make_evaluator(task)
-        before = one.fingerprint()
-        assert isinstance(before, str)
-        assert before
-        list(one.evaluate(self.requests(task)))
-        assert one.fingerprint() == two.fingerprint() == before
-
-    def test_truth_is_by_flat_index(self, evaluator, task):
-        if not isinstance(evaluator, HasTruth):
-            pytest.skip("knows no truth")
-        cost, quality = evaluator.truth()
-        assert cost.shape == quality.shape == (task.problem.space.size,)
-        if self.exact:
-            np.testing.assert_allclose(cost.numpy(), task.mean_cost, rtol=1e-15)
-            np.testing.assert_allclose(quality.numpy(), task.mean_quality, rtol=1e-15)
 
 
 class TestTableEvaluator(EvaluatorConformance):

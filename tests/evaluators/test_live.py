@@ -30,12 +30,12 @@ from llm.fake_endpoint import (
     only_loopback,  # noqa: F401
 )
 from tables import Task
-from test_evaluators import EvaluatorConformance
 
 from scope_torch.errors import InputError
 from scope_torch.evaluators.live import LiveEvaluator
 from scope_torch.observation import Request
 from scope_torch.tasks.dataset import Query
+from scope_torch.testing import EvaluatorConformance
 
 ALL = [Request((i, j), q) for i in range(3) for j in range(2) for q in range(len(QUERIES))]
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from tables import make_task
-from test_evaluators import EvaluatorConformance
 from worlds import PRICES, spec_of, world_of
 
 from scope_torch.errors import InputError
@@ -17,6 +16,7 @@ from scope_torch.evaluators.simulation.spec import WorldSpec
 from scope_torch.evaluators.simulation.world import World
 from scope_torch.observation import Request
 from scope_torch.tasks.simulated import simulated_task
+from scope_torch.testing import EvaluatorConformance
 
 THETA = (4, 3, 2, 4)
 FOUR = ["GPT-5.2", "Gemini 2.5 Flash-Lite", "GPT-5-mini", "gemma-3-27b"]

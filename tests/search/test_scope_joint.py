@@ -5,13 +5,13 @@ import math
 import pytest
 import torch
 from tables import make_task
-from test_optimizer import OptimizerConformance
 
 from scope_torch.bounds import CredibleBounds
 from scope_torch.errors import InputError
 from scope_torch.methods import make_scope, make_scope_joint
 from scope_torch.runs.runner import run
 from scope_torch.tasks.synthetic import synthetic_task
+from scope_torch.testing import OptimizerConformance
 
 
 class TestScopeJoint(OptimizerConformance):

@@ -1,0 +1,129 @@
+"""A default written twice, in the schema of a config and in what it builds, is the same default."""
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hydra.utils import get_object
+from omegaconf import MISSING
+from tables import make_task
+
+from baselines.gp import GPSettings
+from baselines.llambo import LLAMBO
+from baselines.llm_backends import BackendConfig
+from scope_torch.bounds import CredibleBounds, TheoryBounds, TunedBounds
+from scope_torch.cli import schema
+from scope_torch.llm.client import OpenAIClient
+from scope_torch.methods import make_scope, make_scope_joint
+
+NESTED = {
+    schema.BoundsConfig: [TunedBounds, TheoryBounds],
+    schema.JointBoundsConfig: [CredibleBounds, TheoryBounds],
+    schema.GPConfig: [GPSettings],
+    schema.LLMBackendConfig: [BackendConfig],
+    schema.LLMConfig: [OpenAIClient],
+}
+REST = {"baselines.llambo.make_llambo": LLAMBO}  # takes the arguments that the target passes on
+REQUIRED = "a user of Python has to give it"
+FROM_RUN = "the command line takes it from elsewhere in the config"
+SPECIAL = {
+    ("TableTaskConfig", "name"): REQUIRED,
+    ("TableTaskConfig", "path"): REQUIRED,
+    ("TableTaskConfig", "module_columns"): REQUIRED,
+    ("TableTaskConfig", "reference"): REQUIRED,
+    ("TableTaskConfig", "epsilon"): REQUIRED,
+    ("CompoundTaskConfig", "reference"): REQUIRED,
+    ("CompoundTaskConfig", "epsilon"): REQUIRED,
+    ("CompoundTaskConfig", "evaluator"): FROM_RUN,
+    ("CompoundTaskConfig", "llm"): FROM_RUN,
+    ("ScopeConfig", "base"): FROM_RUN,
+    ("ScopeJointConfig", "base"): FROM_RUN,
+    ("LLAMBOConfig", "name"): "follows the backend in both, see test_llambo",
+    ("BoundsConfig", "mode"): "see test_bounds_left_out",
+    ("BoundsConfig", "gain"): "see test_bounds_left_out",
+    ("JointBoundsConfig", "mode"): "see test_bounds_left_out",
+    ("JointBoundsConfig", "delta"): "0.05, which make_scope_joint says; see test_bounds_left_out",
+    ("LLMConfig", "api_key_env"): "endpoints called from Python may have no key",
+    ("LLMConfig", "store"): "from Python a store is an object of its own",
+    ("LLMConfig", "concurrency"): "of queries as well on the command line",
+}
+
+
+def schemas() -> dict[type, list[Callable[..., Any]]]:
+    """Every schema that builds something, and the callables whose arguments its keys are."""
+    found = dict(NESTED)
+    for cls in vars(schema).values():
+        if dataclasses.is_dataclass(cls) and "_target_" in cls.__dataclass_fields__:
+            target = cls.__dataclass_fields__["_target_"].default
+            if target != MISSING:
+                found[cls] = [get_object(target), *([REST[target]] if target in REST else [])]
+    return found
+
+
+def defaults_of(cls: type) -> dict[str, Any]:
+    """The keys of a schema that have a default, without those that have a schema of their own."""
+    values = {}
+    for field in dataclasses.fields(cls):
+        made = field.default_factory is not dataclasses.MISSING
+        value = field.default_factory() if made else field.default
+        if field.name != "_target_" and value != MISSING and type(value) not in NESTED:
+            values[field.name] = value
+    return values
+
+
+def differences(cls: type, built: list[Callable[..., Any]]) -> set[tuple[str, str]]:
+    """Keys whose default in the schema is not that of every callable that takes them."""
+    signatures = [inspect.signature(one).parameters for one in built]
+    differing = set()
+    for name, value in defaults_of(cls).items():
+        theirs = [parameters[name].default for parameters in signatures if name in parameters]
+        if not theirs or any(not same(value, default) for default in theirs):
+            differing.add((cls.__name__, name))
+    return differing
+
+
+def same(value: Any, default: Any) -> bool:
+    """Equal; a collection that is empty in the schema may be None or another empty one."""
+    return value == default or (value in ([], {}) and default in (None, ()))
+
+
+SCHEMAS = schemas()
+
+
+@pytest.mark.parametrize("cls", SCHEMAS, ids=lambda cls: cls.__name__)
+def test_defaults_of_a_schema_are_those_of_the_constructor(cls):
+    special = {pair for pair in SPECIAL if pair[0] == cls.__name__}
+    assert differences(cls, SCHEMAS[cls]) == special
+
+
+def test_the_schemas_are_found():
+    assert len(SCHEMAS) >= 20
+    assert {name for name, _ in SPECIAL} <= {cls.__name__ for cls in SCHEMAS}
+
+
+def test_a_difference_is_found():
+    @dataclasses.dataclass
+    class Other:
+        alpha: float = 0.25
+        prune: bool = True
+        typo: int = 1
+
+    assert differences(Other, [make_scope]) == {("Other", "alpha"), ("Other", "typo")}
+
+
+@pytest.mark.parametrize(
+    ("make", "config"),
+    [(make_scope, schema.BoundsConfig), (make_scope_joint, schema.JointBoundsConfig)],
+)
+@pytest.mark.parametrize("more", [{}, {"mode": "theory"}])
+def test_bounds_left_out_are_those_of_the_schema(make, config, more):
+    """Their keys are in no signature: `make_scope` takes them as a mapping."""
+    task = make_task(1, (3, 3), 6)
+    arguments = {"base": "llm0", "device": "cpu", "seed": 0}
+    arguments |= {"rho": 0.5} if make is make_scope_joint and more else {}
+    written = make(task.problem, bounds={**dataclasses.asdict(config()), **more}, **arguments)
+    left_out = make(task.problem, bounds=more or None, **arguments)
+    assert written.settings() == left_out.settings()
+    assert written.settings() != make(task.problem, **arguments | {"seed": 1}).settings()
