@@ -10,7 +10,7 @@ from scope_torch.errors import InputError
 
 KEYS = "`scope-torch --cfg job` lists the keys"
 _OPTIONS = re.compile(r"Available options in '[^']*':((?:\n\t\S+)+)")  # of Hydra
-_APPEND = "To append to your config"  # Hydra's advice, which `refuse_new_keys` refuses
+_APPEND = "To append to your config use +"  # Hydra's advice, which `refuse_new_keys` refuses
 _HINTS = {  # words of Hydra: how to mend it
     _APPEND: KEYS,
     "missing EQUAL": f"write KEY=VALUE, or begin with a command: {', '.join(COMMANDS)}",
@@ -23,7 +23,7 @@ def message_of(error: BaseException) -> str:
     """One line about an error that the user can mend: what is wrong, and what to do."""
     told = [error] if isinstance(error, InputError) else [error, error.__cause__]
     lines = [line.strip() for e in told if e is not None for line in str(e).splitlines()[:2]]
-    lines = [line for line in lines if line and not line.startswith(_APPEND)]
+    lines = [line.replace(_APPEND, "you wrote ") for line in lines if line]
     lines += [hint for words, hint in _HINTS.items() if words in str(error)]
     if options := _OPTIONS.search(str(error)):
         lines.append("there are " + ", ".join(options[1].split()))
