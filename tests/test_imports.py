@@ -1,6 +1,7 @@
 """What an import needs, and where every public name leads."""
 
 import ast
+import doctest
 import importlib
 import inspect
 import os
@@ -120,6 +121,10 @@ def test_the_three_lists_of_public_names_agree():
     where = {name: f"scope_torch.{module}" for name, module in scope_torch._MODULE_OF.items()}
     assert where == _type_checking_imports()
     assert where.keys() == listed
+
+
+def test_the_example_of_the_package():
+    assert doctest.testmod(scope_torch) == (0, 3)  # failed, attempted
 
 
 def test_an_unknown_name_is_an_attribute_error():
