@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 TORCH ?= cpu
 WORKERS ?= 2
 
-# Recorded data, if it lies beside the repository; the library itself knows only this variable.
+# Recorded data in a folder beside the repository; the library itself reads only this variable.
 ifneq ($(wildcard ../shared/data/agentopt),)
 export SCOPE_DATA_DIR ?= $(abspath ../shared/data)
 endif
@@ -17,7 +17,7 @@ run: $(VENV)/installed
 	$(BIN)/python scripts/run.py -m task=$(TASK) seed=0,1,2
 	$(BIN)/python scripts/report.py outputs/$(TASK)
 
-# One thread for each worker: the tests are small, and threads of two workers would fight.
+# One thread for each worker: the tests are small, and threads of two workers slow each other down.
 test test-slow: export OMP_NUM_THREADS = 1
 
 test: lint types
@@ -27,7 +27,7 @@ test-slow: $(VENV)/installed
 	$(BIN)/pip install -q -e ".[docs]"
 	$(BIN)/python -m pytest -m slow -n $(WORKERS) --durations=10
 
-# The lower bounds of pyproject.toml. Old releases warn of the newest of what they depend on.
+# The lower bounds of pyproject.toml. Old releases warn about new ones of their dependencies.
 test-minimal: export OMP_NUM_THREADS = 1
 test-minimal: $(VENV)-minimal/installed
 	$(VENV)-minimal/bin/python -m pytest -m "not slow" -n $(WORKERS) -W default
@@ -61,7 +61,7 @@ docs: export NO_MKDOCS_2_WARNING = 1
 docs: notebooks
 	$(BIN)/mkdocs build
 
-# The CPU build of torch comes from the configured index or, where that has none, from PyTorch's.
+# The CPU build of torch comes from the configured index or, if that has none, from PyTorch's.
 $(VENV)/installed: pyproject.toml constraints/cpu.txt
 	$(PYTHON) -m venv $(VENV)
 ifeq ($(TORCH),cpu)
@@ -73,7 +73,7 @@ else
 endif
 	touch $@
 
-# Where there is no CPU build of that torch, the one with CUDA libraries (5 GB) has to do.
+# If there is no CPU build of that torch, pip takes the one with CUDA libraries (5 GB).
 $(VENV)-minimal/installed: pyproject.toml constraints/minimal.txt
 	$(PYTHON) -m venv $(VENV)-minimal
 	$(VENV)-minimal/bin/pip install -q --index-url https://download.pytorch.org/whl/cpu \

@@ -1,4 +1,4 @@
-"""The keys of conf/, as tables in Markdown."""
+"""Tables of all configuration keys, in Markdown."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def configuration() -> Iterator[str]:
 
 
 def _prefixes(classes: dict[str, ast.ClassDef], text: str) -> dict[str, str]:
-    """Where in a config each dataclass lies: its group, or the key that holds it."""
+    """The prefix of each dataclass's keys: its group, or the key that holds it."""
     registered = re.findall(r'group="schema/(\w+)", name="\w+", node=(\w+)', text)
     prefixes = {"Config": "", **{name: f"{group}." for group, name in registered}}
     for name in list(prefixes):
@@ -60,7 +60,7 @@ def _row(prefix: str, field: ast.AnnAssign, comments: dict[int, str]) -> str:
 
 
 def _default(value: ast.expr) -> str:
-    """A default as one would write it on the command line."""
+    """A default as it is written on the command line."""
     written = ast.unparse(value)
     special = {"MISSING": "required", "field(default_factory=list)": "`[]`"}
     special["field(default_factory=dict)"] = "`{}`"

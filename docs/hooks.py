@@ -1,4 +1,4 @@
-"""What mkdocs adds to these pages: notebooks, results of benchmarks, the keys of conf/."""
+"""Adds pages to the site: executed notebooks, benchmark results, the configuration keys."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KEYS = "<!-- the keys of conf/ -->"
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds the pages that are not files of docs/."""
+    """Adds pages that are not files in docs/."""
     results = (ROOT / "benchmarks" / "RESULTS.md").read_text()
     files.append(File.generated(config, "benchmarks.md", content=results))
     for source in sorted((ROOT / "notebooks").glob("*.py")):
@@ -28,7 +28,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
-    """Links to files outside docs/ go to their pages; the keys of conf/ are listed."""
+    """Points links to files outside docs/ at their pages, and inserts the table of keys."""
     here = PurePosixPath(page.file.src_uri).parent
 
     def onto_page(link: re.Match[str]) -> str:
@@ -44,7 +44,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def _resolve(here: PurePosixPath, target: str) -> str | None:
-    """The page of a file outside docs/; None for a file of docs/."""
+    """The page of a file outside docs/; None for a file in docs/."""
     path = (ROOT / "docs" / here / target).resolve().relative_to(ROOT)
     if path == Path("benchmarks/RESULTS.md"):
         return "benchmarks.md"

@@ -1,12 +1,22 @@
-"""SCOPE-torch: which LLM should run each module of a compound AI system.
+"""SCOPE-torch chooses which LLM runs each module of a compound AI system.
 
-The names below are imported when they are first used, so that `import scope_torch` is quick and
-does not import torch.
+The public names are imported when they are first used, so `import scope_torch` is quick and does
+not import torch.
 
 Example:
     >>> import scope_torch as st
-    >>> st.InputError.__mro__[1]
-    <class 'ValueError'>
+    >>> problem = st.SelectionProblem(
+    ...     name="answers",
+    ...     modules=("retrieve", "answer"),
+    ...     llms=(("mini", "pro"), ("mini", "pro")),
+    ...     num_queries=50,
+    ...     theta_ref=(1, 1),
+    ...     reference_quality=0.9,
+    ...     reference_cost_usd=0.02,
+    ...     epsilon=0.1,
+    ... )
+    >>> problem.s_0  # the least average quality allowed
+    0.81
 """
 
 from __future__ import annotations
@@ -51,7 +61,7 @@ _MODULE_OF = {
     "run": "runs.runner",
 }
 
-__all__ = [  # noqa: RUF022 - by what a reader looks for: problem, search, run, extensions
+__all__ = [  # noqa: RUF022 - in the order of use: problem, search, run, extensions
     "SelectionProblem",
     "make_scope",
     "make_scope_joint",
@@ -76,7 +86,7 @@ if not any(isinstance(finder, MovedFinder) for finder in sys.meta_path):
 
 
 def __getattr__(name: str) -> Any:
-    """PEP 562: imports a public name when it is first used."""
+    """Imports a public name when it is first used (PEP 562)."""
     if name == "__version__":
         return _version()
     if name not in _MODULE_OF:
@@ -87,7 +97,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _version() -> str:
-    """The version of the installed distribution; "unknown" in a folder that was only copied."""
+    """Version of the installed distribution, or "unknown" if the folder was only copied."""
     from importlib import metadata
 
     try:

@@ -1,4 +1,4 @@
-"""Import paths of version 0.1, which lead to the modules that took their place."""
+"""Keeps the import paths of version 0.1 working after their modules have moved."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class MovedFinder(MetaPathFinder):
         path: Sequence[str] | None,  # noqa: ARG002 - the interface's
         target: ModuleType | None = None,  # noqa: ARG002 - the interface's
     ) -> ModuleSpec | None:
-        """See `importlib.abc.MetaPathFinder`."""
+        """Redirects an old name; None for any other (see `importlib.abc.MetaPathFinder`)."""
         package, _, old = fullname.partition(".")
         if package != "scope_torch" or old not in MOVED:
             return None
@@ -51,13 +51,13 @@ class MovedFinder(MetaPathFinder):
 
 
 class _Redirect(Loader):
-    """Puts the module of today into `sys.modules` under its old name."""
+    """Puts the new module into `sys.modules` under its old name, too."""
 
     def __init__(self, new: str) -> None:
         self._new = new
 
     def exec_module(self, module: ModuleType) -> None:
-        """See `importlib.abc.Loader`."""
+        """Warns, and replaces the empty `module` by the new one (see `importlib.abc.Loader`)."""
         old = module.__name__
         warnings.warn(f"{old} is now {self._new}", DeprecationWarning, stacklevel=2)
         sys.modules[old] = import_module(self._new)

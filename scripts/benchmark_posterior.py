@@ -1,8 +1,8 @@
-"""Times the posterior over all of Theta: the Hamming grid beside the direct chunked evaluation.
+"""Times the posterior over all of Theta: the Hamming grid against a direct evaluation in chunks.
 
-Then selection steps as in a search, beside reading three grids of float64 once. Needs only torch,
-gpytorch and numpy. All run in this process on the same observations; the direct evaluation is timed
-on a part of Theta and scaled, unless `--direct all`. Compare the ratios.
+Then it times selection steps as in a search, against reading three grids of float64 once. It needs
+only torch, gpytorch and numpy. Everything runs in this process on the same observations. The direct
+evaluation is timed on a part of Theta and scaled, unless `--direct all`. Compare the ratios.
 
     python scripts/benchmark_posterior.py --device cpu --threads 2
 """
@@ -87,7 +87,7 @@ def main() -> None:
 def random_surrogate(
     space: ConfigSpace, kernel: HammingMatern52Kernel, args: argparse.Namespace
 ) -> QuerySurrogate:
-    """Every configuration observed on a random prefix of the queries, as searches do."""
+    """A surrogate that has observed every configuration on a random prefix of the queries."""
     rng = np.random.default_rng(0)
     surrogate = QuerySurrogate(space, kernel, args.queries, 1e-6, args.device)
     for theta in space.sample(args.configs, torch.Generator().manual_seed(0)):
@@ -101,9 +101,9 @@ def selection_steps(
 ) -> tuple[float, float, float]:
     """Median seconds of conditioning, of a selection step, and of reading three grids.
 
-    A step makes means, variances where they decide, bounds, both minima, the choice and its ties.
-    Half of Theta is cheaper in the mean than theta_out. What is chosen is observed next,
-    on a few queries.
+    A step computes means, variances where they decide, bounds, both minima, the choice and its
+    ties. Half of Theta has a lower mean cost than theta_out. The chosen configuration is then
+    observed on a few queries.
     """
     rng, space = np.random.default_rng(1), grid.space
     posterior = GridPosterior(surrogate, grid)
@@ -143,7 +143,7 @@ def direct_at(
 
 
 def timed(function: Callable[[], T], device: str, repeats: int) -> tuple[float, T]:
-    """Median seconds of some calls, and a result; more than one call is preceded by a warm-up."""
+    """Median seconds of `repeats` calls, and a result; several calls begin with a warm-up."""
 
     def call() -> tuple[float, T]:
         began = time.perf_counter()

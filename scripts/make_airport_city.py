@@ -75,11 +75,11 @@ def load_airports() -> list[Airport]:
 
 
 def stratum(airport: Airport) -> str:
-    """How far the record gives its city away.
+    """How much of the city's name an airport's record reveals.
 
     Returns:
-        `named`: the city's words stand in the name; `partial`: one of them does, or the
-        city is in the subdivision; `unnamed`: neither.
+        `named`: the name contains the city; `partial`: it contains one word of the city, or the
+        subdivision contains the city; `unnamed`: neither.
     """
     name, city, subdivision = (folded(airport[key]) for key in ("name", "city", "subdivision"))
     if f" {city} " in f" {name} ":
@@ -91,9 +91,9 @@ def stratum(airport: Airport) -> str:
 
 
 def choose(airports: Iterable[Airport]) -> list[Airport]:
-    """Chooses the queries and the pool, by a hash of the IATA code.
+    """Chooses the queries and the pool by a hash of the IATA code.
 
-    No two queries have the same city, so nothing that is searched on is deployed on.
+    No two queries have the same city, so no city is both searched on and held out.
 
     Returns:
         Rows by split, then by hash: the same for the same version of airportsdata.
@@ -111,7 +111,7 @@ def choose(airports: Iterable[Airport]) -> list[Airport]:
 
 
 def compress(rows: Iterable[Airport]) -> bytes:
-    """The file: the same bytes for the same rows and the same zlib."""
+    """Content of the file; equal rows and an equal zlib give equal bytes."""
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, list(COLUMNS), lineterminator="\n")
     writer.writeheader()
@@ -145,7 +145,7 @@ def _places(airports: Iterable[Airport]) -> Places:
 
 
 def _askable(airport: Airport, places: Places) -> bool:
-    """Whether the city can be known, and be written in one way only."""
+    """Whether an LLM can know the city, and the city has only one spelling."""
     name, city = (folded(airport[key]).split() for key in ("name", "city"))
     if not re.fullmatch(r"[A-Za-z' .-]+", airport["city"]) or "island" in city:
         return False

@@ -1,7 +1,7 @@
-"""Checks downloaded data and puts them where the loaders look.
+"""Checks downloaded data sets and copies them to the folder where the loaders look.
 
-`python scripts/prepare_data.py TASK --from PATH [--to DIR]`; without arguments it says where to
-get what.
+`python scripts/prepare_data.py TASK --from PATH [--to DIR]`; without arguments it lists where to
+get each data set.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Preparation(NamedTuple):
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Entry point; exits with 2 if the data are not what they should be."""
+    """Entry point; exits with 2 if the data are missing, damaged or of another version."""
     args = _parser().parse_args(argv)
     if args.task is None:
         print("\n".join(f"{name}: {task.source}" for name, task in TASKS.items()))
@@ -59,7 +59,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("task", nargs="?", choices=list(TASKS))
-    parser.add_argument("--from", dest="source", default=".", help="folder of what you downloaded")
+    parser.add_argument(
+        "--from", dest="source", default=".", help="folder with the downloaded files"
+    )
     parser.add_argument("--to", default="data", help="./data, or the folder of $SCOPE_DATA_DIR")
     parser.add_argument(
         "--check-gold", action="store_true", help="bird: run the gold SQL of all queries (minutes)"
@@ -71,12 +73,12 @@ def prepare_bird(source: Path, to: Path) -> Dataset:
     """Copies questions and links or copies the databases.
 
     Args:
-        source: Anything that holds mini_dev.json (or mini_dev_sqlite.json), the folder
-            dev_databases and, for the held-out queries, dev.json.
+        source: A folder that contains, at any depth, mini_dev.json (or mini_dev_sqlite.json), the
+            folder dev_databases and, for the held-out queries, dev.json.
         to: Folder to write.
 
     Raises:
-        InputError: If a file is missing, or has not the published number of questions.
+        InputError: If a file is missing or does not have the published number of questions.
     """
     questions = {"mini_dev.json": _find(source, *MINI_DEV_NAMES)}
     if any(source.rglob("dev.json")):
@@ -116,7 +118,7 @@ def prepare_amazon_google(source: Path, to: Path) -> Dataset:
 
 
 def prepare_restaurant(source: Path, to: Path) -> Dataset:
-    """Copies train.csv, valid.csv and test.csv, or makes them of fz.arff; see `prepare_bird`."""
+    """Copies train.csv, valid.csv and test.csv, or makes them from fz.arff; see `prepare_bird`."""
     if any(source.rglob("train.csv")):
         splits = restaurant.read_splits(_find(source, "train.csv").parent)
     else:
@@ -134,7 +136,7 @@ def prepare_restaurant(source: Path, to: Path) -> Dataset:
 
 
 def read_arff(path: Path) -> Rows:
-    """Reads the rows of fz.arff by attribute, without its class.
+    """Reads the rows of fz.arff as attribute -> value, without the class.
 
     Raises:
         InputError: If an attribute is missing or a row is cut off.

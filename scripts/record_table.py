@@ -1,4 +1,4 @@
-"""Runs every configuration of a live task on every query and writes the table."""
+"""Records a table of all configurations; the same as `scope-torch record_table`."""
 
 from scope_torch.cli.record_table import main
 

@@ -1,4 +1,4 @@
-"""Tells W&B a run again: `python scripts/replay_wandb.py RUN_DIR [key=value ...]`."""
+"""Sends a run from its directory to W&B; the same as `scope-torch replay_wandb`."""
 
 from scope_torch.cli.replay_wandb import main
 

@@ -1,4 +1,4 @@
-"""Summarises finished runs: `python scripts/report.py OUTPUT_DIR` writes tables and figures."""
+"""Tables and figures of finished runs; the same as `scope-torch report`."""
 
 from scope_torch.cli.report import main
 

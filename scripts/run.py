@@ -1,4 +1,4 @@
-"""Runs a search: `scope-torch task=... method=... budget_usd=... seed=...` (see conf/)."""
+"""Runs searches; the same as the command `scope-torch`."""
 
 from scope_torch.cli.run import main
 

@@ -1,4 +1,4 @@
-"""A run as a page to look at: `scope-torch watch RUN_DIR [--follow]`."""
+"""A page about a run; the same as `scope-torch watch`."""
 
 from scope_torch.cli.watch import main
 

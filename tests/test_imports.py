@@ -1,41 +1,177 @@
-"""The core needs torch, gpytorch, botorch and numpy, and nothing else."""
+"""What an import needs, and where every public name leads."""
 
+import ast
+import doctest
+import importlib
+import inspect
+import os
+import shutil
 import subprocess
 import sys
+import warnings
 from importlib.util import find_spec
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+import pytest
+from source_code import ROOT, modules
+
+import scope_torch
+from scope_torch._moved import MOVED
+
 OPTIONAL = ["hydra", "omegaconf", "wandb", "polars", "matplotlib", "pandas", "openai", "orjson"]
-OPTIONAL += [] if find_spec("pyro") else ["tqdm"]  # older releases of botorch import both
-NEED_MORE = ("tasks.table", "tasks.live", "runs.plotting", "tracking.progress", "tracking.wandb")
+OPTIONAL += ["optuna"] + (
+    [] if find_spec("pyro") else ["tqdm"]
+)  # old botorch imports pyro and tqdm
+# All other modules are the core: torch, gpytorch, botorch and numpy are enough for them.
+NEED_MORE = (
+    "cli",
+    "tasks.table",
+    "tasks.live",
+    "runs.plotting",
+    "tracking.progress",
+    "tracking.wandb",
+)
+STUBS = ("history", "kernels", "optimizer", "runner")
+
+
+def python(code: str, *options: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    """Runs code in a process that imports the package from `cwd`."""
+    environment = {**os.environ, "PYTHONPATH": str(cwd)}
+    command = [sys.executable, *options, "-c", code]
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
+
+
+def core() -> list[str]:
+    names = [f"{name}." for name in modules() if name.startswith("scope_torch")]
+    more = tuple(f"scope_torch.{name}." for name in NEED_MORE)
+    return [name.removesuffix(".") for name in names if not name.startswith(more)]
 
 
 def test_core_imports_on_a_bare_machine():
-    modules = [
-        ".".join(path.relative_to(ROOT).with_suffix("").parts)
-        for path in sorted((ROOT / "scope_torch").rglob("*.py"))
-        if path.name != "__init__.py"
-    ]
-    core = [m for m in modules if not m.endswith(NEED_MORE) and ".cli." not in m]
-    assert len(core) > 15
-    code = (
+    found = core()
+    assert len(found) > 70
+    assert not {"scope_torch.cli.run", "scope_torch.runs.plotting"} & set(found)
+    done = python(
         "import sys, importlib\n"
         f"sys.modules.update(dict.fromkeys({OPTIONAL!r}))\n"  # None: importing it fails
-        f"for name in {core!r}: importlib.import_module(name)\n"
+        f"for name in {found!r}: importlib.import_module(name)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
-def test_benchmark_needs_no_hydra_or_wandb():
+def test_baselines_import_on_a_bare_machine():
+    found = [name for name in modules() if name.startswith("baselines")]
+    done = python(
+        "import sys, importlib\n"
+        f"sys.modules.update(dict.fromkeys({OPTIONAL!r}))\n"
+        f"for name in {found!r}: importlib.import_module(name)\n"
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_package_itself_imports_neither_torch_nor_numpy():
+    code = "import sys, scope_torch; print({n.partition('.')[0] for n in sys.modules})"
+    done = python(code)
+    assert done.returncode == 0, done.stderr
+    imported = ast.literal_eval(done.stdout)
+    assert "scope_torch" in imported
+    assert not imported & {"torch", "numpy", "scipy", "gpytorch", "botorch", *OPTIONAL, "tqdm"}
+
+
+def test_a_copied_folder_without_metadata(tmp_path):
+    """A folder on PYTHONPATH that pip knows nothing of; every warning is an error."""
+    shutil.copytree(ROOT / "scope_torch", tmp_path / "scope_torch")
     code = (
+        "import importlib.metadata as m\n"
+        "def version(name): raise m.PackageNotFoundError(name)\n"
+        "m.version = version\n"
+        "import scope_torch\n"
+        "print(scope_torch.run.__module__, scope_torch.__version__, scope_torch.__file__)"
+    )
+    # linear_operator calls torch.jit.script when it is imported; see conftest.py.
+    of_linear_operator = "ignore:`torch.jit.script` is deprecated:DeprecationWarning"
+    done = python(code, "-W", "error", "-W", of_linear_operator, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    file = str(tmp_path / "scope_torch" / "__init__.py")
+    assert done.stdout.split() == ["scope_torch.runs.runner", "unknown", file]
+
+
+def _type_checking_imports() -> dict[str, str]:
+    """Name -> module, from the block under TYPE_CHECKING of the package."""
+    tree = ast.parse(inspect.getsource(scope_torch))
+    (block,) = [
+        n for n in tree.body if isinstance(n, ast.If) and "TYPE_CHECKING" in ast.unparse(n.test)
+    ]
+    found = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    return {alias.name: str(node.module) for node in found for alias in node.names}
+
+
+@pytest.mark.parametrize("name", scope_torch.__all__)
+def test_every_public_name_resolves(name):
+    value = getattr(scope_torch, name)
+    assert name in dir(scope_torch)
+    if name != "__version__":
+        module = _type_checking_imports()[name]
+        assert value is getattr(importlib.import_module(module), name)
+
+
+def test_the_three_lists_of_public_names_agree():
+    listed = {name for name in scope_torch.__all__ if name != "__version__"}
+    assert len(listed) == len(scope_torch.__all__) - 1
+    where = {name: f"scope_torch.{module}" for name, module in scope_torch._MODULE_OF.items()}
+    assert where == _type_checking_imports()
+    assert where.keys() == listed
+
+
+def test_the_example_of_the_package():
+    assert doctest.testmod(scope_torch) == (0, 3)  # failed, attempted
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match=r"'scope_torch' has no attribute 'runn'"):
+        _ = scope_torch.runn
+
+
+def _imported_under_old_path(old: str, monkeypatch):
+    """The module and the warnings of an import that has not happened before."""
+    monkeypatch.delitem(sys.modules, old, raising=False)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        module = importlib.import_module(old)
+    return module, [w for w in caught if f"{old} is now " in str(w.message)]
+
+
+@pytest.mark.parametrize("old", sorted(MOVED))
+def test_an_old_path_leads_to_the_new_module(old, monkeypatch):
+    new = f"scope_torch.{MOVED[old]}"
+    assert f"scope_torch.{old}" not in modules()
+    module, warned = _imported_under_old_path(f"scope_torch.{old}", monkeypatch)
+    assert module is importlib.import_module(new)
+    assert [str(w.message) for w in warned] == [f"scope_torch.{old} is now {new}"]
+    assert {w.category for w in warned} == {DeprecationWarning}
+    assert module.__name__ == new
+
+
+@pytest.mark.parametrize("stub", STUBS)
+def test_a_module_kept_for_others_has_the_objects_of_the_new_ones(stub):
+    module = importlib.import_module(f"scope_torch.{stub}")
+    assert module.__all__
+    for name in module.__all__:
+        value = getattr(module, name)
+        # A type alias names no module of its own.
+        home = getattr(value, "__module__", None)
+        if isinstance(home, str) and home.startswith("scope_torch"):
+            assert getattr(importlib.import_module(home), name) is value
+            assert home != module.__name__
+
+
+def test_benchmark_needs_no_hydra_or_wandb():
+    done = python(
         "import sys, runpy\n"
         f"sys.modules.update(dict.fromkeys({OPTIONAL!r}))\n"
         "sys.argv = ['benchmark', '--modules', '3', '--llms', '4', '--queries', '9',"
         " '--configs', '12', '--direct', 'all', '--repeats', '1']\n"
         "runpy.run_path('scripts/benchmark_posterior.py', run_name='__main__')\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "ratio direct / hamming grid" in done.stdout

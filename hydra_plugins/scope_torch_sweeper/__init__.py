@@ -1,4 +1,4 @@
-"""A sweep whose failed jobs are counted, wherever the launcher ran them."""
+"""A sweeper for Hydra that counts failed jobs under every launcher."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from scope_torch.errors import JobsFailed
 
 
 class CollectingSweeper(BasicSweeper):
-    """Hydra's own sweeper; a job that fails returns what went wrong, and the others run."""
+    """Hydra's basic sweeper. A failed job returns its error as a text, and the others run."""
 
     def sweep(self, arguments: list[str]) -> Any:
         """Runs all jobs.
 
         Raises:
-            JobsFailed: At the end, if any of them failed, or at once, if the launcher did.
+            JobsFailed: At the end if a job failed; at once if the launcher failed.
         """
         try:
             batches = super().sweep(arguments)

@@ -1,4 +1,4 @@
-"""Hydra configs for scripts that are not a search themselves."""
+"""Hydra configs for the commands beside the search."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
+from scope_torch.cli.build import build, refuse_new_keys
 from scope_torch.cli.interrupts import second_interrupt_ends
-from scope_torch.cli.run import build, refuse_new_keys
-from scope_torch.cli.schema import config_dir
+from scope_torch.cli.messages import message_of
+from scope_torch.cli.schema import config_dir, register
 from scope_torch.errors import InputError
 from scope_torch.tasks import Task
+
+register()
 
 
 def compose(overrides: Sequence[str]) -> DictConfig:
@@ -31,12 +34,12 @@ def compose_task(overrides: Sequence[str]) -> Task:
 
 
 def exit_on_error(name: str, run: Callable[[], None]) -> None:
-    """Calls `run`; what the user can mend becomes one line and status 2, Ctrl-C status 130."""
+    """Calls `run`. Errors that the user can mend end in one line and status 2, Ctrl-C in 130."""
     try:
         with second_interrupt_ends():
             run()
     except (InputError, HydraException, OmegaConfBaseException) as error:
-        _fail(name, str(error).strip().splitlines()[0])
+        _fail(name, message_of(error))
     except OSError as error:
         _fail(name, str(error))
     except KeyboardInterrupt:

@@ -1,10 +1,10 @@
 """Evaluates a configuration on held-out queries, against the reference (RQ2).
 
-    evaluate.py --run outputs/airport_city/scope/seed=0 task=airport_city evaluator=live ...
-    evaluate.py --theta LLM_1 LLM_2 LLM_3 -- task=airport_city evaluator=live ...
+    scope-torch evaluate --run outputs/airport_city/scope/seed=0 task=airport_city evaluator=live
+    scope-torch evaluate --theta LLM_1 LLM_2 LLM_3 -- task=airport_city evaluator=live
 
-A live task is paid for, but not from a search budget; replies in the response store are not paid
-for again.
+A live task calls LLMs, which costs money beside the search budget. Replies that are already in the
+response store cost nothing.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from scope_torch.cli.build import close_evaluator
 from scope_torch.cli.compose import compose_task, exit_on_error
-from scope_torch.cli.run import close_evaluator
 from scope_torch.errors import InputError
 from scope_torch.runs.deployment import compare
 from scope_torch.runs.directory import write_atomically
@@ -25,12 +25,14 @@ from scope_torch.tasks import Task
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Entry point; exits with 2 if the user can mend the error."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(
+        "scope-torch evaluate", description=(__doc__ or "").splitlines()[0]
+    )
     chosen = parser.add_mutually_exclusive_group(required=True)
-    chosen.add_argument("--run", type=Path, help="run directory: evaluate its theta_out")
+    chosen.add_argument("--run", type=Path, help="evaluate theta_out of this run directory")
     chosen.add_argument("--theta", nargs="+", help="an LLM for each module")
     parser.add_argument("--out", type=Path, help="JSON file to write")
-    parser.add_argument("overrides", nargs="+", help="as of scope-torch: task=... evaluator=live")
+    parser.add_argument("overrides", nargs="+", help="as for a search: task=... evaluator=live")
     args = parser.parse_args(argv)
     exit_on_error("evaluate", lambda: _evaluate(args))
 

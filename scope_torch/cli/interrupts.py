@@ -1,4 +1,4 @@
-"""What Ctrl-C does to a search: the first stops it cleanly, the second at once."""
+"""Ctrl-C in a search: the first stops it cleanly, the second ends the process at once."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from scope_torch.search.optimizer import Described, TraceRow
 
 @contextlib.contextmanager
 def second_interrupt_ends() -> Generator[None, None, None]:
-    """Within, the first Ctrl-C raises KeyboardInterrupt and the second ends the process.
+    """A context in which the first Ctrl-C raises KeyboardInterrupt and the second ends the process.
 
-    Nothing has to be waited for: every observation is on disk before it is used.
+    Ending at once loses nothing: every observation is on disk before it is used.
     """
 
     def first(_number: int, _frame: FrameType | None) -> None:
@@ -33,14 +33,14 @@ def second_interrupt_ends() -> Generator[None, None, None]:
 
     before = signal.getsignal(signal.SIGINT)
     here = threading.current_thread() is threading.main_thread()
-    if not here or before is not signal.default_int_handler:  # or it is somebody else's to handle
+    if not here or before is not signal.default_int_handler:  # another handler is in charge
         yield
         return
     signal.signal(signal.SIGINT, first)
     try:
         yield
     finally:
-        # After a first one `second` stays: Python may still wait for threads when it ends.
+        # After a first Ctrl-C `second` stays: at its end Python may still wait for threads.
         if signal.getsignal(signal.SIGINT) is first:
             signal.signal(signal.SIGINT, before)
 
@@ -49,7 +49,7 @@ class InterruptedSummary(Callback):
     """Prints where an interrupted search stands.
 
     Args:
-        run_dir: Where it is kept.
+        run_dir: Directory of the run.
     """
 
     def __init__(self, run_dir: Path) -> None:
@@ -60,25 +60,23 @@ class InterruptedSummary(Callback):
         self._method = ""
 
     def start(self, problem: SelectionProblem, optimizer: Described, budget_usd: float) -> None:
-        """See base."""
+        """Keeps the names for the summary."""
         self._problem, self._method, self._budget_usd = problem, optimizer.name, budget_usd
         self._theta_out = problem.theta_ref
 
     def changed(self, row: TraceRow) -> None:
-        """See base."""
+        """Keeps the latest theta_out."""
         self._theta_out = row.theta_out
 
     def observed(self, observation: Observation, spend_usd: float) -> None:
-        """See base."""
+        """Counts observations and money."""
         self._num_observations += 1
         self._spend_usd = spend_usd
 
     def close(self, error: BaseException | None) -> None:
-        """See base."""
-        if not isinstance(error, KeyboardInterrupt):
-            return
+        """Prints the summary if Ctrl-C ended the search."""
         problem = self._problem
-        if problem is None:
+        if problem is None or not isinstance(error, KeyboardInterrupt):
             return
         llms = ", ".join(f"{m}: {llm}" for m, llm in problem.names(self._theta_out).items())
         print(

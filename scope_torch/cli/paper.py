@@ -1,4 +1,4 @@
-"""Numbers of the SCOPE paper that results are put beside (see scope_torch/data/README.md)."""
+"""Numbers of the SCOPE paper, to compare results with (see scope_torch/data/README.md)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def paper_numbers() -> dict[str, Any]:
 
 
 def paper_task(task: str) -> str:
-    """The paper's task that a task imitates or is: its name without `_simulated`."""
+    """Name of a task in the paper: without `_simulated`, which marks an imitation."""
     return task.removesuffix("_simulated")
 
 

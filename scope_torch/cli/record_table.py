@@ -1,10 +1,10 @@
 """Runs every configuration of a live task on every query and writes the table.
 
-    record_table.py runs.csv.gz task=airport_city evaluator=live llm.base_url=http://...
+    scope-torch record_table runs.csv.gz task=airport_city evaluator=live llm.base_url=http://...
 
-Every reply is in the response store (llm.store) as soon as it is paid for, so the same command goes
-on where it was stopped. The table has a row for each configuration and query: the LLM of each
-module, query, quality, cost_usd and, where known, latency_s and the tokens of each module;
+Every reply goes into the response store (llm.store) as soon as it is paid for, so the same command
+goes on where it was stopped. The table has one row for each configuration and query: the LLM of
+each module, query, quality, cost_usd and, where known, latency_s and the tokens of each module.
 `task=table` reads it.
 """
 
@@ -21,8 +21,8 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
+from scope_torch.cli.build import close_evaluator
 from scope_torch.cli.compose import compose_task, exit_on_error
-from scope_torch.cli.run import close_evaluator
 from scope_torch.errors import InputError
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
@@ -31,9 +31,11 @@ from scope_torch.tasks import Task
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Entry point; exits with 2 if the user can mend the error."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(
+        "scope-torch record_table", description=(__doc__ or "").splitlines()[0]
+    )
     parser.add_argument("table", type=Path, help="CSV to write, gzipped if it ends in .gz")
-    parser.add_argument("overrides", nargs="+", help="as of scope-torch: task=... evaluator=live")
+    parser.add_argument("overrides", nargs="+", help="as for a search: task=... evaluator=live")
     args = parser.parse_args(argv)
     exit_on_error("record_table", lambda: _record(args))
 
@@ -64,7 +66,7 @@ def record(task: Task, path: Path) -> None:
 
 
 def all_requests(problem: SelectionProblem) -> Iterator[Request]:
-    """Every configuration on every query; query by query, so that a partial run is balanced."""
+    """Every configuration on every query, query by query: a partial table is balanced."""
     every = problem.space.unrank(torch.arange(problem.space.size)).tolist()
     for query in range(problem.num_queries):
         for theta in every:
@@ -72,7 +74,7 @@ def all_requests(problem: SelectionProblem) -> Iterator[Request]:
 
 
 def write_table(problem: SelectionProblem, observations: Sequence[Observation], path: Path) -> None:
-    """Writes observations as a CSV file with equal bytes for equal content."""
+    """Writes observations as a CSV file; equal observations give equal bytes."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     header = [*problem.modules, "query", "quality", "cost_usd"]

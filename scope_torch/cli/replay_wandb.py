@@ -1,4 +1,4 @@
-"""Tells W&B a run again: `python scripts/replay_wandb.py RUN_DIR [key=value ...]`."""
+"""Sends a run from its directory to W&B: `scope-torch replay_wandb RUN_DIR [KEY=VALUE ...]`."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from scope_torch.cli.build import build
 from scope_torch.cli.compose import compose, exit_on_error
-from scope_torch.cli.run import build
 from scope_torch.runs.recorded import RecordedRun, read_run
 
 USAGE = """\
-usage: python scripts/replay_wandb.py RUN_DIR [tracking.KEY=VALUE ...]
+usage: scope-torch replay_wandb RUN_DIR [tracking.KEY=VALUE ...]
 
-RUN_DIR holds settings.json, journal.jsonl and trace.csv of a search. Keys are those of
-conf/tracking/wandb.yaml, such as tracking.mode=online tracking.group=sweep."""
+RUN_DIR holds settings.json, journal.jsonl and trace.csv of a search. The keys are those of
+tracking=wandb, such as tracking.mode=online tracking.group=sweep."""
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Entry point; exits with 2 if the directory holds no run."""
-    arguments = sys.argv[1:]
+    arguments = sys.argv[1:] if argv is None else argv
     if not arguments or "=" in arguments[0] or arguments[0] in ("-h", "--help"):
         print(USAGE, file=sys.stderr)
         sys.exit(0 if arguments[:1] in (["-h"], ["--help"]) else 2)
@@ -27,14 +27,14 @@ def main() -> None:
 
 
 def replay(run_dir: Path, overrides: Sequence[str]) -> str:
-    """Builds a W&B run, complete in itself, from what a search left on disk.
+    """Builds a complete W&B run from the files of a search.
 
     Args:
         run_dir: Directory of a search, finished or not.
-        overrides: As for `scope-torch`; `tracking=tensorboard` tells TensorBoard instead.
+        overrides: As for `scope-torch`; `tracking=tensorboard` writes for TensorBoard instead.
 
     Returns:
-        What was told, in one line.
+        One line that says how much was sent.
 
     Raises:
         InputError: If the directory holds no run.

@@ -1,7 +1,8 @@
-"""Summarises finished runs: `python scripts/report.py OUTPUT_DIR` writes tables and figures."""
+"""Tables and figures of finished runs: `scope-torch report OUTPUT_DIR`."""
 
 from __future__ import annotations
 
+import argparse
 import csv
 import re
 import sys
@@ -17,13 +18,15 @@ from scope_torch.runs.plotting import plot_curves
 Groups = dict[Group, list[FinishedRun]]
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Entry point; exits with 2 if there is nothing to report."""
-    if len(sys.argv) != 2:
-        print("usage: python scripts/report.py OUTPUT_DIR", file=sys.stderr)
-        sys.exit(2)
+    parser = argparse.ArgumentParser(
+        "scope-torch report", description="Writes tables and figures of finished runs."
+    )
+    parser.add_argument("output_dir", type=Path, help="a folder that scope-torch put runs into")
+    output_dir: Path = parser.parse_args(argv).output_dir
     try:
-        print(report(Path(sys.argv[1])))
+        print(report(output_dir))
     except (InputError, OSError) as error:
         print(f"report: {error}", file=sys.stderr)
         sys.exit(2)

@@ -1,10 +1,9 @@
-"""Runs a search: `scope-torch task=... method=... budget_usd=... seed=...` (see conf/)."""
+"""Entry point of `scope-torch`: runs the jobs that a command line describes."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
-import inspect
 import json
 import logging
 import os
@@ -12,6 +11,7 @@ import re
 import sys
 import traceback
 from collections.abc import Generator
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -23,11 +23,12 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
+from scope_torch.cli import COMMANDS
+from scope_torch.cli.build import build, check_device, close_evaluator, refuse_new_keys
 from scope_torch.cli.interrupts import InterruptedSummary, second_interrupt_ends
+from scope_torch.cli.messages import describe, message_of
 from scope_torch.cli.schema import config_dir, register
-from scope_torch.cli.targets import check_target
 from scope_torch.errors import InputError, JobsFailed
-from scope_torch.evaluators import Evaluator
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.callbacks import Callback
 from scope_torch.runs.deployment import deploy
@@ -37,14 +38,12 @@ from scope_torch.runs.runner import run, run_settings
 from scope_torch.tasks import Task
 from scope_torch.tracking.progress import ProgressBar
 
-# What has a path component of its own, must not change it, or merely describes the task's data.
+# Keys that are not written into the path of a run: they have a component of their own, must not
+# change it, or only say where the task's data lie.
 _NOT_IN_PATH = re.compile(
     r"task|method|seed|device|tracking(\..*)?|output_dir|experiment|deploy|budget_usd|hydra(/.*|\..*)?"
     r"|evaluator|llm(\..*)?|task\.(name|path|source|module_columns|reference|\w+_column)"
 )
-_OPTIONS = re.compile(r"Available options in '[^']*':((?:\n\t\S+)+)")  # of Hydra
-_LAUNCHER = re.compile(r"hydra/launcher/(joblib|submitit|ray)")
-_EXTRA_OF_LAUNCHER = {"joblib": "joblib", "submitit": "slurm", "ray": "ray"}
 register()
 _MENDABLE = (InputError, HydraException, OmegaConfBaseException)
 
@@ -52,11 +51,9 @@ _MENDABLE = (InputError, HydraException, OmegaConfBaseException)
 def main() -> None:
     """Entry point; exits with 2 if the user can mend the error, with 130 after Ctrl-C."""
     logging.basicConfig(format="scope-torch: %(message)s")
-    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # errors reach this function as they are
-    if sys.argv[1:2] == ["watch"]:  # all else is Hydra's
-        from scope_torch.cli import watch  # which imports gpytorch
-
-        watch.main(sys.argv[2:])
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # or Hydra prints errors itself
+    if len(sys.argv) > 1 and sys.argv[1] in COMMANDS:  # all else is Hydra's
+        import_module(f"scope_torch.cli.{sys.argv[1]}").main(sys.argv[2:])
         return
     with second_interrupt_ends():
         _run_jobs()
@@ -70,8 +67,11 @@ def _run_jobs() -> None:
         print(f"scope-torch: {error}", file=sys.stderr)
         sys.exit(2)
     except (ValueError, *_MENDABLE) as error:
-        _exit(_message(error))  # Hydra raises plain ValueError as well, as for experiment=nan
-    except OSError as error:  # a full disk, or a sweep's directory that cannot be made
+        _exit(message_of(error))  # Hydra raises ValueError too, for example for experiment=nan
+    except BrokenPipeError:  # as by `scope-torch --help | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except OSError as error:  # the disk is full, or the sweep's directory cannot be made
         _exit(f"{error}; make room, or choose another output_dir")
     except KeyboardInterrupt:
         print("interrupted; the same command goes on where this one stopped", file=sys.stderr)
@@ -94,50 +94,56 @@ def _no_callbacks() -> Generator[None, None, None]:
 
 @hydra.main(version_base="1.3", config_path=config_dir(), config_name="config")
 def _job(cfg: DictConfig) -> str | None:
-    """One job; in a sweep, returns what went wrong, for another process may have to say it."""
+    """Runs one job. In a sweep, returns why it failed: the process of the sweep reports it."""
     in_sweep = HydraConfig.get().mode == RunMode.MULTIRUN
     directory = None
     try:
-        overrides = list(HydraConfig.get().overrides.task)  # resolves what stands in them
+        overrides = list(HydraConfig.get().overrides.task)  # raises for a wrong interpolation
         directory = run_dir(cfg, overrides)
         limit_threads(HydraConfig.get().launcher)
         refuse_new_keys(overrides)
         summary = run_from_config(cfg, directory)
     except _MENDABLE as error:
         if not in_sweep:
-            _exit(_message(error))
-        return _failed(directory, f"{error}\n", _message(error))
+            _exit(message_of(error))
+        return _failed(directory, message_of(error), f"{error}\n")
     except Exception as error:  # a bug must not take the other jobs of a sweep with it
         message = f"{type(error).__name__}: {error}"
-        failure = _failed(directory, traceback.format_exc(), message, "; the traceback is in ")
+        failure = _failed(directory, message, traceback.format_exc(), has_traceback=True)
         if not in_sweep:
             sys.exit(2)
         return failure
     (directory / "error.log").unlink(missing_ok=True)
-    print(_describe(summary))
+    print(describe(summary))
     return None
 
 
-def _failed(directory: Path | None, log: str, message: str, where: str = "") -> str:
-    """Leaves `log` in the job's directory, and says `message`, after `where` the file's path."""
-    if directory is None:  # no name for it
-        where = ""
-    else:
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-            (directory / "error.log").write_text(log)
-            where = where and f"{where}{directory}/error.log"
-        except OSError:  # the disk may be what is wrong
-            where = ""
-    print(f"scope-torch: {message}{where}", file=sys.stderr)
-    return f"{directory or 'a job without a directory'}: {message}{where}"
+def _failed(directory: Path | None, message: str, log: str, *, has_traceback: bool = False) -> str:
+    """Prints why a job failed, and leaves `log` in its directory; returns a line for the sweep."""
+    path = _write_log(directory, log)
+    if has_traceback and path is not None:
+        message += f"; the traceback is in {path}"
+    print(f"scope-torch: {message}", file=sys.stderr)
+    return f"{directory or 'a job without a directory'}: {message}"
+
+
+def _write_log(directory: Path | None, log: str) -> Path | None:
+    """Path of the `error.log` written; None if the job has no directory, or the disk fails."""
+    if directory is None:
+        return None
+    path = directory / "error.log"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        path.write_text(log)
+    except OSError:
+        return None
+    return path
 
 
 def limit_threads(launcher: DictConfig) -> None:
-    """Makes a job use no more threads than the CPUs that its launcher asked for.
+    """Limits a job's threads to the CPUs that its launcher asked for.
 
-    Joblib and Ray set OMP_NUM_THREADS for their workers themselves, and what the user has set
-    is left alone.
+    A value of OMP_NUM_THREADS decides instead. Joblib and Ray set it for their workers.
     """
     cpus = launcher.get("cpus_per_task")
     if cpus is not None and "OMP_NUM_THREADS" not in os.environ:
@@ -147,12 +153,12 @@ def limit_threads(launcher: DictConfig) -> None:
 
 
 def run_from_config(cfg: DictConfig, directory: Path) -> dict[str, Any]:
-    """Runs what a config describes in `directory`, unless that was done before.
+    """Runs the search of a config in `directory`, unless it has finished there before.
 
     Returns:
         The content of `result.json`.
     """
-    if not 0 <= cfg.seed < 2**32:  # what all generators of random numbers take
+    if not 0 <= cfg.seed < 2**32:  # the range that all random generators take
         raise InputError(f"seed={cfg.seed} must be a whole number from 0 to {2**32 - 1}")
     if cfg.device is not None:
         check_device(cfg.device)
@@ -163,7 +169,7 @@ def run_from_config(cfg: DictConfig, directory: Path) -> dict[str, Any]:
         kernel = build(cfg.kernel)
         return build(cfg.method, problem=problem, kernel=kernel, seed=cfg.seed, device=cfg.device)
 
-    # A wrong base LLM is found before a live task pays for its reference.
+    # `before_paying` finds a wrong base LLM before a live task pays for its reference.
     task: Task = build(cfg.task, before_paying=make_method)
     try:
         method = make_method(task.problem)
@@ -179,7 +185,7 @@ def _run_task(
     summary = finished_summary(directory, settings)
     if summary is None:
         callbacks = [ProgressBar(), CurvePlot(), tracker, InterruptedSummary(directory)]
-        gc.freeze()  # or the collector looks at what imports made again and again
+        gc.freeze()  # the collector need not visit the objects of imported modules
         try:
             result = run(
                 task.problem,
@@ -213,53 +219,13 @@ def _deploy(task: Task, theta_out: list[int], path: Path) -> None:
     write_atomically(path, json.dumps(deployed, indent=2) + "\n")
 
 
-def close_evaluator(evaluator: Evaluator) -> None:
-    """Ends the connections of an evaluator that has any."""
-    if close := getattr(evaluator, "close", None):
-        close()
-
-
-def build(node: DictConfig, **extra: Any) -> Any:
-    """The one place where a config's `_target_` becomes an object.
-
-    Args:
-        node: The config of the object.
-        extra: Further arguments; those that the object does not take are left out.
-
-    Raises:
-        InputError: If the target is neither of this package nor allowed; see `check_target`.
-    """
-    check_target(str(node._target_))
-    target = instantiate(node, _partial_=True, _recursive_=False, _convert_="all")
-    accepted = inspect.signature(target).parameters
-    return target(**{name: value for name, value in extra.items() if name in accepted})
-
-
-def refuse_new_keys(overrides: list[str]) -> None:
-    """Raises InputError for `+key=value`: a key that conf/schema.py does not have is not read."""
-    for override in overrides:
-        if override.startswith("+"):
-            raise InputError(
-                f"{override!r} would add a key; write it without + (see conf/schema.py)"
-            )
-
-
-def check_device(device: str) -> None:
-    """Raises InputError if torch cannot use the device."""
-    import torch
-
-    try:
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"device={device!r} cannot be used ({reason}); try device=cpu") from error
-
-
 def run_dir(cfg: DictConfig, overrides: list[str]) -> Path:
-    """output_dir/[experiment/]task/method/[other overrides/]seed=...: stable, to resume.
+    """The directory of a run: output_dir/[experiment/]task/method/[other overrides/]seed=...
+
+    Equal commands give equal paths, so that the second resumes the first.
 
     Raises:
-        InputError: If a name would lead elsewhere.
+        InputError: If the name of the task, method or experiment contains a slash or backslash.
     """
     names = {"task": cfg.task.name, "method": cfg.method.name}
     if cfg.experiment:
@@ -283,39 +249,6 @@ def run_dir(cfg: DictConfig, overrides: list[str]) -> Path:
 def _exit(message: str) -> NoReturn:
     print(f"scope-torch: {message}", file=sys.stderr)
     sys.exit(2)
-
-
-def _message(error: BaseException) -> str:
-    shown = (
-        [error]
-        if error.__cause__ is None or isinstance(error, InputError)
-        else [error, error.__cause__]
-    )
-    lines = [line.strip() for e in shown for line in str(e).splitlines()[:2] if line.strip()]
-    if options := _OPTIONS.search(str(error)):
-        lines.append("there are " + ", ".join(options[1].split()))
-    if missing := _LAUNCHER.search(str(error)):
-        lines.append(f"pip install 'scope-torch[{_EXTRA_OF_LAUNCHER[missing[1]]}]'")
-    return "; ".join(lines) or type(error).__name__
-
-
-def _describe(summary: dict[str, Any]) -> str:
-    llms = ", ".join(f"{module}: {llm}" for module, llm in summary["theta_out"].items())
-    relative = ""
-    if summary["true_cost_usd"] is not None:
-        ratio = summary["true_cost_usd"] / summary["reference_cost_usd"]
-        verdict = "feasible" if summary["feasible"] else "NOT feasible"
-        relative = f"\n  true cost {ratio:.1%} of the reference, {verdict}"
-    basis = summary["basis"]
-    if summary.get("certificate") == "sequence":
-        basis += f" by its answers at delta={summary['delta']:g}" if basis == "certified" else ""
-    elif "mode" in summary:
-        basis += f", {summary['mode']} bounds"
-    return (
-        f"{summary['task']} {summary['method']} seed {summary['seed']}: {llms} ({basis})"
-        f"\n  spent {summary['spend_usd']:.3g} USD on {summary['num_observations']} observations; "
-        f"stopped: {summary['stop_reason']}{relative}\n  {summary['paths']['run_dir']}"
-    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Structured configs: every key is typed and documented, an unknown key is refused."""
+"""Every key of the command line, with its type, default and meaning; others are refused."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class TableTaskConfig:
 
     _target_: str = "scope_torch.tasks.table.table_task"
     name: str = "table"  # shown in paths and plots
-    path: str = ""  # CSV or Parquet; relative: here, in $SCOPE_DATA_DIR, in ./data
+    path: str = ""  # CSV or Parquet; looked for here, in $SCOPE_DATA_DIR, ./data
     module_columns: list[str] = field(default_factory=list)  # columns naming each module's LLM
     reference: list[str] = field(default_factory=list)  # theta_0: one LLM for each module
     epsilon: float = 0.01  # tolerated relative loss of quality, in (0, 1)
@@ -24,13 +24,13 @@ class TableTaskConfig:
     cost_column: str = "cost_usd"  # in USD
     query_column: str = "query"
     on_missing: str = "error"  # error | drop_queries
-    num_queries: int | None = None  # the first ones of the table only; null: all
+    num_queries: int | None = None  # search the first so many; null: all
     source: str = ""  # where to get the file
 
 
 @dataclass
 class SyntheticTaskConfig:
-    """Made-up runs; see `scope_torch.tasks.synthetic.synthetic_task`."""
+    """A made-up table of runs; see `scope_torch.tasks.synthetic.synthetic_task`."""
 
     _target_: str = "scope_torch.tasks.synthetic.synthetic_task"
     name: str = "synthetic"
@@ -47,15 +47,15 @@ class SimulatedTaskConfig:
     _target_: str = "scope_torch.tasks.simulated.simulated_task"
     name: str = MISSING  # shown in paths and plots
     world: str = MISSING  # text_to_sql | data_transformation | data_imputation | entity_resolution
-    reference: str = "GPT-5.2"  # theta_0: this LLM everywhere
+    reference: str = "GPT-5.2"  # theta_0: this LLM in every module
     epsilon: float = 0.01
-    world_seed: int = 0  # which draw of everything random
-    randomness: float = 0.0  # of an answer, in units of the margin; 0: deterministic LLMs
+    world_seed: int = 0  # seed of the world: LLMs' skills, queries
+    randomness: float = 0.0  # noise of an answer, in units of the margin; 0: deterministic LLMs
     cost_noise: float = 0.03  # relative spread of observed costs
-    noise_seed: int = 0  # which draw of the observations
+    noise_seed: int = 0  # seed of the observations
     llms: list[str] | None = None  # candidates of every module; null: all that have a price
-    world_file: str | None = None  # null: scope_torch/data/worlds.toml
-    price_file: str | None = None  # null: scope_torch/data/llms.toml
+    world_file: str | None = None  # null: worlds.toml of the package
+    price_file: str | None = None  # null: llms.toml of the package
     cache_dir: str | None = None  # true averages; null: $SCOPE_CACHE_DIR or ~/.cache/scope-torch
 
 
@@ -71,9 +71,9 @@ class CompoundTaskConfig:
     evaluator: str = "${evaluator}"
     llm: Any = "${llm}"
     llms: list[str] | None = None  # candidates of every module; null: all that have a price
-    price_file: str | None = None  # null: scope_torch/data/llms.toml
+    price_file: str | None = None  # null: llms.toml of the package
     table: str | None = None  # recorded runs, for evaluator=recorded
-    num_queries: int | None = None  # the first ones of the search only; null: all
+    num_queries: int | None = None  # search the first so many; null: all
     reference_quality: float | None = None  # s(theta_0); null: measured first
     reference_cost_usd: float | None = None  # c(theta_0); null: measured first
     data: dict[str, Any] = field(default_factory=dict)  # arguments of the data set's loader
@@ -84,18 +84,16 @@ class CompoundTaskConfig:
 class LLMConfig:
     """How a live task calls LLMs; see `scope_torch.llm.retrying.RetryingClient`."""
 
-    base_url: str | None = (
-        None  # of an OpenAI-compatible endpoint, such as http://localhost:8000/v1
-    )
-    api_key_env: str | None = "OPENAI_API_KEY"  # environment variable with the key; null for none
-    store: str = "responses.sqlite"  # every reply is kept here and never paid for again
+    base_url: str | None = None  # OpenAI-compatible, such as http://localhost:8000/v1
+    api_key_env: str | None = "OPENAI_API_KEY"  # variable that holds the key; null: no key
+    store: str = "responses.sqlite"  # keeps every reply, so that none is paid for twice
     concurrency: int = 8  # calls, and queries, in flight
     timeout_s: float = 60.0
     retries: int = 4
     backoff_s: float = 1.0  # first wait before a retry; doubles
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
-    max_failures_in_a_row: int = 50  # then the run stops; it can be resumed
+    max_failures_in_a_row: int = 50  # stop the run after so many; it can be resumed
     extra_body: dict[str, Any] | None = None  # sent with every request
 
 
@@ -109,9 +107,9 @@ class BoundsConfig:
     b_c: Any = "reference_fraction"  # tuned: a half-width in USD, or loo | reference_fraction
     reference_fraction: float = 1 / 30  # of c(theta_0)
     R_c: float = 1e-3  # theory: sub-Gaussian constant of cost, in cost units
-    R_g: float = 1e-3  # theory: the same of quality
+    R_g: float = 1e-3  # theory: sub-Gaussian constant of quality
     B_c: float = 1.0  # theory: RKHS norm of cost, in cost units
-    B_g: float = 1.0  # theory: the same of quality
+    B_g: float = 1.0  # theory: RKHS norm of quality
     delta: float = 1e-4  # theory and certificate=sequence: failure probability
     cost_unit: float | None = None  # theory: USD; null for c(theta_0)
 
@@ -121,13 +119,13 @@ class JointBoundsConfig:
     """Bounds of the joint surrogate; see `scope_torch.methods.make_scope_joint`."""
 
     mode: str = "credible"  # credible | theory, which needs rho
-    b: float = 3.0  # credible: standard deviations, for what to evaluate and when to stop
-    b_certify: float = 4.0  # the same between the mean of g and certificate=bounds
-    widenings: int = 1  # how often b grows by half when nothing is left to improve on theta_out
+    b: float = 3.0  # credible: half-width in standard deviations, to choose and to stop
+    b_certify: float = 4.0  # credible: half-width of U_g with certificate=bounds
+    widenings: int = 1  # how often b grows by half instead of stopping early
     R_c: float = 1e-3  # theory: sub-Gaussian constant of cost, in cost units
-    R_g: float = 1e-3  # theory: the same of quality
+    R_g: float = 1e-3  # theory: sub-Gaussian constant of quality
     B_c: float = 1.0  # theory: norm of cost in the joint RKHS, in cost units
-    B_g: float = 1.0  # theory: the same of quality
+    B_g: float = 1.0  # theory: norm of quality in the joint RKHS
     delta: float = 0.05  # theory and certificate=sequence: failure probability
     cost_unit: float | None = None  # theory: USD; null for c(theta_0)
 
@@ -147,9 +145,9 @@ class ScopeConfig:
     batch_size: int | None = 1  # queries in flight in the j-loop; null: all
     gap_tolerance: float | None = 0.0  # relative to u_out; null: spend the whole budget
     space_search: str = "auto"  # grid (up to 2e8 configurations) | branch_and_bound | auto
-    max_nodes: int = 100_000  # branch_and_bound: prefixes looked at to find a minimum, at most
-    certificate: str = "bounds"  # bounds: U_g <= 0 | sequence: of outcomes in random order
-    certificate_flips: float = 0.0  # sequence: how often a call is answered otherwise, up to 1/2
+    max_nodes: int = 100_000  # branch_and_bound: most prefixes visited to find a minimum
+    certificate: str = "bounds"  # bounds: U_g <= 0 | sequence: answers in random order
+    certificate_flips: float = 0.0  # sequence: chance that a repeated call answers otherwise
 
 
 @dataclass
@@ -160,16 +158,16 @@ class ScopeJointConfig:
     name: str = "scope_joint"
     base: str | None = "${base}"  # theta_base, a cheap LLM
     bounds: JointBoundsConfig = field(default_factory=JointBoundsConfig)
-    rho: float | None = None  # shared by all queries, of the variance; null: fitted
+    rho: float | None = None  # share of the variance common to all queries; null: fitted
     amplitude: float | None = None  # prior standard deviation; null: fitted
-    relative_cost: bool | None = None  # costs relative to a sum over modules; null: if credible
+    relative_cost: bool | None = None  # divide costs by a sum over modules; null: if credible
     initial_pool: str = "base"  # base | random | none
     prune: bool = True
-    lam: float | None = None  # noise of an answer, relative to the variance of w_q; null: 1e-6
+    lam: float | None = None  # noise variance of an answer, relative to w_q's; null: 1e-6
     batch_size: int | None = 1  # queries in flight in the j-loop; null: all
     gap_tolerance: float | None = 0.0  # relative to u_out; null: spend the whole budget
     certificate: str | None = None  # see ScopeConfig; null: sequence, with theory bounds
-    certificate_flips: float = 0.0  # sequence: how often a call is answered otherwise, up to 1/2
+    certificate_flips: float = 0.0  # sequence: chance that a repeated call answers otherwise
 
 
 @dataclass
@@ -188,7 +186,7 @@ class GPConfig:
     units: str = "relative"  # relative: z_c = c / c(theta_0), z_g = g / s_0 | raw
     amp_c: float = 1.0  # prior standard deviation of z_c
     amp_g: float = 1.0  # prior standard deviation of z_g
-    theta0_obs: str = "free"  # is theta_0 a datum: free | charged | none
+    theta0_obs: str = "free"  # theta_0 as an observation: free | charged | none
     n_init: int = 0  # configurations evaluated before the first choice
 
 
@@ -200,7 +198,7 @@ class CEIConfig:
     name: str = "cei"
     gp: GPConfig = field(default_factory=GPConfig)
     incumbent: str = "observed"  # f+: observed | posterior_mean
-    stop_below: float = 0.0  # of max EI PoF; 0: never
+    stop_below: float = 0.0  # stop if max EI PoF is lower; 0: never
     mask_repeats: bool = False
 
 
@@ -229,7 +227,7 @@ class SafeOptConfig:
     gp: GPConfig = field(default_factory=GPConfig)
     beta: float = 2.0  # half-width of the intervals in sigma
     tau: float = 0.1  # least uncertainty of an expander
-    lipschitz: float | None = None  # z_g per unit of sqrt(Hamming distance); null: do without
+    lipschitz: float | None = None  # z_g per unit of sqrt(Hamming distance); null: not used
 
 
 @dataclass
@@ -239,7 +237,7 @@ class OptunaGPConfig:
     _target_: str = "baselines.optuna_gp.OptunaGP"
     name: str = "optuna_gp"
     n_startup_trials: int = 10
-    theta0_obs: str = "free"  # is theta_0 a trial: free | charged | none
+    theta0_obs: str = "free"  # theta_0 as a trial: free | charged | none
 
 
 @dataclass
@@ -256,28 +254,28 @@ class AbacusConfig:
 
     _target_: str = "baselines.abacus.Abacus"
     name: str = "abacus"
-    k: int = 6  # LLMs of a module under measurement, at most
+    k: int = 6  # most LLMs of a module under measurement
     j: int = 4  # queries in the first measurement of an LLM
     step: int = 1  # queries in each later one
-    module_cost: str = "metered"  # metered (where the system logs it) | difference
-    reuse_base: bool = False  # use runs of the base again instead of repeating them
-    remeasure_base: bool = True  # measure the base further, against theta_0
+    module_cost: str = "metered"  # metered (if the system logs it) | difference
+    reuse_base: bool = False  # reuse runs of the base instead of repeating them
+    remeasure_base: bool = True  # measure the base again, against theta_0
 
 
 @dataclass
 class LLMBackendConfig:
     """LLAMBO's own LLM; see `baselines.llm_backends.BackendConfig`."""
 
-    kind: str = "stub"  # stub (offline stand-in) | openai (any compatible server) | replay
+    kind: str = "stub"  # stub (offline, no LLM) | openai (any compatible server) | replay
     model: str = "gpt-5.2"
     base_url: str = "https://api.openai.com/v1"
-    api_key_env: str | None = "OPENAI_API_KEY"  # variable with the key; null: none needed
-    transcript: str | None = None  # keeps all replies; null: a run with openai cannot resume
-    token_parameter: str = "max_completion_tokens"  # or max_tokens, as the LLM wants
-    min_tokens: int = 4096  # least limit of a reply: reasoning uses it up
-    sampling: bool = False  # whether the LLM allows temperature and top_p
+    api_key_env: str | None = "OPENAI_API_KEY"  # variable that holds the key; null: no key
+    transcript: str | None = None  # file of all replies; with null, openai cannot resume
+    token_parameter: str = "max_completion_tokens"  # or max_tokens, for older LLMs
+    min_tokens: int = 4096  # lowest limit of a reply: reasoning counts too
+    sampling: bool = False  # whether the LLM takes temperature and top_p
     top_p: float = 0.95
-    multiple: bool = True  # whether to ask for several replies at once
+    multiple: bool = True  # whether one request asks for several replies
     price_input: float | None = None  # USD per million prompt tokens
     price_output: float | None = None  # USD per million completion tokens
     timeout_s: float = 120.0
@@ -298,11 +296,11 @@ class LLAMBOConfig:
     prices: dict[str, list[float]] | None = None  # llm: [in, out], USD per 1e6; null: llms.toml
     n_init: int = 5  # configurations asked for at the start
     num_candidates: int = 10  # in each iteration
-    min_candidates: int = 5  # fewer new ones are asked for again, then padded
+    min_candidates: int = 5  # if fewer are new: ask again, then fill up at random
     num_retries: int = 3
-    num_templates: int = 2  # orders of the history lines for each request
-    num_predictions: int = 10  # of a candidate, for each order
-    alpha: float = 0.1  # cost asked for: this share of the range below the best
+    num_templates: int = 2  # orders of the history lines per request
+    num_predictions: int = 10  # per candidate and order
+    alpha: float = 0.1  # ask for a cost this share of the range below the best
 
 
 @dataclass
@@ -314,7 +312,7 @@ class KernelConfig:
 
 @dataclass
 class TrackingConfig:
-    """A callback besides the journal and the trace, which are always written."""
+    """A callback beside the journal and the trace, which every run writes."""
 
     _target_: str = MISSING
 
@@ -353,19 +351,15 @@ class Config:
     llm: LLMConfig = field(default_factory=LLMConfig)
     seed: int = 0
     device: str | None = None  # null: CUDA if present
-    deploy: bool = False  # afterwards run theta_out and theta_0 on held-out queries (RQ2)
-    experiment: str = (
-        ""  # names a folder of output_dir, and groups runs in W&B; default: the task's name
-    )
-    output_dir: str = (
-        "outputs"  # runs go to output_dir[/experiment]/task/method[/overrides]/seed=...
-    )
+    deploy: bool = False  # afterwards evaluate theta_out and theta_0 on held-out queries (RQ2)
+    experiment: str = ""  # a folder of output_dir, and the group in W&B; default: the task's name
+    output_dir: str = "outputs"  # runs: output_dir[/experiment]/task/method[/overrides]/seed=...
 
 
 def config_dir() -> str:
-    """The folder of the YAML files: beside this package if installed, else the repository's conf/.
+    """The folder of the YAML files: in this package if installed, else the repository's conf/.
 
-    An absolute path, because a module name such as `conf` could be a package of the user's.
+    The path is absolute, because a module name such as `conf` could name a package of the user's.
     """
     package = Path(__file__).resolve().parents[1]
     installed = package / "conf"
@@ -373,7 +367,7 @@ def config_dir() -> str:
 
 
 def register() -> None:
-    """Makes the schemas known to Hydra, apart from the groups, so that `glob(*)` finds none."""
+    """Tells Hydra the schemas, in a group of their own, so that `method=glob(*)` finds none."""
     OmegaConf.register_new_resolver("llambo_name", _llambo_name, replace=True)
     store = ConfigStore.instance()
     store.store(name="config_schema", node=Config)

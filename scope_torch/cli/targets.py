@@ -1,4 +1,4 @@
-"""Which classes a config may name: those of this package, and what the user allows."""
+"""Checks which classes a config names: of this package, or of packages that the user allows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from scope_torch.errors import InputError
 
-ALLOW = "SCOPE_ALLOW_TARGETS"  # not a key of the config, which may be somebody else's
+ALLOW = "SCOPE_ALLOW_TARGETS"  # in the environment: no config can allow itself
 _OWN = ("scope_torch", "baselines")
 _OWN_FUNCTIONS = ("scope_torch.tasks", "scope_torch.methods", "baselines")  # others write files
 
@@ -18,11 +18,11 @@ def check_target(target: str) -> None:
     """Checks a `_target_` before it is called.
 
     Args:
-        target: Dotted name of a class, or of a function that makes a task or a method. A package
-            of the user's own has to be named in the environment: `SCOPE_ALLOW_TARGETS=mine,yours`.
+        target: Dotted name of a class, or of a function that makes a task or a method. The user
+            allows further packages in the environment: `SCOPE_ALLOW_TARGETS=mine,yours`.
 
     Raises:
-        InputError: If it is of another package, which is not imported then, or does not exist.
+        InputError: If it does not exist, or is of another package, which is then not imported.
     """
     allowed = tuple(os.environ.get(ALLOW, "").replace(",", " ").split())
     if not _within(target, (*_OWN, *allowed)):
@@ -34,7 +34,7 @@ def check_target(target: str) -> None:
         found: Any = pkgutil.resolve_name(target)
     except (ImportError, AttributeError, ValueError) as error:
         raise InputError(f"_target_={target!r} does not exist ({error})") from error
-    # What another module imported can be reached through it, as `run_directory.os.system`.
+    # The name may lead through an import of one of our modules, such as `directory.os.system`.
     home = str(getattr(found, "__module__", None))
     fits = isinstance(found, type) and _within(home, _OWN)
     fits |= isinstance(found, FunctionType) and _within(home, _OWN_FUNCTIONS)

@@ -1,4 +1,4 @@
-"""A run as a page to look at: `scope-torch watch RUN_DIR [--follow]`."""
+"""A page about a run: `scope-torch watch RUN_DIR [--follow]`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scope_torch.runs.recorded import read_run
 from scope_torch.watch.page import page
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Entry point; exits with 2 if the directory holds no run."""
     parser = argparse.ArgumentParser(
         "scope-torch watch",
@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--follow", action="store_true", help="write it anew until the run ends")
     parser.add_argument("--every", type=float, default=2.0, help="seconds between two looks (2)")
     parser.add_argument("--output", type=Path, help="default: RUN_DIR/watch.html")
-    asked = parser.parse_args(arguments)
+    asked = parser.parse_args(argv)
     try:
         if not asked.every >= 0.1:
             raise InputError(f"--every={asked.every:g} must be at least 0.1 seconds")
@@ -43,8 +43,8 @@ def watch(run_dir: Path, output: Path | None, every_s: float | None) -> None:
     Args:
         run_dir: Directory of a run.
         output: The page; None for `watch.html` in `run_dir`.
-        every_s: Seconds between two looks at a run that has not finished; None to look once. The
-            directory of a run that is yet to begin is waited for.
+        every_s: Seconds between two looks at an unfinished run, also at one that has not begun;
+            None to look once.
 
     Raises:
         InputError: If the directory holds no run.
@@ -68,7 +68,7 @@ def watch(run_dir: Path, output: Path | None, every_s: float | None) -> None:
 
 
 def _write(run_dir: Path, output: Path, every_s: float | None) -> bool:
-    """Returns whether the run has ended."""
+    """Writes the page; returns whether the run has ended."""
     run = read_run(run_dir)
     ended = run.status in ("finished", "failed")
     write_atomically(output, page(run, datetime.now(), None if ended else every_s))

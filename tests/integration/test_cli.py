@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from scope_torch.cli import COMMANDS
 from scope_torch.cli import report as report_script
 
 LLMS = ("a-nano", "b-mini", "c-pro")
@@ -338,3 +339,58 @@ def test_a_choice_that_does_not_exist_names_those_that_do(cli):
     assert "Could not find 'method/scop'; there are abacus, " in err
     assert "scope_coarse" in err
     assert err.count("\n") == 1
+
+
+def test_help_shows_the_commands_and_the_keys(cli):
+    status, out, err = cli("--help")
+    assert (status, err) == (0, "")
+    assert all(f"scope-torch {command} " in out for command in COMMANDS)
+    assert "scope_coarse" in out
+    assert "gap_tolerance: 0.0" in out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(cli, command):
+    status, out, err = cli(command, "--help")
+    assert status == 0
+    assert f"usage: scope-torch {command} " in out + err
+
+
+def test_commands_beside_the_search(cli, table_arguments):
+    assert cli("report", "outputs")[0] == 2
+    assert cli(*table_arguments)[0] == 0
+    (run_dir,) = (path.parent for path in Path("outputs").rglob("result.json"))
+    assert "| table | scope" in cli("report", "outputs")[1]
+    assert cli("watch", str(run_dir))[0] == 0
+    assert (run_dir / "watch.html").exists()
+    assert cli("record_table", "copy.csv", *table_arguments) == (0, "", "")
+    assert Path("copy.csv").read_text().count("\n") == 1 + 9 * 12
+
+
+@pytest.mark.parametrize(
+    ("argument", "mend"),
+    [
+        ("reprot", "begin with a command: evaluate, record_table, replay_wandb, report, watch"),
+        ("metod=scope", "you wrote metod=scope; Key 'metod' not in 'Config'"),
+        ("metod=scope", "`scope-torch --cfg job` lists the keys"),
+        ("+metod=scope", "`scope-torch --cfg job` lists the keys"),
+    ],
+)
+def test_a_wrong_word_names_the_right_ones(cli, argument, mend):
+    status, out, err = cli(argument)
+    assert (status, out) == (2, "")
+    assert mend in err
+    assert err.count("\n") == 1
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(tmp_path):
+    """As in `scope-torch --help | head -1`."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, str(ROOT / "scripts/run.py"), "--help"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, stdout=writer, stderr=subprocess.PIPE, text=True
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, "")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("scope_torch", "baselines", "conf", "scripts")
+PACKAGES = ("scope_torch", "baselines", "hydra_plugins", "scripts")
 FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 FORBIDDEN = {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve", "tarfile", "runpy"}
 CALLS = {"eval", "exec", "compile", "__import__", "os.system", "os.popen"}

@@ -1,0 +1,52 @@
+"""What the command line prints: errors and results as a few lines of text."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from scope_torch.cli import COMMANDS
+from scope_torch.errors import InputError
+
+KEYS = "`scope-torch --cfg job` lists the keys"
+_OPTIONS = re.compile(r"Available options in '[^']*':((?:\n\t\S+)+)")  # of Hydra
+_APPEND = "To append to your config use +"  # Hydra's advice, which `refuse_new_keys` refuses
+_HINTS = {  # words of Hydra: how to mend it
+    _APPEND: KEYS,
+    "missing EQUAL": f"write KEY=VALUE, or begin with a command: {', '.join(COMMANDS)}",
+}
+_LAUNCHER = re.compile(r"hydra/launcher/(joblib|submitit|ray)")
+_EXTRA_OF_LAUNCHER = {"joblib": "joblib", "submitit": "slurm", "ray": "ray"}
+
+
+def message_of(error: BaseException) -> str:
+    """One line about an error that the user can mend: what is wrong, and what to do."""
+    told = [error] if isinstance(error, InputError) else [error, error.__cause__]
+    lines = [line.strip() for e in told if e is not None for line in str(e).splitlines()[:2]]
+    lines = [line.replace(_APPEND, "you wrote ") for line in lines if line]
+    lines += [hint for words, hint in _HINTS.items() if words in str(error)]
+    if options := _OPTIONS.search(str(error)):
+        lines.append("there are " + ", ".join(options[1].split()))
+    if missing := _LAUNCHER.search(str(error)):
+        lines.append(f"pip install 'scope-torch[{_EXTRA_OF_LAUNCHER[missing[1]]}]'")
+    return "; ".join(lines) or type(error).__name__
+
+
+def describe(summary: dict[str, Any]) -> str:
+    """The content of `result.json` in three or four lines."""
+    llms = ", ".join(f"{module}: {llm}" for module, llm in summary["theta_out"].items())
+    relative = ""
+    if summary["true_cost_usd"] is not None:
+        ratio = summary["true_cost_usd"] / summary["reference_cost_usd"]
+        verdict = "feasible" if summary["feasible"] else "NOT feasible"
+        relative = f"\n  true cost {ratio:.1%} of the reference, {verdict}"
+    basis = summary["basis"]
+    if summary.get("certificate") == "sequence":
+        basis += f" by its answers at delta={summary['delta']:g}" if basis == "certified" else ""
+    elif "mode" in summary:
+        basis += f", {summary['mode']} bounds"
+    return (
+        f"{summary['task']} {summary['method']} seed {summary['seed']}: {llms} ({basis})"
+        f"\n  spent {summary['spend_usd']:.3g} USD on {summary['num_observations']} observations; "
+        f"stopped: {summary['stop_reason']}{relative}\n  {summary['paths']['run_dir']}"
+    )

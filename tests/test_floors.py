@@ -1,0 +1,97 @@
+"""The floors of the package: a module imports from its own floor and from those below it."""
+
+import graphlib
+
+import pytest
+from source_code import imported, imports, modules
+
+FLOORS = [
+    {"errors", "space", "problem", "observation"},
+    {"model"},
+    {"bounds"},
+    {"space_search"},
+    {"search"},
+    {"methods"},
+    {"runs"},
+    {"llm", "systems", "evaluators", "tasks", "tracking", "watch"},
+    {"testing"},
+    {"cli"},
+]
+FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+# For programs that import the package. Nothing in the repository needs them.
+FRONT = {"scope_torch"} | {
+    f"scope_torch.{name}" for name in ("_moved", "history", "kernels", "optimizer", "runner")
+}
+LLM = FLOORS[0] | {"llm"}
+# The name of a method depends on its settings, and only the method knows how.
+UPWARDS = {("scope_torch.cli.schema", "baselines.llambo")}
+
+
+def room(module: str) -> str:
+    return module.split(".")[1]
+
+
+def arrows(package: str) -> list[tuple[str, str]]:
+    """(module, imported module) for the modules of a package, without those of the front."""
+    return [
+        (name, other)
+        for name, others in imports().items()
+        if name.split(".")[0] == package and name not in FRONT
+        for other in sorted(others)
+    ]
+
+
+def test_every_module_stands_on_a_floor():
+    rooms = {room(name) for name in modules() if name.startswith("scope_torch.")}
+    assert rooms - {room(name) for name in FRONT - {"scope_torch"}} <= FLOOR_OF.keys()
+
+
+def test_no_import_leads_upwards():
+    inside = [(a, b) for a, b in arrows("scope_torch") if b.startswith("scope_torch.")]
+    inside = [(a, b) for a, b in inside if b not in FRONT]
+    assert len(inside) > 100
+    assert [(a, b) for a, b in inside if FLOOR_OF[room(a)] < FLOOR_OF[room(b)]] == []
+
+
+def test_the_package_imports_no_package_on_top_of_it():
+    outside = {(a, b) for a, b in arrows("scope_torch") if not b.startswith("scope_torch")}
+    assert outside == UPWARDS
+
+
+def test_llm_clients_know_nothing_of_searches():
+    found = [(a, b) for a, b in arrows("scope_torch") if room(a) == "llm"]
+    assert found
+    assert [(a, b) for a, b in found if room(b) not in LLM] == []
+
+
+def test_competitors_use_the_package_below_the_command_line():
+    found = [(a, b) for a, b in arrows("baselines") if b.startswith("scope_torch")]
+    assert found
+    assert [(a, b) for a, b in found if b.startswith("scope_torch.cli")] == []
+    assert {b.split(".")[0] for _, b in arrows("baselines")} == {"baselines", "scope_torch"}
+
+
+@pytest.mark.parametrize("package", ["scope_torch", "baselines", "scripts", "hydra_plugins"])
+def test_old_import_paths_are_for_others(package):
+    assert [(a, b) for a, b in arrows(package) if b in FRONT] == []
+
+
+def test_no_circle_of_modules():
+    graphlib.TopologicalSorter(imports()).prepare()  # raises CycleError, which names the circle
+
+
+@pytest.mark.parametrize(
+    ("source", "module"),
+    [
+        ("import scope_torch.space as s", "scope_torch.space"),
+        ("def f():\n    from scope_torch.runs import runner", "scope_torch.runs.runner"),
+        ("if TYPE_CHECKING:\n    from scope_torch.bounds import Beta", "scope_torch.bounds"),
+    ],
+)
+def test_imports_are_found_wherever_they_stand(source, module):
+    assert list(imported(source)) == [module]
+
+
+def test_a_circle_is_found():
+    with pytest.raises(graphlib.CycleError):
+        graphlib.TopologicalSorter({"a": {"b"}, "b": {"c"}, "c": {"a"}}).prepare()

@@ -1,0 +1,69 @@
+"""How long modules and functions are: a reader sees each as a whole."""
+
+import ast
+import statistics
+
+import pytest
+from source_code import modules
+
+MOST_LINES_OF_MODULE = 400
+MOST_LINES_OF_BODY = 60
+MOST_MEDIAN_LINES_OF_BODY = 8
+
+
+def bodies(source: str) -> dict[str, list[ast.stmt]]:
+    """The statements of every function, without its docstring; by its name and line."""
+    found = {}
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            body = node.body[1:] if ast.get_docstring(node) is not None else node.body
+            if body:
+                found[f"{node.name}, line {node.lineno}"] = body
+    return found
+
+
+def num_lines(body: list[ast.stmt]) -> int:
+    """Lines from the first statement to the last."""
+    return (body[-1].end_lineno or 0) - body[0].lineno + 1
+
+
+def is_one_call(body: list[ast.stmt]) -> bool:
+    """Whether the function is one call, which is as long as its list of arguments."""
+    (first, *others) = body
+    return not others and isinstance(getattr(first, "value", None), ast.Call)
+
+
+def test_no_module_is_long():
+    lengths = {name: len(path.read_text().splitlines()) for name, path in modules().items()}
+    assert {n: length for n, length in lengths.items() if length > MOST_LINES_OF_MODULE} == {}
+
+
+def test_no_function_is_long():
+    found = {
+        f"{name}.{function}": num_lines(body)
+        for name, path in modules().items()
+        for function, body in bodies(path.read_text()).items()
+        if not is_one_call(body)
+    }
+    assert {n: length for n, length in found.items() if length > MOST_LINES_OF_BODY} == {}
+
+
+def test_most_functions_are_short():
+    lengths = [
+        num_lines(body) for path in modules().values() for body in bodies(path.read_text()).values()
+    ]
+    assert len(lengths) > 1000
+    assert statistics.median(lengths) <= MOST_MEDIAN_LINES_OF_BODY
+
+
+@pytest.mark.parametrize(
+    ("source", "lines", "one_call"),
+    [
+        ('def f():\n    """Doc."""\n    a = 1\n\n    return a', 3, False),
+        ("def f():\n    return g(\n        1,\n        2,\n    )", 4, True),
+        ("class A:\n    async def f(self):\n        x = g(1)\n        return x", 2, False),
+    ],
+)
+def test_how_lines_are_counted(source, lines, one_call):
+    (body,) = bodies(source).values()
+    assert (num_lines(body), is_one_call(body)) == (lines, one_call)
