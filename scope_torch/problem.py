@@ -76,7 +76,7 @@ class SelectionProblem:
         if not 0 < self.reference_quality <= 1:
             raise InputError(
                 f"reference_quality={self.reference_quality} must lie in (0, 1]; "
-                "with a reference that is never right, every configuration would be feasible"
+                "with a reference that is never right, the threshold would be 0"
             )
         if not (math.isfinite(self.reference_cost_usd) and self.reference_cost_usd > 0):
             raise InputError(

@@ -78,7 +78,7 @@ class LiveEvaluator:
         names = [module.name for module in system.modules]
         if list(modules) != names:
             raise InputError(
-                f"modules={list(modules)} must be the modules of {system.name}, {names}"
+                f"modules={list(modules)}: {system.name} has {names}; name them in this order"
             )
         if concurrency < 1:
             raise InputError(f"concurrency={concurrency} must be at least 1")
