@@ -61,7 +61,7 @@ def error_of(path: Path) -> str:
 def test_files_that_are_refused(tmp_path):
     path = tmp_path / "x"
     path.write_text("prompt,reply\n" * 100)
-    assert "no file of replies; move it away, or name another file" in error_of(path)
+    assert "not a file of replies; move it away, or name another file" in error_of(path)
     assert path.read_text() == "prompt,reply\n" * 100
     assert "name a file that can be written" in error_of(tmp_path)
     assert "name a file that can be written" in error_of(path / "below")
