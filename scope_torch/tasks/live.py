@@ -95,7 +95,7 @@ def compound_task(
 
     Example:
         >>> task = compound_task(
-        ...     name="airports", dataset="airport_city", reference=["Qwen2.5-Coder-1.5B-few-shot"],
+        ...     name="airports", dataset="airport_city", reference=["Qwen2.5-Coder-1.5B few-shot"],
         ...     epsilon=0.05, evaluator="recorded", table="airport_city_runs.csv.gz",
         ... )
         >>> task.problem.modules, task.problem.num_queries
