@@ -1,4 +1,4 @@
-"""The file of a ResponseStore: what is in it, and what is refused."""
+"""The file of a ResponseStore: its content, and files that are refused."""
 
 import asyncio
 import sqlite3
@@ -65,7 +65,7 @@ def test_files_that_are_refused(tmp_path):
     assert path.read_text() == "prompt,reply\n" * 100
     assert "name a file that can be written" in error_of(tmp_path)
     assert "name a file that can be written" in error_of(path / "below")
-    (tmp_path / "full, locked").touch()  # words that say something of a disk
+    (tmp_path / "full, locked").touch()  # words that _mend looks for
     assert "name a file that can be written" in error_of(tmp_path / "full, locked" / "below")
 
 
