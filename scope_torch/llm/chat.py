@@ -40,7 +40,7 @@ class ChatCall:
 
 @dataclass(frozen=True)
 class Completion:
-    """A reply and what it cost.
+    """A reply, its tokens and its cost.
 
     Args:
         text: The reply; empty if the LLM said nothing.

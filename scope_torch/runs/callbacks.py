@@ -1,4 +1,4 @@
-"""The interface of trackers, progress bars and plots: they are told what happens in a run."""
+"""The interface of trackers, progress bars and plots: a run calls their methods."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Outcome(Protocol):
 
 
 class Callback:
-    """Is told what happens in a run, or in a recorded run that is replayed.
+    """Methods that a run, or the replay of a recorded run, calls at its events.
 
-    The methods do nothing; override the ones that you need.
+    The methods do nothing here; override those that you need.
 
     Example:
         >>> from scope_torch import make_scope, run

@@ -24,7 +24,7 @@ class RunResult:
     Args:
         problem: The problem that was searched.
         method: Name of the optimizer.
-        recommendation: theta_out, and on what it is based.
+        recommendation: theta_out and its basis.
         stop_reason: Why the search ended.
         budget_usd: Lambda, in USD.
         history: All observations up to the one that crossed the budget, in the asked order.

@@ -50,7 +50,7 @@ def run(
         budget_usd: Lambda, in USD.
         run_dir: Directory for `journal.jsonl`, `settings.json`, `trace.csv` and `result.json`;
             None writes no files.
-        callbacks: Are told what happens, such as trackers and progress bars.
+        callbacks: Trackers, progress bars, plots; their methods are called during the run.
 
     Raises:
         InputError: If the budget is not positive, the optimizer belongs to another problem or was
