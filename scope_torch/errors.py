@@ -1,4 +1,4 @@
-"""Errors shown without a traceback."""
+"""Errors that the command line shows without a traceback."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ from pathlib import Path
 
 
 class InputError(ValueError):
-    """A value given by the user is wrong; the message names it and what to do.
+    """The user gave a wrong value; the message names the value and the mend.
 
-    The command line shows the message alone and exits with status 2.
+    The command line shows only the message and exits with status 2.
 
     Args:
-        message: Made one line, whatever is in the values that it names.
+        message: The message; line breaks become spaces.
+
+    Example:
+        >>> raise InputError("epsilon=2 must lie in (0, 1)")
+        Traceback (most recent call last):
+        scope_torch.errors.InputError: epsilon=2 must lie in (0, 1)
     """
 
     def __init__(self, message: str) -> None:
@@ -20,13 +25,13 @@ class InputError(ValueError):
 
 
 class JobsFailed(Exception):
-    """Some jobs of a sweep, or its launcher, failed; the message names them, a line each."""
+    """Jobs of a sweep, or its launcher, failed; the message names each of them on a line."""
 
 
 def cannot_write(path: Path, error: OSError) -> InputError:
-    """What to tell the user about a file that cannot be written."""
+    """The error to raise for a file that cannot be written."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        mend = "make room, and the same command goes on where this one stopped"
+        mend = "make room, then run the same command again: it goes on where this one stopped"
     else:
         mend = "make it writable, or choose another output_dir"
     return InputError(f"cannot write {path}: {error.strerror or error}; {mend}")

@@ -1,4 +1,4 @@
-"""Observations and their journal; this path is kept for programs that import it."""
+"""Old import path of observations and their journal."""
 
 from scope_torch.errors import cannot_write
 from scope_torch.observation import History, Observation, Request

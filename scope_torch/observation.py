@@ -1,4 +1,4 @@
-"""Observations, the history of a run, and how both are written as lines of JSON."""
+"""Observations, the history of a run, and their form as lines of JSON."""
 
 from __future__ import annotations
 
@@ -13,14 +13,26 @@ from scope_torch.errors import InputError
 
 try:
     import orjson
-except ImportError:  # the standard library's takes ten times as long
+except ImportError:  # the standard library takes ten times as long
     orjson = None
 
+# Overflow: a number is too large; recursion: JSON is nested too deeply.
+_MALFORMED = ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError
 _encode = json.JSONEncoder(check_circular=False, separators=(",", ":")).encode
 
 
 class Request(NamedTuple):
-    """A (theta, query) pair to observe; `replicate` counts earlier observations of the pair."""
+    """A (theta, query) pair to observe.
+
+    Attributes:
+        theta: Codes of the configuration.
+        query: Index of the query in [0, Q).
+        replicate: Number of earlier observations of the same pair in this run.
+
+    Example:
+        >>> Request(theta=(0, 2), query=5)
+        Request(theta=(0, 2), query=5, replicate=0)
+    """
 
     theta: tuple[int, ...]
     query: int
@@ -29,20 +41,29 @@ class Request(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What running configuration theta on a query gave.
+    """Cost and quality of one run of a configuration on one query.
 
     Args:
         theta: Codes of the configuration.
         query: Index of the query in [0, Q).
         cost_usd: y_c, in USD.
         quality: y_s, in [0, 1].
-        replicate: How often the pair had been observed before in this run.
-        latency_s: Seconds the system took, where known.
-        module_cost_usd: Cost of each module in USD, where known.
-        module_tokens: (prompt, completion) tokens of each module, where known.
+        replicate: Number of earlier observations of the same pair in this run.
+        latency_s: Seconds the system took; None if unknown.
+        module_cost_usd: Cost of each module in USD; None if unknown.
+        module_tokens: (prompt, completion) tokens of each module; None if unknown.
 
     Raises:
-        InputError: If the cost is negative or not finite, or the quality outside [0, 1].
+        InputError: If the cost is negative or not finite, or the quality is outside [0, 1].
+
+    Example:
+        >>> observation = Observation(theta=(0, 2), query=5, cost_usd=0.01, quality=1.0)
+        >>> observation.request
+        Request(theta=(0, 2), query=5, replicate=0)
+        >>> observation.to_json()
+        '{"theta":[0,2],"query":5,"cost_usd":0.01,"quality":1.0,"replicate":0}'
+        >>> Observation.from_json(observation.to_json()) == observation
+        True
     """
 
     theta: tuple[int, ...]
@@ -71,19 +92,19 @@ class Observation:
 
     @property
     def request(self) -> Request:
-        """The pair observed."""
+        """The request that this observation answers."""
         return Request(self.theta, self.query, self.replicate)
 
     def to_json(self) -> str:
-        """One line of JSON without the fields that are unknown."""
+        """One line of JSON, without the fields that are unknown."""
         return to_lines([self]).decode().rstrip("\n")
 
     @classmethod
     def from_json(cls, line: str) -> Observation:
-        """Inverse of `to_json`.
+        """Reads a line written by `to_json`.
 
         Raises:
-            InputError: If the line is not a journaled observation.
+            InputError: If the line is not an observation.
         """
         try:
             values: dict[str, Any] = json.loads(line)
@@ -103,14 +124,16 @@ class Observation:
             return cls(**values)
         except InputError:
             raise
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise InputError(f"not an observation: {line[:80]!r}") from error
-        except (OverflowError, RecursionError) as error:  # numbers or nestings without end
+        except _MALFORMED as error:
             raise InputError(f"not an observation: {line[:80]!r}") from error
 
 
 class History:
-    """The observations of a run in the asked order, append-only, and what they cost."""
+    """The observations of a run, in the asked order; observations are only appended.
+
+    Attributes:
+        spend_usd: Their cost so far, in USD.
+    """
 
     def __init__(self) -> None:
         self._observations: list[Observation] = []
@@ -132,14 +155,14 @@ class History:
 
 
 def to_lines(observations: Iterable[Observation]) -> bytes:
-    """Lines of JSON, all at once: for each alone it takes several times as long."""
+    """One line of JSON for each observation; one at a time would take several times as long."""
     content = _dumps([_known(o) for o in observations])[1:-1]
-    content = content.replace(b"},{", b"}\n{")  # no value holds text or an object
+    content = content.replace(b"},{", b"}\n{")  # "},{" is nowhere else: no value is text or object
     return content + b"\n" if content else b""
 
 
 def _known(o: Observation) -> dict[str, Any]:
-    """Field by field, which takes a third of the time of a loop over their names."""
+    """The known fields; a loop over the names of the fields would take three times as long."""
     known: dict[str, Any] = {
         "theta": o.theta,
         "query": o.query,
@@ -160,20 +183,20 @@ def _dumps(known: list[dict[str, Any]]) -> bytes:
     if orjson is not None:
         with contextlib.suppress(TypeError):  # a whole number of more than 64 bits
             content = orjson.dumps(known)
-            if b"null" not in content:  # what it makes of numbers that are not finite
+            if b"null" not in content:  # orjson writes null for infinity and NaN
                 return content
     return _encode(known).encode()
 
 
 def _count(value: Any) -> int:
-    """A whole number as it stands in JSON: neither true, nor 1.5, nor text."""
+    """Returns a whole number read from JSON; refuses true, 1.5 and text."""
     if type(value) is not int or value < 0:
-        raise ValueError(f"{value!r} is no count")
+        raise ValueError(f"{value!r} is not a count")
     return value
 
 
 def _amount(value: Any) -> float:
-    """A number as it stands in JSON; what it may be is checked where it is used."""
+    """Returns a number read from JSON; `Observation` checks its range."""
     if type(value) not in (int, float):
-        raise ValueError(f"{value!r} is no number")
+        raise ValueError(f"{value!r} is not a number")
     return float(value)

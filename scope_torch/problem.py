@@ -1,4 +1,4 @@
-"""The selection problem: what is searched, and what counts as feasible."""
+"""The selection problem: the configurations, their reference, and the quality threshold."""
 
 from __future__ import annotations
 
@@ -14,21 +14,39 @@ from scope_torch.space import ConfigSpace
 class SelectionProblem:
     """Constrained LLM selection for a compound AI system (problem-main).
 
-    Minimise the average cost c(theta) over Theta subject to g(theta) = s_0 - s(theta) <= 0,
+    Minimise the average cost c(theta) over Theta subject to g(theta) = s_0 - s(theta) <= 0, where
     s_0 = (1 - epsilon) s(theta_0).
 
     Args:
-        name: Shown in paths, logs and plots.
+        name: Name of the problem, shown in paths, logs and plots.
         modules: Names of the N modules.
-        llms: For each module the names of its candidate LLMs; a code is a position in them.
-        num_queries: Q.
+        llms: For each module, the names of its candidate LLMs; a code is a position in this list.
+        num_queries: Q, the number of queries.
         theta_ref: The reference configuration theta_0, as codes.
-        reference_quality: s(theta_0) in [0, 1], known before the search.
-        reference_cost_usd: c(theta_0), average cost of a query in USD, known likewise.
+        reference_quality: s(theta_0), its average quality, in (0, 1]; known before the search.
+        reference_cost_usd: c(theta_0), its average cost of a query in USD; known before the search.
         epsilon: Tolerated relative loss of quality, in (0, 1).
 
     Raises:
-        InputError: If a value is outside its range, or names are repeated.
+        InputError: If a value is outside its range, or a name is repeated.
+
+    Example:
+        >>> problem = SelectionProblem(
+        ...     name="support",
+        ...     modules=("retrieve", "answer"),
+        ...     llms=(("nano", "pro"), ("nano", "mini", "pro")),
+        ...     num_queries=50,
+        ...     theta_ref=(1, 2),  # pro, pro
+        ...     reference_quality=0.8,
+        ...     reference_cost_usd=0.02,
+        ...     epsilon=0.05,
+        ... )
+        >>> round(problem.s_0, 4), problem.space.size
+        (0.76, 6)
+        >>> problem.names((0, 1))
+        {'retrieve': 'nano', 'answer': 'mini'}
+        >>> problem.codes(["nano", "mini"])
+        (0, 1)
     """
 
     name: str
@@ -42,7 +60,10 @@ class SelectionProblem:
 
     def __post_init__(self) -> None:
         if len(self.modules) != len(self.llms):
-            raise InputError(f"{len(self.modules)} modules but {len(self.llms)} lists of LLMs")
+            raise InputError(
+                f"{len(self.modules)} modules but {len(self.llms)} lists of LLMs; give one list "
+                "for each module"
+            )
         if len(set(self.modules)) != len(self.modules):
             raise InputError(f"modules={list(self.modules)}: give every module a name of its own")
         for module, names in zip(self.modules, self.llms, strict=True):
@@ -55,7 +76,7 @@ class SelectionProblem:
         if not 0 < self.reference_quality <= 1:
             raise InputError(
                 f"reference_quality={self.reference_quality} must lie in (0, 1]; "
-                "a reference that is never right sets no threshold"
+                "with a reference that is never right, the threshold would be 0"
             )
         if not (math.isfinite(self.reference_cost_usd) and self.reference_cost_usd > 0):
             raise InputError(
@@ -66,7 +87,7 @@ class SelectionProblem:
 
     @property
     def space(self) -> ConfigSpace:
-        """Theta."""
+        """Theta, the space of configurations."""
         return ConfigSpace(tuple(len(names) for names in self.llms))
 
     @property
@@ -75,39 +96,49 @@ class SelectionProblem:
         return (1 - self.epsilon) * self.reference_quality
 
     def names(self, theta: Sequence[int]) -> dict[str, str]:
-        """Which LLM `theta` gives to each module."""
+        """The name of the LLM of each module, by module; the inverse of `codes`."""
         codes = self.space.check(theta)
         return {
             module: names[code]
             for module, names, code in zip(self.modules, self.llms, codes, strict=True)
         }
 
-    def codes(self, llms: Sequence[str], what: str = "theta") -> tuple[int, ...]:
-        """Codes of a configuration given as one LLM name for each module.
+    def codes(self, llms: Sequence[str], name: str = "theta") -> tuple[int, ...]:
+        """Codes of a configuration that is given by the names of its LLMs.
 
         Args:
-            llms: N names.
-            what: How error messages call the value.
+            llms: One name for each module.
+            name: Name of this value in error messages.
 
         Raises:
-            ValueError: If a name is not a candidate of its module.
+            InputError: If a name is not a candidate of its module.
         """
-        return codes_of(llms, self.modules, self.llms, what)
+        return codes_of(llms, self.modules, self.llms, name)
 
 
 def codes_of(
     llms: Sequence[str],
     modules: Sequence[str],
     candidates: Sequence[Sequence[str]],
-    what: str,
+    name: str,
 ) -> tuple[int, ...]:
-    """See `SelectionProblem.codes`."""
+    """Codes of a configuration that is given by the names of its LLMs.
+
+    Args:
+        llms: One name for each module.
+        modules: Names of the modules.
+        candidates: For each module, the names of its candidate LLMs.
+        name: Name of `llms` in error messages.
+
+    Raises:
+        InputError: If a name is not a candidate of its module.
+    """
     if isinstance(llms, str) or len(llms) != len(modules):
-        raise InputError(f"{what}={list(llms)}: name one LLM for each of {list(modules)}")
+        raise InputError(f"{name}={list(llms)}: name one LLM for each of {list(modules)}")
     for llm, module, names in zip(llms, modules, candidates, strict=True):
         if llm not in names:
             raise InputError(
-                f"{what}: {llm!r} is not a candidate of module {module!r}; choose one of "
+                f"{name}: {llm!r} is not a candidate of module {module!r}; choose one of "
                 f"{list(names)}"
             )
     return tuple(names.index(llm) for llm, names in zip(llms, candidates, strict=True))

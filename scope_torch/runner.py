@@ -1,4 +1,4 @@
-"""Runs of a search; this path is kept for programs that import it."""
+"""Import path of `run` and of its callbacks and results."""
 
 from scope_torch.runs.callbacks import Callback, Outcome
 from scope_torch.runs.result import RunResult

@@ -17,10 +17,11 @@ _MASK = (1 << 64) - 1
 
 @dataclass(frozen=True)
 class ConfigSpace:
-    """Theta = product over modules of [M_i]; the paper's M^N is the case of equal M_i.
+    """Theta, the product over modules of [M_i]; the paper's M^N is the case of equal M_i.
 
-    A configuration is a vector of LLM indices (`codes`). Its flat index is mixed radix with
-    module 0 most significant, so a tensor over Theta reshaped to `sizes` is indexed by codes.
+    A configuration is a vector of LLM indices, its `codes`. Its flat index reads the codes as the
+    digits of a number with mixed radix, module 0 first. So a tensor over Theta that is reshaped to
+    `sizes` can be indexed by codes.
 
     Args:
         sizes: M_i, the number of candidate LLMs of each module.
@@ -29,8 +30,16 @@ class ConfigSpace:
         InputError: If there is no module, or a module has no candidate.
 
     Example:
-        >>> ConfigSpace((2, 3)).unrank(torch.tensor(5))
-        tensor([1, 2])
+        >>> space = ConfigSpace((2, 3))
+        >>> space.size
+        6
+        >>> space.index_of((1, 2)), space.theta_at(5)
+        (5, (1, 2))
+        >>> space.unrank(torch.tensor([0, 5]))
+        tensor([[0, 0],
+                [1, 2]])
+        >>> space.neighbours((0, 0))
+        [(0, 0), (1, 0), (0, 1), (0, 2)]
     """
 
     sizes: tuple[int, ...]
@@ -41,12 +50,12 @@ class ConfigSpace:
 
     @property
     def num_modules(self) -> int:
-        """N."""
+        """N, the number of modules."""
         return len(self.sizes)
 
     @property
     def size(self) -> int:
-        """|Theta|."""
+        """|Theta|, the number of configurations."""
         return math.prod(self.sizes)
 
     @property
@@ -86,24 +95,31 @@ class ConfigSpace:
         strides = zip(self.strides, self.sizes, strict=True)
         return tuple(index // stride % size for stride, size in strides)
 
-    def check(self, theta: Sequence[int], what: str = "theta") -> tuple[int, ...]:
+    def check(self, theta: Sequence[int], name: str = "theta") -> tuple[int, ...]:
         """Returns `theta` as a tuple of ints.
 
+        Args:
+            theta: Codes.
+            name: Name of this value in error messages.
+
         Raises:
-            ValueError: If it is not a configuration of this space.
+            InputError: If it is not a configuration of this space.
         """
         codes = tuple(int(code) for code in theta)
         if len(codes) != self.num_modules or any(
             not 0 <= code < size for code, size in zip(codes, self.sizes, strict=True)
         ):
-            raise InputError(f"{what}={list(codes)} is not a configuration of sizes {self.sizes}")
+            raise InputError(
+                f"{name}={list(codes)} is not a configuration: give {self.num_modules} codes, each "
+                f"at least 0 and below the entry of {self.sizes}"
+            )
         return codes
 
     def neighbours(self, base: Sequence[int]) -> list[tuple[int, ...]]:
         """Configurations that differ from `base` in at most one module (eq:theta-1-def).
 
         Returns:
-            `base`, then module by module and LLM by LLM in index order.
+            `base` first, then the others by module, and for each module by LLM.
         """
         base = self.check(base, "base")
         changed = [
@@ -115,13 +131,15 @@ class ConfigSpace:
         return [base, *changed]
 
     def sample(self, count: int, generator: torch.Generator) -> list[tuple[int, ...]]:
-        """Distinct configurations drawn uniformly, in the order drawn.
+        """Different configurations drawn uniformly at random, in the order of the draws.
 
         Raises:
-            ValueError: If the space has fewer than `count` configurations.
+            InputError: If the space has fewer than `count` configurations.
         """
         if count > self.size:
-            raise InputError(f"cannot draw {count} of {self.size} configurations")
+            raise InputError(
+                f"cannot draw {count} of {self.size} configurations; ask for at most {self.size}"
+            )
         seen: dict[int, None] = {}
         while len(seen) < count:
             draws = torch.randint(self.size, (count,), generator=generator)
@@ -133,8 +151,12 @@ class ConfigSpace:
 def check_seed(seed: int, name: str = "seed") -> int:
     """Returns `seed`.
 
+    Args:
+        seed: Seed of random numbers.
+        name: Name of the setting in error messages.
+
     Raises:
-        InputError: If it does not fit into 64 bits; `name` is the name of the setting.
+        InputError: If it does not fit into 64 bits.
     """
     if not -(2**63) <= seed < 2**63:
         raise InputError(f"{name}={seed} must fit into 64 bits")
@@ -142,10 +164,13 @@ def check_seed(seed: int, name: str = "seed") -> int:
 
 
 def splitmix64(x: Tensor) -> Tensor:
-    """SplitMix64's output for 64-bit states, as int64 with the bits of the unsigned result.
+    """The SplitMix64 hash of 64-bit numbers.
 
     Args:
-        x: `...` states (int64, two's complement).
+        x: `...` numbers (int64, two's complement).
+
+    Returns:
+        `...` hashes: int64 with the bits of the unsigned result.
     """
 
     def multiply_xorshift(z: Tensor, shift: int, factor: int) -> Tensor:
@@ -159,29 +184,28 @@ def splitmix64(x: Tensor) -> Tensor:
 
 
 def tie_rank(index: Tensor, seed: int) -> Tensor:
-    """Seeded pseudo-random order of configurations, shared by all methods of a seed.
+    """A pseudo-random order of configurations; the same for all methods with the same seed.
 
     Args:
         index: `...` flat indices (int64).
         seed: The run's seed.
 
     Returns:
-        `...` int64 keys; of tied configurations the one with the smallest key is chosen.
+        `...` int64 keys; of tied configurations, the one with the smallest key is chosen.
     """
     hashed = splitmix64(index + _signed(seed * GOLDEN))
-    return hashed ^ _signed(1 << 63)  # signed order of the result = unsigned order of the hash
+    return hashed ^ _signed(1 << 63)  # now the signed order is the unsigned order of the hash
 
 
 def argmin_tied(values: Tensor, scale: float, seed: int) -> int:
     """Position of the least value; ties are broken by `tie_rank`, not by position.
 
-    Under a Hamming kernel many configurations share one posterior: a plain argmin would let the
-    order in which the LLMs are listed decide the search.
+    Under a Hamming kernel many configurations share one posterior. With a plain argmin, the order
+    in which the LLMs are listed would decide the search.
 
     Args:
         values: `|Theta|` values by flat index, +inf where not eligible.
-        scale: Magnitude below which a difference of 1e-9 times it is rounding, in the unit of
-            `values`.
+        scale: Magnitude of the values, in their unit; differences below 1e-9 of it are rounding.
         seed: The run's seed.
     """
     best = float(values.min())
@@ -189,17 +213,23 @@ def argmin_tied(values: Tensor, scale: float, seed: int) -> int:
 
 
 def tie_width(best: float, scale: float) -> float:
-    """How far above the least value a configuration still ties with it; see `argmin_tied`."""
+    """Largest difference from the least value `best` that still counts as a tie.
+
+    Args:
+        best: The least value.
+        scale: See `argmin_tied`.
+    """
     return 1e-9 * max(abs(best), scale)
 
 
 def first_tied(index: Tensor, seed: int) -> int:
-    """The configuration that comes first in the order of `tie_rank`, by flat index."""
+    """Of the configurations with these flat indices, the first in the order of `tie_rank`."""
     if len(index) == 1:
         return int(index)
     return int(index[tie_rank(index, seed).argmin()])
 
 
 def _signed(x: int) -> int:
+    """The int64 with the lowest 64 bits of `x`."""
     x &= _MASK
     return x - (1 << 64) if x >= 1 << 63 else x

@@ -1,4 +1,4 @@
-"""SelectionProblem: what it refuses, and that the message names the value and the mend."""
+"""SelectionProblem: values that it refuses, and messages with the value and the mend."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""Where observations come from: callables, recorded tables, live systems, simulated worlds."""
+"""Evaluators: callables, recorded tables, live systems, simulated systems."""
 
 from scope_torch.runs.evaluator import Evaluator, HasTruth
 

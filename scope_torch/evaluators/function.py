@@ -23,22 +23,38 @@ System = Callable[[dict[str, str], Any], Graded | Awaitable[Graded]]
 
 
 class FunctionEvaluator:
-    """Evaluates `system(assignment, query) -> (quality, cost_usd)`.
+    """Evaluates your own function, `system(assignment, query) -> (quality, cost_usd)`.
+
+    If your function raises, the search stops. Catch bad replies and return `(0.0, cost)`.
 
     Args:
         problem: Names of modules and LLMs.
-        system: Runs the system: `assignment` maps module names to LLM names; returns the quality
-            in [0, 1] and the cost in USD. Instead of the cost it may return the tokens used:
+        system: Runs the system on one query. `assignment` maps module names to LLM names. It
+            returns the quality in [0, 1] and the cost in USD, or the quality and the tokens used:
             `{module: (prompt_tokens, completion_tokens)}`. May be `async def`.
-        queries: The Q queries; each is handed to `system` as it is.
+        queries: The Q queries; each is passed to `system` as it is.
         concurrency: Calls in flight at a time, each in a thread. Only batches of requests can run
             concurrently: Calibrate's rounds, and the j-loop if `batch_size` is above 1.
-        name: Identifies the system, by default the callable's name; a journal is only resumed under
-            the same name and queries, so rename what you change.
+        name: Identifies the system; None for the name of the function. A journal is only resumed
+            with the same name and queries, so change the name when you change the function.
         prices: The price list, for a system that returns tokens; see `load_llms`.
 
     Raises:
         InputError: If the number of queries is not the problem's, or an LLM has no price.
+
+    Example:
+        >>> problem = SelectionProblem(
+        ...     "sums", ("add",), (("nano", "pro"),), 2, theta_ref=(1,), reference_quality=1.0,
+        ...     reference_cost_usd=0.01, epsilon=0.1,
+        ... )
+        >>> def system(assignment, query):
+        ...     answer = sum(query) if assignment["add"] == "pro" else 0  # here: call the LLM
+        ...     return float(answer == sum(query)), 0.01 if assignment["add"] == "pro" else 0.001
+        >>> evaluator = FunctionEvaluator(problem, system, queries=[(1, 2), (3, 4)])
+        >>> for observation in evaluator.evaluate([Request((0,), 0), Request((1,), 0)]):
+        ...     print(observation.theta, observation.quality, observation.cost_usd)
+        (0,) 0.0 0.001
+        (1,) 1.0 0.01
     """
 
     def __init__(
@@ -62,7 +78,7 @@ class FunctionEvaluator:
         self._prices = prices
 
     def evaluate(self, requests: Iterable[Request]) -> Iterator[Observation]:
-        """See `Evaluator` and `in_window`."""
+        """Calls the function for every request; see `Evaluator` and `in_window`."""
         pool = ThreadPoolExecutor(self.concurrency)
         try:
             yield from in_window(
@@ -102,7 +118,8 @@ class FunctionEvaluator:
         prompt, completion = used.get(module, (0, 0))
         if prompt < 0 or completion < 0:
             raise InputError(
-                f"the system used {used[module]} tokens in {module!r}; none is negative"
+                f"the system used {used[module]} tokens in {module!r}; both numbers must be at "
+                "least 0"
             )
         return int(prompt), int(completion)
 
@@ -112,7 +129,7 @@ class FunctionEvaluator:
         return cost_usd(self._prices[llm], Usage(prompt, completion))
 
     def fingerprint(self) -> str:
-        """See `Evaluator`; the name, and a hash of the queries if they are plain data."""
+        """The name with a hash of the queries, or of their number if they are not plain data."""
         try:
             queries = json.dumps(list(self.queries), sort_keys=True)
         except (TypeError, ValueError):
@@ -121,4 +138,5 @@ class FunctionEvaluator:
 
 
 async def _result(graded: Awaitable[Graded]) -> Graded:
+    """A coroutine, because asyncio.run takes no other awaitable."""
     return await graded

@@ -1,4 +1,4 @@
-"""A compound system that calls LLMs, for real money."""
+"""Observations of a compound system that calls LLMs, which costs money."""
 
 from __future__ import annotations
 
@@ -23,26 +23,45 @@ from scope_torch.tasks.dataset import Metric, Query
 class LiveEvaluator:
     """Runs a compound system on queries, many at a time, on an event loop of its own.
 
-    A reply that cannot be used costs quality, not the run; an error that every further call would
-    meet too (no key, an unknown model, too many failures in a row) ends the run after the calls in
-    flight, and the journal resumes it.
+    A reply that cannot be used lowers the quality and does not end the run. Some errors would meet
+    every further call too: no key, an unknown model, too many failures in a row. They end the run
+    after the calls in flight; the same command resumes it from the journal.
 
     Args:
-        modules: Names of the modules of the problem: those of `system`, in the same order.
-        llms: For each module the names of its candidate LLMs.
-        system: What runs.
+        modules: Names of the modules of the problem, the same as those of `system`.
+        llms: For each module, the names of its candidate LLMs.
+        system: The compound system.
         queries: The Q queries.
-        metric: Grades the output; called in a thread, for it may take long.
+        metric: Grades the output; called in a thread, because it may take long.
         prices: The LLMs by name.
-        client: Where completions come from; usually a `ResponseStore`, so that calls that several
-            configurations share are paid once.
+        client: Sends the calls. Usually a `ResponseStore`: several configurations may share a call,
+            and it pays for each call only once.
         concurrency: Queries in flight at a time.
 
     Attributes:
-        num_failed: Calls so far that gave no reply, after retries.
+        num_failed: Number of calls so far that gave no reply, after retries.
 
     Raises:
         InputError: If the modules are not those of the system, or an LLM has no price.
+
+    Example:
+        >>> from scope_torch.llm.chat import Completion
+        >>> from scope_torch.llm.prices import load_llms
+        >>> from scope_torch.systems.unidm import entity_resolution
+        >>> from scope_torch.tasks.grading import yes_or_no
+        >>> class SaysYes:  # in place of ResponseStore("replies.sqlite", OpenAIClient(...))
+        ...     async def complete(self, call):
+        ...         return Completion("Yes.", 100, 2, 0, 0.0001, 0.0, 0.5)
+        >>> pairs = [Query({"entity_a": {"name": "Bob"}, "entity_b": {"name": "Robert"}}, gold=1)]
+        >>> system, llm = entity_resolution(), ["GPT-5.2"]
+        >>> modules = [module.name for module in system.modules]
+        >>> evaluator = LiveEvaluator(
+        ...     modules, [llm, llm, llm], system, pairs, yes_or_no, load_llms(), SaysYes()
+        ... )
+        >>> (observation,) = evaluator.evaluate([Request((0, 0, 0), 0)])
+        >>> observation.quality, round(observation.cost_usd, 6)
+        (1.0, 0.0003)
+        >>> evaluator.close()
     """
 
     def __init__(
@@ -58,20 +77,22 @@ class LiveEvaluator:
     ) -> None:
         names = [module.name for module in system.modules]
         if list(modules) != names:
-            raise InputError(f"modules={list(modules)}: {system.name} has {names}")
+            raise InputError(
+                f"modules={list(modules)}: {system.name} has {names}; name them in this order"
+            )
         if concurrency < 1:
             raise InputError(f"concurrency={concurrency} must be at least 1")
         self._candidates = [choose_llms(dict(prices), candidates) for candidates in llms]
         self.modules, self.system, self.queries, self.metric = modules, system, queries, metric
         self.client, self.concurrency = client, concurrency
         self.num_failed = 0
-        # asyncio's own pool has few threads, and looking up host names needs them
+        # A pool apart: asyncio's own pool is small, and looks up host names.
         self._graders = ThreadPoolExecutor(concurrency)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._start = threading.Lock()
+        self._loop_lock = threading.Lock()
 
     def evaluate(self, requests: Iterable[Request]) -> Iterator[Observation]:
-        """See `Evaluator` and `in_window`.
+        """Runs the system for every request; see `Evaluator` and `in_window`.
 
         Raises:
             InputError: If every further call would fail too.
@@ -101,9 +122,9 @@ class LiveEvaluator:
         return _observation(request, run, quality)
 
     def fingerprint(self) -> str:
-        """See `Evaluator`: the system, the queries, and how the LLMs are called and priced.
+        """Identifies the system, the queries, and how the LLMs are called and priced.
 
-        Where the endpoint lies is left out: a journal may be resumed from another place.
+        Does not depend on the address of the endpoint: a journal may be resumed with another one.
         """
         described: dict[str, Any] = {
             "system": [self.system.name, self.system.version],
@@ -116,22 +137,22 @@ class LiveEvaluator:
         return f"{self.system.name}-{hashlib.sha256(canonical.encode()).hexdigest()[:16]}"
 
     def close(self) -> None:
-        """Closes the client, and its connections of this evaluator, and ends the event loop."""
-        loop = self._running_loop()  # even if nothing was observed: the client has to be closed
+        """Closes the client with its connections, and ends the event loop."""
+        loop = self._running_loop()  # starts one if there is none: closing the client needs it
         if close := getattr(self.client, "close", None):
             asyncio.run_coroutine_threadsafe(close(), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         self._loop = None
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
-        with self._start:
+        with self._loop_lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                threading.Thread(target=_run, args=(self._loop,), daemon=True).start()
+                threading.Thread(target=_run_loop, args=(self._loop,), daemon=True).start()
             return self._loop
 
 
-def _run(loop: asyncio.AbstractEventLoop) -> None:
+def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
     asyncio.set_event_loop(loop)
     try:
         loop.run_forever()

@@ -1,4 +1,4 @@
-"""Recorded runs: every configuration on every query."""
+"""Recorded tables: cost and quality of every configuration on every query."""
 
 from __future__ import annotations
 
@@ -22,13 +22,25 @@ class RecordedTable:
 
     Args:
         modules: Names of the N modules.
-        llms: Candidate LLMs of each module, in code order.
-        queries: Identifiers of the Q queries, in index order.
+        llms: Candidate LLMs of each module, in the order of their codes.
+        queries: Identifiers of the Q queries, in the order of their indices.
         cost_usd: `M_1 x ... x M_N x Q` costs in USD (float64).
         quality: `M_1 x ... x M_N x Q` qualities in [0, 1] (float64).
 
     Raises:
         InputError: If shapes do not fit, or a value is missing or outside its range.
+
+    Example:
+        >>> table = RecordedTable(
+        ...     modules=("answer",),
+        ...     llms=(("mini", "pro"),),
+        ...     queries=("a", "b"),
+        ...     cost_usd=np.array([[0.001, 0.002], [0.01, 0.02]]),
+        ...     quality=np.array([[0.0, 1.0], [1.0, 1.0]]),
+        ... )
+        >>> problem = table.problem("demo", reference=["pro"], epsilon=0.1)
+        >>> problem.reference_cost_usd, problem.reference_quality, problem.s_0
+        (0.015, 1.0, 0.9)
     """
 
     modules: tuple[str, ...]
@@ -39,53 +51,53 @@ class RecordedTable:
 
     def __post_init__(self) -> None:
         shape = (*(len(names) for names in self.llms), len(self.queries))
-        for what, values in {"cost_usd": self.cost_usd, "quality": self.quality}.items():
+        for name, values in {"cost_usd": self.cost_usd, "quality": self.quality}.items():
             if values.shape != shape:
-                raise InputError(f"{what} has shape {values.shape}, expected {shape}")
+                raise InputError(f"{name} has shape {values.shape}, expected {shape}")
         self._check(self.cost_usd, "cost_usd", np.inf, "a number >= 0 (USD)")
         self._check(self.quality, "quality", 1.0, "in [0, 1]; rescale it")
 
-    def _check(self, values: np.ndarray, what: str, most: float, expected: str) -> None:
-        bad = ~(np.isfinite(values) & (values >= 0) & (values <= most))
+    def _check(self, values: np.ndarray, name: str, upper: float, expected: str) -> None:
+        bad = ~(np.isfinite(values) & (values >= 0) & (values <= upper))
         if bad.any():
             *theta, query = np.argwhere(bad)[0].tolist()
             value = values[(*theta, query)]
-            raise InputError(f"{what}={value} at {self.cell(theta, query)} must be {expected}")
+            raise InputError(f"{name}={value} at {self.cell(theta, query)} must be {expected}")
 
     def cell(self, theta: Sequence[int], query: int) -> str:
-        """How messages name a cell."""
+        """Name of a cell in error messages: the LLM of each module, and the query."""
         names = [llms[code] for llms, code in zip(self.llms, theta, strict=True)]
         return f"{dict(zip(self.modules, names, strict=True))}, query {self.queries[query]}"
 
     @property
     def space(self) -> ConfigSpace:
-        """Theta."""
+        """Theta, the space of configurations."""
         return ConfigSpace(self.cost_usd.shape[:-1])
 
     def first(self, num_queries: int) -> RecordedTable:
-        """The table of the first queries.
+        """The table with only the first `num_queries` queries.
 
         Raises:
-            InputError: If there are fewer, or none is asked for.
+            InputError: If `num_queries` is below 1 or above the number of recorded queries.
         """
         if not 1 <= num_queries <= len(self.queries):
             raise InputError(
                 f"num_queries={num_queries} must be 1 to {len(self.queries)}, the queries recorded"
             )
-        part = slice(num_queries)
-        cost, quality = self.cost_usd[..., part], self.quality[..., part]
-        return replace(self, queries=self.queries[part], cost_usd=cost, quality=quality)
+        kept = slice(num_queries)
+        cost, quality = self.cost_usd[..., kept], self.quality[..., kept]
+        return replace(self, queries=self.queries[kept], cost_usd=cost, quality=quality)
 
     def problem(self, name: str, reference: Sequence[str], epsilon: float) -> SelectionProblem:
-        """The selection problem on this table, with theta_0 measured from it.
+        """The selection problem on this table; takes c(theta_0) and s(theta_0) from the table.
 
         Args:
             name: Name of the task.
-            reference: One LLM name for each module.
+            reference: theta_0, one LLM name for each module.
             epsilon: Tolerated relative loss of quality, in (0, 1).
 
         Raises:
-            InputError: If the reference is not in the table, or epsilon outside its range.
+            InputError: If the reference is not in the table, or epsilon is outside its range.
         """
         theta_ref = codes_of(reference, self.modules, self.llms, "reference")
         return SelectionProblem(
@@ -101,10 +113,18 @@ class RecordedTable:
 
 
 class TableEvaluator:
-    """Replays a recorded table. A repeated observation gives the recorded value again.
+    """Observes the values of a recorded table; a repeated observation has the same values.
 
     Args:
-        table: The recorded runs.
+        table: The recorded table.
+
+    Example:
+        >>> table = RecordedTable(
+        ...     ("answer",), (("mini", "pro"),), ("a",), np.array([[0.1], [0.2]]), np.ones((2, 1))
+        ... )
+        >>> (observation,) = TableEvaluator(table).evaluate([Request(theta=(1,), query=0)])
+        >>> observation.cost_usd, observation.quality
+        (0.2, 1.0)
     """
 
     concurrency = 1
@@ -114,19 +134,19 @@ class TableEvaluator:
         self.table = table
 
     def evaluate(self, requests: Iterable[Request]) -> Iterator[Observation]:
-        """See `Evaluator`."""
+        """Looks up every request in the table; see `Evaluator`."""
         for theta, query, replicate in requests:
-            at = (*theta, query)
-            cost, quality = self.table.cost_usd[at], self.table.quality[at]
+            cell = (*theta, query)
+            cost, quality = self.table.cost_usd[cell], self.table.quality[cell]
             yield Observation(theta, query, float(cost), float(quality), replicate)
 
     def truth(self) -> tuple[Tensor, Tensor]:
-        """See `HasTruth`; the averages of the table."""
+        """The averages of the table over its queries; see `HasTruth`."""
         cost, quality = self.table.cost_usd.mean(-1), self.table.quality.mean(-1)
         return torch.from_numpy(cost.ravel()), torch.from_numpy(quality.ravel())
 
     def fingerprint(self) -> str:
-        """See `Evaluator`; a hash of the whole content."""
+        """A hash of the whole content of the table."""
         table = self.table
         digest = hashlib.sha256(repr((table.modules, table.llms, table.queries)).encode())
         digest.update(np.ascontiguousarray(table.cost_usd).tobytes())

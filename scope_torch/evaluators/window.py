@@ -1,4 +1,4 @@
-"""Many calls in flight, no more than some number at a time."""
+"""Runs many calls at a time, up to a limit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scope_torch.observation import Observation, Request
 
 logger = logging.getLogger(__name__)
 
-_LOOK_S = 0.2  # between two looks at whether the user has interrupted
+_POLL_S = 0.2  # how often to look for an interrupt of the user
 
 
 def in_window(
@@ -19,17 +19,27 @@ def in_window(
     requests: Iterable[Request],
     concurrency: int,
 ) -> Iterator[Observation]:
-    """Observations of all requests, as they come in.
+    """Observes all requests and yields the observations in the order in which they arrive.
 
-    A request is taken from `requests` only when there is room for it, so whoever feeds them can
-    stop at any time. If a call raises, or the user interrupts, no further one is started; those in
-    flight are waited for and yielded, because they are paid for; then the error is raised. A second
-    interrupt does not wait.
+    Takes a request from `requests` only when there is room for it; so the caller can end `requests`
+    at any time. If a call raises, or the user interrupts, no further call starts. The calls in
+    flight are paid for: they are waited for and yielded, then the error is raised. After a second
+    interrupt nothing is waited for.
 
     Args:
-        submit: Starts a call.
-        requests: What to observe.
+        submit: Starts a call for a request.
+        requests: The requests.
         concurrency: Calls in flight at a time.
+
+    Example:
+        >>> from concurrent.futures import ThreadPoolExecutor
+        >>> pool = ThreadPoolExecutor(8)
+        >>> def observe(request):
+        ...     return Observation(request.theta, request.query, cost_usd=0.01, quality=1.0)
+        >>> requests = [Request((0,), query) for query in range(20)]
+        >>> found = list(in_window(lambda r: pool.submit(observe, r), requests, concurrency=8))
+        >>> sorted(observation.query for observation in found) == list(range(20))
+        True
     """
     done: queue.SimpleQueue[Future[Observation]] = queue.SimpleQueue()
     waiting = iter(requests)
@@ -44,8 +54,8 @@ def in_window(
         if in_flight == 0:
             break
         try:
-            # Not for ever: polars has an interrupted wait started again, instead of ended.
-            future = done.get(timeout=_LOOK_S)
+            # With a timeout: after polars is imported, an interrupt does not end a wait.
+            future = done.get(timeout=_POLL_S)
         except queue.Empty:
             continue
         except KeyboardInterrupt as interrupt:

@@ -1,1 +1,1 @@
-"""Candidate LLMs: prices and public scores."""
+"""LLMs: prices, calls, endpoints, retries, bills, and a store of replies."""

@@ -1,4 +1,4 @@
-"""What a reply says and was billed for; and how much a lost one may have been."""
+"""Reads replies and their bills, and estimates the bill of a lost reply from above."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from scope_torch.llm.prices import LLMInfo
 logger = logging.getLogger(__name__)
 
 MAX_TEXT_CHARS = 1_000_000
-BYTES_PER_TOKEN = 2  # text has 3 to 5; tables, code and other scripts come down to 2
-TOKENS_PER_MESSAGE = 8  # for the role and what separates messages
+BYTES_PER_TOKEN = 2  # English text has 3 to 5; tables, code and other scripts have down to 2
+TOKENS_PER_MESSAGE = 8  # for its role and the separators
 
 
 class Usage(NamedTuple):
@@ -23,7 +23,7 @@ class Usage(NamedTuple):
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int = 0
-    estimated: bool = False  # an upper estimate, not the server's count
+    estimated: bool = False  # True: an upper estimate instead of the server's count
 
 
 class Reply(NamedTuple):
@@ -35,12 +35,12 @@ class Reply(NamedTuple):
 
 
 class BadReply(Exception):
-    """An answer with status 200 that is no reply.
+    """An answer with status 200 that is not a usable reply.
 
     Args:
-        reason: What it is instead.
-        usage: What it reports to have billed, if anything.
-        error: The error that it carries, if that is what it is.
+        reason: What is wrong with it.
+        usage: Tokens that it reports as billed; None if it reports none.
+        error: The error in the answer; None if it has none.
     """
 
     def __init__(
@@ -52,7 +52,12 @@ class BadReply(Exception):
 
 
 def cost_usd(llm: LLMInfo, usage: Usage) -> float:
-    """Tokens x price in USD; cached prompt tokens at their own price."""
+    """Tokens x price in USD; cached prompt tokens have a price of their own.
+
+    Example:
+        >>> round(cost_usd(LLMInfo("mini", 0.25, 2.0), Usage(1_000_000, 500_000)), 6)
+        1.25
+    """
     cached_price = llm.cached_input_usd_per_mtok
     if cached_price is None:
         cached_price = llm.input_usd_per_mtok
@@ -65,10 +70,10 @@ def cost_usd(llm: LLMInfo, usage: Usage) -> float:
 
 
 def most_tokens(call: ChatCall) -> Usage:
-    """An upper estimate of what `call` is billed for.
+    """An upper estimate of the tokens of a call.
 
-    Of the prompt: a token for every 2 bytes of UTF-8, and 8 for every message. Of the completion:
-    all it may have, for hidden reasoning counts too.
+    The prompt counts as one token for every 2 bytes of UTF-8, and 8 tokens for every message. The
+    completion counts as its limit, because hidden reasoning is billed too.
     """
     sizes = (len(encodable(m.content).encode()) + len(m.role) for m in call.messages)
     prompt = sum(-(-size // BYTES_PER_TOKEN) + TOKENS_PER_MESSAGE for size in sizes)
@@ -76,7 +81,7 @@ def most_tokens(call: ChatCall) -> Usage:
 
 
 def encodable(text: str) -> str:
-    """The text, with lone surrogates, which neither files nor requests can hold, as `?`."""
+    """The text with `?` for lone surrogates, which files and requests cannot hold."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -84,10 +89,10 @@ def read_reply(content: Any) -> Reply:
     """Reads a chat completion.
 
     Args:
-        content: JSON, or what was decoded from it.
+        content: JSON text, or the value decoded from it.
 
     Raises:
-        BadReply: If it is not one.
+        BadReply: If it is not a chat completion.
     """
     if isinstance(content, bytes | str):
         try:
@@ -110,7 +115,7 @@ def read_reply(content: Any) -> Reply:
 
 
 def _text(content: Any) -> str:
-    """The text of a message: a string, none, or parts of which some are text."""
+    """The text of a message, which is a string, None, or a list of parts, some of them text."""
     if isinstance(content, list):
         parts = (part.get("text") for part in content)
         content = "".join(part for part in parts if isinstance(part, str))
@@ -129,7 +134,7 @@ def _usage(usage: Any) -> Usage | None:
     if not (_is_count(prompt) and _is_count(completion)):
         return None
     total = usage.get("total_tokens")
-    if _is_count(total):  # some servers report hidden reasoning in the total alone
+    if _is_count(total):  # some servers count hidden reasoning only in the total
         completion = max(completion, total - prompt)
     details = usage.get("prompt_tokens_details")
     cached = details.get("cached_tokens") if isinstance(details, dict) else None

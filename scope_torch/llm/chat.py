@@ -1,4 +1,4 @@
-"""What a compound system asks of an LLM, and what comes back."""
+"""Calls of LLMs and their replies."""
 
 from __future__ import annotations
 
@@ -18,12 +18,17 @@ class ChatCall:
     """One chat completion.
 
     Args:
-        llm: Name in the price list.
+        llm: Name of the LLM in the price list.
         messages: The conversation so far.
         max_tokens: Longest reply, in completion tokens.
-        temperature: Sampling temperature; not sent to LLMs that take none.
-        replicate: Tells repeated calls with the same content apart; a stored reply is used again
-            only for the same replicate.
+        temperature: Sampling temperature; not sent to LLMs that accept none.
+        replicate: Distinguishes repeated calls with the same content: a stored reply is only used
+            again for the same replicate.
+
+    Example:
+        >>> call = ChatCall("GPT-5.2", (Message("user", "What is 6 x 7?"),), max_tokens=20)
+        >>> call.temperature
+        0.0
     """
 
     llm: str
@@ -35,19 +40,19 @@ class ChatCall:
 
 @dataclass(frozen=True)
 class Completion:
-    """A reply and what it cost.
+    """A reply, its tokens and its cost.
 
     Args:
         text: The reply; empty if the LLM said nothing.
         prompt_tokens: Billed prompt tokens, `cached_tokens` included.
         completion_tokens: Billed completion tokens, hidden reasoning included.
         cached_tokens: Prompt tokens billed at the price of cached input.
-        cost_usd: What the call cost, in USD: tokens x price, and `failed_usd`.
-        failed_usd: The part of `cost_usd` that went into attempts without a usable reply.
+        cost_usd: Cost of the call in USD: tokens x price, plus `failed_usd`.
+        failed_usd: Cost in USD of attempts without a usable reply; a part of `cost_usd`.
         latency_s: Seconds from the first attempt to the reply.
-        finish_reason: stop | length | ...; "" if the server did not say.
-        estimated: Whether a part of the bill is an upper estimate, because an attempt was cut off
-            or the server reported no usage.
+        finish_reason: stop | length | ...; "" if the server did not report it.
+        estimated: Whether a part of the cost is an upper estimate, because an attempt was cut short
+            or the server reported no tokens.
     """
 
     text: str
@@ -62,24 +67,24 @@ class Completion:
 
 
 class ChatClient(Protocol):
-    """Where completions come from: an endpoint, or a store in front of one."""
+    """Completes calls: an endpoint, or a store in front of an endpoint."""
 
     async def complete(self, call: ChatCall) -> Completion:
         """Returns the completion of `call`.
 
         Raises:
-            LLMError: If there is none, after retries; its `cost_usd` has been billed.
+            LLMError: If there is no reply after retries; its `cost_usd` was billed.
         """
         ...
 
 
 class LLMError(Exception):
-    """A call that gave no reply.
+    """A call gave no reply.
 
     Args:
-        message: One line, without the key.
-        fatal: Whether every further call would fail too: no key, an unknown model.
-        cost_usd: What its attempts cost, in USD, or an upper estimate of it.
+        message: The message: one line, without the key.
+        fatal: Whether every further call would fail too, as with no key or an unknown model.
+        cost_usd: Cost of the attempts in USD, or an upper estimate.
     """
 
     def __init__(self, message: str, *, fatal: bool = False, cost_usd: float = 0.0) -> None:

@@ -11,29 +11,32 @@ from scope_torch.llm.failures import SendError, key_of, redact_logs
 from scope_torch.llm.retrying import Connection, RetryingClient
 
 _NOT_SENT = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout", "ProxyError"})
-_NO_KEY = "none"  # openai would otherwise send the key of OPENAI_API_KEY
+_NO_KEY = "none"  # without a key, openai would send the one in OPENAI_API_KEY
 
 
 @dataclass(eq=False, repr=False)
 class OpenAIClient(RetryingClient):
-    """A ChatClient of an endpoint that speaks the chat completions of OpenAI.
+    """A ChatClient for an endpoint with the chat completions of OpenAI.
 
-    The key is read from the environment when an event loop makes its first call, and is in no
-    message. Redirects are refused: they would send the prompts elsewhere.
+    The key is read from the environment at the first call of an event loop, and is in no message.
+    Redirects are refused, because they would send the prompts to another address.
 
     Args:
-        base_url: What `/chat/completions` comes after, such as `https://api.openai.com/v1`.
+        base_url: Address in front of `/chat/completions`, such as `https://api.openai.com/v1`.
 
-    The other settings are those of `RetryingClient`.
-
-    Example:
-        >>> client = OpenAIClient(load_llms(), "http://localhost:8000/v1", None, concurrency=4)
-        >>> client.check(["GPT-5.2"])
-        >>> completion = await client.complete(call)
-        >>> await client.close()
+    The other arguments are those of `RetryingClient`.
 
     Raises:
         InputError: If a setting or a price cannot be used.
+
+    Example:
+        >>> from scope_torch.llm.prices import load_llms
+        >>> OpenAIClient(load_llms(), "http://localhost:8000/v1", None, concurrency=4)
+        OpenAIClient(http://localhost:8000/v1, 23 LLMs)
+
+        >>> client.check(["GPT-5.2"])  # doctest: +SKIP
+        >>> completion = await client.complete(call)  # doctest: +SKIP
+        >>> await client.close()  # doctest: +SKIP
     """
 
     def __post_init__(self) -> None:
@@ -50,8 +53,8 @@ class OpenAIClient(RetryingClient):
         client = openai.AsyncOpenAI(
             api_key=key_of(self.api_key_env, self._where()) or _NO_KEY,
             base_url=self.base_url,
-            max_retries=0,  # what a failed attempt cost is counted by RetryingClient
-            # less for connecting, so that what was never sent is known to be
+            max_retries=0,  # RetryingClient sends again, and counts the cost of failed attempts
+            # A shorter time to connect: then a request that was never sent ends as such.
             timeout=openai.Timeout(self.timeout_s, connect=self.timeout_s / 2),
             http_client=openai.DefaultAsyncHttpxClient(follow_redirects=False),
         )
@@ -60,14 +63,7 @@ class OpenAIClient(RetryingClient):
             try:
                 raw = await client.chat.completions.with_raw_response.create(**request)
             except openai.APIStatusError as error:
-                body = error.body
-                message = body.get("message") if isinstance(body, dict) else body
-                raise SendError(
-                    str(message or ""),
-                    status=error.status_code,
-                    code=error.code,
-                    retry_after=error.response.headers.get("retry-after"),
-                ) from None
+                raise _refused(error) from None
             except openai.APIConnectionError as error:
                 kind = type(error.__cause__ or error).__name__
                 raise SendError(f"was lost ({kind})", sent=kind not in _NOT_SENT) from None
@@ -76,11 +72,23 @@ class OpenAIClient(RetryingClient):
         return Connection(send, client.close)
 
 
+def _refused(error: Any) -> SendError:
+    """An answer with another status than 200."""
+    body = error.body
+    message = body.get("message") if isinstance(body, dict) else body
+    return SendError(
+        str(message or ""),
+        status=error.status_code,
+        code=error.code,
+        retry_after=error.response.headers.get("retry-after"),
+    )
+
+
 def check_url(url: str | None) -> str:
     """Returns a base URL without trailing slash.
 
     Raises:
-        InputError: If it is not a plain http(s) URL; one with a password in it is not shown.
+        InputError: If it is not a plain http(s) URL; the message does not show a password in it.
     """
     example = "such as https://api.openai.com/v1 or http://localhost:8000/v1"
     try:
@@ -101,6 +109,6 @@ def _import_openai() -> Any:
         import openai
     except ImportError:
         raise InputError(
-            'calls of an endpoint need the package openai: pip install "scope-torch[llm]"'
+            'calls to an endpoint need the package openai: pip install "scope-torch[llm]"'
         ) from None
     return openai

@@ -1,4 +1,4 @@
-"""What can go wrong with a call: what passes, what does not, and what each was billed for."""
+"""Failures of calls: which may pass when the call is sent again, and what was billed."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from typing import Any, NamedTuple
 from scope_torch.errors import InputError
 from scope_torch.llm.billing import BadReply, Usage
 
-_PASSING = frozenset({408, 409, 425, 429})  # and 5xx
-_OUTAGE = frozenset({429, 502, 503, 504})
-_FATAL = frozenset({401, 402, 403, 404, 405})  # and redirects
+_PASSING = frozenset({408, 409, 425, 429})  # and 5xx: sending again may help
+_OUTAGE = frozenset({429, 502, 503, 504})  # every other call would have failed as well
+_FATAL = frozenset({401, 402, 403, 404, 405})  # and redirects: every further call would fail too
 
 
 class SendError(Exception):
-    """A request that was not answered with status 200.
+    """A request got no answer, or an answer with another status than 200.
 
     Args:
         reason: What happened, without the key.
-        status: The status it was answered with; None if it was not answered.
-        code: The server's word for the error.
-        retry_after: The header of that name.
-        sent: Whether the server may have worked on it, and bill it.
+        status: Status of the answer; None if there was none.
+        code: The server's code of the error.
+        retry_after: The header Retry-After.
+        sent: Whether the server may have received the request, and bills it.
     """
 
     def __init__(
@@ -48,23 +48,23 @@ class Failure(NamedTuple):
     """An attempt that gave no reply."""
 
     reason: str
-    usage: Usage | None = None  # what it was billed for
-    again: bool = True  # may go better next time
-    fatal: bool = False
-    outage: bool = False  # says nothing about the call: any other would have failed as well
+    usage: Usage | None = None  # tokens that were billed; None if nothing was
+    again: bool = True  # sending again may help
+    fatal: bool = False  # every further call would fail too
+    outage: bool = False  # every other call would have failed as well
     unreachable: bool = False  # nothing was sent
-    wait_s: float | None = None
+    wait_s: float | None = None  # seconds to wait, if the server said so
 
 
 def failure_of(error: SendError, most: Usage, api_key_env: str | None) -> Failure:
-    """What to make of an answer other than 200, or of none.
+    """Classifies an answer with another status than 200, or a missing answer.
 
-    An error status bills nothing. Statuses 408, 409, 425, 429 and 5xx pass, and so do lost
-    connections; 401 to 405 and redirects never do.
+    An error status bills nothing. Lost connections and the statuses 408, 409, 425, 429 and 5xx may
+    pass; 401 to 405 and redirects do not.
 
     Args:
         error: What happened.
-        most: What a request is counted for that was sent but not answered.
+        most: Upper estimate of the tokens, for a request that was sent but not answered.
         api_key_env: Environment variable with the key.
     """
     status, reason = error.status, redacted(error.reason, api_key_env)
@@ -87,10 +87,10 @@ def failure_of(error: SendError, most: Usage, api_key_env: str | None) -> Failur
 
 
 def failure_of_bad(bad: BadReply, most: Usage, api_key_env: str | None) -> Failure:
-    """What to make of an answer 200 that is no reply; it may have been billed like one."""
+    """Classifies an answer with status 200 that is not a usable reply; it may have been billed."""
     if bad.error is None:
         return Failure(str(bad), bad.usage or most)
-    code = bad.error.get("code")  # some servers answer 200 and put the status here
+    code = bad.error.get("code")  # some servers answer 200 and put the error's status here
     error = SendError(
         str(bad.error.get("message") or ""),
         status=code if type(code) is int and code >= 300 else 500,
@@ -100,14 +100,14 @@ def failure_of_bad(bad: BadReply, most: Usage, api_key_env: str | None) -> Failu
 
 
 def redacted(text: str, api_key_env: str | None) -> str:
-    """The text in one line of 200 characters, without what the environment keeps secret."""
+    """The text in one line of up to 200 characters, without secrets of the environment."""
     return _without_secrets(" ".join(text.split()), api_key_env)[:200]
 
 
 def redact_logs(libraries: tuple[str, ...], api_key_env: str | None) -> None:
-    """Keeps the key out of what these libraries log, whenever they make their loggers.
+    """Keeps the key out of the logs of libraries, whenever they make their loggers.
 
-    At level DEBUG they log the headers of every response, and a proxy may echo the key in one.
+    At level DEBUG they log the headers of every response, in which a proxy may repeat the key.
 
     Args:
         libraries: Their names, without the number that some add to it (httpcore2).
@@ -121,15 +121,16 @@ def redact_logs(libraries: tuple[str, ...], api_key_env: str | None) -> None:
 
 
 class _RedactingFactory:
-    """Makes log records; a filter would have to be added to each logger after it is made."""
+    """Makes log records without secrets; filters would have to be added to each new logger."""
 
     def __init__(self, make: Callable[..., logging.LogRecord]) -> None:
         self._make = make
-        self.keys: frozenset[tuple[str, str | None]] = frozenset()  # threads may read it
+        # (library, variable with its key); replaced as a whole, because threads read it
+        self.keys: frozenset[tuple[str, str | None]] = frozenset()
 
     def __call__(self, *args: Any, **kwargs: Any) -> logging.LogRecord:
         record = self._make(*args, **kwargs)
-        # no name: logging.makeLogRecord, of a record made before
+        # A record that logging.makeLogRecord restores has no name yet.
         library = (record.name or "").partition(".")[0].rstrip("0123456789")
         for name, api_key_env in self.keys:
             if name == library:
@@ -142,16 +143,21 @@ def _without_secrets(text: str, api_key_env: str | None) -> str:
     for name, value in os.environ.items():
         named = any(word in name.upper() for word in ("KEY", "TOKEN", "SECRET", "PASSWORD"))
         secret = value.strip()
-        if (named or name == api_key_env) and len(secret) >= 6:  # shorter ones are parts of words
+        # A shorter value could be a part of ordinary words.
+        if (named or name == api_key_env) and len(secret) >= 6:
             text = text.replace(secret, "***")
     return text
 
 
 def key_of(env: str | None, where: str) -> str | None:
-    """The key in environment variable `env`; None if that is None or empty.
+    """The key in the environment variable `env`; None if no variable is given.
+
+    Args:
+        env: Name of the variable; None or "" for an endpoint without a key.
+        where: The endpoint, for the error message.
 
     Raises:
-        InputError: If it is not set, or cannot be a key.
+        InputError: If the variable is not set, or its value cannot be a key.
     """
     if not env:
         return None
@@ -161,13 +167,14 @@ def key_of(env: str | None, where: str) -> str | None:
             f"${env} is not set; it must hold the key for {where} (or set api_key_env to the "
             "variable that does, or to null if none is needed)"
         )
-    if not (key.isascii() and key.isprintable()) or " " in key:  # an error would show it
+    # Such a key would be shown in an error of the HTTP library.
+    if not (key.isascii() and key.isprintable()) or " " in key:
         raise InputError(f"${env} has characters that no key has; set it anew")
     return key
 
 
 def _wait_s(retry_after: str | None) -> float | None:
-    """Seconds of a Retry-After header: a number, or a date."""
+    """Seconds to wait by a Retry-After header, which is a number or a date; None if neither."""
     if not retry_after:
         return None
     with contextlib.suppress(ValueError):

@@ -1,4 +1,4 @@
-"""Completions from any provider that LiteLLM knows."""
+"""Completions from any provider that LiteLLM supports."""
 
 from __future__ import annotations
 
@@ -12,23 +12,29 @@ from scope_torch.llm.client import check_url
 from scope_torch.llm.failures import SendError, key_of, redact_logs
 from scope_torch.llm.retrying import Connection, RetryingClient
 
-# LiteLLM gives lost connections a status all the same, and often makes them the last of these
+# LiteLLM gives lost connections a status too, and often reports them as InternalServerError.
 _NO_ANSWER = {"Timeout", "APIConnectionError", "InternalServerError"}
 
 
 @dataclass(eq=False, repr=False)
 class LiteLLMClient(RetryingClient):
-    """A ChatClient that sends through LiteLLM; `LLMInfo.model` is LiteLLM's name for an LLM.
+    """A ChatClient that sends calls through LiteLLM.
 
-    Costs are of the price list, not of LiteLLM's own; tokens are as LiteLLM reports them, counted
-    by itself where the provider does not.
+    `LLMInfo.model` is LiteLLM's name for an LLM. Costs are computed from the price list, not from
+    LiteLLM's own prices. Tokens are as LiteLLM reports them; it counts them itself if the provider
+    does not.
 
     Args:
-        base_url: None for the provider's own.
-        api_key_env: None for the variable in which LiteLLM looks for the provider's key.
+        base_url: Address of the endpoint; None for the provider's own address.
+        api_key_env: Environment variable with the key; None for the variable in which LiteLLM
+            expects the provider's key.
 
-    The other settings are those of `RetryingClient`.
+    The other arguments are those of `RetryingClient`.
 
+    Example:
+        >>> from scope_torch.llm.prices import load_llms
+        >>> LiteLLMClient(load_llms())
+        LiteLLMClient(LiteLLM, 23 LLMs)
     """
 
     def __post_init__(self) -> None:
@@ -46,7 +52,7 @@ class LiteLLMClient(RetryingClient):
     def _connect(self) -> Connection:
         litellm = _import_litellm()
         redact_logs(("LiteLLM", "litellm", "openai", "httpx", "httpcore"), self.api_key_env)
-        litellm.suppress_debug_info = True  # it would print advice at every error
+        litellm.suppress_debug_info = True  # else LiteLLM prints advice at every error
         fixed: dict[str, Any] = {"timeout": self.timeout_s, "num_retries": 0, "max_retries": 0}
         if self.base_url is not None:
             fixed["api_base"] = self.base_url
@@ -69,7 +75,7 @@ def _send_error(error: Exception) -> SendError:
     kinds = {kind.__name__ for kind in type(error).__mro__}
     status = getattr(error, "status_code", None)
     if not isinstance(status, int):
-        raise error  # a mistake, not an answer
+        raise error  # an error of the program, not an answer of a server
     message = str(getattr(error, "message", ""))
     if kinds & _NO_ANSWER:
         return SendError(f"gave no answer ({message or type(error).__name__})")
@@ -79,7 +85,8 @@ def _send_error(error: Exception) -> SendError:
 
 
 def _import_litellm() -> Any:
-    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # or it asks the network for it
+    # Else LiteLLM downloads its price list.
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     try:
         return importlib.import_module("litellm")
     except ImportError:

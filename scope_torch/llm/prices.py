@@ -17,22 +17,22 @@ PRICE_VERSION = 1
 
 @dataclass(frozen=True)
 class LLMInfo:
-    """A candidate LLM: its price, what is known of it, and how it is called.
+    """A candidate LLM: its price, its public scores, and how to call it.
 
     Args:
         name: Its name in configurations.
         input_usd_per_mtok: Price of a million prompt tokens in USD.
         output_usd_per_mtok: Price of a million completion tokens in USD.
-        mmlu_pro: Score on MMLU-Pro in percent, if published.
-        gpqa: Score on GPQA in [0, 1], without reasoning, if published.
+        mmlu_pro: Score on MMLU-Pro in percent; None if not published.
+        gpqa: Score on GPQA in [0, 1], without reasoning; None if not published.
         cached_input_usd_per_mtok: Price of a million prompt tokens that the server reports as
-            cached, in USD; None: as other prompt tokens.
-        model: How the endpoint calls it; None: `name`. Two entries may share a model and differ in
-            `prompting`.
-        prompting: chat | few_shot: which prompts a compound system sends it.
-        max_tokens_key: max_tokens | max_completion_tokens: what the endpoint calls the limit.
+            cached, in USD; None for the price of other prompt tokens.
+        model: Its name at the endpoint; None for `name`. Two entries may have the same model and
+            differ in `prompting`.
+        prompting: chat | few_shot: the style of prompts that a compound system sends to it.
+        max_tokens_key: max_tokens | max_completion_tokens: the endpoint's name for the limit.
         takes_temperature: Whether it accepts a temperature.
-        reasoning_effort: Sent if given.
+        reasoning_effort: Sent with every call; None to send none.
     """
 
     name: str
@@ -52,8 +52,8 @@ def load_llms(path: Path | str | None = None) -> dict[str, LLMInfo]:
     """Reads a price list.
 
     Args:
-        path: A TOML file like `scope_torch/data/llms.toml`; None for that one, the 23 LLMs of
-            the paper (tab:llm-costs).
+        path: A TOML file like `scope_torch/data/llms.toml`; None for that file, which has the 23
+            LLMs of the paper (tab:llm-costs).
 
     Returns:
         The LLMs by name, in the order of the file.
@@ -61,6 +61,11 @@ def load_llms(path: Path | str | None = None) -> dict[str, LLMInfo]:
     Raises:
         InputError: If the file cannot be read or is of another version, a price is missing,
             negative or given twice, or another field has a value that cannot be used.
+
+    Example:
+        >>> llms = load_llms()
+        >>> len(llms), llms["GPT-5.2"].input_usd_per_mtok, llms["GPT-5.2"].output_usd_per_mtok
+        (23, 1.75, 14.0)
     """
     content = read_toml(path, "llms.toml", PRICE_VERSION)
     llms: dict[str, LLMInfo] = {}
@@ -71,11 +76,11 @@ def load_llms(path: Path | str | None = None) -> dict[str, LLMInfo]:
         try:
             known = {k: v for k, v in entry.items() if k in LLMInfo.__dataclass_fields__}
             llm = LLMInfo(**known)
-            wrong = _PRICED if llm.name in llms else _wrong(llm)
+            needed = _PRICED if llm.name in llms else _missing(llm)
         except (TypeError, AttributeError):
-            llm, wrong = None, _PRICED
-        if llm is None or wrong:
-            raise InputError(f"{path or 'llms.toml'}: the entry {entry} needs {wrong}")
+            llm, needed = None, _PRICED
+        if llm is None or needed:
+            raise InputError(f"{path or 'llms.toml'}: the entry {entry} needs {needed}")
         llms[llm.name] = llm
     return llms
 
@@ -84,10 +89,10 @@ def check_llm(llm: LLMInfo) -> None:
     """Checks an LLM that does not come from a price list.
 
     Raises:
-        InputError: If it would be refused there.
+        InputError: If a value cannot be used, as in `load_llms`.
     """
-    if wrong := _wrong(llm):
-        raise InputError(f"{llm} needs {wrong}")
+    if needed := _missing(llm):
+        raise InputError(f"{llm} needs {needed}")
 
 
 _PRICED = (
@@ -96,8 +101,8 @@ _PRICED = (
 )
 
 
-def _wrong(llm: LLMInfo) -> str:
-    """What an LLM lacks; empty if nothing."""
+def _missing(llm: LLMInfo) -> str:
+    """What the entry of an LLM needs to be usable; empty if nothing."""
     prices = (llm.input_usd_per_mtok, llm.output_usd_per_mtok)
     scores = [score for score in (llm.mmlu_pro, llm.gpqa) if score is not None]
     named = isinstance(llm.name, str) and llm.name
@@ -126,9 +131,8 @@ _CHOICES = {
 
 def _is_number(value: Any) -> bool:
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    return (
-        number and abs(value) <= sys.float_info.max
-    )  # a whole number may be too large for a float
+    # A whole number may be too large for a float.
+    return number and abs(value) <= sys.float_info.max
 
 
 def _is_price(value: Any) -> bool:
@@ -136,10 +140,10 @@ def _is_price(value: Any) -> bool:
 
 
 def choose_llms(llms: dict[str, LLMInfo], names: Sequence[str] | None) -> list[LLMInfo]:
-    """The LLMs called `names`, in that order; all if None.
+    """The LLMs with these names, in this order; all LLMs if `names` is None.
 
     Raises:
-        InputError: If one has no price.
+        InputError: If a name is not in the price list.
     """
     if names is None:
         return list(llms.values())
@@ -150,10 +154,16 @@ def choose_llms(llms: dict[str, LLMInfo], names: Sequence[str] | None) -> list[L
 
 
 def read_toml(path: Path | str | None, packaged: str, version: int) -> dict[str, Any]:
-    """A versioned TOML file: `path`, here or else in the package, or the packaged one.
+    """Reads a TOML file with a version.
+
+    Args:
+        path: The file; a plain name that is not in the working directory is looked up in the
+            package. None for the packaged file.
+        packaged: Name of the packaged file.
+        version: The version that this program reads.
 
     Raises:
-        InputError: If it cannot be read, is not TOML, or is of another version.
+        InputError: If the file cannot be read, is not TOML, or is of another version.
     """
     inside = files("scope_torch") / "data" / (packaged if path is None else Path(path).name)
     outside = None if path is None else Path(path)

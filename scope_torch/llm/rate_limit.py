@@ -1,4 +1,4 @@
-"""Keeping below the rates at which an endpoint refuses calls."""
+"""Keeps calls below the rate limits of an endpoint."""
 
 from __future__ import annotations
 
@@ -9,17 +9,30 @@ from collections.abc import Awaitable, Callable
 
 
 class TokenBucket:
-    """Lets an amount per minute through; those who want more wait.
+    """Limits an amount per minute, of requests or tokens; `take` waits when it is used up.
 
-    It fills at a steady rate up to what comes in `burst_s`, so that no minute sees more than the
-    limit and a burst. An amount larger than that goes through once the bucket is full and leaves
-    it in debt. It belongs to no event loop, so several may share it.
+    The bucket fills at a steady rate, up to the amount of `burst_s` seconds. So no minute sees more
+    than the limit plus this burst. A larger amount passes when the bucket is full, and leaves it in
+    debt. The bucket belongs to no event loop, so several may share it.
 
     Args:
-        per_minute: What may pass in a minute: requests, or tokens; None for no limit.
-        burst_s: Seconds of it that may pass at once; at least an amount of 1.
-        clock: Seconds that pass.
+        per_minute: Amount that may pass in a minute; None for no limit.
+        burst_s: The bucket holds the amount of so many seconds, and at least 1.
+        clock: Returns the time in seconds.
         sleep: Waits for a number of seconds.
+
+    Example:
+        >>> waits = []
+        >>> async def sleep(seconds):
+        ...     waits.append(round(seconds, 3))
+        ...     raise InterruptedError
+        >>> bucket = TokenBucket(60, clock=lambda: 0.0, sleep=sleep)
+        >>> asyncio.run(bucket.take(1))  # passes at once
+        >>> asyncio.run(bucket.take(1))
+        Traceback (most recent call last):
+        InterruptedError
+        >>> waits
+        [1.0]
     """
 
     def __init__(
@@ -43,9 +56,9 @@ class TokenBucket:
             await self._sleep(wait_s)
 
     def give_back(self, amount: float) -> None:
-        """Corrects an earlier `take` that was `amount` too much; negative: too little."""
+        """Corrects an earlier `take` that took `amount` too much, or too little if negative."""
         with self._lock:
-            self._content += amount  # the next to take spills what is more than it holds
+            self._content += amount  # the next take() removes what exceeds the capacity
 
     def _try(self, amount: float) -> float:
         """Takes `amount` and returns 0, or returns how long to wait before trying again."""
@@ -56,7 +69,7 @@ class TokenBucket:
             filled = self._content + (now - self._filled_at) * self._per_s
             self._content, self._filled_at = min(filled, self._capacity), now
             missing = min(amount, self._capacity) - self._content
-            # a rounding error must not become a wait too short for the clock to notice
+            # A rounding error must not lead to a wait that is too short for the clock to notice.
             if missing > 1e-9 * self._capacity:
                 return max(missing / self._per_s, 1e-3)
             self._content -= amount

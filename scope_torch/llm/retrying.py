@@ -1,4 +1,4 @@
-"""Calls that are tried again, kept below rates, priced and added up; the sending is left open."""
+"""Retries, rate limits, prices and bills of calls; subclasses say how a request is sent."""
 
 from __future__ import annotations
 
@@ -34,18 +34,20 @@ MAX_WAIT_S = 60.0
 
 
 class Connection(NamedTuple):
-    """How requests are sent from an event loop.
+    """A connection of one event loop to an endpoint.
 
-    `send` takes the arguments of a chat completion and returns its JSON, decoded or not; it may
-    raise SendError.
+    Attributes:
+        send: Takes the arguments of a chat completion and returns its JSON, decoded or not; may
+            raise SendError.
+        close: Closes the connection.
     """
 
     send: Callable[[dict[str, Any]], Awaitable[Any]]
     close: Callable[[], Awaitable[None]]
 
 
-class _Here(NamedTuple):
-    """What belongs to one event loop."""
+class _LoopState(NamedTuple):
+    """The free slots and the connection of one event loop."""
 
     slots: asyncio.Semaphore
     connection: Connection
@@ -53,52 +55,52 @@ class _Here(NamedTuple):
 
 @dataclass
 class _Attempts:
-    """A call, and what its attempts have cost so far."""
+    """A call, and the cost of its attempts so far."""
 
     llm: LLMInfo
     call: ChatCall
     request: dict[str, Any]
-    most: Usage
+    most: Usage  # upper estimate of the tokens of an attempt
     failed_usd: float = 0.0
-    estimated: bool = False
+    estimated: bool = False  # whether `failed_usd` has a part that is an upper estimate
     started_s: float | None = None
 
 
 @dataclass(eq=False, repr=False)
 class RetryingClient:
-    """A ChatClient that sends, and sends again after passing failures.
+    """A ChatClient that sends calls, and sends them again after failures that may pass.
 
-    `failures` says which failures pass. Every attempt that may have been billed is counted: as
-    reported, or with an upper estimate (`billing.most_tokens`). A cancelled call is one of these;
-    its CancelledError gets an attribute `cost_usd`.
+    The module `failures` says which failures may pass. Every attempt that may have been billed is
+    counted, with the reported tokens or with an upper estimate (`billing.most_tokens`). This
+    includes cancelled calls, whose CancelledError gets an attribute `cost_usd`.
 
     Args:
-        llms: The price list.
-        base_url: Where the endpoint lies.
-        api_key_env: Environment variable with the key, which is in no message; None for an
-            endpoint without.
+        llms: The price list: LLMs by name.
+        base_url: Address of the endpoint.
+        api_key_env: Environment variable with the key, which is in no message; None if the
+            endpoint needs no key.
         timeout_s: Longest wait for a reply, in seconds.
-        retries: How often a call is sent again before it has failed. If the endpoint cannot be
-            reached, or answers 429, 502, 503 or 504, the call is not to blame: it is sent again
-            until it succeeds, or `max_failures_in_a_row` makes it fatal.
-        backoff_s: First wait before that, in seconds; doubles each time, up to 60. A server's
-            `Retry-After` takes its place, up to 60 s as well.
-        requests_per_minute: Requests sent in a minute; None for no limit.
-        tokens_per_minute: Tokens sent and received in a minute; None for no limit. A request
-            counts for `billing.most_tokens` until its reply tells the number.
-        concurrency: Calls in flight at a time, of one event loop.
+        retries: How often a call is sent again before it fails. If the endpoint cannot be reached,
+            or answers 429, 502, 503 or 504, the call is not the cause: it is sent again until it
+            succeeds, or until `max_failures_in_a_row` makes the error fatal.
+        backoff_s: Wait before a call is sent again, in seconds; doubles each time, up to 60 s. A
+            `Retry-After` of the server replaces it, up to 60 s as well.
+        requests_per_minute: Largest number of requests sent in a minute; None for no limit.
+        tokens_per_minute: Largest number of tokens sent and received in a minute; None for no
+            limit. A request counts as `billing.most_tokens` until its reply reports the number.
+        concurrency: Calls in flight at a time in one event loop.
         max_failures_in_a_row: After so many calls without a reply, or attempts of one call, the
             next error is fatal.
-        extra_body: Sent along with every request, such as {"cache_prompt": false}.
+        extra_body: Sent with every request, such as {"cache_prompt": false}.
         sleep: Waits for a number of seconds.
-        clock: Seconds that pass.
+        clock: Returns the time in seconds.
 
     Attributes:
-        billed_usd: What all calls cost, in USD.
-        estimated_usd: The part of it that is an upper estimate.
-        in_flight: Calls that are being worked on.
-        max_in_flight: The most there have been.
-        num_retries: Requests that were sent again.
+        billed_usd: Cost of all calls so far, in USD.
+        estimated_usd: The part of `billed_usd` that is an upper estimate.
+        in_flight: Number of calls in flight.
+        max_in_flight: Largest number of calls in flight so far.
+        num_retries: Number of requests that were sent again.
 
     Raises:
         InputError: If a setting or a price cannot be used.
@@ -129,7 +131,7 @@ class RetryingClient:
         self._lock = threading.Lock()
         self._failures_in_a_row = 0
         self._has_replied = False
-        self._here: WeakKeyDictionary[asyncio.AbstractEventLoop, _Here] = WeakKeyDictionary()
+        self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopState] = WeakKeyDictionary()
         self._requests, self._tokens = (
             TokenBucket(limit, clock=self.clock, sleep=self.sleep)
             for limit in (self.requests_per_minute, self.tokens_per_minute)
@@ -139,10 +141,10 @@ class RetryingClient:
         return f"{type(self).__name__}({self._where()}, {len(self.llms)} LLMs)"
 
     def check(self, names: Iterable[str]) -> None:
-        """Finds what would make every call fail, as far as that is possible without one.
+        """Finds errors that every call would meet, as far as possible without a call.
 
         Args:
-            names: The LLMs that are going to be called.
+            names: Names of the LLMs that will be called.
 
         Raises:
             InputError: If one has no price, the key is not set, or a package is missing.
@@ -155,28 +157,28 @@ class RetryingClient:
         """Returns the completion of `call`.
 
         Raises:
-            LLMError: If there is none, after retries; its `cost_usd` has been billed.
+            LLMError: If there is no reply after retries; its `cost_usd` was billed.
             InputError: If the LLM has no price, the key is not set, or a package is missing.
         """
         llm = self._known(call.llm)
-        here = self._of_this_loop()
+        state = self._state_of_loop()
         attempts = _Attempts(llm, call, self._request(llm, call), most_tokens(call))
-        async with here.slots:
+        async with state.slots:
             with self._counted():
                 try:
-                    return await self._attempt_all(here.connection, attempts)
+                    return await self._attempt_all(state.connection, attempts)
                 except asyncio.CancelledError as error:
                     error.cost_usd = attempts.failed_usd  # type: ignore[attr-defined]
                     raise
 
     async def close(self) -> None:
-        """Closes the connections of the running event loop; to be called before it ends."""
-        here = self._here.pop(asyncio.get_running_loop(), None)
-        if here is not None:
-            await here.connection.close()
+        """Closes the connections of the running event loop; call it before the loop ends."""
+        state = self._loops.pop(asyncio.get_running_loop(), None)
+        if state is not None:
+            await state.connection.close()
 
     def _where(self) -> str:
-        """What is called, for messages."""
+        """Name of the endpoint in messages."""
         return self.base_url or type(self).__name__
 
     def _check_access(self) -> None:
@@ -206,16 +208,17 @@ class RetryingClient:
             raise InputError(f"no price is known for LLM {name!r}; there are {list(self.llms)}")
         return self.llms[name]
 
-    def _of_this_loop(self) -> _Here:
+    def _state_of_loop(self) -> _LoopState:
         loop = asyncio.get_running_loop()
         with self._lock:
-            if loop not in self._here:  # connections cannot be used from another loop
+            if loop not in self._loops:  # connections cannot be used from another loop
                 self._check_access()
-                self._here[loop] = _Here(asyncio.Semaphore(self.concurrency), self._connect())
-            return self._here[loop]
+                self._loops[loop] = _LoopState(asyncio.Semaphore(self.concurrency), self._connect())
+            return self._loops[loop]
 
     @contextlib.contextmanager
     def _counted(self) -> Generator[None, None, None]:
+        """Counts a call as in flight."""
         with self._lock:
             self.in_flight += 1
             self.max_in_flight = max(self.max_in_flight, self.in_flight)
@@ -241,6 +244,7 @@ class RetryingClient:
         return request
 
     async def _attempt_all(self, connection: Connection, attempts: _Attempts) -> Completion:
+        """Sends a call until it succeeds, or raises the error of its last attempt."""
         number = 0
         while True:
             outcome = await self._attempt(connection, attempts)
@@ -263,6 +267,7 @@ class RetryingClient:
                 self.num_retries += 1
 
     async def _attempt(self, connection: Connection, attempts: _Attempts) -> Reply | Failure:
+        """Sends a call once."""
         most = attempts.most.prompt_tokens + attempts.most.completion_tokens
         await self._requests.take(1)
         await self._tokens.take(most)
@@ -314,6 +319,7 @@ class RetryingClient:
             self.estimated_usd += usd if estimated else 0.0
 
     def _error(self, attempts: _Attempts, failure: Failure, tries: int) -> LLMError:
+        """The error to raise after `tries` attempts, the last of which gave `failure`."""
         with self._lock:
             self._failures_in_a_row += 1
             in_a_row = self._failures_in_a_row
@@ -333,6 +339,6 @@ class RetryingClient:
 
 
 def _fits(value: Any, least: float) -> bool:
-    """Whether a setting is a number of at least `least`, and whole if that is an int."""
+    """Whether a setting is a number of at least `least`; a whole number if `least` is an int."""
     types = (int, float) if isinstance(least, float) else (int,)
     return type(value) in types and math.isfinite(value) and value >= least

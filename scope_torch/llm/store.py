@@ -1,4 +1,4 @@
-"""Completions that are paid for once and kept in a file."""
+"""A store of completions in a file, so that each call is paid for once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from scope_torch.llm.store_file import StoreFile
 logger = logging.getLogger(__name__)
 
 CLAIM_LIMIT_S = 900.0  # longer than a call takes with all its retries
-_OWNERS: set[str] = set()  # the stores of this process: after a restart the same pid may return
+# The stores of this process; a process id does not tell, because a later process may have the same.
+_OWNERS: set[str] = set()
 
 
 class PricedClient(ChatClient, Protocol):
@@ -36,35 +37,46 @@ class PricedClient(ChatClient, Protocol):
 
 
 class ResponseStore:
-    """A ChatClient in front of another; what that one was asked before is read from a file.
+    """A ChatClient in front of another one; replies that were paid for are read from a file.
 
-    A stored reply says what it cost when it was paid, and bills nothing. It is used again for a
-    call with the same model of the endpoint, messages, limit, temperature, reasoning effort, extra
-    body and replicate, whatever the LLM is called in the price list.
+    A stored reply tells its original cost, and costs nothing again. It is used for every call with
+    the same model of the endpoint, messages, limit, temperature, reasoning effort, extra body and
+    replicate; the name of the LLM in the price list does not matter.
 
-    Of several callers that want the same at the same time, in this process or another one that
-    uses the file, one pays and the others wait. A crash loses the calls in flight, nothing else.
+    If several callers need the same reply at the same time, one pays and the others wait, also in
+    other processes that use the file. A crash loses only the calls in flight.
 
     Args:
         path: An SQLite file on a disk of this machine; made if there is none.
-        client: Who is asked for what is not stored.
-        poll_s: Seconds between looks at what another process is paying for.
-        claim_limit_s: Seconds after which a process that does not finish is given up. Until then
-            it is waited for, unless it is one of this machine and dead.
+        client: Completes the calls that are not stored.
+        poll_s: Seconds between two looks for a reply that another process is paying for.
+        claim_limit_s: Seconds after which another process that does not finish is given up. A dead
+            process of this machine is given up at once.
         sleep: Waits for a number of seconds.
 
     Attributes:
-        billed_usd: What the calls of this store have cost so far, in USD.
-        replayed_usd: What the replies that it had cost, in USD.
-        in_flight: Calls that are being paid.
-
-    Example:
-        >>> store = ResponseStore("replies.sqlite", OpenAIClient(llms, url, "OPENAI_API_KEY"))
-        >>> completion = await store.complete(call)
-        >>> await store.close()
+        billed_usd: Cost of the calls that this store paid for so far, in USD.
+        replayed_usd: Original cost of the stored replies that it returned so far, in USD.
+        in_flight: Number of calls that are being paid for.
 
     Raises:
         InputError: If the file cannot be used.
+
+    Example:
+        >>> from scope_torch.llm.chat import Message
+        >>> from scope_torch.llm.prices import load_llms
+        >>> class Endpoint:  # in place of an OpenAIClient
+        ...     llms = load_llms()
+        ...     async def complete(self, call):
+        ...         return Completion("42", 10, 1, 0, cost_usd=0.5, failed_usd=0.0, latency_s=0.1)
+        >>> store = ResponseStore("replies.sqlite", Endpoint())
+        >>> call = ChatCall("GPT-5.2", (Message("user", "What is 6 x 7?"),), max_tokens=20)
+        >>> async def ask_twice():
+        ...     replies = [(await store.complete(call)).text for _ in range(2)]
+        ...     await store.close()
+        ...     return replies
+        >>> asyncio.run(ask_twice()), store.billed_usd, store.replayed_usd
+        (['42', '42'], 0.5, 0.5)
     """
 
     def __init__(
@@ -92,17 +104,17 @@ class ResponseStore:
 
     @property
     def extra_body(self) -> Mapping[str, Any] | None:
-        """What the client sends along with every request, if it does."""
+        """The client's `extra_body`, sent with every request; None if it has none."""
         return getattr(self._client, "extra_body", None)
 
     def __repr__(self) -> str:
         return f"ResponseStore({str(self._file.path)!r}, {self._client!r})"
 
     async def complete(self, call: ChatCall) -> Completion:
-        """Returns the completion of `call`, from the file if it is there.
+        """Returns the completion of `call`, from the file if it is stored there.
 
         Raises:
-            LLMError: If there is none, after retries; its `cost_usd` has been billed.
+            LLMError: If there is no reply after retries; its `cost_usd` was billed.
             InputError: If the LLM has no price, or the file cannot be used.
         """
         llm = choose_llms(dict(self._client.llms), [call.llm])[0]
@@ -111,21 +123,21 @@ class ResponseStore:
             if stored := self._file.read(key):
                 return self._replay(stored)
             with self._lock:
-                theirs = self._flights.get(key)
-                if theirs is None:
-                    ours = self._flights[key] = Future()
-                    ours.set_running_or_notify_cancel()  # who waits cannot cancel it
+                flight = self._flights.get(key)
+                if flight is None:
+                    own_flight = self._flights[key] = Future()
+                    own_flight.set_running_or_notify_cancel()  # so callers that wait cannot cancel
                     break
-            outcome = await asyncio.wrap_future(theirs)
+            outcome = await asyncio.wrap_future(flight)
             if isinstance(outcome, Completion):
                 return self._replay(outcome)
             if isinstance(outcome, LLMError):
                 self._count(replayed_usd=outcome.cost_usd)
                 raise LLMError(str(outcome), fatal=outcome.fatal, cost_usd=outcome.cost_usd)
-        return await self._fly(key, llm.model or llm.name, call, ours)
+        return await self._pay_for_all(key, llm.model or llm.name, call, own_flight)
 
     def total_billed_usd(self) -> float:
-        """What all calls in the file cost, in USD, replies or not, in this session and others."""
+        """Cost in USD of all calls ever paid for with this file, failed ones included."""
         return self._file.total_usd()
 
     async def close(self) -> None:
@@ -135,11 +147,11 @@ class ResponseStore:
         if close := getattr(self._client, "close", None):
             await close()
 
-    async def _fly(
+    async def _pay_for_all(
         self, key: str, model: str, call: ChatCall, flight: Future[Completion | LLMError | None]
     ) -> Completion:
-        """Pays for a call, and tells those who wait for it how it went."""
-        outcome: Completion | LLMError | None = None  # None: cancelled; the next one pays
+        """Pays for a call, and gives its outcome to the callers that wait for the same call."""
+        outcome: Completion | LLMError | None = None  # None: cancelled; the next caller pays
         try:
             outcome = await self._claim_and_pay(key, model, call)
             return outcome
@@ -152,6 +164,7 @@ class ResponseStore:
             flight.set_result(outcome)
 
     async def _claim_and_pay(self, key: str, model: str, call: ChatCall) -> Completion:
+        """Pays for a call once no other process does, unless another one has paid meanwhile."""
         waited = False
         while not self._file.claim(key, self._owner, self._is_stale):
             if not waited:
@@ -172,7 +185,7 @@ class ResponseStore:
             self._count(billed_usd=completion.cost_usd)
             return completion
         except BaseException as error:
-            # a CancelledError of RetryingClient carries its cost, too
+            # A CancelledError of RetryingClient has a cost too.
             usd = float(getattr(error, "cost_usd", 0.0))
             self._count(billed_usd=usd)
             self._file.fail(key, self._owner, model, usd, str(error) or type(error).__name__)
@@ -181,12 +194,12 @@ class ResponseStore:
             self._count(in_flight=-1)
 
     def _is_stale(self, owner: str, claimed_at: float) -> bool:
-        """Whether who claimed a call is not going to finish it."""
+        """Whether the owner of a claim will not finish the call."""
         host, pid, _ = owner.rsplit(" ", 2)
         here = host == socket.gethostname()
-        if here and int(pid) == os.getpid():  # known whatever the clock says
+        if here and int(pid) == os.getpid():  # known without a look at the clock
             return owner not in _OWNERS
-        # Of an earlier time, or of a later one: then a clock was set back.
+        # The claim is too old, or lies in the future: then a clock was set back.
         if abs(time.time() - claimed_at) > self._claim_limit_s:
             return True
         return here and not _is_alive(int(pid))
@@ -205,7 +218,7 @@ class ResponseStore:
 
 
 def call_key(call: ChatCall, llm: LLMInfo, extra_body: Mapping[str, Any] | None = None) -> str:
-    """What a reply is stored under: SHA-256 of all that decides about it."""
+    """The key under which a reply is stored: SHA-256 of everything that decides the reply."""
     content: dict[str, Any] = {
         "model": llm.model or llm.name,
         "messages": [[message.role, message.content] for message in call.messages],
@@ -221,7 +234,7 @@ def call_key(call: ChatCall, llm: LLMInfo, extra_body: Mapping[str, Any] | None 
 
 
 def _is_alive(pid: int) -> bool:
-    if os.name == "nt":  # there, signal 0 is Ctrl-C
+    if os.name == "nt":  # on Windows, signal 0 is Ctrl-C
         return True
     try:
         os.kill(pid, 0)

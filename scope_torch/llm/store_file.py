@@ -15,7 +15,7 @@ from scope_torch.errors import InputError
 from scope_torch.llm.chat import Completion
 
 SCHEMA_VERSION = 1
-_APPLICATION_ID = 0x53434F50  # "SCOP"; SQLite keeps it in the header of the file
+_APPLICATION_ID = 0x53434F50  # "SCOP", in the header of the SQLite file
 _BUSY_S = 60.0
 _COLUMNS = tuple(field.name for field in fields(Completion))
 _LIST = ", ".join(_COLUMNS)
@@ -29,12 +29,12 @@ _SCHEMA = (
 
 
 class StoreFile:
-    """Replies, failures that cost something, and claims on calls that are being paid.
+    """Replies, failed calls that cost something, and claims on calls that are being paid for.
 
-    Threads and processes may share it. No request is in it, only its hash.
+    Threads and processes may share the file. It contains hashes of requests, not their text.
 
     Args:
-        path: The file; it and its folder are made if there are none.
+        path: The file; made with its folder if there is none.
 
     Raises:
         InputError: If the file cannot be used, here or in any method.
@@ -45,7 +45,7 @@ class StoreFile:
         self._lock = threading.RLock()
         with self._usable():
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            # autocommit: transactions begin and end where _transaction says
+            # Autocommit: only _transaction begins and ends transactions.
             self._db = sqlite3.connect(
                 self.path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
             )
@@ -57,7 +57,7 @@ class StoreFile:
             raise
 
     def read(self, key: str) -> Completion | None:
-        """The reply stored under `key`."""
+        """The reply stored under `key`; None if there is none."""
         with self._usable():
             row = self._one(f"SELECT {_LIST} FROM replies WHERE key = ?", key)
         if row is None:
@@ -67,12 +67,16 @@ class StoreFile:
         return Completion(**values)
 
     def claim(self, key: str, owner: str, is_stale: Callable[[str, float], bool]) -> bool:
-        """Whether `owner` may pay for `key`: nobody else is doing so.
+        """Claims a call for `owner`, unless another owner is paying for it.
 
         Args:
-            key: The call.
-            owner: Who asks.
-            is_stale: Of who claimed a call and when (Unix time): whether to give them up.
+            key: Key of the call.
+            owner: The store that wants to pay.
+            is_stale: Takes the owner and the time (Unix) of a claim; returns whether that owner
+                will not finish.
+
+        Returns:
+            Whether `owner` may pay.
         """
         with self._transaction(durable=False):
             row = self._one("SELECT owner, claimed_at FROM claims WHERE key = ?", key)
@@ -91,7 +95,8 @@ class StoreFile:
         values = astuple(completion)
         marks = ", ".join("?" * (3 + len(values)))
         with self._transaction():
-            if self._one("SELECT 1 FROM replies WHERE key = ?", key):  # our claim was taken over
+            # If there is a reply, another owner took over the claim of this one.
+            if self._one("SELECT 1 FROM replies WHERE key = ?", key):
                 usd = completion.cost_usd
                 self._add_failure(key, model, usd, "paid twice")
             else:
@@ -100,14 +105,14 @@ class StoreFile:
             self._drop_claim(key, owner)
 
     def fail(self, key: str, owner: str, model: str, cost_usd: float, reason: str) -> None:
-        """Stores what a call without a reply cost, and ends the claim."""
+        """Stores the cost of a call without a reply, and ends the claim."""
         with self._transaction():
             if cost_usd > 0:
                 self._add_failure(key, model, cost_usd, reason)
             self._drop_claim(key, owner)
 
     def total_usd(self) -> float:
-        """What everything in the file cost, in USD."""
+        """Cost in USD of all replies and failures in the file."""
         costs = "SELECT cost_usd FROM replies UNION ALL SELECT cost_usd FROM failures"
         with self._usable():
             row = self._one(f"SELECT TOTAL(cost_usd) FROM ({costs})")
@@ -119,7 +124,7 @@ class StoreFile:
             self._db.close()
 
     def _prepare(self) -> None:
-        """Makes the tables of a new file; refuses another program's, or another version's."""
+        """Makes the tables of a new file; refuses a file of another program or version."""
         with self._transaction():
             version = self._number("PRAGMA user_version")
             ours = self._number("PRAGMA application_id") == _APPLICATION_ID
@@ -135,7 +140,7 @@ class StoreFile:
                     f"{self.path} is of version {version}, this program reads version "
                     f"{SCHEMA_VERSION}; name another file for the replies"
                 )
-        self._do("PRAGMA journal_mode = WAL")  # after all else: it changes the file
+        self._do("PRAGMA journal_mode = WAL")  # last, because it changes the file
 
     def _add_failure(self, key: str, model: str, cost_usd: float, reason: str) -> None:
         row = key, model, time.time(), cost_usd, reason
@@ -156,7 +161,7 @@ class StoreFile:
 
     @contextlib.contextmanager
     def _transaction(self, durable: bool = True) -> Generator[None, None, None]:
-        """All or nothing; `durable` ones are on the disk when it ends."""
+        """A transaction: all of it or nothing; if `durable`, on the disk when it ends."""
         with self._usable():
             self._do(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             self._do("BEGIN IMMEDIATE")
@@ -170,7 +175,7 @@ class StoreFile:
 
     @contextlib.contextmanager
     def _usable(self) -> Generator[None, None, None]:
-        """One thread at a time; errors of SQLite and of the disk as InputError."""
+        """Lets one thread in at a time; turns errors of SQLite and of the disk into InputError."""
         with self._lock:
             try:
                 yield
@@ -179,13 +184,14 @@ class StoreFile:
 
 
 def _mend(error: Exception) -> str:
+    """Advice for the user, by the words of an error."""
     text = str(error)
-    if isinstance(error, OSError):  # without the path, which may hold any of these words
+    if isinstance(error, OSError):  # not the path, which may contain any of these words
         text = error.strerror or text
     if "locked" in text:
         return "another process holds it; end that one, or name another file for the replies"
     if any(sign in text for sign in ("malformed", "not a database", "no such", "decode")):
-        return "it is damaged, or no file of replies; move it away, or name another file"
+        return "it is damaged, or not a file of replies; move it away, or name another file"
     if "full" in text or "disk I/O" in text or "No space" in text:
         return "make room on the disk and run again: what was stored is kept"
     if "closed database" in text:

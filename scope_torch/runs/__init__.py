@@ -1,1 +1,1 @@
-"""A run: budget, journal, result, and what is measured on it."""
+"""Runs: budget, journal, result and metrics."""

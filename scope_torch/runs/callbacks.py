@@ -1,4 +1,4 @@
-"""What watches a run: trackers, progress bars, plots."""
+"""The interface of trackers, progress bars and plots: a run calls their methods."""
 
 from __future__ import annotations
 
@@ -12,37 +12,62 @@ from scope_torch.search.optimizer import Described, TraceRow
 
 
 class Outcome(Protocol):
-    """What a callback is told of a finished run: `RunResult`, or one read from its directory."""
+    """A finished run as callbacks see it: a `RunResult`, or a run read from its directory."""
 
     @property
     def run_dir(self) -> Path | None:
-        """Where its files are."""
+        """The directory with its files; None if it has none."""
         ...
 
     @property
     def curve(self) -> OracleCurve | None:
-        """True cost and quality along the run, if known."""
+        """True cost and quality of theta_out against the budget; None if unknown."""
         ...
 
     def summary(self) -> dict[str, Any]:
-        """Content of result.json."""
+        """Content of `result.json`."""
         ...
 
 
 class Callback:
-    """Watches a run, or one that is told again; the methods do nothing unless overridden."""
+    """Methods that a run, or the replay of a recorded run, calls at its events.
+
+    The methods do nothing here; override those that you need.
+
+    Example:
+        >>> from scope_torch import make_scope, run
+        >>> from scope_torch.tasks.synthetic import synthetic_task
+        >>> class Printer(Callback):
+        ...     def observed(self, observation, spend_usd):
+        ...         self.spend_usd = spend_usd
+        ...     def end(self, result):
+        ...         print(f"{result.summary()['basis']} after {self.spend_usd:.2f} USD")
+        >>> problem, evaluator, _ = synthetic_task(num_queries=20)
+        >>> optimizer = make_scope(problem, base="nano", seed=0)
+        >>> _ = run(problem, optimizer, evaluator, budget_usd=0.1, callbacks=[Printer()])
+        certified after 0.10 USD
+    """
 
     def start(self, problem: SelectionProblem, optimizer: Described, budget_usd: float) -> None:
-        """Before the first observation."""
+        """Called before the first observation."""
 
     def observed(self, observation: Observation, spend_usd: float) -> None:
-        """After each observation, in the asked order, replayed ones included."""
+        """Called after each observation in the asked order, also when it comes from the journal.
+
+        Args:
+            observation: The observation.
+            spend_usd: Cost of all observations so far, this one included, in USD.
+        """
 
     def changed(self, row: TraceRow) -> None:
-        """For each row of the trace."""
+        """Called for each new row of the trace."""
 
     def end(self, result: Outcome) -> None:
-        """When the run is complete and its files are written."""
+        """Called when the run is complete and its files are written."""
 
     def close(self, error: BaseException | None) -> None:
-        """Always, last; `error` is what ended the run early, if anything did."""
+        """Always called, as the last method.
+
+        Args:
+            error: The exception that ended the run early; None if there was none.
+        """

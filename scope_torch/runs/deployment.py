@@ -1,4 +1,4 @@
-"""How a configuration does on queries that the search has not seen (RQ2)."""
+"""Cost and quality of a configuration on held-out queries (RQ2)."""
 
 from __future__ import annotations
 
@@ -10,11 +10,16 @@ from typing import Any, NamedTuple
 from scope_torch.observation import Observation, Request
 from scope_torch.runs.evaluator import Evaluator
 
-_Z = statistics.NormalDist().inv_cdf(0.975)
+_Z = statistics.NormalDist().inv_cdf(0.975)  # of a 95% interval
 
 
 class HeldOut(NamedTuple):
-    """Queries that the search never sees, for the deployment of what it found (RQ2)."""
+    """Queries that the search never sees, to measure the configuration that it found (RQ2).
+
+    Attributes:
+        evaluator: Runs configurations on these queries.
+        num_queries: Their number.
+    """
 
     evaluator: Evaluator
     num_queries: int
@@ -23,15 +28,22 @@ class HeldOut(NamedTuple):
 def deploy(held_out: HeldOut, theta: Sequence[int]) -> dict[str, Any]:
     """Runs a configuration once on every held-out query.
 
-    With a live system this costs money; it is not part of any search budget.
+    With a live system this costs money, which is not part of any search budget.
 
     Args:
         held_out: The queries.
         theta: Codes of the configuration.
 
     Returns:
-        `cost_usd` and `quality`, the averages, with their standard errors `cost_se_usd` and
-        `quality_se`, and `num_queries`; JSON-serialisable.
+        The averages `cost_usd` (USD a query) and `quality` (in [0, 1]), their standard errors
+        `cost_se_usd` and `quality_se`, and `num_queries`; JSON-serialisable.
+
+    Example:
+        >>> from scope_torch.tasks.simulated import simulated_task
+        >>> task = simulated_task(name="imputation (simulated)", world="data_imputation")
+        >>> measured = deploy(task.held_out(), task.problem.theta_ref)
+        >>> measured["num_queries"], round(measured["quality"], 3)
+        (86, 0.767)
     """
     observations = _observe(held_out, theta)
     costs = [o.cost_usd for o in observations]
@@ -48,21 +60,21 @@ def deploy(held_out: HeldOut, theta: Sequence[int]) -> dict[str, Any]:
 def compare(held_out: HeldOut, theta: Sequence[int], theta_ref: Sequence[int]) -> dict[str, Any]:
     """Runs two configurations once on every held-out query, with 95% confidence intervals.
 
-    Intervals of averages of costs, and of differences query by query, are normal; those of
-    qualities are Wilson's, which are wider than needed if qualities are not 0 or 1.
+    Average costs, and differences paired by query, have normal intervals. Average qualities have
+    Wilson intervals, which are wider than needed if qualities are not 0 or 1.
 
     Args:
         held_out: The queries.
         theta: Codes of a configuration.
-        theta_ref: Codes of another.
+        theta_ref: Codes of the configuration to compare it with.
 
     Returns:
-        `num_queries`, and `results` of `theta`, `reference` and `difference` (theta - reference):
-        `cost_usd`, `quality` and their `cost_usd_interval`, `quality_interval`.
+        `num_queries`, and `results` for `theta`, `reference` and `difference` (theta - reference),
+        each with `cost_usd`, `quality`, `cost_usd_interval` and `quality_interval`.
     """
-    one, other = _observe(held_out, theta), _observe(held_out, theta_ref)
-    results = {"theta": _averages(one), "reference": _averages(other)}
-    pairs = list(zip(one, other, strict=True))
+    observations, references = _observe(held_out, theta), _observe(held_out, theta_ref)
+    results = {"theta": _averages(observations), "reference": _averages(references)}
+    pairs = list(zip(observations, references, strict=True))
     costs = [a.cost_usd - b.cost_usd for a, b in pairs]
     qualities = [a.quality - b.quality for a, b in pairs]
     results["difference"] = {
@@ -75,7 +87,7 @@ def compare(held_out: HeldOut, theta: Sequence[int], theta_ref: Sequence[int]) -
 
 
 def _observe(held_out: HeldOut, theta: Sequence[int]) -> list[Observation]:
-    """By query."""
+    """One observation of each query, in the order of the queries."""
     requests = [Request(tuple(theta), query) for query in range(held_out.num_queries)]
     return sorted(held_out.evaluator.evaluate(requests), key=lambda o: o.query)
 
@@ -93,16 +105,16 @@ def _averages(observations: Sequence[Observation]) -> dict[str, Any]:
 
 def _normal_interval(values: Sequence[float]) -> list[float]:
     mean, error = statistics.fmean(values), _standard_error(values)
-    half = math.inf if error is None else _Z * error
-    return [mean - half, mean + half]
+    half_width = math.inf if error is None else _Z * error
+    return [mean - half_width, mean + half_width]
 
 
 def _wilson_interval(mean: float, n: int) -> list[float]:
     centre = (mean + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
-    error = _Z / (1 + _Z**2 / n) * math.sqrt(mean * (1 - mean) / n + _Z**2 / (4 * n**2))
-    return [max(0.0, centre - error), min(1.0, centre + error)]
+    half_width = _Z / (1 + _Z**2 / n) * math.sqrt(mean * (1 - mean) / n + _Z**2 / (4 * n**2))
+    return [max(0.0, centre - half_width), min(1.0, centre + half_width)]
 
 
 def _standard_error(values: Sequence[float]) -> float | None:
-    """None for a single value."""
+    """Standard error of the mean; None for a single value."""
     return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None

@@ -1,4 +1,4 @@
-"""What the runner asks of an evaluator."""
+"""The interface of evaluators: they run configurations on queries."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from scope_torch.observation import Observation, Request
 class Evaluator(Protocol):
     """Runs configurations on queries.
 
-    `concurrency` is how many requests it works on at a time. One whose observations cost nothing
-    to make again has an attribute `free = True`: they are written to the journal some at a time,
-    where all others are on disk before the search goes on.
+    `concurrency` is the number of requests in flight at a time. An evaluator whose observations
+    cost nothing to repeat has an attribute `free = True`. The journal then writes many observations
+    at once; all others are on disk before the search goes on.
     """
 
     concurrency: int
 
     def evaluate(self, requests: Iterable[Request]) -> Iterable[Observation]:
-        """Observes every request, each exactly once, in any order.
+        """Observes every request exactly once, in any order.
 
         Take a request only when there is room for it: the runner ends `requests` when the budget is
-        spent, and what has been taken by then is paid for beyond it. Yield an observation as soon
-        as it is there: what has been yielded is journaled and not paid for again, even if a later
-        request fails. See `scope_torch.evaluators.window`.
+        spent, and requests taken before that are paid for beyond the budget. Yield every
+        observation at once: observations that were yielded are in the journal and not paid for
+        again, even if a later request fails. `scope_torch.evaluators.window` does both for you.
         """
         ...
 
     def fingerprint(self) -> str:
-        """Identifies what is evaluated; a journal is only resumed with the same."""
+        """Identifies the system and its queries; a journal is only resumed if it is the same."""
         ...
 
 

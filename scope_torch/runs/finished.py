@@ -1,8 +1,7 @@
-"""Finished runs on disk, and what is measured on a group of them that differ in their seed."""
+"""Finished runs on disk, in groups that differ only in their seed, and their measures."""
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,12 +13,13 @@ import numpy as np
 
 from scope_torch.errors import InputError
 from scope_torch.problem import SelectionProblem
+from scope_torch.runs.directory import read_json
 from scope_torch.runs.metrics import OracleCurve
 from scope_torch.runs.recorded import recorded_problem
 from scope_torch.runs.trace import RecordedRow, read_trace, recorded_curve
 
-EARLY = 0.26  # share of the queries: the first 40 of 156 in sec:rq1
-NEAR = 1.1  # "near the optimum": at most 10% dearer
+EARLY = 0.26  # "pruned early": within this share of the queries, the first 40 of 156 in sec:rq1
+NEAR = 1.1  # "near the optimum": at most this factor of the optimal cost
 Group = tuple[str, str, float]  # task, method with its overrides, budget
 
 
@@ -39,7 +39,10 @@ class FinishedRun:
 
     @property
     def group(self) -> Group:
-        """What it shares with the runs that differ from it in seed and world only."""
+        """Task, method with its overrides, and budget: equal for runs that differ only in seed.
+
+        Runs that differ in the draw of a simulated world (`world_seed`) belong together as well.
+        """
         overrides = [o for o in self.path.parent.name.split(",") if "world_seed=" not in o]
         variant, method = ",".join(overrides), self.result["method"]
         label = method if variant in ("", method) else f"{method} {variant}"
@@ -47,7 +50,7 @@ class FinishedRun:
 
     @cached_property
     def problem(self) -> SelectionProblem:
-        """The problem searched."""
+        """The problem that was searched."""
         return recorded_problem(self.settings)
 
     @cached_property
@@ -56,18 +59,21 @@ class FinishedRun:
 
     @cached_property
     def curve(self) -> OracleCurve | None:
-        """True cost and quality of theta_out against the budget; None if unknown."""
+        """True cost and quality of theta_out against the budget; None if they are unknown."""
         return recorded_curve(self.problem, self._trace)
 
     @cached_property
     def deployment(self) -> dict[str, Any] | None:
-        """Content of `deployment.json`, if theta_out was run on held-out queries."""
+        """Content of `deployment.json`; None if theta_out was not run on held-out queries."""
         path = self.path / "deployment.json"
-        return json.loads(path.read_text()) if path.exists() else None
+        return read_json(path) if path.exists() else None
 
     @property
     def pruned_early(self) -> float | None:
-        """Share of the candidates of SCOPE pruned within 26% of the queries; None for others."""
+        """Share of SCOPE's candidates that were pruned within 26% of the queries.
+
+        None for other methods, and without a candidate.
+        """
         rows = [recorded.row for recorded in self._trace]
         candidates = [r for r in rows if r.event in ("pruned", "completed") and r.iteration]
         if "candidates_pruned" not in self.result or not candidates:
@@ -77,15 +83,15 @@ class FinishedRun:
         return len(pruned) / len(candidates)
 
     def measures(self) -> dict[str, float | None]:
-        """The run in numbers; None where unknown.
+        """The measures of the run by name; None where unknown.
 
-        `cost_10` to `cost_100` are c_bf at these percentages of the budget and `area` its average
-        over the budget, all as fractions of c(theta_0); `of_optimum` is the final c_bf over
-        c(theta_star); `near_optimum_usd` the budget at which it is first within 10%; `feasible` is
-        1 or 0 for the final theta_out.
+        `cost_10` to `cost_100` are c_bf at these percentages of the budget. `area` is the average
+        of c_bf over the budget. All of them are fractions of c(theta_0). `of_optimum` is the final
+        c_bf over c(theta_star), `near_optimum_usd` the least budget at which c_bf is within 10% of
+        c(theta_star). `feasible` is 1 if the final theta_out is feasible, else 0.
         """
-        result, curve = self.result, self.curve
-        out: dict[str, float | None] = {
+        result = self.result
+        measures: dict[str, float | None] = {
             "spend_usd": result["spend_usd"],
             "seconds": result["timing"]["seconds"],
             "b_g": result.get("b_g"),
@@ -93,23 +99,39 @@ class FinishedRun:
             "pruned_early": self.pruned_early,
         }
         if self.deployment is not None:
-            theta_out, reference = self.deployment["theta_out"], self.deployment["reference"]
-            out |= {"test_cost_usd": theta_out["cost_usd"], "test_quality": theta_out["quality"]}
-            out["test_reference_cost_usd"] = reference["cost_usd"]
-            out["test_reference_quality"] = reference["quality"]
-        if curve is not None:
-            budget, usual = result["budget_usd"], result["reference_cost_usd"]
-            for percent in (10, 25, 50, 100):
-                best = float(curve.best_feasible_cost(budget * percent / 100))
-                out[f"cost_{percent}"] = min(best, usual) / usual
-            best = float(curve.best_feasible_cost(budget))
-            out["of_optimum"] = min(best, usual) / result["optimal_cost_usd"]
-            out["area"] = _area(curve, budget, usual) / usual
-            out["violation"] = float(curve.violation(budget))
-            out["feasible"] = float(result["feasible"])
-            out["last_improvement_usd"] = last_improvement(curve)
-            out["near_optimum_usd"] = first_within(curve, NEAR * result["optimal_cost_usd"], budget)
-        return out
+            measures |= _deployment_measures(self.deployment)
+        if self.curve is not None:
+            measures |= _curve_measures(self.curve, result)
+        return measures
+
+
+def _deployment_measures(deployment: dict[str, Any]) -> dict[str, float | None]:
+    theta_out, reference = deployment["theta_out"], deployment["reference"]
+    return {
+        "test_cost_usd": theta_out["cost_usd"],
+        "test_quality": theta_out["quality"],
+        "test_reference_cost_usd": reference["cost_usd"],
+        "test_reference_quality": reference["quality"],
+    }
+
+
+def _curve_measures(curve: OracleCurve, result: dict[str, Any]) -> dict[str, float | None]:
+    budget, reference = result["budget_usd"], result["reference_cost_usd"]
+    optimum = result["optimal_cost_usd"]
+
+    def best(budget_usd: float) -> float:
+        return min(float(curve.best_feasible_cost(budget_usd)), reference)
+
+    costs = {f"cost_{p}": best(budget * p / 100) / reference for p in (10, 25, 50, 100)}
+    return {
+        **costs,
+        "of_optimum": best(budget) / optimum,
+        "area": _area(curve, budget, reference) / reference,
+        "violation": float(curve.violation(budget)),
+        "feasible": float(result["feasible"]),
+        "last_improvement_usd": last_improvement(curve),
+        "near_optimum_usd": first_within(curve, NEAR * optimum, budget),
+    }
 
 
 def last_improvement(curve: OracleCurve) -> float:
@@ -119,37 +141,51 @@ def last_improvement(curve: OracleCurve) -> float:
 
 
 def first_within(curve: OracleCurve, cost_usd: float, most: float) -> float | None:
-    """Least budget up to `most`, in USD, whose c_bf is at most `cost_usd`; None if none is."""
+    """Least budget up to `most`, in USD, whose c_bf is at most `cost_usd`; None if none."""
     near = curve.budget_usd[curve.best_feasible_cost(curve.budget_usd) <= cost_usd]
     return float(near[0]) if len(near) and near[0] <= most else None
 
 
 def _area(curve: OracleCurve, budget: float, reference: float) -> float:
+    """Average of min{c_bf, reference} over [0, budget], in USD."""
     edges = np.append(curve.budget_usd[curve.budget_usd < budget], budget)
     best = np.minimum(curve.best_feasible_cost(edges[:-1]), reference)
     return float((best * np.diff(edges)).sum() / budget)
 
 
 def load_runs(output_dir: Path) -> tuple[dict[Group, list[FinishedRun]], list[str]]:
-    """All finished runs below a directory, by group, and remarks on those that are not.
+    """Reads all finished runs below a directory.
+
+    Returns:
+        The finished runs by group, and a remark for each run that is unfinished or has failed.
 
     Raises:
         InputError: If there is no finished run, or a result cannot be read.
+
+    Example:
+        >>> from scope_torch import make_scope, run
+        >>> from scope_torch.tasks.synthetic import synthetic_task
+        >>> problem, evaluator, _ = synthetic_task(num_queries=20)
+        >>> for seed in (0, 1):
+        ...     optimizer = make_scope(problem, base="nano", seed=seed)
+        ...     _ = run(problem, optimizer, evaluator, 0.1, run_dir=f"outputs/scope/seed={seed}")
+        >>> groups, remarks = load_runs(Path("outputs"))
+        >>> [(group, median(column(runs, "feasible"))) for group, runs in groups.items()]
+        [(('synthetic', 'scope', 0.1), 1.0)]
     """
     groups: dict[Group, list[FinishedRun]] = {}
     for path in sorted(output_dir.rglob("result.json")):
         try:
-            result = json.loads(path.read_text())
-            settings = json.loads(path.with_name("settings.json").read_text())
-            run = FinishedRun(path.parent, result, settings)
+            settings = read_json(path.with_name("settings.json"))
+            run = FinishedRun(path.parent, read_json(path), settings)
             groups.setdefault(run.group, []).append(run)
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise InputError(f"{path} cannot be read ({error!r}); move the run away") from error
     if not groups:
         raise InputError(f"no finished run below {output_dir}; run scope-torch first")
     remarks = [
-        f"{what}: {path}"
-        for what, name in (("unfinished", "settings.json"), ("failed", "error.log"))
+        f"{status}: {path}"
+        for status, name in (("unfinished", "settings.json"), ("failed", "error.log"))
         for path in sorted(p.parent for p in output_dir.rglob(name))
         if not (path / "result.json").exists()
     ]
@@ -157,10 +193,10 @@ def load_runs(output_dir: Path) -> tuple[dict[Group, list[FinishedRun]], list[st
 
 
 def column(runs: Sequence[FinishedRun], name: str) -> list[float]:
-    """A measure of all runs that have it."""
+    """One measure of `FinishedRun.measures`, of all runs that have it."""
     return [value for run in runs if (value := run.measures().get(name)) is not None]
 
 
 def median(values: Sequence[float]) -> float | None:
-    """The median; None without values."""
+    """The median; None if there are no values."""
     return statistics.median(values) if values else None

@@ -1,40 +1,51 @@
-"""The journal of a run: every observation is on disk before it is used, and survives a crash."""
+"""The journal of a run: observations are on disk before they are used, and survive a crash."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from scope_torch.errors import InputError, cannot_write
 from scope_torch.observation import Observation, Request, to_lines
 
-logger = logging.getLogger("scope_torch.history")  # the name that users may have configured
-_AT_ONCE = 250  # observations that may wait; more at a time would call the garbage collector
+logger = logging.getLogger("scope_torch.history")  # users may have configured this name
+_MAX_WAITING = 250  # more observations at a time would start the garbage collector
 
 
 class Journal:
-    """Append-only JSON lines, one observation each, on disk before they are used.
+    """A file of JSON lines, one observation each, to which lines are only appended.
 
-    Opening reads what is there. A last line cut short by a crash is dropped with a warning; damage
-    anywhere else is an error, because it would mean paying for that observation again. The file
-    is locked, so that two processes cannot pay for the same run.
+    Opening the file reads it. If a crash cut the last line short, it is dropped with a warning.
+    Damage anywhere else is an error, because that observation would be paid for again. The file is
+    locked, so that two processes cannot pay for the same run.
 
     Args:
-        path: The file; created when absent.
-        durable: Whether every observation is on disk before the search goes on, for it is paid
-            for. Without, up to 250 wait for `flush`, and are lost if the process is killed.
+        path: The file; created if there is none.
+        durable: Whether every observation is on disk before the search goes on; for observations
+            that cost money. If not, up to 250 observations wait in memory for `flush`, and are lost
+            if the process is killed.
+
+    Attributes:
+        recorded: The observations that were in the file when it was opened.
 
     Raises:
         InputError: If the file cannot be written, is in use, or is damaged before its last line.
+
+    Example:
+        >>> with contextlib.closing(Journal(Path("journal.jsonl"))) as journal:
+        ...     journal.append([Observation(theta=(0, 2), query=5, cost_usd=0.01, quality=1.0)])
+        >>> with contextlib.closing(Journal(Path("journal.jsonl"))) as journal:
+        ...     [observation.request for observation in journal.recorded]
+        [Request(theta=(0, 2), query=5, replicate=0)]
     """
 
     def __init__(self, path: Path, durable: bool = True) -> None:
         self.path, self._durable = path, durable
         try:
-            # unbuffered: nothing is left over, to be written at a time of its own, by a full disk
+            # A buffer could keep a part that a full disk refuses, and write it at a later time.
             self._file = open(path, "a+b", buffering=0)  # noqa: SIM115 - closed by close()
         except OSError as error:
             raise cannot_write(path, error) from error
@@ -49,17 +60,16 @@ class Journal:
             raise
 
     def append(self, observations: Iterable[Observation]) -> None:
-        """Takes in observations and, if durable, waits until they are on disk.
+        """Adds observations and, if the journal is durable, waits until they are on disk.
 
-        An append that was interrupted, or ran into a full disk, leaves nothing behind: the next
-        one begins where it began.
+        An append that is interrupted or meets a full disk leaves nothing in the file.
 
         Raises:
-            InputError: If the disk takes no more; what was appended before is kept.
+            InputError: If the disk is full; observations appended earlier are kept.
         """
         before = len(self._waiting)
         self._waiting.extend(observations)
-        if self._durable or len(self._waiting) >= _AT_ONCE:
+        if self._durable or len(self._waiting) >= _MAX_WAITING:
             try:
                 self.flush()
             except BaseException:
@@ -67,10 +77,10 @@ class Journal:
                 raise
 
     def flush(self) -> None:
-        """Writes what waits.
+        """Writes the observations that wait in memory.
 
         Raises:
-            InputError: If the disk takes no more.
+            InputError: If the disk is full or the file cannot be written.
         """
         if not self._waiting:
             return
@@ -90,7 +100,7 @@ class Journal:
         self._is_whole = True
 
     def close(self) -> None:
-        """Writes what waits, if the disk takes it, closes the file and so releases the lock."""
+        """Writes the observations that wait if it can, closes the file, and releases its lock."""
         try:
             with contextlib.suppress(InputError):  # must not hide what ended the run
                 self.flush()
@@ -98,41 +108,43 @@ class Journal:
             self._file.close()
 
     def _read(self) -> list[Observation]:
+        """The observations in the file; mends its last line."""
         self._file.seek(0)
         lines = self._file.read().split(b"\n")
-        tail = lines.pop()
+        if ends_with_newline := not lines[-1]:
+            lines.pop()
         observations: list[Observation] = []
-        at: dict[Request, int] = {}
-        good_bytes = 0
-        for number, line in enumerate([*lines, tail] if tail else lines, start=1):
+        first_line: dict[Request, int] = {}
+        for number, line in enumerate(lines, start=1):
             try:
-                made = Observation.from_json(line.decode())
+                observation = Observation.from_json(line.decode())
             except (InputError, UnicodeDecodeError) as error:
-                if number < len(lines) + bool(tail):
-                    raise InputError(
-                        f"{self.path}: line {number} is damaged ({error}); restore the file, or "
-                        "move the directory away and start anew"
-                    ) from error
-                self._file.truncate(good_bytes)
-                logger.warning(
-                    "%s: dropped line %d, cut short by a crash; it will be observed again",
-                    self.path,
-                    number,
-                )
+                if number < len(lines):
+                    raise self._damaged(f"line {number} is damaged ({error})") from error
+                self._drop_last(lines)
                 return observations
-            if (first := at.setdefault(made.request, number)) != number:
-                raise InputError(
-                    f"{self.path}: line {number} repeats the observation of line {first}; restore "
-                    "the file, or move the directory away and start anew"
-                )
-            observations.append(made)
-            good_bytes += len(line) + 1
-        if tail:
+            if (first := first_line.setdefault(observation.request, number)) != number:
+                raise self._damaged(f"line {number} repeats the observation of line {first}")
+            observations.append(observation)
+        if not ends_with_newline:
             self._write(b"\n")
         return observations
 
+    def _drop_last(self, lines: Sequence[bytes]) -> None:
+        self._file.truncate(sum(len(line) + 1 for line in lines[:-1]))
+        logger.warning(
+            "%s: dropped line %d, cut short by a crash; it will be observed again",
+            self.path,
+            len(lines),
+        )
+
+    def _damaged(self, reason: str) -> InputError:
+        return InputError(
+            f"{self.path}: {reason}; restore the file, or move the directory away and start anew"
+        )
+
     def _write(self, content: bytes) -> None:
-        """All of it: a file without a buffer may take a part, when a disk is nearly full."""
+        """Writes all of `content`: without a buffer, a nearly full disk may take only a part."""
         while content:
             content = content[self._file.write(content) :]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,18 +14,26 @@ from scope_torch.search.optimizer import TraceRow
 
 @dataclass(frozen=True)
 class OracleCurve:
-    """True cost and quality of theta_out as a step function of the budget.
+    """True cost and quality of theta_out as step functions of the budget.
 
-    theta_out at budget Lambda is what the search returns when run with that budget; since the
-    observation that takes the spend above the budget is still made and used, that is the
-    recommendation after the first t with spend_t > Lambda. The truth is computed offline and
-    never shown to an optimizer.
+    theta_out at budget Lambda is the result of the search with that budget. The observation that
+    takes the spend above the budget is still made and used; so theta_out at Lambda is the
+    recommendation after the first t with spend_t > Lambda. The truth is computed offline and never
+    shown to an optimizer.
 
     Args:
         budget_usd: `n` increasing budgets, the first 0.
         cost_usd: `n` true average costs c(theta_out) in USD from that budget on.
-        quality: `n` true average qualities s(theta_out) in [0, 1].
+        quality: `n` true average qualities s(theta_out) in [0, 1] from that budget on.
         s_0: Quality threshold.
+
+    Example:
+        >>> steps = {0.0: (10.0, 0.9), 1.0: (4.0, 0.7), 2.0: (6.0, 0.85)}
+        >>> curve = OracleCurve.from_steps(steps, s_0=0.8)
+        >>> curve.best_feasible_cost(np.array([0.5, 1.5, 2.5])).tolist()
+        [10.0, 10.0, 6.0]
+        >>> round(float(curve.violation(4.0)), 5)  # 0.1 / 0.8, for 1 USD of 4
+        0.03125
     """
 
     budget_usd: np.ndarray
@@ -33,26 +41,40 @@ class OracleCurve:
     quality: np.ndarray
     s_0: float
 
+    @classmethod
+    def from_steps(cls, steps: Mapping[float, tuple[float, float]], s_0: float) -> OracleCurve:
+        """Makes a curve from the changes of theta_out.
+
+        Args:
+            steps: By increasing budget in USD, from 0: true cost in USD and quality from there on.
+            s_0: Quality threshold.
+        """
+        cost, quality = zip(*steps.values(), strict=True)
+        return cls(np.array(list(steps)), np.array(cost), np.array(quality), s_0)
+
     def best_feasible_cost(self, budget_usd: np.ndarray | float) -> np.ndarray:
-        """c_bf at budgets: the least c(theta_out) up to there among feasible theta_out, in USD.
+        """c_bf in USD: the least c(theta_out) of all feasible theta_out up to a budget.
 
         Args:
             budget_usd: Budgets of any shape.
 
         Returns:
-            Costs of the same shape; +inf where nothing feasible had been recommended yet.
+            Costs of the same shape; +inf where no feasible theta_out was recommended yet.
         """
         feasible = np.where(self.quality >= self.s_0, self.cost_usd, np.inf)
         best = np.minimum.accumulate(feasible)
         return best[self._position(budget_usd)]
 
     def violation(self, budget_usd: np.ndarray | float) -> np.ndarray:
-        """V at budgets: the average of max{s_0 - s(theta_out), 0} / s_0 over [0, budget]; V(0) = 0.
+        """V: the average of max{s_0 - s(theta_out), 0} / s_0 over [0, budget]; V(0) = 0.
 
         The integral is a sum over the intervals between changes of theta_out.
 
         Args:
             budget_usd: Budgets of any shape.
+
+        Returns:
+            Violations of the same shape, in [0, 1].
         """
         budget = np.asarray(budget_usd, dtype=np.float64)
         shortfall = np.maximum(self.s_0 - self.quality, 0.0) / self.s_0
@@ -62,7 +84,7 @@ class OracleCurve:
         return np.divide(integral, budget, out=np.zeros_like(integral), where=budget > 0)
 
     def points(self, budget_usd: float) -> list[tuple[float, float, float]]:
-        """(budget, c_bf in USD, V) wherever theta_out changes, and at `budget_usd`."""
+        """(budget in USD, c_bf in USD, V) wherever theta_out changes, and at `budget_usd`."""
         budgets = np.append(self.budget_usd, budget_usd)
         columns = budgets, self.best_feasible_cost(budgets), self.violation(budgets)
         return [(b, c, v) for b, c, v in zip(*(x.tolist() for x in columns), strict=True)]
@@ -77,7 +99,7 @@ def oracle_curve(
     """True cost and quality along a trace.
 
     Args:
-        problem: The problem searched; theta_0 is the recommendation at spend 0.
+        problem: The problem that was searched; theta_0 is the recommendation at spend 0.
         trace: Rows in order; only changes of theta_out matter.
         truth: c(theta) in USD and s(theta) by flat index, two `|Theta|` tensors.
     """
@@ -87,15 +109,14 @@ def oracle_curve(
         if row.theta_out != theta_out:
             theta_out = row.theta_out
             steps[row.from_budget_usd] = true_values(problem, theta_out, truth)
-    cost, quality = zip(*steps.values(), strict=True)
-    return OracleCurve(np.array(list(steps)), np.array(cost), np.array(quality), problem.s_0)
+    return OracleCurve.from_steps(steps, problem.s_0)
 
 
 def true_values(
     problem: SelectionProblem, theta: Sequence[int], truth: tuple[Tensor, Tensor]
 ) -> tuple[float, float]:
-    """c(theta) in USD and s(theta)."""
-    index = sum(c * s for c, s in zip(theta, problem.space.strides, strict=True))
+    """c(theta) in USD and s(theta) of one configuration, given as codes."""
+    index = problem.space.index_of(theta)
     return float(truth[0][index]), float(truth[1][index])
 
 

@@ -22,10 +22,13 @@ _COLOURS = [*_TAB20[::2], *_TAB20[1::2]]
 
 
 class CurvePlot(Callback):
-    """Draws a finished run's curves into `curves.png` of its directory, if the truth is known."""
+    """Draws the curves of a finished run into `curves.png` in its directory.
+
+    Draws nothing if the true costs and qualities are unknown.
+    """
 
     def end(self, result: Outcome) -> None:
-        """See base."""
+        """Draws the figure."""
         if result.curve is None or result.run_dir is None:
             return
         summary, path = result.summary(), result.run_dir / "curves.png"
@@ -54,17 +57,17 @@ def plot_curves(
     paper: Mapping[str, tuple[np.ndarray, np.ndarray]] | None = None,
     paper_source: str = "",
 ) -> None:
-    """Median over seeds of c_bf and V against the budget, the range from least to most shaded.
+    """Draws c_bf and V against the budget: the median over seeds, with the range shaded.
 
     Args:
-        curves: For each method the curves of its seeds.
-        budget_usd: Largest budget shown.
+        curves: The curves of all seeds, by method.
+        budget_usd: Largest budget shown, in USD.
         path: PNG file to write.
         title: Title of the figure.
-        reference_cost_usd: c(theta_0), drawn as a line.
-        optimal_cost_usd: c(theta_star), drawn as a line if known.
-        paper: Published curves of some of the methods: budgets in USD and costs in USD.
-        paper_source: Where they are from.
+        reference_cost_usd: c(theta_0) in USD, drawn as a line.
+        optimal_cost_usd: c(theta_star) in USD, drawn as a line; None if unknown.
+        paper: Published curves by method: budgets in USD and costs in USD.
+        paper_source: Where the published curves are from.
     """
     figure = Figure(figsize=(8.2, 5.6), layout="constrained")
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
@@ -89,7 +92,7 @@ def plot_curves(
     figure.legend(*upper.get_legend_handles_labels(), loc="outside right upper", fontsize="small")
     lower.set(xlabel="search budget [USD]", ylabel="violation $V$", xlim=(0, budget_usd))
     top = max(1e-2, lower.get_ylim()[1])
-    lower.set_ylim(bottom=-0.05 * top, top=top)  # so that V = 0 is seen
+    lower.set_ylim(bottom=-0.05 * top, top=top)  # a curve at V = 0 must not hide behind the axis
     figure.savefig(path, dpi=150)
 
 

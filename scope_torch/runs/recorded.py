@@ -1,9 +1,8 @@
-"""A run as its directory tells it, whether it goes on, has finished, or was interrupted."""
+"""Reads a run from its directory, whether it is running, finished or interrupted."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from scope_torch.errors import InputError
 from scope_torch.observation import Observation
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.callbacks import Callback
+from scope_torch.runs.directory import read_json
 from scope_torch.runs.metrics import OracleCurve
 from scope_torch.runs.trace import RecordedRow, read_trace, recorded_curve
 
@@ -27,22 +27,22 @@ class RecordedMethod:
     recorded: dict[str, Any]
 
     def settings(self) -> dict[str, Any]:
-        """See `Described`."""
+        """The recorded settings; see `Described`."""
         return self.recorded
 
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """What a run's directory holds; made by `read_run`.
+    """The content of a run's directory; made by `read_run`.
 
     Args:
         path: The directory.
         settings: Content of `settings.json`.
-        problem: The problem searched.
-        observations: The journal: all that was paid for, in the order in which it arrived.
+        problem: The problem that is searched.
+        observations: The journal: all observations made, in the order in which they arrived.
         rows: The trace.
-        result: Content of `result.json` if the run has finished with these settings.
-        error: Content of `error.log`, if the last attempt failed.
+        result: Content of `result.json`; None if the run has not finished with these settings.
+        error: Content of `error.log`; None if the last attempt did not fail.
         is_running: Whether a process holds the journal's lock.
     """
 
@@ -57,7 +57,7 @@ class RecordedRun:
 
     @property
     def status(self) -> Status:
-        """How the run stands."""
+        """Whether the run is running, finished, interrupted or failed."""
         if self.is_running:
             return "running"
         if self.result is not None:
@@ -66,7 +66,7 @@ class RecordedRun:
 
     @property
     def method(self) -> RecordedMethod:
-        """What was searched with."""
+        """The method of the search: its name and settings."""
         optimizer = self.settings["optimizer"]
         return RecordedMethod(str(optimizer["name"]), optimizer)
 
@@ -77,25 +77,25 @@ class RecordedRun:
 
     @property
     def spend_usd(self) -> float:
-        """Cost of all that was observed, in USD."""
+        """Cost of all observations, in USD."""
         return math.fsum(o.cost_usd for o in self.observations)
 
     @property
     def run_dir(self) -> Path | None:
-        """See `Outcome`."""
+        """The directory; see `Outcome`."""
         return self.path
 
     @property
     def curve(self) -> OracleCurve | None:
-        """See `Outcome`."""
+        """True cost and quality of theta_out against the budget; None if they are unknown."""
         return recorded_curve(self.problem, self.rows)
 
     def summary(self) -> dict[str, Any]:
-        """See `Outcome`; empty if the run has not finished."""
+        """Content of `result.json`; empty if the run has not finished."""
         return {} if self.result is None else self.result
 
     def replay(self, callback: Callback) -> None:
-        """Tells a callback what it would have been told by the run itself."""
+        """Calls the methods of a callback as the run itself would have called them."""
         error = None if self.result is not None else InterruptedError(f"{self.path} is unfinished")
         try:
             callback.start(self.problem, self.method, self.budget_usd)
@@ -119,30 +119,45 @@ def read_run(path: Path) -> RecordedRun:
 
     Raises:
         InputError: If it is not a run's directory, or a file in it is damaged.
+
+    Example:
+        >>> from scope_torch import make_scope, run
+        >>> from scope_torch.tasks.synthetic import synthetic_task
+        >>> problem, evaluator, _ = synthetic_task(num_queries=20)
+        >>> optimizer = make_scope(problem, base="nano", seed=0)
+        >>> _ = run(problem, optimizer, evaluator, budget_usd=0.1, run_dir="outputs/demo")
+        >>> recorded = read_run(Path("outputs/demo"))
+        >>> recorded.status, len(recorded.observations), recorded.rows[-1].row.theta_out
+        ('finished', 82, (4, 3))
     """
-    settings = _read_json(path / "settings.json")
+    settings = _read_if_present(path / "settings.json")
     if settings is None:
-        raise InputError(f"{path} is not the directory of a run: settings.json is missing")
+        raise InputError(
+            f"{path} is not the directory of a run: settings.json is missing; name a directory "
+            "that has one"
+        )
     problem = recorded_problem(settings)
-    result = _read_json(path / "result.json")
-    error = path / "error.log"
+    error_log = path / "error.log"
     return RecordedRun(
         path=path,
         settings=settings,
         problem=problem,
         observations=_read_journal(path / "journal.jsonl"),
         rows=read_trace(path / "trace.csv", problem),
-        result=result,
-        error=error.read_text() if error.exists() else None,
+        result=_read_if_present(path / "result.json"),
+        error=error_log.read_text() if error_log.exists() else None,
         is_running=_is_locked(path / "journal.jsonl"),
     )
 
 
 def recorded_problem(settings: dict[str, Any]) -> SelectionProblem:
-    """The problem of a run's `settings.json`.
+    """The problem in the settings of a run.
+
+    Args:
+        settings: Content of `settings.json`.
 
     Raises:
-        InputError: If the settings describe none.
+        InputError: If the settings describe no problem.
     """
     try:
         values = dict(settings["problem"])
@@ -153,25 +168,22 @@ def recorded_problem(settings: dict[str, Any]) -> SelectionProblem:
         raise InputError(f"settings.json describes no problem ({error!r}); restore it") from error
 
 
-def _read_json(path: Path) -> dict[str, Any] | None:
-    try:
-        return json.loads(path.read_text())
-    except FileNotFoundError:
-        return None
-    except ValueError as error:
-        raise InputError(f"{path} is damaged ({error}); restore it, or move it away") from error
+def _read_if_present(path: Path) -> dict[str, Any] | None:
+    with contextlib.suppress(FileNotFoundError):
+        return read_json(path)
+    return None
 
 
 def _read_journal(path: Path) -> list[Observation]:
     if not path.exists():
         return []
     content = path.read_bytes()
-    lines = content[: content.rfind(b"\n") + 1].splitlines()  # the last may still be written
+    lines = content[: content.rfind(b"\n") + 1].splitlines()  # the last line may be unfinished
     return [Observation.from_json(line.decode()) for line in lines]
 
 
 def _is_locked(journal: Path) -> bool:
-    """Whether a run holds the journal; the lock is asked for and given back at once."""
+    """Whether a running search holds the journal's lock; takes it for a moment to find out."""
     with contextlib.suppress(ImportError, FileNotFoundError):
         import fcntl  # POSIX only
 

@@ -19,24 +19,38 @@ from scope_torch.search.optimizer import Recommendation, TraceRow
 
 @dataclass(frozen=True)
 class RunResult:
-    """A finished run.
+    """A finished run; made by `run`.
 
     Args:
-        problem: The problem searched.
+        problem: The problem that was searched.
         method: Name of the optimizer.
-        recommendation: theta_out and why.
+        recommendation: theta_out and its basis.
         stop_reason: Why the search ended.
-        budget_usd: Lambda.
+        budget_usd: Lambda, in USD.
         history: All observations up to the one that crossed the budget, in the asked order.
-        surplus_usd: Cost of observations that were in flight beyond that one, in USD.
-        trace: What changed when.
-        report: What the method recorded: mode, b_c, b_g, delta, assumptions, ...
+        surplus_usd: Cost in USD of the observations that were in flight at that time.
+        trace: The changes in the search.
+        report: Values that the method records: mode, b_c, b_g, delta, assumptions, ...
         settings: Everything that decides the run.
-        truth: c(theta) in USD and s(theta) of all of Theta, if the evaluator knows them.
-        seconds: Wall-clock time of this process: `optimizer`, that of the method; `evaluator`,
-            waiting for observations and for the truth, if it knows that; `total`, journal, files
-            and callbacks included.
-        replayed: Observations taken from the journal instead of paid for.
+        truth: c(theta) in USD and s(theta) by flat index, two `|Theta|` tensors; None if the
+            evaluator does not know them.
+        seconds: Wall-clock time of this process by part: `optimizer` is the time of the method,
+            `evaluator` the time spent waiting for observations and the truth, `total` includes
+            journal, files and callbacks.
+        replayed: Number of observations taken from the journal, so not paid for again.
+        run_dir: Directory with the files of the run; None if it has none.
+
+    Example:
+        >>> from scope_torch import make_scope, run
+        >>> from scope_torch.tasks.synthetic import synthetic_task
+        >>> problem, evaluator, _ = synthetic_task(num_queries=20)
+        >>> result = run(problem, make_scope(problem, base="nano", seed=0), evaluator, 0.1)
+        >>> result.llms
+        {'module_1': 'nano', 'module_2': 'mini'}
+        >>> result.recommendation.basis, len(result.history), result.stop_reason
+        ('certified', 82, 'budget')
+        >>> result.summary()["feasible"]  # the truth is known here
+        True
     """
 
     problem: SelectionProblem
@@ -56,23 +70,19 @@ class RunResult:
 
     @property
     def llms(self) -> dict[str, str]:
-        """theta_out: which LLM for which module."""
+        """theta_out: the LLM of each module."""
         return self.problem.names(self.recommendation.theta)
 
     @property
     def curve(self) -> OracleCurve | None:
-        """True cost and quality along the run, if known."""
+        """True cost and quality of theta_out against the budget; None if they are unknown."""
         return None if self.truth is None else oracle_curve(self.problem, self.trace, self.truth)
 
     def summary(self) -> dict[str, Any]:
-        """Content of result.json; equal for equal runs, but for `timing` and `paths`."""
-        problem, out = self.problem, self.recommendation
-        true_cost = true_quality = optimum = None
-        if self.truth is not None:
-            true_cost, true_quality = true_values(problem, out.theta, self.truth)
-            optimum = optimal_cost(problem, self.truth)
+        """Content of `result.json`; equal for equal runs, except for `timing` and `paths`."""
+        out = self.recommendation
         return {
-            "task": problem.name,
+            "task": self.problem.name,
             "method": self.method,
             "theta_out": self.llms,
             "theta_out_codes": list(out.theta),
@@ -80,17 +90,8 @@ class RunResult:
             **self.report,
             "u_out_usd": out.u_out_usd,
             "gap_usd": out.gap_usd,
-            "true_cost_usd": true_cost,
-            "true_quality": true_quality,
-            "optimal_cost_usd": optimum,
-            "feasible": None if true_quality is None else true_quality >= problem.s_0,
-            "reference": problem.names(problem.theta_ref),
-            "reference_cost_usd": problem.reference_cost_usd,
-            "reference_quality": problem.reference_quality,
-            "epsilon": problem.epsilon,
-            "s_0": problem.s_0,
-            "num_queries": problem.num_queries,
-            "num_configurations": problem.space.size,
+            **self._truth_of_theta_out(),
+            **_facts(self.problem),
             "budget_usd": self.budget_usd,
             "spend_usd": self.history.spend_usd,
             "surplus_usd": self.surplus_usd,
@@ -107,3 +108,29 @@ class RunResult:
             },
             "paths": {"run_dir": None if self.run_dir is None else str(self.run_dir)},
         }
+
+    def _truth_of_theta_out(self) -> dict[str, Any]:
+        """Its true cost and quality, and the optimal cost; None where unknown."""
+        cost = quality = optimum = feasible = None
+        if self.truth is not None:
+            cost, quality = true_values(self.problem, self.recommendation.theta, self.truth)
+            optimum = optimal_cost(self.problem, self.truth)
+            feasible = quality >= self.problem.s_0
+        return {
+            "true_cost_usd": cost,
+            "true_quality": quality,
+            "optimal_cost_usd": optimum,
+            "feasible": feasible,
+        }
+
+
+def _facts(problem: SelectionProblem) -> dict[str, Any]:
+    return {
+        "reference": problem.names(problem.theta_ref),
+        "reference_cost_usd": problem.reference_cost_usd,
+        "reference_quality": problem.reference_quality,
+        "epsilon": problem.epsilon,
+        "s_0": problem.s_0,
+        "num_queries": problem.num_queries,
+        "num_configurations": problem.space.size,
+    }

@@ -1,4 +1,4 @@
-"""Runs an optimizer against an evaluator within a budget, and survives crashes."""
+"""Runs an optimizer against an evaluator within a budget; a crash loses nothing that was paid."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from scope_torch.errors import InputError
 from scope_torch.evaluators import Evaluator, HasTruth
-from scope_torch.observation import History, Observation
+from scope_torch.observation import History, Observation, Request
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.callbacks import Callback
 from scope_torch.runs.directory import open_run_dir, write_atomically
+from scope_torch.runs.journal import Journal
 from scope_torch.runs.result import RunResult
 from scope_torch.runs.source import ObservationSource
 from scope_torch.runs.trace import TraceFile
@@ -35,70 +38,62 @@ def run(
 ) -> RunResult:
     """Spends a budget on a search.
 
-    The budget is tested after every observation: the first that takes the spend above it is the
-    last. With `run_dir` every observation that costs something is on disk before it is used; the
-    same call resumes an interrupted run, without paying for anything twice, and gives the same
-    result.
+    The budget is tested after every observation: the observation that takes the spend above the
+    budget is the last one. With `run_dir`, every observation that costs money is on disk before it
+    is used. The same call then resumes an interrupted run: it pays for nothing twice and gives the
+    same result.
 
     Args:
-        problem: What is searched.
-        optimizer: A fresh optimizer.
-        evaluator: Where observations come from.
+        problem: The problem to search.
+        optimizer: A fresh optimizer for this problem.
+        evaluator: Makes the observations.
         budget_usd: Lambda, in USD.
         run_dir: Directory for `journal.jsonl`, `settings.json`, `trace.csv` and `result.json`;
-            None keeps nothing.
-        callbacks: Watchers.
+            None writes no files.
+        callbacks: Trackers, progress bars, plots; their methods are called during the run.
 
     Raises:
-        InputError: If the budget is not positive, the optimizer is of another problem or has been
-            used, or the directory cannot be written or holds a run with other settings.
+        InputError: If the budget is not positive, the optimizer belongs to another problem or was
+            used before, the directory cannot be written, or it holds a run with other settings.
+
+    Example:
+        >>> from scope_torch import make_scope, run
+        >>> from scope_torch.tasks.synthetic import synthetic_task
+        >>> problem, evaluator, _ = synthetic_task(num_queries=20)
+        >>> optimizer = make_scope(problem, base="nano", seed=0)
+        >>> result = run(problem, optimizer, evaluator, budget_usd=0.1, run_dir="outputs/demo")
+        >>> result.llms
+        {'module_1': 'nano', 'module_2': 'mini'}
+        >>> sorted(path.name for path in result.run_dir.iterdir())
+        ['journal.jsonl', 'result.json', 'settings.json', 'trace.csv']
     """
     _check_run(problem, optimizer, budget_usd)
     began = time.perf_counter()
     settings = run_settings(problem, optimizer, evaluator, budget_usd)
     run_dir = None if run_dir is None else Path(run_dir)
-    truth_began = time.perf_counter()
-    truth = evaluator.truth() if isinstance(evaluator, HasTruth) else None
-    truth_seconds = time.perf_counter() - truth_began
+    truth, truth_seconds = _timed_truth(evaluator)
     with ExitStack() as closing:
-        journal = None
-        if run_dir is not None:
-            durable = not getattr(evaluator, "free", False)
-            opened = open_run_dir(run_dir, settings, durable)
-            journal = closing.enter_context(contextlib.closing(opened))
-        source, history = ObservationSource(evaluator, journal), History()
-        for callback in callbacks:
-            closing.push(_closer(callback))
-        for callback in callbacks:
-            callback.start(problem, optimizer, budget_usd)
-        trace_file = None
-        if run_dir is not None:
-            trace_file = TraceFile(run_dir / "trace.csv", problem, truth)
-            closing.callback(trace_file.close)
-        try:
-            stop_reason, optimizer_seconds = _loop(
-                optimizer, source, budget_usd, history, callbacks, trace_file
-            )
-        except BaseException:
-            with contextlib.suppress(InputError):  # must not hide what ended the run
-                _update(trace_file, optimizer)
-            raise
-        _update(trace_file, optimizer)
+        journal = _open_journal(run_dir, settings, evaluator, closing)
+        _start(callbacks, problem, optimizer, budget_usd, closing)
+        trace_file = _open_trace(run_dir, problem, truth, closing)
+        source = ObservationSource(evaluator, journal)
+        search = _Search(optimizer, source, budget_usd, callbacks, trace_file)
+        stop_reason = search.run()
         result = RunResult(
             problem=problem,
             method=optimizer.name,
             recommendation=optimizer.recommend(),
             stop_reason=stop_reason,
             budget_usd=float(budget_usd),
-            history=history,
-            surplus_usd=source.surplus_usd(history),
+            history=search.history,
+            surplus_usd=source.surplus_usd(search.history),
             trace=optimizer.trace,
             report=optimizer.report(),
             settings=settings,
             truth=truth,
             seconds={
                 "total": time.perf_counter() - began,
-                "optimizer": optimizer_seconds,
+                "optimizer": search.optimizer_seconds,
                 "evaluator": truth_seconds + source.seconds,
             },
             replayed=source.replayed,
@@ -109,72 +104,6 @@ def run(
         for callback in callbacks:
             callback.end(result)
     return result
-
-
-def _check_run(problem: SelectionProblem, optimizer: Optimizer, budget_usd: float) -> None:
-    if not (math.isfinite(budget_usd) and budget_usd > 0):
-        raise InputError(f"budget_usd={budget_usd} must be a positive number of USD")
-    if optimizer.problem != problem:
-        raise InputError(f"the optimizer was made for the problem {optimizer.problem.name!r}")
-    if optimizer.t > 0:
-        raise InputError(
-            f"the optimizer has made {optimizer.t} observations; give run() a fresh one"
-        )
-
-
-def _closer(callback: Callback) -> Callable[[Any, BaseException | None, Any], None]:
-    return lambda _type, error, _traceback: callback.close(error)
-
-
-def _loop(
-    optimizer: Optimizer,
-    source: ObservationSource,
-    budget_usd: float,
-    history: History,
-    callbacks: Sequence[Callback],
-    trace_file: TraceFile | None,
-) -> tuple[str, float]:
-    """Why it ended, and the seconds that the optimizer took."""
-    num_reported = 0
-    watching = [c.observed for c in callbacks if type(c).observed is not Callback.observed]
-
-    def report_changes() -> None:
-        nonlocal num_reported
-        if len(optimizer.trace) == num_reported:
-            return
-        source.flush()
-        if trace_file is not None:
-            trace_file.update(optimizer.trace)
-        for row in optimizer.trace[num_reported:]:
-            for callback in callbacks:
-                callback.changed(row)
-        num_reported = len(optimizer.trace)
-
-    began = time.perf_counter()
-    requests = optimizer.ask()
-    seconds = time.perf_counter() - began
-    while requests:
-        report_changes()
-        told: list[Observation] = []
-        observations = source.fulfil(requests)
-        try:
-            for observation in observations:
-                told.append(observation)
-                history.append(observation)
-                for observed in watching:
-                    observed(observation, history.spend_usd)
-                if history.spend_usd > budget_usd:
-                    break
-        finally:
-            observations.close()
-        began = time.perf_counter()
-        optimizer.tell(told)
-        requests = () if history.spend_usd > budget_usd else optimizer.ask()
-        seconds += time.perf_counter() - began
-    report_changes()
-    source.flush()
-    spent = history.spend_usd > budget_usd
-    return "budget" if spent else optimizer.stop_reason or "finished", seconds
 
 
 def run_settings(
@@ -189,6 +118,151 @@ def run_settings(
     }
 
 
-def _update(trace_file: TraceFile | None, optimizer: Optimizer) -> None:
-    if trace_file is not None:
-        trace_file.update(optimizer.trace)
+def _check_run(problem: SelectionProblem, optimizer: Optimizer, budget_usd: float) -> None:
+    if not (math.isfinite(budget_usd) and budget_usd > 0):
+        raise InputError(f"budget_usd={budget_usd} must be a positive number of USD")
+    if optimizer.problem != problem:
+        raise InputError(
+            f"the optimizer was made for the problem {optimizer.problem.name!r}, with other values "
+            f"than the problem {problem.name!r} given to run(); make it for the same problem"
+        )
+    if optimizer.t > 0:
+        raise InputError(
+            f"the optimizer has made {optimizer.t} observations; give run() a fresh one"
+        )
+
+
+def _timed_truth(evaluator: Evaluator) -> tuple[tuple[Tensor, Tensor] | None, float]:
+    """The true averages, if the evaluator knows them, and the seconds that they took."""
+    began = time.perf_counter()
+    truth = evaluator.truth() if isinstance(evaluator, HasTruth) else None
+    return truth, time.perf_counter() - began
+
+
+def _open_journal(
+    run_dir: Path | None, settings: dict[str, Any], evaluator: Evaluator, closing: ExitStack
+) -> Journal | None:
+    if run_dir is None:
+        return None
+    durable = not getattr(evaluator, "free", False)
+    journal = open_run_dir(run_dir, settings, durable)
+    closing.callback(journal.close)
+    return journal
+
+
+def _open_trace(
+    run_dir: Path | None,
+    problem: SelectionProblem,
+    truth: tuple[Tensor, Tensor] | None,
+    closing: ExitStack,
+) -> TraceFile | None:
+    if run_dir is None:
+        return None
+    trace_file = TraceFile(run_dir / "trace.csv", problem, truth)
+    closing.callback(trace_file.close)
+    return trace_file
+
+
+def _start(
+    callbacks: Sequence[Callback],
+    problem: SelectionProblem,
+    optimizer: Optimizer,
+    budget_usd: float,
+    closing: ExitStack,
+) -> None:
+    """Starts the callbacks; all of them are closed later, even if one fails to start."""
+    for callback in callbacks:
+        closing.push(_closer(callback))
+    for callback in callbacks:
+        callback.start(problem, optimizer, budget_usd)
+
+
+def _closer(callback: Callback) -> Callable[[Any, BaseException | None, Any], None]:
+    return lambda _type, error, _traceback: callback.close(error)
+
+
+class _Search:
+    """A search in progress: asks the optimizer, observes, tells the optimizer.
+
+    Attributes:
+        history: The observations so far, in the asked order.
+        optimizer_seconds: Time that the optimizer took so far.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        source: ObservationSource,
+        budget_usd: float,
+        callbacks: Sequence[Callback],
+        trace_file: TraceFile | None,
+    ) -> None:
+        self.history, self.optimizer_seconds = History(), 0.0
+        self._optimizer, self._source, self._budget_usd = optimizer, source, budget_usd
+        self._callbacks, self._trace_file, self._num_reported = callbacks, trace_file, 0
+        # Calling methods that do nothing would cost time at every observation.
+        self._watching = [
+            callback.observed
+            for callback in callbacks
+            if type(callback).observed is not Callback.observed
+        ]
+
+    def run(self) -> str:
+        """Searches until the budget is spent or the optimizer has finished; returns which."""
+        try:
+            requests = self._tell_and_ask(())
+            while requests:
+                self._report_changes()
+                requests = self._tell_and_ask(self._observe(requests))
+            self._report_changes()
+            self._source.flush()
+        except BaseException:
+            with contextlib.suppress(InputError):  # must not hide what ended the run
+                self._write_trace()
+            raise
+        if self.history.spend_usd > self._budget_usd:
+            return "budget"
+        return self._optimizer.stop_reason or "finished"
+
+    def _observe(self, requests: Sequence[Request]) -> list[Observation]:
+        """Observations of `requests`; the last one is the one that crosses the budget, if any."""
+        history, budget_usd, watching = self.history, self._budget_usd, self._watching
+        told: list[Observation] = []
+        observations = self._source.observe(requests)
+        try:
+            for observation in observations:
+                told.append(observation)
+                history.append(observation)
+                for observed in watching:
+                    observed(observation, history.spend_usd)
+                if history.spend_usd > budget_usd:
+                    break
+        finally:
+            observations.close()
+        return told
+
+    def _tell_and_ask(self, told: Sequence[Observation]) -> Sequence[Request]:
+        """The next requests; none once the budget is spent or the optimizer has finished."""
+        began = time.perf_counter()
+        if told:
+            self._optimizer.tell(told)
+        spent = self.history.spend_usd > self._budget_usd
+        requests = () if spent else self._optimizer.ask()
+        self.optimizer_seconds += time.perf_counter() - began
+        return requests
+
+    def _report_changes(self) -> None:
+        """Writes the new rows of the trace and tells the callbacks about them."""
+        trace = self._optimizer.trace
+        if len(trace) == self._num_reported:
+            return
+        self._source.flush()  # a row is only shown when the observations behind it are on disk
+        self._write_trace()
+        for row in trace[self._num_reported :]:
+            for callback in self._callbacks:
+                callback.changed(row)
+        self._num_reported = len(trace)
+
+    def _write_trace(self) -> None:
+        if self._trace_file is not None:
+            self._trace_file.update(self._optimizer.trace)

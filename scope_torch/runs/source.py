@@ -1,4 +1,4 @@
-"""Where a run's observations come from: its journal first, then the evaluator."""
+"""Where a run's observations come from: first the journal, then the evaluator."""
 
 from __future__ import annotations
 
@@ -6,35 +6,45 @@ import contextlib
 import itertools
 import math
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 
 from scope_torch.errors import InputError
 from scope_torch.evaluators import Evaluator
 from scope_torch.observation import History, Observation, Request
 from scope_torch.runs.journal import Journal
 
-_Pair = tuple[tuple[int, ...], int, int]  # a request, or equal to one
+_RequestKey = tuple[tuple[int, ...], int, int]  # a Request, or a plain tuple equal to one
 
 
 class ObservationSource:
-    """Observations from the journal where it has them, from the evaluator where not."""
+    """Observations from the journal where it has them, else from the evaluator.
+
+    Args:
+        evaluator: Makes the observations that are not recorded.
+        journal: Takes every new observation; None keeps nothing.
+
+    Attributes:
+        replayed: Observations taken from the journal so far.
+        seconds: Time spent waiting for the evaluator so far.
+    """
 
     def __init__(self, evaluator: Evaluator, journal: Journal | None) -> None:
         self.replayed = 0
-        self.seconds = 0.0  # that the evaluator took
+        self.seconds = 0.0
         self._evaluator = evaluator
         self._journal = journal
         recorded = journal.recorded if journal is not None else []
-        # None: asked for, and not there yet
-        self._recorded: dict[_Pair, Observation | None] = {o.request: o for o in recorded}
+        # None: requested from the evaluator, but not observed yet
+        self._recorded: dict[_RequestKey, Observation | None] = {o.request: o for o in recorded}
         self._unused = set(self._recorded)
         self._num_asked: dict[Request, int] = {}
 
-    def fulfil(self, requests: Sequence[Request]) -> Generator[Observation, None, None]:
+    def observe(self, requests: Sequence[Request]) -> Generator[Observation, None, None]:
         """Observations of `requests` in the asked order.
 
-        What is not recorded is fed to the evaluator as it has room. Whoever stops early must close
-        the iterator: nothing more is fed then, and what is in flight is paid for and kept.
+        The evaluator takes the requests that are not recorded one by one, when it has room. A
+        caller that stops early must close the generator: the evaluator then gets no further
+        request, and the observations in flight are waited for and kept, because they are paid for.
         """
         recorded = self._recorded
         numbered = [self._numbered(request) for request in requests]
@@ -42,7 +52,7 @@ class ObservationSource:
         recorded.update(dict.fromkeys(missing))
         if missing and self._unused:
             self._check_replay(numbered)
-        # Iterators end as soon as their list is empty, in whichever thread they are.
+        # Clearing `missing` ends this iterator, in whichever thread the evaluator reads it.
         stream = iter(self._evaluator.evaluate(iter(missing))) if missing else iter(())
         arrived = None
         try:
@@ -54,42 +64,27 @@ class ObservationSource:
                     self._unused.discard(request)
                     self.replayed += 1
                 yield observation
-            for extra in stream:  # at its end it raises an interrupt that had to wait
+            for extra in stream:  # an evaluator raises a postponed interrupt at the end
                 self._keep(extra)
         except BaseException as stop:
             missing.clear()
             # The error that ends a run must not be hidden by a second one.
             hidden = () if isinstance(stop, GeneratorExit) else (Exception,)
             with contextlib.suppress(*hidden):
-                for late in itertools.chain([arrived] if arrived else [], stream):
-                    if recorded.get(late.request) is None:
-                        self._keep(late)
+                self._keep_late(itertools.chain([arrived] if arrived else [], stream))
             raise
 
     def flush(self) -> None:
-        """Writes what the journal has not written yet, which is nothing that was paid for.
+        """Writes the observations that the journal still holds in memory; all of them were free.
 
         Raises:
-            InputError: If the disk takes no more.
+            InputError: If the disk is full or cannot be written.
         """
         if self._journal is not None:
             self._journal.flush()
 
-    def _check_replay(self, asked: Sequence[Request]) -> None:
-        """Before paying: all that is recorded must have been asked for by now.
-
-        Else the search has taken another way than the recorded one (a journal edited by hand,
-        another version, arithmetic that differs in the last digit) and would pay once more.
-        """
-        strange = self._unused.difference(asked)
-        if strange and self._journal is not None:
-            raise InputError(
-                f"{self._journal.path} has {len(strange)} observations that this search does not "
-                f"ask for, such as {min(strange)}; choose another output_dir to search anew"
-            )
-
     def surplus_usd(self, history: History) -> float:
-        """Cost of what was observed but lies beyond the end of the search, in USD."""
+        """Cost in USD of the observations that were made but are not part of the search."""
         if len(history) == len(self._recorded):
             return 0.0
         used = {observation.request for observation in history}
@@ -97,26 +92,50 @@ class ObservationSource:
         return math.fsum(o.cost_usd for o in extra)
 
     def _numbered(self, request: Request) -> Request:
+        """The request with its replicate: how often its pair was requested before."""
         first = Request(request.theta, request.query) if request.replicate else request
         replicate = self._num_asked.get(first, 0)
         self._num_asked[first] = replicate + 1
         return Request(request.theta, request.query, replicate) if replicate else first
+
+    def _check_replay(self, asked: Sequence[Request]) -> None:
+        """Before anything is paid for, checks that the search has requested all that is recorded.
+
+        If not, the search differs from the recorded one (a journal edited by hand, another version,
+        arithmetic that differs in the last digit), and its observations would be paid for again.
+        """
+        unexpected = self._unused.difference(asked)
+        if unexpected and self._journal is not None:
+            raise InputError(
+                f"{self._journal.path} has {len(unexpected)} observations that this search does "
+                f"not ask for, such as {min(unexpected)}; choose another output_dir to search anew"
+            )
 
     def _next(self, stream: Iterator[Observation], request: Request) -> Observation:
         began = time.perf_counter()
         observation = next(stream, None)
         self.seconds += time.perf_counter() - began
         if observation is None:
-            raise InputError(f"the evaluator returned no observation for {request}")
+            raise InputError(
+                f"the evaluator returned no observation for {request}; its evaluate() must yield "
+                "one for every request"
+            )
         return observation
 
     def _keep(self, observation: Observation) -> None:
-        # equal to its request, and faster to make
+        # A tuple equals the request, and is faster to make.
         request = observation.theta, observation.query, observation.replicate
         if self._recorded.get(request, observation) is not None:
             raise InputError(
-                f"the evaluator returned {observation.request}, which it was not asked"
+                f"the evaluator returned {observation.request}, which was not requested; its "
+                "evaluate() must yield one observation for every request"
             )
         if self._journal is not None:
             self._journal.append([observation])
         self._recorded[request] = observation
+
+    def _keep_late(self, observations: Iterable[Observation]) -> None:
+        """Keeps observations that arrive after the search has ended; skips those kept before."""
+        for observation in observations:
+            if self._recorded.get(observation.request) is None:
+                self._keep(observation)

@@ -1,4 +1,4 @@
-"""`trace.csv`: what changed when, written while the search goes on, and read back."""
+"""`trace.csv`: the changes in a search, written while it runs, and read back."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 from scope_torch.errors import InputError, cannot_write
@@ -19,21 +18,25 @@ from scope_torch.problem import SelectionProblem
 from scope_torch.runs.metrics import OracleCurve, true_values
 from scope_torch.search.optimizer import TraceRow
 
-_NAMES = [field.name for field in fields(TraceRow)]
-_TRUTH = ("true_cost_usd", "true_quality")
-_TEXT, _WHOLE, _THETA = ("event",), ("t", "iteration", "num_queries"), ("theta_out", "theta_cand")
+_COLUMNS = [field.name for field in fields(TraceRow)]
+_TRUTH_COLUMNS = ("true_cost_usd", "true_quality")
+_TEXT_COLUMNS = ("event",)
+_COUNT_COLUMNS = ("t", "iteration", "num_queries")
+_THETA_COLUMNS = ("theta_out", "theta_cand")
 
 
 class TraceFile:
-    """Columns of `TraceRow`, then the true cost and quality of theta_out where known.
+    """Writes `trace.csv`: the columns of `TraceRow`, then theta_out's true cost and quality.
+
+    The last two columns are empty where the truth is unknown.
 
     Args:
-        path: The file; replaced.
+        path: The file; an old one is replaced.
         problem: Gives the names of the LLMs.
-        truth: c(theta) in USD and s(theta) by flat index, two `|Theta|` tensors, if known.
+        truth: c(theta) in USD and s(theta) by flat index, two `|Theta|` tensors; None if unknown.
 
     Raises:
-        InputError: If it cannot be written; so do the methods.
+        InputError: If the file cannot be written, here or in a method.
     """
 
     def __init__(
@@ -46,20 +49,24 @@ class TraceFile:
             self._file = open(path, "w", newline="")  # noqa: SIM115 - closed by close()
         except OSError as error:
             raise cannot_write(path, error) from error
-        self._write([*_NAMES, *_TRUTH])
+        self._write([*_COLUMNS, *_TRUTH_COLUMNS])
 
     def update(self, trace: Sequence[TraceRow]) -> None:
-        """Writes the rows that are new, each in one piece, for others read along."""
+        """Writes the new rows, each in one piece, because `read_trace` may read at the same time.
+
+        Args:
+            trace: All rows of the search so far.
+        """
         for row in trace[self._num_written :]:
             true = ("", "")
             if self._truth is not None:
                 true = true_values(self._problem, row.theta_out, self._truth)
-            self._write([*(self._cell(getattr(row, name)) for name in _NAMES), *true])
+            self._write([*(self._cell(getattr(row, name)) for name in _COLUMNS), *true])
             self._num_written += 1
 
     def close(self) -> None:
         """Closes the file."""
-        with contextlib.suppress(OSError):  # of what could not be written, told before
+        with contextlib.suppress(OSError):  # update() has raised it before
             self._file.close()
 
     def _write(self, cells: Sequence[Any]) -> None:
@@ -75,11 +82,11 @@ class TraceFile:
 
 @dataclass(frozen=True)
 class RecordedRow:
-    """A row of a trace as read.
+    """A row read from `trace.csv`.
 
     Args:
         row: The row.
-        truth: True average cost in USD and quality of its theta_out, where known.
+        truth: True average cost in USD and quality of its theta_out; None if unknown.
     """
 
     row: TraceRow
@@ -87,11 +94,11 @@ class RecordedRow:
 
 
 def read_trace(path: Path, problem: SelectionProblem) -> list[RecordedRow]:
-    """The rows of a trace; none if there is no file. A line that is being written is left out.
+    """The rows of a trace; none if there is no file. A last line without its end is left out.
 
     Args:
-        path: `trace.csv`.
-        problem: The problem searched.
+        path: `trace.csv`, which a running search may be writing.
+        problem: The problem that was searched.
 
     Raises:
         InputError: If a line is not a row of a trace of this problem.
@@ -102,17 +109,12 @@ def read_trace(path: Path, problem: SelectionProblem) -> list[RecordedRow]:
     except FileNotFoundError:
         return []
     whole = text[: text.rfind("\r\n") + 2] if "\r\n" in text else ""
-    # An LLM's name may hold the sign between names.
+    # A pattern, because the name of an LLM may contain the separator "|".
     theta = re.compile(r"\|".join(f"({'|'.join(map(re.escape, names))})" for names in problem.llms))
     found = []
     for number, cells in enumerate(csv.DictReader(io.StringIO(whole, newline="")), start=2):
         try:
-            values = {
-                name: _parse(name, cells.get(name) or None, theta, problem) for name in _NAMES
-            }
-            cost, quality = (cells.get(name) for name in _TRUTH)
-            truth = (float(cost), float(quality)) if cost and quality else None
-            found.append(RecordedRow(TraceRow(**values), truth))
+            found.append(_parse_row(cells, theta, problem))
         except (ValueError, TypeError) as error:
             raise InputError(
                 f"{path}: line {number} is not a row of this problem's trace ({error}); move the "
@@ -122,7 +124,7 @@ def read_trace(path: Path, problem: SelectionProblem) -> list[RecordedRow]:
 
 
 def recorded_curve(problem: SelectionProblem, rows: Iterable[RecordedRow]) -> OracleCurve | None:
-    """True cost and quality of theta_out against the budget; None if unknown."""
+    """True cost and quality of theta_out against the budget; None if they are unknown."""
     steps = {0.0: (problem.reference_cost_usd, problem.reference_quality)}
     theta_out, known = problem.theta_ref, False
     for recorded in rows:
@@ -134,17 +136,26 @@ def recorded_curve(problem: SelectionProblem, rows: Iterable[RecordedRow]) -> Or
         elif not known and theta_out == problem.theta_ref:
             steps[0.0] = recorded.truth
         known = True
-    cost, quality = zip(*steps.values(), strict=True)
-    curve = OracleCurve(np.array(list(steps)), np.array(cost), np.array(quality), problem.s_0)
-    return curve if known else None
+    return OracleCurve.from_steps(steps, problem.s_0) if known else None
 
 
-def _parse(name: str, cell: str | None, theta: re.Pattern[str], problem: SelectionProblem) -> Any:
-    if cell is None or name in _TEXT:
+def _parse_row(
+    cells: dict[str, str], theta: re.Pattern[str], problem: SelectionProblem
+) -> RecordedRow:
+    values = {name: _parse_cell(name, cells.get(name) or None, theta, problem) for name in _COLUMNS}
+    cost, quality = (cells.get(name) for name in _TRUTH_COLUMNS)
+    truth = (float(cost), float(quality)) if cost and quality else None
+    return RecordedRow(TraceRow(**values), truth)
+
+
+def _parse_cell(
+    name: str, cell: str | None, theta: re.Pattern[str], problem: SelectionProblem
+) -> Any:
+    if cell is None or name in _TEXT_COLUMNS:
         return cell
-    if name in _WHOLE:
+    if name in _COUNT_COLUMNS:
         return int(cell)
-    if name in _THETA:
+    if name in _THETA_COLUMNS:
         match = theta.fullmatch(cell)
         if match is None:
             raise ValueError(f"{name}={cell!r} names other LLMs")

@@ -1,6 +1,6 @@
-"""DIN-SQL: a question about a database becomes a SQLite query, in four steps.
+"""DIN-SQL: turns a question about a database into a SQLite query, in four steps.
 
-The roles, labels and edges are those of DIN-SQL (arXiv:2304.11015); prompts and code are new.
+Modules, labels and edges are from DIN-SQL (arXiv:2304.11015); prompts and code are new.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from scope_torch.llm.chat import Message
 from scope_torch.systems.graph import CompoundSystem, Inputs, Module, ParseError
 from scope_torch.systems.prompt_files import fingerprint, one_call, render
 
-PLACEHOLDER = "SELECT 'no query'"  # runs on every database and is the answer to no question
+PLACEHOLDER = "SELECT 'no query'"  # runs on every database, and answers no question
 CONTEXT = ("question", "evidence", "schema")
 _TEMPLATES = {
     "EASY": "din_sql/generation_easy",
@@ -24,7 +24,7 @@ _TEMPLATES = {
 # Hyphens as LLMs write them: "-", the Unicode hyphens and dashes, a blank, or none.
 _LABEL = r"(NON[\s_\-\u2010-\u2015]?NESTED|NESTED|EASY)\b"
 _MARKED_LABEL = re.compile(r"\blabel\b\W{0,9}" + _LABEL, re.IGNORECASE)
-_BARE_LABEL = re.compile(r"\b" + _LABEL)  # in capitals only: "easy" is also a word
+_BARE_LABEL = re.compile(r"\b" + _LABEL)  # only in capitals: "easy" is also a word
 _SUB_QUESTIONS = re.compile(r"sub.?questions?\b\W*(.*)", re.IGNORECASE | re.DOTALL)
 _BULLET = re.compile(r"^\W*(?:\d{1,2}[.)])?\s*")
 
@@ -36,13 +36,13 @@ _FENCED = re.compile(r"```(?:[ \t]*(?:\w*[ \t]*\n|sql(?:ite)?\b))?(.*?)(?:```|\Z
 _QUERY = r"\(*(?:SELECT\b|WITH\s+(?:RECURSIVE\s+)?\S+\s+AS\s*\()"
 _BEGINS_BLOCK = re.compile(r"\s*(?:--[^\n]*\n\s*)*" + _QUERY, re.IGNORECASE)
 _BEGINS_LINE = re.compile(r"^[ \t]*(?:SQL\w*[ \t]*:[ \t]*)?(" + _QUERY + ")", re.I | re.M)
-_IN_PROSE = re.compile(r"\b(" + _QUERY + ")")  # in capitals only: "select" is also a word
+_IN_PROSE = re.compile(r"\b(" + _QUERY + ")")  # only in capitals: "select" is also a word
 _PARAGRAPH_END = re.compile(r"\n[ \t]*\n|```")
 _STATEMENT = re.compile(r"""(?:--[^\n]*|'[^']*'|"[^"]*"|`[^`]*`|[^;])*+""")
 
 
 class Classification(NamedTuple):
-    """How complex the query will be, and the questions to answer on the way."""
+    """Class of the query by its complexity, and sub-questions to answer first."""
 
     label: str  # EASY | NON-NESTED | NESTED
     sub_questions: tuple[str, ...] = ()  # only if NESTED
@@ -51,12 +51,16 @@ class Classification(NamedTuple):
 def din_sql(max_tokens: int = 2000) -> CompoundSystem:
     """DIN-SQL: `schema_linking`, `classification`, `generation`, `correction`, one call each.
 
-    Query: `question`, `evidence` (a hint, may be empty), `schema` (tables with sample rows and
-    descriptions, as text). The output is a SQLite query.
+    Fields of a query: `question`, `evidence` (a hint, may be empty), `schema` (tables with sample
+    rows and descriptions, as text). The output is a SQLite query.
 
     Args:
-        max_tokens: Longest reply of each module. The prompts ask for far shorter ones; less is
-            useful where a small LLM rambles slowly.
+        max_tokens: Longest reply of each module, in tokens. The prompts ask for much shorter
+            replies; a lower limit saves time with a small LLM that writes too much.
+
+    Example:
+        >>> [module.name for module in din_sql().modules]
+        ['schema_linking', 'classification', 'generation', 'correction']
     """
     schema_linking = Module(
         name="schema_linking",
@@ -104,12 +108,12 @@ def _generation_prompts(inputs: Inputs, prompting: str) -> list[tuple[Message, .
 
 
 def parse_links(replies: Sequence[str], _inputs: Inputs) -> str:
-    """The list behind the last "Links:", else the last list in brackets, in one line."""
+    """The list after the last "Links:", else the last list in brackets; in one line."""
     (reply,) = replies
     if marked := list(_LINKS.finditer(reply)):
         rest = reply[marked[-1].end() :]
         text = rest[rest.find("[") : rest.rfind("]") + 1] if "[" in rest else ""
-        # A list that was cut off, or one without brackets: its first line.
+        # The list was cut short, or has no brackets: take its first line.
         text = text or rest.strip("*_` \t\r\n").partition("\n")[0]
     else:
         text = (_LIST.findall(reply) or [""])[-1]
@@ -136,10 +140,11 @@ def parse_classification(replies: Sequence[str], _inputs: Inputs) -> Classificat
 
 
 def extract_sql(replies: Sequence[str], _inputs: Inputs) -> str:
-    """The query in a reply, without its semicolon; ParseError if there is none.
+    """The query in a reply, without its semicolon; raises ParseError if there is none.
 
-    The last fenced block that begins like a query, else the last paragraph with a line that does,
-    else the last paragraph with one in capitals. Only SELECT and WITH begin a query.
+    Takes the last fenced block that begins with a query. Without one, takes the last paragraph with
+    a line that begins with a query; without that, the last paragraph with a query in capitals
+    anywhere. A query begins with SELECT or WITH.
     """
     (reply,) = replies
     for block in reversed(_FENCED.findall(reply)):
@@ -156,5 +161,5 @@ def extract_sql(replies: Sequence[str], _inputs: Inputs) -> str:
 def _first_statement(text: str) -> str:
     matched = _STATEMENT.match(text)
     statement = (matched[0] if matched else text).strip().rstrip(" .")
-    # An odd number: the query stands in backticks of its own, and the first has been left out.
+    # An odd number of backticks: the last one closes a quote that began before the query.
     return statement.partition("`")[0] if statement.count("`") % 2 else statement

@@ -1,7 +1,7 @@
 """Compound AI systems as graphs of modules.
 
-A module reads fields of the query and outputs of other modules, makes one prompt or several, and
-turns the replies into its output. All its calls use one LLM: the one the configuration gives it.
+A module reads fields of the query and outputs of other modules, makes one or several prompts, and
+turns the replies into its output. All its calls use the LLM that the configuration gives to it.
 Modules that do not wait for each other run in parallel.
 """
 
@@ -20,7 +20,7 @@ Inputs = Mapping[str, Any]
 
 
 class ParseError(ValueError):
-    """A reply that does not have the form asked for."""
+    """A reply does not have the form that its prompt asks for."""
 
 
 @dataclass(frozen=True)
@@ -28,14 +28,28 @@ class Module:
     """A module of a compound system.
 
     Args:
-        name: Name of its slot.
-        inputs: What it reads: the output of the earlier module of that name or, if there is none,
-            the query field of that name. So a module may read the field that bears its own name.
-        prompts: Conversations to send, one call each; gets the inputs and how the LLM is to be
-            prompted (`LLMInfo.prompting`).
-        parse: Makes the output of the replies, one for each conversation, or raises ParseError.
-        fallback: Output if `parse` raised or a call gave no reply; gets the inputs.
+        name: Name of the module, as in configurations.
+        inputs: Names of its inputs. Each is the output of the earlier module of that name or, if
+            there is none, the query field of that name. So a module may read the field that has its
+            own name.
+        prompts: Makes the conversations to send, one call each, from the inputs and the style of
+            prompts of the LLM (`LLMInfo.prompting`).
+        parse: Makes the output from the replies (one for each conversation) and the inputs; raises
+            ParseError if a reply cannot be used.
+        fallback: Makes the output from the inputs if `parse` raised or a call gave no reply.
         max_tokens: Longest reply, in completion tokens.
+
+    Example:
+        >>> shorten = Module(
+        ...     name="shorten",
+        ...     inputs=("text",),
+        ...     prompts=lambda inputs, _: [(Message("user", f"Shorten: {inputs['text']}"),)],
+        ...     parse=lambda replies, inputs: replies[0].strip(),
+        ...     fallback=lambda inputs: inputs["text"],
+        ...     max_tokens=100,
+        ... )
+        >>> shorten.prompts({"text": "A long story."}, "chat")
+        [(Message(role='user', content='Shorten: A long story.'),)]
     """
 
     name: str
@@ -47,7 +61,7 @@ class Module:
 
 
 class ModuleRun(NamedTuple):
-    """What a module did on a query."""
+    """Cost, tokens, time and calls of a module on a query."""
 
     cost_usd: float
     prompt_tokens: int
@@ -55,17 +69,17 @@ class ModuleRun(NamedTuple):
     latency_s: float
     num_calls: int
     num_failed: int  # calls that gave no reply
-    parsed: bool  # False: the fallback was used
+    parsed: bool  # False if the fallback was used
 
 
 @dataclass(frozen=True)
 class SystemRun:
-    """What a system did on a query.
+    """Output, cost and time of a system on a query.
 
     Args:
         output: Output of its last module; a string.
-        modules: By module, in the order of the graph.
-        latency_s: Seconds from the query to the output, as if no call had waited for others.
+        modules: Costs and calls of each module by name, in the order of the graph.
+        latency_s: Seconds from the query to the output, as if no call had waited for a free slot.
     """
 
     output: str
@@ -80,16 +94,32 @@ class SystemRun:
 
 @dataclass(frozen=True)
 class CompoundSystem:
-    """A graph of modules; the last one's output is the system's.
+    """A graph of modules; the output of the last module is the output of the system.
 
     Args:
-        name: Shown in messages, and part of what identifies a run.
-        modules: In an order in which no module reads a later one.
-        version: Changes when prompts or parsers change, so that a journal of the old ones is not
-            resumed.
+        name: Name of the system, shown in messages; a part of the run's settings.
+        modules: The modules, each after those that it reads.
+        version: Give it a new value when you change prompts or parsers, so that a journal of the
+            old ones is not resumed.
 
     Raises:
-        InputError: If there is no module, names are repeated, or a module reads a later one.
+        InputError: If there is no module, a name is repeated, or a module reads a later one.
+
+    Example:
+        >>> import asyncio
+        >>> from scope_torch.llm.prices import load_llms
+        >>> module = Module(
+        ...     "answer", ("question",), lambda inputs, _: [(Message("user", inputs["question"]),)],
+        ...     lambda replies, _: replies[0], lambda _: "unknown", max_tokens=50,
+        ... )
+        >>> class Parrot:  # in place of an OpenAIClient
+        ...     async def complete(self, call):
+        ...         return Completion(call.messages[0].content, 10, 5, 0, 0.0002, 0.0, 0.1)
+        >>> assignment = {"answer": load_llms()["GPT-5.2"]}
+        >>> fields = {"question": "Who is there?"}
+        >>> done = asyncio.run(CompoundSystem("demo", (module,)).run(assignment, fields, Parrot()))
+        >>> done.output, done.cost_usd
+        ('Who is there?', 0.0002)
     """
 
     name: str
@@ -118,12 +148,13 @@ class CompoundSystem:
         """Runs the system on one query.
 
         Args:
-            assignment: The LLM of every module.
-            fields: The query.
-            client: Where completions come from.
-            replicate: See `ChatCall`.
+            assignment: The LLM of every module, by module.
+            fields: Fields of the query, by name.
+            client: Sends the calls.
+            replicate: Number of earlier runs of the same configuration on the query; see
+                `ChatCall`.
 
-        A module a call of which gave no reply uses its fallback.
+        If a call of a module gives no reply, the module uses its fallback.
 
         Raises:
             LLMError: If every further call would fail too (`LLMError.fatal`).
@@ -135,8 +166,8 @@ class CompoundSystem:
             llm, earlier = assignment[module.name], dict(tasks)
             running = _run_module(module, llm, fields, earlier, client, replicate)
             tasks[module.name] = asyncio.create_task(running)
-        # After an error, what is in flight ends first: it is billed. If this task is cancelled,
-        # so are the modules.
+        # After an error the calls in flight end first, because they are billed. If this task is
+        # cancelled, gather cancels the modules.
         await asyncio.gather(*tasks.values(), return_exceptions=True)
         done = {name: task.result() for name, task in tasks.items()}
         output, _, finished_s = done[self.modules[-1].name]
@@ -159,9 +190,11 @@ class CompoundSystem:
 
 
 class _Done(NamedTuple):
+    """A module that has run."""
+
     output: Any
     run: ModuleRun
-    finished_s: float  # after the query came, if no call waited for others
+    finished_s: float  # seconds after the query, as if no call had waited for a free slot
 
 
 async def _run_module(
@@ -172,13 +205,8 @@ async def _run_module(
     client: ChatClient,
     replicate: int,
 ) -> _Done:
-    inputs, ready_s = {}, 0.0
-    for name in module.inputs:
-        if name in earlier:
-            inputs[name], _, finished_s = await earlier[name]
-            ready_s = max(ready_s, finished_s)
-        else:
-            inputs[name] = fields[name]
+    """Runs a module once its inputs are there."""
+    inputs, ready_s = await _inputs(module, fields, earlier)
     calls = [
         ChatCall(llm.name, messages, module.max_tokens, replicate=replicate)
         for messages in module.prompts(inputs, llm.prompting)
@@ -197,8 +225,22 @@ async def _run_module(
     return _Done(output, run, ready_s + run.latency_s)
 
 
+async def _inputs(
+    module: Module, fields: Inputs, earlier: Mapping[str, asyncio.Task[_Done]]
+) -> tuple[dict[str, Any], float]:
+    """The inputs of a module by name, and the seconds after the query at which they are there."""
+    inputs, ready_s = {}, 0.0
+    for name in module.inputs:
+        if name in earlier:
+            inputs[name], _, finished_s = await earlier[name]
+            ready_s = max(ready_s, finished_s)
+        else:
+            inputs[name] = fields[name]
+    return inputs, ready_s
+
+
 def _module_run(replies: Sequence[Completion | BaseException]) -> ModuleRun:
-    """Adds up the calls of a module; raises what would make every further call fail too."""
+    """Adds up the calls of a module; raises an error that every further call would meet too."""
     for reply in replies:
         if isinstance(reply, BaseException) and not (
             isinstance(reply, LLMError) and not reply.fatal

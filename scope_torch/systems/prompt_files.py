@@ -1,9 +1,9 @@
-"""Prompts as text files beside the systems.
+"""Prompts as text files next to the systems.
 
-A file holds messages, each under a line `[system]`, `[user]` or `[assistant]`; `$name` stands for
-an input. `NAME.txt` is the plain prompt of a module, `NAME.few_shot.txt`, if there is one, the
-prompt with worked examples, for LLMs whose price-list entry says `prompting = "few_shot"`. A dollar
-sign is written `$$`.
+A file contains messages, each under a line `[system]`, `[user]` or `[assistant]`. `$name` is
+replaced by an input; write `$$` for a dollar sign. `NAME.txt` is the plain prompt of a module.
+`NAME.few_shot.txt`, if there is one, is a prompt with worked examples, for LLMs with `prompting =
+"few_shot"` in the price list.
 """
 
 from __future__ import annotations
@@ -28,13 +28,17 @@ def render(path: str, values: Mapping[str, str], prompting: str = "chat") -> tup
     """The conversation of a prompt file.
 
     Args:
-        path: `SYSTEM/MODULE`, below `scope_torch/systems/prompts`.
-        values: What `$name` stands for; values are inserted as they are.
+        path: `SYSTEM/MODULE`, in `scope_torch/systems/prompts`.
+        values: The text for each `$name`.
         prompting: `chat` or `few_shot`.
 
     Raises:
-        InputError: If there is no such file, it has another form, or it names a value that is not
-            there.
+        InputError: If there is no such file, it has another form, or a value is missing.
+
+    Example:
+        >>> messages = render("unidm_er/parse", {"record": "name: pen"})
+        >>> [message.role for message in messages]
+        ['system', 'user']
     """
     if prompting not in PROMPTINGS:
         raise InputError(f"prompting={prompting!r} must be one of {list(PROMPTINGS)}")
@@ -50,11 +54,11 @@ def render(path: str, values: Mapping[str, str], prompting: str = "chat") -> tup
 def one_call(
     path: str, values: Callable[[Mapping[str, Any]], Mapping[str, str]] = dict
 ) -> Callable[[Mapping[str, Any], str], list[tuple[Message, ...]]]:
-    """The `prompts` of a module that makes one call from one file.
+    """The argument `prompts` of a `Module` that makes one call from one prompt file.
 
     Args:
-        path: See `render`.
-        values: Makes what `$name` stands for of the inputs; by default the inputs themselves.
+        path: Path of the prompt; see `render`.
+        values: Makes the text for each `$name` from the inputs; by default the inputs themselves.
     """
     return lambda inputs, prompting: [render(path, values(inputs), prompting)]
 

@@ -1,8 +1,8 @@
 """The three UniDM systems of the paper: data transformation, imputation and entity resolution.
 
-The roles and edges are those of UniDM (arXiv:2405.06510); prompts and code are new. What a module
-says goes on as text; a reply that is empty or does not come is replaced by what the module read,
-plainly written down, so that the modules after it still have something to work with.
+Modules and edges are from UniDM (arXiv:2405.06510); prompts and code are new. Modules pass text to
+each other. If a reply is empty or missing, the module passes on its inputs as plain text, so that
+the modules after it still have something to work with.
 """
 
 from __future__ import annotations
@@ -19,16 +19,20 @@ ER_SLOTS = ("parse_a_parse_b_match", "parse_cloze_answer")
 
 
 def data_transformation() -> CompoundSystem:
-    """UniDM-DT: rewrites a value as demonstrations and an instruction say.
+    """UniDM-DT: rewrites a value as an instruction and demonstrations say.
 
-    Query: `instruction` (string), `demonstrations` (pairs of source and target), `source` (string).
-    Modules `pattern`, `instruction` and `target_prompt` run in parallel; `merge` reads the first
-    two, `answer` reads `merge` and `target_prompt`.
+    Fields of a query: `instruction` (string), `demonstrations` (pairs of source and target),
+    `source` (string). Modules `pattern`, `instruction` and `target_prompt` run in parallel; `merge`
+    reads the first two, `answer` reads `merge` and `target_prompt`.
+
+    Example:
+        >>> [module.name for module in data_transformation().modules]
+        ['pattern', 'instruction', 'merge', 'target_prompt', 'answer']
     """
     pattern = _module(
         "unidm_dt/pattern", ("demonstrations",), 80, _demonstrations, values=_with_demonstrations
     )
-    # Reads the instruction of the query; `merge` reads what this module made of it.
+    # This module reads the field `instruction` of the query; `merge` reads this module's output.
     instruction = _module(
         "unidm_dt/instruction", ("instruction",), 40, lambda inputs: inputs["instruction"]
     )
@@ -53,10 +57,14 @@ def data_transformation() -> CompoundSystem:
 def data_imputation() -> CompoundSystem:
     """UniDM-DI: fills in an attribute of a record with the help of similar records.
 
-    Query: `records` (the retrieved records, as mappings), `target` (the record without the
-    attribute), `attribute` (its name). `parse` makes a sentence of each retrieved record in a call
-    of its own; `cloze` makes of them and the target a sentence with a blank, or, where its reply
-    has none, the plain record with one; `answer` fills it in.
+    Fields of a query: `records` (the retrieved records, as mappings), `target` (the record without
+    the attribute), `attribute` (its name). `parse` turns each retrieved record into a sentence, in
+    one call each. `cloze` turns these sentences and the target into a sentence with a blank; if its
+    reply has no blank, the plain record with a blank is used. `answer` fills in the blank.
+
+    Example:
+        >>> [module.name for module in data_imputation().modules]
+        ['parse', 'cloze', 'answer']
     """
     parse = _describe("parse", "unidm_di/parse", ("records",), lambda inputs: inputs["records"])
     cloze = _module(
@@ -72,18 +80,22 @@ def data_imputation() -> CompoundSystem:
 
 
 def entity_resolution(slots: str = "parse_a_parse_b_match") -> CompoundSystem:
-    """UniDM-ER: says whether two records mean the same thing.
+    """UniDM-ER: decides whether two records mean the same thing.
 
-    Query: `entity_a`, `entity_b` (mappings). The output is the reply of the last module; "yes" in
-    it means the same.
+    Fields of a query: `entity_a`, `entity_b` (mappings). The output is the reply of the last
+    module; if it has the word "yes", the records mean the same thing.
 
     Args:
-        slots: `parse_a_parse_b_match`: each entity has a module that describes it, the third
-            compares. `parse_cloze_answer`: one module describes both in two calls, the second
-            writes a question, the third answers it.
+        slots: `parse_a_parse_b_match`: two modules describe one entity each, the third compares.
+            `parse_cloze_answer`: one module describes both entities in two calls, the second writes
+            a question, the third answers it.
 
     Raises:
         InputError: If `slots` is neither.
+
+    Example:
+        >>> [module.name for module in entity_resolution("parse_cloze_answer").modules]
+        ['parse', 'cloze', 'answer']
     """
     prompt = "unidm_er/parse"
     if slots == "parse_a_parse_b_match":
@@ -108,7 +120,7 @@ def entity_resolution(slots: str = "parse_a_parse_b_match") -> CompoundSystem:
 
 
 def whole_reply(replies: Sequence[str], _inputs: Inputs) -> str:
-    """The one reply without the space around it; ParseError if nothing is left."""
+    """The only reply without white space around it; raises ParseError if nothing is left."""
     (reply,) = replies
     if not reply.strip():
         raise ParseError("empty reply")
@@ -116,12 +128,12 @@ def whole_reply(replies: Sequence[str], _inputs: Inputs) -> str:
 
 
 def first_line(replies: Sequence[str], inputs: Inputs) -> str:
-    """The first line of the one reply that is not blank; ParseError if there is none."""
+    """The first line of the only reply that is not blank; raises ParseError if there is none."""
     return whole_reply(replies, inputs).splitlines()[0].strip()
 
 
 def with_blank(replies: Sequence[str], inputs: Inputs) -> str:
-    """The one reply; ParseError if it has no blank, for then there is nothing to fill in."""
+    """The only reply; raises ParseError if it has no blank, so nothing to fill in."""
     reply = whole_reply(replies, inputs)
     if BLANK not in reply:
         raise ParseError(f"no {BLANK} in the reply")
@@ -129,7 +141,7 @@ def with_blank(replies: Sequence[str], inputs: Inputs) -> str:
 
 
 def record_text(record: Mapping[str, Any]) -> str:
-    """A record in one line, without attributes that have no value."""
+    """A record in one line, without the attributes that have no value."""
     known = {name: value for name, value in record.items() if value not in (None, "")}
     return "; ".join(f"{name}: {value}" for name, value in known.items())
 
@@ -146,7 +158,7 @@ def _module(
     parse: Callable[[Sequence[str], Inputs], str] = whole_reply,
     values: Callable[[Inputs], Mapping[str, str]] = dict,
 ) -> Module:
-    """A module of one call, called like its prompt file."""
+    """A module that makes one call, with the name of its prompt file."""
     name = prompt.partition("/")[2]
     return Module(name, inputs, one_call(prompt, values), parse, fallback, max_tokens)
 
@@ -158,7 +170,7 @@ def _describe(
     records: Callable[[Inputs], Sequence[Mapping[str, Any]]],
     labels: str = "",
 ) -> Module:
-    """A module that makes a sentence of each record, in a call each; one line for each record."""
+    """A module that turns each record into a sentence, in one call each; one line a record."""
 
     def joined(texts: Sequence[str]) -> str:
         starts = [f"{label}: " for label in labels] or [""] * len(texts)

@@ -13,7 +13,14 @@ __all__ = ["HeldOut", "Task"]
 
 
 class Task(NamedTuple):
-    """What is searched, where observations come from, and what it is deployed on, if anything."""
+    """A selection problem, its evaluator, and held-out queries if there are any.
+
+    Attributes:
+        problem: The problem to search.
+        evaluator: Makes the observations.
+        held_out: Makes the held-out queries, on which theta_out is measured after the search; None
+            if there are none.
+    """
 
     problem: SelectionProblem
     evaluator: Evaluator

@@ -1,4 +1,4 @@
-"""Data imputation that needs no download: the city of an airport from its other attributes."""
+"""Data imputation without a download: the city of an airport from its other attributes."""
 
 from __future__ import annotations
 
@@ -24,16 +24,25 @@ ATTRIBUTES = ("name", "iata", "country", "subdivision", "city")
 
 
 def airport_city(*, num_records: int = NUM_RECORDS) -> Dataset:
-    """150 airports to search on and 90 to deploy on, with the fields of `restaurant`.
+    """150 airports for the search and 90 held-out ones, with the fields of `restaurant`.
 
-    Three strata: the name holds the city and more (30%); it holds a part of it, or the
-    subdivision does (30%); neither does (40%). Case, accents and punctuation do not count.
+    There are three strata: the airport's name contains the city and more (30%); the name contains a
+    part of the city, or the subdivision contains the city (30%); neither does (40%). Case, accents
+    and punctuation do not count.
 
     Args:
-        num_records: Airports retrieved for each query, from a pool apart.
+        num_records: Airports retrieved for each query, from a separate pool.
 
     Raises:
         InputError: If the package's file is damaged.
+
+    Example:
+        >>> data = airport_city()
+        >>> len(data.queries), len(data.held_out)
+        (150, 90)
+        >>> query = data.queries[0]
+        >>> query.fields["target"]["name"], query.gold
+        ('Nanchang Changbei International Airport', 'Nanchang')
     """
     rows = read_airports()
     pool = [_attributes(row) for row in rows if row["split"] == "pool"]
@@ -47,7 +56,7 @@ def airport_city(*, num_records: int = NUM_RECORDS) -> Dataset:
 
 
 def read_airports() -> list[dict[str, str]]:
-    """Rows of scope_torch/data/airport_city.csv.gz; see its README there.
+    """Rows of scope_torch/data/airport_city.csv.gz, which scope_torch/data/README.md describes.
 
     Raises:
         InputError: If the file is damaged.

@@ -27,30 +27,33 @@ def amazon_google(
     held_out: Split = "valid",
     check_counts: bool = True,
 ) -> Dataset:
-    """2293 pairs of products to search on, 234 of which match, and as many to deploy on.
+    """2293 pairs of products for the search, 234 of which match, and as many held-out pairs.
 
     Args:
-        folder: Holds tableA.csv, tableB.csv and the pairs of each split; a relative one is looked
-            for here, in `$SCOPE_DATA_DIR` and in `./data`.
+        folder: Folder with tableA.csv, tableB.csv and the pairs of each split. A relative path is
+            looked up in the working directory, in `$SCOPE_DATA_DIR` and in `./data`.
         search: Split of the queries of the search.
         held_out: Split of the queries that the search never sees.
         check_counts: Whether the splits must have the published numbers of pairs.
 
     Raises:
-        InputError: If a file is absent, lacks a column, has another number of pairs, or a pair
-            names a product that its table does not have.
+        InputError: If a file is absent, lacks a column or has another number of pairs, or if a pair
+            names a product that is not in its table.
     """
     for split in (search, held_out):
         if split not in COUNTS:
             raise InputError(f"split {split!r} must be one of {list(COUNTS)}")
     if search == held_out:
-        raise InputError(f"search and held_out are both {search!r}; the search would see the rest")
+        raise InputError(
+            f"search and held_out are both {search!r}; choose two splits, or the search would see "
+            "the held-out queries"
+        )
     path = find_folder(folder, SOURCE)
     tables = (_table(path / "tableA.csv"), _table(path / "tableB.csv"))
-    queries, later = (
+    queries, held_out_queries = (
         read_pairs(path / f"{split}.csv", tables, check_counts) for split in (search, held_out)
     )
-    return Dataset("amazon_google", queries, later, yes_or_no)
+    return Dataset("amazon_google", queries, held_out_queries, yes_or_no)
 
 
 def read_pairs(
@@ -59,8 +62,8 @@ def read_pairs(
     """Reads the pairs of a split.
 
     Args:
-        path: Its file, with the columns ltable_id, rtable_id and label.
-        tables: Products of both tables by id.
+        path: File of the split, with the columns ltable_id, rtable_id and label.
+        tables: Products of both tables, by id.
         check_counts: See `amazon_google`.
 
     Raises:
@@ -71,16 +74,18 @@ def read_pairs(
         check_count(path, "pairs", len(rows), COUNTS[path.stem])
     queries = []
     for number, row in enumerate(rows, start=1):
-        sides = (row["ltable_id"], row["rtable_id"])
-        for side, table, name in zip(sides, tables, ("tableA", "tableB"), strict=True):
-            if side not in table:
+        product_ids = (row["ltable_id"], row["rtable_id"])
+        for product_id, table, name in zip(product_ids, tables, ("tableA", "tableB"), strict=True):
+            if product_id not in table:
                 raise InputError(
-                    f"{path}: pair {number} names {side!r}, which {name}.csv does not have; "
+                    f"{path}: pair {number} names {product_id!r}, which {name}.csv does not have; "
                     "take all files from one source"
                 )
         if row["label"] not in ("0", "1"):
-            raise InputError(f"{path}: pair {number} has label {row['label']!r}, not 0 or 1")
-        a, b = (dict(table[side]) for side, table in zip(sides, tables, strict=True))
+            raise InputError(
+                f"{path}: pair {number} has label {row['label']!r}, not 0 or 1; download it again"
+            )
+        a, b = (dict(table[key]) for key, table in zip(product_ids, tables, strict=True))
         queries.append(Query({"entity_a": a, "entity_b": b}, int(row["label"])))
     return tuple(queries)
 

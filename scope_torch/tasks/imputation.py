@@ -1,4 +1,4 @@
-"""Data imputation: queries that ask for a missing value of a record."""
+"""Data imputation: each query asks for a missing value of a record."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ def imputation_queries(
     attribute: str,
     num_records: int = NUM_RECORDS,
 ) -> tuple[Query, ...]:
-    """Makes a query of every row, with the most similar complete records.
+    """Makes a query from every row, with the most similar records of a pool.
 
-    Retrieval is by the text of the other attributes, so it costs nothing and is the same in
-    every run.
+    Records are compared by the text of their other attributes. So retrieval costs nothing and gives
+    the same records in every run.
 
     Args:
-        rows: Complete records whose value of `attribute` is asked for.
-        pool: Complete records to retrieve from.
+        rows: Complete records; a query asks for the value of `attribute`.
+        pool: Complete records for retrieval.
         attribute: Name of the attribute to impute.
-        num_records: Records for each query.
+        num_records: Number of records for each query.
 
     Returns:
         Queries with the fields `records` (most similar first), `target` (the row without the
-        attribute) and `attribute`; gold is the value.
+        attribute) and `attribute`; gold is the value of the attribute.
     """
     index = LexicalIndex([_without(record, attribute) for record in pool])
     queries = []
     for row in rows:
         target = _without(row, attribute)
         found = [i for i, _ in index.nearest(target, num_records)]
-        # A row that shares no word with enough records gets the first others of the pool.
+        # If a row shares words with too few records, the first other records fill the gap.
         found += [i for i in range(len(pool)) if i not in found][: num_records - len(found)]
         records = [dict(pool[i]) for i in found]
         fields = {"records": records, "target": target, "attribute": attribute}
@@ -45,7 +45,7 @@ def imputation_queries(
 
 
 def answer_share(queries: Sequence[Query]) -> float:
-    """Share of the queries, in [0, 1], whose answer is the value of a retrieved record."""
+    """Share of the queries, in [0, 1], for which a retrieved record has the right value."""
     hits = [
         any(record[query.fields["attribute"]] == query.gold for record in query.fields["records"])
         for query in queries

@@ -1,4 +1,4 @@
-"""Retrieval of similar records by shared text: deterministic and without an LLM."""
+"""Retrieval of similar records by their words: deterministic and without an LLM."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Record = Mapping[str, str]
 
 
 def word_features(record: Record) -> set[str]:
-    """The words of a record, each with its attribute."""
+    """The words of a record, each with the name of its attribute."""
     return {
         f"{name}={word}"
         for name, value in record.items()
@@ -23,40 +23,45 @@ def word_features(record: Record) -> set[str]:
 
 
 class LexicalIndex:
-    """Finds the records with most words in common, where rare words count most.
+    """Finds the records that share most words with a given one; rare words count most.
 
-    Similarity is the cosine of inverse document frequencies.
+    Similarity is the cosine of vectors of inverse document frequencies.
 
     Args:
-        records: What is searched.
+        records: The records to find.
+
+    Example:
+        >>> index = LexicalIndex([{"name": "red house"}, {"name": "red barn"}, {"name": "inn"}])
+        >>> [position for position, _ in index.nearest({"name": "the red barn"}, 2)]
+        [1, 0]
     """
 
     def __init__(self, records: Sequence[Record]) -> None:
         self._postings: dict[str, list[int]] = defaultdict(list)
-        of_record = [sorted(word_features(record)) for record in records]
-        for index, names in enumerate(of_record):
+        words = [sorted(word_features(record)) for record in records]
+        for index, names in enumerate(words):
             for name in names:
                 self._postings[name].append(index)
         self._weight = {
             name: math.log(1 + len(records) / len(found)) ** 2
             for name, found in self._postings.items()
         }
-        self._norm = [math.sqrt(sum(map(self._weight.__getitem__, names))) for names in of_record]
+        self._norm = [math.sqrt(sum(map(self._weight.__getitem__, names))) for names in words]
 
     def nearest(self, record: Record, count: int) -> list[tuple[int, float]]:
-        """The records most similar to one that need not be among them.
+        """The records most similar to `record`, which need not be one of them.
 
         Args:
-            record: What to compare with.
-            count: How many are wanted.
+            record: The record to compare with.
+            count: Largest number of records.
 
         Returns:
-            Index and similarity in [0, 1], most similar first, then by index; fewer than `count`
-            if fewer have anything in common.
+            Index and similarity in [0, 1] of each record, most similar first, then by index; fewer
+            than `count` if fewer records share a word.
         """
-        names = sorted(word_features(record))  # a set's order, and so a sum's rounding, varies
-        new = math.log(1 + len(self._norm)) ** 2  # weight of a word that no record has
-        norm = math.sqrt(sum(self._weight.get(name, new) for name in names))
+        names = sorted(word_features(record))  # sorted, because the order decides the rounding
+        unseen = math.log(1 + len(self._norm)) ** 2  # weight of a word that no record has
+        norm = math.sqrt(sum(self._weight.get(name, unseen) for name in names))
         shared: dict[int, float] = defaultdict(float)
         for name in names:
             for index in self._postings.get(name, ()):

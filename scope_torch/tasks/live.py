@@ -1,4 +1,4 @@
-"""Compound systems on real data: live, or recorded in a table."""
+"""Tasks on real data: a compound system that calls LLMs, or its recorded table."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import logging
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from scope_torch.errors import InputError
@@ -32,18 +33,18 @@ from scope_torch.tasks.tde import tde
 logger = logging.getLogger(__name__)
 
 
-class _Pairing(NamedTuple):
+class _DatasetAndSystem(NamedTuple):
     load: Callable[..., Dataset]
-    system: Callable[..., CompoundSystem]
+    make_system: Callable[..., CompoundSystem]
 
 
 DATASETS = {
-    "airport_city": _Pairing(airport_city, data_imputation),
-    "restaurant": _Pairing(restaurant, data_imputation),
-    "tde": _Pairing(tde, data_transformation),
-    "amazon_google": _Pairing(amazon_google, entity_resolution),
-    "febrl": _Pairing(febrl, entity_resolution),
-    "bird": _Pairing(bird, din_sql),
+    "airport_city": _DatasetAndSystem(airport_city, data_imputation),
+    "restaurant": _DatasetAndSystem(restaurant, data_imputation),
+    "tde": _DatasetAndSystem(tde, data_transformation),
+    "amazon_google": _DatasetAndSystem(amazon_google, entity_resolution),
+    "febrl": _DatasetAndSystem(febrl, entity_resolution),
+    "bird": _DatasetAndSystem(bird, din_sql),
 }
 
 
@@ -68,56 +69,63 @@ def compound_task(
     """A compound system on a data set.
 
     Args:
-        name: Shown in paths, logs and plots.
+        name: Name of the task, shown in paths, logs and plots.
         dataset: One of `DATASETS`.
-        reference: theta_0: one LLM for each module, or one for all.
+        reference: theta_0: one LLM for each module, or one LLM for all modules.
         epsilon: Tolerated relative loss of quality, in (0, 1).
         evaluator: `live` calls LLMs; `recorded` reads `table`.
-        llm: How LLMs are called: `base_url`, `store` (an SQLite file for the replies) and the
+        llm: Settings of the calls: `base_url`, `store` (an SQLite file for the replies), and the
             settings of `RetryingClient`.
-        llms: Candidates of every module; None for all that have a price.
-        price_file: See `load_llms`; a file of the package may be given by its name.
-        table: Recorded runs, made by scripts/record_table.py; a file of the package may be given
-            by its name.
-        num_queries: Use only so many queries of the search, the first ones; None for all.
-        reference_quality: s(theta_0), if known; else theta_0 is run on every query first. That is
-            paid too, but not from the search budget.
-        reference_cost_usd: c(theta_0) in USD, likewise.
+        llms: Candidates of every module; None for all LLMs that have a price.
+        price_file: TOML file of the prices, or the name of such a file in the package; see
+            `load_llms`.
+        table: Recorded table, made by scripts/record_table.py, or the name of such a file in the
+            package.
+        num_queries: Use only the first queries of the search, this many; None for all.
+        reference_quality: s(theta_0). If None, theta_0 is first run on every query. These runs cost
+            money, which is not part of the search budget.
+        reference_cost_usd: c(theta_0) in USD; None if and only if `reference_quality` is None.
         data: Arguments of the data set's loader.
-        system: Arguments of the system.
-        before_paying: Called before the reference is run, with a problem that lacks only its
-            quality and cost, to find out what else is wrong.
+        system: Arguments of the function that makes the system.
+        before_paying: Called before the reference is run, to find other errors first. Its argument
+            is the problem with 1 in place of the reference's quality and cost.
 
     Raises:
-        InputError: If something is unknown or cannot be had; before any call if possible.
+        InputError: If a value or a file cannot be used; before any call is paid for, if possible.
+
+    Example:
+        >>> task = compound_task(
+        ...     name="airports", dataset="airport_city", reference=["Qwen2.5-Coder-1.5B few-shot"],
+        ...     epsilon=0.05, evaluator="recorded", table="airport_city_runs.csv.gz",
+        ... )
+        >>> task.problem.modules, task.problem.num_queries
+        (('parse', 'cloze', 'answer'), 98)
     """
-    _check_choices(dataset, evaluator, num_queries)
-    if (reference_quality is None) != (reference_cost_usd is None):
-        raise InputError(
-            f"reference_quality={reference_quality}, reference_cost_usd={reference_cost_usd}: give "
-            "both, or neither to have them measured"
-        )
-    pairing = DATASETS[dataset]
-    made = _called(pairing.system, system, f"the system of {dataset}")
-    modules = tuple(module.name for module in made.modules)
+    _check_choices(dataset, evaluator, num_queries, reference_quality, reference_cost_usd)
+    load, make_system = DATASETS[dataset]
+    graph = _call(make_system, system, f"the system of {dataset}")
+    modules = tuple(module.name for module in graph.modules)
     reference = [*reference] * len(modules) if len(reference) == 1 else list(reference)
     if evaluator == "recorded":
         return _recorded(name, table, modules, reference, epsilon, num_queries, llms)
-    loaded = _called(pairing.load, data, f"the loader of {dataset}")
+    loaded = _call(load, data, f"the loader of {dataset}")
     prices = load_llms(price_file)
     names = tuple(chosen.name for chosen in choose_llms(prices, llms))
     candidates = (names,) * len(modules)
     theta_ref = codes_of(reference, modules, candidates, "reference")
     settings = {"concurrency": 8, **(llm or {})}
-    client = _client(settings, {llm_name: prices[llm_name] for llm_name in names})
-
-    def evaluate_on(queries: Sequence[Any]) -> LiveEvaluator:
-        graded = (queries, loaded.metric)
-        concurrency = settings["concurrency"]
-        return LiveEvaluator(modules, candidates, made, *graded, prices, client, concurrency)
-
-    live = evaluate_on(loaded.queries[:num_queries])
-    problem = SelectionProblem(  # checks all else before the reference is paid for
+    evaluator_on = partial(
+        LiveEvaluator,
+        modules,
+        candidates,
+        graph,
+        metric=loaded.metric,
+        prices=prices,
+        client=_client(settings, {llm_name: prices[llm_name] for llm_name in names}),
+        concurrency=settings["concurrency"],
+    )
+    live = evaluator_on(loaded.queries[:num_queries])
+    problem = SelectionProblem(  # finds other errors before the reference is paid for
         name=name,
         modules=modules,
         llms=candidates,
@@ -131,24 +139,36 @@ def compound_task(
         if before_paying is not None:
             before_paying(problem)
         problem = _with_measured_reference(problem, live)
-    held_out = HeldOut(evaluate_on(loaded.held_out), len(loaded.held_out))
+    held_out = HeldOut(evaluator_on(loaded.held_out), len(loaded.held_out))
     return Task(problem, live, lambda: held_out)
 
 
-def _check_choices(dataset: str, evaluator: str, num_queries: int | None) -> None:
+def _check_choices(
+    dataset: str,
+    evaluator: str,
+    num_queries: int | None,
+    reference_quality: float | None,
+    reference_cost_usd: float | None,
+) -> None:
     if dataset not in DATASETS:
         raise InputError(f"no data set {dataset!r}; there are {list(DATASETS)}")
     if evaluator not in ("live", "recorded"):
         raise InputError(f"evaluator={evaluator!r} must be live or recorded")
     if num_queries is not None and num_queries < 1:
         raise InputError(f"num_queries={num_queries}: need at least one query")
+    if (reference_quality is None) != (reference_cost_usd is None):
+        raise InputError(
+            f"reference_quality={reference_quality}, reference_cost_usd={reference_cost_usd}: give "
+            "both, or neither to have them measured"
+        )
 
 
-def _called(function: Callable[..., Any], arguments: Mapping[str, Any] | None, what: str) -> Any:
+def _call(function: Callable[..., Any], arguments: Mapping[str, Any] | None, name: str) -> Any:
+    """Calls a function; refuses arguments that it does not take, under the name `name`."""
     known = list(inspect.signature(function).parameters)
     for argument in arguments or {}:
         if argument not in known:
-            raise InputError(f"{what} takes no {argument!r}, but {known}")
+            raise InputError(f"{name} takes no {argument!r}, but {known}")
     return function(**(arguments or {}))
 
 
@@ -187,21 +207,23 @@ def _client(settings: Mapping[str, Any], prices: Mapping[str, LLMInfo]) -> Respo
     known = OpenAIClient.__dataclass_fields__
     for setting in settings:
         if setting not in known:
-            raise InputError(f"llm.{setting} is not a setting of the client")
+            raise InputError(
+                f"llm.{setting} is not a setting of the client; choose from {list(known)}"
+            )
     client = OpenAIClient(prices, **settings)
     client.check(list(prices))
     return ResponseStore(store, client)
 
 
 def _with_measured_reference(problem: SelectionProblem, live: LiveEvaluator) -> SelectionProblem:
-    """Takes c(theta_0) and s(theta_0) from one run on every query."""
+    """Measures c(theta_0) and s(theta_0) by one run on every query."""
     requests = [Request(problem.theta_ref, query) for query in range(problem.num_queries)]
     observations = list(live.evaluate(requests))
     if not any(tokens for o in observations for used in o.module_tokens or () for tokens in used):
         raise InputError(
             "no call of the reference was answered; see whether llm.base_url is a server that works"
         )
-    if live.num_failed:  # they count as wrong answers, and would lower the threshold
+    if live.num_failed:  # failed calls count as wrong answers and would lower the threshold
         raise InputError(
             f"{live.num_failed} calls of the reference gave no reply; the same command asks for "
             "these again, or give task.reference_quality and task.reference_cost_usd"
@@ -209,8 +231,8 @@ def _with_measured_reference(problem: SelectionProblem, live: LiveEvaluator) -> 
     cost_usd = statistics.fmean(o.cost_usd for o in observations)
     quality = statistics.fmean(o.quality for o in observations)
     logger.warning(
-        "the reference costs %.3g USD a query, quality %.3f, measured on %d queries; beyond the "
-        "search budget, unless its replies were stored",
+        "the reference costs %.3g USD a query, quality %.3f, measured on %d queries; this is not "
+        "part of the search budget, and free where its replies were stored",
         cost_usd,
         quality,
         len(observations),

@@ -21,14 +21,14 @@ SOURCE = (
 def restaurant(
     folder: str = "restaurant", *, num_records: int = NUM_RECORDS, check_counts: bool = True
 ) -> Dataset:
-    """Restaurant-dev (156 queries) to search on and Restaurant-test (86) to deploy on.
+    """Restaurant-dev (156 queries) for the search, and Restaurant-test (86 held-out queries).
 
-    The gold is the city as the data write it: "new york" and "new york city" are two answers.
+    The gold is the city as the data spell it: "new york" and "new york city" are two answers.
 
     Args:
-        folder: Holds train.csv, valid.csv and test.csv; a relative one is looked for here, in
-            `$SCOPE_DATA_DIR` and in `./data`.
-        num_records: Training rows retrieved for each query.
+        folder: Folder with train.csv, valid.csv and test.csv. A relative path is looked up in the
+            working directory, in `$SCOPE_DATA_DIR` and in `./data`.
+        num_records: Number of training rows retrieved for each query.
         check_counts: Whether the files must have the published numbers of rows.
 
     Raises:

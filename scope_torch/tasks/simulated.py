@@ -1,4 +1,4 @@
-"""The paper's tasks, simulated."""
+"""Simulations of the paper's tasks."""
 
 from __future__ import annotations
 
@@ -31,26 +31,31 @@ def simulated_task(
     cache_dir: str | None = None,
     device: str | None = None,
 ) -> Task:
-    """A simulated compound system with its problem; nothing is called and nothing is paid.
+    """A simulated compound system with its problem; calls no LLM and costs nothing.
 
     Args:
-        name: Shown in paths, logs and plots; let it say that the task is simulated.
+        name: Name of the task in paths, logs and plots; it should say that the task is simulated.
         world: A task of the world file: text_to_sql, data_transformation, data_imputation or
             entity_resolution.
-        reference: theta_0 uses this LLM everywhere.
+        reference: The LLM that theta_0 uses in every module.
         epsilon: Tolerated relative loss of quality, in (0, 1).
-        world_seed: Which draw of everything random.
-        randomness: See `World`.
-        cost_noise: See `SimulatedEvaluator`.
-        noise_seed: See `SimulatedEvaluator`.
-        llms: Candidates of every module; None for all that have a price.
-        world_file: See `load_worlds`.
-        price_file: See `load_llms`.
-        cache_dir: See `SimulatedEvaluator`.
-        device: Where expectations are evaluated; None for the CPU.
+        world_seed: Seed of everything random in the system and its queries.
+        randomness: Scale of the randomness of answers; see `World`.
+        cost_noise: Relative spread of observed costs; see `SimulatedEvaluator`.
+        noise_seed: Seed of the observations; see `SimulatedEvaluator`.
+        llms: Candidates of every module; None for all LLMs that have a price.
+        world_file: TOML file of the tasks; see `load_worlds`.
+        price_file: TOML file of the prices; see `load_llms`.
+        cache_dir: Folder for the true averages; see `SimulatedEvaluator`.
+        device: Where expectations are computed; None for the CPU.
 
     Raises:
         InputError: If the task or an LLM is unknown, or a value is outside its range.
+
+    Example:
+        >>> task = simulated_task(name="er_simulated", world="entity_resolution")
+        >>> task.problem.space.size, task.problem.num_queries
+        (12167, 2293)
     """
     worlds = load_worlds(world_file)
     if world not in worlds:
@@ -58,8 +63,8 @@ def simulated_task(
     spec = worlds[world]
     price_list = load_llms(price_file)
 
-    def draw(split: str) -> World:
-        return World(
+    def evaluator(split: str) -> SimulatedEvaluator:
+        drawn = World(
             spec,
             price_list,
             llms=llms,
@@ -68,29 +73,30 @@ def simulated_task(
             randomness=randomness,
             device=device,
         )
-
-    def observe(drawn: World) -> SimulatedEvaluator:
         return SimulatedEvaluator(
             drawn, cost_noise=cost_noise, noise_seed=noise_seed, cache_dir=cache_dir
         )
 
-    drawn = draw("search")
-    modules = tuple(module.name for module in spec.modules)
-    candidates = (tuple(llm.name for llm in drawn.llms),) * len(modules)
+    search = evaluator("search")
+    problem = _problem(name, search.world, reference, epsilon)
+    return Task(problem, search, lambda: HeldOut(evaluator("test"), spec.num_test_queries))
+
+
+def _problem(name: str, world: World, reference: str, epsilon: float) -> SelectionProblem:
+    """The problem on a world, with the expected cost and quality of the reference."""
+    modules = tuple(module.name for module in world.spec.modules)
+    candidates = (tuple(llm.name for llm in world.llms),) * len(modules)
     theta_ref = codes_of([reference] * len(modules), modules, candidates, "reference")
-    codes = [torch.tensor(code, device=drawn.device) for code in theta_ref]
-    queries = torch.arange(drawn.num_queries, device=drawn.device)
-    cost_usd = torch.stack(drawn.module_costs(codes, queries)).sum(0).mean()
-    problem = SelectionProblem(
+    codes = [torch.tensor(code, device=world.device) for code in theta_ref]
+    queries = torch.arange(world.num_queries, device=world.device)
+    cost_usd = torch.stack(world.module_costs(codes, queries)).sum(0).mean()
+    return SelectionProblem(
         name=name,
         modules=modules,
         llms=candidates,
-        num_queries=drawn.num_queries,
+        num_queries=world.num_queries,
         theta_ref=theta_ref,
-        reference_quality=float(drawn.quality(codes, queries).mean()),
+        reference_quality=float(world.quality(codes, queries).mean()),
         reference_cost_usd=float(cost_usd),
         epsilon=epsilon,
-    )
-    return Task(
-        problem, observe(drawn), lambda: HeldOut(observe(draw("test")), spec.num_test_queries)
     )

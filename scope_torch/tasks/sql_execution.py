@@ -1,4 +1,4 @@
-"""Runs SQL that an LLM wrote on a SQLite database, so that it can only read and has to end."""
+"""Runs SQL that an LLM wrote on a SQLite database: it can only read, and it has limits."""
 
 from __future__ import annotations
 
@@ -17,26 +17,39 @@ Row = tuple[Any, ...]
 _ALLOWED = frozenset(
     {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
 )
-# What some builds of SQLite offer beyond the functions of a query: code, files, pointers.
+# Functions of some builds of SQLite that load code, or reach files or pointers.
 _FORBIDDEN_FUNCTIONS = frozenset(
     {"load_extension", "readfile", "writefile", "edit", "fts3_tokenizer", "sqlar_uncompress"}
 )
 _MAX_VALUE_BYTES = 1_000_000  # of a value and of a row
 _MAX_SQL_BYTES = 100_000
-_MAX_PATTERN_BYTES = 1_000  # LIKE and GLOB: one match is one step, which nothing can interrupt
+_MAX_PATTERN_BYTES = 1_000  # of LIKE and GLOB: a match cannot be interrupted
 _HEAP_BYTES = 2 << 30
-_STEPS = 5_000  # of SQLite's virtual machine between two looks at the clock
+_STEPS = 5_000  # steps of SQLite's virtual machine between two looks at the clock
 _HEADER = b"SQLite format 3\0"
+_PRAGMAS = (
+    "query_only=ON",
+    "trusted_schema=OFF",
+    "temp_store=MEMORY",  # sorting must not fill a disk ...
+    f"hard_heap_limit={_HEAP_BYTES}",  # ... or the memory; this limit is for the whole process
+)
+_LIMITS = {
+    sqlite3.SQLITE_LIMIT_LENGTH: _MAX_VALUE_BYTES,
+    sqlite3.SQLITE_LIMIT_SQL_LENGTH: _MAX_SQL_BYTES,
+    sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH: _MAX_PATTERN_BYTES,
+    sqlite3.SQLITE_LIMIT_ATTACHED: 0,
+    sqlite3.SQLITE_LIMIT_WORKER_THREADS: 0,
+}
 
 
 @dataclass(frozen=True)
 class QueryLimits:
-    """What a query may use.
+    """Limits of a query.
 
     Args:
-        seconds: Time to run and to fetch.
-        rows: Different rows of the result.
-        bytes: Size of the different rows, roughly.
+        seconds: Longest time to run the query and fetch its rows.
+        rows: Largest number of different rows.
+        bytes: Largest total size of the different rows, roughly.
     """
 
     seconds: float = 30.0
@@ -45,7 +58,7 @@ class QueryLimits:
 
 
 class QueryFailed(ValueError):
-    """A query that is wrong, not allowed, or beyond its limits; the message says which."""
+    """A query is wrong, not allowed, or beyond its limits; the message says why."""
 
 
 def distinct_rows(
@@ -54,13 +67,24 @@ def distinct_rows(
     """Runs one SELECT and returns its rows as a set.
 
     Args:
-        database: SQLite file; it is not changed, and nothing is written beside it.
+        database: SQLite file; it is not changed, and no file is written beside it.
         sql: The query.
-        limits: What it may use.
+        limits: Limits of the query.
 
     Raises:
-        QueryFailed: If it fails, is not a query, writes, is more than one statement, or exceeds
-            a limit.
+        QueryFailed: If the SQL fails, returns no rows, writes, is more than one statement, or
+            exceeds a limit.
+
+    Example:
+        >>> with closing(sqlite3.connect("shop.sqlite")) as connection:
+        ...     _ = connection.execute("CREATE TABLE item (name TEXT, price REAL)")
+        ...     _ = connection.execute("INSERT INTO item VALUES ('pen', 2.5), ('ink', 8.0)")
+        ...     connection.commit()
+        >>> sorted(distinct_rows("shop.sqlite", "SELECT name FROM item WHERE price > 2"))
+        [('ink',), ('pen',)]
+        >>> distinct_rows("shop.sqlite", "DROP TABLE item")
+        Traceback (most recent call last):
+        scope_torch.tasks.sql_execution.QueryFailed: not authorized
     """
     limits = limits or QueryLimits()
     rows: set[Row] = set()
@@ -83,10 +107,10 @@ def distinct_rows(
 def reading(
     database: Path | str, limits: QueryLimits | None = None
 ) -> Generator[sqlite3.Connection, None, None]:
-    """A connection that can only read, for `limits.seconds` from now.
+    """A connection that can only read, and only for `limits.seconds` from now.
 
     Raises:
-        QueryFailed: Instead of any error of SQLite within.
+        QueryFailed: In place of any error of SQLite in the `with` block.
     """
     limits = limits or QueryLimits()
     deadline = time.monotonic() + limits.seconds
@@ -99,7 +123,7 @@ def reading(
     except sqlite3.OperationalError as error:
         late = time.monotonic() > deadline
         raise QueryFailed(f"longer than {limits.seconds} s" if late else str(error)) from error
-    # ValueError: Python's own refusal of a text with a null character or half a surrogate pair.
+    # ValueError: Python refuses a text with a null character or a lone surrogate.
     except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError) as error:
         raise QueryFailed(str(error)) from error
     except MemoryError as error:
@@ -107,7 +131,7 @@ def reading(
 
 
 def check_database(path: Path) -> None:
-    """Checks that a file can be read as `distinct_rows` does.
+    """Checks that `distinct_rows` can read a file.
 
     Raises:
         InputError: If it is absent, not a SQLite database, or has changes in a file beside it.
@@ -129,25 +153,14 @@ def check_database(path: Path) -> None:
 
 
 def _open(database: Path) -> sqlite3.Connection:
-    # immutable: no lock, and no -wal or -shm file beside it, so it may lie on read-only media;
-    # check_database has seen to it that the file alone is the whole database.
+    # immutable: SQLite takes no lock and writes no -wal or -shm file, so the disk may be read-only.
+    # check_database makes sure that the file alone is the whole database.
     uri = database.resolve().as_uri() + "?mode=ro&immutable=1"
     connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
     try:
-        for pragma in (
-            "query_only=ON",
-            "trusted_schema=OFF",
-            "temp_store=MEMORY",  # sorting must not fill a disk ...
-            f"hard_heap_limit={_HEAP_BYTES}",  # ... or the memory; counts for the whole process
-        ):
+        for pragma in _PRAGMAS:
             connection.execute(f"PRAGMA {pragma}").close()
-        for limit, value in (
-            (sqlite3.SQLITE_LIMIT_LENGTH, _MAX_VALUE_BYTES),
-            (sqlite3.SQLITE_LIMIT_SQL_LENGTH, _MAX_SQL_BYTES),
-            (sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, _MAX_PATTERN_BYTES),
-            (sqlite3.SQLITE_LIMIT_ATTACHED, 0),
-            (sqlite3.SQLITE_LIMIT_WORKER_THREADS, 0),
-        ):
+        for limit, value in _LIMITS.items():
             connection.setlimit(limit, value)
     except BaseException:
         connection.close()

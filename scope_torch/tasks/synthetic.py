@@ -1,4 +1,4 @@
-"""A small made-up table, for trying things out without data."""
+"""A small made-up table, to try things out without data."""
 
 from __future__ import annotations
 
@@ -26,21 +26,26 @@ def synthetic_task(
     world_seed: int = 3,
     epsilon: float = 0.05,
 ) -> Task:
-    """Synthetic runs of a chain of modules over six made-up LLMs; theta_0 is `frontier` everywhere.
+    """A made-up table of six LLMs in a chain of modules; theta_0 is `frontier` everywhere.
 
-    A query succeeds (quality 1, else 0) if the modules' abilities, with an idiosyncratic effect of
-    each (LLM, module) and each (configuration, query), outweigh its difficulty. Cost is tokens
-    times price. No number here describes a real LLM.
+    A query succeeds (quality 1, else 0) if the abilities of the LLMs outweigh its difficulty. Each
+    (LLM, module) and each (configuration, query) adds a random effect. Cost is tokens times price.
+    No number describes a real LLM.
 
     Args:
         name: Name of the task.
-        num_modules: N.
-        num_queries: Q.
-        world_seed: Draws the table; independent of the seed of a search.
+        num_modules: N, from 1 to 5.
+        num_queries: Q, from 1 to 10000.
+        world_seed: Seed of the table; independent of the seed of a search.
         epsilon: Tolerated relative loss of quality, in (0, 1).
 
     Raises:
         InputError: If a value is outside its range.
+
+    Example:
+        >>> task = synthetic_task(num_queries=20)
+        >>> task.problem.space.size, task.problem.names(task.problem.theta_ref)
+        (36, {'module_1': 'frontier', 'module_2': 'frontier'})
     """
     if not 1 <= num_modules <= 5:
         raise InputError(f"num_modules={num_modules} must be 1 to 5: the table is held in memory")
@@ -48,7 +53,12 @@ def synthetic_task(
         raise InputError(f"num_queries={num_queries} must be 1 to 10000: the table is in memory")
     if world_seed < 0:
         raise InputError(f"world_seed={world_seed} must be at least 0")
-    rng = np.random.default_rng(world_seed)
+    table = _table(num_modules, num_queries, np.random.default_rng(world_seed))
+    problem = table.problem(name, ("frontier",) * num_modules, epsilon)
+    return Task(problem, TableEvaluator(table))
+
+
+def _table(num_modules: int, num_queries: int, rng: np.random.Generator) -> RecordedTable:
     llms = tuple(sorted(PRICES))
     price = np.array([PRICES[llm][0] for llm in llms]) * 1e-6
     ability = np.array([PRICES[llm][1] for llm in llms])
@@ -68,6 +78,4 @@ def synthetic_task(
     quality = (strength + luck > difficulty).astype(np.float64)
     modules = tuple(f"module_{i + 1}" for i in range(num_modules))
     queries = tuple(str(q) for q in range(num_queries))
-    table = RecordedTable(modules, (llms,) * num_modules, queries, cost, quality)
-    problem = table.problem(name, ("frontier",) * num_modules, epsilon)
-    return Task(problem, TableEvaluator(table))
+    return RecordedTable(modules, (llms,) * num_modules, queries, cost, quality)

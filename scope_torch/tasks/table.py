@@ -1,4 +1,4 @@
-"""Tasks from recorded tables: CSV or Parquet, plain or gzipped."""
+"""Tasks on recorded tables, read from CSV or Parquet files, plain or gzipped."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from scope_torch.tasks import Task
 from scope_torch.tasks.files import find_data
 
 OnMissing = Literal["error", "drop_queries"]
-# A panic is what its Rust code does where it expected no such bytes.
-_POLARS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
+# polars panics on bytes that its Rust code did not expect.
+_POLARS_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 
 
 def table_task(
@@ -37,23 +37,39 @@ def table_task(
     num_queries: int | None = None,
     source: str = "",
 ) -> Task:
-    """A task on a recorded table; see `load_table` for the file.
+    r"""A task on a recorded table; `load_table` describes the file.
 
     Args:
         name: Name of the task.
-        path: File; a relative one is looked for here, in `$SCOPE_DATA_DIR` and in `./data`.
-        module_columns: Columns that name the LLM of each module.
+        path: The file. A relative path is looked up in the working directory, in `$SCOPE_DATA_DIR`
+            and in `./data`.
+        module_columns: Columns with the LLM of each module.
         reference: theta_0, one LLM name for each module.
         epsilon: Tolerated relative loss of quality, in (0, 1).
         quality_column: Column of qualities in [0, 1].
         cost_column: Column of costs in USD.
         query_column: Column of query identifiers.
-        on_missing: What a missing cell means; see `load_table`.
-        num_queries: The first ones of the table only; None for all.
+        on_missing: `error` or `drop_queries`; see `load_table`.
+        num_queries: Use only the first queries of the table, this many; None for all.
         source: Where to get the file, for the error message.
 
     Raises:
-        InputError: If the file is absent or bad, or lacks the reference or that many queries.
+        InputError: If the file is absent or damaged, or lacks the reference or that many queries.
+
+    Example:
+        >>> _ = Path("runs.csv").write_text(
+        ...     "answer,query,quality,cost_usd\n"
+        ...     "mini,q1,1,0.001\n"
+        ...     "mini,q2,0,0.001\n"
+        ...     "pro,q1,1,0.01\n"
+        ...     "pro,q2,1,0.02\n"
+        ... )
+        >>> task = table_task(
+        ...     name="demo", path="runs.csv", module_columns=["answer"], reference=["pro"],
+        ...     epsilon=0.1,
+        ... )
+        >>> task.problem.llms, task.problem.reference_cost_usd
+        ((('mini', 'pro'),), 0.015)
     """
     table = load_table(
         find_data(path, source),
@@ -77,22 +93,22 @@ def load_table(
     query_column: str = "query",
     on_missing: OnMissing = "error",
 ) -> RecordedTable:
-    """Reads a table with one row per (configuration, query).
+    """Reads a table with one row for each (configuration, query).
 
-    LLMs are ordered by name and queries by ascending identifier, so the order of rows is
-    irrelevant. An empty cost or quality is a missing cell.
+    LLMs are sorted by name and queries by identifier, so the order of the rows does not matter. A
+    cell is missing if it has no row, or an empty cost or quality.
 
     Args:
-        path: CSV or Parquet, plain or gzipped; told apart by content.
-        module_columns: Columns that name the LLM of each module.
+        path: CSV or Parquet file, plain or gzipped; its content tells which.
+        module_columns: Columns with the LLM of each module.
         quality_column: Column of qualities in [0, 1].
         cost_column: Column of costs in USD.
         query_column: Column of query identifiers.
-        on_missing: `error` refuses a table with a missing cell; `drop_queries` keeps the queries
-            observed under every configuration.
+        on_missing: `error` refuses a table with a missing cell; `drop_queries` keeps only the
+            queries that were observed under every configuration.
 
     Raises:
-        InputError: If the file, a column or a value is bad; the message names it.
+        InputError: If the file, a column or a value cannot be used; the message names it.
     """
     if on_missing not in ("error", "drop_queries"):
         raise InputError(f"on_missing={on_missing!r} must be error or drop_queries")
@@ -102,22 +118,17 @@ def load_table(
         )
     frame = _read(path)
     try:
-        return _checked(frame, path, module_columns, quality_column, cost_column, query_column,
-                        on_missing)  # fmt: skip
-    except _POLARS as error:  # values of kinds that are neither names nor numbers
+        keys = [*module_columns, query_column]
+        frame = _checked(frame, path, keys, quality_column, cost_column)
+        return _dense(frame, path, list(module_columns), query_column, on_missing)
+    except _POLARS_ERRORS as error:  # values that are neither names nor numbers
         raise InputError(f"{path}: {_reason(error)}; make its columns text and numbers") from error
 
 
 def _checked(
-    frame: pl.DataFrame,
-    path: Path,
-    module_columns: Sequence[str],
-    quality_column: str,
-    cost_column: str,
-    query_column: str,
-    on_missing: OnMissing,
-) -> RecordedTable:
-    keys = [*module_columns, query_column]
+    frame: pl.DataFrame, path: Path, keys: list[str], quality_column: str, cost_column: str
+) -> pl.DataFrame:
+    """The columns `keys`, and `_quality` and `_cost` as numbers; one row for each key."""
     _check_columns(frame, path, [*keys, quality_column, cost_column])
     frame = frame.select(
         *(pl.col(name) for name in keys),
@@ -132,7 +143,7 @@ def _checked(
     if len(repeated):
         row = repeated.select(keys).row(0, named=True)
         raise InputError(f"{path}: {row} has more than one row; keep one per configuration, query")
-    return _dense(frame, path, list(module_columns), query_column, on_missing)
+    return frame
 
 
 def _read(path: Path) -> pl.DataFrame:
@@ -143,7 +154,7 @@ def _read(path: Path) -> pl.DataFrame:
         if content[:4] == b"PAR1":
             return pl.read_parquet(io.BytesIO(content))
         return pl.read_csv(io.BytesIO(content), infer_schema_length=None)
-    except (OSError, EOFError, zlib.error, *_POLARS) as error:
+    except (OSError, EOFError, zlib.error, *_POLARS_ERRORS) as error:
         raise InputError(f"cannot read {path} as CSV or Parquet: {_reason(error)}") from error
 
 
@@ -160,14 +171,19 @@ def _check_columns(frame: pl.DataFrame, path: Path, needed: Sequence[str]) -> No
 
 
 def _numbers(frame: pl.DataFrame, path: Path, columns: dict[str, str]) -> pl.DataFrame:
-    for name, shown in columns.items():
+    """Turns columns into numbers; `columns` gives the name of each in the file."""
+    for name, name_in_file in columns.items():
         column = frame[name]
         if column.dtype.is_nested():
-            raise InputError(f"{path}: column {shown!r} is of {column.dtype}, not of numbers")
+            raise InputError(
+                f"{path}: column {name_in_file!r} is of {column.dtype}, not of numbers"
+            )
         cast = column.cast(pl.Float64, strict=False)
         bad = column.filter(cast.is_null() & column.is_not_null())
         if len(bad):
-            raise InputError(f"{path}: column {shown!r} has {bad[0]!r}, which is not a number")
+            raise InputError(
+                f"{path}: column {name_in_file!r} has {bad[0]!r}, which is not a number"
+            )
         frame = frame.with_columns(cast.alias(name))
     return frame
 
@@ -179,7 +195,8 @@ def _dense(
     query_column: str,
     on_missing: OnMissing,
 ) -> RecordedTable:
-    # Of all rows: an LLM or a query with nothing but empty cells must not vanish.
+    """Puts the rows into arrays with one axis for each module, and one for the queries."""
+    # From all rows: an LLM or a query must not vanish because all its cells are empty.
     names = [frame[column].cast(pl.String).unique().sort() for column in module_columns]
     queries = frame[query_column].unique().sort()
     frame = frame.drop_nulls()
@@ -198,8 +215,8 @@ def _dense(
     query = frame[query_column].replace_strict(queries, range(len(queries))).to_numpy()
     cost = np.full((*space.sizes, len(queries)), np.nan)
     quality, present = np.full_like(cost, np.nan), np.zeros(cost.shape, dtype=bool)
-    at = (*theta, query)
-    cost[at], quality[at], present[at] = frame["_cost"], frame["_quality"], True
+    cells = (*theta, query)
+    cost[cells], quality[cells], present[cells] = frame["_cost"], frame["_quality"], True
     llms = tuple(tuple(column.to_list()) for column in names)
     identifiers = tuple(str(q) for q in queries.to_list())
     complete: np.ndarray = np.all(present.reshape(-1, len(queries)), axis=0)
@@ -229,4 +246,6 @@ def _check_missing(
             "task.on_missing=drop_queries"
         )
     if not complete.any():
-        raise InputError(f"{missing}; no query was observed under every configuration")
+        raise InputError(
+            f"{missing}; no query was observed under every configuration, so none can be kept"
+        )

@@ -1,4 +1,4 @@
-"""Data transformation on the TDE benchmark: continue a transformation shown by three examples."""
+"""Data transformation on the TDE benchmark: apply a transformation that three examples show."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ SOURCE = "the folder Benchmark of github.com/Yeye-He/Transform-Data-by-Example"
 
 
 def tde(folder: str = "tde", *, check_counts: bool = True) -> Dataset:
-    """Bing-QueryLogs (102 queries) to search on and StackOverflow (710) to deploy on.
+    """Bing-QueryLogs (102 queries) for the search, and StackOverflow (710 held-out queries).
 
-    A file is a transformation. Its first three rows are the demonstrations, and every further row
-    is a query; only the `semantic_*` files of Bing-QueryLogs count (the `unit_*` ones have 99).
+    Each file is a transformation. Its first three rows are the demonstrations, and every further
+    row is a query. Of Bing-QueryLogs only the `semantic_*` files are used; the `unit_*` files have
+    99 queries.
 
     Args:
-        folder: Holds `benchmark-bing-query-logs` and `benchmark-stackoverflow`; a relative one is
-            looked for here, in `$SCOPE_DATA_DIR` and in `./data`.
+        folder: Folder with `benchmark-bing-query-logs` and `benchmark-stackoverflow`. A relative
+            path is looked up in the working directory, in `$SCOPE_DATA_DIR` and in `./data`.
         check_counts: Whether there must be as many queries as published.
 
     Returns:
@@ -32,14 +33,14 @@ def tde(folder: str = "tde", *, check_counts: bool = True) -> Dataset:
         `source`; gold is the target.
 
     Raises:
-        InputError: If a file is absent or cut off, or the number of queries is another.
+        InputError: If a file is absent or cut short, or the number of queries differs.
     """
     path = find_folder(folder, SOURCE)
-    queries, held_out = (_part(path, *part, check_counts) for part in (SEARCH, HELD_OUT))
+    queries, held_out = (_read_split(path, *split, check_counts) for split in (SEARCH, HELD_OUT))
     return Dataset("tde", queries, held_out, ExactMatch(lowered))
 
 
-def _part(
+def _read_split(
     path: Path, name: str, pattern: str, expected: int, check_counts: bool
 ) -> tuple[Query, ...]:
     files = sorted((path / name).glob(pattern), key=_number)
@@ -55,9 +56,9 @@ def read_transformation(path: Path) -> list[Query]:
     """Reads a file: `//` and the instruction, then rows of a source, two tabs and a target.
 
     Raises:
-        InputError: If the instruction, a target or a row to ask for is missing.
+        InputError: If the instruction or a target is missing, or no row is left for a query.
     """
-    # Not splitlines: a value may hold a character that it takes for the end of a line.
+    # Not splitlines(), which also splits at characters that may be part of a value.
     lines = [line.rstrip("\r") for line in read_text(path, "cp1252").split("\n")]
     lines = [line for line in lines if line.strip()]
     if not lines or not lines[0].startswith("//"):
@@ -84,7 +85,7 @@ def read_transformation(path: Path) -> list[Query]:
 
 
 def _row(path: Path, line: str) -> list[str]:
-    # One row of the benchmark has a single tab and one has three; a source may be a space.
+    # One row of the benchmark has one tab and another has three; a source may be a space.
     row = re.split(r"\t+", line, maxsplit=1)
     if len(row) != 2 or not row[1].strip():
         raise InputError(f"{path}: the row {line!r} has no target; download it again")
@@ -92,5 +93,6 @@ def _row(path: Path, line: str) -> list[str]:
 
 
 def _number(path: Path) -> tuple[int, str]:
+    """The number in the name of a file, so that 10 comes after 9; then the name."""
     digits = re.search(r"\d+", path.stem)
     return int(digits[0]) if digits else 0, path.name

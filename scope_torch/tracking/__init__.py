@@ -1,1 +1,1 @@
-"""Callbacks that show or log a run; the journal and the trace stay the truth."""
+"""Callbacks that show or log a run; the journal and the trace remain the record."""

@@ -16,14 +16,14 @@ _FORMAT = "{desc}: {percentage:3.0f}%|{bar}| {n:.2f}/{total:.2f} USD [{elapsed}{
 
 
 class ProgressBar(Callback):
-    """Shows spend, theta_out and gap on standard error; silent without a terminal."""
+    """Shows spend, theta_out and gap on standard error, if that is a terminal."""
 
     def __init__(self) -> None:
         self._bar: tqdm[Any] | None = None
         self._problem: SelectionProblem | None = None
 
     def start(self, problem: SelectionProblem, optimizer: Described, budget_usd: float) -> None:
-        """See base."""
+        """Shows the bar, if standard error is a terminal."""
         if not sys.stderr.isatty():
             return
         self._problem = problem
@@ -32,12 +32,12 @@ class ProgressBar(Callback):
         )
 
     def observed(self, observation: Observation, spend_usd: float) -> None:
-        """See base."""
+        """Moves the bar to the spend."""
         if self._bar is not None:
             self._bar.update(min(spend_usd, self._bar.total) - self._bar.n)
 
     def changed(self, row: TraceRow) -> None:
-        """See base."""
+        """Shows theta_out and its gap."""
         if self._bar is None or self._problem is None:
             return
         llms = ", ".join(self._problem.names(row.theta_out).values())
@@ -45,6 +45,6 @@ class ProgressBar(Callback):
         self._bar.set_postfix_str(f"{llms}; gap {gap} USD/query", refresh=False)
 
     def close(self, error: BaseException | None) -> None:
-        """See base."""
+        """Ends the bar."""
         if self._bar is not None:
             self._bar.close()

@@ -1,4 +1,4 @@
-"""TensorBoard as a view of a run; needs the extra `tensorboard`."""
+"""Logs a run to TensorBoard; needs the extra `tensorboard`."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from scope_torch.search.optimizer import Described, TraceRow
 if TYPE_CHECKING:
     from torch.utils.tensorboard.writer import SummaryWriter
 
-STEPS_PER_USD = 1_000_000  # steps are whole numbers; TensorBoard shows one USD as 1M
+STEPS_PER_USD = 1_000_000  # steps must be whole numbers; TensorBoard shows 1 USD as 1M
 CURVES = ("u_out_usd", "gap_usd", "lower_c_usd", "upper_c_usd", "lower_g", "upper_g", "num_queries")
 
 
 class TensorBoardTracker(Callback):
     """Writes event files: the trace against the spend, settings and result as text, the figure.
 
-    The step is the spend in millionths of a USD. A search that is resumed tells all of its trace
-    again, so its event files begin anew.
+    The step is the spend in millionths of a USD. A resumed search reports all rows of its trace
+    again, so its event files are written anew.
 
     Args:
-        run_dir: Directory of the run; the event files go to `tensorboard` in it.
+        run_dir: Directory of the run; the event files are in its folder `tensorboard`.
 
     Raises:
         InputError: If TensorBoard is not installed.
@@ -43,7 +43,7 @@ class TensorBoardTracker(Callback):
         self._writer: SummaryWriter | None = None
 
     def start(self, problem: SelectionProblem, optimizer: Described, budget_usd: float) -> None:
-        """See base."""
+        """Removes old event files, and writes the settings."""
         for old in self._folder.glob("events.out.tfevents.*"):
             old.unlink()
         self._writer = self._make_writer(str(self._folder))
@@ -51,7 +51,7 @@ class TensorBoardTracker(Callback):
         self._write_json("config", config)
 
     def changed(self, row: TraceRow) -> None:
-        """See base."""
+        """Writes the numbers of a row of the trace."""
         if self._writer is None:
             return
         step = round(row.spend_usd * STEPS_PER_USD)
@@ -61,7 +61,7 @@ class TensorBoardTracker(Callback):
                 self._writer.add_scalar(name, value, step)
 
     def end(self, result: Outcome) -> None:
-        """See base."""
+        """Writes the result, the curves and the figure."""
         if self._writer is None:
             return
         summary = result.summary()
@@ -78,7 +78,7 @@ class TensorBoardTracker(Callback):
             self._writer.add_image("curves", imread(figure)[..., :3], dataformats="HWC")
 
     def close(self, error: BaseException | None) -> None:
-        """See base."""
+        """Closes the event files."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None

@@ -1,4 +1,4 @@
-"""Weights & Biases as a view of a run. The only module of the library that imports wandb."""
+"""Logs a run to Weights & Biases. No other module of the library imports wandb."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from scope_torch.problem import SelectionProblem
 from scope_torch.runs.callbacks import Callback, Outcome
 from scope_torch.search.optimizer import Described, TraceRow
 
-# Columns of the trace that are logged as they are.
+# Columns of the trace that are logged under their own name.
 CURVES = ("spend_usd", "u_out_usd", "gap_usd", "iteration", "num_queries", "lower_c_usd",
           "upper_c_usd", "lower_g", "upper_g")  # fmt: skip
 
 
 class WandbTracker(Callback):
-    """Logs the trace against spend_usd; the result as a summary, and as an artifact with its files.
+    """Logs the trace against spend_usd, and the result as a summary and as an artifact.
 
-    A search that is resumed tells all of its trace again, to a new W&B run; so does
-    `scripts/replay_wandb.py`, from the run's directory alone.
+    A resumed search reports all rows of its trace again, to a new W&B run.
+    `scripts/replay_wandb.py` does the same from the directory of a run.
 
     Args:
         project: W&B project.
         entity: W&B entity; None for the default.
-        mode: `offline` writes files to sync later.
-        group: Groups runs; empty for the task's name. The job type is the method.
+        mode: `online`, `offline` (writes files, to be sent later) or `disabled`.
+        group: Name of a group of runs; empty for the name of the task. The job type is the method.
         tags: Tags of the run.
         directory: Where W&B keeps its files.
 
@@ -58,7 +58,7 @@ class WandbTracker(Callback):
         self._run: wandb.Run | None = None
 
     def start(self, problem: SelectionProblem, optimizer: Described, budget_usd: float) -> None:
-        """See base."""
+        """Begins a W&B run."""
         settings = optimizer.settings()
         self._run = wandb.init(
             **self._arguments,
@@ -72,14 +72,14 @@ class WandbTracker(Callback):
         self._run.define_metric("*", step_metric="spend_usd")
 
     def changed(self, row: TraceRow) -> None:
-        """See base."""
+        """Logs a row of the trace."""
         if self._run is None:
             return
         numbers = {"num_observations": row.t, **{name: getattr(row, name) for name in CURVES}}
         self._run.log({name: value for name, value in numbers.items() if value is not None})
 
     def end(self, result: Outcome) -> None:
-        """See base."""
+        """Logs the curves, the result and the files of the run."""
         if self._run is None:
             return
         summary = result.summary()
@@ -99,14 +99,14 @@ class WandbTracker(Callback):
         self._run.log_artifact(artifact)
 
     def close(self, error: BaseException | None) -> None:
-        """See base; the run is finished whatever happened."""
+        """Finishes the W&B run, with exit code 1 after an error."""
         if self._run is not None:
             self._run.finish(exit_code=0 if error is None else 1)
             self._run = None
 
 
 def _files(run_dir: Path | None) -> list[Path]:
-    """The result and the figures; the journal stays where it is."""
+    """The files to log: settings, result, trace and figure; the journal is not logged."""
     if run_dir is None:
         return []
     names = ("settings.json", "result.json", "trace.csv", "curves.png")

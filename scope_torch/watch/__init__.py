@@ -1,1 +1,1 @@
-"""A page about a run, for people who would rather look than read."""
+"""One HTML page that shows a run."""

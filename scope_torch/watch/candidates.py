@@ -1,4 +1,4 @@
-"""The candidates of a search: what each cost, and how it ended."""
+"""The candidates of a search: the cost and the outcome of each."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from scope_torch.search.optimizer import TraceRow
 
 @dataclass(frozen=True)
 class Candidate:
-    """One configuration's turn.
+    """The turn of one configuration as the candidate.
 
     Args:
-        number: Counted from 1.
-        theta: Its codes.
-        first: The row of its selection.
-        last: The last row about it.
+        number: Number of the turn, from 1.
+        theta: Codes of the configuration.
+        first: The row of the trace in which it was selected.
+        last: The last row of this turn.
         num_queries: Queries observed in this turn.
-        spend_usd: Spend at its end, or so far.
-        improved: Whether it became theta_out in this turn, or its bound as theta_out fell.
+        spend_usd: Spend of the search in USD at the end of the turn, or so far.
+        improved: Whether in this turn it became theta_out, or, as theta_out, its cost bound fell.
         outcome: `pruned: quality`, `pruned: cost`, `pruned`, `completed`, `in progress`, or
             `cut short` by the end of the search.
     """
@@ -36,18 +36,9 @@ class Candidate:
 
 
 def candidates(run: RecordedRun) -> list[Candidate]:
-    """All turns in order."""
-    turns: list[list[TraceRow]] = []
-    is_open = False
-    for recorded in run.rows:
-        row = recorded.row
-        if row.theta_cand is None:
-            continue
-        if not is_open or row.event == "selected" or turns[-1][0].theta_cand != row.theta_cand:
-            turns.append([])
-        turns[-1].append(row)
-        is_open = not _ends(row, run)
-    found = [_turn(number, rows) for number, rows in enumerate(turns, start=1)]
+    """All turns of candidates, in order."""
+    turns, is_open = _turns(run)
+    found = [_candidate(number, rows) for number, rows in enumerate(turns, start=1)]
     if found and is_open:
         unfinished = "in progress" if run.result is None else "cut short"
         seen = max(len(run.observations) - found[-1].first.t, found[-1].num_queries)
@@ -60,14 +51,32 @@ def candidates(run: RecordedRun) -> list[Candidate]:
     return found
 
 
+def _turns(run: RecordedRun) -> tuple[list[list[TraceRow]], bool]:
+    """The rows of each turn, and whether the last turn has not ended."""
+    turns: list[list[TraceRow]] = []
+    is_open = False
+    for recorded in run.rows:
+        row = recorded.row
+        if row.theta_cand is None:
+            continue
+        if not is_open or row.event == "selected" or turns[-1][0].theta_cand != row.theta_cand:
+            turns.append([])
+        turns[-1].append(row)
+        is_open = not _ends(row, run)
+    return turns, is_open
+
+
 def _ends(row: TraceRow, run: RecordedRun) -> bool:
-    """Whether nothing more comes about this candidate; a data-set-level method improves last."""
+    """Whether a row ends the turn of its candidate.
+
+    A method that compares averages over all queries writes `improved` last.
+    """
     if row.event == "improved":
         return row.upper_c_usd is None and row.num_queries == run.problem.num_queries
     return row.event in ("pruned", "completed")
 
 
-def _turn(number: int, rows: Sequence[TraceRow]) -> Candidate:
+def _candidate(number: int, rows: Sequence[TraceRow]) -> Candidate:
     first, last = rows[0], rows[-1]
     assert first.theta_cand is not None
     return Candidate(

@@ -1,4 +1,4 @@
-"""Small charts as inline SVG; colours come from the page's style sheet."""
+"""Small charts as inline SVG; the page's style sheet gives the colours."""
 
 from __future__ import annotations
 
@@ -14,24 +14,32 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class _Mark:
-    kind: str  # line, band or bar
+    """A line, band or bar of a chart."""
+
+    kind: str  # line | band | bar
     style: str  # class in the style sheet
-    points: Sequence[Point]  # corners of a band or bar: (x0, low), (x1, high)
+    points: Sequence[Point]  # of a line, or two corners of a band or bar: (x0, low), (x1, high)
     hint: str  # shown under the mouse
 
 
 @dataclass
 class Chart:
-    """Step lines, bands and bars over one axis of spend.
+    """A chart of step lines, bands and bars against the spend.
 
     Args:
-        title: Above the chart.
-        x_label: With its unit.
-        y_label: With its unit.
-        x_max: The x axis is [0, x_max].
+        title: Title above the chart.
+        x_label: Label of the x axis, with its unit.
+        y_label: Label of the y axis, with its unit.
+        x_max: End of the x axis, which begins at 0.
         log: Whether the y axis is logarithmic.
-        y_limits: Values that the y axis includes in any case.
-        height: In units of which the width has 560.
+        y_limits: Values that the y axis must include.
+        height: Height of the chart; its width is 560.
+
+    Example:
+        >>> chart = Chart("Cost", "spend [USD]", "USD a query", x_max=10.0)
+        >>> chart.steps([(0.0, 5.0), (4.0, 2.0)], end=10.0, style="a", label="cost")
+        >>> "spend [USD]" in chart.html()
+        True
     """
 
     title: str
@@ -45,7 +53,7 @@ class Chart:
     _legend: dict[str, tuple[str, str]] = field(default_factory=dict)
 
     def steps(self, points: Sequence[Point], end: float, style: str, label: str) -> None:
-        """A value from each x to the next one, the last up to `end`."""
+        """Adds a step line: each point's value holds up to the next x, the last one up to `end`."""
         if points:
             corners = [points[0]]
             for (_, before), (x, y) in pairwise(points):
@@ -53,15 +61,15 @@ class Chart:
             self._add("line", style, [*corners, (end, points[-1][1])], label, label)
 
     def rule(self, y: float, style: str, label: str) -> None:
-        """A horizontal line."""
+        """Adds a horizontal line."""
         self._add("line", style, [(0.0, y), (self.x_max, y)], label, label)
 
     def band(self, x: Point, y: Point, style: str, label: str, hint: str) -> None:
-        """A filled range of y over a range of x."""
+        """Adds a filled rectangle: a range of y over a range of x."""
         self._add("band", style, [(x[0], y[0]), (x[1], y[1])], label, hint)
 
     def bar(self, x: Point, y: float, style: str, label: str, hint: str) -> None:
-        """A bar from 0 to y over a range of x."""
+        """Adds a bar from 0 to y over a range of x."""
         self._add("bar", style, [(x[0], 0.0), (x[1], y)], label, hint)
 
     def _add(self, kind: str, style: str, points: Sequence[Point], label: str, hint: str) -> None:
@@ -69,7 +77,7 @@ class Chart:
         self._legend.setdefault(label, (kind, style))
 
     def html(self) -> str:
-        """The chart with its title and legend."""
+        """The chart with its title and legend, as HTML."""
         legend = "".join(
             f'<span><i class="key {kind} {style}"></i>{escape(label)}</span>'
             for label, (kind, style) in self._legend.items()
@@ -81,53 +89,62 @@ class Chart:
 
     def _svg(self) -> str:
         low, high = self._limits()
-        bottom = self.height - BOTTOM
-
-        def at_x(x: float) -> float:
-            return LEFT + (WIDTH - LEFT - RIGHT) * min(max(x / self.x_max, 0.0), 1.0)
-
-        def at_y(y: float) -> float:
-            if self.log:
-                y = max(y, low)
-                share = (math.log(y) - math.log(low)) / (math.log(high) - math.log(low))
-            else:
-                share = (y - low) / (high - low)
-            return bottom - (bottom - TOP) * min(max(share, 0.0), 1.0)
-
-        parts = [
-            f'<svg viewBox="0 0 {WIDTH} {self.height}" role="img" '
-            f'aria-label="{escape(self.title)}">'
-        ]
+        title = escape(self.title)
+        parts = [f'<svg viewBox="0 0 {WIDTH} {self.height}" role="img" aria-label="{title}">']
         for y in log_ticks(low, high) if self.log else ticks(low, high):
+            at = self._at_y(y, low, high)
             parts.append(
-                f'<path class="grid" d="M{LEFT} {at_y(y):.1f}H{WIDTH - RIGHT}"/>'
-                f'<text x="{LEFT - 8}" y="{at_y(y) + 4:.1f}" text-anchor="end">{y:.6g}</text>'
+                f'<path class="grid" d="M{LEFT} {at:.1f}H{WIDTH - RIGHT}"/>'
+                f'<text x="{LEFT - 8}" y="{at + 4:.1f}" text-anchor="end">{y:.6g}</text>'
             )
         for x in ticks(0.0, self.x_max):
+            at = self._at_x(x)
             parts.append(
-                f'<path class="tick" d="M{at_x(x):.1f} {bottom}v5"/>'
-                f'<text x="{at_x(x):.1f}" y="{bottom + 19}" text-anchor="middle">{x:.6g}</text>'
+                f'<path class="tick" d="M{at:.1f} {self._bottom}v5"/>'
+                f'<text x="{at:.1f}" y="{self._bottom + 19}" text-anchor="middle">{x:.6g}</text>'
             )
         for mark in self._marks:
-            parts.append(_drawn(mark, [(at_x(x), at_y(y)) for x, y in mark.points]))
-        middle = (TOP + bottom) / 2
-        parts.append(
-            f'<path class="axis" d="M{LEFT} {bottom}H{WIDTH - RIGHT}"/>'
+            points = [(self._at_x(x), self._at_y(y, low, high)) for x, y in mark.points]
+            parts.append(_drawn(mark, points))
+        return "".join([*parts, self._axis(), "</svg>"])
+
+    @property
+    def _bottom(self) -> int:
+        return self.height - BOTTOM
+
+    def _at_x(self, x: float) -> float:
+        """Position of a spend in the drawing."""
+        return LEFT + (WIDTH - LEFT - RIGHT) * min(max(x / self.x_max, 0.0), 1.0)
+
+    def _at_y(self, y: float, low: float, high: float) -> float:
+        """Position of a value in the drawing, if the y axis is [low, high]."""
+        if self.log:
+            y = max(y, low)
+            share = (math.log(y) - math.log(low)) / (math.log(high) - math.log(low))
+        else:
+            share = (y - low) / (high - low)
+        return self._bottom - (self._bottom - TOP) * min(max(share, 0.0), 1.0)
+
+    def _axis(self) -> str:
+        """The x axis, and the labels of both axes."""
+        middle = (TOP + self._bottom) / 2
+        return (
+            f'<path class="axis" d="M{LEFT} {self._bottom}H{WIDTH - RIGHT}"/>'
             f'<text class="label" x="{(LEFT + WIDTH - RIGHT) / 2}" y="{self.height - 4}" '
             f'text-anchor="middle">{escape(self.x_label)}</text>'
             f'<text class="label" transform="translate(13 {middle})rotate(-90)" '
-            f'text-anchor="middle">{escape(self.y_label)}</text></svg>'
+            f'text-anchor="middle">{escape(self.y_label)}</text>'
         )
-        return "".join(parts)
 
     def _limits(self) -> Point:
+        """Ends of the y axis."""
         values = [y for mark in self._marks for _, y in mark.points] + list(self.y_limits)
         if self.log:
             values = [y for y in values if y > 0] or [1.0]
             return min(values) / 1.25, max(values) * 1.25
         low, high = min(values, default=0.0), max(values, default=1.0)
-        room = 0.06 * (high - low) or 1.0
-        return (low if low == 0 else low - room), high + room
+        margin = 0.06 * (high - low) or 1.0
+        return (low if low == 0 else low - margin), high + margin
 
 
 def _drawn(mark: _Mark, points: list[Point]) -> str:
@@ -144,7 +161,12 @@ def _drawn(mark: _Mark, points: list[Point]) -> str:
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """About five round numbers in [low, high]."""
+    """About five round numbers in [low, high].
+
+    Example:
+        >>> ticks(0.0, 10.0)
+        [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]
+    """
     rough = (high - low) / 5
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= rough * (1 - 1e-9))
@@ -153,13 +175,18 @@ def ticks(low: float, high: float) -> list[float]:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Round numbers in [low, high], fewer for each power of ten if there are many of these."""
+    """Round numbers in [low, high]; fewer for each power of ten if there are many powers.
 
-    def of(digits: tuple[int, ...]) -> Iterator[float]:
+    Example:
+        >>> log_ticks(0.1, 10.0)
+        [0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0]
+    """
+
+    def ticks_with(digits: tuple[int, ...]) -> Iterator[float]:
         for power in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1):
             yield from (d * 10.0**power for d in digits if low <= d * 10.0**power <= high)
 
-    return next(
-        (found for digits in ((1, 2, 5), (1, 3), (1,)) if len(found := list(of(digits))) <= 8),
-        list(of((1,))),
-    )
+    for digits in ((1, 2, 5), (1, 3)):
+        if len(found := list(ticks_with(digits))) <= 8:
+            return found
+    return list(ticks_with((1,)))

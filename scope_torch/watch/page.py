@@ -1,4 +1,4 @@
-"""A run as one self-contained HTML page: inline style and SVG, nothing loaded, no script."""
+"""A run as one HTML page with inline style and SVG; it loads nothing and has no script."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from scope_torch.watch.candidates import Candidate, candidates
 from scope_torch.watch.chart import Chart
 
 SPEND = "spend [USD]"
-PER = 1000  # costs are shown for so many queries
+PER = 1000  # costs are shown for this number of queries
 COST = f"USD per {PER} queries"
-MOST_ROWS = 300  # of the table of candidates
+MOST_ROWS = 300  # largest number of rows in the table of candidates
 _STYLES = {"pruned: quality": "b", "pruned: cost": "d", "completed": "a", "in progress": "neutral"}
 _MEANING = {
     "certified": "its upper bound on the constraint fell to 0 or below, or its answers prove it",
@@ -27,12 +27,12 @@ _MEANING = {
 
 
 def page(run: RecordedRun, now: datetime, refresh_s: float | None = None) -> str:
-    """The page.
+    """The HTML page of a run.
 
     Args:
-        run: What to show.
-        now: When it was read.
-        refresh_s: Seconds after which a browser loads the page again; None: never.
+        run: The run.
+        now: When the run was read, shown on the page.
+        refresh_s: Seconds after which a browser loads the page again; None for never.
     """
     seed = run.settings["optimizer"].get("seed")
     title = f"{run.problem.name} · {run.method.name} · seed {seed}"
@@ -58,7 +58,7 @@ def page(run: RecordedRun, now: datetime, refresh_s: float | None = None) -> str
 
 
 def basis(run: RecordedRun) -> str:
-    """Why theta_out is recommended, as far as the trace tells."""
+    """Basis of theta_out: as in the result or, before the end, as far as the trace tells."""
     if run.result is not None:
         return str(run.result["basis"])
     if _theta(run) == run.problem.theta_ref:
@@ -132,7 +132,7 @@ def _theta_out(run: RecordedRun) -> str:
 
 
 def _basis_section(run: RecordedRun) -> str:
-    """Mode, half-widths and the assumptions behind "certified"."""
+    """Mode and half-widths of the bounds, and the assumptions behind "certified"."""
     problem, optimizer = run.problem, run.settings["optimizer"]
     result = run.summary()
     facts = {
@@ -144,20 +144,20 @@ def _basis_section(run: RecordedRun) -> str:
     if bounds is None:
         listed = "<p>This method has no confidence bounds: nothing is certified.</p>"
     else:
-        of_mode = {"tuned": "b_g", "credible": "b"}.get(bounds["mode"])
-        facts["bounds"] = bounds["mode"] + (f", {of_mode} = {bounds[of_mode]}" if of_mode else "")
+        setting = {"tuned": "b_g", "credible": "b"}.get(bounds["mode"])
+        facts["bounds"] = bounds["mode"] + (f", {setting} = {bounds[setting]}" if setting else "")
         if result.get("b_g") is not None:
             facts["half-widths"] = (
                 f"b_g = {result['b_g']:.4g} in quality, b_c = {_usd(result['b_c'])} {COST}"
             )
-        told = result.get("assumptions") or certified_by(optimizer)
-        listed = f"<ul>{''.join(f'<li>{_text(line)}</li>' for line in told)}</ul>"
+        assumptions = result.get("assumptions") or certified_by(optimizer)
+        listed = f"<ul>{''.join(f'<li>{_text(line)}</li>' for line in assumptions)}</ul>"
     terms = "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in facts.items())
     return f'<section><h2>What "certified" rests on</h2>{listed}<dl>{terms}</dl></section>'
 
 
 def charts(run: RecordedRun, found: Sequence[Candidate]) -> list[Chart]:
-    """Cost, quality and gap of theta_out, and the candidates, against the spend."""
+    """Charts of the cost, quality and gap of theta_out, and of the candidates; by spend."""
     if not run.rows:
         return []
     x_max = max(run.spend_usd, run.rows[-1].row.spend_usd, 1e-12)
@@ -234,7 +234,12 @@ def _turns(run: RecordedRun, found: Sequence[Candidate], x_max: float) -> Chart 
 
 
 def _intervals(rows: Sequence[TraceRow], end: float) -> list[tuple[float, float, TraceRow]]:
-    """From when until when theta_out was which, with the row in which it was chosen."""
+    """For each theta_out: the spend at which it was chosen and replaced, and the row of the choice.
+
+    Args:
+        rows: The trace.
+        end: Spend in USD at which the last theta_out ends.
+    """
     chosen = [row for row in rows if row.event in ("calibrated", "improved")]
     ends = [*(row.spend_usd for row in chosen[1:]), end]
     return [(row.spend_usd, until, row) for row, until in zip(chosen, ends, strict=True)]
@@ -283,7 +288,7 @@ def _names(run: RecordedRun, theta: tuple[int, ...]) -> str:
 
 
 def _text(words: str) -> str:
-    """Escaped, with the page's symbols."""
+    """The words for HTML, with θ and ≤ as symbols."""
     return escape(words).replace("theta_", "θ_").replace("&lt;=", "≤")
 
 

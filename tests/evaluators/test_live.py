@@ -1,4 +1,4 @@
-"""LiveEvaluator on a real HTTP server: costs, the ledger, concurrency, what identifies it."""
+"""LiveEvaluator on a real HTTP server: costs, bills, concurrency, fingerprint."""
 
 import contextlib
 import statistics
@@ -158,7 +158,7 @@ def test_replicates_are_paid_for_anew(tmp_path):
 
 
 class Crowd:
-    """Holds requests until 14 are in flight, or no further one comes in 0.1 s; then `say`.
+    """Holds requests until 14 are in flight, or none comes for 0.1 s; then answers by `say`.
 
     Attributes:
         in_flight: For each request, how many were in flight when it was let go.
@@ -217,12 +217,12 @@ def test_calibrate_and_batches_fill_the_slots(tmp_path):
 
 
 def test_a_slow_metric_holds_up_no_other_query(tmp_path):
-    """All queries but one are being graded when the last one's calls are made and graded."""
+    """The last query is called and graded while all others are still being graded."""
     waiting, gate, others = threading.Barrier(13), threading.Event(), 12
 
     def metric(output: str, query: Query) -> float:
         if query.gold != "gold12":
-            waiting.wait(20)  # for the other slow ones, and for the test
+            waiting.wait(20)  # for the other slow gradings, and for the test
             gate.wait(20)
         return grade(output, query)
 

@@ -1,4 +1,4 @@
-"""Whole live runs: faults, ends, interrupts, and that nothing is paid for twice."""
+"""Whole live runs with faults, failures and interrupts; nothing is paid for twice."""
 
 import json
 import math
@@ -47,7 +47,7 @@ def journaled(run_dir) -> list[Observation]:
 
 
 class Faults:
-    """Sprinkled over first attempts, by the request; keeps what each answer should cost."""
+    """Faults in first attempts, chosen by the request; keeps the cost each answer should have."""
 
     kinds = (
         *("429", "500", "malformed", "empty", "no usage", "cut", "dropped", "refused"),
@@ -94,20 +94,20 @@ def test_faults_sprinkled_over_a_run_of_scope(tmp_path, retries):
     assert len(result.history) > 20
     assert all(math.isfinite(o.cost_usd) and 0 <= o.quality <= 1 for o in result.history)
     assert {o.quality > 0 for o in result.history} == {True, False}
-    # every answer was billed as counted, or with the stated estimate, or not at all
+    # every answer was billed by the counted tokens, by the documented estimate, or not at all
     billed = faults.exact_usd + faults.estimated_usd
     assert live.client.billed_usd == pytest.approx(billed) == pytest.approx(total)
     assert live.client.estimated_usd == pytest.approx(faults.estimated_usd)
     assert live.store.billed_usd == pytest.approx(billed)
     spend = result.history.spend_usd + result.surplus_usd
     assert spend == pytest.approx(billed + live.store.replayed_usd)
-    # a 429 is waited for even if a call is sent again for nothing else
+    # after a 429 a call is sent again, even with no other retries
     assert (7.0 in waits, 0.25 in waits) == (True, retries > 0)
     assert len(waits) == live.client.num_retries
 
 
 class Whole(NamedTuple):
-    """A run that nothing disturbs, and what it paid for."""
+    """An undisturbed run, and the calls that it paid for."""
 
     result: RunResult
     paid: Counter
@@ -121,7 +121,7 @@ def fixture_of_an_undisturbed_run(tmp_path_factory) -> Whole:
 
 
 class Outage:
-    """Replies to so many requests, then has `trouble` until it is mended."""
+    """Replies to so many requests, then answers with `trouble` until the test ends that."""
 
     def __init__(self, good: int, trouble: Status | Cut) -> None:
         self.good, self.trouble, self.mended = good, trouble, False
@@ -135,7 +135,7 @@ class Outage:
 
 @pytest.mark.parametrize("trouble", [Status(503), Status(429, headers={"Retry-After": "0"})])
 def test_a_short_outage_leaves_no_trace_in_the_result(tmp_path, whole, trouble):
-    """It ends before it is fatal; what failed meanwhile is asked again, not called wrong."""
+    """It ends before it is fatal; calls that failed are sent again, not counted as wrong."""
     outage = Outage(25, trouble)
 
     def until_mended(request: dict, number: int):
@@ -204,7 +204,7 @@ def test_what_was_in_flight_when_a_call_failed_for_good_is_journaled(tmp_path, s
     with FakeEndpoint(Script(trouble)) as endpoint, live_on(endpoint, tmp_path) as live, raises:
         sweep(live, tmp_path / "run")
     kept = journaled(tmp_path / "run")
-    # what was taken while the failing call was on its way, and nothing after it
+    # only requests taken before the failing call had failed
     assert {0, 2, 3} <= {o.query for o in kept} <= {0, 2, 3, 4, 5}
     assert all(o.quality > 0 for o in kept)
 
@@ -249,7 +249,7 @@ def test_after_ctrl_c_nothing_is_paid_twice(tmp_path, whole, monkeypatch, where,
             assert live.client.in_flight == live.store.in_flight == 0
         kept = journaled(tmp_path / "run")
         assert len(kept) >= after - (where == "wait")
-        # every call that was paid belongs to an observation that was kept
+        # every paid call belongs to an observation that was kept
         assert sum(sum(o.module_cost_usd) for o in kept) == pytest.approx(
             live.store.billed_usd + live.store.replayed_usd
         )
@@ -290,7 +290,7 @@ def test_a_journal_is_resumed_from_another_place_but_not_with_other_prices(tmp_p
 
 
 def test_the_key_is_nowhere(tmp_path, monkeypatch, capsys, caplog):
-    """Neither in files, nor in what is said, of a run that fails and one that goes well."""
+    """Neither in files nor in output, of a run that fails and of one that succeeds."""
     monkeypatch.setenv("CANARY_API_KEY", KEY)
     caplog.set_level("DEBUG")
     troubles = [Status(500, message=f"bad key {KEY}"), Status(429, message=KEY), Status(400)]

@@ -1,4 +1,4 @@
-"""Observations of simulated systems, the cache of their truth, and the tasks made of them."""
+"""Observations of simulated systems, the cache of their truth, and their tasks."""
 
 import threading
 from dataclasses import fields, replace
@@ -82,7 +82,7 @@ def test_deterministic_llms_always_give_the_same_answer():
 def test_random_llms_are_right_with_the_expected_probability(seeds):
     world = world_of("chain", randomness=1.0, world_seed=seeds[0])
     evaluator = evaluator_of(world, noise_seed=seeds[1], cost_noise=0.2)
-    replicates = 500  # more than are kept
+    replicates = 500  # more than the evaluator keeps in memory
     l_s, l_c = expected(world, (4, 1))
     assert ((l_s > 0.1) & (l_s < 0.9)).sum() >= 2
     quality, cost = observe(evaluator, (4, 1), replicates)
@@ -130,7 +130,7 @@ def test_a_replicate_is_a_draw_of_its_own_and_always_the_same():
 
 
 def test_every_seed_gives_draws_of_its_own():
-    """Relative noise of cost, which the world's own draw does not enter."""
+    """Relative noise of cost, which does not depend on the draw of the world."""
     draws = {}
     for seeds in [(0, 0), (0, 1), (1, 0), (1, 1), (2, 1), (1, 2), (0, -1)]:
         world = world_of(world_seed=seeds[0])
@@ -150,7 +150,7 @@ def test_the_noise_of_costs_does_not_change_answers():
 
 @pytest.fixture
 def computed(monkeypatch) -> list[str]:
-    """The settings of every world whose truth is computed, as they are."""
+    """The settings of every world whose truth is computed, in order."""
     calls, real = [], World.mean_quality
 
     def mean_quality(self):
@@ -260,7 +260,7 @@ def test_a_cache_that_cannot_be_written_is_done_without(failing, tmp_path, compu
 
 
 def test_writers_at_the_same_time_do_not_clash(tmp_path, monkeypatch):
-    """All have begun to write before one ends, as processes of a sweep may."""
+    """All begin to write before one ends, as processes of a sweep may."""
     together, real = threading.Barrier(4), np.save
 
     def save(file, values, **options):
@@ -373,12 +373,12 @@ def test_a_task_knows_its_reference(options, device):
     for name in ("cost_noise", "noise_seed"):
         assert getattr(deployed.evaluator, name) == getattr(evaluator, name)
     assert evaluator.noise_seed == options.get("noise_seed", 0)
-    cost, quality = deployed.evaluator.truth()  # kept apart from that of the search
+    cost, quality = deployed.evaluator.truth()  # not the search's truth
     assert torch.equal(quality, deployed.evaluator.world.mean_quality())
 
 
 def test_the_files_of_a_task_can_be_ones_own(tmp_path):
-    """A cheaper price list makes it cheaper for all but the reference, which is calibrated."""
+    """Lower prices lower the cost of all but the reference, whose cost is calibrated."""
     from importlib.resources import files
 
     packaged = files("scope_torch") / "data"

@@ -79,7 +79,7 @@ def test_averages_over_all_of_theta_equal_the_formulas(
 
 
 def test_the_small_worlds_have_effects_to_check():
-    """Right and wrong answers, modules with and without a mended input."""
+    """Right and wrong answers, modules with and without a repaired input."""
     for graph in GRAPHS:
         quality = tables(world_of(graph))[0]
         assert 0.05 < float(quality.mean()) < 0.95
@@ -243,7 +243,7 @@ def test_abilities_with_few_scores(scores, expected):
 
 
 def test_held_out_queries_are_others_and_a_little_harder():
-    """The constants fitted to the search queries hold for them too."""
+    """Held-out queries use the constants that are fitted to the search queries."""
     many = {"num_queries": 2000, "num_test_queries": 2000, "reference_quality": 0.5}
     shifts = {"none": {"test_difficulty": 0.0, "test_length": 1.0}, "mild": {}}
     mean = {}
@@ -272,7 +272,7 @@ def test_more_held_out_queries_leave_the_others_alone():
 
 @pytest.mark.parametrize("graph", ["chain", "diamond", "skipping"])
 def test_a_verbose_llm_makes_the_modules_downstream_dearer(graph):
-    """And no other module; its quality does not depend on the tokens."""
+    """It changes no other module, and quality does not depend on tokens."""
     world = world_of(graph, {"module_verbosity": 0.0})
     verbosity = torch.stack([table.mean(1) for table in world._output])[0]
     brief, wordy = int(verbosity.argmin()), int(verbosity.argmax())
@@ -303,14 +303,14 @@ def around(world: World, theta: torch.Tensor, i: int, j: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("name", PACKAGED)
 def test_quality_is_neither_monotone_nor_additive_nor_multiplicative(name):
-    """Witnesses among changes of two neighbouring modules of GPT-5.2 everywhere, world 0."""
+    """Examples in world 0: GPT-5.2 everywhere, with two neighbouring modules changed."""
     spec = load_worlds()[name]
     world = World(spec, load_llms())
     ability = torch.tensor(abilities(list(load_llms().values())))
     child = len(spec.modules) - 1
     parent = spec.parents[child][0]
     s = around(world, torch.zeros(child + 1, dtype=torch.int64), parent, child)
-    # Upstream LLMs of higher ability that are also better at this module, and yet s falls.
+    # The upstream LLM has more ability and is better at this module, and yet s falls.
     better_at_it = world._own_table[parent].mean(1)
     higher = ability[None, :] > ability[:, None] + 0.1
     better = better_at_it[None, :] > better_at_it[:, None] + 0.1

@@ -1,4 +1,4 @@
-"""The packaged worlds against the numbers of the paper that they are fitted to.
+"""The packaged worlds against the numbers of the paper to which they are fitted.
 
 Worlds differ much in what random search finds, from 0.03 c(theta_0) to nothing at all.
 """
@@ -30,13 +30,13 @@ RANDOM = {  # the paper's best feasible cost of random search, in c(theta_0)
     "data_imputation": 0.23,
     "entity_resolution": 0.14,
 }
-SCOPE = {  # the same of SCOPE
+SCOPE = {  # SCOPE's best feasible cost, in c(theta_0)
     "text_to_sql": 0.031,
     "data_transformation": 0.069,
     "data_imputation": 0.026,
     "entity_resolution": 0.024,
 }
-EVALUATIONS = {  # that the budget buys, of random configurations
+EVALUATIONS = {  # evaluations of random configurations that the budget buys
     "text_to_sql": (16, 24),
     "data_transformation": (18, 32),
     "data_imputation": (16, 24),
@@ -76,7 +76,7 @@ def feasible(drawn: World, index: torch.Tensor) -> torch.Tensor:
 
 
 def found_by_random_search(name: str, seed: int, sampled: int = 300) -> tuple[torch.Tensor, int]:
-    """Costs in c(theta_0) of sampled configurations, +inf if infeasible; how many can be tried."""
+    """Costs of sampled configurations in c(theta_0), +inf if infeasible; how many a budget buys."""
     drawn, reference = world(name, seed), load_worlds()[name].reference_cost_usd
     generator = torch.Generator().manual_seed(seed)
     index = torch.randint(drawn.space.size, (sampled,), generator=generator)
@@ -87,7 +87,7 @@ def found_by_random_search(name: str, seed: int, sampled: int = 300) -> tuple[to
 
 
 def beats(name: str, seed: int, share: float, at_most: int = 20_000) -> bool:
-    """Whether something feasible costs less; the dearest of those that do are tried first."""
+    """Whether a feasible configuration costs less; tries the most expensive of these first."""
     drawn = world(name, seed)
     cost = drawn.mean_cost()
     cheap = (cost < share * cost[0]).nonzero().squeeze(-1)
@@ -119,7 +119,7 @@ def test_the_budget_buys_the_papers_number_of_evaluations(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_random_search_finds_what_it_finds_in_the_paper(name):
-    """Median over worlds and searches: half of all searches find something that costs less."""
+    """Median over worlds and searches: half of all searches find a lower cost."""
     sampled = [found_by_random_search(name, seed) for seed in WORLDS]
 
     def succeed(share: float) -> float:
@@ -137,7 +137,7 @@ def test_the_optimum_is_below_what_scope_finds_in_the_paper(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_held_out_queries_shift_little(name):
-    """About as many are answered rightly, at about the same cost."""
+    """About as many right answers, at about the same cost."""
     search = world(name, 0)
     test = World(load_worlds()[name], load_llms(), split="test")
     generator = torch.Generator().manual_seed(0)

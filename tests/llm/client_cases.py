@@ -1,4 +1,4 @@
-"""A call, its prices, and ways of making it; for the tests of the clients."""
+"""A call, its prices, and ways to make it; for the tests of the clients."""
 
 import asyncio
 import traceback
@@ -36,7 +36,7 @@ def client_of(endpoint, **settings) -> OpenAIClient:
 
 
 def run(client, *calls: ChatCall) -> list:
-    """Makes calls together; replies, or what was raised instead."""
+    """Makes calls at the same time; returns replies or errors."""
 
     async def main() -> list:
         try:
@@ -48,7 +48,7 @@ def run(client, *calls: ChatCall) -> list:
 
 
 def ask(answer, call: ChatCall = CALL, **settings):
-    """What one call gives; the client, the endpoint."""
+    """The outcome of one call, the client, and the endpoint."""
     with FakeEndpoint(answer) as endpoint:
         client = client_of(endpoint, **settings)
         (outcome,) = run(client, call)
@@ -63,7 +63,7 @@ def replied(answer, call: ChatCall = CALL, **settings) -> Completion:
 
 
 def failed(answer, call: ChatCall = CALL, **settings) -> tuple[LLMError, int]:
-    """The error, and how many requests it took."""
+    """The error, and the number of requests before it."""
     outcome, client, endpoint = ask(answer, call, **settings)
     assert isinstance(outcome, LLMError), outcome
     assert "\n" not in str(outcome)
@@ -72,7 +72,7 @@ def failed(answer, call: ChatCall = CALL, **settings) -> tuple[LLMError, int]:
 
 
 def all_said(error: BaseException) -> str:
-    """A traceback with everything that an exception shows of itself and of others."""
+    """A traceback with everything that an exception shows, its causes included."""
     lines = traceback.format_exception(error)
     while error is not None:
         lines += [str(error), repr(error), repr(vars(error))]

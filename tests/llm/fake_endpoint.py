@@ -20,7 +20,7 @@ USAGE = "counted"
 
 
 class Say(NamedTuple):
-    """A reply; `usage` USAGE: as counted, None: not told, else what is told."""
+    """A reply; `usage` is USAGE for the counted tokens, None for no report, else the report."""
 
     text: object
     usage: object = USAGE
@@ -28,7 +28,7 @@ class Say(NamedTuple):
 
 
 class Status(NamedTuple):
-    """An answer that is no reply: an error, a redirect, or a broken body."""
+    """An answer that is not a reply: an error, a redirect, or a broken body."""
 
     status: int
     body: object = None  # bytes as they are, anything else as JSON
@@ -37,7 +37,7 @@ class Status(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """Half of a reply, and the connection is gone; or nothing of it."""
+    """Half of a reply, or nothing, then a lost connection."""
 
     text: str = "half"
     of_body: float = 0.5
@@ -55,7 +55,7 @@ Answer = Callable[[dict], Behaviour]
 
 
 def count_tokens(text: object) -> int:
-    """What this endpoint calls a token: a word."""
+    """The number of tokens: here a token is a word."""
     return len(str(text).split())
 
 
@@ -105,7 +105,7 @@ class FakeEndpoint:
         self._thread.join()
 
     def billed_usd(self, llms: Mapping[str, LLMInfo]) -> float:
-        """What it bills for all it served, in USD, at the prices of `llms`."""
+        """Bill for everything that was served, in USD, at the prices of `llms`."""
         by_model = {llm.model or llm.name: llm for llm in llms.values()}
         total = 0.0
         for model, prompt, completion, cached in self.served:
@@ -117,7 +117,7 @@ class FakeEndpoint:
         return total
 
     def behaviour(self, request: dict, headers: dict[str, str]) -> Behaviour:
-        """How a request is answered; keeps it."""
+        """The answer to a request; keeps the request."""
         with self._lock:
             number = len(self.requests)
             self.requests.append(request)
@@ -132,7 +132,7 @@ class FakeEndpoint:
         return self._answer[min(number, len(self._answer) - 1)]
 
     def completion(self, request: dict, say: Say) -> bytes:
-        """The body of a reply; bills it."""
+        """The body of a reply, which is billed."""
         prompt = sum(count_tokens(message["content"]) for message in request["messages"])
         tokens = count_tokens(say.text or "")
         usage: object = {"prompt_tokens": prompt, "completion_tokens": tokens}
@@ -150,23 +150,23 @@ class FakeEndpoint:
         return json.dumps(content | ({} if usage is None else {"usage": usage})).encode()
 
     def wait(self, gate: threading.Event) -> None:
-        """Until the test sets the gate."""
+        """Waits until the test sets the gate."""
         self._gates.add(gate)
         gate.wait(30)
 
     def count(self, change: int) -> None:
-        """A request came (+1) or was answered (-1)."""
+        """Counts a request that came (+1) or was answered (-1)."""
         with self._lock:
             self.in_flight += change
             self.max_in_flight = max(self.max_in_flight, self.in_flight)
 
 
 class _Server(ThreadingHTTPServer):
-    daemon_threads = False  # closing waits for them, so that a test sees all that was served
+    daemon_threads = False  # closing waits for them, so that a test sees everything that was served
     request_queue_size = 64
 
     def handle_error(self, *_: object) -> None:
-        """The client hung up, or was meant to be hung up on."""
+        """Ignores that the client or the test closed the connection."""
 
 
 def _handler(endpoint: FakeEndpoint) -> type[BaseHTTPRequestHandler]:
@@ -219,7 +219,7 @@ def _response(status: int, body: bytes, headers: Mapping[str, str]) -> bytes:
 
 @pytest.fixture(name="_no_network", autouse=True)
 def only_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only this machine can be reached; replaces the fixture of tests/conftest.py."""
+    """Connections only to this machine; replaces the fixture of tests/conftest.py."""
 
     def guarded(method: str) -> None:
         connect = getattr(socket.socket, method)
@@ -234,7 +234,7 @@ def only_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
 
     guarded("connect")
     guarded("connect_ex")
-    # reading the certificates takes longer than all the rest of a test, and nothing here has one
+    # no certificates: reading them would take longer than the rest of a test
     monkeypatch.setattr(ssl.SSLContext, "load_verify_locations", lambda *_, **__: None)
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)

@@ -1,4 +1,4 @@
-"""A call, a client that counts, and stores that are closed; for the tests of the store."""
+"""A call, a client that counts, and stores that tests close; for the tests of the store."""
 
 import asyncio
 import sqlite3
@@ -27,7 +27,7 @@ def numbered(number: int) -> ChatCall:
 
 @dataclass
 class Client:
-    """Gives REPLY, or raises; `before` runs first."""
+    """A client that returns REPLY or raises, after `before`."""
 
     outcome: Completion | BaseException = REPLY
     before: Callable[[], None] | None = None
@@ -71,7 +71,7 @@ def run(store, *calls: ChatCall) -> list:
 
 
 def ledger(store: ResponseStore) -> tuple[float, float, float, int]:
-    """Billed, replayed, billed in the whole file; in flight."""
+    """USD billed, replayed, and billed in the whole file; calls in flight."""
     total = store.total_billed_usd()
     return store.billed_usd, store.replayed_usd, total, store.in_flight
 

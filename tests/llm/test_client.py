@@ -1,4 +1,4 @@
-"""OpenAIClient against a real server: what it sends, what it bills, what it makes of failures."""
+"""OpenAIClient against a real server: requests, bills and failures."""
 
 import asyncio
 import email.utils
@@ -78,7 +78,7 @@ def test_cached_and_hidden_tokens_are_billed():
     assert completion.cached_tokens == 60
     assert completion.cost_usd == pytest.approx((40 * 2.0 + 60 * 0.5 + 50 * 8.0) * 1e-6)
     assert not completion.estimated
-    completion = replied([say])  # this one has no price of cached input
+    completion = replied([say])  # this LLM has no price of cached input
     assert completion.cost_usd == pytest.approx((100 * 1.0 + 50 * 4.0) * 1e-6)
     too_many = usage | {"prompt_tokens_details": {"cached_tokens": 101}}
     assert replied([Say("x", too_many)]).cached_tokens == 100
@@ -178,7 +178,7 @@ def test_broken_replies_are_tried_again_and_may_have_been_billed(bad, failed_usd
 
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
 def test_an_outage_is_waited_for(status):
-    """Three attempts would be a failure of the call, if it were to blame."""
+    """The call would fail after three attempts if it were the cause."""
     outcome, client, _ = ask([*[Status(status)] * 20, "it is"])
     assert (outcome.text, outcome.failed_usd) == ("it is", 0.0)
     assert client.num_retries == 20
@@ -333,7 +333,7 @@ def test_a_cancelled_call_may_have_been_billed():
 
 
 def test_loops_and_threads():
-    """One client, one loop after another and two at a time."""
+    """One client in one loop after another, and in two loops at a time."""
     with FakeEndpoint(["it is"]) as endpoint:
         client = client_of(endpoint)
         for _ in range(2):

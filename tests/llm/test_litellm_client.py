@@ -1,4 +1,4 @@
-"""LiteLLMClient with a stand-in for LiteLLM, which wants an older openai than the rest."""
+"""LiteLLMClient with a stand-in for LiteLLM, which needs an older openai than the rest."""
 
 import os
 import sys
@@ -20,7 +20,7 @@ from scope_torch.llm.litellm_client import LiteLLMClient
 
 
 class FakeLiteLLM(types.ModuleType):
-    """As much of LiteLLM as is used."""
+    """The part of LiteLLM that the client uses."""
 
     class Timeout(Exception):
         status_code = 408
@@ -73,10 +73,12 @@ def test_litellm_is_another_way_of_sending(monkeypatch):
     assert isinstance(error, LLMError)
     assert "'a': LiteLLM answered 400 (litellm.BadRequestError: unknown provider)" in str(error)
     assert "api_key" not in litellm.requests[3]
-    litellm.outcomes = [FakeLiteLLM.InternalServerError()]  # how it calls a lost connection
+    litellm.outcomes = [FakeLiteLLM.InternalServerError()]  # LiteLLM's name for a lost connection
     (error,) = run(LiteLLMClient(LLMS, retries=0), CALL)
     assert isinstance(error, LLMError)
     assert error.cost_usd == pytest.approx(MOST_USD)
     assert "LiteLLM gave no answer (Connection error.)" in str(error)
     litellm.outcomes = [ZeroDivisionError()]
-    assert isinstance(run(client, CALL)[0], ZeroDivisionError)  # a mistake is not hidden
+    assert isinstance(
+        run(client, CALL)[0], ZeroDivisionError
+    )  # an error of the program is not hidden

@@ -1,4 +1,4 @@
-"""The price list and the world file: what is packaged, and what is refused."""
+"""The price list and the world file: the packaged files, and files that are refused."""
 
 from importlib.resources import files
 
@@ -16,7 +16,7 @@ LLM = '[[llm]]\nname = "a"\ninput_usd_per_mtok = 1\noutput_usd_per_mtok = 2.5\n'
 
 
 def error_of(read, tmp_path, text: str | bytes) -> str:
-    """The message with which a file of this text is refused; it names the file, in one line."""
+    """The error message for a file with this text; checks that it names the file in one line."""
     path = tmp_path / "own.toml"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(InputError) as caught:
@@ -28,7 +28,7 @@ def error_of(read, tmp_path, text: str | bytes) -> str:
 
 
 def test_the_packaged_list_is_the_papers():
-    """23 LLMs; four of the prices of tab:llm-costs, in USD per million tokens."""
+    """23 LLMs, and four prices of tab:llm-costs in USD per million tokens."""
     llms = load_llms()
     assert len(llms) == 23
     assert next(iter(llms)) == "GPT-5.2"

@@ -11,7 +11,7 @@ from scope_torch.llm.rate_limit import TokenBucket
 
 
 class Clock:
-    """Seconds that pass only when somebody sleeps."""
+    """A clock that moves only when somebody sleeps."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -26,7 +26,7 @@ class Clock:
 
 
 def passed_at(bucket: TokenBucket, clock: Clock, amounts: list[float]) -> list[float]:
-    """When each amount went through, in seconds from now; one after the other."""
+    """The time in seconds at which each amount passed, one after the other."""
 
     async def take_all() -> list[float]:
         start, times = clock.now, []
@@ -49,7 +49,7 @@ def test_no_limit_never_waits():
 
 
 def test_requests_are_spread_evenly():
-    """30 a minute: one at once, then one every 2 s."""
+    """30 a minute: the first at once, then one every 2 s."""
     clock = Clock()
     assert passed_at(bucket_of(clock, 30), clock, [1] * 4) == pytest.approx([0, 2, 4, 6])
 
@@ -68,7 +68,7 @@ def test_what_was_not_used_does_not_add_up_beyond_a_burst():
 
 
 def test_more_than_a_burst_goes_into_debt():
-    """600 a minute, 10 at once: 50 pass when the bucket is full, and then 50 are missing."""
+    """600 a minute, 10 at once: 50 pass when the bucket is full, and leave it in debt."""
     clock = Clock()
     times = passed_at(bucket_of(clock, 600), clock, [50, 10, 1])
     assert times == pytest.approx([0, 5, 5.1])
@@ -91,7 +91,7 @@ def test_corrections():
     amounts=st.lists(st.integers(1, 5000), min_size=1, max_size=30),
 )
 def test_the_limit_is_kept_and_used(per_minute, amounts):
-    """After t seconds: at most rate x t, the burst and one amount; and no later than needed."""
+    """Up to t seconds, at most rate x t + burst + one amount pass; and none later than needed."""
     clock = Clock()
     times = passed_at(bucket_of(clock, per_minute), clock, amounts)
     burst = max(1.0, per_minute / 60)

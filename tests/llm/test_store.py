@@ -1,4 +1,4 @@
-"""ResponseStore: every reply is paid for once, whoever asks."""
+"""ResponseStore: every reply is paid for once, by one of its callers."""
 
 import asyncio
 import threading
@@ -85,7 +85,7 @@ def test_an_extra_body_is_a_part_of_what_was_asked(open_store):
 
 
 def test_keys_stay_what_they_are():
-    """Or every file would have to be paid for again; odd text has a key, too."""
+    """Else every stored reply would be paid for again; odd text has a key too."""
     assert call_key(CALL, A).startswith("3f3464c4b5c7300d")
     odd = replace(CALL, messages=(Message("user", "\ud800 é \0"),))
     assert len(call_key(odd, A)) == 64
@@ -162,12 +162,12 @@ def test_failures_are_shared_billed_and_not_kept(open_store, path):
     assert len(client.calls) == 1
     assert ledger(store) == (0.5, 1.0, 0.5, 0)
     client.outcome = REPLY
-    assert run(store, CALL) == [REPLY]  # paid anew
+    assert run(store, CALL) == [REPLY]  # paid again
     assert ledger(store) == (0.75, 1.0, 0.75, 0)
     assert rows(path, "SELECT model, cost_usd, reason FROM failures") == [("a", 0.5, "no reply")]
     client.outcome = LLMError("refused")
     assert isinstance(run(store, numbered(1))[0], LLMError)
-    assert len(rows(path, "SELECT * FROM failures")) == 1  # what cost nothing is not listed
+    assert len(rows(path, "SELECT * FROM failures")) == 1  # failures without cost are not listed
     assert rows(path, "SELECT * FROM claims") == []
 
 
@@ -182,7 +182,7 @@ def test_other_errors_pass_through(open_store, path):
 
 
 def test_a_cancelled_call_is_billed_and_the_next_caller_pays(open_store, path):
-    """Through the real client, whose estimate goes into the file."""
+    """With the real client, whose estimate is stored in the file."""
     with FakeEndpoint([Hold(threading.Event(), Say("x")), "it is"]) as endpoint:
         client = OpenAIClient(LLMS, endpoint.url, None)
         store = open_store(client)
@@ -209,7 +209,7 @@ def test_a_cancelled_call_is_billed_and_the_next_caller_pays(open_store, path):
 
 
 def test_a_second_store_waits_for_the_claim_of_the_first(open_store, path):
-    """Two stores of a file are to each other what two processes are."""
+    """Two stores of a file, which behave like two processes."""
     payer = Client(gate=asyncio.Event())
     first, polls = open_store(payer), []
 

@@ -1,4 +1,4 @@
-"""ResponseStore and other processes: those that pay, those that crash."""
+"""ResponseStore and other processes that pay for a call, or crash."""
 
 import asyncio
 import os
@@ -39,7 +39,7 @@ from scope_torch.llm.store_file import StoreFile
 
 
 def claimed(path: Path, owner: str, age_s: float = 0.0) -> None:
-    """Leaves the claim of somebody else on CALL."""
+    """Adds a claim of another owner on CALL."""
     StoreFile(path).close()
     with sqlite3.connect(path) as db:
         row = call_key(CALL, A), owner, store_module.time.time() - age_s
@@ -59,7 +59,7 @@ def test_claims_that_are_taken_over(who, path, open_store):
     pid = {"dead": dead_pid(), "same pid before a restart": os.getpid(), "old": os.getppid()}[who]
     claimed(path, f"{host} {pid} 00", age_s=1000 if who == "old" else 0)
     client = Client()
-    store = open_store(client, sleep=None)  # waiting would be an error
+    store = open_store(client, sleep=None)  # so waiting is an error
     assert run(store, CALL) == [REPLY]
     assert len(client.calls) == 1
     assert rows(path, "SELECT * FROM claims") == []
@@ -68,7 +68,7 @@ def test_claims_that_are_taken_over(who, path, open_store):
 @pytest.mark.parametrize("where", ["this machine", "another machine"])
 def test_claims_that_are_respected(where, path, open_store):
     host = store_module.socket.gethostname()
-    other = f"elsewhere {dead_pid()} 00"  # a number that says nothing of processes there
+    other = f"elsewhere {dead_pid()} 00"  # a process id of another machine
     owner = f"{host} {os.getppid()} 00" if where == "this machine" else other
     claimed(path, owner)
 
@@ -88,7 +88,7 @@ def test_claims_that_are_respected(where, path, open_store):
 def test_a_clock_that_jumps_gives_no_claim_of_this_process_to_another(
     path, open_store, monkeypatch, jump_s
 ):
-    """Two searches of one process want the same reply; the clock is set while one of them pays."""
+    """Two searches of a process need the same reply; the clock is set while one of them pays."""
     now = [1.7e9]
     monkeypatch.setattr(store_module.time, "time", lambda: now[0])
     looked = threading.Event()
@@ -125,7 +125,7 @@ def test_what_was_paid_twice_is_in_the_bill(path, open_store):
     """The claim of a slow owner is taken over; both pay, one reply is kept."""
     quick = open_store(Client(replace(REPLY, text="quick", cost_usd=0.125)), claim_limit_s=-1.0)
     slow = open_store(Client(before=lambda: threading_run(quick)))
-    slow._owner = "elsewhere 1 00"  # of this process it is known that it still works on it
+    slow._owner = "elsewhere 1 00"  # a store of this process would be known to be alive
     assert run(slow, CALL)[0] == REPLY
     assert run(slow, CALL)[0].text == "quick"
     assert rows(path, "SELECT cost_usd, reason FROM failures") == [(0.25, "paid twice")]
@@ -134,7 +134,7 @@ def test_what_was_paid_twice_is_in_the_bill(path, open_store):
 
 
 def threading_run(store: ResponseStore) -> None:
-    """Makes CALL on another thread, as this one's event loop is running."""
+    """Makes CALL in another thread, because this thread has a running event loop."""
     thread = threading.Thread(target=run, args=(store, CALL))
     thread.start()
     thread.join()
@@ -193,7 +193,7 @@ def test_a_killed_process_loses_the_calls_in_flight_and_nothing_else(path, open_
             child.wait()
         assert polls == [6, 6, 6]
         assert child.returncode == -signal.SIGKILL
-        assert len(endpoint.requests) == 8  # the two that were lost, once more
+        assert len(endpoint.requests) == 8  # the two lost calls, once more
         cost_usd = (3 * 1.0 + 2 * 4.0) * 1e-6
         assert [reply.text for reply in replies] == ["it is"] * 6
         assert [reply.cost_usd for reply in replies] == pytest.approx([cost_usd] * 6)

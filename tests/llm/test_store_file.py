@@ -1,4 +1,4 @@
-"""The file of a ResponseStore: what is in it, and what is refused."""
+"""The file of a ResponseStore: its content, and files that are refused."""
 
 import asyncio
 import sqlite3
@@ -61,11 +61,11 @@ def error_of(path: Path) -> str:
 def test_files_that_are_refused(tmp_path):
     path = tmp_path / "x"
     path.write_text("prompt,reply\n" * 100)
-    assert "no file of replies; move it away, or name another file" in error_of(path)
+    assert "not a file of replies; move it away, or name another file" in error_of(path)
     assert path.read_text() == "prompt,reply\n" * 100
     assert "name a file that can be written" in error_of(tmp_path)
     assert "name a file that can be written" in error_of(path / "below")
-    (tmp_path / "full, locked").touch()  # words that say something of a disk
+    (tmp_path / "full, locked").touch()  # words that _mend looks for
     assert "name a file that can be written" in error_of(tmp_path / "full, locked" / "below")
 
 

@@ -1,4 +1,4 @@
-"""Observations, the ledger, and the journal that survives a crash."""
+"""Observations, the history, and the journal that survives a crash."""
 
 import json
 import logging

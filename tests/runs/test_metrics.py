@@ -1,4 +1,4 @@
-"""c_bf and V against brute force, and what theta_out at a budget means (sec:exp)."""
+"""c_bf and V against brute force, and the meaning of theta_out at a budget (sec:exp)."""
 
 import numpy as np
 import pytest

@@ -61,7 +61,7 @@ def test_bounds_of_a_candidate_are_in_the_trace(tmp_path):
 
 
 class Looks(Callback):
-    """Reads the directory at every change, as someone who watches does."""
+    """Reads the directory at every change, like `scope-torch watch`."""
 
     def __init__(self, run_dir):
         self.run_dir, self.seen = run_dir, []

@@ -184,7 +184,7 @@ def test_a_journal_cut_short_costs_one_observation(tmp_path, caplog):
 
 
 class Free(CountingEvaluator):
-    """Need not be on disk before the search goes on."""
+    """Free observations need not be on disk before the search goes on."""
 
     free = True
 
@@ -258,7 +258,7 @@ def test_a_replay_that_departs_from_the_journal_is_refused(tmp_path):
 
 
 class NoReplicate(CountingEvaluator):
-    """A plausible mistake: repeats are returned as if they were the first."""
+    """A plausible mistake: repeated observations are returned with replicate 0."""
 
     def evaluate(self, requests):
         for o in super().evaluate(requests):
@@ -313,7 +313,7 @@ run(task.problem, task.scope(1), evaluator, task.budget(7.3), run_dir=run_dir)
 
 
 def run_script(run_dir: Path, paid_log: Path, where: str = "no", number: int = 0) -> int:
-    """Runs SCRIPT until it ends, or kills it once `number` calls are paid; the exit code."""
+    """Runs SCRIPT until it ends, or kills it after `number` paid calls; returns the exit code."""
     command = [sys.executable, "-c", SCRIPT, str(run_dir), str(paid_log), where, str(number)]
     path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
     process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path})
@@ -338,7 +338,7 @@ def test_a_killed_process_is_resumed_to_the_same_result(tmp_path):
         assert run_script(run_dir, log, where, number) == -signal.SIGKILL
         assert not (run_dir / "result.json").exists()
     assert run_script(run_dir, log) == 0
-    # Paid but not recorded: the torn line, and at most what was in flight at the last kill.
+    # Paid but not recorded: the torn line, and at most the calls in flight at the last kill.
     twice = Counter(paid_calls(log)) - whole
     assert 1 <= twice.total() <= 2
     assert not whole - Counter(paid_calls(log))

@@ -1,4 +1,4 @@
-"""The budget, the callbacks, the files of a run, and what is refused."""
+"""The budget, the callbacks, the files of a run, and the values that are refused."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""An in-memory chat client that answers as told."""
+"""A chat client in memory, whose replies a test chooses."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ def completion(text: str, **changes: Any) -> Completion:
 
 
 class FakeClient:
-    """Answers each call by the module whose LLM it names: every module gets an LLM of its own.
+    """Answers each call by the module it comes from: every module has an LLM of its own.
 
     Args:
         answers: By module: an answer, or a function of the call that gives one. Exceptions are
@@ -47,7 +47,7 @@ class FakeClient:
         return completion(answer) if isinstance(answer, str) else answer
 
     def prompt(self, module: str) -> str:
-        """All that was sent for the one call of a module."""
+        """The text that was sent in the only call of a module."""
         (sent,) = self.prompts(module)
         return sent
 
@@ -60,7 +60,7 @@ class FakeClient:
 
 
 def assignment(system: CompoundSystem, prompting: str = "chat") -> dict[str, LLMInfo]:
-    """To each module an LLM that bears its name."""
+    """Gives each module an LLM with its name."""
     return {m.name: LLMInfo(m.name, 1.0, 1.0, prompting=prompting) for m in system.modules}
 
 
@@ -74,5 +74,5 @@ def run(
 
 
 def lost(cost_usd: float = 0.0) -> LLMError:
-    """A call without a reply, after which others may go well."""
+    """The error of a call without a reply that is not fatal."""
     return LLMError("no reply", cost_usd=cost_usd)

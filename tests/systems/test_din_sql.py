@@ -1,4 +1,4 @@
-"""The DIN-SQL graph, and what is read out of replies."""
+"""The DIN-SQL graph, and how its replies are read."""
 
 import contextlib
 import time
@@ -214,7 +214,7 @@ def test_no_sql(reply):
     "junk", ["[", "(", "'", "`", "```", "links:[", "--'\n", "- ", "\n ", "SELECT '", "WITH a "]
 )
 def test_replies_that_go_on_and_on_are_read_quickly(junk):
-    """Quadratic time would be some seconds."""
+    """In quadratic time this would take seconds."""
     reply = junk * (100_000 // len(junk))
     start = time.process_time()
     for parse in (parse_links, parse_classification, extract_sql):

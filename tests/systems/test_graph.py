@@ -13,7 +13,7 @@ from scope_torch.systems.graph import CompoundSystem, Module, ParseError
 
 
 def module(name, *inputs, calls=1, max_tokens=9):
-    """Sends what it reads; answers in capitals; "bad" does not parse."""
+    """A module that sends its inputs; replies come in capitals; "bad" does not parse."""
 
     def parse(replies, _):
         if "bad" in replies:
@@ -41,7 +41,7 @@ REPLIES = {name: f"from {name}" for name in "abcd"}
 
 
 async def until(condition):
-    """Lets other tasks run until the condition holds; fails if they come to rest before."""
+    """Lets other tasks run until the condition holds; fails if they all wait before that."""
     for _ in range(100):
         if condition():
             return

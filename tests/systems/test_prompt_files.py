@@ -1,4 +1,4 @@
-"""Prompt files: their form, and that every one of them is used and fits its module."""
+"""Prompt files: their form, that each is used, and that each fits its module."""
 
 from importlib.resources import files
 
@@ -47,7 +47,7 @@ def run_all(prompting):
 
 
 def test_every_file_is_sent_by_a_module_that_gives_all_it_names(monkeypatch):
-    """`render` raises on a name that the module does not give; here every file passes through."""
+    """`render` raises if a value is missing; here it renders every file."""
     sent = set()
     read = prompt_files._messages
 
@@ -78,7 +78,7 @@ def test_messages_alternate_and_are_not_empty(name):
 
 @pytest.mark.parametrize("name", [name for name in FILES if name.startswith("unidm")])
 def test_prompts_are_short(name):
-    """About 4 characters a token: below 100 tokens plain and 200 with examples, data aside."""
+    """Without data, below 100 tokens plain and 200 with examples, at 4 characters a token."""
     path, few_shot = name.removesuffix(".few_shot"), name.endswith(".few_shot")
     messages = prompt_files._messages(path, "few_shot" if few_shot else "chat")
     assert sum(len(text) for _, text in messages) < (800 if few_shot else 400)

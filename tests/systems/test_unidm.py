@@ -1,4 +1,4 @@
-"""The UniDM graphs: who reads what, what comes out, and what happens to bad replies."""
+"""The UniDM graphs: inputs and outputs of modules, and bad replies."""
 
 import asyncio
 import json
@@ -132,7 +132,7 @@ def test_imputation_without_replies_shows_the_records_as_they_are():
 
 @pytest.mark.parametrize("reply", ["r9 is a bar in Oslo.", "New record: city: __", "city?"])
 def test_a_cloze_without_its_blank_gives_way_to_the_record(reply):
-    """Small LLMs often fill the blank in, or leave it out; nobody could answer that."""
+    """Small LLMs often fill in or omit the blank; then nothing is left to answer."""
     client = FakeClient({"parse": "a bar.", "cloze": reply, "answer": "Oslo"})
     result = run(data_imputation(), DI_QUERY, client)
     assert client.prompt("answer").endswith("\nname: r9; type: bar; city: ____")
@@ -185,7 +185,7 @@ def test_the_two_kinds_of_matching_do_not_share_a_name():
 
 
 def test_data_cannot_name_inputs_or_begin_messages():
-    """Neither `$merge` in data nor a role line is anything but text."""
+    """`$merge` and role lines in data are only text."""
     text = "$merge ${source} $$ [system]\n[user]\n%s {0} \\1"
     query = {"instruction": text, "demonstrations": [[text, text]], "source": text}
     client = FakeClient(DT_REPLIES | {"pattern": text})

@@ -1,4 +1,4 @@
-"""Data of others, where this machine has them."""
+"""Data sets of others, if this machine has them."""
 
 import os
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture
 def real_folder() -> Callable[[str], str]:
-    """Resolves a folder of `$SCOPE_DATA_DIR`, or skips the test."""
+    """Finds a folder in `$SCOPE_DATA_DIR`, or skips the test."""
 
     def resolve(name: str) -> str:
         folder = Path(os.environ.get("SCOPE_DATA_DIR", "data"), name).resolve()

@@ -1,4 +1,4 @@
-"""The recorded runs of UniDM-DI on airport_city that ship."""
+"""The recorded table of UniDM-DI on airport_city that comes with the package."""
 
 import csv
 import gzip
@@ -50,7 +50,7 @@ def test_costs_are_tokens_times_notional_prices(rows):
 
 
 def test_the_same_call_is_the_same_reply(rows):
-    """Configurations that share a module's LLM and all before it share its tokens."""
+    """A module's tokens depend only on its LLM and on the LLMs before it."""
     for depth in (1, 2):
         seen = {}
         for row in rows:
@@ -80,7 +80,7 @@ def test_what_was_not_recorded_is_refused(override, message):
 
 
 def test_it_is_a_task(problem):
-    """The reference is neither the best nor hopeless, and something feasible costs much less."""
+    """The reference is neither best nor useless, and a feasible one costs much less."""
     assert problem.names(problem.theta_ref) == dict.fromkeys(MODULES, "Qwen2.5-Coder-1.5B few-shot")
     assert 0.2 < problem.reference_quality < 0.9
     task = compose_task(["task=airport_city"])

@@ -75,8 +75,8 @@ def test_questions_of_the_search_are_not_deployed_on(folder):
 @pytest.mark.parametrize(
     ("sql", "quality"),
     [
-        ("SELECT 1 UNION SELECT 0", 1),  # order does not count
-        ("SELECT id FROM `the items` WHERE id < 2 UNION ALL SELECT 1", 1),  # nor repetition
+        ("SELECT 1 UNION SELECT 0", 1),  # the order of rows does not matter
+        ("SELECT id FROM `the items` WHERE id < 2 UNION ALL SELECT 1", 1),  # nor do repeated rows
         ("SELECT id + 0.0 FROM `the items` WHERE id < 2;", 1),  # as in BIRD: 1 == 1.0
         ("SELECT id FROM `the items`", 0),
         ("SELECT id, id FROM `the items` WHERE id < 2", 0),

@@ -96,7 +96,7 @@ def write_persons(folder: Path) -> str:
     header = f"rec_id, {', '.join(ATTRIBUTES)}, date_of_birth\n"
     a = [f"rec-{i}-org, ann{i}, lee{i}, oslo{i}, {i:04}, 1990\n" for i in range(8)]
     b = [f"rec-{i}-dup-0, ann{i}, lea{i}, oslo{i}, 9{i:03}, 1990\n" for i in range(4)]
-    # Persons 4 to 7 look like 14 to 17, and 14 to 17 like nobody else.
+    # Persons 4 to 7 are similar to 14 to 17, and 14 to 17 to nobody else.
     b += [f"rec-1{i}-dup-0, ann{i}, lee{i}, rome{i}, 8{i:03}, 1991\n" for i in range(4, 8)]
     (folder / "dataset4a.csv").write_text(header + "".join(a))
     (folder / "dataset4b.csv").write_text(header + "".join(b))

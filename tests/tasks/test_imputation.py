@@ -40,7 +40,7 @@ def test_queries_hide_the_answer():
     assert query.gold == "savannah"
     assert query.fields["target"] == {"name": "grey inn", "phone": "404/7"}
     assert query.fields["attribute"] == "city"
-    # The last one shares nothing with the row; it fills the place of a third.
+    # The last record shares no word with the row; it fills the third place.
     assert query.fields["records"] == [POOL[2], POOL[1], POOL[0]]
     assert "savannah" not in json.dumps(query.fields)
     assert answer_share([query]) == 0

@@ -1,4 +1,4 @@
-"""compound_task: what it makes of its settings, the reference, and bad input."""
+"""compound_task: its settings, the measured reference, and bad input."""
 
 import asyncio
 import statistics
@@ -164,7 +164,7 @@ def test_bad_input_names_the_value_before_any_call(make, monkeypatch, changes, v
 
 
 def test_a_reference_with_lost_calls_sets_no_threshold(make):
-    """They would count as wrong answers; asked again, only what was lost is paid for."""
+    """They would count as wrong answers; the next run pays only for the lost calls."""
     lost = iter([True])
 
     def sometimes(request):

@@ -50,7 +50,7 @@ def test_restaurant_from_arff(tmp_path, capsys):
     assert sorted(row["name"] for rows in splits.values() for row in rows) == [
         f"r{i}" for i in range(10)
     ]
-    # What the script wrote, it takes again.
+    # The script accepts the files that it wrote.
     again = ("restaurant", "--from", tmp_path / "data", "--to", tmp_path / "again")
     assert prepare(capsys, *again)[0] == 0
     assert read_splits(tmp_path / "again" / "restaurant") == splits
@@ -72,7 +72,7 @@ def test_restaurant_names_bad_arff(tmp_path, capsys, rows, message):
 
 
 def test_the_split_is_the_published_one(real_folder, monkeypatch):
-    """Undoes the split of the real files: only the right rule puts equal restaurants together."""
+    """Undoes the split of the real files; only the right rule puts equal restaurants together."""
     monkeypatch.undo()
     splits = read_splits(Path(real_folder("restaurant")))
     positions = prepare_data.split_restaurant([{"name": str(i)} for i in range(864)])
@@ -141,7 +141,7 @@ def test_real_data(real_folder, tmp_path, capsys, monkeypatch, task):
     source = real_folder(task)
     code, text = prepare(capsys, task, "--from", source, "--to", tmp_path)
     assert code == 0, text
-    # What is there already may be prepared again in its place.
+    # Prepared files may be prepared again in their place.
     assert prepare(capsys, task, "--from", tmp_path, "--to", tmp_path) == (0, text)
 
 

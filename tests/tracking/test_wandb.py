@@ -26,7 +26,7 @@ from scope_torch.tracking.wandb import WandbTracker  # noqa: E402
 
 
 def records(folder: Path) -> list[Any]:
-    """The records of a finished run's file; W&B may still write for a moment after `finish`."""
+    """The records in the file of a finished run; W&B may write for a moment after `finish`."""
     (path,) = folder.rglob("run-*.wandb")
     deadline = time.monotonic() + 30
     while True:
@@ -37,7 +37,7 @@ def records(folder: Path) -> list[Any]:
 
 
 def parse(data: bytes) -> list[Any]:
-    """LevelDB's log format behind a header of 7 bytes."""
+    """Reads LevelDB's log format, after a header of 7 bytes."""
     at, whole, found = 7, b"", []
     assert data[:4] in (b":W&B", b"")
     while at + 7 <= len(data):
@@ -149,7 +149,7 @@ def test_a_run_is_rebuilt_from_its_directory_alone(task, tmp_path, monkeypatch, 
 
 
 def numbers(found: list[Any]) -> list[dict[str, float]]:
-    """What was logged, without W&B's own columns and paths of media."""
+    """The logged values, without W&B's own columns and the paths of media."""
     return [
         kept
         for row in history(found)

@@ -1,4 +1,4 @@
-"""The page about a run: what it says, that it loads nothing, and how it looks in a browser."""
+"""The page of a run: its content, that it loads nothing, and its look in a browser."""
 
 from __future__ import annotations
 

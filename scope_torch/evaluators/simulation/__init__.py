@@ -1,1 +1,1 @@
-"""Simulated compound systems."""
+"""Simulated compound LLM systems: specification, world, evaluator, random numbers."""

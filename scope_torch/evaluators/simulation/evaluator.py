@@ -1,4 +1,4 @@
-"""Observations of a simulated compound LLM system. Results on it are simulated, and say so."""
+"""Observations of a simulated compound LLM system; name tasks so that this can be seen."""
 
 from __future__ import annotations
 
@@ -24,31 +24,42 @@ from scope_torch.evaluators.simulation.world import World
 from scope_torch.observation import Observation, Request
 from scope_torch.space import check_seed, splitmix64
 
-_ANSWER, _COST_NOISE = 101, 102  # streams of random numbers, apart from those of the world
-_KEPT = 256  # (theta, replicate) pairs whose observations are kept
+_ANSWER, _COST_NOISE = 101, 102  # streams of random numbers that the world does not use
+_CACHE_SIZE = 256  # (theta, replicate) pairs whose observations stay in memory
 
 
 class _Observed(NamedTuple):
+    """Observations of one configuration on all queries."""
+
     quality: list[float]
     module_cost_usd: list[tuple[float, ...]]
 
 
 class SimulatedEvaluator:
-    """Runs configurations of a world on its queries.
+    """Observes configurations of a simulated system on its queries.
 
-    The answer to a query is right (1) or wrong (0), at random with probability l_s(theta, q); with
-    randomness 0 always the same. Costs vary by `cost_noise` around l_c(theta, q). A repeated
-    observation is a new draw; the same replicate always gives the same.
+    An answer is right (quality 1) with probability l_s(theta, q), else wrong (0); with randomness 0
+    it is always the same. Costs vary by `cost_noise` around l_c(theta, q). A repeated observation
+    is a new draw; the same replicate always has the same values.
 
     Args:
-        world: The world.
+        world: The simulated system.
         cost_noise: Relative spread of observed costs, in [0, 0.25].
-        noise_seed: Which draw of the observations in the same world.
-        cache_dir: Where the true averages of all configurations are kept, because they take up to
-            minutes to compute; None for $SCOPE_CACHE_DIR, else ~/.cache/scope-torch.
+        noise_seed: Seed of the observations in the same world.
+        cache_dir: Folder for the true averages of all configurations, which may take minutes to
+            compute; None for $SCOPE_CACHE_DIR, or ~/.cache/scope-torch if that is not set.
 
     Raises:
         InputError: If the noise is outside its range.
+
+    Example:
+        >>> from scope_torch.evaluators.simulation.spec import load_worlds
+        >>> from scope_torch.llm.prices import load_llms
+        >>> world = World(load_worlds()["entity_resolution"], load_llms())
+        >>> evaluator = SimulatedEvaluator(world)
+        >>> (observation,) = evaluator.evaluate([Request(theta=(0, 3, 5), query=7)])
+        >>> observation.quality, round(observation.cost_usd, 6)
+        (0.0, 0.002064)
     """
 
     concurrency = 64
@@ -68,10 +79,10 @@ class SimulatedEvaluator:
         self.world = world
         self.cost_noise, self.noise_seed = cost_noise, noise_seed
         self._cache_dir = cache_dir
-        self._observed = lru_cache(_KEPT)(self._observe_all)
+        self._observed = lru_cache(_CACHE_SIZE)(self._observe_all)
 
     def evaluate(self, requests: Iterable[Request]) -> Iterator[Observation]:
-        """See `Evaluator`."""
+        """Draws every observation; see `Evaluator`."""
         for theta, query, replicate in requests:
             observed = self._observed(theta, replicate)
             costs = observed.module_cost_usd[query]
@@ -79,25 +90,21 @@ class SimulatedEvaluator:
             yield Observation(theta, query, sum(costs), quality, replicate, module_cost_usd=costs)
 
     def truth(self) -> tuple[Tensor, Tensor]:
-        """See `HasTruth`; computed once for a world, then read from the cache."""
+        """The true averages; see `HasTruth`. Computed once for each world, then cached on disk."""
         path = self._cache_path()
         cost_usd = self.world.mean_cost()
-        try:
-            with path.open("rb") as file:
-                quality = torch.from_numpy(np.load(file, allow_pickle=False))
-            if quality.shape == cost_usd.shape and quality.dtype == torch.float64:
-                return cost_usd, quality
-        except (OSError, ValueError, TypeError, EOFError, BadZipFile):
-            pass  # there is none yet, or what is there is no array
-        quality = self.world.mean_quality()
-        _save(path, quality.numpy())
+        quality = _load(path)
+        if quality is None or quality.shape != cost_usd.shape:
+            quality = self.world.mean_quality()
+            _save(path, quality.numpy())
         return cost_usd, quality
 
     def fingerprint(self) -> str:
-        """See `Evaluator`; the world, its constants and the noise."""
+        """Identifies the world, its constants and the noise."""
         return _digest([self.world.settings(), self.cost_noise, self.noise_seed])
 
     def _observe_all(self, theta: tuple[int, ...], replicate: int) -> _Observed:
+        """Observes all queries at once, which is much faster than one at a time."""
         world = self.world
         codes = [torch.tensor(code, device=world.device) for code in theta]
         queries = torch.arange(world.num_queries, device=world.device)
@@ -116,7 +123,7 @@ class SimulatedEvaluator:
     def _cache_path(self) -> Path:
         default = os.environ.get("SCOPE_CACHE_DIR") or Path.home() / ".cache" / "scope-torch"
         directory = Path(self._cache_dir or default)
-        name = re.sub(r"[^\w-]+", "_", self.world.spec.name)  # of a file of the user's
+        name = re.sub(r"[^\w-]+", "_", self.world.spec.name)  # a user's file may name it anyhow
         return directory / f"{name}-{_digest(self.world.settings())}.npy"
 
 
@@ -125,8 +132,18 @@ def _digest(described: object) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
 
+def _load(path: Path) -> Tensor | None:
+    """A cached tensor (float64); None if there is no such file, or it is damaged."""
+    try:
+        with path.open("rb") as file:
+            values = torch.from_numpy(np.load(file, allow_pickle=False))
+    except (OSError, ValueError, TypeError, EOFError, BadZipFile):
+        return None
+    return values if values.dtype == torch.float64 else None
+
+
 def _save(path: Path, values: np.ndarray) -> None:
-    """Writes a cache file in one step; a cache that cannot be written is done without."""
+    """Writes a cache file in one step; ignores a folder that cannot be written."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".npy", delete=False) as file:

@@ -20,11 +20,11 @@ class ModuleSpec:
     Args:
         name: Name of the module.
         parents: Names of the modules whose output it reads.
-        prompt_tokens: Mean tokens of its prompt without the output of its parents.
-        output_tokens: Mean tokens that an LLM of average verbosity writes.
+        prompt_tokens: Mean number of tokens of its prompt, without the output of its parents.
+        output_tokens: Mean number of tokens that an LLM of average verbosity writes.
         skill: Weight of an LLM's general ability.
         burden: Weight of a query's difficulty.
-        repair: Share of its own margin by which it can mend what it was given.
+        repair: Share of its own margin by which it can repair the output of its parents.
     """
 
     name: str
@@ -38,30 +38,33 @@ class ModuleSpec:
 
 @dataclass(frozen=True)
 class WorldSpec:
-    """A simulated task, and the constants fitted to the paper's numbers.
+    """A simulated task, with the constants fitted to the paper's numbers.
+
+    A spread is the standard deviation of a random effect, in the unit of margins where it is not
+    said otherwise.
 
     Args:
         name: Name of the task.
-        system: The compound system imitated.
+        system: Name of the compound system that is imitated.
         num_queries: Q.
-        num_test_queries: Held-out queries (RQ2).
-        reference_cost_usd: c of GPT-5.2 everywhere, met exactly by scaling the tokens.
-        reference_quality: s of GPT-5.2 everywhere, met to 1/Q by shifting all margins.
-        modules: The modules in topological order.
-        deviation: Spread of how well an LLM suits a module.
-        mood: Spread of how well an LLM does at a module on a query.
-        fit: Spread of the interaction of neighbouring LLMs.
+        num_test_queries: Number of held-out queries (RQ2).
+        reference_cost_usd: c in USD of GPT-5.2 everywhere; tokens are scaled to meet it exactly.
+        reference_quality: s of GPT-5.2 everywhere; margins are shifted to meet it up to 1/Q.
+        modules: The modules; each comes after its parents.
+        deviation: Spread of the effect of an LLM at a module.
+        mood: Spread of the effect of an LLM at a module on a query.
+        fit: Spread of the effect of a pair of LLMs at neighbouring modules.
         mismatch: Loss for every unit of ability by which the upstream LLM is stronger.
-        chance: Spread of the chaotic effect of a whole configuration on a query.
-        reference_deviation: What GPT-5.2 lacks at every module of this task, relative to its
-            public scores; its system-level quality is far from the best in the paper.
-        reference_verbosity: Tokens that GPT-5.2 writes relative to the mean LLM.
-        verbosity: Spread of the logarithm of tokens written, among LLMs.
-        module_verbosity: The same of an LLM at a module.
-        query_verbosity: The same of an LLM at a module on a query.
+        chance: Spread of the effect of a whole configuration on a query.
+        reference_deviation: Effect of GPT-5.2 at every module of this task, in place of a random
+            one: in the paper its quality in a system is far from the best, despite its scores.
+        reference_verbosity: Tokens that GPT-5.2 writes, relative to the mean LLM.
+        verbosity: Spread of the logarithm of the tokens written, among LLMs.
+        module_verbosity: Spread of this logarithm for an LLM at a module.
+        query_verbosity: Spread of this logarithm for an LLM at a module on a query.
         query_length: Spread of the logarithm of a query's prompt tokens.
-        test_difficulty: By how much held-out queries are harder, in units of their spread.
-        test_length: Factor of the held-out queries' prompt tokens.
+        test_difficulty: Extra difficulty of held-out queries, in units of the queries' spread.
+        test_length: Factor on the prompt tokens of held-out queries.
     """
 
     name: str
@@ -87,20 +90,28 @@ class WorldSpec:
 
     @property
     def parents(self) -> tuple[tuple[int, ...], ...]:
-        """Positions of each module's parents."""
+        """For each module, the positions of its parents."""
         position = {module.name: i for i, module in enumerate(self.modules)}
         return tuple(tuple(position[p] for p in module.parents) for module in self.modules)
 
 
 def load_worlds(path: Path | str | None = None) -> dict[str, WorldSpec]:
-    """Reads a world file.
+    """Reads simulated tasks from a file.
 
     Args:
-        path: A TOML file like `scope_torch/data/worlds.toml`; None for that one.
+        path: A TOML file like `scope_torch/data/worlds.toml`; None for that file.
+
+    Returns:
+        The tasks by name.
 
     Raises:
-        InputError: If it cannot be read, is of another version, lacks a value, or names a parent
-            that does not come before its child.
+        InputError: If the file cannot be read, is of another version, lacks a value, or names a
+            parent that does not come before its child.
+
+    Example:
+        >>> world = load_worlds()["text_to_sql"]
+        >>> [module.name for module in world.modules], world.num_queries
+        (['schema_linking', 'decomposition', 'generation', 'correction'], 500)
     """
     content = read_toml(path, "worlds.toml", WORLD_VERSION)
     common = content.get("common", {})
@@ -114,30 +125,41 @@ def load_worlds(path: Path | str | None = None) -> dict[str, WorldSpec]:
         values: dict[str, Any] = {**common, **table, "name": name}
         modules = [_spec(ModuleSpec, m, f"{where} modules") for m in values.get("modules", [])]
         world = _spec(WorldSpec, {**values, "modules": tuple(modules)}, where)
-        for i, module in enumerate(world.modules):
-            earlier = [m.name for m in world.modules[:i]]
-            if not set(module.parents) <= set(earlier):
-                raise InputError(
-                    f"{where}: module {module.name!r} has parents {list(module.parents)}, but only "
-                    f"{earlier} come before it"
-                )
+        _check_order(world, where)
         worlds[name] = world
     return worlds
 
 
+def _check_order(world: WorldSpec, where: str) -> None:
+    for i, module in enumerate(world.modules):
+        earlier = [m.name for m in world.modules[:i]]
+        if not set(module.parents) <= set(earlier):
+            raise InputError(
+                f"{where}: module {module.name!r} has parents {list(module.parents)}, but only "
+                f"{earlier} come before it; list each module after its parents"
+            )
+
+
 def _spec(cls: type, values: dict[str, Any], where: str) -> Any:
+    """Makes a spec of `cls` from the values of a TOML table; checks names and types."""
     names = {field.name for field in fields(cls)}
     if not isinstance(values, dict):
         raise InputError(f"{where}: {values!r} is not a table of {sorted(names)}")
     if names != set(values):
         missing, unknown = sorted(names - set(values)), sorted(set(values) - names)
-        raise InputError(f"{where}: missing {missing}, unknown {unknown}")
+        raise InputError(
+            f"{where}: missing {missing}, unknown {unknown}; give each of {sorted(names)} once"
+        )
     for field in fields(cls):
-        value, numbers = values[field.name], {"int": int, "float": (int, float)}
-        fits = isinstance(value, numbers.get(str(field.type), object))
-        if isinstance(value, bool) or not fits or not _is_finite(value):
-            raise InputError(f"{where}: {field.name}={value!r} must be of type {field.type}")
+        _check_type(field.name, values[field.name], str(field.type), where)
     return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+
+
+def _check_type(name: str, value: Any, expected: str, where: str) -> None:
+    numbers = {"int": int, "float": (int, float)}
+    fits = isinstance(value, numbers.get(expected, object))
+    if isinstance(value, bool) or not fits or not _is_finite(value):
+        raise InputError(f"{where}: {name}={value!r} must be of type {expected}")
 
 
 def _is_finite(value: Any) -> bool:

@@ -1,10 +1,10 @@
-"""Worlds of simulated compound LLM systems, calibrated to the paper's numbers.
+"""Worlds: simulated compound LLM systems, calibrated to the paper's numbers.
 
-No LLM is called. A world is one draw of everything random: which LLM is good at which module,
-which query is hard, which LLM stumbles over which query. It gives an expected quality l_s(theta, q)
-and cost l_c(theta, q) for every pair in O(N), without storing Theta x Q.
+No LLM is called. A world is one draw of everything random: how good each LLM is at each module, how
+hard each query is, which LLM fails on which query. It gives the expected quality l_s(theta, q) and
+cost l_c(theta, q) of every pair in O(N), without storing Theta x Q numbers.
 
-Quality, with the modules in topological order:
+Quality (each module comes after its parents):
 
     own_i  = skill_i ability(theta_i) + deviation_i(theta_i) + mood_i(theta_i, q)
              - burden_i difficulty(q) + offset
@@ -12,20 +12,25 @@ Quality, with the modules in topological order:
     out_i  = min(own_i, in_i + repair_i max(own_i, 0))        (own_i without parents)
     margin = out_N + chance(theta, q)
 
-fit is a random interaction of neighbours, reduced where the upstream LLM is the stronger of the
-two, so that a better LLM upstream can hurt; a competent module makes up for part of what went wrong
-before it. An answer is right if the margin is positive; with LLM randomness r it is right with
+    own       margin of a module's own work on a query
+    in, out   margin of the input and of the output of a module
+    fit       random interaction of neighbouring LLMs, lower where the upstream LLM is stronger
+    mood      random effect of an LLM at a module on a query
+
+So a better LLM upstream can hurt, and a good module repairs a part of the errors before it. An
+answer is right if its margin is positive; with randomness r of the LLMs it is right with
 probability Phi(margin / r).
 
-Cost is tokens times prices. An LLM's verbosity sets the tokens it writes, and the modules
+Cost is tokens times prices. An LLM's verbosity sets how many tokens it writes, and the modules
 downstream read them.
 
-Random numbers are SplitMix64 of (world seed, stream, counter), so that a world depends neither on
-the order of evaluation, nor on the device, nor on which of the LLMs are candidates.
+Random numbers are SplitMix64 of (world seed, stream, counter). So a world does not depend on the
+order of evaluation, on the device, or on the choice of candidates among the LLMs.
 """
 
 from __future__ import annotations
 
+import functools
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -42,8 +47,8 @@ from scope_torch.llm.prices import LLMInfo, choose_llms
 from scope_torch.space import ConfigSpace, check_seed
 
 REFERENCE = "GPT-5.2"
-_BLOCK = 1 << 18
-# What a world takes from the price list; how an LLM is called does not matter here.
+_BLOCK = 1 << 18  # pairs at a time, so that temporaries stay in the cache
+# Fields of the price list that decide a world; fields on how an LLM is called do not.
 _DECISIVE = ("name", "input_usd_per_mtok", "output_usd_per_mtok", "mmlu_pro", "gpqa")
 _TEST_QUERIES = 1_000_000  # counter of the first held-out query
 _STREAMS = ("deviation", "mood", "fit", "difficulty", "verbosity", "module_verbosity")
@@ -56,15 +61,25 @@ class World:
     Args:
         spec: The system and its constants.
         price_list: All LLMs that have a price; GPT-5.2 must be among them.
-        llms: Names of the candidates of every module; None for all of the list.
-        world_seed: Which draw.
-        split: `search` for the Q queries searched on, `test` for the held-out ones.
-        randomness: Scale r of the LLM randomness of an answer, in the unit of margins; 0 for
+        llms: Names of the candidates of every module; None for all LLMs of the list.
+        world_seed: Seed of the draw.
+        split: `search` for the Q queries of the search, `test` for the held-out queries.
+        randomness: r, the scale of an answer's randomness, in the unit of margins; 0 for
             deterministic LLMs.
-        device: Where expectations are evaluated. Always float64.
+        device: Where expectations are computed, always in float64; None for the CPU.
 
     Raises:
         InputError: If a candidate has no price, or a value is outside its range.
+
+    Example:
+        >>> from scope_torch.evaluators.simulation.spec import load_worlds
+        >>> from scope_torch.llm.prices import load_llms
+        >>> world = World(load_worlds()["data_imputation"], load_llms(), llms=["GPT-5.2"])
+        >>> codes, queries = [torch.tensor(0)] * 3, torch.arange(world.num_queries)
+        >>> float(world.quality(codes, queries).mean())  # s(theta_0), 0.74 up to 1/156
+        0.7371794871794872
+        >>> round(float(world.mean_cost()), 5)  # c(theta_0)
+        0.00434
     """
 
     def __init__(
@@ -89,45 +104,49 @@ class World:
         self.split, self.randomness = split, randomness
         self.llms = choose_llms(price_list, llms)
         self.space = ConfigSpace((len(self.llms),) * len(spec.modules))
-        self._all = list(price_list.values())
-        names = list(price_list)
-        self._ids = torch.tensor([names.index(llm.name) for llm in self.llms])
-        self._ability = torch.tensor(abilities(self._all), dtype=torch.float64)
+        self.device = torch.device(device) if device is not None else torch.device("cpu")
+        self._price_list = list(price_list.values())
+        self._ability = torch.tensor(abilities(self._price_list), dtype=torch.float64)
         self._fit = [self._fits(i) for i in range(len(spec.modules))]
-        search = self.queries = torch.arange(spec.num_queries)
-        offset, scale = self._calibrate(search, names.index(REFERENCE))
-        held_out = split == "test"
-        if held_out:
+        self.queries = torch.arange(spec.num_queries)
+        offset, scale = self._calibrated_offset(), self._calibrated_scale()
+        if split == "test":
             self.queries = torch.arange(spec.num_test_queries) + _TEST_QUERIES
         self.num_queries = len(self.queries)
-        self.device = torch.device(device) if device is not None else torch.device("cpu")
-        columns = self._ids
-        shift = spec.test_difficulty if held_out else 0.0
-        own = self._own(self.queries, shift)
-        self._own_table = [(t[columns] + offset).to(self.device) for t in own]
+        self._keep_candidates(offset, scale)
+
+    def _keep_candidates(self, offset: float, scale: float) -> None:
+        """Tables of the candidates' margins and tokens on the queries, on the device."""
+        spec, held_out = self.spec, self.split == "test"
+        names = [llm.name for llm in self._price_list]
+        ids = torch.tensor([names.index(llm.name) for llm in self.llms])
+        own = self._own(self.queries, spec.test_difficulty if held_out else 0.0)
+        self._own_table = [(t[ids] + offset).to(self.device) for t in own]
         self._fit_table = [
-            {p: t[columns][:, columns].to(self.device) for p, t in fits.items()}
-            for fits in self._fit
+            {p: t[ids][:, ids].to(self.device) for p, t in fits.items()} for fits in self._fit
         ]
         prompt, output = self._tokens(self.queries, spec.test_length if held_out else 1.0)
         self._prompt = [(t * scale).to(self.device) for t in prompt]
-        self._output = [(t[columns] * scale).to(self.device) for t in output]
-        self._key = self._ids.to(self.device)
+        self._output = [(t[ids] * scale).to(self.device) for t in output]
+        self._ids = ids.to(self.device)  # positions of the candidates in the price list
 
     def quality(self, codes: Sequence[Tensor], query: Tensor) -> Tensor:
         """l_s(theta, q) in [0, 1].
 
         Args:
             codes: N tensors of LLM codes, one for each module, that broadcast with `query`.
-            query: Query indices.
+            query: Query indices (int64).
+
+        Returns:
+            A float64 tensor of the broadcast shape.
         """
-        margin = self._margin(codes, query, self._own_table, self._fit_table, self._key)
+        margin = self._margin(codes, query, self._own_table, self._fit_table, self._ids)
         if self.randomness == 0:
             return (margin > 0).double()
         return torch.special.ndtr(margin / self.randomness)
 
     def module_costs(self, codes: Sequence[Tensor], query: Tensor) -> list[Tensor]:
-        """Expected cost of each module in USD; arguments as in `quality`."""
+        """Expected cost of each module in USD, N tensors; arguments as in `quality`."""
         costs = []
         for i, parents in enumerate(self.spec.parents):
             read = self._prompt[i][query]
@@ -151,10 +170,10 @@ class World:
         return cost.reshape(-1).cpu()
 
     def mean_quality(self) -> Tensor:
-        """s(theta) by flat index: `|Theta|` (float64, CPU). Takes up to minutes."""
+        """s(theta) by flat index: `|Theta|` (float64, CPU). May take minutes."""
         views = self._grid_codes()
         quality = torch.zeros(self.space.sizes, dtype=torch.float64, device=self.device)
-        # Blocks of queries and of LLMs of the first module, so that temporaries stay in the cache.
+        # In blocks of queries and of LLMs of the first module.
         queries = max(1, _BLOCK // self.space.size)
         rows = max(1, _BLOCK * self.space.sizes[0] // self.space.size)
         for q in torch.arange(self.num_queries, device=self.device).split(queries):
@@ -165,15 +184,17 @@ class World:
         return quality.div_(self.num_queries).reshape(-1).cpu()
 
     def pair_key(self, codes: Sequence[Tensor], query: Tensor) -> Tensor:
-        """A number (int64) of its own for every (theta, q); arguments as in `quality`."""
-        return self._pair_key(codes, query, self._key)
+        """A different number (int64) for every pair (theta, q); arguments as in `quality`."""
+        return self._pair_key(codes, query, self._ids)
 
     def settings(self) -> dict[str, Any]:
         """Everything that decides the world, JSON-serialisable."""
         return {
             "version": WORLD_VERSION,
             "spec": asdict(self.spec),
-            "price_list": [{key: getattr(llm, key) for key in _DECISIVE} for llm in self._all],
+            "price_list": [
+                {key: getattr(llm, key) for key in _DECISIVE} for llm in self._price_list
+            ],
             "llms": [llm.name for llm in self.llms],
             "world_seed": self.world_seed,
             "split": self.split,
@@ -191,6 +212,7 @@ class World:
         return torch.tensor(prices, dtype=torch.float64, device=self.device)
 
     def _grid_codes(self) -> list[Tensor]:
+        """Codes of all of Theta: N tensors that broadcast to `sizes`."""
         n = self.space.num_modules
         return [
             torch.arange(size, device=self.device).view([size if i == j else 1 for j in range(n)])
@@ -205,20 +227,18 @@ class World:
         fit: Sequence[dict[int, Tensor]],
         ids: Tensor,
     ) -> Tensor:
+        """Margins of answers by the formulas above; `ids` are positions in the price list."""
         out: list[Tensor] = []
         for i, parents in enumerate(self.spec.parents):
-            mine = own[i][codes[i], query]
+            own_i = own[i][codes[i], query]
             if parents:
-                given = [out[p] + fit[i][p][codes[p], codes[i]] for p in parents]
-                received = given[0]
-                for other in given[1:]:
-                    received = torch.minimum(received, other)
-                mended = received + self.spec.modules[i].repair * mine.clamp_min(0)
-                mine = torch.minimum(mine, mended)
-            out.append(mine)
-        return out[-1] + self.spec.chance * self._normal(
-            "chance", self._pair_key(codes, query, ids)
-        )
+                inputs = [out[p] + fit[i][p][codes[p], codes[i]] for p in parents]
+                worst = functools.reduce(torch.minimum, inputs)
+                repaired = worst + self.spec.modules[i].repair * own_i.clamp_min(0)
+                own_i = torch.minimum(own_i, repaired)
+            out.append(own_i)
+        chance = self._normal("chance", self._pair_key(codes, query, ids))
+        return out[-1] + self.spec.chance * chance
 
     def _pair_key(self, codes: Sequence[Tensor], query: Tensor, ids: Tensor) -> Tensor:
         key = self.queries.to(query.device)[query]
@@ -226,42 +246,45 @@ class World:
             key = key + (ids[code] << (20 + 6 * i))
         return key
 
-    def _calibrate(self, queries: Tensor, reference: int) -> tuple[float, float]:
-        """Shift of all margins and scale of all tokens that fit s and c of the reference."""
-        spec = self.spec
-        n = len(spec.modules)
-        codes = [torch.tensor(reference)] * n
-        ids = torch.arange(len(self._all))
+    def _calibrated_offset(self) -> float:
+        """The offset of all margins with which s of the reference is met, up to 1/Q."""
+        spec, queries = self.spec, self.queries
+        codes = [torch.tensor(self._reference_id)] * len(spec.modules)
+        ids = torch.arange(len(self._price_list))
         own = self._own(queries, 0.0)
         position = torch.arange(len(queries))
         low = torch.full((len(queries),), -100.0, dtype=torch.float64)
         high = -low
-        for _ in range(60):  # the least shift at which each query is answered rightly
+        for _ in range(60):  # bisection: the least offset at which each query has a right answer
             middle = (low + high) / 2
             right = self._margin(codes, position, [t + middle for t in own], self._fit, ids) > 0
             low, high = torch.where(right, low, middle), torch.where(right, middle, high)
         needed = high.sort().values
         count = round(spec.reference_quality * len(queries))
-        between = needed[max(count - 1, 0) : count + 1]
-        prompt, output = self._tokens(queries, 1.0)
-        llm = self._all[reference]
+        return float(needed[max(count - 1, 0) : count + 1].mean())
+
+    def _calibrated_scale(self) -> float:
+        """The factor on all tokens with which c of the reference is met."""
+        reference = self._reference_id
+        prompt, output = self._tokens(self.queries, 1.0)
+        llm = self._price_list[reference]
         cost = 0.0
-        for i, parents in enumerate(spec.parents):
+        for i, parents in enumerate(self.spec.parents):
             read = prompt[i].mean() + sum(output[p][reference].mean() for p in parents)
             cost += float(llm.input_usd_per_mtok * 1e-6 * read)
             cost += float(llm.output_usd_per_mtok * 1e-6 * output[i][reference].mean())
         if cost == 0:
             raise InputError(
                 f"{REFERENCE} is free in the price list; give it the price that "
-                f"reference_cost_usd={spec.reference_cost_usd} is made of"
+                f"reference_cost_usd={self.spec.reference_cost_usd} is made of"
             )
-        return float(between.mean()), spec.reference_cost_usd / cost
+        return self.spec.reference_cost_usd / cost
 
-    def _own(self, queries: Tensor, shift: float) -> list[Tensor]:
+    def _own(self, queries: Tensor, difficulty_shift: float) -> list[Tensor]:
         """own_i without the offset: N tensors `all LLMs x queries`."""
         spec = self.spec
-        ids = torch.arange(len(self._all))
-        difficulty = self._normal("difficulty", queries) + shift
+        ids = torch.arange(len(self._price_list))
+        difficulty = self._normal("difficulty", queries) + difficulty_shift
         tables = []
         for i, module in enumerate(spec.modules):
             deviation = spec.deviation * self._normal("deviation", _counter(ids, i))
@@ -273,11 +296,11 @@ class World:
 
     @cached_property
     def _reference_id(self) -> int:
-        return [llm.name for llm in self._all].index(REFERENCE)
+        return [llm.name for llm in self._price_list].index(REFERENCE)
 
     def _fits(self, child: int) -> dict[int, Tensor]:
-        """fit_pi for every parent p of a module: `all LLMs (upstream) x all LLMs`."""
-        ids = torch.arange(len(self._all))
+        """fit_pi of a module i, by its parents p: `all LLMs (upstream) x all LLMs`."""
+        ids = torch.arange(len(self._price_list))
         stronger = (self._ability[:, None] - self._ability[None, :]).clamp_min(0)
         return {
             p: self.spec.fit
@@ -287,9 +310,14 @@ class World:
         }
 
     def _tokens(self, queries: Tensor, length: float) -> tuple[list[Tensor], list[Tensor]]:
-        """Prompt tokens, N tensors of `queries`, and written ones, `all LLMs x queries`."""
+        """Tokens of prompts, N tensors `queries`, and of outputs, N tensors `all LLMs x queries`.
+
+        Args:
+            queries: Counters of the queries.
+            length: Factor on the tokens of all prompts.
+        """
         spec = self.spec
-        ids = torch.arange(len(self._all))
+        ids = torch.arange(len(self._price_list))
         relative = self._factor("verbosity", ids, spec.verbosity)
         relative[self._reference_id] = spec.reference_verbosity
         of_query = length * self._factor("query_length", queries, spec.query_length)
@@ -303,7 +331,7 @@ class World:
         return prompt, output
 
     def _factor(self, stream: str, counter: Tensor, spread: float) -> Tensor:
-        """Lognormal with mean about 1."""
+        """Lognormal random factors with mean about 1."""
         return (spread * self._normal(stream, counter) - spread**2 / 2).exp()
 
     def _normal(self, stream: str, counter: Tensor) -> Tensor:
@@ -313,8 +341,7 @@ class World:
 def abilities(llms: Sequence[LLMInfo]) -> list[float]:
     """General ability of each LLM: the mean of its standardised public scores.
 
-    An LLM with only one score gets that; one without any gets the lowest of the others, and where
-    nobody has any, all get 0.
+    An LLM without a score gets the lowest ability of the others; if no LLM has a score, all get 0.
     """
     scores = [[llm.mmlu_pro for llm in llms], [llm.gpqa for llm in llms]]
     standardised: list[list[float]] = [[] for _ in llms]
@@ -329,16 +356,16 @@ def abilities(llms: Sequence[LLMInfo]) -> list[float]:
 
 
 def _check_counters(spec: WorldSpec, num_llms: int) -> None:
-    """Raises InputError where two random numbers would share a counter."""
+    """Raises InputError if two random numbers would share a counter."""
     limits = {
         "LLMs in the price list": (num_llms, 1 << 6),
         "modules": (len(spec.modules), 7),
         "queries": (spec.num_queries, _TEST_QUERIES),
         "held-out queries": (spec.num_test_queries, (1 << 20) - _TEST_QUERIES),
     }
-    for what, (count, most) in limits.items():
-        if not 1 <= count <= most:
-            raise InputError(f"{count} {what} in a simulated task; there can be 1 to {most}")
+    for name, (count, limit) in limits.items():
+        if not 1 <= count <= limit:
+            raise InputError(f"{count} {name} in a simulated task; there can be 1 to {limit}")
 
 
 def _counter(llm: Tensor, module: int, query: Tensor | int = 0) -> Tensor:

@@ -1,0 +1,45 @@
+"""The examples in docstrings run and give the results they show."""
+
+import doctest
+import importlib
+import inspect
+import pkgutil
+
+import pytest
+
+import baselines
+import scope_torch
+
+OWED = {"make_scope", "make_scope_joint", "HammingKernel", "Optimizer", "SequentialOptimizer"}
+
+
+MODULES = [
+    found.name
+    for package in (scope_torch, baselines)
+    for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+]
+
+
+def examples_of(module):
+    tests = doctest.DocTestFinder().find(module, module.__name__)
+    return [test for test in tests if test.examples]
+
+
+@pytest.mark.parametrize("name", ["scope_torch", *MODULES])
+def test_examples_give_what_they_show(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    runner, shown = doctest.DocTestRunner(), []
+    for test in examples_of(importlib.import_module(name)):
+        runner.run(test, out=shown.append)
+    assert not runner.failures, "".join(shown)
+
+
+def test_every_public_class_and_function_has_an_example():
+    public = {name: getattr(scope_torch, name) for name in scope_torch.__all__}
+    lacking = {
+        name
+        for name, value in public.items()
+        if inspect.isclass(value) or inspect.isfunction(value)
+        if not doctest.DocTestFinder(recurse=False).find(value, name)[0].examples
+    }
+    assert lacking == OWED
