@@ -48,7 +48,7 @@ class Abacus(SequentialOptimizer):
     Raises:
         InputError: If a setting is outside its range.
 
-    Example:
+    Examples:
         >>> import scope_torch as st
         >>> from scope_torch.tasks.synthetic import synthetic_task
         >>> task = synthetic_task()

@@ -79,7 +79,7 @@ class CONFIG(SurrogateOptimizer):
     Raises:
         InputError: If a value is outside its range, or Theta is too large to enumerate.
 
-    Example:
+    Examples:
         >>> import scope_torch as st
         >>> from scope_torch.tasks.synthetic import synthetic_task
         >>> task = synthetic_task()

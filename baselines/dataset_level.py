@@ -53,7 +53,7 @@ class DatasetLevelOptimizer(SequentialOptimizer):
     Raises:
         InputError: If the seed does not fit into 64 bits.
 
-    Example:
+    Examples:
         >>> class InOrder(DatasetLevelOptimizer):
         ...     def _search(self):
         ...         for index in range(self.problem.space.size):

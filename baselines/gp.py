@@ -46,7 +46,7 @@ class GPSettings:
     Raises:
         InputError: If a value is outside its range.
 
-    Example:
+    Examples:
         >>> GPSettings.of({"n_init": 5}).lam
         1e-06
     """

@@ -324,7 +324,7 @@ def make_llambo(
     Raises:
         InputError: If a value is wrong.
 
-    Example:
+    Examples:
         >>> import scope_torch as st
         >>> from scope_torch.tasks.synthetic import synthetic_task
         >>> task = synthetic_task()

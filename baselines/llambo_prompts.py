@@ -57,7 +57,7 @@ class Prompts:
         dataset: Description of its queries and their grading; may be empty.
         prices: LLM name to (input, output) price in USD per million tokens, where known.
 
-    Example:
+    Examples:
         >>> from scope_torch.tasks.synthetic import synthetic_task
         >>> prompts = Prompts(synthetic_task().problem)
         >>> prompts.parse_prediction("## 12.5 ; 0.9 ##")  # USD for 1000 queries; quality

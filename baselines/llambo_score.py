@@ -20,7 +20,7 @@ def target_cost(best_usd: float, costs_usd: Sequence[float], alpha: float) -> fl
             their range.
         alpha: Share of the range.
 
-    Example:
+    Examples:
         >>> target_cost(1.0, [1.0, 3.0], 0.25)
         0.5
     """

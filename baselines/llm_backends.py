@@ -70,7 +70,7 @@ class BackendConfig:
     Raises:
         InputError: If a value is outside its range, or `replay` has no transcript.
 
-    Example:
+    Examples:
         >>> BackendConfig(kind="openai", model="m", base_url="http://localhost:8000/v1").retries
         4
     """

@@ -57,7 +57,7 @@ class StubLLM:
         seed: The run's seed.
         malformed: Share of malformed replies, in [0, 1).
 
-    Example:
+    Examples:
         >>> StubLLM(seed=0).complete([{"role": "user", "content": "Hello"}], 1, 0.7, 32).texts
         ('I do not understand.',)
     """

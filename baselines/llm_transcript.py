@@ -66,7 +66,7 @@ class Transcript:
     Raises:
         InputError: If the file cannot be read.
 
-    Example:
+    Examples:
         >>> transcript = Transcript(None)
         >>> transcript.append("key", [{"role": "user", "content": "?"}], Completion(("yes",)))
         >>> transcript.next_reply("key") is None  # the second time it is asked

@@ -30,7 +30,7 @@ class LLMSelector(DatasetLevelOptimizer):
         seed: Decides the first allocation, the query order and ties.
         name: Name in results.
 
-    Example:
+    Examples:
         >>> import scope_torch as st
         >>> from scope_torch.tasks.synthetic import synthetic_task
         >>> task = synthetic_task()
@@ -113,7 +113,7 @@ def count_votes(qualities: Mapping[int, Sequence[float]]) -> dict[int, int]:
     Args:
         qualities: The `num_queries` qualities with each LLM in the module.
 
-    Example:
+    Examples:
         >>> count_votes({0: [0.0, 1.0], 1: [1.0, 1.0]})
         {0: 1, 1: 2}
     """

@@ -32,7 +32,7 @@ class OptunaGP(DatasetLevelOptimizer):
     Raises:
         InputError: If Optuna is not installed, or a value is outside its range.
 
-    Example:
+    Examples:
         >>> import scope_torch as st
         >>> from scope_torch.tasks.synthetic import synthetic_task
         >>> task = synthetic_task()

@@ -44,7 +44,7 @@ def cheapest_plan(
     Returns:
         The plan, or None if no plan exceeds the threshold.
 
-    Example:
+    Examples:
         >>> cheap, good = Option(0, 1.0, 0.5), Option(1, 3.0, 1.0)
         >>> cheapest_plan([[cheap, good], [cheap, good]], 0.8, 0.3)
         Plan(theta=(0, 1), cost_usd=4.0, quality=0.4)

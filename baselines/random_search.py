@@ -15,7 +15,7 @@ class RandomSearch(DatasetLevelOptimizer):
         seed: Decides the order.
         name: Name in results.
 
-    Example:
+    Examples:
         >>> import scope_torch as st
         >>> from scope_torch.tasks.synthetic import synthetic_task
         >>> task = synthetic_task()

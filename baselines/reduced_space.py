@@ -25,7 +25,7 @@ class ReducedSpace:
         codes: `n x num_modules` configurations that share their class with no other (int64).
         kernel: The kernel.
 
-    Example:
+    Examples:
         >>> from scope_torch.model.kernels import HammingRBFKernel
         >>> space = ConfigSpace((5, 5))
         >>> reduced = ReducedSpace(space, torch.tensor([[0, 4], [2, 4]]), HammingRBFKernel())

@@ -104,7 +104,7 @@ class SafeOpt(SurrogateOptimizer):
     Raises:
         InputError: If a value is outside its range, or Theta is too large to enumerate.
 
-    Example:
+    Examples:
         >>> import scope_torch as st
         >>> from scope_torch.tasks.synthetic import synthetic_task
         >>> task = synthetic_task()

@@ -64,7 +64,7 @@ class TableModel(Model):
         mean_g: Means of g by index.
         sigma: Standard deviations of both by index.
 
-    Example:
+    Examples:
         >>> column = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
         >>> model = TableModel(column, -column, column.sqrt())
         >>> marginals(model, torch.tensor([[[2.0]]])).mean.tolist()

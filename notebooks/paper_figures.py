@@ -108,5 +108,5 @@ show(outputs / "by_hand.png")
 #
 # ```
 # scope-torch experiment=rq1_main
-# python scripts/report.py outputs/rq1_main
+# scope-torch report outputs/rq1_main
 # ```

@@ -3,7 +3,7 @@
 The public names are imported when they are first used, so `import scope_torch` is quick and does
 not import torch.
 
-Example:
+Examples:
     >>> import scope_torch as st
     >>> problem = st.SelectionProblem(
     ...     name="answers",

@@ -14,7 +14,7 @@ class InputError(ValueError):
     Args:
         message: The message; line breaks become spaces.
 
-    Example:
+    Examples:
         >>> raise InputError("epsilon=2 must lie in (0, 1)")
         Traceback (most recent call last):
         scope_torch.errors.InputError: epsilon=2 must lie in (0, 1)

@@ -81,6 +81,14 @@ def make_scope(
 
     Raises:
         InputError: If a value is unknown or outside its range.
+
+    Examples:
+        >>> from scope_torch.tasks.synthetic import synthetic_task
+        >>> problem = synthetic_task().problem
+        >>> make_scope(problem, base="small", bounds={"b_g": "eligible"}).name
+        'scope'
+        >>> make_scope(problem, initial_pool="none", prune=False, name="scope_coarse").name
+        'scope_coarse'
     """
     bounds = dict(bounds or {})
     mode = _one_of("bounds mode", bounds.pop("mode", "tuned"), ("tuned", "theory"))
@@ -164,6 +172,14 @@ def make_scope_joint(
 
     Raises:
         InputError: If a value is unknown or outside its range.
+
+    Examples:
+        >>> from scope_torch.runs.runner import run
+        >>> from scope_torch.tasks.synthetic import synthetic_task
+        >>> task = synthetic_task()
+        >>> optimizer = make_scope_joint(task.problem, base="small", seed=1)
+        >>> run(task.problem, optimizer, task.evaluator, budget_usd=3.0).recommendation.basis
+        'certified'
     """
     bounds = {"delta": 0.05, **(bounds or {})}
     mode = _one_of("bounds mode", bounds.pop("mode", "credible"), ("credible", "theory"))

@@ -29,7 +29,7 @@ class Request(NamedTuple):
         query: Index of the query in [0, Q).
         replicate: Number of earlier observations of the same pair in this run.
 
-    Example:
+    Examples:
         >>> Request(theta=(0, 2), query=5)
         Request(theta=(0, 2), query=5, replicate=0)
     """
@@ -56,7 +56,7 @@ class Observation:
     Raises:
         InputError: If the cost is negative or not finite, or the quality is outside [0, 1].
 
-    Example:
+    Examples:
         >>> observation = Observation(theta=(0, 2), query=5, cost_usd=0.01, quality=1.0)
         >>> observation.request
         Request(theta=(0, 2), query=5, replicate=0)

@@ -30,7 +30,7 @@ class SelectionProblem:
     Raises:
         InputError: If a value is outside its range, or a name is repeated.
 
-    Example:
+    Examples:
         >>> problem = SelectionProblem(
         ...     name="support",
         ...     modules=("retrieve", "answer"),

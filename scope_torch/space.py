@@ -29,7 +29,7 @@ class ConfigSpace:
     Raises:
         InputError: If there is no module, or a module has no candidate.
 
-    Example:
+    Examples:
         >>> space = ConfigSpace((2, 3))
         >>> space.size
         6

@@ -42,7 +42,7 @@ class FunctionEvaluator:
     Raises:
         InputError: If the number of queries is not the problem's, or an LLM has no price.
 
-    Example:
+    Examples:
         >>> problem = SelectionProblem(
         ...     "sums", ("add",), (("nano", "pro"),), 2, theta_ref=(1,), reference_quality=1.0,
         ...     reference_cost_usd=0.01, epsilon=0.1,

@@ -44,7 +44,7 @@ class LiveEvaluator:
     Raises:
         InputError: If the modules are not those of the system, or an LLM has no price.
 
-    Example:
+    Examples:
         >>> from scope_torch.llm.chat import Completion
         >>> from scope_torch.llm.prices import load_llms
         >>> from scope_torch.systems.unidm import entity_resolution

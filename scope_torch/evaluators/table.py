@@ -30,7 +30,7 @@ class RecordedTable:
     Raises:
         InputError: If shapes do not fit, or a value is missing or outside its range.
 
-    Example:
+    Examples:
         >>> table = RecordedTable(
         ...     modules=("answer",),
         ...     llms=(("mini", "pro"),),
@@ -118,7 +118,7 @@ class TableEvaluator:
     Args:
         table: The recorded table.
 
-    Example:
+    Examples:
         >>> table = RecordedTable(
         ...     ("answer",), (("mini", "pro"),), ("a",), np.array([[0.1], [0.2]]), np.ones((2, 1))
         ... )

@@ -31,7 +31,7 @@ def in_window(
         requests: The requests.
         concurrency: Calls in flight at a time.
 
-    Example:
+    Examples:
         >>> from concurrent.futures import ThreadPoolExecutor
         >>> pool = ThreadPoolExecutor(8)
         >>> def observe(request):

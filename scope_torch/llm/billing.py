@@ -54,7 +54,7 @@ class BadReply(Exception):
 def cost_usd(llm: LLMInfo, usage: Usage) -> float:
     """Tokens x price in USD; cached prompt tokens have a price of their own.
 
-    Example:
+    Examples:
         >>> round(cost_usd(LLMInfo("mini", 0.25, 2.0), Usage(1_000_000, 500_000)), 6)
         1.25
     """

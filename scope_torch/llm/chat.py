@@ -25,7 +25,7 @@ class ChatCall:
         replicate: Distinguishes repeated calls with the same content: a stored reply is only used
             again for the same replicate.
 
-    Example:
+    Examples:
         >>> call = ChatCall("GPT-5.2", (Message("user", "What is 6 x 7?"),), max_tokens=20)
         >>> call.temperature
         0.0

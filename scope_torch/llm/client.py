@@ -29,7 +29,7 @@ class OpenAIClient(RetryingClient):
     Raises:
         InputError: If a setting or a price cannot be used.
 
-    Example:
+    Examples:
         >>> from scope_torch.llm.prices import load_llms
         >>> OpenAIClient(load_llms(), "http://localhost:8000/v1", None, concurrency=4)
         OpenAIClient(http://localhost:8000/v1, 23 LLMs)

@@ -31,7 +31,7 @@ class LiteLLMClient(RetryingClient):
 
     The other arguments are those of `RetryingClient`.
 
-    Example:
+    Examples:
         >>> from scope_torch.llm.prices import load_llms
         >>> LiteLLMClient(load_llms())
         LiteLLMClient(LiteLLM, 23 LLMs)

@@ -62,7 +62,7 @@ def load_llms(path: Path | str | None = None) -> dict[str, LLMInfo]:
         InputError: If the file cannot be read or is of another version, a price is missing,
             negative or given twice, or another field has a value that cannot be used.
 
-    Example:
+    Examples:
         >>> llms = load_llms()
         >>> len(llms), llms["GPT-5.2"].input_usd_per_mtok, llms["GPT-5.2"].output_usd_per_mtok
         (23, 1.75, 14.0)

@@ -21,7 +21,7 @@ class TokenBucket:
         clock: Returns the time in seconds.
         sleep: Waits for a number of seconds.
 
-    Example:
+    Examples:
         >>> waits = []
         >>> async def sleep(seconds):
         ...     waits.append(round(seconds, 3))

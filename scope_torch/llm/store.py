@@ -62,7 +62,7 @@ class ResponseStore:
     Raises:
         InputError: If the file cannot be used.
 
-    Example:
+    Examples:
         >>> from scope_torch.llm.chat import Message
         >>> from scope_torch.llm.prices import load_llms
         >>> class Endpoint:  # in place of an OpenAIClient

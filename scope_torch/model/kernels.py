@@ -31,7 +31,7 @@ class HammingKernel(Kernel, ABC):
     is fitted, because the bounds hold for a fixed kernel. Values are float64 for codes of any
     dtype; a cast to float32 would enter the bounds.
 
-    Example:
+    Examples:
         >>> class Exponential(HammingKernel):
         ...     def at_distance(self, h):
         ...         return torch.exp(-h)

@@ -59,12 +59,12 @@ class QuerySurrogate:
     Raises:
         InputError: If `lam` is below 1e-9.
 
-    Example:
+    Examples:
         >>> from scope_torch.kernels import HammingMatern52Kernel
         >>> surrogate = QuerySurrogate(ConfigSpace((2, 2)), HammingMatern52Kernel(), 3, lam=1e-6)
         >>> surrogate.observe((0, 1), query=0, y_c=0.002, y_g=-0.1)
-        >>> surrogate.at((0, 1)).mean_c.round(6).tolist()
-        [0.002, 0.0, 0.0]
+        >>> surrogate.at((0, 1)).mean_c
+        tensor([0.0020, 0.0000, 0.0000], dtype=torch.float64)
     """
 
     def __init__(

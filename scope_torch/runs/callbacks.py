@@ -34,7 +34,7 @@ class Callback:
 
     The methods do nothing here; override those that you need.
 
-    Example:
+    Examples:
         >>> from scope_torch import make_scope, run
         >>> from scope_torch.tasks.synthetic import synthetic_task
         >>> class Printer(Callback):

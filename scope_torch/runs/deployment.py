@@ -38,7 +38,7 @@ def deploy(held_out: HeldOut, theta: Sequence[int]) -> dict[str, Any]:
         The averages `cost_usd` (USD a query) and `quality` (in [0, 1]), their standard errors
         `cost_se_usd` and `quality_se`, and `num_queries`; JSON-serialisable.
 
-    Example:
+    Examples:
         >>> from scope_torch.tasks.simulated import simulated_task
         >>> task = simulated_task(name="imputation (simulated)", world="data_imputation")
         >>> measured = deploy(task.held_out(), task.problem.theta_ref)

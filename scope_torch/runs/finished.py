@@ -162,7 +162,7 @@ def load_runs(output_dir: Path) -> tuple[dict[Group, list[FinishedRun]], list[st
     Raises:
         InputError: If there is no finished run, or a result cannot be read.
 
-    Example:
+    Examples:
         >>> from scope_torch import make_scope, run
         >>> from scope_torch.tasks.synthetic import synthetic_task
         >>> problem, evaluator, _ = synthetic_task(num_queries=20)

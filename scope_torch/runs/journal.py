@@ -34,7 +34,7 @@ class Journal:
     Raises:
         InputError: If the file cannot be written, is in use, or is damaged before its last line.
 
-    Example:
+    Examples:
         >>> with contextlib.closing(Journal(Path("journal.jsonl"))) as journal:
         ...     journal.append([Observation(theta=(0, 2), query=5, cost_usd=0.01, quality=1.0)])
         >>> with contextlib.closing(Journal(Path("journal.jsonl"))) as journal:

@@ -27,7 +27,7 @@ class OracleCurve:
         quality: `n` true average qualities s(theta_out) in [0, 1] from that budget on.
         s_0: Quality threshold.
 
-    Example:
+    Examples:
         >>> steps = {0.0: (10.0, 0.9), 1.0: (4.0, 0.7), 2.0: (6.0, 0.85)}
         >>> curve = OracleCurve.from_steps(steps, s_0=0.8)
         >>> curve.best_feasible_cost(np.array([0.5, 1.5, 2.5])).tolist()

@@ -120,7 +120,7 @@ def read_run(path: Path) -> RecordedRun:
     Raises:
         InputError: If it is not a run's directory, or a file in it is damaged.
 
-    Example:
+    Examples:
         >>> from scope_torch import make_scope, run
         >>> from scope_torch.tasks.synthetic import synthetic_task
         >>> problem, evaluator, _ = synthetic_task(num_queries=20)

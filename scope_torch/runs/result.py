@@ -40,7 +40,7 @@ class RunResult:
         replayed: Number of observations taken from the journal, so not paid for again.
         run_dir: Directory with the files of the run; None if it has none.
 
-    Example:
+    Examples:
         >>> from scope_torch import make_scope, run
         >>> from scope_torch.tasks.synthetic import synthetic_task
         >>> problem, evaluator, _ = synthetic_task(num_queries=20)

@@ -15,11 +15,11 @@ from typing import Any
 from torch import Tensor
 
 from scope_torch.errors import InputError
-from scope_torch.evaluators import Evaluator, HasTruth
 from scope_torch.observation import History, Observation, Request
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.callbacks import Callback
 from scope_torch.runs.directory import open_run_dir, write_atomically
+from scope_torch.runs.evaluator import Evaluator, HasTruth
 from scope_torch.runs.journal import Journal
 from scope_torch.runs.result import RunResult
 from scope_torch.runs.source import ObservationSource
@@ -56,7 +56,7 @@ def run(
         InputError: If the budget is not positive, the optimizer belongs to another problem or was
             used before, the directory cannot be written, or it holds a run with other settings.
 
-    Example:
+    Examples:
         >>> from scope_torch import make_scope, run
         >>> from scope_torch.tasks.synthetic import synthetic_task
         >>> problem, evaluator, _ = synthetic_task(num_queries=20)

@@ -9,8 +9,8 @@ import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
 
 from scope_torch.errors import InputError
-from scope_torch.evaluators import Evaluator
 from scope_torch.observation import History, Observation, Request
+from scope_torch.runs.evaluator import Evaluator
 from scope_torch.runs.journal import Journal
 
 _RequestKey = tuple[tuple[int, ...], int, int]  # a Request, or a plain tuple equal to one

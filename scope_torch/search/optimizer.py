@@ -90,6 +90,16 @@ class Optimizer(Protocol):
 
     Deterministic given its seed and the observations, so that a run resumes by replaying a
     journal.
+
+    Examples:
+        >>> from scope_torch.methods import make_scope
+        >>> from scope_torch.tasks.synthetic import synthetic_task
+        >>> task = synthetic_task()
+        >>> optimizer: Optimizer = make_scope(task.problem, base="small")
+        >>> observations = list(task.evaluator.evaluate(optimizer.ask()))
+        >>> optimizer.tell(observations)
+        >>> optimizer.t == len(observations), optimizer.recommend().basis
+        (True, 'reference')
     """
 
     name: str
@@ -122,9 +132,24 @@ class Optimizer(Protocol):
 class SequentialOptimizer(ABC):
     """An optimizer written as one generator, so that the code reads like the algorithm.
 
-    `_search` yields lists of requests and receives the observations; a bare `yield` marks a place
-    where everything told has been taken into account and costly work follows. For every
-    observation taken in, `_search` calls `_record` first.
+    `_search` yields lists of requests and receives the observations. A bare `yield` says that all
+    observations are taken in and that costly work follows. For every observation `_search` calls
+    `_record` first; `_trace` adds a row to the trace, `_stop` ends the search.
+
+    Examples:
+        >>> from scope_torch.tasks.synthetic import synthetic_task
+        >>> class Once(SequentialOptimizer):
+        ...     name = "once"
+        ...     def _search(self):
+        ...         for observation in (yield [Request((0, 0), 5)]):
+        ...             self._record(observation)
+        ...         return self._stop("one observation is enough")
+        ...     def recommend(self):
+        ...         return Recommendation((0, 0), "observed")
+        >>> optimizer = Once()
+        >>> optimizer.tell(list(synthetic_task().evaluator.evaluate(optimizer.ask())))
+        >>> optimizer.ask(), optimizer.t, optimizer.stop_reason
+        ([], 1, 'one observation is enough')
     """
 
     name: str

@@ -58,7 +58,7 @@ def din_sql(max_tokens: int = 2000) -> CompoundSystem:
         max_tokens: Longest reply of each module, in tokens. The prompts ask for much shorter
             replies; a lower limit saves time with a small LLM that writes too much.
 
-    Example:
+    Examples:
         >>> [module.name for module in din_sql().modules]
         ['schema_linking', 'classification', 'generation', 'correction']
     """

@@ -39,7 +39,7 @@ class Module:
         fallback: Makes the output from the inputs if `parse` raised or a call gave no reply.
         max_tokens: Longest reply, in completion tokens.
 
-    Example:
+    Examples:
         >>> shorten = Module(
         ...     name="shorten",
         ...     inputs=("text",),
@@ -105,7 +105,7 @@ class CompoundSystem:
     Raises:
         InputError: If there is no module, a name is repeated, or a module reads a later one.
 
-    Example:
+    Examples:
         >>> import asyncio
         >>> from scope_torch.llm.prices import load_llms
         >>> module = Module(

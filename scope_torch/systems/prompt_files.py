@@ -35,7 +35,7 @@ def render(path: str, values: Mapping[str, str], prompting: str = "chat") -> tup
     Raises:
         InputError: If there is no such file, it has another form, or a value is missing.
 
-    Example:
+    Examples:
         >>> messages = render("unidm_er/parse", {"record": "name: pen"})
         >>> [message.role for message in messages]
         ['system', 'user']

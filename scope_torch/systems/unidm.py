@@ -25,7 +25,7 @@ def data_transformation() -> CompoundSystem:
     `source` (string). Modules `pattern`, `instruction` and `target_prompt` run in parallel; `merge`
     reads the first two, `answer` reads `merge` and `target_prompt`.
 
-    Example:
+    Examples:
         >>> [module.name for module in data_transformation().modules]
         ['pattern', 'instruction', 'merge', 'target_prompt', 'answer']
     """
@@ -62,7 +62,7 @@ def data_imputation() -> CompoundSystem:
     one call each. `cloze` turns these sentences and the target into a sentence with a blank; if its
     reply has no blank, the plain record with a blank is used. `answer` fills in the blank.
 
-    Example:
+    Examples:
         >>> [module.name for module in data_imputation().modules]
         ['parse', 'cloze', 'answer']
     """
@@ -93,7 +93,7 @@ def entity_resolution(slots: str = "parse_a_parse_b_match") -> CompoundSystem:
     Raises:
         InputError: If `slots` is neither.
 
-    Example:
+    Examples:
         >>> [module.name for module in entity_resolution("parse_cloze_answer").modules]
         ['parse', 'cloze', 'answer']
     """

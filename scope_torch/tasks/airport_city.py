@@ -36,7 +36,7 @@ def airport_city(*, num_records: int = NUM_RECORDS) -> Dataset:
     Raises:
         InputError: If the package's file is damaged.
 
-    Example:
+    Examples:
         >>> data = airport_city()
         >>> len(data.queries), len(data.held_out)
         (150, 90)

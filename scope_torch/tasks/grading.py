@@ -33,7 +33,7 @@ def unpunctuated(text: str) -> str:
 def folded(text: str) -> str:
     """The words of a text in lower case ASCII; apostrophes and full stops are removed.
 
-    Example:
+    Examples:
         >>> folded("St. Étienne - l'Hôpital")
         'st etienne lhopital'
     """
@@ -54,7 +54,7 @@ class ExactMatch:
     Args:
         normalise: Applied to both texts; differences that it removes do not count.
 
-    Example:
+    Examples:
         >>> ExactMatch(folded)("São Paulo.", Query({}, gold="Sao Paulo"))
         1.0
     """

@@ -30,7 +30,7 @@ class LexicalIndex:
     Args:
         records: The records to find.
 
-    Example:
+    Examples:
         >>> index = LexicalIndex([{"name": "red house"}, {"name": "red barn"}, {"name": "inn"}])
         >>> [position for position, _ in index.nearest({"name": "the red barn"}, 2)]
         [1, 0]

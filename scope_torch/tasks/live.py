@@ -93,7 +93,7 @@ def compound_task(
     Raises:
         InputError: If a value or a file cannot be used; before any call is paid for, if possible.
 
-    Example:
+    Examples:
         >>> task = compound_task(
         ...     name="airports", dataset="airport_city", reference=["Qwen2.5-Coder-1.5B few-shot"],
         ...     epsilon=0.05, evaluator="recorded", table="airport_city_runs.csv.gz",

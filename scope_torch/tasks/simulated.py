@@ -52,7 +52,7 @@ def simulated_task(
     Raises:
         InputError: If the task or an LLM is unknown, or a value is outside its range.
 
-    Example:
+    Examples:
         >>> task = simulated_task(name="er_simulated", world="entity_resolution")
         >>> task.problem.space.size, task.problem.num_queries
         (12167, 2293)

@@ -75,7 +75,7 @@ def distinct_rows(
         QueryFailed: If the SQL fails, returns no rows, writes, is more than one statement, or
             exceeds a limit.
 
-    Example:
+    Examples:
         >>> with closing(sqlite3.connect("shop.sqlite")) as connection:
         ...     _ = connection.execute("CREATE TABLE item (name TEXT, price REAL)")
         ...     _ = connection.execute("INSERT INTO item VALUES ('pen', 2.5), ('ink', 8.0)")

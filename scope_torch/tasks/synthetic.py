@@ -42,7 +42,7 @@ def synthetic_task(
     Raises:
         InputError: If a value is outside its range.
 
-    Example:
+    Examples:
         >>> task = synthetic_task(num_queries=20)
         >>> task.problem.space.size, task.problem.names(task.problem.theta_ref)
         (36, {'module_1': 'frontier', 'module_2': 'frontier'})

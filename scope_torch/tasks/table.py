@@ -56,7 +56,7 @@ def table_task(
     Raises:
         InputError: If the file is absent or damaged, or lacks the reference or that many queries.
 
-    Example:
+    Examples:
         >>> _ = Path("runs.csv").write_text(
         ...     "answer,query,quality,cost_usd\n"
         ...     "mini,q1,1,0.001\n"

@@ -3,7 +3,7 @@
 Subclass a suite in a test file, name the class `Test...`, and override the one fixture that makes
 your object. This is a whole test file:
 
-Example:
+Examples:
     >>> import pytest
     >>> from baselines.random_search import RandomSearch
     >>> from scope_torch.testing import OptimizerConformance

@@ -20,7 +20,7 @@ class EvaluatorConformance:
     The evaluator gives the values of `task.table`. If yours cannot, set `exact = False`: then its
     own values only have to be equal for equal requests.
 
-    Example:
+    Examples:
         >>> class TestMyEvaluator(EvaluatorConformance):
         ...     @pytest.fixture
         ...     def make_evaluator(self):

@@ -29,7 +29,7 @@ class KernelConformance:
     It returns the kernel: without parameters to fit, on codes of any number of modules, with
     k(theta, theta) = 1. Run on the CPU, and on CUDA if there is any.
 
-    Example:
+    Examples:
         >>> class TestMyKernel(KernelConformance):
         ...     @pytest.fixture
         ...     def kernel(self):
@@ -136,7 +136,7 @@ class HammingKernelConformance(KernelConformance):
     `reference` returns kappa(h), the kernel at Hamming distance h, written in numpy. The kernel may
     differ from it by `rtol`, relative.
 
-    Example:
+    Examples:
         >>> class TestMyHammingKernel(HammingKernelConformance):
         ...     @pytest.fixture
         ...     def kernel(self):

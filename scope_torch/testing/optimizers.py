@@ -29,7 +29,7 @@ def drive(optimizer: Optimizer, task: KnownTask, count: int) -> list[Observation
     Returns:
         The observations in the order in which they were asked for.
 
-    Example:
+    Examples:
         >>> from baselines.random_search import RandomSearch
         >>> task = KnownTask.random(seed=5, sizes=(4, 3), num_queries=6)
         >>> len(drive(RandomSearch(task.problem, seed=0), task, count=10))
@@ -60,7 +60,7 @@ class OptimizerConformance:
     12 configurations and 6 queries, for about `count` observations. If it does not recommend
     theta_0 before the first observation, set `starts_from_reference = False`.
 
-    Example:
+    Examples:
         >>> class TestMyOptimizer(OptimizerConformance):
         ...     @pytest.fixture
         ...     def make_optimizer(self):

@@ -21,7 +21,7 @@ class KnownTask:
         table: The values.
         problem: The problem on the table; the averages of theta_0 are those of the table.
 
-    Example:
+    Examples:
         >>> task = KnownTask.random(seed=5, sizes=(4, 3), num_queries=6)
         >>> task.problem.space.size
         12

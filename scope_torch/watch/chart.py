@@ -35,7 +35,7 @@ class Chart:
         y_limits: Values that the y axis must include.
         height: Height of the chart; its width is 560.
 
-    Example:
+    Examples:
         >>> chart = Chart("Cost", "spend [USD]", "USD a query", x_max=10.0)
         >>> chart.steps([(0.0, 5.0), (4.0, 2.0)], end=10.0, style="a", label="cost")
         >>> "spend [USD]" in chart.html()
@@ -163,7 +163,7 @@ def _drawn(mark: _Mark, points: list[Point]) -> str:
 def ticks(low: float, high: float) -> list[float]:
     """About five round numbers in [low, high].
 
-    Example:
+    Examples:
         >>> ticks(0.0, 10.0)
         [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]
     """
@@ -177,7 +177,7 @@ def ticks(low: float, high: float) -> list[float]:
 def log_ticks(low: float, high: float) -> list[float]:
     """Round numbers in [low, high]; fewer for each power of ten if there are many powers.
 
-    Example:
+    Examples:
         >>> log_ticks(0.1, 10.0)
         [0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0]
     """

@@ -13,7 +13,7 @@ from scope_torch.space import splitmix64
 def stream_key(seed: int, stream: int) -> int:
     """A 64-bit key for one stream of random numbers.
 
-    Example:
+    Examples:
         >>> key = stream_key(seed=0, stream=1)
         >>> uniform(key, torch.arange(3))
         tensor([0.5804, 0.6723, 0.9568], dtype=torch.float64)

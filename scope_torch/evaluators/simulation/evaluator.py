@@ -52,7 +52,7 @@ class SimulatedEvaluator:
     Raises:
         InputError: If the noise is outside its range.
 
-    Example:
+    Examples:
         >>> from scope_torch.evaluators.simulation.spec import load_worlds
         >>> from scope_torch.llm.prices import load_llms
         >>> world = World(load_worlds()["entity_resolution"], load_llms())

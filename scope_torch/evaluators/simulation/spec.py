@@ -108,7 +108,7 @@ def load_worlds(path: Path | str | None = None) -> dict[str, WorldSpec]:
         InputError: If the file cannot be read, is of another version, lacks a value, or names a
             parent that does not come before its child.
 
-    Example:
+    Examples:
         >>> world = load_worlds()["text_to_sql"]
         >>> [module.name for module in world.modules], world.num_queries
         (['schema_linking', 'decomposition', 'generation', 'correction'], 500)

@@ -71,7 +71,7 @@ class World:
     Raises:
         InputError: If a candidate has no price, or a value is outside its range.
 
-    Example:
+    Examples:
         >>> from scope_torch.evaluators.simulation.spec import load_worlds
         >>> from scope_torch.llm.prices import load_llms
         >>> world = World(load_worlds()["data_imputation"], load_llms(), llms=["GPT-5.2"])
