@@ -212,10 +212,10 @@ class _Search:
         try:
             requests = self._tell_and_ask(())
             while requests:
-                self._report_changes()
+                if len(self._optimizer.trace) > self._num_reported:
+                    self._report_changes()
                 requests = self._tell_and_ask(self._observe(requests))
             self._report_changes()
-            self._source.flush()
         except BaseException:
             with contextlib.suppress(InputError):  # must not hide what ended the run
                 self._write_trace()
@@ -253,11 +253,9 @@ class _Search:
 
     def _report_changes(self) -> None:
         """Writes the new rows of the trace and tells the callbacks about them."""
-        trace = self._optimizer.trace
-        if len(trace) == self._num_reported:
-            return
         self._source.flush()  # a row is only shown when the observations behind it are on disk
         self._write_trace()
+        trace = self._optimizer.trace
         for row in trace[self._num_reported :]:
             for callback in self._callbacks:
                 callback.changed(row)
