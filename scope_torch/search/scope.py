@@ -7,7 +7,7 @@
 | L_zeta,t, U_zeta,t | `candidate.lower_c(beta)`, ... | eq:lcb-ours; USD (c), units of quality (g) |
 | beta_zeta,t | `_beta()` | eq:beta-def, or what takes its place |
 | J_max | `_j_max` | how often the query observed most often has been observed |
-| Lambda | | the budget; the runner ends the search (line alg:scope-main:stop) |
+| Lambda | | the budget; `runs/runner.py` ends the search (line alg:scope-main:stop) |
 
 The parts are explained in `parts.py`; `scope_torch.methods` composes SCOPE, SCOPE-Rand,
 SCOPE-Coarse and scope_joint.
@@ -124,7 +124,7 @@ class SCOPE(SequentialOptimizer):
             if self._stopping.is_closed(self.u_out):
                 return self._stop(GAP_CLOSED)
             all_seen = self.surrogate.num_observed(theta_cand) == self.problem.num_queries
-            yield from self._evaluate(i, theta_cand)  # alg:scope-main:sort to alg:scope-main:break
+            yield from self._evaluate(i, theta_cand)
             if all_seen and self._stopping.is_free(theta_cand):
                 return self._stop(FREE_CANDIDATE)
             yield
@@ -175,7 +175,7 @@ class SCOPE(SequentialOptimizer):
         return self.problem.space.theta_at(index)
 
     def _evaluate(self, i: int, theta_cand: tuple[int, ...]) -> Steps:
-        """The j-loop."""
+        """The j-loop: lines alg:scope-main:sort to alg:scope-main:break."""
         self._candidates += 1
         test = self._certificate.begin(self._candidates, self._generator)
         candidate = self._candidate(theta_cand, test.order)
@@ -184,7 +184,8 @@ class SCOPE(SequentialOptimizer):
         num_queries = self.problem.num_queries
         batch_size = self.batch_size or num_queries
         for start in range(0, num_queries, batch_size):  # alg:scope-main:for
-            batch = candidate.next_queries(min(batch_size, num_queries - start))
+            most = min(batch_size, num_queries - start)
+            batch = candidate.next_queries(most)  # alg:scope-main:sort, by eq:uncertainty-score
             observations = yield [Request(theta_cand, q) for q in batch]  # alg:scope-main:observe
             pruned = False
             for j, observation in enumerate(observations, start + 1):

@@ -1,0 +1,57 @@
+"""Every method asks for what it asked for in version 0.1.0, observation by observation.
+
+A journal resumes only if the search asks again for all that is recorded. So a change that is not
+meant to change a search must leave every request as it was. The hashes are of journals made with
+version 0.1.0 (theta, query, replicate of every line). A method that is meant to search differently
+gets new hashes, and its journals another setting.
+"""
+
+import hashlib
+import json
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+
+from scope_torch.cli.build import build
+from scope_torch.cli.compose import compose
+from scope_torch.errors import InputError
+from scope_torch.runs.runner import run
+from scope_torch.tasks.files import find_data
+
+BEFORE: dict[str, str] = json.loads(
+    Path(__file__).with_name("requests_of_0_1_0.json").read_text(encoding="utf-8")
+)
+SEARCHES = [
+    (*key, [run.split()[2] for run in runs])
+    for key, runs in groupby(BEFORE, key=lambda run: tuple(run.split()[:2]))
+]
+
+
+def test_twelve_methods_on_four_tasks_with_two_seeds():
+    assert len(SEARCHES) == 48
+    assert len({method for _, method, _ in SEARCHES}) == 12
+    assert all(seeds == ["seed=0", "seed=1"] for _, _, seeds in SEARCHES)
+    assert len(set(BEFORE.values())) >= 90  # of 96: two seeds may ask for the same
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("task", "method", "seeds"), SEARCHES)
+def test_requests_are_those_of_before(task, method, seeds):
+    if task == "hotpotqa":
+        try:
+            find_data("agentopt/hotpotqa_compact.csv.gz")
+        except InputError as error:
+            pytest.skip(str(error))
+    if method == "optuna_gp":
+        pytest.importorskip("optuna")
+    for seed in seeds:
+        cfg = compose([f"task={task}", f"method={method}", seed])
+        made = build(cfg.task)
+        kernel = build(cfg.kernel)
+        optimizer = build(
+            cfg.method, problem=made.problem, kernel=kernel, seed=cfg.seed, device="cpu"
+        )
+        history = run(made.problem, optimizer, made.evaluator, cfg.budget_usd).history
+        text = "".join(f"{list(o.theta)} {o.query} {o.replicate}\n" for o in history)
+        assert hashlib.sha256(text.encode()).hexdigest()[:16] == BEFORE[f"{task} {method} {seed}"]
