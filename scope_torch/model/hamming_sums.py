@@ -64,8 +64,9 @@ class HammingGrid:
         strides = [math.prod(self._shape[i + 1 :]) for i in range(num_modules)]
         self._strides = torch.tensor(strides, device=self.device)
         subsets = list(itertools.product((0, 1), repeat=num_modules))
-        self._subsets = torch.tensor(subsets, device=self.device)
-        self._subset_coefficient = self._coefficient[self._subsets.sum(-1)]
+        indicators = torch.tensor(subsets, device=self.device)
+        self._subset_indicators = indicators.double()
+        self._subset_coefficient = self._coefficient[indicators.sum(-1)]
         self._scratch = torch.empty(0, dtype=torch.float64, device=self.device)
         small = math.prod(self._shape) < 2**31
         self._index_dtype = torch.int32 if small else torch.int64
@@ -122,7 +123,9 @@ class HammingGrid:
 
     def _entries(self, codes: Tensor) -> Tensor:
         """Entries of all subsets of D: `2^N n`."""
-        return (self._subsets @ ((codes + 1) * self._strides).T).flatten()
+        scaled = ((codes + 1) * self._strides).T.double()
+        # CUDA has no product of integer matrices; whole numbers below 2^53 are exact in float64.
+        return (self._subset_indicators @ scaled).long().flatten()
 
     def quadratic_form(
         self, codes: Tensor, matrix: Tensor, out: Tensor | None = None, chunk: int | None = None

@@ -1,0 +1,144 @@
+"""Every method that takes a device, on one that is not there (see pretend_gpu.py).
+
+What would fail on CUDA fails here: products of integer matrices, operands on two devices. Sums with
+repeated indices are made in a random order, as on CUDA, so a choice that depended on their rounding
+would differ between runs.
+"""
+
+import pretend_gpu
+import pytest
+import torch
+from pretend_gpu import PretendGpu
+from tables import make_task
+
+from baselines.cei import CEI
+from baselines.config_bo import CONFIG
+from baselines.safeopt import SafeOpt
+from scope_torch.bounds.information_gain import InformationGain
+from scope_torch.methods import make_scope, make_scope_joint
+from scope_torch.model.hamming_sums import DirectGrid, HammingGrid
+from scope_torch.model.kernels import HammingMatern52Kernel
+from scope_torch.model.per_query import QuerySurrogate
+from scope_torch.runs.runner import run
+from scope_torch.space import ConfigSpace
+
+pytestmark = pytest.mark.skipif(
+    not pretend_gpu.IS_AVAILABLE, reason="torch before 2.10 cannot pretend a device"
+)
+THEORY = {"mode": "theory", "B_c": 0.1, "B_g": 0.3, "R_c": 1e-5, "R_g": 1e-5}
+SAFE = {"n_init": 4}
+METHODS = {
+    "scope": lambda p, d: make_scope(p, base="llm0", device=d),
+    "scope_rand": lambda p, d: make_scope(p, initial_pool="random", device=d),
+    "scope_coarse": lambda p, d: make_scope(p, initial_pool="none", prune=False, device=d),
+    "eligible": lambda p, d: make_scope(p, base="llm0", bounds={"b_g": "eligible"}, device=d),
+    "theory": lambda p, d: make_scope(p, base="llm0", bounds=THEORY, device=d),
+    "sequence": lambda p, d: make_scope(p, base="llm0", certificate="sequence", device=d),
+    "branch_and_bound": lambda p, d: make_scope(
+        p, base="llm0", space_search="branch_and_bound", device=d
+    ),
+    "scope_joint": lambda p, d: make_scope_joint(p, base="llm0", device=d),
+    "cei": lambda p, d: CEI(p, seed=0, device=d),
+    "config_bo": lambda p, d: CONFIG(p, seed=0, device=d),
+    "safeopt": lambda p, d: SafeOpt(p, seed=0, gp=SAFE, device=d),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "graded"),
+    [*((name, True) for name in METHODS), ("scope", False), ("scope_joint", False)],
+)
+def test_the_search_of_the_cpu(name, graded):
+    task = make_task(1, (4, 3), 6, graded=graded)
+    budget = task.budget(5)
+    expected = run(task.problem, METHODS[name](task.problem, "cpu"), task.evaluator(), budget)
+    with PretendGpu() as log:
+        optimizer = METHODS[name](task.problem, "gpu")
+        found = run(task.problem, optimizer, task.evaluator(), budget)
+    assert log.errors == []
+    assert log.launches.total() > 50
+    assert list(found.history) == list(expected.history)
+    assert found.recommendation.theta == expected.recommendation.theta
+    assert found.stop_reason == expected.stop_reason
+
+
+@pytest.mark.parametrize("grid", [HammingGrid, DirectGrid])
+def test_sums_over_theta(grid):
+    space, kernel = ConfigSpace((4, 3, 5)), HammingMatern52Kernel()
+    generator = torch.Generator().manual_seed(0)
+    codes = space.unrank(torch.randperm(space.size, generator=generator)[:20])
+    weights = torch.randn(20, dtype=torch.float64, generator=generator)
+    matrix = torch.outer(weights, weights)
+    cpu = grid(space, kernel)
+    expected = cpu.weighted_sum(codes, weights), cpu.quadratic_form(codes, matrix)
+    with PretendGpu() as log:
+        gpu = grid(space, kernel, "gpu")
+        on = [x.to("gpu") for x in (codes, weights, matrix)]
+        found = gpu.weighted_sum(on[0], on[1]).cpu(), gpu.quadratic_form(on[0], on[2]).cpu()
+    assert log.errors == []
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+
+
+def test_the_surrogate_and_leave_one_out():
+    space, kernel = ConfigSpace((3, 3)), HammingMatern52Kernel()
+
+    def filled(device):
+        surrogate = QuerySurrogate(space, kernel, 8, 1e-4, device)
+        generator = torch.Generator().manual_seed(1)
+        for _ in range(90):
+            at, query = torch.randint(9, (2,), generator=generator).tolist()
+            y = torch.rand(2, generator=generator).tolist()
+            surrogate.observe(space.theta_at(at), query % 8, *y)
+        return surrogate
+
+    expected = filled("cpu")
+    with PretendGpu() as log:
+        surrogate = filled("gpu")
+        aggregate, ratios = surrogate.aggregate(), surrogate.leave_one_out()
+        found = [x.cpu() for x in (aggregate.codes, aggregate.weights, aggregate.matrix)]
+    assert log.errors == []
+    wanted = expected.aggregate()
+    for one, other in zip(found, (wanted.codes, wanted.weights, wanted.matrix), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+    torch.testing.assert_close(ratios, expected.leave_one_out())
+
+
+@pytest.mark.parametrize("sizes", [(3, 4), (26, 26, 26)])  # all of it in the pool, and not
+def test_information_gain(sizes):
+    space, kernel = ConfigSpace(sizes), HammingMatern52Kernel()
+    expected = InformationGain(space, kernel, 1e-3).gamma(6)
+    with PretendGpu() as log:
+        found = InformationGain(space, kernel, 1e-3, "gpu").gamma(6)
+    assert log.errors == []
+    assert found == pytest.approx(expected, rel=1e-9)
+
+
+def test_what_the_device_refuses():
+    with PretendGpu() as log:
+        whole = torch.arange(6, device="gpu").reshape(2, 3)
+        assert log.errors == []
+        assert (whole @ whole.T).cpu().tolist() == [[5, 14], [14, 50]]
+        assert "no CUDA kernel" in log.errors.pop()
+        assert (whole.double() @ whole.T.double()).sum().item() == 83
+        assert log.errors == []
+        _ = whole.double() * torch.ones(3, dtype=torch.float64)
+        assert "two devices" in log.errors.pop()
+        with pytest.raises(TypeError, match="can't convert a device tensor"):
+            whole.numpy()
+    assert log.waits["_local_scalar_dense"] == 1
+    assert log.copies["to host"] == 1
+    assert log.launches["mm"] == 2
+    assert log.bytes["mm"] >= 2 * 8 * (6 + 6 + 4)
+    assert log.seconds() > log.launches.total() * 4e-6
+
+
+def test_the_order_of_repeated_additions_is_not_fixed():
+    values = torch.tensor([1.0, 1e16, -1e16, 1.0, 3.0], dtype=torch.float64)
+    sums = set()
+    with PretendGpu():
+        for _ in range(40):
+            to = torch.zeros(1, dtype=torch.float64, device="gpu")
+            index = torch.zeros(5, dtype=torch.int64, device="gpu")
+            sums.add(to.index_add_(0, index, values.to("gpu")).item())
+    assert len(sums) > 1
