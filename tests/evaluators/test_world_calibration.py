@@ -24,7 +24,9 @@ QUALITY = {  # s(theta_0)
     "data_imputation": 0.74,
     "entity_resolution": 0.85,
 }
-RANDOM = {  # the paper's best feasible cost of random search, in c(theta_0)
+# The paper's random search, in c(theta_0): the cost of its configuration on held-out queries
+# (tab:test_performance) for the first three, the best feasible cost for the last.
+RANDOM = {
     "text_to_sql": 0.44,
     "data_transformation": 0.11,
     "data_imputation": 0.23,
@@ -131,7 +133,8 @@ def test_random_search_finds_what_it_finds_in_the_paper(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_optimum_is_below_what_scope_finds_in_the_paper(name):
+def test_worlds_were_fitted_so_that_the_optimum_is_below_the_papers_result(name):
+    """A property of the fit: a search that beats the paper's numbers here has shown nothing."""
     assert sum(beats(name, seed, SCOPE[name]) for seed in WORLDS) > len(WORLDS) / 2
 
 
