@@ -1,4 +1,4 @@
-"""Half-widths set after Calibrate, as in the paper's experiments (sec:exp)."""
+"""Half-widths set after Calibrate, by rules of this project."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ RULES_C = ("loo", "reference_fraction")
 
 
 class TunedBounds:
-    """Half-widths set once after Calibrate, as in the paper's experiments (sec:exp).
+    """Half-widths set once after Calibrate, by rules of this project.
 
-    The paper tunes B_c and B_g before the main loop, so that some configuration is eligible at
-    i = 1, and says no more. b = B / sqrt(Q) takes the place of all of eq:beta-def here.
+    In the paper's experiments (sec:exp) B_c and B_g of eq:beta-def are tuned before the main loop,
+    so that some configuration is eligible at i = 1; it says no more. Here b = beta / sqrt(Q) is set
+    as a whole, in the place of eq:beta-def.
 
     Args:
         problem: Gives Q and c(theta_0).
