@@ -93,7 +93,7 @@ class DatasetLevelOptimizer(SequentialOptimizer):
         evaluation = Evaluation(
             theta,
             math.fsum(o.cost_usd for o in observations) / num_queries,
-            self.problem.s_0 - math.fsum(qualities.values()) / num_queries,
+            self.problem.constraint(math.fsum(qualities.values()) / num_queries),
             tuple(qualities[q] for q in range(num_queries)),
         )
         self.evaluations.append(evaluation)

@@ -95,6 +95,10 @@ class SelectionProblem:
         """Quality threshold (1 - epsilon) s(theta_0)."""
         return (1 - self.epsilon) * self.reference_quality
 
+    def constraint(self, quality: float) -> float:
+        """G = s_0 - quality, in units of quality; at most 0 is feasible."""
+        return self.s_0 - quality
+
     def names(self, theta: Sequence[int]) -> dict[str, str]:
         """The name of the LLM of each module, by module; the inverse of `codes`."""
         codes = self.space.check(theta)

@@ -1,4 +1,11 @@
-"""Upper bounds on the maximum information gain gamma(J) (before eq:beta-def)."""
+"""Upper bounds on the maximum information gain gamma(J) (before eq:beta-def).
+
+| symbol | here | unit |
+| --- | --- | --- |
+| F(A) = 1/2 log det(I + K_A / lam) | | nats |
+| gamma(J) = max over multisets A of size J of F(A) | `gamma`, an upper bound | nats |
+| F(A_k), A_k the greedy multiset | `greedy`, a lower bound | nats |
+"""
 
 from __future__ import annotations
 

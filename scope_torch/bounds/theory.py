@@ -1,4 +1,12 @@
-"""eq:beta-def: the bounds of the paper's theorem."""
+"""eq:beta-def: the bounds of the paper's theorem.
+
+| symbol | here | unit |
+| --- | --- | --- |
+| B_c, B_g, bounds on RKHS norms (ass:rkhs) | `B_c`, `B_g` | cost units, quality |
+| R_c, R_g, sub-Gaussian constants (ass:observation) | `R_c`, `R_g` | cost units, quality |
+| gamma(J_max), information gain | `gain` | nats |
+| beta_c, beta_g | `beta` | USD, quality |
+"""
 
 from __future__ import annotations
 

@@ -10,7 +10,6 @@ import numpy as np
 
 from scope_torch.bounds.base import Beta
 from scope_torch.model.per_query import QuerySurrogate
-from scope_torch.observation import Observation
 
 
 class QueryCandidate:
@@ -53,12 +52,12 @@ class QueryCandidate:
             self._order = iter(order[(-rounded).argsort(kind="stable")].tolist())
         return list(islice(self._order, number))
 
-    def update(self, observation: Observation, s_0: float) -> None:
-        """Takes in an observation, in the order of `next_queries`."""
-        q, lam = observation.query, self._lam
+    def update(self, query: int, y_c: float, y_g: float) -> None:
+        """Takes in an observation (USD, quality), in the order of `next_queries`."""
+        q, lam = query, self._lam
         v = self._variance[q]
-        step_c = v / (v + lam) * (observation.cost_usd - self._mean_c[q])
-        step_g = v / (v + lam) * (s_0 - observation.quality - self._mean_g[q])
+        step_c = v / (v + lam) * (y_c - self._mean_c[q])
+        step_g = v / (v + lam) * (y_g - self._mean_g[q])
         self._mean_c[q] += step_c
         self._mean_g[q] += step_g
         self._variance[q] = lam * v / (v + lam)

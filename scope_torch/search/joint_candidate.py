@@ -11,7 +11,6 @@ from scope_torch.bounds.base import Beta
 from scope_torch.model.cost_scale import lognormal_bound
 from scope_torch.model.joint import JointSurrogate
 from scope_torch.model.joint_groups import outputs_at
-from scope_torch.observation import Observation
 
 
 class JointCandidate:
@@ -34,7 +33,7 @@ class JointCandidate:
         self._surrogate = surrogate
         self.information = surrogate.information()
         self._in_order = iter(query_order) if in_order else None
-        self._a = surrogate.scale.at(theta)
+        self._theta, self._a = theta, surrogate.scale.at(theta)
         self._cost, self._constraint = outputs_at(surrogate, theta)
         self._waiting: list[list[int]] = [[] for _ in self._cost.d]
         for query in reversed(query_order):
@@ -63,14 +62,10 @@ class JointCandidate:
         self._open[best] = bool(self._waiting[best])
         return query
 
-    def update(self, observation: Observation, s_0: float) -> None:
-        """Takes in an observation, in the order of `next_queries`."""
-        y_c = observation.cost_usd
-        if self._surrogate.relative_cost:
-            y_c = y_c / self._a - 1
-        self._cost.update(observation.query, y_c)
-        learnt = self._constraint.update(observation.query, s_0 - observation.quality)
-        self.information[0] += learnt
+    def update(self, query: int, y_c: float, y_g: float) -> None:
+        """Takes in an observation (USD, quality), in the order of `next_queries`."""
+        self._cost.update(query, self._surrogate.relative(self._theta, y_c))
+        self.information[0] += self._constraint.update(query, y_g)
 
     def lower_c(self, beta: Beta) -> float:
         """L_c(theta_cand) in USD."""

@@ -21,7 +21,6 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from scope_torch.bounds.base import Beta
-from scope_torch.observation import Observation
 
 
 class Surrogate(Protocol):
@@ -109,8 +108,8 @@ class Candidate(Protocol):
         """The next queries to observe, each once; fewer if none are left."""
         ...
 
-    def update(self, observation: Observation, s_0: float) -> None:
-        """Takes in an observation, in the order of `next_queries`."""
+    def update(self, query: int, y_c: float, y_g: float) -> None:
+        """Takes in an observation (USD, quality), in the order of `next_queries`."""
         ...
 
     def lower_c(self, beta: Beta) -> float:

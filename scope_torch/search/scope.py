@@ -192,7 +192,8 @@ class SCOPE(SequentialOptimizer):
                 self._record(observation)
                 if pruned:  # the rest of the batch is paid for, and belongs to the model
                     continue
-                candidate.update(observation, self.problem.s_0)
+                y_g = self.problem.constraint(observation.quality)
+                candidate.update(observation.query, observation.cost_usd, y_g)
                 beta = self._beta(candidate)
                 previous_upper_g, upper_g = upper_g, candidate.upper_g(beta)
                 certified = test.update(observation.quality, min(upper_g, previous_upper_g))
@@ -235,10 +236,10 @@ class SCOPE(SequentialOptimizer):
     def _record(self, observation: Observation) -> None:
         super()._record(observation)
         self._stopping.record(observation)
-        y_g = self.problem.s_0 - observation.quality
-        self.surrogate.observe(observation.theta, observation.query, observation.cost_usd, y_g)
-        self._j[observation.query] += 1
-        self._j_max = max(self._j_max, self._j[observation.query])
+        query, y_g = observation.query, self.problem.constraint(observation.quality)
+        self.surrogate.observe(observation.theta, query, observation.cost_usd, y_g)
+        self._j[query] += 1
+        self._j_max = max(self._j_max, self._j[query])
 
     @property
     def u_out(self) -> float:

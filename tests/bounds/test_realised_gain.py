@@ -77,7 +77,7 @@ def test_the_candidate_keeps_it_up_to_date(batch):
         while queries := candidate.next_queries(batch):
             for q in queries:
                 observation = Observation(THETA, q, float(rng.random()), float(rng.random()))
-                candidate.update(observation, 0.5)
+                candidate.update(observation.query, observation.cost_usd, 0.5 - observation.quality)
                 history.append((THETA, q, 0.0, 0.0))
         if rho is None:
             expected = [naive_information(history, query=q) for q in range(NUM_QUERIES)]

@@ -193,7 +193,7 @@ def test_the_candidate_follows_the_process(rho, batch, theta, in_order, price, m
     while queries := candidate.next_queries(batch):
         for q in queries:
             observation = Observation(codes, q, float(rng.random()), float(rng.random()))
-            candidate.update(observation, 0.5)
+            candidate.update(observation.query, observation.cost_usd, 0.5 - observation.quality)
             history.append((codes, q, observation.cost_usd, 0.5 - observation.quality))
             c = candidate.lower_c(beta), candidate.upper_c(beta)
             g = candidate.lower_g(beta), candidate.upper_g(beta)
@@ -217,7 +217,7 @@ def test_the_next_query_lowers_the_variance_most(rho):
         (chosen,) = candidate.next_queries(1)
         after = {q: averages(*naive([*history, (codes, q, 0.0, 0.0)], rho, 1)[:2])[1] for q in left}
         assert after[chosen][at] <= min(v[at] for v in after.values()) + 1e-12
-        candidate.update(Observation(codes, chosen, 0.1, 0.5), 0.5)
+        candidate.update(chosen, 0.1, 0.0)
         history.append((codes, chosen, 0.1, 0.0))
         left.remove(chosen)
 

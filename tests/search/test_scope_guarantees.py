@@ -49,7 +49,7 @@ def test_inner_updates_equal_a_fit_from_scratch(seed):
     for record in random_records(rng, 15, theta):
         history.append(record)
         observation = Observation(theta, record[1], record[2], S_0 - record[3])
-        candidate.update(observation, S_0)
+        candidate.update(observation.query, observation.cost_usd, S_0 - observation.quality)
         at = surrogate_of(history).at(theta)
         sigma = math.sqrt(at.variance.sum()) / Q
         fast = [candidate.lower_c(beta), candidate.upper_c(beta)]
