@@ -13,6 +13,7 @@ from scope_torch.observation import Observation
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.callbacks import Callback
 from scope_torch.runs.directory import read_json
+from scope_torch.runs.journal import is_locked, read_journal
 from scope_torch.runs.metrics import OracleCurve
 from scope_torch.runs.trace import RecordedRow, read_trace, recorded_curve
 
@@ -142,11 +143,11 @@ def read_run(path: Path) -> RecordedRun:
         path=path,
         settings=settings,
         problem=problem,
-        observations=_read_journal(path / "journal.jsonl"),
+        observations=read_journal(path / "journal.jsonl"),
         rows=read_trace(path / "trace.csv", problem),
         result=_read_if_present(path / "result.json"),
         error=error_log.read_text() if error_log.exists() else None,
-        is_running=_is_locked(path / "journal.jsonl"),
+        is_running=is_locked(path / "journal.jsonl"),
     )
 
 
@@ -172,24 +173,3 @@ def _read_if_present(path: Path) -> dict[str, Any] | None:
     with contextlib.suppress(FileNotFoundError):
         return read_json(path)
     return None
-
-
-def _read_journal(path: Path) -> list[Observation]:
-    if not path.exists():
-        return []
-    content = path.read_bytes()
-    lines = content[: content.rfind(b"\n") + 1].splitlines()  # the last line may be unfinished
-    return [Observation.from_json(line.decode()) for line in lines]
-
-
-def _is_locked(journal: Path) -> bool:
-    """Whether a running search holds the journal's lock; takes it for a moment to find out."""
-    with contextlib.suppress(ImportError, FileNotFoundError):
-        import fcntl  # POSIX only
-
-        with open(journal, "rb") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except OSError:
-                return True
-    return False
