@@ -175,13 +175,14 @@ def read_journal(path: Path) -> list[Observation]:
 def is_locked(path: Path) -> bool:
     """Whether a search holds the journal; takes its lock for a moment to find out."""
     # NFS locks only files that are open for writing.
-    with contextlib.suppress(FileNotFoundError):
-        with open(path, "r+b" if os.access(path, os.W_OK) else "rb") as file:
-            try:
-                return not _taken(file.fileno(), tries=3)
-            except OSError:
-                return True
-    return False
+    mode = "r+b" if os.access(path, os.W_OK) else "rb"
+    try:
+        with open(path, mode) as file:
+            return not _taken(file.fileno(), tries=3)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
 
 
 def _read_locked(path: Path) -> bytes:
