@@ -155,8 +155,9 @@ def _parse_row(
 ) -> RecordedRow:
     values = {name: _parse_cell(name, cells.get(name) or None, theta, problem) for name in _COLUMNS}
     cost, quality = (cells.get(name) for name in _TRUTH_COLUMNS)
-    known = cost and quality
-    truth = (_number("true_cost_usd", cost), _number("true_quality", quality)) if known else None
+    truth = None
+    if cost and quality:
+        truth = _number("true_cost_usd", cost), _number("true_quality", quality)
     return RecordedRow(TraceRow(**values), truth)
 
 

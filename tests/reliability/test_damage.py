@@ -266,7 +266,7 @@ def test_calls_in_flight_at_a_full_disk_are_not_paid_for_again(tmp_path, monkeyp
             return super().write(content)
 
     def full(path, mode, **settings):
-        return Full(open(path, mode, **settings), 0, True)  # noqa: SIM115
+        return Full(open(path, mode, **settings), 0, True)
 
     with FakeEndpoint(answer) as endpoint:
         with monkeypatch.context() as patch, live_on(endpoint, tmp_path) as live:
