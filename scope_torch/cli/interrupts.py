@@ -1,10 +1,12 @@
-"""Ctrl-C in a search: the first stops it cleanly, the second ends the process at once."""
+"""Signals that stop a search: the first stops it cleanly, the second ends the process at once."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
+import stat
+import sys
 import threading
 from collections.abc import Generator
 from pathlib import Path
@@ -15,34 +17,67 @@ from scope_torch.problem import SelectionProblem
 from scope_torch.runs.callbacks import Callback
 from scope_torch.search.optimizer import Described, TraceRow
 
+# Ctrl-C, `kill` and Slurm, a closed terminal (not on Windows): with Python's own handlers.
+_STOPPING = {
+    number: own
+    for name, own in (
+        ("SIGINT", signal.default_int_handler),
+        ("SIGTERM", signal.SIG_DFL),
+        ("SIGHUP", signal.SIG_DFL),
+    )
+    if (number := getattr(signal, name, None)) is not None
+}
+
 
 @contextlib.contextmanager
 def second_interrupt_ends() -> Generator[None, None, None]:
-    """A context in which the first Ctrl-C raises KeyboardInterrupt and the second ends the process.
+    """A context in which the first signal raises KeyboardInterrupt and the second ends the process.
 
-    Ending at once loses nothing: every observation is on disk before it is used.
+    The signals are SIGINT, SIGTERM and SIGHUP, each unless it is ignored (as `nohup` does) or has a
+    handler of the user. The exit status is 128 plus the number of the signal. Ending at once loses
+    nothing: every observation is on disk before it is used.
+
+    Examples:
+        >>> with second_interrupt_ends():
+        ...     pass  # here: a search
     """
+    received: list[int] = []
 
-    def first(_number: int, _frame: FrameType | None) -> None:
-        signal.signal(signal.SIGINT, second)
+    def first(number: int, _frame: FrameType | None) -> None:
+        received.append(number)
+        for handled in ours:
+            signal.signal(handled, second)
+        _leave_lost_terminal()
         raise KeyboardInterrupt
 
-    def second(_number: int, _frame: FrameType | None) -> None:
-        os.write(2, b"scope-torch: stopped at once; the same command goes on\n")
-        os._exit(130)
+    def second(number: int, _frame: FrameType | None) -> None:
+        with contextlib.suppress(OSError):
+            os.write(2, b"scope-torch: stopped at once; the same command goes on\n")
+        os._exit(128 + number)
 
-    before = signal.getsignal(signal.SIGINT)
     here = threading.current_thread() is threading.main_thread()
-    if not here or before is not signal.default_int_handler:  # another handler is in charge
-        yield
-        return
-    signal.signal(signal.SIGINT, first)
+    ours = [n for n, own in _STOPPING.items() if here and signal.getsignal(n) is own]
+    for number in ours:
+        signal.signal(number, first)
     try:
         yield
+    except SystemExit as stop:
+        if received and stop.code == 130:
+            sys.exit(128 + received[0])
+        raise
     finally:
-        # After a first Ctrl-C `second` stays: at its end Python may still wait for threads.
-        if signal.getsignal(signal.SIGINT) is first:
-            signal.signal(signal.SIGINT, before)
+        # After a first signal `second` stays: at its end Python may still wait for threads.
+        for number in ours:
+            if signal.getsignal(number) is first:
+                signal.signal(number, _STOPPING[number])
+
+
+def _leave_lost_terminal() -> None:
+    """Sends output nowhere if its terminal was closed; to write there would be an error."""
+    for fileno in (1, 2):
+        with contextlib.suppress(OSError):
+            if stat.S_ISCHR(os.fstat(fileno).st_mode) and not os.isatty(fileno):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), fileno)
 
 
 class InterruptedSummary(Callback):
@@ -74,7 +109,7 @@ class InterruptedSummary(Callback):
         self._spend_usd = spend_usd
 
     def close(self, error: BaseException | None) -> None:
-        """Prints the summary if Ctrl-C ended the search."""
+        """Prints the summary if a signal ended the search."""
         problem = self._problem
         if problem is None or not isinstance(error, KeyboardInterrupt):
             return

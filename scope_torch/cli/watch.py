@@ -57,21 +57,29 @@ def watch(run_dir: Path, output: Path | None, every_s: float | None) -> None:
         while not (run_dir / "settings.json").exists():
             time.sleep(every_s)
     try:
-        ended = _write(run_dir, output, every_s)
+        ended = write_page(run_dir, output, every_s)
         print(output.resolve().as_uri(), flush=True)
         while not ended and every_s is not None:
             time.sleep(every_s)
-            ended = _write(run_dir, output, every_s)
+            ended = write_page(run_dir, output, every_s)
     except KeyboardInterrupt:
-        _write(run_dir, output, None)  # a page that does not wait for more
+        write_page(run_dir, output, None)  # a page that does not wait for more
         raise
 
 
-def _write(run_dir: Path, output: Path, every_s: float | None) -> bool:
+def write_page(run_dir: Path, output: Path, every_s: float | None) -> bool:
     """Writes the page; returns whether the run has ended."""
     run = read_run(run_dir)
     ended = run.status in ("finished", "failed")
-    write_atomically(output, page(run, datetime.now(), None if ended else every_s))
+    try:
+        text = page(run, datetime.now(), None if ended else every_s)
+    except (LookupError, TypeError, AttributeError, ArithmeticError) as error:
+        # The other files were compared with checksums, or cell by cell, when they were read.
+        raise InputError(
+            f"{run_dir / 'settings.json'} is damaged ({error!r}); restore it, or move the "
+            "directory away"
+        ) from error
+    write_atomically(output, text)
     return ended
 
 

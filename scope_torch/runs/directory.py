@@ -6,43 +6,146 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from scope_torch.errors import InputError, cannot_write
+from scope_torch.observation import unique_keys
 from scope_torch.runs.journal import Journal
 
+_MEND = "restore it, or move it away"
+_MEND_SETTINGS = "restore it, or move the directory away"
+_MEND_RESULT = (
+    "move it away and run the same command again: it writes the file anew from the journal and "
+    "pays for nothing"
+)
+_NUMBER = (int, float)
+# Kinds of the values that the readers of these files rely on.
+_RESULT = {
+    "task": str, "method": str, "theta_out": dict, "theta_out_codes": list, "basis": str,
+    "reference_cost_usd": _NUMBER, "s_0": _NUMBER, "budget_usd": _NUMBER, "spend_usd": _NUMBER,
+    "num_queries": int, "num_observations": int, "stop_reason": str, "settings_hash": str,
+    "timing": dict, "paths": dict,
+}  # fmt: skip
+_SETTINGS = {"problem": dict, "optimizer": dict, "evaluator": str, "budget_usd": _NUMBER}
+_VOLATILE = "timing", "paths"  # keys of result.json that equal runs do not share
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Content of a JSON file of a run: `settings.json`, `result.json` or `deployment.json`.
+
+def read_json(path: Path, mend: str = _MEND) -> dict[str, Any]:
+    """Content of a JSON file of a run, such as `deployment.json`.
+
+    Args:
+        path: The file.
+        mend: End of the error message: what to do if the file is damaged.
 
     Raises:
         FileNotFoundError: If there is no such file.
-        InputError: If it cannot be read, or is not JSON.
+        InputError: If it cannot be read, or is not a JSON object.
     """
     try:
-        return json.loads(path.read_text())
+        content = json.loads(path.read_text(), object_pairs_hook=unique_keys)
     except FileNotFoundError:
         raise
     except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path} is damaged ({error}); restore it, or move it away") from error
+        raise InputError(f"{path} is damaged ({error}); {mend}") from error
+    if not isinstance(content, dict):
+        raise InputError(f"{path} is damaged (it is no JSON object); {mend}")
+    return content
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """Content of `settings.json`.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        InputError: If it cannot be read, or a key is missing or has a value of another kind.
+    """
+    settings = read_json(path, _MEND_SETTINGS)
+    wrong = _of_another_kind(settings, _SETTINGS)
+    wrong = wrong or _of_another_kind(settings["optimizer"], {"name": str})
+    if wrong:
+        raise InputError(f"{path} describes no problem and method ({wrong}); {_MEND_SETTINGS}")
+    return settings
+
+
+def read_result(path: Path) -> dict[str, Any]:
+    """Content of `result.json`, compared with its hashes; early versions wrote none.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        InputError: If it cannot be read, or is not what a run has written.
+    """
+    result = read_json(path, _MEND_RESULT)
+    wrong = _of_another_kind(result, _RESULT)
+    hashed = not wrong and ("result_hash" in result or "hash" in result["timing"])
+    if hashed and result != with_hashes(result):
+        wrong = "its content does not match its hashes"
+    if wrong:
+        raise InputError(f"{path} is damaged ({wrong}); {_MEND_RESULT}")
+    return result
+
+
+def result_of(run_dir: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    """Content of `result.json` of a run with these settings, as its `settings.json` gives them.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        InputError: If it is damaged, or is the result of other settings.
+    """
+    result = read_result(run_dir / "result.json")
+    if result["settings_hash"] != settings_hash(settings):
+        raise InputError(
+            f"{run_dir / 'settings.json'} is damaged (result.json belongs to other settings); "
+            f"{_MEND_SETTINGS}"
+        )
+    return result
+
+
+def with_hashes(result: dict[str, Any]) -> dict[str, Any]:
+    """Adds `result_hash` over all that equal runs share, and `timing.hash` over the rest.
+
+    There are two, so that a damaged name of one of these keys does not pass for an early version.
+
+    Args:
+        result: Content of `result.json`, with hashes or without.
+    """
+    stable = {k: v for k, v in result.items() if k not in (*_VOLATILE, "result_hash")}
+    volatile = {k: dict(result[k]) for k in _VOLATILE}
+    volatile["timing"].pop("hash", None)
+    volatile["timing"]["hash"] = _hash(volatile)
+    return {**stable, "result_hash": _hash(stable), **volatile}
 
 
 def finished_summary(run_dir: Path, settings: dict[str, Any]) -> dict[str, Any] | None:
-    """Content of `result.json` if a run with these settings has finished in `run_dir`."""
+    """Content of `result.json` if a run with these settings has finished in `run_dir`.
+
+    None if the file is damaged: the search then writes it anew from the journal, without paying.
+    """
     try:
-        summary = read_json(run_dir / "result.json")
+        summary = read_result(run_dir / "result.json")
     except (FileNotFoundError, InputError):
         return None
-    found = isinstance(summary, dict) and summary.get("settings_hash") == settings_hash(settings)
-    return summary if found else None
+    return summary if summary["settings_hash"] == settings_hash(settings) else None
 
 
 def settings_hash(settings: dict[str, Any]) -> str:
     """16 hex digits that identify the settings of a run."""
     canonical = json.dumps(settings, sort_keys=True)
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+
+def _hash(values: dict[str, Any]) -> str:
+    """The hash of values before they are written and after they are read: all keys are text."""
+    return settings_hash(json.loads(json.dumps(values)))
+
+
+def _of_another_kind(values: dict[str, Any], kinds: Mapping[str, type | tuple[type, ...]]) -> str:
+    """The first key that is missing or has a value of another kind, in words; "" if none has."""
+    for key, kind in kinds.items():
+        if not isinstance(values.get(key), kind):
+            return f"{key} is missing" if key not in values else f"{key}={values[key]!r}"
+    return ""
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -95,7 +198,7 @@ def _update_settings(run_dir: Path, settings: dict[str, Any], journal: Journal) 
     path = run_dir / "settings.json"
     settings = json.loads(json.dumps(settings))  # tuples become lists, as in the file
     if path.exists():
-        old = read_json(path)
+        old = read_settings(path)
         _check_settings(path, old, settings)
         if old != settings:
             (run_dir / "result.json").unlink(missing_ok=True)  # result of the smaller budget

@@ -13,7 +13,7 @@ import numpy as np
 
 from scope_torch.errors import InputError
 from scope_torch.problem import SelectionProblem
-from scope_torch.runs.directory import read_json
+from scope_torch.runs.directory import read_json, read_settings, result_of
 from scope_torch.runs.metrics import OracleCurve
 from scope_torch.runs.recorded import recorded_problem
 from scope_torch.runs.trace import RecordedRow, read_trace, recorded_curve
@@ -176,11 +176,11 @@ def load_runs(output_dir: Path) -> tuple[dict[Group, list[FinishedRun]], list[st
     groups: dict[Group, list[FinishedRun]] = {}
     for path in sorted(output_dir.rglob("result.json")):
         try:
-            settings = read_json(path.with_name("settings.json"))
-            run = FinishedRun(path.parent, read_json(path), settings)
-            groups.setdefault(run.group, []).append(run)
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise InputError(f"{path} cannot be read ({error!r}); move the run away") from error
+            settings = read_settings(path.with_name("settings.json"))
+            run = FinishedRun(path.parent, result_of(path.parent, settings), settings)
+        except FileNotFoundError as error:
+            raise InputError(f"{error.filename} is missing; move the run away") from error
+        groups.setdefault(run.group, []).append(run)
     if not groups:
         raise InputError(f"no finished run below {output_dir}; run scope-torch first")
     remarks = [

@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from filelock import lock_descriptor
+
 from scope_torch.errors import InputError, cannot_write
-from scope_torch.observation import Observation, Request, to_lines
+from scope_torch.observation import Observation, Request, has_checksum, to_lines
 
 logger = logging.getLogger("scope_torch.history")  # users may have configured this name
 _MAX_WAITING = 250  # more observations at a time would start the garbage collector
@@ -19,8 +22,9 @@ class Journal:
     """A file of JSON lines, one observation each, to which lines are only appended.
 
     Opening the file reads it. If a crash cut the last line short, it is dropped with a warning.
-    Damage anywhere else is an error, because that observation would be paid for again. The file is
-    locked, so that two processes cannot pay for the same run.
+    Damage anywhere else is an error, because that observation would be paid for again; a checksum
+    in every line finds it. The file itself is locked, so that two processes cannot pay for the same
+    run. Early versions took the same lock, so they keep away too.
 
     Args:
         path: The file; created if there is none.
@@ -80,12 +84,13 @@ class Journal:
         """Writes the observations that wait in memory.
 
         Raises:
-            InputError: If the disk is full or the file cannot be written.
+            InputError: If the disk is full, or the file cannot be written or was deleted.
         """
         if not self._waiting:
             return
         content = to_lines(self._waiting)
         try:
+            self._check_that_it_is_there()
             if not self._is_whole:
                 self._file.truncate(self._size)
             self._is_whole = False
@@ -107,40 +112,37 @@ class Journal:
         finally:
             self._file.close()
 
+    def _check_that_it_is_there(self) -> None:
+        """Writing to a deleted file goes well, but all that is written there is lost."""
+        if os.fstat(self._file.fileno()).st_nlink == 0:
+            raise InputError(
+                f"{self.path.parent} was deleted during the search, and its observations with it; "
+                "restore it, or run the same command again to begin anew, and leave the directory "
+                "in place until the search ends"
+            )
+
     def _read(self) -> list[Observation]:
         """The observations in the file; mends its last line."""
         self._file.seek(0)
         lines = self._file.read().split(b"\n")
         if ends_with_newline := not lines[-1]:
             lines.pop()
-        observations: list[Observation] = []
-        first_line: dict[Request, int] = {}
-        for number, line in enumerate(lines, start=1):
-            try:
-                observation = Observation.from_json(line.decode())
-            except (InputError, UnicodeDecodeError) as error:
-                if number < len(lines):
-                    raise self._damaged(f"line {number} is damaged ({error})") from error
-                self._drop_last(lines)
-                return observations
-            if (first := first_line.setdefault(observation.request, number)) != number:
-                raise self._damaged(f"line {number} repeats the observation of line {first}")
-            observations.append(observation)
-        if not ends_with_newline:
+        observations, damage = _parse(lines)
+        if damage is not None and len(observations) < len(lines) - 1:
+            raise _damaged(self.path, damage) from damage
+        _refuse_repeats(self.path, observations)
+        if damage is not None:
+            self._drop_last(lines)
+        elif not ends_with_newline:
             self._write(b"\n")
         return observations
 
     def _drop_last(self, lines: Sequence[bytes]) -> None:
         self._file.truncate(sum(len(line) + 1 for line in lines[:-1]))
         logger.warning(
-            "%s: dropped line %d, cut short by a crash; it will be observed again",
+            "%s: dropped line %d, cut short by a crash or damaged; it will be observed again",
             self.path,
             len(lines),
-        )
-
-    def _damaged(self, reason: str) -> InputError:
-        return InputError(
-            f"{self.path}: {reason}; restore the file, or move the directory away and start anew"
         )
 
     def _write(self, content: bytes) -> None:
@@ -149,17 +151,94 @@ class Journal:
             content = content[self._file.write(content) :]
 
 
-def _lock(fileno: int, path: Path) -> None:
-    with contextlib.suppress(ImportError):
-        import fcntl  # POSIX only
+def read_journal(path: Path) -> list[Observation]:
+    """The observations in a journal that another process may be writing; none without the file.
 
+    A last line without its end is left out: it is being written, or was cut short by a crash.
+
+    Raises:
+        InputError: If the file cannot be read, or is damaged.
+    """
+    try:
+        content = _read_locked(path)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}; make it readable") from error
+    observations, damage = _parse(content.split(b"\n")[:-1])
+    if damage is not None:
+        raise _damaged(path, damage) from damage
+    _refuse_repeats(path, observations)
+    return observations
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a search holds the journal; takes its lock for a moment to find out."""
+    # NFS locks only files that are open for writing.
+    mode = "r+b" if os.access(path, os.W_OK) else "rb"
+    try:
+        with open(path, mode) as file:
+            return not _taken(file.fileno(), tries=3)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+
+
+def _read_locked(path: Path) -> bytes:
+    """The content of a file whose first byte may be locked, which Windows then lets nobody read."""
+    try:
+        return path.read_bytes()
+    except PermissionError:
+        with open(path, "rb", buffering=0) as file:
+            file.seek(1)
+            return b"{" + file.read()  # every line begins with a brace
+
+
+def _lock(fileno: int, path: Path) -> None:
+    try:
+        if not _taken(fileno, tries=20):
+            raise InputError(f"{path} is in use by another process; wait for it or stop it")
+    except OSError as error:
+        raise InputError(
+            f"{path} cannot be locked: {error.strerror}; choose an output_dir on another disk"
+        ) from error
+
+
+def _taken(fileno: int, tries: int) -> bool:
+    """Takes the lock of a file; tries again, because `is_locked` holds it for a moment."""
+    while not lock_descriptor(fileno, blocking=False):
+        tries -= 1
+        if not tries:
+            return False
+        time.sleep(0.002)
+    return True
+
+
+def _parse(lines: Iterable[bytes]) -> tuple[list[Observation], InputError | None]:
+    """The observations before the first damaged line, and its damage; None without damage."""
+    observations: list[Observation] = []
+    checked = False
+    for number, line in enumerate(lines, start=1):
         try:
-            fcntl.flock(fileno, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise InputError(
-                f"{path} is in use by another process; wait for it or stop it"
-            ) from error
-        except OSError as error:
-            raise InputError(
-                f"{path} cannot be locked: {error.strerror}; choose an output_dir on another disk"
-            ) from error
+            text = line.decode()
+            if checked and not has_checksum(text):
+                raise InputError(f"without the checksum that earlier lines have: {text[:80]!r}")
+            observations.append(Observation.from_json(text))
+        except (InputError, UnicodeDecodeError) as error:
+            return observations, InputError(f"line {number} is damaged ({error})")
+        checked = checked or has_checksum(text)
+    return observations, None
+
+
+def _refuse_repeats(path: Path, observations: Sequence[Observation]) -> None:
+    first_line: dict[Request, int] = {}
+    for number, observation in enumerate(observations, start=1):
+        if (first := first_line.setdefault(observation.request, number)) != number:
+            raise _damaged(path, f"line {number} repeats the observation of line {first}")
+
+
+def _damaged(path: Path, reason: object) -> InputError:
+    return InputError(
+        f"{path}: {reason}; restore the file, or move the directory away and start anew"
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,8 @@ from scope_torch.errors import InputError
 from scope_torch.observation import Observation
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.callbacks import Callback
-from scope_torch.runs.directory import read_json
+from scope_torch.runs.directory import read_settings, result_of
+from scope_torch.runs.journal import is_locked, read_journal
 from scope_torch.runs.metrics import OracleCurve
 from scope_torch.runs.trace import RecordedRow, read_trace, recorded_curve
 
@@ -130,24 +130,27 @@ def read_run(path: Path) -> RecordedRun:
         >>> recorded.status, len(recorded.observations), recorded.rows[-1].row.theta_out
         ('finished', 82, (4, 3))
     """
-    settings = _read_if_present(path / "settings.json")
-    if settings is None:
+    try:
+        settings = read_settings(path / "settings.json")
+    except FileNotFoundError:
         raise InputError(
             f"{path} is not the directory of a run: settings.json is missing; name a directory "
             "that has one"
-        )
+        ) from None
     problem = recorded_problem(settings)
     error_log = path / "error.log"
-    return RecordedRun(
+    run = RecordedRun(
         path=path,
         settings=settings,
         problem=problem,
-        observations=_read_journal(path / "journal.jsonl"),
+        observations=read_journal(path / "journal.jsonl"),
         rows=read_trace(path / "trace.csv", problem),
-        result=_read_if_present(path / "result.json"),
-        error=error_log.read_text() if error_log.exists() else None,
-        is_running=_is_locked(path / "journal.jsonl"),
+        result=_result_if_finished(path, settings),
+        error=error_log.read_text(errors="replace") if error_log.exists() else None,
+        is_running=is_locked(path / "journal.jsonl"),
     )
+    _check_number(run)
+    return run
 
 
 def recorded_problem(settings: dict[str, Any]) -> SelectionProblem:
@@ -161,35 +164,32 @@ def recorded_problem(settings: dict[str, Any]) -> SelectionProblem:
     """
     try:
         values = dict(settings["problem"])
-        values["modules"] = tuple(values["modules"])
-        values["llms"] = tuple(tuple(names) for names in values["llms"])
+        values["modules"] = _names(values["modules"])
+        values["llms"] = tuple(map(_names, values["llms"]))
         return SelectionProblem(**values)
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise InputError(f"settings.json describes no problem ({error!r}); restore it") from error
 
 
-def _read_if_present(path: Path) -> dict[str, Any] | None:
-    with contextlib.suppress(FileNotFoundError):
-        return read_json(path)
-    return None
+def _names(values: Any) -> tuple[str, ...]:
+    """Returns a list of names read from JSON; refuses a text, which is a list of letters too."""
+    if not isinstance(values, (list, tuple)) or not all(isinstance(name, str) for name in values):
+        raise TypeError(f"{values!r} is no list of names")
+    return tuple(values)
 
 
-def _read_journal(path: Path) -> list[Observation]:
-    if not path.exists():
-        return []
-    content = path.read_bytes()
-    lines = content[: content.rfind(b"\n") + 1].splitlines()  # the last line may be unfinished
-    return [Observation.from_json(line.decode()) for line in lines]
+def _result_if_finished(path: Path, settings: dict[str, Any]) -> dict[str, Any] | None:
+    try:
+        return result_of(path, settings)
+    except FileNotFoundError:
+        return None
 
 
-def _is_locked(journal: Path) -> bool:
-    """Whether a running search holds the journal's lock; takes it for a moment to find out."""
-    with contextlib.suppress(ImportError, FileNotFoundError):
-        import fcntl  # POSIX only
-
-        with open(journal, "rb") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except OSError:
-                return True
-    return False
+def _check_number(run: RecordedRun) -> None:
+    """Refuses a journal that lost lines after the run had finished."""
+    made, found = run.summary().get("num_observations", 0), len(run.observations)
+    if found and found < made:
+        raise InputError(
+            f"{run.path / 'journal.jsonl'} has {found} of {made} observations; restore the file, "
+            "or move the directory away and start anew"
+        )

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from scope_torch.observation import History
 from scope_torch.problem import SelectionProblem
-from scope_torch.runs.directory import settings_hash
+from scope_torch.runs.directory import settings_hash, with_hashes
 from scope_torch.runs.metrics import OracleCurve, optimal_cost, oracle_curve, true_values
 from scope_torch.search.optimizer import Recommendation, TraceRow
 
@@ -79,9 +79,12 @@ class RunResult:
         return None if self.truth is None else oracle_curve(self.problem, self.trace, self.truth)
 
     def summary(self) -> dict[str, Any]:
-        """Content of `result.json`; equal for equal runs, except for `timing` and `paths`."""
+        """Content of `result.json`; equal for equal runs, except for `timing` and `paths`.
+
+        `result_hash` is a hash of all that equal runs share, `timing.hash` of `timing` and `paths`.
+        """
         out = self.recommendation
-        return {
+        content = {
             "task": self.problem.name,
             "method": self.method,
             "theta_out": self.llms,
@@ -108,6 +111,7 @@ class RunResult:
             },
             "paths": {"run_dir": None if self.run_dir is None else str(self.run_dir)},
         }
+        return with_hashes(content)
 
     def _truth_of_theta_out(self) -> dict[str, Any]:
         """Its true cost and quality, and the optimal cost; None where unknown."""

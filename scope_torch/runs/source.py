@@ -135,7 +135,20 @@ class ObservationSource:
         self._recorded[request] = observation
 
     def _keep_late(self, observations: Iterable[Observation]) -> None:
-        """Keeps observations that arrive after the search has ended; skips those kept before."""
+        """Keeps observations that arrive after the search has ended; skips those kept before.
+
+        Takes all of them even if the journal is full: the calls in flight then end, and a store of
+        replies keeps them.
+
+        Raises:
+            InputError: If an observation could not be kept.
+        """
+        failure = None
         for observation in observations:
             if self._recorded.get(observation.request) is None:
-                self._keep(observation)
+                try:
+                    self._keep(observation)
+                except InputError as error:
+                    failure = failure or error
+        if failure is not None:
+            raise failure

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
+import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,11 @@ from scope_torch.runs.metrics import OracleCurve, true_values
 from scope_torch.search.optimizer import TraceRow
 
 _COLUMNS = [field.name for field in fields(TraceRow)]
+_REQUIRED_COLUMNS = [field.name for field in fields(TraceRow) if field.default is MISSING]
 _TRUTH_COLUMNS = ("true_cost_usd", "true_quality")
 _TEXT_COLUMNS = ("event",)
 _COUNT_COLUMNS = ("t", "iteration", "num_queries")
+_BOUND_COLUMNS = ("u_out_usd", "gap_usd", "lower_c_usd", "upper_c_usd", "lower_g", "upper_g")
 _THETA_COLUMNS = ("theta_out", "theta_cand")
 
 
@@ -104,23 +107,31 @@ def read_trace(path: Path, problem: SelectionProblem) -> list[RecordedRow]:
         InputError: If a line is not a row of a trace of this problem.
     """
     try:
-        with open(path, newline="") as file:
-            text = file.read()
+        text = path.read_bytes().decode()
     except FileNotFoundError:
         return []
+    except (OSError, UnicodeDecodeError) as error:
+        raise _damaged(path, error) from error
     whole = text[: text.rfind("\r\n") + 2] if "\r\n" in text else ""
     # A pattern, because the name of an LLM may contain the separator "|".
     theta = re.compile(r"\|".join(f"({'|'.join(map(re.escape, names))})" for names in problem.llms))
-    found = []
-    for number, cells in enumerate(csv.DictReader(io.StringIO(whole, newline="")), start=2):
-        try:
+    found: list[RecordedRow] = []
+    try:
+        for cells in csv.DictReader(io.StringIO(whole, newline="")):
             found.append(_parse_row(cells, theta, problem))
-        except (ValueError, TypeError) as error:
-            raise InputError(
-                f"{path}: line {number} is not a row of this problem's trace ({error}); move the "
-                "file away, and run the search again to write it anew"
-            ) from error
+    except (ValueError, TypeError, csv.Error) as error:
+        reason = (
+            f"line {len(found) + 2} is no row of a trace of the problem in settings.json ({error})"
+        )
+        raise _damaged(path, reason) from error
     return found
+
+
+def _damaged(path: Path, reason: object) -> InputError:
+    return InputError(
+        f"{path}: {reason}; move it away, with result.json if there is one, and run the same "
+        "command again: it writes them anew from the journal and pays for nothing"
+    )
 
 
 def recorded_curve(problem: SelectionProblem, rows: Iterable[RecordedRow]) -> OracleCurve | None:
@@ -144,13 +155,17 @@ def _parse_row(
 ) -> RecordedRow:
     values = {name: _parse_cell(name, cells.get(name) or None, theta, problem) for name in _COLUMNS}
     cost, quality = (cells.get(name) for name in _TRUTH_COLUMNS)
-    truth = (float(cost), float(quality)) if cost and quality else None
+    truth = None
+    if cost and quality:
+        truth = _number("true_cost_usd", cost), _number("true_quality", quality)
     return RecordedRow(TraceRow(**values), truth)
 
 
 def _parse_cell(
     name: str, cell: str | None, theta: re.Pattern[str], problem: SelectionProblem
 ) -> Any:
+    if cell is None and name in _REQUIRED_COLUMNS:
+        raise ValueError(f"{name} is missing")
     if cell is None or name in _TEXT_COLUMNS:
         return cell
     if name in _COUNT_COLUMNS:
@@ -160,4 +175,12 @@ def _parse_cell(
         if match is None:
             raise ValueError(f"{name}={cell!r} names other LLMs")
         return problem.codes(match.groups(), name)
-    return float(cell)
+    return _number(name, cell)
+
+
+def _number(name: str, cell: str) -> float:
+    """Returns a number; only a bound may be infinite."""
+    value = float(cell)
+    if math.isnan(value) or (math.isinf(value) and name not in _BOUND_COLUMNS):
+        raise ValueError(f"{name}={cell} is not a number")
+    return value

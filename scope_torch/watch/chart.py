@@ -73,6 +73,8 @@ class Chart:
         self._add("bar", style, [(x[0], 0.0), (x[1], y)], label, hint)
 
     def _add(self, kind: str, style: str, points: Sequence[Point], label: str, hint: str) -> None:
+        if not all(math.isfinite(value) for point in points for value in point):
+            return  # a bound may be infinite
         self._marks.append(_Mark(kind, style, points, hint))
         self._legend.setdefault(label, (kind, style))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from datetime import datetime
 from html import escape
@@ -178,7 +179,8 @@ def _cost(run: RecordedRun, x_max: float) -> Chart:
             if low > 0:
                 hint = f"bounds when chosen: {low:.4g} to {high:.4g}"
                 chart.band((start, end), (low, high), "a", "bounds when it was chosen", hint)
-    upper = [(row.spend_usd, PER * row.u_out_usd) for row in rows if row.u_out_usd is not None]
+    bounds = [(row.spend_usd, row.u_out_usd) for row in rows]
+    upper = [(x, PER * bound) for x, bound in bounds if bound is not None and bound < math.inf]
     chart.steps(upper, x_max, "a wide", "upper bound u_out")
     if run.curve is not None:
         points = [(x, PER * c) for x, c, _ in run.curve.points(x_max) if x <= x_max]
@@ -206,7 +208,8 @@ def _quality(run: RecordedRun, x_max: float) -> Chart:
 
 
 def _gap(run: RecordedRun, x_max: float) -> Chart | None:
-    points = [(r.row.spend_usd, PER * r.row.gap_usd) for r in run.rows if r.row.gap_usd is not None]
+    gaps = [(r.row.spend_usd, r.row.gap_usd) for r in run.rows]
+    points = [(x, PER * gap) for x, gap in gaps if gap is not None and gap < math.inf]
     if not points:
         return None
     chart = Chart("Optimality gap within the bounds", SPEND, COST, x_max, log=True)
@@ -242,7 +245,7 @@ def _intervals(rows: Sequence[TraceRow], end: float) -> list[tuple[float, float,
     """
     chosen = [row for row in rows if row.event in ("calibrated", "improved")]
     ends = [*(row.spend_usd for row in chosen[1:]), end]
-    return [(row.spend_usd, until, row) for row, until in zip(chosen, ends, strict=True)]
+    return [(row.spend_usd, until, row) for row, until in zip(chosen, ends, strict=False)]
 
 
 def _table(run: RecordedRun, found: Sequence[Candidate]) -> str:

@@ -18,6 +18,7 @@ from scope_torch.cli.schema import config_dir
 from scope_torch.observation import Observation, Request
 from scope_torch.runs import journal, runner
 from scope_torch.runs import source as observation_source
+from scope_torch.tracking.progress import ProgressBar
 
 ROOT = Path(__file__).resolve().parents[2]
 METHODS = sorted(p.stem for p in (Path(config_dir(), "method")).glob("*.yaml"))
@@ -111,6 +112,26 @@ def command_line(arguments: list[str], folder: Path) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's `&` has ignored
     sys.argv = ["scope-torch", *arguments]
     main()
+
+
+def signalled(arguments: list[str], folder: Path, numbers: list[int], ignored: bool) -> None:
+    """`command_line` that is sent these signals at its 20th observation."""
+    left = [20]
+
+    def observed(self: ProgressBar, observation: Observation, spend_usd: float) -> None:
+        left[0] -= 1
+        if left[0] == 0:
+            try:
+                os.kill(os.getpid(), numbers[0])
+            finally:  # the first raises
+                for number in numbers[1:]:
+                    os.kill(os.getpid(), number)
+
+    ProgressBar.observed = observed
+    if ignored:
+        for number in numbers:
+            signal.signal(number, signal.SIG_IGN)
+    command_line(arguments, folder)
 
 
 def said(folder: Path) -> tuple[str, str]:

@@ -27,6 +27,7 @@ from reliability.children import (
     in_child,
     journaled,
     said,
+    signalled,
     stable,
     started,
 )
@@ -103,6 +104,78 @@ def test_a_live_search_interrupted_while_it_waits(tmp_path, times):
     lost = gate.paid - whole.paid
     assert not whole.paid - gate.paid
     assert lost.total() == (0 if times == 1 else 2)  # calls that were cut off are made once more
+
+
+STOPPING = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+SYNTHETIC = ["task=synthetic", "budget_usd=1"]
+
+
+@pytest.mark.parametrize("number", STOPPING[1:])
+def test_a_signal_stops_a_search_as_ctrl_c_does(tmp_path, number):
+    (tmp_path / "run").mkdir()
+    assert in_child(signalled, SYNTHETIC, tmp_path / "run", [number], False) == 128 + number
+    out, err = said(tmp_path / "run")
+    assert out.startswith("synthetic scope, interrupted: module_1: ")
+    assert err.endswith("interrupted; the same command goes on where this one stopped\n")
+    assert "Traceback" not in err
+    (path,) = (tmp_path / "run").rglob("journal.jsonl")
+    assert len(journaled(path.parent)) == 20
+    assert not (path.parent / "result.json").exists()
+
+
+def test_a_second_signal_of_any_kind_ends_at_once(tmp_path):
+    (tmp_path / "run").mkdir()
+    numbers = [signal.SIGTERM, signal.SIGHUP]
+    assert in_child(signalled, SYNTHETIC, tmp_path / "run", numbers, False) == 128 + signal.SIGHUP
+    assert "stopped at once" in said(tmp_path / "run")[1]
+
+
+def test_signals_that_are_ignored_stay_ignored(tmp_path):
+    (tmp_path / "run").mkdir()
+    assert in_child(signalled, SYNTHETIC, tmp_path / "run", STOPPING[1:], True) == 0
+    assert list((tmp_path / "run").rglob("result.json"))
+
+
+def test_a_handler_of_the_user_is_left_alone():
+    before = {number: signal.getsignal(number) for number in STOPPING}
+
+    def own(*_):
+        """Of the user."""
+
+    try:
+        signal.signal(signal.SIGTERM, own)
+        with second_interrupt_ends():
+            assert signal.getsignal(signal.SIGTERM) is own
+            assert signal.getsignal(signal.SIGHUP) is not before[signal.SIGHUP]
+        assert signal.getsignal(signal.SIGTERM) is own
+        assert signal.getsignal(signal.SIGHUP) is before[signal.SIGHUP]
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+CLOSED = """
+import os, pathlib, pty, signal, sys, time
+child, terminal = pty.fork()
+if child == 0:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    os.execv(sys.executable, [sys.executable, "-m", "scope_torch.cli.run", *sys.argv[1:]])
+while not any(path.stat().st_size for path in pathlib.Path().rglob("journal.jsonl")):
+    time.sleep(0.01)
+os.close(terminal)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_search_whose_terminal_is_closed_stops_cleanly(tmp_path):
+    """Its output has nowhere to go."""
+    arguments = ["task=synthetic", "budget_usd=9999", "method.gap_tolerance=null"]
+    command = [sys.executable, "-c", CLOSED, *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == (f"{128 + signal.SIGHUP}\n", "")
+    (path,) = tmp_path.rglob("journal.jsonl")
+    assert journaled(path.parent)
 
 
 POLARS = """

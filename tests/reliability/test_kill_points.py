@@ -8,16 +8,24 @@ from pathlib import Path
 import pytest
 from reliability.children import METHODS, billed, in_child, journaled, search, stable
 
-KILLS = 5  # of every method: 60 in all
+KILLS = 84  # of every method: 1,008 in all
+AT_A_TIME = 7  # kills of one search before it is left to end
 
 
-def killed_and_resumed(method: str, folder: Path, seed: int, kills: int) -> None:
-    whole, run_dir = folder / "whole", folder / "run"
-    whole_bill, bill = folder / "whole.bill", folder / "run.bill"
-    assert in_child(search, method, whole, whole_bill, None) == 0
-    num_calls = int(whole_bill.with_suffix(".calls").read_text())
-    assert set(billed(whole_bill).values()) == {1}
-    rng, lost, num_killed = random.Random(f"{method} {seed}"), Counter(), 0
+def whole_search(method: str, folder: Path) -> int:
+    """Makes the search that the killed ones must equal; returns the number of its calls."""
+    assert in_child(search, method, folder / "whole", folder / "whole.bill", None) == 0
+    assert set(billed(folder / "whole.bill").values()) == {1}
+    return int((folder / "whole.calls").read_text())
+
+
+def killed_and_resumed(
+    method: str, folder: Path, name: str, kills: int, num_calls: int, rng: random.Random
+) -> int:
+    """Kills a search so many times, and lets it end; returns how often it died."""
+    whole, run_dir = folder / "whole", folder / name
+    whole_bill, bill = folder / "whole.bill", folder / f"{name}.bill"
+    lost, num_killed = Counter(), 0
     for _ in range(kills):
         before = billed(bill)
         status = in_child(search, method, run_dir, bill, rng.randrange(num_calls))
@@ -28,21 +36,29 @@ def killed_and_resumed(method: str, folder: Path, seed: int, kills: int) -> None
         in_flight = Counter(r for r in billed(bill) - before if r not in kept)
         assert in_flight.total() <= 1
         lost += in_flight
-    assert num_killed >= 1
     assert in_child(search, method, run_dir, bill, None) == 0
     assert billed(bill) == billed(whole_bill) + lost
     assert stable(run_dir) == stable(whole)
-    for name in ("journal.jsonl", "trace.csv", "settings.json"):
-        assert (run_dir / name).read_bytes() == (whole / name).read_bytes()
+    for file in ("journal.jsonl", "trace.csv", "settings.json"):
+        assert (run_dir / file).read_bytes() == (whole / file).read_bytes()
     assert {p.name for p in run_dir.iterdir()} == {p.name for p in whole.iterdir()}
+    return num_killed
 
 
 @pytest.mark.parametrize("method", ["scope", "llmselector"])
 def test_a_killed_search_is_resumed(tmp_path, method):
-    killed_and_resumed(method, tmp_path, seed=0, kills=2)
+    num_calls, rng = whole_search(method, tmp_path), random.Random(method)
+    assert killed_and_resumed(method, tmp_path, "run", 2, num_calls, rng) >= 1
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_any_method_is_resumed_after_many_kills(tmp_path, method):
-    killed_and_resumed(method, tmp_path, seed=1, kills=KILLS)
+    num_calls, rng = whole_search(method, tmp_path), random.Random(f"{method} 1")
+    killed = number = 0
+    while killed < KILLS:
+        number += 1
+        killed += killed_and_resumed(
+            method, tmp_path, f"run{number}", min(AT_A_TIME, KILLS - killed), num_calls, rng
+        )
+    assert killed == KILLS

@@ -1,10 +1,12 @@
 """Observations, the history, and the journal that survives a crash."""
 
+import fcntl
 import json
 import logging
 import math
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 from scope_torch import observation as observation_module
 from scope_torch.errors import InputError
 from scope_torch.observation import History, Observation, Request
-from scope_torch.runs.journal import Journal
+from scope_torch.runs.journal import Journal, is_locked, read_journal
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -284,6 +286,59 @@ def test_a_second_process_is_locked_out(path):
     assert "in use by another process" in second.stderr
     assert subprocess.run(command, cwd=ROOT, check=False).returncode == 0
     assert reopened(path) == FIVE
+
+
+def test_the_lock_needs_no_posix(path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "fcntl", None)  # importing it fails, as on Windows
+    first = Journal(path)
+    with pytest.raises(InputError, match="in use by another process"):
+        Journal(path)
+    assert is_locked(path)
+    first.close()
+    assert not is_locked(path)
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_early_versions_and_this_one_keep_each_other_out(path):
+    """Early versions lock the journal itself with flock."""
+    with open(path, "a+b") as early:
+        fcntl.flock(early, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with pytest.raises(InputError, match="in use by another process"):
+            Journal(path)
+    journal = Journal(path)
+    with open(path, "a+b") as early, pytest.raises(BlockingIOError):
+        fcntl.flock(early, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    journal.close()
+
+
+def test_a_look_at_the_lock_does_not_keep_a_search_out(path):
+    """`watch` takes the lock for a moment."""
+    write(path)
+    ended = threading.Event()
+
+    def look() -> None:
+        while not ended.is_set():
+            is_locked(path)
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    try:
+        for _ in range(100):
+            assert reopened(path) == FIVE
+    finally:
+        ended.set()
+        watcher.join()
+
+
+def test_a_locked_first_byte_is_a_brace(path, monkeypatch):
+    """Windows lets no other process read the byte that is locked."""
+    write(path)
+
+    def refuse(_: Path) -> bytes:
+        raise PermissionError
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    assert read_journal(path) == FIVE
 
 
 def test_a_path_that_cannot_be_written_is_refused(tmp_path):
