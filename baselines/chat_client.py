@@ -18,7 +18,8 @@ from baselines.llm_transcript import Completion
 from scope_torch.errors import InputError
 from scope_torch.llm.billing import Usage
 from scope_torch.llm.client import check_url
-from scope_torch.llm.failures import SendError, failure_of, key_of
+from scope_torch.llm.failures import SendError, failure_of
+from scope_torch.llm.keys import check_key_env, key_of, without_key
 
 MAX_RESPONSE_BYTES = 8 << 20
 MAX_WAIT_S = 60.0

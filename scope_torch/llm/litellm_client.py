@@ -9,7 +9,8 @@ from typing import Any
 
 from scope_torch.errors import InputError
 from scope_torch.llm.client import check_url
-from scope_torch.llm.failures import SendError, key_of, redact_logs
+from scope_torch.llm.failures import SendError
+from scope_torch.llm.keys import key_of, redact_logs
 from scope_torch.llm.retrying import Connection, RetryingClient
 
 # LiteLLM gives lost connections a status too, and often reports them as InternalServerError.

@@ -13,7 +13,7 @@ from llm.fake_endpoint import (
     only_loopback,  # noqa: F401
 )
 
-from scope_torch.llm.failures import redact_logs
+from scope_torch.llm.keys import redact_logs
 
 KEY = "sk-canary-7f1d90b2ce"
 
