@@ -69,8 +69,10 @@ class OpenAIClient(RetryingClient):
                 raw = await client.chat.completions.with_raw_response.create(**request)
             except openai.APIStatusError as error:
                 raise _refused(error) from None
+            except ReplyRefused as error:
+                raise SendError(str(error)) from None
             except openai.APIConnectionError as error:
-                if isinstance(error.__cause__, ReplyRefused):
+                if isinstance(error.__cause__, ReplyRefused):  # so does openai 2
                     raise SendError(str(error.__cause__)) from None
                 kind = type(error.__cause__ or error).__name__
                 raise SendError(f"was lost ({kind})", sent=kind not in _NOT_SENT) from None

@@ -60,9 +60,9 @@ def dead_pid() -> int:
 
 def ended_pid() -> int:
     """A process that has ended, but that its parent, this one, has not asked about."""
-    process = subprocess.Popen(["true"])
-    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-    return process.pid
+    pid = os.posix_spawnp("true", ["true"], os.environ)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    return pid
 
 
 @pytest.mark.parametrize(
@@ -87,6 +87,8 @@ def test_claims_that_are_taken_over(who, path, open_store):
     assert run(store, CALL) == [REPLY]
     assert len(client.calls) == 1
     assert rows(path, "SELECT * FROM claims") == []
+    if who == "ended":
+        os.waitpid(pid, 0)
 
 
 @pytest.mark.parametrize("age_s", [0.0, 1000.0, -1000.0, 1e9, -1e9])
