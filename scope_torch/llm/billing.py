@@ -108,7 +108,7 @@ def read_reply(content: Any, most: Usage | None = None) -> Reply:
     """
     if isinstance(content, bytes | str):
         try:
-            content = json.loads(content, parse_int=_parse_int)
+            content = json.loads(content, parse_int=parse_int)
         except (ValueError, RecursionError):
             raise BadReply("sent malformed JSON") from None
     if not isinstance(content, dict):
@@ -128,7 +128,7 @@ def read_reply(content: Any, most: Usage | None = None) -> Reply:
     return Reply(text, usage, _reason(reason) if isinstance(reason, str) else "")
 
 
-def _parse_int(digits: str) -> int:
+def parse_int(digits: str) -> int:
     """An integer of JSON, cut to 30 digits: Python refuses one of more than 4,300."""
     return int(digits[:30])
 

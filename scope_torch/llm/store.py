@@ -103,6 +103,16 @@ class ResponseStore:
         """The client's `extra_body`, sent with every request; None if it has none."""
         return getattr(self._client, "extra_body", None)
 
+    @property
+    def num_estimated(self) -> int:
+        """Number of replies and failed attempts that the client billed by an upper estimate."""
+        return getattr(self._client, "num_estimated", 0)
+
+    @property
+    def estimated_usd(self) -> float:
+        """The part of `billed_usd` that is an upper estimate, in USD."""
+        return getattr(self._client, "estimated_usd", 0.0)
+
     def __repr__(self) -> str:
         return f"ResponseStore({str(self._file.path)!r}, {self._client!r})"
 

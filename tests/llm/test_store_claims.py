@@ -39,7 +39,6 @@ from scope_torch.llm.client import OpenAIClient
 from scope_torch.llm.store import ResponseStore, call_key
 from scope_torch.llm.store_file import StoreFile
 
-
 linux = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="Linux tells it")
 
 

@@ -1,12 +1,11 @@
 """A reply belongs to its own request, whatever else a defective server sends on a connection."""
 
 import pytest
-from llm.client_cases import LLMS, client_of, run
+from llm.client_cases import client_of, run
 from llm.fake_endpoint import only_loopback  # noqa: F401
 from llm.raw_server import RawServer, chat, response
 
 from scope_torch.llm.chat import ChatCall, Message
-from scope_torch.llm.litellm_client import LiteLLMClient
 
 CALLS = [ChatCall("a", (Message("user", f"question {i}"),), 32) for i in range(12)]
 USAGE = {"prompt_tokens": 3, "completion_tokens": 2}
