@@ -225,7 +225,8 @@ class StoreFile:
         with self._lock:
             try:
                 yield
-            except (sqlite3.Error, OSError) as error:
+            # UnicodeDecodeError: SQLite quotes a damaged schema in its message.
+            except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
                 raise InputError(f"{self.path}: {error}; {_mend(error)}") from None
 
 

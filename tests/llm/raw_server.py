@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterable
 
 Reply = bytes | Iterable[bytes]
+CUT = b""
 
 
 class RawServer:
@@ -13,7 +14,7 @@ class RawServer:
 
     Args:
         answer: Takes the JSON of a request and its number on its connection, from 0; returns bytes,
-            or pieces of them. An empty answer closes the connection.
+            or pieces of them. The piece CUT closes the connection.
 
     Attributes:
         url: Its base URL.
@@ -63,9 +64,9 @@ class RawServer:
                     self.requests.append(request)
                     answer = self._answer(request, number)
                     pieces = [answer] if isinstance(answer, bytes) else answer
-                    if pieces == [b""]:
-                        return
                     for piece in pieces:
+                        if piece is CUT:
+                            return
                         connection.sendall(piece)
                     number += 1
         except OSError:
