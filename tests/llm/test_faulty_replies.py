@@ -32,7 +32,7 @@ def odd_usage(text: str, draw: random.Random) -> tuple[bytes, str]:
 
 
 def no_tokens(text: str, draw: random.Random) -> tuple[bytes, str]:
-    usage = draw.choice([{name: 0 for name in USAGE}, *(USAGE | {name: 0} for name in USAGE)])
+    usage = draw.choice([dict.fromkeys(USAGE, 0), *(USAGE | {name: 0} for name in USAGE)])
     return response(chat(text, usage)), MOST
 
 
