@@ -1,7 +1,7 @@
 """LLAMBO's client of OpenAI-compatible chat completions, on the standard library alone.
 
-`scope_torch.llm` decides which URLs, keys and failures are acceptable. Its own client is not used:
-LLAMBO asks for several replies with one request, and bounds the size of a response.
+`scope_torch.llm` decides which URLs, keys, sizes, counts and failures are acceptable. Its own
+client is not used, because LLAMBO asks for several replies with one request.
 """
 
 from __future__ import annotations
@@ -12,15 +12,17 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from baselines.llm_transcript import Completion
 from scope_torch.errors import InputError
-from scope_torch.llm.billing import Usage
+from scope_torch.llm.billing import MAX_REPLY_BYTES, Usage, is_count, parse_int
 from scope_torch.llm.client import check_url
-from scope_torch.llm.failures import SendError, failure_of, key_of
+from scope_torch.llm.failures import SendError, failure_of
+from scope_torch.llm.keys import check_key_env, key_of, without_key
 
-MAX_RESPONSE_BYTES = 8 << 20
+MAX_RESPONSE_BYTES = MAX_REPLY_BYTES
 MAX_WAIT_S = 60.0
 
 
@@ -54,7 +56,7 @@ class ChatClient:
             takes its place, up to 60 s.
 
     Raises:
-        InputError: If the URL is not a plain http(s) URL.
+        InputError: If the URL is not a plain http(s) URL, or `api_key_env` is not a name.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class ChatClient:
     ) -> None:
         try:
             self.base_url = check_url(base_url)
+            check_key_env(api_key_env)
         except InputError as error:
             raise InputError(f"backend.{error}") from None
         self._api_key_env = api_key_env
@@ -87,7 +90,9 @@ class ChatClient:
         request = self._request({**body, "n": n} if n > 1 else body)
         for attempt in range(self._retries + 1):
             try:
-                return _completion(self._send(request), n)
+                completion = _completion(self._send(request), n)
+                texts = (without_key(text, self._api_key_env) for text in completion.texts)
+                return replace(completion, texts=tuple(texts))
             except _Refused as refused:
                 if attempt == self._retries:
                     raise InputError(
@@ -146,7 +151,7 @@ def _explanation(error: urllib.error.HTTPError) -> tuple[str, str | None]:
 def _completion(content: bytes, n: int) -> Completion:
     """Reads a response; a choice without text is an empty reply."""
     try:
-        response = json.loads(content)
+        response = json.loads(content, parse_int=parse_int)
         choices: Sequence[Any] = response["choices"]
         texts = tuple(choice["message"].get("content") or "" for choice in choices)[:n]
         if not texts or not all(isinstance(text, str) for text in texts):
@@ -164,5 +169,4 @@ def _tokens(usage: Any) -> tuple[int, int] | None:
         prompt, completion = usage["prompt_tokens"], usage["completion_tokens"]
     except (KeyError, TypeError):
         return None
-    counts = prompt, completion
-    return counts if all(type(count) is int and count >= 0 for count in counts) else None
+    return (prompt, completion) if is_count(prompt) and is_count(completion) else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,6 +19,8 @@ from scope_torch.llm.prices import LLMInfo, choose_llms
 from scope_torch.observation import Observation, Request
 from scope_torch.systems.graph import CompoundSystem, SystemRun
 from scope_torch.tasks.dataset import Metric, Query
+
+logger = logging.getLogger(__name__)
 
 
 class LiveEvaluator:
@@ -137,7 +140,17 @@ class LiveEvaluator:
         return f"{self.system.name}-{hashlib.sha256(canonical.encode()).hexdigest()[:16]}"
 
     def close(self) -> None:
-        """Closes the client with its connections, and ends the event loop."""
+        """Closes the client with its connections, and ends the event loop.
+
+        If a part of the bill is an upper estimate, it says how much.
+        """
+        if number := getattr(self.client, "num_estimated", 0):
+            logger.warning(
+                "%d replies or failed attempts came without usage that can be believed; %.3g USD "
+                "of the bill are an upper estimate",
+                number,
+                getattr(self.client, "estimated_usd", 0.0),
+            )
         loop = self._running_loop()  # starts one if there is none: closing the client needs it
         if close := getattr(self.client, "close", None):
             asyncio.run_coroutine_threadsafe(close(), loop).result()

@@ -13,8 +13,16 @@ from scope_torch.llm.prices import LLMInfo
 logger = logging.getLogger(__name__)
 
 MAX_TEXT_CHARS = 1_000_000
+MAX_REPLY_BYTES = 8 << 20  # of the JSON around a text, after it was unpacked
+MAX_REASON_CHARS = 100
 BYTES_PER_TOKEN = 2  # English text has 3 to 5; tables, code and other scripts have down to 2
 TOKENS_PER_MESSAGE = 8  # for its role and the separators
+MAX_COUNT = 2**53  # larger numbers are no counts, and no exact floats
+
+# Larger counts than these are not believed; they leave room for every tokenizer.
+TIMES_ASKED_FOR = 10
+HIDDEN_PROMPT_TOKENS = 4096  # some endpoints add a prompt of their own
+HIDDEN_REASONING_TOKENS = 65_536  # some endpoints do not count reasoning against the limit
 
 
 class Usage(NamedTuple):
@@ -27,7 +35,7 @@ class Usage(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """A usable reply; `usage` is None if the server did not report it."""
+    """A usable reply; `usage` is None if the server reported none that can be believed."""
 
     text: str
     usage: Usage | None
@@ -39,7 +47,7 @@ class BadReply(Exception):
 
     Args:
         reason: What is wrong with it.
-        usage: Tokens that it reports as billed; None if it reports none.
+        usage: Tokens that it reports as billed; None if it reports none that can be believed.
         error: The error in the answer; None if it has none.
     """
 
@@ -85,23 +93,27 @@ def encodable(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def read_reply(content: Any) -> Reply:
+def read_reply(content: Any, most: Usage | None = None) -> Reply:
     """Reads a chat completion.
+
+    Usage is not believed if the prompt, or a reply with text, has no tokens, or if a count is far
+    above `most`: 10 times, plus room for a hidden prompt and for reasoning reported as such.
 
     Args:
         content: JSON text, or the value decoded from it.
+        most: Upper estimate of the tokens; None to believe every count up to 2**53.
 
     Raises:
         BadReply: If it is not a chat completion.
     """
     if isinstance(content, bytes | str):
         try:
-            content = json.loads(content)
+            content = json.loads(content, parse_int=parse_int)
         except (ValueError, RecursionError):
             raise BadReply("sent malformed JSON") from None
     if not isinstance(content, dict):
         raise BadReply("sent no chat completion")
-    usage = _usage(content.get("usage"))
+    usage = _usage(content.get("usage"), most)
     error, choices = content.get("error"), content.get("choices")
     if isinstance(error, dict) and not choices:
         raise BadReply("sent an error", usage, error)
@@ -110,8 +122,19 @@ def read_reply(content: Any) -> Reply:
         text = _text(choice["message"].get("content"))
     except (KeyError, IndexError, TypeError, AttributeError):
         raise BadReply("sent no choices", usage) from None
+    if usage is not None and text and not usage.completion_tokens:
+        usage = None
     reason = choice.get("finish_reason")
-    return Reply(text, usage, reason if isinstance(reason, str) else "")
+    return Reply(text, usage, _reason(reason) if isinstance(reason, str) else "")
+
+
+def parse_int(digits: str) -> int:
+    """An integer of JSON, cut to 30 digits: Python refuses one of more than 4,300."""
+    return int(digits[:30])
+
+
+def _reason(reason: str) -> str:
+    return encodable(reason)[:MAX_REASON_CHARS]
 
 
 def _text(content: Any) -> str:
@@ -127,19 +150,43 @@ def _text(content: Any) -> str:
     return text[:MAX_TEXT_CHARS]
 
 
-def _usage(usage: Any) -> Usage | None:
-    if not isinstance(usage, dict):
+def _usage(reported: Any, most: Usage | None) -> Usage | None:
+    """The tokens that a server reports; None if there are none, or none that can be believed."""
+    if not isinstance(reported, dict):
         return None
-    prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
-    if not (_is_count(prompt) and _is_count(completion)):
+    prompt, completion = reported.get("prompt_tokens"), reported.get("completion_tokens")
+    if not (is_count(prompt) and is_count(completion)):
         return None
-    total = usage.get("total_tokens")
-    if _is_count(total):  # some servers count hidden reasoning only in the total
+    said = completion - min(completion, _detail(reported, "completion", "reasoning_tokens"))
+    total = reported.get("total_tokens")
+    if type(total) is int:  # some servers count hidden reasoning only in the total
         completion = max(completion, total - prompt)
-    details = usage.get("prompt_tokens_details")
-    cached = details.get("cached_tokens") if isinstance(details, dict) else None
-    return Usage(prompt, completion, min(cached, prompt) if _is_count(cached) else 0)
+    cached = min(prompt, _detail(reported, "prompt", "cached_tokens"))
+    usage = Usage(prompt, completion, cached)
+    if not is_count(completion) or (most is not None and not _is_believable(usage, said, most)):
+        return None
+    return usage
 
 
-def _is_count(value: Any) -> TypeGuard[int]:
-    return type(value) is int and value >= 0
+def _is_believable(usage: Usage, said: int, most: Usage) -> bool:
+    """Whether the counts fit the request; `said` are completion tokens apart from reasoning."""
+    most_prompt = TIMES_ASKED_FOR * most.prompt_tokens + HIDDEN_PROMPT_TOKENS
+    most_said = TIMES_ASKED_FOR * most.completion_tokens
+    return (
+        bool(usage.prompt_tokens or not most.prompt_tokens)
+        and usage.prompt_tokens <= most_prompt
+        and said <= most_said
+        and usage.completion_tokens <= most_said + HIDDEN_REASONING_TOKENS
+    )
+
+
+def _detail(reported: dict[str, Any], of: str, name: str) -> int:
+    """A count in the details of prompt or completion tokens; 0 if there is none."""
+    details = reported.get(f"{of}_tokens_details")
+    count = details.get(name) if isinstance(details, dict) else None
+    return count if is_count(count) else 0
+
+
+def is_count(value: Any) -> TypeGuard[int]:
+    """Whether a value of JSON can be a number of tokens."""
+    return type(value) is int and 0 <= value <= MAX_COUNT

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from scope_torch.errors import InputError
-from scope_torch.llm.failures import SendError, key_of, redact_logs
+from scope_torch.llm.bounded_http import ONE_CALL, ReplyRefused, bounded
+from scope_torch.llm.failures import SendError
+from scope_torch.llm.keys import key_of, redact_logs
 from scope_torch.llm.retrying import Connection, RetryingClient
 
 _NOT_SENT = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout", "ProxyError"})
@@ -19,7 +21,9 @@ class OpenAIClient(RetryingClient):
     """A ChatClient for an endpoint with the chat completions of OpenAI.
 
     The key is read from the environment at the first call of an event loop, and is in no message.
-    Redirects are refused, because they would send the prompts to another address.
+    Redirects are refused, because they would send the prompts to another address. Every call has a
+    connection of its own: on a shared one, a server that answers twice would answer the next call
+    with the surplus reply. A reply of more than 8 MiB is given up.
 
     Args:
         base_url: Address in front of `/chat/completions`, such as `https://api.openai.com/v1`.
@@ -56,7 +60,8 @@ class OpenAIClient(RetryingClient):
             max_retries=0,  # RetryingClient sends again, and counts the cost of failed attempts
             # A shorter time to connect: then a request that was never sent ends as such.
             timeout=openai.Timeout(self.timeout_s, connect=self.timeout_s / 2),
-            http_client=openai.DefaultAsyncHttpxClient(follow_redirects=False),
+            http_client=bounded(openai.DefaultAsyncHttpxClient)(follow_redirects=False),
+            default_headers=ONE_CALL,
         )
 
         async def send(request: dict[str, Any]) -> bytes:
@@ -64,7 +69,11 @@ class OpenAIClient(RetryingClient):
                 raw = await client.chat.completions.with_raw_response.create(**request)
             except openai.APIStatusError as error:
                 raise _refused(error) from None
+            except ReplyRefused as error:
+                raise SendError(str(error)) from None
             except openai.APIConnectionError as error:
+                if isinstance(error.__cause__, ReplyRefused):  # so does openai 2
+                    raise SendError(str(error.__cause__)) from None
                 kind = type(error.__cause__ or error).__name__
                 raise SendError(f"was lost ({kind})", sent=kind not in _NOT_SENT) from None
             return raw.content

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import email.utils
-import logging
 import math
-import os
 import time
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from scope_torch.errors import InputError
 from scope_torch.llm.billing import BadReply, Usage
+from scope_torch.llm.keys import redacted
 
 _PASSING = frozenset({408, 409, 425, 429})  # and 5xx: sending again may help
 _OUTAGE = frozenset({429, 502, 503, 504})  # every other call would have failed as well
@@ -97,80 +94,6 @@ def failure_of_bad(bad: BadReply, most: Usage, api_key_env: str | None) -> Failu
         code=code if isinstance(code, str) else None,
     )
     return failure_of(error, most, api_key_env)._replace(usage=bad.usage)
-
-
-def redacted(text: str, api_key_env: str | None) -> str:
-    """The text in one line of up to 200 characters, without secrets of the environment."""
-    return _without_secrets(" ".join(text.split()), api_key_env)[:200]
-
-
-def redact_logs(libraries: tuple[str, ...], api_key_env: str | None) -> None:
-    """Keeps the key out of the logs of libraries, whenever they make their loggers.
-
-    At level DEBUG they log the headers of every response, in which a proxy may repeat the key.
-
-    Args:
-        libraries: Their names, without the number that some add to it (httpcore2).
-        api_key_env: Environment variable with the key.
-    """
-    make = logging.getLogRecordFactory()
-    if not isinstance(make, _RedactingFactory):
-        make = _RedactingFactory(make)
-        logging.setLogRecordFactory(make)
-    make.keys |= {(library, api_key_env) for library in libraries}
-
-
-class _RedactingFactory:
-    """Makes log records without secrets; filters would have to be added to each new logger."""
-
-    def __init__(self, make: Callable[..., logging.LogRecord]) -> None:
-        self._make = make
-        # (library, variable with its key); replaced as a whole, because threads read it
-        self.keys: frozenset[tuple[str, str | None]] = frozenset()
-
-    def __call__(self, *args: Any, **kwargs: Any) -> logging.LogRecord:
-        record = self._make(*args, **kwargs)
-        # A record that logging.makeLogRecord restores has no name yet.
-        library = (record.name or "").partition(".")[0].rstrip("0123456789")
-        for name, api_key_env in self.keys:
-            if name == library:
-                text = _without_secrets(record.getMessage(), api_key_env)
-                record.msg, record.args = text, None
-        return record
-
-
-def _without_secrets(text: str, api_key_env: str | None) -> str:
-    for name, value in os.environ.items():
-        named = any(word in name.upper() for word in ("KEY", "TOKEN", "SECRET", "PASSWORD"))
-        secret = value.strip()
-        # A shorter value could be a part of ordinary words.
-        if (named or name == api_key_env) and len(secret) >= 6:
-            text = text.replace(secret, "***")
-    return text
-
-
-def key_of(env: str | None, where: str) -> str | None:
-    """The key in the environment variable `env`; None if no variable is given.
-
-    Args:
-        env: Name of the variable; None or "" for an endpoint without a key.
-        where: The endpoint, for the error message.
-
-    Raises:
-        InputError: If the variable is not set, or its value cannot be a key.
-    """
-    if not env:
-        return None
-    key = os.environ.get(env, "").strip()
-    if not key:
-        raise InputError(
-            f"${env} is not set; it must hold the key for {where} (or set api_key_env to the "
-            "variable that does, or to null if none is needed)"
-        )
-    # Such a key would be shown in an error of the HTTP library.
-    if not (key.isascii() and key.isprintable()) or " " in key:
-        raise InputError(f"${env} has characters that no key has; set it anew")
-    return key
 
 
 def _wait_s(retry_after: str | None) -> float | None:

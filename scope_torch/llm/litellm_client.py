@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 from dataclasses import dataclass
 from typing import Any
 
 from scope_torch.errors import InputError
 from scope_torch.llm.client import check_url
-from scope_torch.llm.failures import SendError, key_of, redact_logs
+from scope_torch.llm.failures import SendError
+from scope_torch.llm.keys import key_of, redact_logs
 from scope_torch.llm.retrying import Connection, RetryingClient
 
 # LiteLLM gives lost connections a status too, and often reports them as InternalServerError.
@@ -22,7 +24,8 @@ class LiteLLMClient(RetryingClient):
 
     `LLMInfo.model` is LiteLLM's name for an LLM. Costs are computed from the price list, not from
     LiteLLM's own prices. Tokens are as LiteLLM reports them; it counts them itself if the provider
-    does not.
+    does not. LiteLLM reads replies by itself, without a limit on their size: use it with providers
+    that you trust.
 
     Args:
         base_url: Address of the endpoint; None for the provider's own address.
@@ -58,6 +61,12 @@ class LiteLLMClient(RetryingClient):
             fixed["api_base"] = self.base_url
         if self.api_key_env:
             fixed["api_key"] = key_of(self.api_key_env, self._where())
+        # As in OpenAIClient, every call has a connection of its own; the header is not enough here.
+        aiohttp = sys.modules.get("aiohttp")  # LiteLLM imports it
+        session = None
+        if aiohttp is not None:
+            session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True))
+            fixed["shared_session"] = session
 
         async def send(request: dict[str, Any]) -> Any:
             try:
@@ -66,7 +75,8 @@ class LiteLLMClient(RetryingClient):
                 raise _send_error(error) from None
 
         async def close() -> None:
-            """LiteLLM keeps its connections."""
+            if session is not None:
+                await session.close()
 
         return Connection(send, close)
 

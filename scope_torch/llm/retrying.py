@@ -25,6 +25,7 @@ from scope_torch.llm.billing import (
 )
 from scope_torch.llm.chat import ChatCall, Completion, LLMError
 from scope_torch.llm.failures import Failure, SendError, failure_of, failure_of_bad
+from scope_torch.llm.keys import check_key_env, without_key
 from scope_torch.llm.prices import LLMInfo, check_llm
 from scope_torch.llm.rate_limit import TokenBucket
 
@@ -98,6 +99,7 @@ class RetryingClient:
     Attributes:
         billed_usd: Cost of all calls so far, in USD.
         estimated_usd: The part of `billed_usd` that is an upper estimate.
+        num_estimated: Number of replies and failed attempts billed by an upper estimate.
         in_flight: Number of calls in flight.
         max_in_flight: Largest number of calls in flight so far.
         num_retries: Number of requests that were sent again.
@@ -122,6 +124,7 @@ class RetryingClient:
     clock: Callable[[], float] = time.monotonic
     billed_usd: float = field(init=False, default=0.0)
     estimated_usd: float = field(init=False, default=0.0)
+    num_estimated: int = field(init=False, default=0)
     in_flight: int = field(init=False, default=0)
     max_in_flight: int = field(init=False, default=0)
     num_retries: int = field(init=False, default=0)
@@ -130,7 +133,7 @@ class RetryingClient:
         self._check_settings()
         self._lock = threading.Lock()
         self._failures_in_a_row = 0
-        self._has_replied = False
+        self._has_replied = self._has_warned = False
         self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopState] = WeakKeyDictionary()
         self._requests, self._tokens = (
             TokenBucket(limit, clock=self.clock, sleep=self.sleep)
@@ -190,6 +193,7 @@ class RetryingClient:
         raise NotImplementedError
 
     def _check_settings(self) -> None:
+        check_key_env(self.api_key_env)
         least = {"timeout_s": 1e-9, "retries": 0, "backoff_s": 0.0, "concurrency": 1}
         least |= {"requests_per_minute": 1, "tokens_per_minute": 1, "max_failures_in_a_row": 1}
         for name, bound in least.items():
@@ -275,7 +279,7 @@ class RetryingClient:
             attempts.started_s = self.clock()
         try:
             async with asyncio.timeout(self.timeout_s):
-                reply = read_reply(await connection.send(attempts.request))
+                reply = read_reply(await connection.send(attempts.request), attempts.most)
         except asyncio.CancelledError:
             self._charge_failed(attempts, attempts.most)
             raise
@@ -285,9 +289,26 @@ class RetryingClient:
             return Failure(f"sent no reply within {self.timeout_s:g} s", attempts.most)
         except BadReply as bad:
             return failure_of_bad(bad, attempts.most, self.api_key_env)
-        if reply.usage is not None:
+        if reply.usage is None:
+            self._warn_once(attempts.llm)
+        else:
             self._tokens.give_back(most - reply.usage.prompt_tokens - reply.usage.completion_tokens)
-        return reply
+        return reply._replace(
+            text=without_key(reply.text, self.api_key_env),
+            finish_reason=without_key(reply.finish_reason, self.api_key_env),
+        )
+
+    def _warn_once(self, llm: LLMInfo) -> None:
+        """Says that usage is unknown, at the first reply whose usage is."""
+        with self._lock:
+            first, self._has_warned = not self._has_warned, True
+        if first:
+            logger.warning(
+                "%s reports no usage of %r that can be believed; such replies are billed by an "
+                "upper estimate (this is said once; num_estimated counts them)",
+                self._where(),
+                llm.name,
+            )
 
     def _completion(self, attempts: _Attempts, reply: Reply) -> Completion:
         llm, usage = attempts.llm, reply.usage or attempts.most
@@ -317,6 +338,7 @@ class RetryingClient:
         with self._lock:
             self.billed_usd += usd
             self.estimated_usd += usd if estimated else 0.0
+            self.num_estimated += estimated
 
     def _error(self, attempts: _Attempts, failure: Failure, tries: int) -> LLMError:
         """The error to raise after `tries` attempts, the last of which gave `failure`."""

@@ -6,25 +6,22 @@ import asyncio
 import hashlib
 import json
 import logging
-import os
-import secrets
-import socket
 import threading
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Protocol
 
+from scope_torch.errors import InputError
 from scope_torch.llm.chat import ChatCall, ChatClient, Completion, LLMError
+from scope_torch.llm.claims import ClaimWatch, new_owner, retire
 from scope_torch.llm.prices import LLMInfo, choose_llms
 from scope_torch.llm.store_file import StoreFile
 
 logger = logging.getLogger(__name__)
 
-CLAIM_LIMIT_S = 900.0  # longer than a call takes with all its retries
-# The stores of this process; a process id does not tell, because a later process may have the same.
-_OWNERS: set[str] = set()
+CLAIM_LIMIT_S = 900.0
+_RENEWALS = 10  # of a claim, in the time after which it would be given up
 
 
 class PricedClient(ChatClient, Protocol):
@@ -50,8 +47,8 @@ class ResponseStore:
         path: An SQLite file on a disk of this machine; made if there is none.
         client: Completes the calls that are not stored.
         poll_s: Seconds between two looks for a reply that another process is paying for.
-        claim_limit_s: Seconds after which another process that does not finish is given up. A dead
-            process of this machine is given up at once.
+        claim_limit_s: Seconds after which a process of another machine is given up, unless it
+            shows that it lives. A process of this machine is given up when it is dead.
         sleep: Waits for a number of seconds.
 
     Attributes:
@@ -94,8 +91,7 @@ class ResponseStore:
         self._lock = threading.Lock()
         self._flights: dict[str, Future[Completion | LLMError | None]] = {}
         self._file = StoreFile(path)
-        self._owner = f"{socket.gethostname()} {os.getpid()} {secrets.token_hex(8)}"
-        _OWNERS.add(self._owner)
+        self._owner = new_owner()
 
     @property
     def llms(self) -> Mapping[str, LLMInfo]:
@@ -106,6 +102,16 @@ class ResponseStore:
     def extra_body(self) -> Mapping[str, Any] | None:
         """The client's `extra_body`, sent with every request; None if it has none."""
         return getattr(self._client, "extra_body", None)
+
+    @property
+    def num_estimated(self) -> int:
+        """Number of replies and failed attempts that the client billed by an upper estimate."""
+        return getattr(self._client, "num_estimated", 0)
+
+    @property
+    def estimated_usd(self) -> float:
+        """The part of `billed_usd` that is an upper estimate, in USD."""
+        return getattr(self._client, "estimated_usd", 0.0)
 
     def __repr__(self) -> str:
         return f"ResponseStore({str(self._file.path)!r}, {self._client!r})"
@@ -142,7 +148,7 @@ class ResponseStore:
 
     async def close(self) -> None:
         """Closes the file, and the client's connections of the running event loop."""
-        _OWNERS.discard(self._owner)
+        retire(self._owner)
         self._file.close()
         if close := getattr(self._client, "close", None):
             await close()
@@ -165,8 +171,8 @@ class ResponseStore:
 
     async def _claim_and_pay(self, key: str, model: str, call: ChatCall) -> Completion:
         """Pays for a call once no other process does, unless another one has paid meanwhile."""
-        waited = False
-        while not self._file.claim(key, self._owner, self._is_stale):
+        waited, watch = False, ClaimWatch(self._claim_limit_s)
+        while not self._file.claim(key, self._owner, watch.is_stale):
             if not waited:
                 logger.info("waiting for another process to pay for a call of %s", model)
             waited = True
@@ -174,7 +180,11 @@ class ResponseStore:
         if stored := self._file.read(key):  # another process paid meanwhile
             self._file.release(key, self._owner)
             return self._replay(stored)
-        completion = await self._pay(key, model, call)
+        renewing = asyncio.create_task(self._renew(key))
+        try:
+            completion = await self._pay(key, model, call)
+        finally:
+            renewing.cancel()
         self._file.keep(key, self._owner, model, completion)
         return completion
 
@@ -193,16 +203,14 @@ class ResponseStore:
         finally:
             self._count(in_flight=-1)
 
-    def _is_stale(self, owner: str, claimed_at: float) -> bool:
-        """Whether the owner of a claim will not finish the call."""
-        host, pid, _ = owner.rsplit(" ", 2)
-        here = host == socket.gethostname()
-        if here and int(pid) == os.getpid():  # known without a look at the clock
-            return owner not in _OWNERS
-        # The claim is too old, or lies in the future: then a clock was set back.
-        if abs(time.time() - claimed_at) > self._claim_limit_s:
-            return True
-        return here and not _is_alive(int(pid))
+    async def _renew(self, key: str) -> None:
+        """Shows to other machines, until cancelled, that this store still pays for the call."""
+        while True:
+            await asyncio.sleep(max(self._claim_limit_s / _RENEWALS, 0.01))
+            try:
+                self._file.renew(key, self._owner)
+            except InputError as error:  # the reply is what matters
+                logger.info("a claim was not renewed: %s", error)
 
     def _replay(self, stored: Completion) -> Completion:
         self._count(replayed_usd=stored.cost_usd)
@@ -231,15 +239,3 @@ def call_key(call: ChatCall, llm: LLMInfo, extra_body: Mapping[str, Any] | None 
         content["extra_body"] = dict(extra_body)
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _is_alive(pid: int) -> bool:
-    if os.name == "nt":  # on Windows, signal 0 is Ctrl-C
-        return True
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True

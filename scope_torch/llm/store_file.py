@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import math
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import astuple, fields
 from pathlib import Path
 from typing import Any
@@ -14,16 +16,26 @@ from typing import Any
 from scope_torch.errors import InputError
 from scope_torch.llm.chat import Completion
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2  # 1 had no checksums
 _APPLICATION_ID = 0x53434F50  # "SCOP", in the header of the SQLite file
 _BUSY_S = 60.0
 _COLUMNS = tuple(field.name for field in fields(Completion))
 _LIST = ", ".join(_COLUMNS)
+_REPLY = f"key, model, stored_at, {_LIST}"
+_FAILURE = "key, model, failed_at, cost_usd, reason"
 _SCHEMA = (
-    f"CREATE TABLE replies (key TEXT PRIMARY KEY, model TEXT, stored_at REAL, {_LIST})",
-    "CREATE TABLE failures (key TEXT, model TEXT, failed_at REAL, cost_usd REAL, reason TEXT)",
+    f"CREATE TABLE replies (key TEXT PRIMARY KEY, model TEXT, stored_at REAL, {_LIST}, checksum)",
+    "CREATE TABLE failures (key TEXT, model TEXT, failed_at REAL, cost_usd REAL, reason TEXT, "
+    "checksum)",
     "CREATE TABLE claims (key TEXT PRIMARY KEY, owner TEXT, claimed_at REAL)",
     f"PRAGMA application_id = {_APPLICATION_ID}",
+    f"PRAGMA user_version = {SCHEMA_VERSION}",
+)
+_FROM_VERSION_1 = (
+    "ALTER TABLE replies ADD COLUMN checksum",
+    "ALTER TABLE failures ADD COLUMN checksum",
+    f"UPDATE replies SET checksum = checksum_of({_REPLY})",
+    f"UPDATE failures SET checksum = checksum_of({_FAILURE})",
     f"PRAGMA user_version = {SCHEMA_VERSION}",
 )
 
@@ -31,7 +43,9 @@ _SCHEMA = (
 class StoreFile:
     """Replies, failed calls that cost something, and claims on calls that are being paid for.
 
-    Threads and processes may share the file. It contains hashes of requests, not their text.
+    Threads and processes may share the file. It contains hashes of requests, not their text. Every
+    reply and failure has a checksum. A file of version 1, which had none, gets them when it is
+    opened. A damaged file is refused.
 
     Args:
         path: The file; made with its folder if there is none.
@@ -51,6 +65,7 @@ class StoreFile:
             )
         try:
             with self._usable():
+                self._db.create_function("checksum_of", -1, checksum_of, deterministic=True)
                 self._prepare()
         except BaseException:
             self._db.close()
@@ -59,10 +74,13 @@ class StoreFile:
     def read(self, key: str) -> Completion | None:
         """The reply stored under `key`; None if there is none."""
         with self._usable():
-            row = self._one(f"SELECT {_LIST} FROM replies WHERE key = ?", key)
+            row = self._one(f"SELECT {_REPLY}, checksum FROM replies WHERE key = ?", key)
         if row is None:
             return None
-        values: dict[str, Any] = dict(zip(_COLUMNS, row, strict=True))
+        self._check(row)
+        values: dict[str, Any] = dict(zip(_COLUMNS, row[3:-1], strict=True))
+        if wrong := _wrong(values):
+            raise self._damaged(key, f"{wrong}={values[wrong]!r}")
         values["estimated"] = bool(values["estimated"])  # SQLite has no truth values
         return Completion(**values)
 
@@ -85,6 +103,12 @@ class StoreFile:
             self._do("INSERT OR REPLACE INTO claims VALUES (?, ?, ?)", key, owner, time.time())
             return True
 
+    def renew(self, key: str, owner: str) -> None:
+        """Shows that the owner of a claim still pays for the call."""
+        with self._transaction(durable=False):
+            renewed = "UPDATE claims SET claimed_at = ? WHERE key = ? AND owner = ?"
+            self._do(renewed, time.time(), key, owner)
+
     def release(self, key: str, owner: str) -> None:
         """Gives a claim back."""
         with self._transaction(durable=False):
@@ -92,16 +116,13 @@ class StoreFile:
 
     def keep(self, key: str, owner: str, model: str, completion: Completion) -> None:
         """Stores a reply, and ends the claim."""
-        values = astuple(completion)
-        marks = ", ".join("?" * (3 + len(values)))
+        row = key, model, time.time(), *astuple(completion)
         with self._transaction():
             # If there is a reply, another owner took over the claim of this one.
             if self._one("SELECT 1 FROM replies WHERE key = ?", key):
-                usd = completion.cost_usd
-                self._add_failure(key, model, usd, "paid twice")
+                self._add_failure(key, model, completion.cost_usd, "paid twice")
             else:
-                insert = f"INSERT INTO replies VALUES ({marks})"
-                self._do(insert, key, model, time.time(), *values)
+                self._insert("replies", *row)
             self._drop_claim(key, owner)
 
     def fail(self, key: str, owner: str, model: str, cost_usd: float, reason: str) -> None:
@@ -113,10 +134,14 @@ class StoreFile:
 
     def total_usd(self) -> float:
         """Cost in USD of all replies and failures in the file."""
-        costs = "SELECT cost_usd FROM replies UNION ALL SELECT cost_usd FROM failures"
-        with self._usable():
-            row = self._one(f"SELECT TOTAL(cost_usd) FROM ({costs})")
-        return float(row[0]) if row else 0.0
+        costs: list[float] = []
+        for columns, table in ((_REPLY, "replies"), (_FAILURE, "failures")):
+            with self._usable():
+                rows = self._db.execute(f"SELECT cost_usd, {columns}, checksum FROM {table}")
+                for usd, *row in rows:
+                    self._check(row)
+                    costs.append(usd)
+        return math.fsum(costs)
 
     def close(self) -> None:
         """Closes the file; it cannot be used after that."""
@@ -135,16 +160,37 @@ class StoreFile:
             if not ours:
                 for statement in _SCHEMA:
                     self._do(statement)
+            elif version == 1:
+                for statement in _FROM_VERSION_1:
+                    self._do(statement)
             elif version != SCHEMA_VERSION:
                 raise InputError(
                     f"{self.path} is of version {version}, this program reads version "
                     f"{SCHEMA_VERSION}; name another file for the replies"
                 )
         self._do("PRAGMA journal_mode = WAL")  # last, because it changes the file
+        if (found := self._one("PRAGMA integrity_check(1)")) != ("ok",):
+            raise sqlite3.DatabaseError(f"malformed: {found and found[0]}")
 
     def _add_failure(self, key: str, model: str, cost_usd: float, reason: str) -> None:
-        row = key, model, time.time(), cost_usd, reason
-        self._do("INSERT INTO failures VALUES (?, ?, ?, ?, ?)", *row)
+        self._insert("failures", key, model, time.time(), cost_usd, reason)
+
+    def _insert(self, table: str, *row: Any) -> None:
+        """Adds a row with its checksum."""
+        marks = ", ".join("?" * len(row))
+        self._do(f"INSERT INTO {table} VALUES ({marks}, checksum_of({marks}))", *row, *row)
+
+    def _check(self, row: Sequence[Any]) -> None:
+        """Raises InputError if a row is not the one that was stored."""
+        *values, checksum = row
+        if checksum_of(*values) != checksum:
+            raise self._damaged(values[0], "its checksum is wrong")
+
+    def _damaged(self, key: object, reason: str) -> InputError:
+        return InputError(
+            f"{self.path}: the row with key {key!r} is damaged ({reason}); put a copy of the file "
+            "in its place, or delete the row, and its call is paid for again"
+        )
 
     def _drop_claim(self, key: str, owner: str) -> None:
         self._do("DELETE FROM claims WHERE key = ? AND owner = ?", key, owner)
@@ -179,8 +225,29 @@ class StoreFile:
         with self._lock:
             try:
                 yield
-            except (sqlite3.Error, OSError) as error:
+            # UnicodeDecodeError: SQLite quotes a damaged schema in its message.
+            except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
                 raise InputError(f"{self.path}: {error}; {_mend(error)}") from None
+
+
+def checksum_of(*values: Any) -> str:
+    """SHA-256 of the values of a row as SQLite returns them."""
+    return hashlib.sha256(ascii(values).encode()).hexdigest()
+
+
+def _wrong(values: Mapping[str, Any]) -> str | None:
+    """Name of a value that no reply can have; None if there is none."""
+    for name, value in values.items():
+        if name in ("text", "finish_reason"):
+            right = isinstance(value, str)
+        elif name.endswith("_tokens") or name == "estimated":
+            right = type(value) is int and value >= 0
+        else:
+            right = type(value) in (int, float) and math.isfinite(value)
+            right = right and (value >= 0 or name == "latency_s")
+        if not right:
+            return name
+    return None
 
 
 def _mend(error: Exception) -> str:

@@ -284,3 +284,18 @@ def test_close_closes_the_store_whether_or_not_it_was_used(tmp_path, num_observe
         assert live.evaluator._loop is None
         with pytest.raises(InputError, match="the store was closed"):
             live.store.total_billed_usd()
+
+
+def test_the_bill_says_how_much_is_estimated(tmp_path, caplog):
+    def answer(request: dict) -> Say:
+        unknown = {"prompt_tokens": 0, "completion_tokens": 0}
+        return Say(say(request), unknown) if "query1" in prompt_of(request) else Say(say(request))
+
+    with FakeEndpoint(answer) as endpoint, live_on(endpoint, tmp_path) as live:
+        observe(live, Request((0, 0), 0), Request((0, 0), 1))
+        assert live.store.num_estimated == 2  # the two calls of the first module
+        assert 0 < live.store.estimated_usd < live.store.billed_usd
+    said = [record.getMessage() for record in caplog.records]
+    assert "2 replies or failed attempts came without usage" in said[-1]
+    assert f"{live.store.estimated_usd:.3g} USD of the bill" in said[-1]
+    assert len(said) == 2

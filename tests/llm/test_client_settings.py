@@ -24,7 +24,7 @@ from scope_torch.errors import InputError
 from scope_torch.llm import billing
 from scope_torch.llm.chat import ChatCall, Message
 from scope_torch.llm.client import OpenAIClient, check_url
-from scope_torch.llm.failures import key_of
+from scope_torch.llm.keys import key_of
 from scope_torch.llm.litellm_client import LiteLLMClient
 from scope_torch.llm.prices import LLMInfo
 

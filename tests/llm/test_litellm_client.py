@@ -54,6 +54,7 @@ def test_litellm_is_another_way_of_sending(monkeypatch):
     reply = {"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}], "usage": USAGE}
     litellm = FakeLiteLLM(FakeLiteLLM.RateLimitError(), FakeLiteLLM.Timeout(), reply)
     monkeypatch.setitem(sys.modules, "litellm", litellm)
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
     monkeypatch.delenv("LITELLM_LOCAL_MODEL_COST_MAP", raising=False)
     monkeypatch.setenv("TEST_LLM_KEY", KEY)
     client = LiteLLMClient(LLMS, "http://x/v1", "TEST_LLM_KEY", backoff_s=0.0, timeout_s=5)
@@ -82,3 +83,25 @@ def test_litellm_is_another_way_of_sending(monkeypatch):
     assert isinstance(
         run(client, CALL)[0], ZeroDivisionError
     )  # an error of the program is not hidden
+
+
+def test_every_call_has_a_connection_of_its_own(monkeypatch):
+    """A stand-in for aiohttp; with the real one, LiteLLM 1.106 opens a connection for each call."""
+    closed = []
+
+    class Session:
+        def __init__(self, connector: object) -> None:
+            self.connector = connector
+
+        async def close(self) -> None:
+            closed.append(self)
+
+    aiohttp = types.SimpleNamespace(ClientSession=Session, TCPConnector=lambda **kwargs: kwargs)
+    reply = {"choices": [{"message": {"content": "hi"}}], "usage": USAGE}
+    litellm = FakeLiteLLM(reply)
+    monkeypatch.setitem(sys.modules, "litellm", litellm)
+    monkeypatch.setitem(sys.modules, "aiohttp", aiohttp)
+    assert run(LiteLLMClient(LLMS), CALL)[0].text == "hi"
+    session = litellm.requests[0]["shared_session"]
+    assert session.connector == {"force_close": True}
+    assert closed == [session]

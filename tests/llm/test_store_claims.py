@@ -3,10 +3,12 @@
 import asyncio
 import os
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,18 +33,20 @@ from llm.store_cases import (
     run,
 )
 
-from scope_torch.llm import store as store_module
+from scope_torch.llm import claims
 from scope_torch.llm.chat import Completion
 from scope_torch.llm.client import OpenAIClient
 from scope_torch.llm.store import ResponseStore, call_key
 from scope_torch.llm.store_file import StoreFile
+
+linux = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="Linux tells it")
 
 
 def claimed(path: Path, owner: str, age_s: float = 0.0) -> None:
     """Adds a claim of another owner on CALL."""
     StoreFile(path).close()
     with sqlite3.connect(path) as db:
-        row = call_key(CALL, A), owner, store_module.time.time() - age_s
+        row = call_key(CALL, A), owner, time.time() - age_s
         db.execute("INSERT INTO claims VALUES (?, ?, ?)", row)
     db.close()
 
@@ -53,24 +57,50 @@ def dead_pid() -> int:
     return process.pid
 
 
-@pytest.mark.parametrize("who", ["dead", "same pid before a restart", "old"])
+def ended_pid() -> int:
+    """A process that has ended, but that its parent, this one, has not asked about."""
+    pid = os.posix_spawnp("true", ["true"], os.environ)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    return pid
+
+
+@pytest.mark.parametrize(
+    "who",
+    [
+        "dead",
+        "same pid before a restart",
+        pytest.param("ended", marks=linux),
+        pytest.param("another process has its number", marks=linux),
+    ],
+)
 def test_claims_that_are_taken_over(who, path, open_store):
-    host = store_module.socket.gethostname()
-    pid = {"dead": dead_pid(), "same pid before a restart": os.getpid(), "old": os.getppid()}[who]
-    claimed(path, f"{host} {pid} 00", age_s=1000 if who == "old" else 0)
+    host, token = socket.gethostname(), "00"
+    pid = {"dead": dead_pid, "ended": ended_pid, "same pid before a restart": os.getpid}.get(
+        who, os.getppid
+    )()
+    if who == "another process has its number":
+        token = "17-00"  # it began 0.17 s after the machine, unlike the parent of this process
+    claimed(path, f"{host} {pid} {token}")
     client = Client()
     store = open_store(client, sleep=None)  # so waiting is an error
     assert run(store, CALL) == [REPLY]
     assert len(client.calls) == 1
     assert rows(path, "SELECT * FROM claims") == []
+    if who == "ended":
+        os.waitpid(pid, 0)
 
 
-@pytest.mark.parametrize("where", ["this machine", "another machine"])
-def test_claims_that_are_respected(where, path, open_store):
-    host = store_module.socket.gethostname()
-    other = f"elsewhere {dead_pid()} 00"  # a process id of another machine
-    owner = f"{host} {os.getppid()} 00" if where == "this machine" else other
-    claimed(path, owner)
+@pytest.mark.parametrize("age_s", [0.0, 1000.0, -1000.0, 1e9, -1e9])
+@pytest.mark.parametrize("where", ["this machine", "this machine, with start", "another machine"])
+def test_claims_that_are_respected(where, age_s, path, open_store):
+    """However old they are, or seem to be after a clock has jumped."""
+    start = claims._started(os.getppid()) or ""
+    owner = {
+        "this machine": f"{socket.gethostname()} {os.getppid()} 00",
+        "this machine, with start": f"{socket.gethostname()} {os.getppid()} {start}-00",
+        "another machine": f"elsewhere {dead_pid()} 00",  # a process id of another machine
+    }[where]
+    claimed(path, owner, age_s)
 
     class Waited(Exception):
         pass
@@ -90,7 +120,7 @@ def test_a_clock_that_jumps_gives_no_claim_of_this_process_to_another(
 ):
     """Two searches of a process need the same reply; the clock is set while one of them pays."""
     now = [1.7e9]
-    monkeypatch.setattr(store_module.time, "time", lambda: now[0])
+    monkeypatch.setattr(time, "time", lambda: now[0])
     looked = threading.Event()
 
     async def sleep(seconds: float) -> None:
@@ -111,14 +141,66 @@ def test_a_clock_that_jumps_gives_no_claim_of_this_process_to_another(
     assert (len(paying.calls), len(waiting.calls)) == (1, 0)
 
 
-@pytest.mark.parametrize("age_s", [1000, -1000])
+class Clock:
+    """A clock that goes on only while somebody sleeps."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.now_s = 0.0
+        monkeypatch.setattr(claims.time, "monotonic", lambda: self.now_s)
+
+    async def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("age_s", [0, 1000, -1000])
 def test_a_claim_from_elsewhere_is_given_up_whichever_way_the_clock_was_set(
-    path, open_store, age_s
+    path, open_store, monkeypatch, age_s
 ):
     claimed(path, f"elsewhere {dead_pid()} 00", age_s)
-    client = Client()
-    assert run(open_store(client, sleep=None), CALL) == [REPLY]
+    client, clock = Client(), Clock(monkeypatch)
+    store = open_store(client, sleep=clock.sleep, poll_s=10.0, claim_limit_s=900.0)
+    assert run(store, CALL) == [REPLY]
     assert len(client.calls) == 1
+    assert 900 < clock.now_s <= 920
+
+
+def test_a_claim_from_elsewhere_that_is_renewed_is_respected(path, open_store, monkeypatch):
+    """It pays for 3 times the limit, then its reply is used."""
+    owner, clock = f"elsewhere {dead_pid()} 00", Clock(monkeypatch)
+    claimed(path, owner)
+    elsewhere = StoreFile(path)
+
+    async def sleep(seconds: float) -> None:
+        await clock.sleep(seconds)
+        if clock.now_s % 90 == 0:
+            elsewhere.renew(call_key(CALL, A), owner)
+        if clock.now_s == 2700:
+            elsewhere.keep(call_key(CALL, A), owner, "a", REPLY)
+
+    client = Client()
+    store = open_store(client, sleep=sleep, poll_s=10.0, claim_limit_s=900.0)
+    assert run(store, CALL) == [REPLY]
+    assert (client.calls, clock.now_s) == ([], 2700.0)
+    elsewhere.close()
+
+
+def test_a_store_renews_its_claim_while_it_pays(path, open_store):
+    """Until the claim was renewed three times, the reply does not come."""
+    client = Client(gate=asyncio.Event())
+    store = open_store(client, claim_limit_s=0.1)
+
+    async def main() -> Completion:
+        call = asyncio.create_task(store.complete(CALL))
+        times: set[float] = set()
+        while len(times) < 4:
+            times |= {at for (at,) in rows(path, "SELECT claimed_at FROM claims")}
+            await asyncio.sleep(0.001)
+        client.gate.set()
+        return await call
+
+    assert asyncio.run(main()) == REPLY
+    assert rows(path, "SELECT * FROM claims") == []
 
 
 def test_what_was_paid_twice_is_in_the_bill(path, open_store):

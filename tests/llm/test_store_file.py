@@ -84,7 +84,7 @@ def test_files_of_another_version(path):
     with sqlite3.connect(path) as db:
         db.execute("PRAGMA user_version = 7")
     db.close()
-    assert "is of version 7, this program reads version 1; name another file" in error_of(path)
+    assert "is of version 7, this program reads version 2; name another file" in error_of(path)
 
 
 def test_damaged_files(path, open_store):
