@@ -16,7 +16,7 @@ import threading
 from collections.abc import Generator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 try:
     import resource
@@ -56,7 +56,7 @@ def packed(message: object) -> bytes:
     return len(content).to_bytes(_LENGTH_BYTES, "big") + content
 
 
-def receive(stream: BinaryIO) -> Any:
+def receive(stream: IO[bytes]) -> Any:
     """Reads a message.
 
     Raises:
@@ -66,7 +66,7 @@ def receive(stream: BinaryIO) -> Any:
     return json.loads(content, object_hook=_blob)
 
 
-def _exactly(stream: BinaryIO, length: int) -> bytes:
+def _exactly(stream: IO[bytes], length: int) -> bytes:
     content = stream.read(length)
     if len(content) < length:
         raise EOFError
