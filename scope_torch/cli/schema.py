@@ -26,6 +26,7 @@ class TableTaskConfig:
     on_missing: str = "error"  # error | drop_queries
     num_queries: int | None = None  # search the first so many; null: all
     source: str = ""  # where to get the file
+    max_bytes: int = 1_000_000_000  # largest size of the file, decompressed
 
 
 @dataclass
