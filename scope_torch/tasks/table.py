@@ -19,6 +19,7 @@ from scope_torch.tasks._parquet import decoded_bytes
 from scope_torch.tasks.files import MAX_BYTES, find_data, read_decompressed, too_large
 
 OnMissing = Literal["error", "drop_queries"]
+_HEADER_BYTES = 1_000_000
 # polars panics on bytes that its Rust code did not expect.
 _POLARS_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 
@@ -158,6 +159,9 @@ def _read(path: Path, max_bytes: int) -> pl.DataFrame:
         content = read_decompressed(path, max_bytes)
         if bytes(content.getbuffer()[:4]) == b"PAR1":
             return _read_parquet(content, path, max_bytes)
+        if len(content.readline(_HEADER_BYTES + 1)) > _HEADER_BYTES:
+            raise InputError(f"{path} is no table: its first line is above {_HEADER_BYTES} bytes")
+        content.seek(0)
         return pl.read_csv(content, infer_schema_length=None)
     except (OSError, EOFError, zlib.error, *_POLARS_ERRORS) as error:
         raise InputError(f"cannot read {path} as CSV or Parquet: {_reason(error)}") from error

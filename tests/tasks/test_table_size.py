@@ -75,6 +75,14 @@ def test_a_bomb_is_refused_before_it_fills_the_memory(tmp_path, make):
     assert grown < 300_000_000
 
 
+@pytest.mark.parametrize("first", [b"\0", b",", b"x"])
+def test_a_first_line_that_is_too_long_is_no_header(tmp_path, first):
+    (tmp_path / "bomb").write_bytes(gzip.compress(first * 50_000_000))
+    told, grown = refused(tmp_path, tmp_path / "bomb")
+    assert told == f"{tmp_path / 'bomb'} is no table: its first line is above 1000000 bytes"
+    assert grown < 150_000_000
+
+
 @pytest.mark.slow
 def test_the_default_limit(tmp_path):
     zeros_gz(tmp_path / "bomb")
