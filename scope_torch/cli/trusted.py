@@ -43,8 +43,8 @@ _FIXED: dict[str, tuple[Any, str]] = {
     "sweep.subdir": (".", _OUTPUT),
     "output_subdir": (None, _OUTPUT),
     "job.chdir": (False, _OUTPUT),
+    "job.env_copy": ([], _VARIABLES),  # first, because Hydra copies these into env_set
     "job.env_set": ({}, _VARIABLES),
-    "job.env_copy": ([], _VARIABLES),
     "job_logging": (_QUIET, _LOGS),
     "hydra_logging": (_QUIET, _LOGS),
 }
