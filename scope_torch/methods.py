@@ -18,7 +18,7 @@ from scope_torch.model.hamming_sums import make_grid
 from scope_torch.model.joint import JointSurrogate
 from scope_torch.model.kernels import HammingMatern52Kernel
 from scope_torch.model.per_query import MIN_LAM, QuerySurrogate
-from scope_torch.problem import SelectionProblem
+from scope_torch.problem import SelectionProblem, by_module
 from scope_torch.search.calibrate import InitialPool, PoolKind
 from scope_torch.search.candidate import QueryCandidate
 from scope_torch.search.certificate import ByBounds, BySequence
@@ -30,6 +30,7 @@ from scope_torch.search.stopping import Stopping
 from scope_torch.space_search.branched import MAX_NODES, make_posterior
 from scope_torch.space_search.joint_grid import JointGridPosterior
 
+Base = str | Sequence[str] | Mapping[str, str] | None
 _TUNED = ("b_g", "b_c", "reference_fraction")
 _THEORY = ("R_c", "R_g", "B_c", "B_g", "delta", "cost_unit")
 _CREDIBLE = ("b", "b_certify", "widenings")
@@ -39,7 +40,7 @@ def make_scope(
     problem: SelectionProblem,
     *,
     seed: int = 0,
-    base: str | None = None,
+    base: Base = None,
     bounds: Mapping[str, Any] | None = None,
     initial_pool: PoolKind = "base",
     prune: bool = True,
@@ -60,7 +61,8 @@ def make_scope(
     Args:
         problem: What to search.
         seed: Seed of the run.
-        base: Name of theta_base, a cheap LLM that is a candidate of every module.
+        base: theta_base, cheap LLMs: the name of one that is a candidate of every module, or a name
+            for each module, as a list or as a dict by module.
         bounds: `mode` (`tuned` or `theory`), `gain` (`maximum` or `realised`, see `TheoryBounds`)
             and the arguments of `TunedBounds` or `TheoryBounds`; those of the other mode are
             ignored, but R_c and R_g decide the default of `lam`.
@@ -129,7 +131,7 @@ def make_scope_joint(
     problem: SelectionProblem,
     *,
     seed: int = 0,
-    base: str | None = None,
+    base: Base = None,
     bounds: Mapping[str, Any] | None = None,
     rho: float | None = None,
     amplitude: float | None = None,
@@ -352,8 +354,13 @@ def _sequence_delta(certificate: str, bounds: Mapping[str, Any]) -> float | None
 
 
 def _codes_of_base(
-    problem: SelectionProblem, base: str | None, initial_pool: PoolKind
+    problem: SelectionProblem, base: Base, initial_pool: PoolKind
 ) -> tuple[int, ...] | None:
     if initial_pool != "base" or base is None:
         return None
-    return problem.codes([base] * problem.space.num_modules, "base")
+    if isinstance(base, Mapping):
+        names = by_module(base, problem.modules, "base")
+    else:
+        is_list = isinstance(base, Sequence) and not isinstance(base, str)
+        names = base if is_list else [base] * len(problem.modules)
+    return problem.codes([str(name) for name in names], "base")  # YAML may read one as a number

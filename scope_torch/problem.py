@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from scope_torch.errors import InputError
 from scope_torch.space import ConfigSpace
@@ -21,8 +22,9 @@ class SelectionProblem:
         name: Name of the problem, shown in paths, logs and plots.
         modules: Names of the N modules.
         llms: For each module, the names of its candidate LLMs; a code is a position in this list.
+            Also a dict of such lists, by module.
         num_queries: Q, the number of queries.
-        theta_ref: The reference configuration theta_0, as codes.
+        theta_ref: The reference configuration theta_0, as codes or as names.
         reference_quality: s(theta_0), its average quality, in (0, 1]; known before the search.
         reference_cost_usd: c(theta_0), its average cost of a query in USD; known before the search.
         epsilon: Tolerated relative loss of quality, in (0, 1).
@@ -36,13 +38,15 @@ class SelectionProblem:
         ...     modules=("retrieve", "answer"),
         ...     llms=(("nano", "pro"), ("nano", "mini", "pro")),
         ...     num_queries=50,
-        ...     theta_ref=(1, 2),  # pro, pro
+        ...     theta_ref=("pro", "pro"),  # or (1, 2)
         ...     reference_quality=0.8,
         ...     reference_cost_usd=0.02,
         ...     epsilon=0.05,
         ... )
         >>> round(problem.s_0, 4), problem.space.size
         (0.76, 6)
+        >>> problem.theta_ref
+        (1, 2)
         >>> problem.names((0, 1))
         {'retrieve': 'nano', 'answer': 'mini'}
         >>> problem.codes(["nano", "mini"])
@@ -59,6 +63,7 @@ class SelectionProblem:
     epsilon: float
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "llms", _lists_of_llms(self.modules, self.llms))
         if len(self.modules) != len(self.llms):
             raise InputError(
                 f"{len(self.modules)} modules but {len(self.llms)} lists of LLMs; give one list "
@@ -83,7 +88,10 @@ class SelectionProblem:
                 f"reference_cost_usd={self.reference_cost_usd} must be a positive number of USD; "
                 "nothing is cheaper than a free reference"
             )
-        object.__setattr__(self, "theta_ref", self.space.check(self.theta_ref, "theta_ref"))
+        theta_ref: Any = self.theta_ref
+        if isinstance(theta_ref, str) or any(isinstance(llm, str) for llm in theta_ref):
+            theta_ref = self.codes(theta_ref, "theta_ref")
+        object.__setattr__(self, "theta_ref", self.space.check(theta_ref, "theta_ref"))
 
     @property
     def space(self) -> ConfigSpace:
@@ -120,6 +128,28 @@ class SelectionProblem:
         return codes_of(llms, self.modules, self.llms, name)
 
 
+def by_module(values: Mapping[str, Any], modules: Sequence[str], name: str) -> list[Any]:
+    """The values of a dict in the order of the modules.
+
+    Raises:
+        InputError: If its keys are not the modules; the message calls it `name`.
+    """
+    if set(values) != set(modules):
+        raise InputError(f"{name} has the keys {list(values)}; give each of {list(modules)} once")
+    return [values[module] for module in modules]
+
+
+def _lists_of_llms(modules: Sequence[str], llms: Any) -> Sequence[Sequence[str]]:
+    if isinstance(modules, str):
+        raise InputError(f"modules={modules!r} is one text; give a list of names")
+    if isinstance(llms, Mapping):
+        llms = tuple(by_module(llms, modules, "llms"))
+    for names in (llms, *llms):
+        if isinstance(names, str):
+            raise InputError(f"llms has {names!r} in place of a list; give each module a list")
+    return llms
+
+
 def codes_of(
     llms: Sequence[str],
     modules: Sequence[str],
@@ -138,7 +168,8 @@ def codes_of(
         InputError: If a name is not a candidate of its module.
     """
     if isinstance(llms, str) or len(llms) != len(modules):
-        raise InputError(f"{name}={list(llms)}: name one LLM for each of {list(modules)}")
+        shown = repr(llms) if isinstance(llms, str) else list(llms)
+        raise InputError(f"{name}={shown}: name one LLM for each of {list(modules)}")
     for llm, module, names in zip(llms, modules, candidates, strict=True):
         if llm not in names:
             raise InputError(

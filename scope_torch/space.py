@@ -105,13 +105,19 @@ class ConfigSpace:
         Raises:
             InputError: If it is not a configuration of this space.
         """
-        codes = tuple(int(code) for code in theta)
-        if len(codes) != self.num_modules or any(
-            not 0 <= code < size for code, size in zip(codes, self.sizes, strict=True)
+        try:
+            codes = tuple(int(code) for code in theta)
+            whole = all(code == given for code, given in zip(codes, theta, strict=True))
+        except (TypeError, ValueError, OverflowError):  # a name, None, NaN
+            codes, whole = (), False
+        if (
+            not whole
+            or len(codes) != self.num_modules
+            or any(not 0 <= code < size for code, size in zip(codes, self.sizes, strict=True))
         ):
             raise InputError(
-                f"{name}={list(codes)} is not a configuration: give {self.num_modules} codes, each "
-                f"at least 0 and below the entry of {self.sizes}"
+                f"{name}={list(theta)} is not a configuration: give {self.num_modules} codes, each "
+                f"a whole number, at least 0 and below the entry of {self.sizes}"
             )
         return codes
 

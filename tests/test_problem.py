@@ -3,12 +3,14 @@
 import dataclasses
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tables import make_task
 
 from scope_torch.errors import InputError
+from scope_torch.methods import make_scope, make_scope_joint
 from scope_torch.problem import SelectionProblem, codes_of
 
 GOOD = {
@@ -127,3 +129,59 @@ def test_problem_of_a_table_measures_the_reference():
         table.problem("t", ["gpt", "llm0"], 0.1)
     with pytest.raises(InputError, match="epsilon=2"):
         table.problem("t", ["llm0", "llm0"], 2)
+
+
+FIELDS = {
+    "name": "p", "modules": ("plan", "solve"), "llms": (("a", "c"), ("b", "c")), "num_queries": 3,
+    "theta_ref": (1, 1), "reference_quality": 0.9, "reference_cost_usd": 1.0, "epsilon": 0.1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("theta_ref", [("c", "c"), ["c", "c"], np.array([1, 1]), (1.0, True)])
+def test_a_reference_by_names_or_codes(theta_ref):
+    problem = SelectionProblem(**FIELDS | {"theta_ref": theta_ref})
+    assert problem == SelectionProblem(**FIELDS)
+    assert {type(code) for code in problem.theta_ref} == {int}
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"theta_ref": (0.5, 1)}, r"theta_ref=\[0.5, 1\] is not .* each a whole number"),
+        ({"theta_ref": (float("nan"), 1)}, "theta_ref=.* each a whole number"),
+        ({"theta_ref": (None, 1)}, "theta_ref=.* each a whole number"),
+        ({"theta_ref": "cc"}, r"theta_ref='cc': name one LLM for each of \['plan', 'solve'\]"),
+        ({"theta_ref": ("c", "a")}, "theta_ref: 'a' is not a candidate of module 'solve'"),
+        ({"theta_ref": ("c", 1)}, "theta_ref: 1 is not a candidate of module 'solve'"),
+        ({"llms": "nmp"}, "llms has 'nmp' in place of a list; give each module a list"),
+        ({"llms": ("ac", "bc")}, "llms has 'ac' in place of a list"),
+        ({"llms": {"plan": "ac", "solve": "bc"}}, "llms has 'ac' in place of a list"),
+        ({"llms": {"plan": ["a"]}}, r"llms has the keys \['plan'\]; give each of \['plan', 's"),
+        ({"modules": "ps"}, "modules='ps' is one text"),
+    ],
+)
+def test_a_mistake_names_its_mend(changed, message):
+    with pytest.raises(InputError, match=message):
+        SelectionProblem(**FIELDS | changed)
+
+
+def test_llms_by_module_in_any_order():
+    problem = SelectionProblem(**FIELDS | {"llms": {"solve": ("b", "c"), "plan": ("a", "c")}})
+    assert problem == SelectionProblem(**FIELDS)
+
+
+@pytest.mark.parametrize("make", [make_scope, make_scope_joint])
+def test_a_base_for_each_module(make):
+    problem = SelectionProblem(**FIELDS)
+    base = {"solve": "b", "plan": "a"}
+    pools = [make(problem, base=given)._initial_pool.base for given in (["a", "b"], base)]
+    assert pools == [(0, 0), (0, 0)]
+    assert make(problem, base="c")._initial_pool.base == (1, 1)
+    for wrong, message in {
+        "a": "base: 'a' is not a candidate of module 'solve'",
+        ("a",): r"base=\['a'\]: name one LLM for each of",
+    }.items():
+        with pytest.raises(InputError, match=message):
+            make(problem, base=wrong)
+    with pytest.raises(InputError, match=r"base has the keys \['plan'\]"):
+        make(problem, base={"plan": "a"})

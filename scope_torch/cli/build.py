@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from typing import Any
 
-from hydra.utils import instantiate
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
-from scope_torch.cli.messages import KEYS
+from scope_torch.cli.messages import KEYS, nearest
+from scope_torch.cli.schema import Config
 from scope_torch.cli.targets import check_target
 from scope_torch.errors import InputError
 from scope_torch.evaluators import Evaluator
+
+_OF_HYDRA = ("_target_", "_convert_", "_recursive_", "_partial_")  # not arguments
 
 
 def build(node: DictConfig, **extra: Any) -> Any:
@@ -24,17 +27,26 @@ def build(node: DictConfig, **extra: Any) -> Any:
     Raises:
         InputError: If the target is neither of this package nor allowed; see `check_target`.
     """
-    check_target(str(node._target_))
-    target = instantiate(node, _partial_=True, _recursive_=False, _convert_="all")
+    # Not by Hydra's `instantiate`, which would look the name up again, and nested ones as well.
+    target = check_target(str(node._target_))
+    arguments = OmegaConf.to_container(node, resolve=True, throw_on_missing=True)
+    assert isinstance(arguments, dict)
+    given = {str(name): value for name, value in arguments.items() if name not in _OF_HYDRA}
     accepted = inspect.signature(target).parameters
-    return target(**{name: value for name, value in extra.items() if name in accepted})
+    return target(**given | {name: value for name, value in extra.items() if name in accepted})
 
 
 def refuse_new_keys(overrides: list[str]) -> None:
     """Raises InputError for `+key=value`: nothing reads a key that the schema does not have."""
     for override in overrides:
         if override.startswith("+"):
-            raise InputError(f"{override!r} would add a key; write it without + ({KEYS})")
+            word = override.lstrip("+").partition("=")[0]
+            known = [field.name for field in dataclasses.fields(Config)]
+            first, *_ = word.split(".")
+            mend = (
+                "write it without +" if first in known else f"leave it out{nearest(first, known)}"
+            )
+            raise InputError(f"{override!r} would add a key that nothing reads; {mend} ({KEYS})")
 
 
 def check_device(device: str) -> None:

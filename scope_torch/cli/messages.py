@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Iterable
 from typing import Any
+
+from omegaconf.errors import OmegaConfBaseException
 
 from scope_torch.cli import COMMANDS
 from scope_torch.errors import InputError
 
 KEYS = "`scope-torch --cfg job` lists the keys"
 _OPTIONS = re.compile(r"Available options in '[^']*':((?:\n\t\S+)+)")  # of Hydra
+_NOT_FOUND = re.compile(r"Could not find '(?:[^']*/)?([^'/]+)'")
 _APPEND = "To append to your config use +"  # Hydra's advice, which `refuse_new_keys` refuses
 _HINTS = {  # words of Hydra: how to mend it
     _APPEND: KEYS,
@@ -19,6 +24,12 @@ _LAUNCHER = re.compile(r"hydra/launcher/(joblib|submitit|ray)")
 _EXTRA_OF_LAUNCHER = {"joblib": "joblib", "submitit": "slurm", "ray": "ray"}
 
 
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The part of a message that suggests the known word nearest to a mistyped one; or nothing."""
+    found = difflib.get_close_matches(word, list(known), n=1)
+    return f"; did you mean {found[0]!r}?" if found else ""
+
+
 def message_of(error: BaseException) -> str:
     """One line about an error that the user can mend: what is wrong, and what to do."""
     told = [error] if isinstance(error, InputError) else [error, error.__cause__]
@@ -26,10 +37,22 @@ def message_of(error: BaseException) -> str:
     lines = [line.replace(_APPEND, "you wrote ") for line in lines if line]
     lines += [hint for words, hint in _HINTS.items() if words in str(error)]
     if options := _OPTIONS.search(str(error)):
-        lines.append("there are " + ", ".join(options[1].split()))
+        names = options[1].split()
+        mistyped = _NOT_FOUND.search(str(error))
+        lines.append(
+            "there are " + ", ".join(names) + nearest(mistyped[1] if mistyped else "", names)
+        )
+    lines += [_nearest_key(e) for e in told if isinstance(e, OmegaConfBaseException)]
     if missing := _LAUNCHER.search(str(error)):
         lines.append(f"pip install 'scope-torch[{_EXTRA_OF_LAUNCHER[missing[1]]}]'")
-    return "; ".join(lines) or type(error).__name__
+    return "; ".join(filter(None, lines)) or type(error).__name__
+
+
+def _nearest_key(error: OmegaConfBaseException) -> str:
+    """The nearest key, if the error is about one that the schema does not have."""
+    known = getattr(error.object_type, "__dataclass_fields__", {})
+    word = str(error.key)
+    return "" if word in known else nearest(word, known).removeprefix("; ")
 
 
 def describe(summary: dict[str, Any]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import json
 import logging
@@ -10,7 +9,6 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Generator
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
@@ -19,7 +17,6 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.types import RunMode
-from hydra.utils import instantiate
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
@@ -28,6 +25,7 @@ from scope_torch.cli.build import build, check_device, close_evaluator, refuse_n
 from scope_torch.cli.interrupts import InterruptedSummary, second_interrupt_ends
 from scope_torch.cli.messages import describe, message_of
 from scope_torch.cli.schema import config_dir, register
+from scope_torch.cli.targets import read_allowed
 from scope_torch.errors import InputError, JobsFailed
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.callbacks import Callback
@@ -42,7 +40,7 @@ from scope_torch.tracking.progress import ProgressBar
 # change it, or only say where the task's data lie.
 _NOT_IN_PATH = re.compile(
     r"task|method|seed|device|tracking(\..*)?|output_dir|experiment|deploy|budget_usd|hydra(/.*|\..*)?"
-    r"|evaluator|llm(\..*)?|task\.(name|path|source|module_columns|reference|\w+_column)"
+    r"|evaluator|llm(\..*)?|task\.(name|path|source|module_columns|reference|\w+_column|max_bytes)"
 )
 register()
 _MENDABLE = (InputError, HydraException, OmegaConfBaseException)
@@ -50,6 +48,7 @@ _MENDABLE = (InputError, HydraException, OmegaConfBaseException)
 
 def main() -> None:
     """Entry point; exits with 2 if the user can mend the error, with 130 after Ctrl-C."""
+    read_allowed()
     logging.basicConfig(format="scope-torch: %(message)s")
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # or Hydra prints errors itself
     if len(sys.argv) > 1 and sys.argv[1] in COMMANDS:  # all else is Hydra's
@@ -61,8 +60,7 @@ def main() -> None:
 
 def _run_jobs() -> None:
     try:
-        with _no_callbacks():
-            _job()
+        _job()
     except JobsFailed as error:
         print(f"scope-torch: {error}", file=sys.stderr)
         sys.exit(2)
@@ -76,20 +74,6 @@ def _run_jobs() -> None:
     except KeyboardInterrupt:
         print("interrupted; the same command goes on where this one stopped", file=sys.stderr)
         sys.exit(130)
-
-
-@contextlib.contextmanager
-def _no_callbacks() -> Generator[None, None, None]:
-    """Keeps Hydra from running `hydra.callbacks`, which it does before it calls `_job`."""
-
-    def refuse(node: Any, *_: Any, **__: Any) -> None:
-        raise InputError(f"hydra.callbacks are not run: leave {node} out")
-
-    hydra.utils.instantiate = refuse
-    try:
-        yield
-    finally:
-        hydra.utils.instantiate = instantiate
 
 
 @hydra.main(version_base="1.3", config_path=config_dir(), config_name="config")

@@ -9,6 +9,8 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, OmegaConf
 
+from scope_torch.cli.trusted import refuse_untrusted_configs
+
 
 @dataclass
 class TableTaskConfig:
@@ -26,6 +28,7 @@ class TableTaskConfig:
     on_missing: str = "error"  # error | drop_queries
     num_queries: int | None = None  # search the first so many; null: all
     source: str = ""  # where to get the file
+    max_bytes: int = 1_000_000_000  # largest size of the file, decompressed
 
 
 @dataclass
@@ -136,7 +139,7 @@ class ScopeConfig:
 
     _target_: str = "scope_torch.methods.make_scope"
     name: str = "scope"
-    base: str | None = "${base}"  # theta_base, a cheap LLM
+    base: Any = "${base}"  # theta_base: a cheap LLM, or [one for each module], or {module: one}
     bounds: BoundsConfig = field(default_factory=BoundsConfig)
     initial_pool: str = "base"  # base | random | none
     prune: bool = True
@@ -156,7 +159,7 @@ class ScopeJointConfig:
 
     _target_: str = "scope_torch.methods.make_scope_joint"
     name: str = "scope_joint"
-    base: str | None = "${base}"  # theta_base, a cheap LLM
+    base: Any = "${base}"  # theta_base: a cheap LLM, or [one for each module], or {module: one}
     bounds: JointBoundsConfig = field(default_factory=JointBoundsConfig)
     rho: float | None = None  # share of the variance common to all queries; null: fitted
     amplitude: float | None = None  # prior standard deviation; null: fitted
@@ -346,7 +349,7 @@ class Config:
     kernel: KernelConfig = MISSING
     tracking: TrackingConfig = MISSING
     budget_usd: float = MISSING  # Lambda
-    base: str | None = None  # a cheap LLM; usually set by the task
+    base: Any = None  # a cheap LLM, or one for each module; usually set by the task
     evaluator: str = "live"  # of compound systems: live | recorded
     llm: LLMConfig = field(default_factory=LLMConfig)
     seed: int = 0
@@ -368,6 +371,7 @@ def config_dir() -> str:
 
 def register() -> None:
     """Tells Hydra the schemas, in a group of their own, so that `method=glob(*)` finds none."""
+    refuse_untrusted_configs()
     OmegaConf.register_new_resolver("llambo_name", _llambo_name, replace=True)
     store = ConfigStore.instance()
     store.store(name="config_schema", node=Config)

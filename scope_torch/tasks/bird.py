@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,10 @@ from scope_torch.tasks.sql_execution import (
     QueryFailed,
     QueryLimits,
     Row,
+    all_rows,
     check_database,
+    close_workers,
     distinct_rows,
-    reading,
 )
 
 SOURCE = "mini_dev.json and dev.json with dev_databases of bird-bench.github.io (CC BY-SA 4.0)"
@@ -132,16 +134,14 @@ def schema_text(database: Path, sample_rows: int = 3, max_value_chars: int = 60)
     tables = "SELECT name, sql FROM sqlite_master WHERE type = 'table'"
     parts = []
     try:
-        with reading(database) as connection:
-            for name, ddl in connection.execute(tables).fetchall():
-                if name.startswith("sqlite_"):  # SQLite's own
-                    continue
-                quoted = name.replace('"', '""')
-                cursor = connection.execute(f'SELECT * FROM "{quoted}" LIMIT ?', (sample_rows,))
-                columns = [column[0] for column in cursor.description]
-                rows = [[_shown(value, max_value_chars) for value in row] for row in cursor]
-                lines = "\n".join(" | ".join(cells) for cells in [columns, *rows])
-                parts.append(f"{ddl.strip()};\n/* first rows of {name}:\n{lines}\n*/")
+        for name, ddl in all_rows(database, tables)[1]:
+            if name.startswith("sqlite_"):  # SQLite's own
+                continue
+            quoted = name.replace('"', '""')
+            columns, found = all_rows(database, f'SELECT * FROM "{quoted}" LIMIT {sample_rows:d}')
+            rows = [[_shown(value, max_value_chars) for value in row] for row in found]
+            lines = "\n".join(" | ".join(cells) for cells in [columns, *rows])
+            parts.append(f"{ddl.strip()};\n/* first rows of {name}:\n{lines}\n*/")
     except QueryFailed as error:
         raise InputError(f"cannot read {database} ({error}); download it again") from error
     # SQLite text that is not UTF-8 arrives as lone surrogates, which no request can hold.
@@ -160,6 +160,11 @@ class ExecutionAccuracy:
     def __init__(self, limits: QueryLimits | None = None) -> None:
         self.limits = limits or QueryLimits()
         self._gold: dict[tuple[str, str], frozenset[Row] | None] = {}
+        weakref.finalize(self, close_workers)
+
+    def close(self) -> None:
+        """Ends the processes that run queries; a later query starts new ones."""
+        close_workers()
 
     def __call__(self, output: str, query: Query) -> float:
         """Grades an SQL text."""

@@ -13,6 +13,9 @@ from pathlib import Path
 
 from scope_torch.errors import InputError
 
+MAX_BYTES = 1_000_000_000  # of a data file, decompressed
+_CHUNK_BYTES = 1 << 20
+
 
 def find_data(path: str, source: str = "") -> Path:
     """Finds a data file: in the working directory, `$SCOPE_DATA_DIR`, `./data`, or the package.
@@ -62,17 +65,44 @@ def _not_found(kind: str, path: str, candidates: Sequence[Path], source: str) ->
     )
 
 
+def read_decompressed(path: Path, max_bytes: int = MAX_BYTES) -> io.BytesIO:
+    """Content of a file, plain or gzipped; stops reading at the limit.
+
+    Args:
+        path: The file.
+        max_bytes: Largest number of bytes, after decompression.
+
+    Raises:
+        InputError: If the file has more.
+        OSError, EOFError, zlib.error: If it cannot be read.
+    """
+    content = io.BytesIO()
+    with path.open("rb") as file:
+        stream = gzip.GzipFile(fileobj=file) if file.peek(2)[:2] == b"\x1f\x8b" else file
+        while chunk := stream.read(_CHUNK_BYTES):
+            content.write(chunk)
+            if content.tell() > max_bytes:
+                raise too_large(path, max_bytes)
+    content.seek(0)
+    return content
+
+
+def too_large(path: Path, max_bytes: int) -> InputError:
+    """The error about a file that decodes to more than `max_bytes`."""
+    return InputError(
+        f"{path} decodes to more than max_bytes={max_bytes}; leave out columns and rows that are "
+        "not needed, or raise the limit of a table with task.max_bytes"
+    )
+
+
 def read_text(path: Path, encoding: str = "utf-8") -> str:
     """Reads a text file, plain or gzipped.
 
     Raises:
-        InputError: If the file is absent, cut short or in another encoding.
+        InputError: If the file is absent, cut short, in another encoding, or above `MAX_BYTES`.
     """
     try:
-        content = path.read_bytes()
-        if content[:2] == b"\x1f\x8b":
-            content = gzip.decompress(content)
-        return content.decode(encoding)
+        return str(read_decompressed(path).getbuffer(), encoding)
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not {encoding} at byte {error.start}; convert it") from error
     except (OSError, EOFError, zlib.error) as error:

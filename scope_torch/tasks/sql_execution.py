@@ -1,45 +1,26 @@
-"""Runs SQL that an LLM wrote on a SQLite database: it can only read, and it has limits."""
+"""Runs SQL that an LLM wrote on a SQLite database: it can only read, and it has limits.
+
+Each query runs in a child process (`_sql_worker`), because SQLite cannot be interrupted inside one
+function. A child that runs longer than the limit ends.
+"""
 
 from __future__ import annotations
 
-import sqlite3
-import time
-from collections.abc import Generator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
+import atexit
+import os
+import subprocess
+import sys
+from collections import deque
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from scope_torch.errors import InputError
+from scope_torch.tasks import _sql_worker
 
 Row = tuple[Any, ...]
 
-_ALLOWED = frozenset(
-    {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
-)
-# Functions of some builds of SQLite that load code, or reach files or pointers.
-_FORBIDDEN_FUNCTIONS = frozenset(
-    {"load_extension", "readfile", "writefile", "edit", "fts3_tokenizer", "sqlar_uncompress"}
-)
-_MAX_VALUE_BYTES = 1_000_000  # of a value and of a row
-_MAX_SQL_BYTES = 100_000
-_MAX_PATTERN_BYTES = 1_000  # of LIKE and GLOB: a match cannot be interrupted
-_HEAP_BYTES = 2 << 30
-_STEPS = 5_000  # steps of SQLite's virtual machine between two looks at the clock
 _HEADER = b"SQLite format 3\0"
-_PRAGMAS = (
-    "query_only=ON",
-    "trusted_schema=OFF",
-    "temp_store=MEMORY",  # sorting must not fill a disk ...
-    f"hard_heap_limit={_HEAP_BYTES}",  # ... or the memory; this limit is for the whole process
-)
-_LIMITS = {
-    sqlite3.SQLITE_LIMIT_LENGTH: _MAX_VALUE_BYTES,
-    sqlite3.SQLITE_LIMIT_SQL_LENGTH: _MAX_SQL_BYTES,
-    sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH: _MAX_PATTERN_BYTES,
-    sqlite3.SQLITE_LIMIT_ATTACHED: 0,
-    sqlite3.SQLITE_LIMIT_WORKER_THREADS: 0,
-}
 
 
 @dataclass(frozen=True)
@@ -50,11 +31,14 @@ class QueryLimits:
         seconds: Longest time to run the query and fetch its rows.
         rows: Largest number of different rows.
         bytes: Largest total size of the different rows, roughly.
+        memory_bytes: Largest memory of the process that runs the query. Windows and macOS limit
+            only the memory of SQLite.
     """
 
     seconds: float = 30.0
     rows: int = 500_000
     bytes: int = 100_000_000
+    memory_bytes: int = 1 << 30
 
 
 class QueryFailed(ValueError):
@@ -76,58 +60,33 @@ def distinct_rows(
             exceeds a limit.
 
     Examples:
-        >>> with closing(sqlite3.connect("shop.sqlite")) as connection:
-        ...     _ = connection.execute("CREATE TABLE item (name TEXT, price REAL)")
-        ...     _ = connection.execute("INSERT INTO item VALUES ('pen', 2.5), ('ink', 8.0)")
-        ...     connection.commit()
+        >>> import sqlite3
+        >>> connection = sqlite3.connect("shop.sqlite")
+        >>> _ = connection.execute("CREATE TABLE item (name TEXT, price REAL)")
+        >>> _ = connection.execute("INSERT INTO item VALUES ('pen', 2.5), ('ink', 8.0)")
+        >>> connection.commit()
+        >>> connection.close()
         >>> sorted(distinct_rows("shop.sqlite", "SELECT name FROM item WHERE price > 2"))
         [('ink',), ('pen',)]
         >>> distinct_rows("shop.sqlite", "DROP TABLE item")
         Traceback (most recent call last):
         scope_torch.tasks.sql_execution.QueryFailed: not authorized
     """
-    limits = limits or QueryLimits()
-    rows: set[Row] = set()
-    size = 0
-    with reading(database, limits) as connection, closing(connection.cursor()) as cursor:
-        cursor.execute(sql)
-        if cursor.description is None:
-            raise QueryFailed("no statement that returns rows")
-        for row in cursor:
-            if row in rows:
-                continue
-            rows.add(row)
-            size += sum(len(v) if isinstance(v, str | bytes) else 8 for v in row)
-            if len(rows) > limits.rows or size > limits.bytes:
-                raise QueryFailed(f"more than {limits.rows} rows or {limits.bytes} bytes")
-    return frozenset(rows)
+    return frozenset(_query(database, sql, limits, distinct=True)[1])
 
 
-@contextmanager
-def reading(
-    database: Path | str, limits: QueryLimits | None = None
-) -> Generator[sqlite3.Connection, None, None]:
-    """A connection that can only read, and only for `limits.seconds` from now.
+def all_rows(
+    database: Path | str, sql: str, limits: QueryLimits | None = None
+) -> tuple[list[str], list[Row]]:
+    """Runs one SELECT of ours, within the limits on time and memory.
+
+    Returns:
+        The names of the columns, and the rows in their order.
 
     Raises:
-        QueryFailed: In place of any error of SQLite in the `with` block.
+        QueryFailed: As `distinct_rows`.
     """
-    limits = limits or QueryLimits()
-    deadline = time.monotonic() + limits.seconds
-    try:
-        with closing(_open(Path(database))) as connection:
-            connection.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS)
-            yield connection
-    except QueryFailed:
-        raise
-    except sqlite3.OperationalError as error:
-        late = time.monotonic() > deadline
-        raise QueryFailed(f"longer than {limits.seconds} s" if late else str(error)) from error
-    # ValueError: Python refuses a text with a null character or a lone surrogate.
-    except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError) as error:
-        raise QueryFailed(str(error)) from error
-    except MemoryError as error:
-        raise QueryFailed(f"more than {_HEAP_BYTES} bytes of memory") from error
+    return _query(database, sql, limits, distinct=False)
 
 
 def check_database(path: Path) -> None:
@@ -152,27 +111,87 @@ def check_database(path: Path) -> None:
             )
 
 
-def _open(database: Path) -> sqlite3.Connection:
-    # immutable: SQLite takes no lock and writes no -wal or -shm file, so the disk may be read-only.
-    # check_database makes sure that the file alone is the whole database.
-    uri = database.resolve().as_uri() + "?mode=ro&immutable=1"
-    connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
+def _query(
+    database: Path | str, sql: str, limits: QueryLimits | None, *, distinct: bool
+) -> tuple[list[str], list[Row]]:
+    limits = limits or QueryLimits()
+    request = {"database": str(Path(database).resolve()), "sql": sql, "distinct": distinct}
+    reply = _reply(request | asdict(limits), limits.seconds)
+    if "error" in reply:
+        raise QueryFailed(reply["error"])
+    return reply["columns"], [tuple(row) for row in reply["rows"]]
+
+
+def _reply(request: dict[str, Any], seconds: float) -> dict[str, Any]:
+    for again in (False, True):  # again, if the process was ended by somebody else
+        worker = _Worker() if again else _idle_worker()
+        try:
+            reply = worker.ask(request)
+        except (EOFError, OSError):
+            if worker.close() in _sql_worker.LATE:
+                return {"error": f"longer than {seconds} s"}
+            continue
+        except BaseException:
+            worker.close()
+            raise
+        if "full" in reply:
+            worker.close()
+        else:
+            _idle.append(worker)
+        return reply
+    return {"error": "the process that ran the query died, twice"}
+
+
+class _Worker:
+    """A child process that runs queries, one at a time."""
+
+    def __init__(self) -> None:
+        # -I -S: nothing of the user's site or folder is imported. A session of its own: Ctrl-C in
+        # a terminal is for the parent. subprocess does not fork Python, so threads do not matter.
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", _sql_worker.__file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            pipesize=1 << 20,
+        )
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Runs a query.
+
+        Raises:
+            EOFError, OSError: If the process ended.
+        """
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(_sql_worker.packed(request))
+        self._process.stdin.flush()
+        return _sql_worker.receive(self._process.stdout)
+
+    def close(self) -> int:
+        """Ends the process, unless it has ended; returns its exit status."""
+        self._process.kill()
+        self._process.communicate()
+        return self._process.returncode
+
+
+_idle: deque[_Worker] = deque()
+
+
+def _idle_worker() -> _Worker:
     try:
-        for pragma in _PRAGMAS:
-            connection.execute(f"PRAGMA {pragma}").close()
-        for limit, value in _LIMITS.items():
-            connection.setlimit(limit, value)
-    except BaseException:
-        connection.close()
-        raise
-    connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
-    connection.set_authorizer(_authorize)
-    return connection
+        return _idle.pop()
+    except IndexError:
+        return _Worker()
 
 
-def _authorize(action: int, _first: str | None, second: str | None, *_: str | None) -> int:
-    if action not in _ALLOWED:
-        return sqlite3.SQLITE_DENY
-    if action == sqlite3.SQLITE_FUNCTION and (second or "").lower() in _FORBIDDEN_FUNCTIONS:
-        return sqlite3.SQLITE_DENY
-    return sqlite3.SQLITE_OK
+def close_workers() -> None:
+    """Ends the processes that wait for a query; the next query starts another."""
+    while _idle:
+        _idle.pop().close()
+
+
+atexit.register(close_workers)
+if hasattr(os, "register_at_fork"):  # a fork must not share the pipes of its parent
+    os.register_at_fork(after_in_child=_idle.clear)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import zlib
 from collections.abc import Sequence
@@ -16,9 +15,11 @@ from scope_torch.errors import InputError
 from scope_torch.evaluators.table import RecordedTable, TableEvaluator
 from scope_torch.space import ConfigSpace
 from scope_torch.tasks import Task
-from scope_torch.tasks.files import find_data
+from scope_torch.tasks._parquet import decoded_bytes
+from scope_torch.tasks.files import MAX_BYTES, find_data, read_decompressed, too_large
 
 OnMissing = Literal["error", "drop_queries"]
+_HEADER_BYTES = 1_000_000
 # polars panics on bytes that its Rust code did not expect.
 _POLARS_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 
@@ -36,6 +37,7 @@ def table_task(
     on_missing: OnMissing = "error",
     num_queries: int | None = None,
     source: str = "",
+    max_bytes: int = MAX_BYTES,
 ) -> Task:
     r"""A task on a recorded table; `load_table` describes the file.
 
@@ -52,6 +54,7 @@ def table_task(
         on_missing: `error` or `drop_queries`; see `load_table`.
         num_queries: Use only the first queries of the table, this many; None for all.
         source: Where to get the file, for the error message.
+        max_bytes: See `load_table`.
 
     Raises:
         InputError: If the file is absent or damaged, or lacks the reference or that many queries.
@@ -78,6 +81,7 @@ def table_task(
         cost_column=cost_column,
         query_column=query_column,
         on_missing=on_missing,
+        max_bytes=max_bytes,
     )
     if num_queries is not None:
         table = table.first(num_queries)
@@ -85,13 +89,14 @@ def table_task(
 
 
 def load_table(
-    path: Path,
+    path: Path | str,
     module_columns: Sequence[str],
     *,
     quality_column: str = "quality",
     cost_column: str = "cost_usd",
     query_column: str = "query",
     on_missing: OnMissing = "error",
+    max_bytes: int = MAX_BYTES,
 ) -> RecordedTable:
     """Reads a table with one row for each (configuration, query).
 
@@ -106,6 +111,8 @@ def load_table(
         query_column: Column of query identifiers.
         on_missing: `error` refuses a table with a missing cell; `drop_queries` keeps only the
             queries that were observed under every configuration.
+        max_bytes: Largest size of the file, decompressed; of Parquet, of its columns, where a
+            number counts 8 bytes.
 
     Raises:
         InputError: If the file, a column or a value cannot be used; the message names it.
@@ -116,7 +123,8 @@ def load_table(
         raise InputError(
             "module_columns is empty: name the columns, e.g. task.module_columns=[a,b]"
         )
-    frame = _read(path)
+    path = Path(path)
+    frame = _read(path, max_bytes)
     try:
         keys = [*module_columns, query_column]
         frame = _checked(frame, path, keys, quality_column, cost_column)
@@ -146,16 +154,31 @@ def _checked(
     return frame
 
 
-def _read(path: Path) -> pl.DataFrame:
+def _read(path: Path, max_bytes: int) -> pl.DataFrame:
     try:
-        content = path.read_bytes()
-        if content[:2] == b"\x1f\x8b":
-            content = gzip.decompress(content)
-        if content[:4] == b"PAR1":
-            return pl.read_parquet(io.BytesIO(content))
-        return pl.read_csv(io.BytesIO(content), infer_schema_length=None)
+        content = read_decompressed(path, max_bytes)
+        if bytes(content.getbuffer()[:4]) == b"PAR1":
+            return _read_parquet(content, path, max_bytes)
+        if len(content.readline(_HEADER_BYTES + 1)) > _HEADER_BYTES:
+            raise InputError(f"{path} is no table: its first line is above {_HEADER_BYTES} bytes")
+        content.seek(0)
+        return pl.read_csv(content, infer_schema_length=None)
     except (OSError, EOFError, zlib.error, *_POLARS_ERRORS) as error:
         raise InputError(f"cannot read {path} as CSV or Parquet: {_reason(error)}") from error
+
+
+def _read_parquet(content: io.BytesIO, path: Path, max_bytes: int) -> pl.DataFrame:
+    """Reads a Parquet file if its own summary, and then its texts, are within the limit.
+
+    A column may repeat one text without repeating its bytes; its names are repeated later.
+    """
+    if decoded_bytes(content.getbuffer()) > max_bytes:
+        raise too_large(path, max_bytes)
+    frame = pl.read_parquet(content)
+    texts = frame.select(pl.col(pl.String).str.len_bytes().sum())
+    if sum(texts.row(0) if len(texts.columns) else ()) > max_bytes:
+        raise too_large(path, max_bytes)
+    return frame
 
 
 def _reason(error: BaseException) -> str:

@@ -341,6 +341,32 @@ def test_a_choice_that_does_not_exist_names_those_that_do(cli):
     assert err.count("\n") == 1
 
 
+@pytest.mark.parametrize("argument", ["zzz=1", "kernel=nothing_like_it"])
+def test_a_word_unlike_all_others_gets_no_guess(cli, argument):
+    status, _, err = cli(argument)
+    assert status == 2
+    assert "did you mean" not in err
+
+
+@pytest.mark.parametrize("method", ["scope", "scope_joint"])
+def test_a_base_for_each_module(cli, table_arguments, method):
+    kept = [a for a in table_arguments if not a.startswith("method.base")]
+    kept += [f"method={method}", "budget_usd=0.05"]
+    journals = []
+    for number, base in enumerate(["[b-mini,a-nano]", "{solve:a-nano,plan:b-mini}", "b-mini"]):
+        assert cli(*kept, f"base={base}", f"output_dir={number}")[0] == 0
+        journals.append(next(Path(str(number)).rglob("journal.jsonl")).read_bytes())
+    assert journals[0] == journals[1] != journals[2]
+    for wrong, told in {
+        "[b-mini]": "base=['b-mini']: name one LLM for each of ['plan', 'solve']",
+        "{plan:b-mini}": "base has the keys ['plan']; give each of ['plan', 'solve'] once",
+        "7": "base: '7' is not a candidate of module 'plan'",
+    }.items():
+        status, _, err = cli(*kept, f"base={wrong}")
+        assert status == 2
+        assert told in err
+
+
 def test_help_shows_the_commands_and_the_keys(cli):
     status, out, err = cli("--help")
     assert (status, err) == (0, "")
@@ -374,6 +400,16 @@ def test_commands_beside_the_search(cli, table_arguments):
         ("metod=scope", "you wrote metod=scope; Key 'metod' not in 'Config'"),
         ("metod=scope", "`scope-torch --cfg job` lists the keys"),
         ("+metod=scope", "`scope-torch --cfg job` lists the keys"),
+        ("metod=scope", "did you mean 'method'?"),
+        ("+metod=scope", "leave it out; did you mean 'method'?"),
+        ("+method.alfa=0.3", "write it without +"),
+        ("method.alfa=0.3", "did you mean 'alpha'?"),
+        ("task.num_querys=3", "did you mean 'num_queries'?"),
+        ("method.bounds.detla=0.1", "did you mean 'delta'?"),
+        ("hydra.lancher.n_jobs=2", "did you mean 'launcher'?"),
+        ("kernel=rfb", "there are matern52, rbf; did you mean 'rbf'?"),
+        ("method=scop_joint", "did you mean 'scope_joint'?"),
+        ("hydra/launcher=paralel", "did you mean 'parallel'?"),
     ],
 )
 def test_a_wrong_word_names_the_right_ones(cli, argument, mend):

@@ -1,16 +1,25 @@
 import hashlib
+import os
+import signal
 import sqlite3
+import subprocess
+import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from scope_torch.errors import InputError
+from scope_torch.tasks import sql_execution
+from scope_torch.tasks.bird import ExecutionAccuracy
 from scope_torch.tasks.sql_execution import (
     QueryFailed,
     QueryLimits,
+    all_rows,
     check_database,
+    close_workers,
     distinct_rows,
 )
 
@@ -149,3 +158,175 @@ def test_a_database_with_changes_beside_it_is_refused(database):
     database.with_name(database.name + "-wal").write_bytes(b"changes")
     with pytest.raises(InputError, match="-wal holds changes"):
         check_database(database)
+
+
+# Each is one step of SQLite, or memory that grows at every step.
+ENDLESS = {
+    "one function": "SELECT length(printf('%.*c', 2000000000, 'x'))",
+    "a search in blobs": (
+        "WITH RECURSIVE b(x) AS (SELECT zeroblob(900000)), n(i) AS (SELECT 1 UNION ALL "
+        "SELECT i + 1 FROM n LIMIT 9000) SELECT sum(instr(x, substr(x, 1, 400000 + i) || x'01')) "
+        "FROM b, n"
+    ),
+    "a doubling": (
+        "WITH RECURSIVE r(x, n) AS (SELECT hex(randomblob(9000)), 0 UNION ALL "
+        "SELECT x, n + 1 FROM r JOIN (SELECT 1 UNION ALL SELECT 2)) SELECT count(*) FROM r"
+    ),
+}
+PEAK = """
+import resource, sys
+from scope_torch.tasks.sql_execution import QueryFailed, QueryLimits, close_workers, distinct_rows
+path, sql = sys.argv[1:]
+own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+try:
+    distinct_rows(path, sql, QueryLimits(seconds=1.0, memory_bytes=200_000_000))
+except QueryFailed as error:
+    print(error)
+print(own, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+close_workers()
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024)
+"""
+
+
+@pytest.mark.parametrize("sql", ENDLESS.values(), ids=ENDLESS)
+def test_a_query_ends_within_its_time_and_memory(database, sql):
+    command = [sys.executable, "-c", PEAK, str(database), sql]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    told, *sizes = done.stdout.splitlines()
+    assert told in ("longer than 1.0 s", "more than 200000000 bytes of memory")
+    before, after, of_children = map(int, " ".join(sizes).split())
+    assert after - before < 20_000_000
+    assert of_children < max(after, 200_000_000) + 20_000_000  # it counts the parent's at the start
+
+
+def test_values_come_back_whole(database):
+    sql = (
+        "SELECT NULL, 9223372036854775807, -9223372036854775808, 0.1, 9e999, -9e999, 9e999 - 9e999,"
+        " x'00ff', x'', 'ä\U0001f600', CAST(x'ff61' AS TEXT), '', '{\"hex\": 1}', char(10, 34)"
+    )
+    largest = float("inf")
+    values = (None, 2**63 - 1, -(2**63), 0.1, largest, -largest, None, b"\x00\xff", b"",
+              "ä\U0001f600", "\udcffa", "", '{"hex": 1}', '\n"')  # fmt: skip
+    assert distinct_rows(database, sql, SHORT) == {values}
+    assert all_rows(database, "SELECT a AS x, b FROM t ORDER BY a", SHORT) == (
+        ["x", "b"],
+        [(1, "x"), (2, "y"), (2, "y")],
+    )
+
+
+def workers() -> list[int]:
+    """The processes that wait for a query."""
+    return [worker._process.pid for worker in sql_execution._idle]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    stat = Path(f"/proc/{pid}/stat")  # a zombie has ended, whoever has to reap it
+    return not (stat.exists() and stat.read_text().rpartition(")")[2].split()[0] == "Z")
+
+
+def wait_until_dead(pid: int) -> None:
+    deadline = time.monotonic() + 20
+    while is_alive(pid):
+        assert time.monotonic() < deadline, f"{pid} is alive"
+        time.sleep(0.02)
+
+
+def test_a_process_runs_many_queries(database):
+    close_workers()
+    for number in range(5):
+        assert distinct_rows(database, f"SELECT {number}", SHORT) == {(number,)}
+    (pid,) = workers()
+    with pytest.raises(QueryFailed, match="longer than"):
+        distinct_rows(database, f"{COUNT_UP} SELECT COUNT(*) FROM r", SHORT)
+    assert workers() == []  # the one that ran too long was ended
+    assert not is_alive(pid)
+
+
+def test_queries_of_many_threads_are_not_mixed_up(database):
+    with ThreadPoolExecutor(6) as pool:
+        numbers = [*range(60)]
+        found = pool.map(lambda n: distinct_rows(database, f"SELECT {n}, a FROM t"), numbers)
+        assert list(found) == [{(n, 1), (n, 2)} for n in numbers]
+    assert 1 <= len(workers()) <= 6
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="POSIX")
+def test_a_process_ended_by_somebody_else_is_replaced(database):
+    distinct_rows(database, "SELECT 1", SHORT)
+    for pid in workers():
+        os.kill(pid, signal.SIGKILL)
+    assert distinct_rows(database, "SELECT a FROM t", SHORT) == {(1,), (2,)}
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGTERM"), reason="POSIX")
+def test_signals_for_the_parent_do_not_end_a_query(database):
+    distinct_rows(database, "SELECT 1", SHORT)
+    pids = workers()
+    for pid in pids:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            os.kill(pid, number)
+    assert distinct_rows(database, "SELECT 2", SHORT) == {(2,)}
+    assert workers() == pids
+
+
+def test_no_process_outlives_the_metric(database):
+    close_workers()
+    metric = ExecutionAccuracy(SHORT)
+    for end in (metric.close, lambda: None):
+        distinct_rows(database, "SELECT 1", SHORT)
+        (pid,) = workers()
+        end()
+        if end == metric.close:
+            wait_until_dead(pid)
+    del metric, end
+    wait_until_dead(pid)
+
+
+OUTLIVE = """
+import os, sys, threading
+from scope_torch.tasks import sql_execution
+from scope_torch.tasks.sql_execution import QueryLimits, distinct_rows
+path, how = sys.argv[1:]
+distinct_rows(path, "SELECT 1")
+(worker,) = sql_execution._idle
+print(worker._process.pid, flush=True)
+if how == "busy":
+    endless = "SELECT length(printf('%.*c', 2000000000, 'x'))"
+    limits = QueryLimits(seconds=2.0)
+    threading.Thread(target=distinct_rows, args=(path, endless, limits), daemon=True).start()
+    while sql_execution._idle:
+        pass
+if how != "exit":
+    os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="POSIX")
+@pytest.mark.parametrize("how", ["exit", "killed", "busy"])
+def test_no_process_outlives_the_interpreter(database, how):
+    command = [sys.executable, "-c", OUTLIVE, str(database), how]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == (0 if how == "exit" else -signal.SIGKILL), done.stderr
+    wait_until_dead(int(done.stdout))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX")
+def test_a_fork_has_processes_of_its_own(database):
+    distinct_rows(database, "SELECT 1", SHORT)
+    before = workers()
+    code = (
+        "import os, sys\n"
+        "from scope_torch.tasks import sql_execution as s\n"
+        "s.distinct_rows(sys.argv[1], 'SELECT 1')\n"
+        "if os.fork() == 0:\n"
+        "    os._exit(len(s._idle))\n"
+        "print(os.waitstatus_to_exitcode(os.wait()[1]), len(s._idle))\n"
+    )
+    command = [sys.executable, "-c", code, str(database)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == ["0", "1"]
+    assert workers() == before
