@@ -218,6 +218,7 @@ def make_scope_joint(
         rho=rho,
         amplitude=amplitude,
         relative_cost=relative_cost,
+        scale_if_free=problem.reference_cost_usd,
         device=_device(device),
     )
     grid = make_grid(problem.space, kernel, _device(device))

@@ -61,7 +61,9 @@ class CostScale:
 
 
 def fit_cost_scale(
-    space: ConfigSpace, costs: Sequence[tuple[tuple[int, ...], int, float]]
+    space: ConfigSpace,
+    costs: Sequence[tuple[tuple[int, ...], int, float]],
+    scale_if_free: float = 1.0,
 ) -> CostScale:
     """Fits c(theta, q) = t_q a(theta) by least squares of relative errors.
 
@@ -71,6 +73,8 @@ def fit_cost_scale(
     Args:
         space: Theta.
         costs: (theta, query, USD), at least one.
+        scale_if_free: `least` in USD if every cost is 0. It must be near the cost of configurations
+            that were not observed: free ones are then visibly cheaper.
     """
     distinct = {theta: d for d, theta in enumerate(dict.fromkeys(t for t, _, _ in costs))}
     which = np.array([distinct[theta] for theta, _, _ in costs])
@@ -83,7 +87,7 @@ def fit_cost_scale(
     count, per_query = np.bincount(which), np.bincount(query)
     average = np.bincount(which, usd) / count
     positive = average[average > 0]
-    least = _LEAST * positive.min() if len(positive) else 1.0  # all free: any scale will do
+    least = _LEAST * positive.min() if len(positive) else scale_if_free
     a = np.maximum(average, least)
     t = np.ones(len(per_query))
     terms = np.zeros(offsets[-1])

@@ -128,6 +128,7 @@ class JointSurrogate:
         rho: One rho for both outputs, in [0, 1); None to fit one to each.
         amplitude: One amplitude for both outputs; None to fit one to each.
         relative_cost: Whether costs are relative to `CostScale`; if not, they are in USD.
+        scale_if_free: Scale of costs, in USD, if all observations are free: c(theta_0).
         device: Where the algebra runs. Always float64.
 
     Raises:
@@ -144,6 +145,7 @@ class JointSurrogate:
         rho: float | None = None,
         amplitude: float | None = None,
         relative_cost: bool = True,
+        scale_if_free: float = 1.0,
         device: torch.device | str | None = None,
     ) -> None:
         if rho is not None and not 0 <= rho < 1:
@@ -153,7 +155,7 @@ class JointSurrogate:
         self.queries = QuerySurrogate(space, kernel, num_queries, lam, device)
         self.space, self.kernel, self.lam = space, kernel, lam
         self.num_queries, self.device = num_queries, self.queries.device
-        self.scale = CostScale.one(space)
+        self.scale, self._scale_if_free = CostScale.one(space), scale_if_free
         self.hyperparameters = (Hyperparameters(rho or 0.0, amplitude or 1.0),) * 2  # c, g
         self._rho, self._amplitude, self.relative_cost = rho, amplitude, relative_cost
         self._log: list[tuple[tuple[int, ...], int, float, float]] = []
@@ -202,7 +204,8 @@ class JointSurrogate:
             return False
         self._fitted_at = len(self._log)
         if self.relative_cost:
-            self.scale = fit_cost_scale(self.space, [(t, q, y_c) for t, q, y_c, _ in self._log])
+            costs = [(t, q, y_c) for t, q, y_c, _ in self._log]
+            self.scale = fit_cost_scale(self.space, costs, self._scale_if_free)
             self._tell_again()
         self.hyperparameters = (self._fit(0), self._fit(1))
         self._collapsed = None

@@ -49,3 +49,9 @@ def test_is_positive(usd):
     scale = fit_cost_scale(SPACE, [((0, 0), 0, usd), ((1, 1), 0, 0.0)])
     assert (scale.everywhere() > 0).all()
     assert scale.everywhere().isfinite().all()
+
+
+@pytest.mark.parametrize(("usd", "expected"), [(0.0, 0.02), (1e-9, 1e-9)])
+def test_the_scale_of_free_observations_is_given(usd, expected):
+    scale = fit_cost_scale(SPACE, [((0, 0), 0, usd), ((1, 1), 0, usd)], scale_if_free=0.02)
+    np.testing.assert_allclose(scale.everywhere().numpy(), expected, rtol=1e-6)

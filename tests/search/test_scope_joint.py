@@ -1,7 +1,9 @@
 """scope_joint: what holds of any optimizer, and what it is for."""
 
 import math
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from tables import make_task
@@ -91,3 +93,30 @@ def test_the_search_goes_on_with_wider_bounds_where_nothing_was_left():
     assert traces[0][-1].event == "stopped"
     assert [row.event for row in traces[2]].count("widened") == 2
     assert cost[2] == task.best_cost < cost[0]
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("free", [{0, 1, 2, 3}, {0, 1, 2}, {0, 2}, {3}])
+def test_free_llms_beat_the_reference(free, seed):
+    """Also if every observation is free: c(theta_0) is then the only cost that is known."""
+    task = make_task(3, (4, 3), 12, graded=False)
+    price = [0.0 if llm in free else task.problem.reference_cost_usd * 2.0**-llm for llm in range(4)]
+
+    def observe(request):
+        return replace(task.observe(request), cost_usd=sum(price[llm] for llm in request.theta))
+
+    optimizer = make_scope_joint(task.problem, base="llm0", seed=seed, device="cpu")
+    while requests := optimizer.ask():
+        optimizer.tell([observe(request) for request in requests])
+    recommended = optimizer.recommend()
+    space = task.problem.space
+    feasible = [t for t in np.ndindex(*space.sizes) if quality_at(task, t) >= task.problem.s_0]
+    assert recommended.basis == "certified"
+    assert recommended.theta in feasible
+    assert recommended.u_out_usd < 0.5 * task.problem.reference_cost_usd
+    costs = [sum(price[llm] for llm in theta) for theta in feasible]
+    assert sum(price[llm] for llm in recommended.theta) == min(costs)
+
+
+def quality_at(task, theta):
+    return task.table.quality[theta].mean() + 1e-12
