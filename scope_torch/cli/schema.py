@@ -365,8 +365,7 @@ def config_dir() -> str:
     The path is absolute, because a module name such as `conf` could name a package of the user's.
     """
     package = Path(__file__).resolve().parents[1]
-    installed = package / "conf"
-    return str(installed if installed.is_dir() else package.parent / "conf")
+    return str((package if (package / "conf").is_dir() else package.parent) / "conf")
 
 
 def register() -> None:
