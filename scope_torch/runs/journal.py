@@ -9,10 +9,13 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from filelock import lock_descriptor
-
 from scope_torch.errors import InputError, cannot_write
 from scope_torch.observation import Observation, Request, has_checksum, to_lines
+
+try:
+    from filelock import lock_descriptor
+except ImportError:  # before 3.30: a search without a directory needs no lock
+    lock_descriptor = None
 
 logger = logging.getLogger("scope_torch.history")  # users may have configured this name
 _MAX_WAITING = 250  # more observations at a time would start the garbage collector
@@ -207,6 +210,8 @@ def _lock(fileno: int, path: Path) -> None:
 
 def _taken(fileno: int, tries: int) -> bool:
     """Takes the lock of a file; tries again, because `is_locked` holds it for a moment."""
+    if lock_descriptor is None:
+        raise InputError("filelock is too old to lock a journal: pip install 'filelock>=3.30'")
     while not lock_descriptor(fileno, blocking=False):
         tries -= 1
         if not tries:
