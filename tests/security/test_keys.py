@@ -4,6 +4,7 @@ import base64
 import html
 import json
 import logging
+import sqlite3
 import urllib.parse
 from pathlib import Path
 
@@ -241,8 +242,12 @@ def test_a_key_in_a_reply_is_not_stored(cli, monkeypatch, tmp_path, caplog):
     with FakeEndpoint(echo, key=KEY) as endpoint:
         _, out, err = cli(*arguments(endpoint.url))  # every answer is wrong, but it was paid for
     (store,) = tmp_path.rglob("responses.sqlite")
-    assert b"*** ***U= QmVhcmVyIH*** ***" in store.read_bytes()
     nowhere(tmp_path, out, err, caplog.text)
+    with sqlite3.connect(store) as db:
+        texts = db.execute("SELECT text FROM replies").fetchall()
+    db.close()
+    assert texts
+    assert all(text.endswith(" *** ***U= QmVhcmVyIH*** ***") for (text,) in texts)
 
 
 VALUES = ["sk-canary-7f1d90b2ce", "$hunter2", "7f1d90b2ce", "hunter2 hunter2", "gsk_hunter2"]
