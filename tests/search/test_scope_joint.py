@@ -100,7 +100,9 @@ def test_the_search_goes_on_with_wider_bounds_where_nothing_was_left():
 def test_free_llms_beat_the_reference(free, seed):
     """Also if every observation is free: c(theta_0) is then the only cost that is known."""
     task = make_task(3, (4, 3), 12, graded=False)
-    price = [0.0 if llm in free else task.problem.reference_cost_usd * 2.0**-llm for llm in range(4)]
+    price = [
+        0.0 if llm in free else task.problem.reference_cost_usd * 2.0**-llm for llm in range(4)
+    ]
 
     def observe(request):
         return replace(task.observe(request), cost_usd=sum(price[llm] for llm in request.theta))
