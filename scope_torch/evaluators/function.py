@@ -2,45 +2,70 @@
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import hashlib
 import inspect
 import json
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+import logging
+import math
+import reprlib
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal, SupportsFloat
 
 from scope_torch.errors import InputError
+from scope_torch.evaluators.event_loop import result_of
 from scope_torch.evaluators.window import in_window
 from scope_torch.llm.billing import Usage, cost_usd
 from scope_torch.llm.prices import LLMInfo, choose_llms
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
 
+logger = logging.getLogger(__name__)
+
 Tokens = Mapping[str, tuple[int, int]]
-Graded = tuple[float, float | Tokens]
+Graded = tuple[float, float | Tokens] | Mapping[str, Any]
 System = Callable[[dict[str, str], Any], Graded | Awaitable[Graded]]
+OnError = Literal["raise", "retry", "zero"]
+
+_KEYS = {"quality", "cost_usd"}, {"quality", "tokens"}
 
 
 class FunctionEvaluator:
     """Evaluates your own function, `system(assignment, query) -> (quality, cost_usd)`.
 
-    If your function raises, the search stops. Catch bad replies and return `(0.0, cost)`.
-
     Args:
         problem: Names of modules and LLMs.
         system: Runs the system on one query. `assignment` maps module names to LLM names. It
             returns the quality in [0, 1] and the cost in USD, or the quality and the tokens used:
-            `{module: (prompt_tokens, completion_tokens)}`. May be `async def`.
+            `{module: (prompt_tokens, completion_tokens)}`; as a pair, or as a dictionary with the
+            keys `quality` and `cost_usd`, or `quality` and `tokens`. May be `async def`: all its
+            calls run on one event loop, so they must not block it; see `event_loop`.
         queries: The Q queries; each is passed to `system` as it is.
         concurrency: Calls in flight at a time, each in a thread. Only batches of requests can run
             concurrently: Calibrate's rounds, and the j-loop if `batch_size` is above 1.
         name: Identifies the system; None for the name of the function. A journal is only resumed
             with the same name and queries, so change the name when you change the function.
         prices: The price list, for a system that returns tokens; see `load_llms`.
+        deterministic: Whether the system answers the same query under the same configuration the
+            same way. Each pair is then asked once, and a repeat (see `calibrate`) gets the quality
+            and the cost of the first answer without a call.
+        on_error: What to do if the system raises. `raise`: the search stops after the calls in
+            flight. `retry`: call it up to `max_retries` times more, then raise. `zero`: the
+            observation has quality 0 and costs `failed_cost_usd`; a warning names every such call.
+        max_retries: See `on_error`.
+        retry_wait_s: Seconds before the first retry; twice as many before each further one.
+        failed_cost_usd: USD charged for a call that raised, with `on_error="zero"`.
+
+    Attributes:
+        num_failed: Number of calls so far that gave quality 0 because they raised.
 
     Raises:
-        InputError: If the number of queries is not the problem's, or an LLM has no price.
+        InputError: If the number of queries is not the problem's, an LLM has no price, or a value
+            is outside its range.
 
     Examples:
         >>> problem = SelectionProblem(
@@ -65,35 +90,135 @@ class FunctionEvaluator:
         concurrency: int = 1,
         name: str | None = None,
         prices: Mapping[str, LLMInfo] | None = None,
+        *,
+        deterministic: bool = False,
+        on_error: OnError = "raise",
+        max_retries: int = 3,
+        retry_wait_s: float = 1.0,
+        failed_cost_usd: float = 0.0,
     ) -> None:
         if len(queries) != problem.num_queries:
             raise InputError(f"{len(queries)} queries given, the problem has {problem.num_queries}")
         if concurrency < 1:
             raise InputError(f"concurrency={concurrency} must be at least 1")
+        if on_error not in ("raise", "retry", "zero"):
+            raise InputError(f"on_error={on_error!r} must be raise, retry or zero")
+        numbers = {"max_retries": max_retries, "retry_wait_s": retry_wait_s}
+        for key, value in {**numbers, "failed_cost_usd": failed_cost_usd}.items():
+            if not 0 <= value < math.inf:
+                raise InputError(f"{key}={value} must be a number >= 0")
         for llms in problem.llms if prices is not None else ():
             choose_llms(dict(prices or {}), llms)
         self.problem, self.system, self.queries = problem, system, queries
         self.concurrency = concurrency
         self.name = name if name is not None else getattr(system, "__qualname__", "system")
-        self._prices = prices
+        self.deterministic, self.on_error, self.num_failed = deterministic, on_error, 0
+        self._prices, self._max_retries, self._retry_wait_s = prices, max_retries, retry_wait_s
+        self._failed_cost_usd = failed_cost_usd
+        self._changed = threading.Condition()  # guards the three that follow
+        self._answers: dict[tuple[tuple[int, ...], int], Observation] = {}
+        self._asking: set[tuple[tuple[int, ...], int]] = set()
 
     def evaluate(self, requests: Iterable[Request]) -> Iterator[Observation]:
-        """Calls the function for every request; see `Evaluator` and `in_window`."""
+        """Calls the function for every request; see `Evaluator` and `in_window`.
+
+        Raises:
+            InputError: If the function returns something else than a quality and a cost.
+        """
+        observe = self._observe_once if self.deterministic else self._observe
         pool = ThreadPoolExecutor(self.concurrency)
         try:
             yield from in_window(
-                lambda request: pool.submit(self._observe, request), requests, self.concurrency
+                lambda request: pool.submit(observe, request), requests, self.concurrency
             )
         finally:
             pool.shutdown(wait=False)
 
+    def remember(self, observations: Iterable[Observation]) -> None:
+        """Takes in answers that are known; with `deterministic`, their pairs are not asked again.
+
+        Args:
+            observations: Those of an earlier process, as the journal has them.
+        """
+        if self.deterministic:
+            for known in observations:
+                self._answers.setdefault((known.theta, known.query), known)
+
+    def _observe_once(self, request: Request) -> Observation:
+        """The kept answer of the pair, or its first; a repeat waits for a first in flight."""
+        pair = request.theta, request.query
+        with self._changed:
+            self._changed.wait_for(lambda: pair not in self._asking)
+            known = self._answers.get(pair)
+            if known is None:
+                self._asking.add(pair)
+        if known is not None:
+            return replace(known, replicate=request.replicate)
+        try:
+            return self._observe(request)
+        finally:
+            with self._changed:
+                self._asking.remove(pair)
+                self._changed.notify_all()
+
     def _observe(self, request: Request) -> Observation:
+        try:
+            answer = self._answer(request)
+        except Exception as error:
+            if self.on_error != "zero":
+                error.add_note(f"raised by the system for {self._named(request)}")
+                raise
+            return self._failed(request, error)
+        try:
+            observation = self._observation(request, answer)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise InputError(
+                f"the system returned {reprlib.repr(answer)} for {self._named(request)}: {error}"
+            ) from error
+        if self.deterministic:
+            self._answers[request.theta, request.query] = observation
+        return observation
+
+    def _answer(self, request: Request) -> Any:
+        """What the system returns; asks again if it raises and may be asked again."""
+        attempt = 0
+        while True:
+            try:
+                assignment = self.problem.names(request.theta)
+                answer = self.system(assignment, self.queries[request.query])
+                return result_of(answer) if inspect.isawaitable(answer) else answer
+            except Exception as error:
+                if self.on_error != "retry" or attempt >= self._max_retries:
+                    raise
+                wait_s = self._retry_wait_s * 2**attempt
+                named = self._named(request)
+                logger.warning("the system raised %r for %s; retry in %g s", error, named, wait_s)
+            time.sleep(wait_s)
+            attempt += 1
+
+    def _failed(self, request: Request, error: Exception) -> Observation:
+        with self._changed:
+            self.num_failed += 1
+        logger.warning(
+            "the system raised %r for %s; quality 0 at %g USD (failed call %d)",
+            error,
+            self._named(request),
+            self._failed_cost_usd,
+            self.num_failed,
+        )
         theta, query, replicate = request
-        assignment = self.problem.names(theta)
-        graded = self.system(dict(assignment), self.queries[query])
-        quality, cost = asyncio.run(_result(graded)) if inspect.isawaitable(graded) else graded
+        return Observation(theta, query, self._failed_cost_usd, 0.0, replicate)
+
+    def _named(self, request: Request) -> str:
+        query = reprlib.repr(self.queries[request.query])
+        return f"query {request.query}, {query}, under {self.problem.names(request.theta)}"
+
+    def _observation(self, request: Request, answer: Any) -> Observation:
+        quality, cost = _quality_and_cost(answer)
+        theta, query, replicate = request
         if not isinstance(cost, Mapping):
-            return Observation(theta, query, float(cost), float(quality), replicate)
+            return Observation(theta, query, _number(cost), _number(quality), replicate)
+        assignment = self.problem.names(theta)
         tokens = tuple(self._tokens(cost, module) for module in assignment)
         costs = tuple(
             self._priced(llm, *used) for llm, used in zip(assignment.values(), tokens, strict=True)
@@ -102,7 +227,7 @@ class FunctionEvaluator:
             theta,
             query,
             sum(costs),
-            float(quality),
+            _number(quality),
             replicate,
             module_cost_usd=costs,
             module_tokens=tokens,
@@ -137,6 +262,22 @@ class FunctionEvaluator:
         return f"{self.name}-{hashlib.sha256(queries.encode()).hexdigest()[:16]}"
 
 
-async def _result(graded: Awaitable[Graded]) -> Graded:
-    """A coroutine, because asyncio.run takes no other awaitable."""
-    return await graded
+def _quality_and_cost(answer: Any) -> tuple[Any, Any]:
+    """The quality, and the cost in USD or the tokens of each module; neither is checked."""
+    if isinstance(answer, Mapping) and set(answer) in _KEYS:
+        return answer["quality"], answer["cost_usd" if "cost_usd" in answer else "tokens"]
+    if not isinstance(answer, Mapping | Set | str | bytes):
+        with contextlib.suppress(TypeError, ValueError):  # not two values
+            quality, cost = answer
+            return quality, cost
+    raise InputError(
+        "it must return (quality, cost_usd), or a dictionary with just the keys quality and "
+        "cost_usd, or quality and tokens"
+    )
+
+
+def _number(value: Any) -> float:
+    """Returns a number of any kind as a float; refuses text and None."""
+    if not isinstance(value, SupportsFloat):
+        raise InputError(f"{value!r} is not a number")
+    return float(value)

@@ -63,6 +63,10 @@ def calibrate(
     (The running text of sec:calibration says ceil(log2(Q + 1)) rounds. Unless Q is a power of two,
     these would end before all queries are observed, so the pseudocode is followed.)
 
+    Algorithm 1 then observes a candidate on all queries in an order of its own. It asks again for
+    the pairs that Calibrate has observed, and Lambda counts each such repeat: the noise of a second
+    answer is new. A system without noise need not be called again, see `FunctionEvaluator`.
+
     The paper does not say how ties of S(theta) are broken: lower total cost first, then the order
     of the pool.
 
