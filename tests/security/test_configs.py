@@ -18,6 +18,7 @@ from scope_torch.llm.prices import load_llms
 
 MODULE = """
 from pathlib import Path
+from scope_torch.runs.directory import with_hashes
 from scope_torch.runs.runner import Callback
 Path("imported").touch()
 class Mine(Callback):
@@ -154,7 +155,8 @@ def test_a_result_that_was_tampered_with_writes_no_report_elsewhere(
 ):
     assert cli(*SMALL)[0] == 0
     (path,) = tmp_path.rglob("result.json")
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"task": "../../evil"}))
+    forged = json.loads(path.read_text()) | {"task": "../../evil"}
+    path.write_text(json.dumps(with_hashes(forged)))  # hashes find damage, not forgery
     before = everything(tmp_path.parent)
     monkeypatch.setattr(sys, "argv", ["report.py", "outputs"])
     report_script.main()
