@@ -15,10 +15,10 @@ from scope_torch.evaluators.simulation.evaluator import SimulatedEvaluator
 from scope_torch.evaluators.simulation.spec import load_worlds
 from scope_torch.evaluators.simulation.world import World
 from scope_torch.llm.prices import load_llms
+from scope_torch.runs.directory import with_hashes
 
 MODULE = """
 from pathlib import Path
-from scope_torch.runs.directory import with_hashes
 from scope_torch.runs.runner import Callback
 Path("imported").touch()
 class Mine(Callback):
