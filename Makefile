@@ -11,7 +11,7 @@ export SCOPE_DATA_DIR ?= $(abspath ../shared/data)
 endif
 TASK ?= airport_city
 
-.PHONY: run test test-slow test-minimal lint format types bench notebooks docs clean
+.PHONY: run test test-slow test-long test-minimal lint format types bench notebooks docs clean
 
 run: $(VENV)/installed
 	$(BIN)/python scripts/run.py -m task=$(TASK) seed=0,1,2
@@ -26,6 +26,12 @@ test: lint types
 test-slow: $(VENV)/installed
 	$(BIN)/pip install -q -e ".[docs]"
 	$(BIN)/python -m pytest -m slow -n $(WORKERS) --durations=10
+
+# The counts of docs/reliability.md.
+test-long: export OMP_NUM_THREADS = 1
+test-long: export SCOPE_LONG = 1
+test-long: $(VENV)/installed
+	$(BIN)/python -m pytest -m slow tests/reliability tests/llm -n $(WORKERS) --durations=10
 
 # The lower bounds of pyproject.toml. Old releases warn about new ones of their dependencies.
 test-minimal: export OMP_NUM_THREADS = 1

@@ -3,6 +3,7 @@
 import functools
 import json
 import logging
+import os
 import random
 import shutil
 import tempfile
@@ -33,7 +34,8 @@ from scope_torch.runs.recorded import RecordedRun, read_run
 TASK = make_task(1, (3, 3), 6)
 BUDGET = TASK.budget(3.2)
 MADE = [Observation((1, 0), q, 0.1 + q / 7, 0.5, latency_s=0.25) for q in range(3)]
-FLIPS = [40, pytest.param(1000, marks=pytest.mark.slow)]  # of each file
+MANY = 1000 if "SCOPE_LONG" in os.environ else 200
+FLIPS = [40, pytest.param(MANY, marks=pytest.mark.slow)]  # of each file
 
 
 class Free(CountingEvaluator):
