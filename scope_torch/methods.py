@@ -14,10 +14,11 @@ from scope_torch.bounds.base import check_made_for
 from scope_torch.bounds.betting import check_sequence
 from scope_torch.bounds.information_gain import InformationGain, RealisedGain
 from scope_torch.errors import InputError
+from scope_torch.model.devices import pick_device, surrogate_class
 from scope_torch.model.hamming_sums import make_grid
 from scope_torch.model.joint import JointSurrogate
 from scope_torch.model.kernels import HammingMatern52Kernel
-from scope_torch.model.per_query import MIN_LAM, QuerySurrogate
+from scope_torch.model.per_query import MIN_LAM
 from scope_torch.problem import SelectionProblem, by_module
 from scope_torch.search.calibrate import InitialPool, PoolKind
 from scope_torch.search.candidate import QueryCandidate
@@ -50,6 +51,7 @@ def make_scope(
     gap_tolerance: float | None = 0.0,
     space_search: str = "auto",
     max_nodes: int = MAX_NODES,
+    surrogate: str = "auto",
     certificate: str = "bounds",
     certificate_flips: float = 0.0,
     kernel: Kernel | None = None,
@@ -72,8 +74,9 @@ def make_scope(
         lam: lambda; None for max{R_c^2, R_g^2, 1e-9} (eq:scope-mean-variance).
         batch_size: See `SCOPE`.
         gap_tolerance: See `SCOPE`.
-        space_search: See `SCOPE`.
-        max_nodes: See `SCOPE`.
+        space_search: See `compose_scope`.
+        max_nodes: See `compose_scope`.
+        surrogate: Likewise.
         certificate: `bounds`, or `sequence` at the `delta` of `bounds`; see `SCOPE`.
         certificate_flips: With `sequence`: how often the same call is answered otherwise, see
             `scope_torch.bounds.betting.margin`.
@@ -119,6 +122,7 @@ def make_scope(
         gap_tolerance=gap_tolerance,
         space_search=space_search,
         max_nodes=max_nodes,
+        surrogate=surrogate,
         sequence_delta=_sequence_delta(certificate, bounds),
         sequence_flips=certificate_flips,
         kernel=kernel,
@@ -209,6 +213,7 @@ def make_scope_joint(
             "base or random"
         )
     lam = 1e-6 if lam is None else lam
+    device = pick_device(device, problem.space.size)
     check_made_for(confidence, kernel, lam, problem.space.num_modules)
     surrogate = JointSurrogate(
         problem.space,
@@ -219,9 +224,9 @@ def make_scope_joint(
         amplitude=amplitude,
         relative_cost=relative_cost,
         scale_if_free=problem.reference_cost_usd,
-        device=_device(device),
+        device=device,
     )
-    grid = make_grid(problem.space, kernel, _device(device))
+    grid = make_grid(problem.space, kernel, device)
     to_the_letter = gap_tolerance is None
     return SCOPE(
         problem,
@@ -255,6 +260,7 @@ def compose_scope(
     gap_tolerance: float | None = 0.0,
     space_search: str = "auto",
     max_nodes: int = MAX_NODES,
+    surrogate: str = "auto",
     sequence_delta: float | None = None,
     sequence_flips: float = 0.0,
     kernel: Kernel | None = None,
@@ -278,11 +284,12 @@ def compose_scope(
         space_search: How minima over Theta are found: `grid` enumerates up to 2e8 configurations,
             `branch_and_bound` finds the same in more, `auto` takes what fits.
         max_nodes: See `BranchedPosterior`.
+        surrogate: Where the Gaussian processes of the queries are: see `surrogate_class`.
         sequence_delta: None to certify by bounds (`ByBounds`); a number: by a sequence with that
             delta (`BySequence`).
         sequence_flips: See `BySequence`.
         kernel: k; default Matern 5/2.
-        device: Where the algebra over Theta runs; None for CUDA if present.
+        device: Where the algebra over Theta runs; None for `auto`, see `pick_device`.
         name: Name in results.
 
     Raises:
@@ -293,17 +300,17 @@ def compose_scope(
     choice, stopping = LeastCost(alpha), Stopping(gap_tolerance)
     pool = InitialPool(problem, initial_pool, base)
     kernel = HammingMatern52Kernel() if kernel is None else kernel
-    space, device = problem.space, _device(device)
+    space, device = problem.space, pick_device(device, problem.space.size)
     check_made_for(bounds, kernel, lam, space.num_modules)
-    surrogate = QuerySurrogate(space, kernel, problem.num_queries, lam, device)
-    posterior = make_posterior(
-        surrogate, space, kernel, space_search=space_search, max_nodes=max_nodes, device=device
-    )
+    of_queries = surrogate_class(surrogate, device)
+    model = of_queries(space, kernel, problem.num_queries, lam, device)
     return SCOPE(
         problem,
-        surrogate=surrogate,
-        posterior=posterior,
-        make_candidate=partial(QueryCandidate, surrogate),
+        surrogate=model,
+        posterior=make_posterior(
+            model, space, kernel, space_search=space_search, max_nodes=max_nodes, device=device
+        ),
+        make_candidate=partial(QueryCandidate, model),
         bounds=bounds,
         pool=pool,
         choice=choice,
@@ -319,12 +326,6 @@ def compose_scope(
 def _certificate(problem: SelectionProblem, delta: float | None, flips: float) -> Certificate:
     check_sequence(delta, flips)
     return ByBounds() if delta is None else BySequence(problem, delta, flips)
-
-
-def _device(device: torch.device | str | None) -> torch.device:
-    if device is None:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.device(device)
 
 
 def _one_of(name: str, value: str, known: tuple[str, ...]) -> str:

@@ -29,6 +29,7 @@ THEORY = {"mode": "theory", "B_c": 0.1, "B_g": 0.3, "R_c": 1e-5, "R_g": 1e-5}
 SAFE = {"n_init": 4}
 METHODS = {
     "scope": lambda p, d: make_scope(p, base="llm0", device=d),
+    "incremental": lambda p, d: make_scope(p, base="llm0", surrogate="incremental", device=d),
     "scope_rand": lambda p, d: make_scope(p, initial_pool="random", device=d),
     "scope_coarse": lambda p, d: make_scope(p, initial_pool="none", prune=False, device=d),
     "eligible": lambda p, d: make_scope(p, base="llm0", bounds={"b_g": "eligible"}, device=d),

@@ -149,6 +149,7 @@ class ScopeConfig:
     gap_tolerance: float | None = 0.0  # relative to u_out; null: spend the whole budget
     space_search: str = "auto"  # grid (up to 2e8 configurations) | branch_and_bound | auto
     max_nodes: int = 100_000  # branch_and_bound: most prefixes visited to find a minimum
+    surrogate: str = "auto"  # tensor (on the device) | incremental (CPU) | auto: by the device
     certificate: str = "bounds"  # bounds: U_g <= 0 | sequence: answers in random order
     certificate_flips: float = 0.0  # sequence: chance that a repeated call answers otherwise
 
@@ -353,7 +354,7 @@ class Config:
     evaluator: str = "live"  # of compound systems: live | recorded
     llm: LLMConfig = field(default_factory=LLMConfig)
     seed: int = 0
-    device: str | None = None  # null: CUDA if present
+    device: str | None = None  # null or auto: CUDA if present and Theta is large
     deploy: bool = False  # afterwards evaluate theta_out and theta_0 on held-out queries (RQ2)
     experiment: str = ""  # a folder of output_dir, and the group in W&B; default: the task's name
     output_dir: str = "outputs"  # runs: output_dir[/experiment]/task/method[/overrides]/seed=...

@@ -80,6 +80,10 @@ class Data:
         at = torch.tensor([theta], device=self._device)
         return kernel_matrix(self._kernel, at, self.codes)[0].cpu().numpy()
 
+    def mean(self) -> Array:
+        """y_q, the mean observed on each query: `2 x Q x n`; 0 where nothing was observed."""
+        return self.sums[..., : self.n] / self.count[:, : self.n].clip(min=1)
+
     def add(
         self,
         observations: Sequence[tuple[tuple[int, ...], int, float, float]],

@@ -170,12 +170,9 @@ class QuerySurrogate:
 
     def sum_of_squares(self) -> tuple[Array, int]:
         """sum_q y_q^T A_q y_q of both outputs (2), and the number of (theta, query) pairs."""
-        self._update()
-        n = self._data.n
-        count = self._data.count[:, :n]
-        mean = self._data.sums[..., :n] / count.clip(min=1)
-        square = (mean * self._factors.solved[..., :n]).sum((1, 2))
-        return square, int((count > 0).sum())
+        solved, _ = self._solved_and_diagonal()
+        square = (self._data.mean() * solved).sum((1, 2))
+        return square, int((self._data.count > 0).sum())
 
     def updates_since(self, mark: int) -> tuple[LowRankUpdate | None, int]:
         """Low-rank updates of S and T since `mark`; None if S must be rebuilt.
@@ -200,14 +197,9 @@ class QuerySurrogate:
         Returns:
             `2 x m` ratios (USD; units of quality) of the m configurations, float64, CPU.
         """
-        self._update()
-        n, factors = self._data.n, self._factors
-        count = self._data.count[:, :n]
-        diagonal = np.ones(count.shape)
-        of_group = [np.square(group.W).sum(0) for group in factors.groups]
-        for q, group in enumerate(factors.group_of):
-            diagonal[q, factors.groups[group].ids] = of_group[group]
-        residual = factors.solved[..., :n] / diagonal
+        solved, diagonal = self._solved_and_diagonal()
+        count = self._data.count[:, : self._data.n]
+        residual = solved / diagonal
         observed = count > 0
         latent = 1 / diagonal - self.lam / count.clip(min=1)
         num_queries = observed.sum(0)
@@ -233,6 +225,16 @@ class QuerySurrogate:
     def report(self) -> dict[str, Any]:
         """Nothing: there are no fitted values."""
         return {}
+
+    def _solved_and_diagonal(self) -> tuple[Array, Array]:
+        """A_q y_q, `2 x Q x n`, and the diagonal of A_q, `Q x n`, 1 where q observed nothing."""
+        self._update()
+        n, factors = self._data.n, self._factors
+        diagonal = np.ones((self.num_queries, n))
+        of_group = [np.square(group.W).sum(0) for group in factors.groups]
+        for q, group in enumerate(factors.group_of):
+            diagonal[q, factors.groups[group].ids] = of_group[group]
+        return factors.solved[..., :n], diagonal
 
     def _predict(self, theta: Sequence[int]) -> Prediction:
         self._update()

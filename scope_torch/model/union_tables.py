@@ -3,7 +3,7 @@
 | symbol | here | shape |
 | --- | --- | --- |
 | U, union of a subset that a matches and one that b matches | entry of the tables | |
-| coefficient of U: i modules matched by a alone, j by b, l by both | `_table[i, j, l]` | `N + 1` |
+| coefficient of U: i modules matched by a alone, j by b, l by both | `coefficient[i, j, l]` | `N + 1` |
 
 For a pair (a, b) of D the product k(theta, a) k(theta, b) is a sum over unions U. On a module of U
 theta has the LLM of a or of b; where the two agree, both subsets, or either, may contain the
@@ -26,11 +26,15 @@ class UnionTables:
 
     Args:
         coefficient: a_0, ..., a_N of the kernel (float64), on the device of the tables.
+
+    Attributes:
+        coefficient: Of a union with i modules matched by a alone, j by b alone, l by both:
+            `N + 1 x N + 1 x N + 1`.
     """
 
     def __init__(self, coefficient: Tensor) -> None:
         self._num_modules = len(coefficient) - 1
-        self._table = self._coefficients(coefficient)
+        self.coefficient = self._coefficients(coefficient)
 
     def add_form(
         self, tables: Tensor, codes: Tensor, scaled: Tensor, matrix: Tensor, chunk: int
@@ -78,15 +82,15 @@ class UnionTables:
     def _pattern_coefficients(self, differ: list[bool]) -> Tensor:
         """Coefficients of the unions in the order of `_union_indices`."""
         counts = torch.zeros(
-            1, 3, dtype=torch.int64, device=self._table.device
+            1, 3, dtype=torch.int64, device=self.coefficient.device
         )  # by a, by b, by both
-        by_a, by_b, by_both = torch.eye(3, dtype=torch.int64, device=self._table.device)
+        by_a, by_b, by_both = torch.eye(3, dtype=torch.int64, device=self.coefficient.device)
         for differs in differ:
             choices = (
                 [counts, counts + by_a, counts + by_b] if differs else [counts, counts + by_both]
             )
             counts = torch.cat(choices)
-        return self._table[counts[:, 0], counts[:, 1], counts[:, 2]]
+        return self.coefficient[counts[:, 0], counts[:, 1], counts[:, 2]]
 
     def _coefficients(self, coefficient: Tensor) -> Tensor:
         """Coefficient of a union with i modules matched by a alone, j by b alone, l by both.

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from scope_torch.errors import InputError
 from scope_torch.search.parts import Minima
-from scope_torch.space import tie_width
 from scope_torch.space_search.minima import LowerBounds, least_of, within
 
 _MOST_LOG_I = 600.0  # a larger i is needed only where least_g is 0 up to rounding
@@ -87,12 +86,12 @@ class MostPromising:
         least = [(1 - minima.u_out / max(c, least_price)) / 2 for c in minima.chunk_least_c]
         best = 0.0
         for k in sorted(range(len(least)), key=least.__getitem__):
-            if least[k] > best:
+            if least[k] > best or len(least) == 1:
                 break
             at = minima.chunks[k]
             least[k] = least_of(within(negative_promise(at), minima.g[at], 0.0))
             best = min(best, least[k])
-        return minima.argmin(negative_promise, least, lambda best: tie_width(best, 0.0), seed)
+        return minima.argmin(negative_promise, least, 0.0, seed)
 
     def settings(self) -> dict[str, Any]:
         """See `Choice`."""

@@ -16,12 +16,15 @@ from torch import Tensor
 from scope_torch.bounds import Beta
 from scope_torch.errors import InputError
 from scope_torch.model.aggregate import AggregatePosterior
+from scope_torch.model.device_sums import DeviceSums
 from scope_torch.model.direct_sums import MAX_ENUMERATED
 from scope_torch.model.hamming_sums import make_grid
 from scope_torch.model.kernels import HammingKernel
 from scope_torch.model.per_query import QuerySurrogate
+from scope_torch.model.tensor_surrogate import TensorSurrogate
 from scope_torch.space import ConfigSpace, first_tied, tie_width
 from scope_torch.space_search.branch_and_bound import Form, Minimum, Search
+from scope_torch.space_search.device_grid import DevicePosterior
 from scope_torch.space_search.grid import GridPosterior
 from scope_torch.space_search.prefixes import Classes, LabelledPosterior
 
@@ -244,8 +247,10 @@ def make_posterior(
     space_search: str,
     max_nodes: int,
     device: torch.device | str | None,
-) -> GridPosterior | BranchedPosterior:
+) -> GridPosterior | DevicePosterior | BranchedPosterior:
     """The posterior on Theta, by `grid` or `branch_and_bound`; `auto`: by grid up to 2e8.
+
+    A grid of a `TensorSurrogate` with a kernel of the Hamming distance is a `DevicePosterior`.
 
     Raises:
         InputError: If `space_search` is neither, or cannot search this space.
@@ -254,5 +259,7 @@ def make_posterior(
         raise InputError(f"space_search={space_search!r} must be auto, grid or branch_and_bound")
     fits = space.size <= MAX_ENUMERATED
     if space_search == "grid" or (space_search == "auto" and fits):
+        if isinstance(surrogate, TensorSurrogate) and isinstance(kernel, HammingKernel):
+            return DevicePosterior(surrogate, DeviceSums(space, kernel, surrogate.device))
         return GridPosterior(surrogate, make_grid(space, kernel, device))
     return BranchedPosterior(surrogate, space, kernel, max_nodes)

@@ -112,17 +112,13 @@ class LowerBounds:
             scale: See `argmin_tied`; in USD.
             seed: See `argmin_tied`.
         """
-
-        def width(best: float) -> float:
-            return tie_width(best, scale)
-
-        return self.argmin(self.c.__getitem__, self.chunk_least_c, width, seed, most_g)
+        return self.argmin(self.c.__getitem__, self.chunk_least_c, scale, seed, most_g)
 
     def argmin(
         self,
         objective: Objective,
         chunk_least: Sequence[float],
-        width: Callable[[float], float],
+        scale: float,
         seed: int,
         most_g: float = 0.0,
     ) -> int:
@@ -132,10 +128,14 @@ class LowerBounds:
             objective: Values at some configurations, made of `c` and `g`: where they are too low,
                 it must not be too high.
             chunk_least: A lower bound on the minimum of every chunk.
-            width: How far above a minimum a configuration ties with it.
+            scale: See `argmin_tied`; in the unit of the objective.
             seed: Decides ties, see `argmin_tied`.
             most_g: At least one configuration must be eligible.
         """
+
+        def width(best: float) -> float:
+            return tie_width(best, scale)
+
         _, tied = self._search(objective, self.g, most_g, chunk_least, width)
         return first_tied(tied, seed)
 
@@ -179,7 +179,7 @@ class LowerBounds:
             constraint: `self.c` or `self.g`.
             limit: Largest value of the constraint.
             chunk_least: See `argmin`.
-            width: See `argmin`.
+            width: How far above a minimum a configuration ties with it.
 
         Returns:
             The minimum, +inf if nothing is within the limit, and flat indices within `width`.

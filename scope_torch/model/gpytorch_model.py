@@ -1,0 +1,211 @@
+"""The Gaussian processes of all queries as one GPyTorch model (def:gp).
+
+| symbol | here | shape | unit |
+| --- | --- | --- | --- |
+| D, distinct configurations observed | `train_inputs` | `Q x n x N` | |
+| y_q, the mean observed there | `train_targets` | `2 x Q x n` | USD; quality |
+| lam C_q^-1, C_q how often it was observed | `noise` | `Q x n` | |
+| A_q = (K_q + lam C_q^-1)^-1 = W_q^T W_q | `F[..., 2:]` | `Q x rows x n` | |
+| z_q = W_q y_q, so that mu_hat_q = (W_q k)^T z_q | `F[..., :2]` | `Q x rows x 2` | USD; quality |
+| S = sum_q A_q, T = sum_q A_q y_q | `S`, `T` | `n x n`, `2 x n` | USD; quality |
+
+The batch shape is (Q). All queries have the inputs D; where a query observed nothing, its noise is
+infinite, so W_q is 0 there. Both outputs, cost and constraint, share their covariance.
+
+`condition` makes W_q by one batched Cholesky decomposition. `append` adds an observation of one
+configuration on any queries as one more row of every W_q: with v_q = sigma_hat_q^2 + lam,
+
+    row_q = (e - A_q k) / sqrt(v_q),   z_q grows by (y - mu_hat_q) / sqrt(v_q),
+
+e the unit vector of the configuration. A repeat has the same row: the covariance of k(x) with the
+answer is k_x^T (e - A_q k) in both cases. Queries that were not observed get a row of zeros.
+
+Tensors have room for more rows and columns than there are, filled with 0, so that an observation
+moves no memory. Everything is float64, and nothing adds jitter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
+from gpytorch.kernels import Kernel
+from gpytorch.models import GP
+from linear_operator import to_linear_operator
+from torch import Tensor
+from torch.nn.functional import pad
+
+from scope_torch.model.data import Data
+from scope_torch.model.factor import Array
+
+_ROOM = 64  # rows and columns are made so many at a time
+
+
+def with_room(n: int) -> int:
+    """The number of rows or columns for which there is memory if `n` are used."""
+    return max(1, math.ceil(n / _ROOM)) * _ROOM
+
+
+class Predicted(NamedTuple):
+    """One configuration, as all queries see it.
+
+    Args:
+        theta: Its codes.
+        k: Kernel with D: `n` (numpy).
+        solved: mu_hat_c, mu_hat_g, and A_q k: `Q x 2 + columns`, on the device.
+        mean: mu_hat_c in USD and mu_hat_g: `2 x Q` (numpy).
+        variance: sigma_hat^2: `Q` (numpy).
+    """
+
+    theta: tuple[int, ...]
+    k: Array
+    solved: Tensor
+    mean: Array
+    variance: Array
+
+
+class QueryGPs(GP):
+    """Zero-mean exact GP regression of cost and constraint for every query.
+
+    Args:
+        kernel: k with k(theta, theta) = 1, float64 on codes.
+        data: What was observed; on the CPU.
+        lam: lambda.
+        device: Where the tensors are.
+
+    Attributes:
+        F: `Q x rows x 2 + columns`, z_q and W_q.
+        S: `columns x columns`.
+        T: `2 x columns`.
+        rows: Number of rows of F in use.
+        information: I_q = 1/2 log det(I + K_q / lam) of every query, in nats.
+    """
+
+    num_outputs = 2
+
+    def __init__(
+        self, kernel: Kernel, data: Data, lam: float, device: torch.device | str = "cpu"
+    ) -> None:
+        super().__init__()
+        self.covar_module, self.lam, self.device = kernel, lam, torch.device(device)
+        self._data = data
+        self.batch_shape = torch.Size([len(data.count)])
+        self.condition()
+
+    @property
+    def train_inputs(self) -> tuple[Tensor]:
+        """D for every query: `Q x n x num_modules` codes."""
+        codes = self._data.codes.to(self.device)
+        return (codes.expand(*self.batch_shape, *codes.shape),)
+
+    @property
+    def train_targets(self) -> Tensor:
+        """Means of the answers of every query: `2 x Q x n`; 0 where there are none."""
+        return self._to_device(self._data.mean())
+
+    @property
+    def noise(self) -> Tensor:
+        """lam / C_q: `Q x n`; infinite where a query observed nothing."""
+        n = self._data.n
+        return self.lam / self._to_device(self._data.count[:, :n].astype(float))
+
+    def condition(self) -> None:
+        """Makes everything anew from the data, by one batched Cholesky decomposition."""
+        (num_queries,), n = self.batch_shape, self._data.n
+        columns = with_room(n)
+        zeros = partial(torch.zeros, dtype=torch.float64, device=self.device)
+        self.F = zeros(num_queries, columns, 2 + columns)
+        self.rows = n
+        W, self.information = self._decomposed()
+        self.F[:, :n, 2 : 2 + n] = W
+        self.F[:, :n, :2] = W @ self.train_targets.permute(1, 2, 0)
+        rows = self.F.flatten(0, 1)
+        self.S, self.T = rows[:, 2:].T @ rows[:, 2:], rows[:, :2].T @ rows[:, 2:]
+
+    def _decomposed(self) -> tuple[Tensor, Array]:
+        """W_q, with rows of 0 where nothing was observed: `Q x n x n`; and I_q."""
+        noise, n = self.noise, self._data.n
+        seen = noise.isfinite()
+        K = self._to_device(self._data.gram[:n, :n]) * (seen[:, None] & seen[..., None])
+        K.diagonal(dim1=-2, dim2=-1).add_(torch.where(seen, noise, 1.0))  # 1 where K_q is 0
+        L = torch.linalg.cholesky(K)
+        eye = torch.eye(n, dtype=K.dtype, device=self.device)
+        W = torch.linalg.solve_triangular(L, eye, upper=False) * seen[..., None]
+        log_noise = torch.where(seen, noise, 1.0).log()
+        information = L.diagonal(dim1=-2, dim2=-1).log().sum(-1) - 0.5 * log_noise.sum(-1)
+        return W, information.cpu().numpy()
+
+    def predict(self, theta: tuple[int, ...]) -> Predicted:
+        """The posterior of all queries at one configuration; one wait for the device."""
+        k = self._data.kernel_with(theta)
+        padded = np.zeros(self.F.shape[-1])
+        padded[2 : 2 + len(k)] = k
+        whitened = (self.F.flatten(0, 1) @ self._to_device(padded)).view(self.F.shape[:2])
+        solved = torch.bmm(whitened[:, None], self.F)[:, 0]
+        square = torch.linalg.vecdot(whitened, whitened)
+        *mean, explained = torch.cat([solved[:, :2].T, square[None]]).cpu().numpy()
+        return Predicted(theta, k, solved, np.stack(mean), 1 - explained)
+
+    def append(self, at: Predicted, queries: Sequence[int], y: Array) -> None:
+        """Takes in one new answer of each of some queries.
+
+        Args:
+            at: Made by `predict` before the data had the answers; the data have them now.
+            queries: Indices, each once.
+            y: The answers: `2 x len(queries)` (USD; units of quality).
+        """
+        slot, chosen = self._data.id_of(at.theta), list(queries)
+        assert slot is not None
+        self._make_room()
+        step = np.zeros((len(at.variance), 3))  # scale e, and scale y
+        step[chosen, 2] = 1 / np.sqrt(at.variance[chosen] + self.lam)
+        step[chosen, :2] = (y * step[chosen, 2]).T
+        self.information[chosen] += 0.5 * np.log1p(at.variance[chosen] / self.lam)
+        on_device = self._to_device(step)
+        row = self.F[:, self.rows]
+        torch.mul(at.solved, -on_device[:, 2:], out=row[:, : at.solved.shape[1]])
+        row[:, :2] += on_device[:, :2]
+        row[:, 2 + slot] += on_device[:, 2]
+        self.S.addmm_(row[:, 2:].T, row[:, 2:])
+        self.T.addmm_(row[:, :2].T, row[:, 2:])
+        self.rows += 1
+
+    def _make_room(self) -> None:
+        """Room for one more row, and for the columns of the data."""
+        _, rows, width = self.F.shape
+        more = with_room(self._data.n) + 2 - width
+        self.F = pad(self.F, (0, more, 0, with_room(self.rows + 1) - rows))
+        self.S, self.T = pad(self.S, (0, more, 0, more)), pad(self.T, (0, more))
+
+    def forward(self, X: Tensor) -> MultivariateNormal:
+        """The prior of one output at X, `... x m x num_modules` codes."""
+        zero = torch.zeros(X.shape[:-1], dtype=torch.float64, device=X.device)
+        return MultivariateNormal(zero, self.covar_module(X.double()))
+
+    def __call__(self, X: Tensor) -> MultitaskMultivariateNormal:
+        """The posterior of every query, of both outputs.
+
+        Args:
+            X: `batch x m x num_modules` codes, on the device; the batch broadcasts with (Q).
+
+        Returns:
+            Joint distribution of `batch x m x 2` values (USD; units of quality) without noise.
+        """
+        n, X = self._data.n, X.double()
+        k = self.covar_module(X, self.train_inputs[0][0].double()).to_dense()
+        z, W = self.F[..., :2], self.F[..., 2 : 2 + n]
+        whitened = W @ k.transpose(-1, -2)
+        mean = whitened.transpose(-1, -2) @ z
+        prior = self.covar_module(X).to_dense()
+        # As an operator, so that nothing is factorised: points of a batch may coincide.
+        covariance = to_linear_operator(prior - whitened.transpose(-1, -2) @ whitened)
+        normals = [MultivariateNormal(one, covariance) for one in mean.unbind(-1)]
+        return MultitaskMultivariateNormal.from_independent_mvns(normals)
+
+    def _to_device(self, array: Array) -> Tensor:
+        return torch.from_numpy(array).to(self.device)

@@ -1,0 +1,156 @@
+"""The per-query surrogate of `per_query.py` with its algebra on the device (`gpytorch_model.py`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from gpytorch.kernels import Kernel
+from torch import Tensor
+
+from scope_torch.model.aggregate import AggregatePosterior, GroupPosterior
+from scope_torch.model.data import Data
+from scope_torch.model.factor import Array
+from scope_torch.model.gpytorch_model import Predicted, QueryGPs
+from scope_torch.model.per_query import QuerySurrogate
+from scope_torch.space import ConfigSpace
+
+
+class TensorSurrogate(QuerySurrogate):
+    """As `QuerySurrogate`, without groups of queries: one batch of Q processes on the device.
+
+    What changed goes up once for each candidate, and one wait brings down its posterior. Arguments
+    as in `QuerySurrogate`.
+
+    Examples:
+        >>> from scope_torch.kernels import HammingMatern52Kernel
+        >>> surrogate = TensorSurrogate(ConfigSpace((2, 2)), HammingMatern52Kernel(), 3, lam=1e-6)
+        >>> surrogate.observe((0, 1), query=0, y_c=0.002, y_g=-0.1)
+        >>> surrogate.at((0, 1)).mean_c
+        tensor([0.0020, 0.0000, 0.0000], dtype=torch.float64)
+    """
+
+    def __init__(
+        self,
+        space: ConfigSpace,
+        kernel: Kernel,
+        num_queries: int,
+        lam: float,
+        device: torch.device | str | None = None,
+    ) -> None:
+        super().__init__(space, kernel, num_queries, lam, device)
+        self._data = Data(space, kernel, num_queries, torch.device("cpu"))
+        self.gps = QueryGPs(kernel, self._data, lam, self.device)
+        self._predicted: Predicted | None = None  # what is asked for is likely to be observed next
+        self._times_conditioned = 0
+        self._appended: list[tuple[int, list[int]]] = []  # (row, query) since then
+
+    def information(self) -> list[float]:
+        """I_q of every query, in nats; see `QuerySurrogate.information`."""
+        self._update()
+        return self.gps.information.tolist()
+
+    def observed(self) -> Tensor:
+        """D, the distinct observed configurations: `n x num_modules` codes, on the device."""
+        return self.codes().to(self.device)
+
+    def codes(self) -> Tensor:
+        """D on the CPU."""
+        self._update()
+        return self._data.codes
+
+    def moments(self, theta: Any) -> tuple[Array, Array]:
+        """See `QuerySurrogate.moments`."""
+        predicted = self._predict_at(theta)
+        return predicted.mean, predicted.variance
+
+    def by_group(self, theta: Any) -> GroupPosterior:
+        """The posterior at one configuration; every query is a group of its own."""
+        predicted = self._predict_at(theta)
+        coefficients = predicted.solved[:, 2 : 2 + self._data.n].cpu().numpy()
+        every = list(range(self.num_queries))
+        return GroupPosterior(
+            predicted.k, coefficients, predicted.variance, predicted.mean, every
+        )
+
+    def aggregate(self) -> AggregatePosterior:
+        """mu_bar and sigma_bar, collapsed onto D (eq:scope-mean-variance)."""
+        weights, n = self.weights(), self._data.n
+        V = self.gps.S[:n, :n] / self.num_queries**2
+        return AggregatePosterior(self.observed(), weights, V, 1 / self.num_queries)
+
+    def weights(self) -> Tensor:
+        """See `QuerySurrogate.weights`."""
+        self._update()
+        return self.gps.T[:, : self._data.n] / self.num_queries
+
+    def total(self) -> Array:
+        """See `QuerySurrogate.total`."""
+        self._update()
+        return self.gps.T[:, : self._data.n].cpu().numpy()
+
+    def sum_of_inverses(self) -> Array:
+        """See `QuerySurrogate.sum_of_inverses`."""
+        self._update()
+        n = self._data.n
+        return self.gps.S[:n, :n].cpu().numpy()
+
+    def updates_since(self, mark: int) -> tuple[None, int]:  # noqa: ARG002
+        """None: whoever wants sums over Theta from this surrogate takes `rows_since`."""
+        self._update()
+        return None, 0
+
+    def rows_since(self, mark: tuple[int, int]) -> tuple[list[Tensor] | None, tuple[int, int]]:
+        """By which rows S has grown since `mark`.
+
+        Args:
+            mark: What this returned before; (0, 0) for nothing.
+
+        Returns:
+            Rows x of `columns` values, on the device: S has grown by x x^T for each; None if S was
+            made anew. And the mark of now.
+        """
+        self._update()
+        now = self._times_conditioned, len(self._appended)
+        if mark[0] != now[0]:
+            return None, now
+        F = self.gps.F
+        return [F[query, row, 2:] for row, query in self._appended[mark[1] :]], now
+
+    def _solved_and_diagonal(self) -> tuple[Array, Array]:
+        self._update()
+        n = self._data.n
+        z, W = self.gps.F[..., :2], self.gps.F[..., 2 : 2 + n]
+        solved = torch.einsum("qrz,qrn->zqn", z, W)
+        diagonal = W.square().sum(1).cpu().numpy()
+        diagonal[self._data.count[:, :n] == 0] = 1.0
+        return solved.cpu().numpy(), diagonal
+
+    def _predict_at(self, theta: Any) -> Predicted:
+        self._update()
+        theta = tuple(theta)
+        if self._predicted is None or self._predicted.theta != theta:
+            self._predicted = self.gps.predict(theta)
+        return self._predicted
+
+    def _update(self) -> None:
+        """Brings everything up to the last observation."""
+        if not self._pending:
+            return
+        thetas, queries, *y = zip(*self._pending, strict=True)
+        one_answer_each = len(set(thetas)) == 1 and len(set(queries)) == len(queries)
+        if not (one_answer_each and self._data.n):
+            self._data.add(self._pending, None)
+            self.gps.condition()
+            self._times_conditioned += 1
+            self._appended.clear()
+        else:
+            predicted = self._predicted
+            if predicted is None or predicted.theta != thetas[0]:
+                predicted = self.gps.predict(thetas[0])
+            self._data.add(self._pending, (predicted.theta, predicted.k))
+            self._appended += [(self.gps.rows, query) for query in queries]
+            self.gps.append(predicted, queries, np.array(y))
+        self._pending.clear()
+        self._predicted = None

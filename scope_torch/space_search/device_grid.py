@@ -1,0 +1,224 @@
+"""The averages on all of Theta, their bounds and minima, in few launches on a device.
+
+| symbol | here | shape | unit |
+| --- | --- | --- | --- |
+| mu_bar_c, mu_bar_g (eq:scope-mean-variance) | `DeviceMoments.means` | `|Theta|` | USD, quality |
+| sigma_bar^2 | `DeviceMoments.variance` | `outputs x |Theta|` | |
+| L_c, L_g, L_c again (eq:lcb-ours) | `DeviceMinima.lower` | `3 x |Theta|` | USD, quality |
+| min{L_c : L_g <= 0}, min{L_g : L_c <= u_out} | `least_c`, `least_g` | | USD, quality |
+
+Each launch and each wait costs as much as reading megabytes, so all variances are exact, and
+nothing is looked at in parts. L_c stands on both sides of L_g: rows 0 and 1 are then the objectives
+of both minima, and rows 1 and 2 their constraints. Ties are decided by a table of `tie_rank`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scope_torch.bounds.base import Beta
+from scope_torch.model.device_sums import DeviceSums
+from scope_torch.model.tensor_surrogate import TensorSurrogate
+from scope_torch.space import tie_rank
+from scope_torch.space_search.minima import Objective
+
+_TIE = 1e-9  # as in `tie_width`
+_MOST_FOLLOWED = 64  # rows that a variance is followed by, before it is made anew
+_LAST = torch.iinfo(torch.int64).max
+_AT_ONCE = 4  # rows: memory for so many sums is kept beside the means
+
+
+class DeviceMoments:
+    """Means and exact variances on all of Theta.
+
+    Args:
+        sums: Sums of the kernel over Theta.
+        outputs: Number of variances.
+
+    Attributes:
+        means: mean of c, of g, and of c again: `3 x |Theta|`.
+        variance: `outputs x |Theta|`, not below 0.
+    """
+
+    def __init__(self, sums: DeviceSums, outputs: int) -> None:
+        self.sums = sums
+        like = {"dtype": torch.float64, "device": sums.device}
+        self._values = torch.empty(3 + _AT_ONCE, sums.space.size, **like)
+        self.means = self._values[:3]
+        self.variance = torch.empty(outputs, sums.space.size, **like)
+        self._num_followed = _MOST_FOLLOWED + 1  # nothing is known
+
+    def can_follow(self, num_rows: int) -> bool:
+        """Whether to lower the variances by squares of so many rows moves fewer bytes than anew."""
+        outputs = len(self.variance)
+        few = outputs * num_rows <= _AT_ONCE and self._num_followed + num_rows <= _MOST_FOLLOWED
+        squares = self.sums.bytes_of_squares(outputs * num_rows)
+        return few and squares < self.sums.bytes_of_forms(outputs)
+
+    def follow(self, weights: Tensor) -> None:
+        """Makes the means anew, and lowers each variance by (k_D(theta)^T x)^2 for its rows x.
+
+        Args:
+            weights: Of the means, as in `make`, then the rows of each output: `3 + ... x columns`.
+        """
+        falls = self.sums.sums(weights, self._values[: len(weights)])[3:]
+        falls = falls.view(len(self.variance), -1, self.sums.space.size)
+        for fall in falls.unbind(1):
+            self.variance.addcmul_(fall, fall, value=-1)
+        self.variance.clamp_(min=0.0)  # rounding
+        self._num_followed += falls.shape[1]
+
+    def make(self, weights: Tensor, matrices: Tensor, constants: Tensor, alpha: float) -> None:
+        """Makes means and variances anew.
+
+        Args:
+            weights: Of the means of c, g and c: `3 x columns`.
+            matrices: Of the variances, see `DeviceSums.forms`.
+            constants: Likewise.
+            alpha: Likewise.
+        """
+        self.sums.sums(weights, self.means)
+        self.sums.forms(matrices, constants, alpha, self.variance)
+        self.variance.clamp_(min=0.0)  # rounding
+        self._num_followed = 0
+
+
+class DevicePosterior:
+    """As `GridPosterior`, on a device.
+
+    Args:
+        surrogate: The per-query surrogate.
+        sums: Sums of its kernel over Theta.
+    """
+
+    def __init__(self, surrogate: TensorSurrogate, sums: DeviceSums) -> None:
+        self._surrogate, self._sums = surrogate, sums
+        self._moments = DeviceMoments(sums, outputs=1)
+        self._minima = MinimaMemory(sums)
+        prior = [1 / surrogate.num_queries]
+        self._prior = torch.tensor(prior, dtype=torch.float64, device=sums.device)
+        self._seen = (0, 0)  # the mark of the rows that the variance knows
+
+    def update(self) -> None:
+        """Brings means and variance up to the last observation told to the surrogate."""
+        surrogate, num_queries = self._surrogate, self._surrogate.num_queries
+        rows, self._seen = surrogate.rows_since(self._seen)
+        self._sums.add_configurations(surrogate.codes())
+        T, S = surrogate.gps.T, surrogate.gps.S
+        weights = [T, T[:1]]
+        if rows is not None and self._moments.can_follow(len(rows)):
+            added = [row[None] for row in rows]
+            self._moments.follow(torch.cat([*weights, *added]).mul_(1 / num_queries))
+            return
+        scaled = torch.cat(weights).mul_(1 / num_queries)
+        self._moments.make(scaled, S[None], self._prior, -1 / num_queries**2)
+
+    def settings(self) -> dict[str, Any]:
+        """The arguments that decide a choice: none."""
+        return {}
+
+    def report(self) -> dict[str, Any]:
+        """Every minimum over Theta is exact; see `BranchedPosterior.report`."""
+        return {"space_search": "grid", "exact": True, "gap_usd": 0.0}
+
+    def least_slope(self) -> float:
+        """min{(mu_bar_g + 1) / sigma_bar}: the least beta_g for which some L_g is at most -1."""
+        return float(((self._moments.means[1] + 1) / self._moments.variance[0].sqrt()).min())
+
+    def lower_bounds(self, beta: Beta, u_out: float, theta_out: int | None) -> DeviceMinima:
+        """L_c and L_g on all of Theta, and their minima; arguments as in `LowerBounds`."""
+        lower, means = self._minima.lower, self._moments.means
+        half = self._minima.to_device([-beta.c, -beta.g, -beta.c])[:, None]
+        torch.addcmul(means, half, self._moments.variance[0].sqrt(), out=lower)
+        return DeviceMinima(self._minima, means[1], beta, u_out, theta_out)
+
+
+class MinimaMemory:
+    """Memory of `DeviceMinima`, which is made anew in every step.
+
+    Args:
+        sums: Sums over Theta.
+
+    Attributes:
+        lower: L_c, L_g, and L_c again: `3 x |Theta|`.
+    """
+
+    def __init__(self, sums: DeviceSums) -> None:
+        self._size, self._device = sums.space.size, sums.device
+        like = {"dtype": torch.float64, "device": sums.device}
+        self.lower = torch.empty(3, self._size, **like)
+        self._rank: tuple[int, Tensor] | None = None
+
+    def to_device(self, values: list[float]) -> Tensor:
+        """A few numbers as a tensor on the device."""
+        return torch.tensor(values, dtype=torch.float64).to(self._device)
+
+    def rank(self, seed: int) -> Tensor:
+        """`tie_rank` of all of Theta: `|Theta|` (int64), made once for a seed."""
+        if self._rank is None or self._rank[0] != seed:
+            self._rank = seed, tie_rank(torch.arange(self._size, device=self._device), seed)
+        return self._rank[1]
+
+
+class DeviceMinima:
+    """As `LowerBounds`, from variances that are all exact.
+
+    Args:
+        memory: Its `lower` holds the bounds, theta_out still among them.
+        mean_g: `|Theta|` values of mu_bar_g.
+        beta: beta_c in USD and beta_g.
+        u_out: Upper bound on c(theta_out) in USD; +inf to look at all of Theta.
+        theta_out: Flat index of theta_out, which cannot improve on itself: its L_c is +inf; None
+            for no exception.
+
+    Attributes:
+        c: `|Theta|` values of L_c in USD (float64).
+        g: `|Theta|` values of L_g.
+        least_c: min{L_c : L_g <= 0} in USD; +inf if nothing is feasible.
+        least_g: min{L_g : L_c <= u_out}; +inf if nothing can improve on theta_out.
+        is_exact: True.
+        chunks: All of Theta, as one slice.
+        chunk_least_c: `least_c`.
+    """
+
+    is_exact = True
+
+    def __init__(
+        self, memory: MinimaMemory, mean_g: Tensor, beta: Beta, u_out: float, theta_out: int | None
+    ) -> None:
+        self._memory, self._mean_g, self.beta, self.u_out = memory, mean_g, beta, u_out
+        lower = memory.lower
+        self.c, self.g = lower[:2]
+        if theta_out is not None:
+            lower[0::2, theta_out] = math.inf
+        limits = memory.to_device([0.0, u_out])[:, None]
+        least = torch.where(lower[1:] <= limits, lower[:2], math.inf).amin(1)
+        self.least_c, self.least_g = least.tolist()
+        self.chunks, self.chunk_least_c = [slice(None)], [self.least_c]
+
+    def mean_g(self, at: slice | Tensor) -> Tensor:
+        """mu_bar_g at some configurations."""
+        return self._mean_g[at]
+
+    def argmin_c(self, most_g: float, scale: float, seed: int) -> int:
+        """Flat index of the least L_c subject to L_g <= `most_g` <= 0; see `LowerBounds`."""
+        return self.argmin(lambda at: self.c[at], self.chunk_least_c, scale, seed, most_g)
+
+    def argmin(
+        self,
+        objective: Objective,
+        chunk_least: Sequence[float],  # noqa: ARG002
+        scale: float,
+        seed: int,
+        most_g: float = 0.0,
+    ) -> int:
+        """Flat index of the least objective subject to L_g <= `most_g`; see `LowerBounds`."""
+        values = torch.where(self.g <= most_g, objective(slice(None)), math.inf)
+        best = values.amin()
+        tied = values <= best.add(best.abs().clamp_(min=scale), alpha=_TIE)
+        return int(torch.where(tied, self._memory.rank(seed), _LAST).argmin())
