@@ -56,10 +56,13 @@ class Log:
         self.errors: list[str] = []
 
     def seconds(self, bandwidth: float = 4e12, launch: float = 4e-6, wait: float = 15e-6) -> float:
-        """Modelled time: bytes over bandwidth (bytes/s), launches and waits (seconds each)."""
+        """Modelled time: bytes over bandwidth (bytes/s), launches and waits (seconds each).
+
+        A copy to the device costs as much as a launch, one on the device is a launch.
+        """
         return (
             self.bytes.total() / bandwidth
-            + self.launches.total() * launch
+            + (self.launches.total() + self.copies["to device"]) * launch
             + self.waits.total() * wait
         )
 
@@ -159,6 +162,8 @@ class Runner:
         kind = "on device" if all_here else "to device" if isinstance(args[0], OnGpu) else "to host"
         self.log.copies[kind] += 1
         self.log.waits["to host"] += kind == "to host"
+        if all_here:
+            self._count("copy", list(args[1:2]), args[0])
         func(*map(_plain, args[:2]), *args[2:])
         return args[0]
 

@@ -50,6 +50,7 @@ class DeviceSums(HammingGrid):
         super().__init__(space, kernel, device)
         half = space.num_modules // 2
         self._halves = _all_codes(space.sizes[:half]), _all_codes(space.sizes[half:])
+        self._on_cpu = self._strides.cpu(), self._unions.coefficient.cpu()
         self._codes = torch.zeros(0, space.num_modules, dtype=torch.int64)
         num_first, num_second = map(len, self._halves)
         self._first = self._zeros(num_first, half + 1, 0)
@@ -79,39 +80,38 @@ class DeviceSums(HammingGrid):
         of_second = hamming_distance(new[:, half:], self._halves[1])
         a = torch.arange(half + 1)
         at = slice(old, n)
-        self._first[..., at] = (of_first[:, None] == a[:, None]).double().to(self.device)
+        self._first[..., at].copy_(of_first[:, None] == a[:, None])
         profile = self.kernel.profile(self.space.num_modules)
-        self._second[:, at] = profile.take(of_second + a[:, None, None]).to(self.device)
+        self._second[:, at].copy_(profile.take(of_second + a[:, None, None]))
         self._add_pairs(old)
 
-    def sums(self, rows: Tensor, out: Tensor) -> Tensor:
-        """k_D(theta)^T w for each row w of `rows`.
+    def sums(self, rows: Tensor) -> Tensor:
+        """k_D(theta)^T w for each of `m` rows w: `m x |Theta|`.
 
         Args:
             rows: `m x columns`.
-            out: Where to put the sums: `m x |Theta|`.
         """
-        weighted = rows[:, None, None] * self._first
-        second = self._second.flatten(0, 1)
-        torch.mm(weighted.flatten(2).flatten(0, 1), second, out=out.view(-1, second.shape[1]))
-        return out
+        weighted = (rows[:, None, None] * self._first).view(-1, self._second[..., 0].numel())
+        return (weighted @ self._second.flatten(0, 1)).view(len(rows), -1)
 
-    def forms(self, matrices: Tensor, constants: Tensor, alpha: float, out: Tensor) -> Tensor:
-        """b + alpha k_D(theta)^T V k_D(theta) for each of `m` matrices V.
+    def forms(self, matrices: Tensor, constants: Tensor, alpha: float) -> Tensor:
+        """b + alpha k_D(theta)^T V k_D(theta) for each of `m` matrices V: `m x |Theta|`.
 
         Args:
             matrices: `m x columns x columns`, symmetric.
             constants: `m`, the b.
             alpha: Factor of the forms.
-            out: Where to put them: `m x |Theta|`.
         """
         m, used = len(matrices), slice(self._num_entries)
-        tables = self._empty_tables(m).view(m, -1)
-        tables[:, 0] = constants  # the union of no modules
+        tables = self._zeros(m, *self._shape)
         entry, pair = self._where[:, used]
         values = matrices.reshape(m, -1).index_select(1, pair).mul_(self._value[used])
-        tables.index_add_(1, entry, values, alpha=alpha)
-        return self._fold_tables(tables, out)
+        tables.view(m, -1).index_add_(1, entry, values, alpha=alpha)
+        tables.view(m, -1)[:, 0].add_(constants)  # the union of no modules
+        *first, last = self.space.sizes
+        for i, size in enumerate(first, start=1):
+            tables = tables.narrow(i, 1, size).add_(tables.narrow(i, 0, 1))
+        return (tables.narrow(-1, 1, last) + tables.narrow(-1, 0, 1)).view(m, -1)
 
     def bytes_of_forms(self, m: int) -> int:
         """About how many bytes `forms` moves: entries, then all tables, filled and folded."""
@@ -147,13 +147,13 @@ class DeviceSums(HammingGrid):
         Returns:
             `3^N x pairs` entries (int64), and coefficients (float64), 0 where left out.
         """
-        N, strides = self.space.num_modules, self._strides.cpu()
+        N, (strides, coefficient) = self.space.num_modules, self._on_cpu
         choices = torch.cartesian_prod(*[torch.arange(3)] * N).view(-1, N)
         like_a, like_b = (choices == 1).double(), (choices == 2).double()
         differ = (a != b).double().T
         entry = like_a @ ((a + 1) * strides).double().T + like_b @ ((b + 1) * strides).double().T
         number = like_a @ differ, like_b @ differ, like_a @ (1 - differ)
-        value = self._unions.coefficient.cpu()[tuple(one.long() for one in number)]
+        value = coefficient[tuple(one.long() for one in number)]
         return entry.long(), value * (like_b @ (1 - differ) == 0)
 
     def _append(self, where: Tensor, value: Tensor) -> None:
@@ -162,8 +162,8 @@ class DeviceSums(HammingGrid):
         if new > len(self._value):
             more = max(new, 2 * len(self._value)) - len(self._value)
             self._where, self._value = pad(self._where, (0, more)), pad(self._value, (0, more))
-        self._where[:, old:new] = where.to(self.device)
-        self._value[old:new] = value.to(self.device)
+        self._where[:, old:new].copy_(where)
+        self._value[old:new].copy_(value)
         self._num_entries = new
 
     def _widen(self, columns: int) -> None:

@@ -7,7 +7,7 @@
 | lam C_q^-1, C_q how often it was observed | `noise` | `Q x n` | |
 | A_q = (K_q + lam C_q^-1)^-1 = W_q^T W_q | `F[..., 2:]` | `Q x rows x n` | |
 | z_q = W_q y_q, so that mu_hat_q = (W_q k)^T z_q | `F[..., :2]` | `Q x rows x 2` | USD; quality |
-| S = sum_q A_q, T = sum_q A_q y_q | `S`, `T` | `n x n`, `2 x n` | USD; quality |
+| S = sum_q A_q, w = 1/Q sum_q A_q y_q | `S`, `w` | `n x n`, `2 x n` | USD; quality |
 
 The batch shape is (Q). All queries have the inputs D; where a query observed nothing, its noise is
 infinite, so W_q is 0 there. Both outputs, cost and constraint, share their covariance.
@@ -81,7 +81,7 @@ class QueryGPs(GP):
     Attributes:
         F: `Q x rows x 2 + columns`, z_q and W_q.
         S: `columns x columns`.
-        T: `2 x columns`.
+        w: `2 x columns`.
         rows: Number of rows of F in use.
         information: I_q = 1/2 log det(I + K_q / lam) of every query, in nats.
     """
@@ -125,7 +125,8 @@ class QueryGPs(GP):
         self.F[:, :n, 2 : 2 + n] = W
         self.F[:, :n, :2] = W @ self.train_targets.permute(1, 2, 0)
         rows = self.F.flatten(0, 1)
-        self.S, self.T = rows[:, 2:].T @ rows[:, 2:], rows[:, :2].T @ rows[:, 2:]
+        self.S = rows[:, 2:].T @ rows[:, 2:]
+        self.w = rows[:, :2].T @ rows[:, 2:] / num_queries
 
     def _decomposed(self) -> tuple[Tensor, Array]:
         """W_q, with rows of 0 where nothing was observed: `Q x n x n`; and I_q."""
@@ -147,8 +148,8 @@ class QueryGPs(GP):
         padded[2 : 2 + len(k)] = k
         whitened = (self.F.flatten(0, 1) @ self._to_device(padded)).view(self.F.shape[:2])
         solved = torch.bmm(whitened[:, None], self.F)[:, 0]
-        square = torch.linalg.vecdot(whitened, whitened)
-        *mean, explained = torch.cat([solved[:, :2].T, square[None]]).cpu().numpy()
+        square = torch.bmm(whitened[:, None], whitened[..., None])[..., 0]
+        *mean, explained = torch.cat([solved[:, :2], square], 1).cpu().numpy().T
         return Predicted(theta, k, solved, np.stack(mean), 1 - explained)
 
     def append(self, at: Predicted, queries: Sequence[int], y: Array) -> None:
@@ -162,25 +163,26 @@ class QueryGPs(GP):
         slot, chosen = self._data.id_of(at.theta), list(queries)
         assert slot is not None
         self._make_room()
-        step = np.zeros((len(at.variance), 3))  # scale e, and scale y
-        step[chosen, 2] = 1 / np.sqrt(at.variance[chosen] + self.lam)
-        step[chosen, :2] = (y * step[chosen, 2]).T
+        step = np.zeros((len(at.variance), 4))  # -scale A k, and scale times (y, e)
+        scale = 1 / np.sqrt(at.variance[chosen] + self.lam)
+        step[chosen] = np.stack([-scale, *(y * scale), scale], 1)
         self.information[chosen] += 0.5 * np.log1p(at.variance[chosen] / self.lam)
         on_device = self._to_device(step)
         row = self.F[:, self.rows]
-        torch.mul(at.solved, -on_device[:, 2:], out=row[:, : at.solved.shape[1]])
-        row[:, :2] += on_device[:, :2]
-        row[:, 2 + slot] += on_device[:, 2]
+        row[:, : at.solved.shape[1]].addcmul_(at.solved, on_device[:, :1])  # it was 0
+        row[:, :2].add_(on_device[:, 1:3])
+        row[:, 2 + slot].add_(on_device[:, 3])
         self.S.addmm_(row[:, 2:].T, row[:, 2:])
-        self.T.addmm_(row[:, :2].T, row[:, 2:])
+        self.w.addmm_(row[:, :2].T, row[:, 2:], alpha=1 / len(row))
         self.rows += 1
 
     def _make_room(self) -> None:
         """Room for one more row, and for the columns of the data."""
         _, rows, width = self.F.shape
-        more = with_room(self._data.n) + 2 - width
-        self.F = pad(self.F, (0, more, 0, with_room(self.rows + 1) - rows))
-        self.S, self.T = pad(self.S, (0, more, 0, more)), pad(self.T, (0, more))
+        more, more_rows = with_room(self._data.n) + 2 - width, with_room(self.rows + 1) - rows
+        if more or more_rows:
+            self.F = pad(self.F, (0, more, 0, more_rows))
+            self.S, self.w = pad(self.S, (0, more, 0, more)), pad(self.w, (0, more))
 
     def forward(self, X: Tensor) -> MultivariateNormal:
         """The prior of one output at X, `... x m x num_modules` codes."""

@@ -42,7 +42,7 @@ class TensorSurrogate(QuerySurrogate):
         super().__init__(space, kernel, num_queries, lam, device)
         self._data = Data(space, kernel, num_queries, torch.device("cpu"))
         self.gps = QueryGPs(kernel, self._data, lam, self.device)
-        self._predicted: Predicted | None = None  # what is asked for is likely to be observed next
+        self._predicted: dict[tuple[int, ...], Predicted] = {}  # since the last observation
         self._times_conditioned = 0
         self._appended: list[tuple[int, list[int]]] = []  # (row, query) since then
 
@@ -62,12 +62,12 @@ class TensorSurrogate(QuerySurrogate):
 
     def moments(self, theta: Any) -> tuple[Array, Array]:
         """See `QuerySurrogate.moments`."""
-        predicted = self._predict_at(theta)
+        predicted = self._posterior(theta)
         return predicted.mean, predicted.variance
 
     def by_group(self, theta: Any) -> GroupPosterior:
         """The posterior at one configuration; every query is a group of its own."""
-        predicted = self._predict_at(theta)
+        predicted = self._posterior(theta)
         coefficients = predicted.solved[:, 2 : 2 + self._data.n].cpu().numpy()
         every = list(range(self.num_queries))
         return GroupPosterior(
@@ -83,12 +83,11 @@ class TensorSurrogate(QuerySurrogate):
     def weights(self) -> Tensor:
         """See `QuerySurrogate.weights`."""
         self._update()
-        return self.gps.T[:, : self._data.n] / self.num_queries
+        return self.gps.w[:, : self._data.n]
 
     def total(self) -> Array:
         """See `QuerySurrogate.total`."""
-        self._update()
-        return self.gps.T[:, : self._data.n].cpu().numpy()
+        return self.weights().cpu().numpy() * self.num_queries
 
     def sum_of_inverses(self) -> Array:
         """See `QuerySurrogate.sum_of_inverses`."""
@@ -127,12 +126,14 @@ class TensorSurrogate(QuerySurrogate):
         diagonal[self._data.count[:, :n] == 0] = 1.0
         return solved.cpu().numpy(), diagonal
 
-    def _predict_at(self, theta: Any) -> Predicted:
+    def _posterior(self, theta: Any) -> Predicted:
         self._update()
-        theta = tuple(theta)
-        if self._predicted is None or self._predicted.theta != theta:
-            self._predicted = self.gps.predict(theta)
-        return self._predicted
+        return self._predicted_at(tuple(theta))
+
+    def _predicted_at(self, theta: tuple[int, ...]) -> Predicted:
+        if theta not in self._predicted:
+            self._predicted[theta] = self.gps.predict(theta)
+        return self._predicted[theta]
 
     def _update(self) -> None:
         """Brings everything up to the last observation."""
@@ -146,11 +147,9 @@ class TensorSurrogate(QuerySurrogate):
             self._times_conditioned += 1
             self._appended.clear()
         else:
-            predicted = self._predicted
-            if predicted is None or predicted.theta != thetas[0]:
-                predicted = self.gps.predict(thetas[0])
+            predicted = self._predicted_at(thetas[0])
             self._data.add(self._pending, (predicted.theta, predicted.k))
             self._appended += [(self.gps.rows, query) for query in queries]
             self.gps.append(predicted, queries, np.array(y))
         self._pending.clear()
-        self._predicted = None
+        self._predicted.clear()

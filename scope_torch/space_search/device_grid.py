@@ -4,7 +4,7 @@
 | --- | --- | --- | --- |
 | mu_bar_c, mu_bar_g (eq:scope-mean-variance) | `DeviceMoments.means` | `|Theta|` | USD, quality |
 | sigma_bar^2 | `DeviceMoments.variance` | `outputs x |Theta|` | |
-| L_c, L_g, L_c again (eq:lcb-ours) | `DeviceMinima.lower` | `3 x |Theta|` | USD, quality |
+| L_c, L_g, L_c again (eq:lcb-ours) | `DeviceMinima` | `3 x |Theta|` | USD, quality |
 | min{L_c : L_g <= 0}, min{L_g : L_c <= u_out} | `least_c`, `least_g` | | USD, quality |
 
 Each launch and each wait costs as much as reading megabytes, so all variances are exact, and
@@ -29,8 +29,6 @@ from scope_torch.space_search.minima import Objective
 
 _TIE = 1e-9  # as in `tie_width`
 _MOST_FOLLOWED = 64  # rows that a variance is followed by, before it is made anew
-_LAST = torch.iinfo(torch.int64).max
-_AT_ONCE = 4  # rows: memory for so many sums is kept beside the means
 
 
 class DeviceMoments:
@@ -47,18 +45,15 @@ class DeviceMoments:
 
     def __init__(self, sums: DeviceSums, outputs: int) -> None:
         self.sums = sums
-        like = {"dtype": torch.float64, "device": sums.device}
-        self._values = torch.empty(3 + _AT_ONCE, sums.space.size, **like)
-        self.means = self._values[:3]
-        self.variance = torch.empty(outputs, sums.space.size, **like)
-        self._num_followed = _MOST_FOLLOWED + 1  # nothing is known
+        self.means = self.variance = torch.empty(0)
+        self._outputs, self._num_followed = outputs, _MOST_FOLLOWED + 1  # nothing is known
 
     def can_follow(self, num_rows: int) -> bool:
         """Whether to lower the variances by squares of so many rows moves fewer bytes than anew."""
-        outputs = len(self.variance)
-        few = outputs * num_rows <= _AT_ONCE and self._num_followed + num_rows <= _MOST_FOLLOWED
-        squares = self.sums.bytes_of_squares(outputs * num_rows)
-        return few and squares < self.sums.bytes_of_forms(outputs)
+        if self._num_followed + num_rows > _MOST_FOLLOWED:
+            return False  # rounding adds up
+        squares = self.sums.bytes_of_squares(self._outputs * num_rows)
+        return squares < self.sums.bytes_of_forms(self._outputs)
 
     def follow(self, weights: Tensor) -> None:
         """Makes the means anew, and lowers each variance by (k_D(theta)^T x)^2 for its rows x.
@@ -66,8 +61,8 @@ class DeviceMoments:
         Args:
             weights: Of the means, as in `make`, then the rows of each output: `3 + ... x columns`.
         """
-        falls = self.sums.sums(weights, self._values[: len(weights)])[3:]
-        falls = falls.view(len(self.variance), -1, self.sums.space.size)
+        self.means, falls = self.sums.sums(weights).tensor_split([3])
+        falls = falls.view(self._outputs, -1, self.sums.space.size)
         for fall in falls.unbind(1):
             self.variance.addcmul_(fall, fall, value=-1)
         self.variance.clamp_(min=0.0)  # rounding
@@ -82,9 +77,8 @@ class DeviceMoments:
             constants: Likewise.
             alpha: Likewise.
         """
-        self.sums.sums(weights, self.means)
-        self.sums.forms(matrices, constants, alpha, self.variance)
-        self.variance.clamp_(min=0.0)  # rounding
+        self.means = self.sums.sums(weights)
+        self.variance = self.sums.forms(matrices, constants, alpha).clamp_(min=0.0)
         self._num_followed = 0
 
 
@@ -99,7 +93,7 @@ class DevicePosterior:
     def __init__(self, surrogate: TensorSurrogate, sums: DeviceSums) -> None:
         self._surrogate, self._sums = surrogate, sums
         self._moments = DeviceMoments(sums, outputs=1)
-        self._minima = MinimaMemory(sums)
+        self._ties = Ties(sums)
         prior = [1 / surrogate.num_queries]
         self._prior = torch.tensor(prior, dtype=torch.float64, device=sums.device)
         self._seen = (0, 0)  # the mark of the rows that the variance knows
@@ -109,14 +103,13 @@ class DevicePosterior:
         surrogate, num_queries = self._surrogate, self._surrogate.num_queries
         rows, self._seen = surrogate.rows_since(self._seen)
         self._sums.add_configurations(surrogate.codes())
-        T, S = surrogate.gps.T, surrogate.gps.S
-        weights = [T, T[:1]]
+        w, S = surrogate.gps.w, surrogate.gps.S
         if rows is not None and self._moments.can_follow(len(rows)):
-            added = [row[None] for row in rows]
-            self._moments.follow(torch.cat([*weights, *added]).mul_(1 / num_queries))
-            return
-        scaled = torch.cat(weights).mul_(1 / num_queries)
-        self._moments.make(scaled, S[None], self._prior, -1 / num_queries**2)
+            added = [row[None] / num_queries for row in rows]
+            self._moments.follow(torch.cat([w, w[:1], *added]))
+        else:
+            weights = torch.cat([w, w[:1]])
+            self._moments.make(weights, S[None], self._prior, -1 / num_queries**2)
 
     def settings(self) -> dict[str, Any]:
         """The arguments that decide a choice: none."""
@@ -132,26 +125,27 @@ class DevicePosterior:
 
     def lower_bounds(self, beta: Beta, u_out: float, theta_out: int | None) -> DeviceMinima:
         """L_c and L_g on all of Theta, and their minima; arguments as in `LowerBounds`."""
-        lower, means = self._minima.lower, self._moments.means
-        half = self._minima.to_device([-beta.c, -beta.g, -beta.c])[:, None]
-        torch.addcmul(means, half, self._moments.variance[0].sqrt(), out=lower)
-        return DeviceMinima(self._minima, means[1], beta, u_out, theta_out)
+        means = self._moments.means
+        half = self._ties.to_device([-beta.c, -beta.g, -beta.c])[:, None]
+        lower = torch.addcmul(means, half, self._moments.variance[0].sqrt())
+        return DeviceMinima(lower, means[1], beta, u_out, theta_out, self._ties)
 
 
-class MinimaMemory:
-    """Memory of `DeviceMinima`, which is made anew in every step.
+class Ties:
+    """`tie_rank` of all of Theta, made once for a seed, and other constants of the device.
 
     Args:
         sums: Sums over Theta.
 
     Attributes:
-        lower: L_c, L_g, and L_c again: `3 x |Theta|`.
+        inf: +inf.
+        last: The largest int64.
     """
 
     def __init__(self, sums: DeviceSums) -> None:
         self._size, self._device = sums.space.size, sums.device
-        like = {"dtype": torch.float64, "device": sums.device}
-        self.lower = torch.empty(3, self._size, **like)
+        self.inf = self.to_device([math.inf])[0]
+        self.last = torch.tensor(torch.iinfo(torch.int64).max).to(self._device)
         self._rank: tuple[int, Tensor] | None = None
 
     def to_device(self, values: list[float]) -> Tensor:
@@ -159,7 +153,7 @@ class MinimaMemory:
         return torch.tensor(values, dtype=torch.float64).to(self._device)
 
     def rank(self, seed: int) -> Tensor:
-        """`tie_rank` of all of Theta: `|Theta|` (int64), made once for a seed."""
+        """`|Theta|` keys (int64)."""
         if self._rank is None or self._rank[0] != seed:
             self._rank = seed, tie_rank(torch.arange(self._size, device=self._device), seed)
         return self._rank[1]
@@ -169,12 +163,13 @@ class DeviceMinima:
     """As `LowerBounds`, from variances that are all exact.
 
     Args:
-        memory: Its `lower` holds the bounds, theta_out still among them.
+        lower: L_c, L_g and L_c again: `3 x |Theta|`, theta_out still among them; written over.
         mean_g: `|Theta|` values of mu_bar_g.
         beta: beta_c in USD and beta_g.
         u_out: Upper bound on c(theta_out) in USD; +inf to look at all of Theta.
         theta_out: Flat index of theta_out, which cannot improve on itself: its L_c is +inf; None
             for no exception.
+        ties: Constants of Theta.
 
     Attributes:
         c: `|Theta|` values of L_c in USD (float64).
@@ -189,15 +184,20 @@ class DeviceMinima:
     is_exact = True
 
     def __init__(
-        self, memory: MinimaMemory, mean_g: Tensor, beta: Beta, u_out: float, theta_out: int | None
+        self,
+        lower: Tensor,
+        mean_g: Tensor,
+        beta: Beta,
+        u_out: float,
+        theta_out: int | None,
+        ties: Ties,
     ) -> None:
-        self._memory, self._mean_g, self.beta, self.u_out = memory, mean_g, beta, u_out
-        lower = memory.lower
+        self._mean_g, self.beta, self.u_out, self._ties = mean_g, beta, u_out, ties
         self.c, self.g = lower[:2]
         if theta_out is not None:
-            lower[0::2, theta_out] = math.inf
-        limits = memory.to_device([0.0, u_out])[:, None]
-        least = torch.where(lower[1:] <= limits, lower[:2], math.inf).amin(1)
+            lower[0::2, theta_out].fill_(math.inf)
+        limits = ties.to_device([0.0, u_out])[:, None]
+        least = torch.where(lower[1:] <= limits, lower[:2], ties.inf).amin(1)
         self.least_c, self.least_g = least.tolist()
         self.chunks, self.chunk_least_c = [slice(None)], [self.least_c]
 
@@ -218,7 +218,7 @@ class DeviceMinima:
         most_g: float = 0.0,
     ) -> int:
         """Flat index of the least objective subject to L_g <= `most_g`; see `LowerBounds`."""
-        values = torch.where(self.g <= most_g, objective(slice(None)), math.inf)
+        values = torch.where(self.g <= most_g, objective(slice(None)), self._ties.inf)
         best = values.amin()
         tied = values <= best.add(best.abs().clamp_(min=scale), alpha=_TIE)
-        return int(torch.where(tied, self._memory.rank(seed), _LAST).argmin())
+        return int(torch.where(tied, self._ties.rank(seed), self._ties.last).argmin())
