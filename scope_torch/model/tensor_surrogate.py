@@ -46,6 +46,11 @@ class TensorSurrogate(QuerySurrogate):
         self._times_conditioned = 0
         self._appended: list[tuple[int, list[int]]] = []  # (row, query) since then
 
+    def of_queries(self) -> QueryGPs:
+        """The GPyTorch model of all queries, up to the last observation."""
+        self._update()
+        return self.gps
+
     def information(self) -> list[float]:
         """I_q of every query, in nats; see `QuerySurrogate.information`."""
         self._update()

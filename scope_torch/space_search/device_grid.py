@@ -88,6 +88,17 @@ class DevicePosterior:
     Args:
         surrogate: The per-query surrogate.
         sums: Sums of its kernel over Theta.
+
+    Examples:
+        >>> from scope_torch.kernels import HammingMatern52Kernel
+        >>> from scope_torch.space import ConfigSpace
+        >>> space, kernel = ConfigSpace((2, 2)), HammingMatern52Kernel()
+        >>> surrogate = TensorSurrogate(space, kernel, 1, lam=1e-6)
+        >>> posterior = DevicePosterior(surrogate, DeviceSums(space, kernel, "cpu"))
+        >>> surrogate.observe((0, 1), query=0, y_c=0.002, y_g=-0.1)
+        >>> posterior.update()
+        >>> posterior.mean_c.argmax()
+        tensor(1)
     """
 
     def __init__(self, surrogate: TensorSurrogate, sums: DeviceSums) -> None:
@@ -111,6 +122,21 @@ class DevicePosterior:
             weights = torch.cat([w, w[:1]])
             self._moments.make(weights, S[None], self._prior, -1 / num_queries**2)
 
+    @property
+    def mean_c(self) -> Tensor:
+        """`|Theta|` values of mu_bar_c in USD (float64)."""
+        return self._moments.means[0]
+
+    @property
+    def mean_g(self) -> Tensor:
+        """`|Theta|` values of mu_bar_g (float64)."""
+        return self._moments.means[1]
+
+    @property
+    def variance(self) -> Tensor:
+        """`|Theta|` values of sigma_bar^2 (float64), all exact."""
+        return self._moments.variance[0]
+
     def settings(self) -> dict[str, Any]:
         """The arguments that decide a choice: none."""
         return {}
@@ -121,14 +147,13 @@ class DevicePosterior:
 
     def least_slope(self) -> float:
         """min{(mu_bar_g + 1) / sigma_bar}: the least beta_g for which some L_g is at most -1."""
-        return float(((self._moments.means[1] + 1) / self._moments.variance[0].sqrt()).min())
+        return float(((self.mean_g + 1) / self.variance.sqrt()).min())
 
     def lower_bounds(self, beta: Beta, u_out: float, theta_out: int | None) -> DeviceMinima:
         """L_c and L_g on all of Theta, and their minima; arguments as in `LowerBounds`."""
-        means = self._moments.means
         half = self._ties.to_device([-beta.c, -beta.g, -beta.c])[:, None]
-        lower = torch.addcmul(means, half, self._moments.variance[0].sqrt())
-        return DeviceMinima(lower, means[1], beta, u_out, theta_out, self._ties)
+        lower = torch.addcmul(self._moments.means, half, self.variance.sqrt())
+        return DeviceMinima(lower, self.mean_g, beta, u_out, theta_out, self._ties)
 
 
 class Ties:
