@@ -16,6 +16,11 @@ class Evaluator(Protocol):
     `concurrency` is the number of requests in flight at a time. An evaluator whose observations
     cost nothing to repeat has an attribute `free = True`. The journal then writes many observations
     at once; all others are on disk before the search goes on.
+
+    An evaluator that keeps its answers, and answers a repeated pair without a call, has an
+    attribute `deterministic = True` and two methods. `remember(observations)` takes the journal of
+    a search that is resumed. `repeats(observations)` lists those that needed no call, for
+    `result.json`. See `FunctionEvaluator`.
     """
 
     concurrency: int

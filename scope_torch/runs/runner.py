@@ -87,6 +87,7 @@ def run(
             budget_usd=float(budget_usd),
             history=search.history,
             surplus_usd=source.surplus_usd(search.history),
+            repeats=_repeats(evaluator, search.history),
             trace=optimizer.trace,
             report=optimizer.report(),
             settings=settings,
@@ -147,7 +148,16 @@ def _open_journal(
     durable = not getattr(evaluator, "free", False)
     journal = open_run_dir(run_dir, settings, durable)
     closing.callback(journal.close)
+    if getattr(evaluator, "deterministic", False):
+        evaluator.remember(journal.recorded)  # type: ignore[attr-defined]
     return journal
+
+
+def _repeats(evaluator: Evaluator, history: History) -> list[Observation] | None:
+    """Observations that needed no call; None if the evaluator keeps no answers."""
+    if not getattr(evaluator, "deterministic", False):
+        return None
+    return evaluator.repeats(history)  # type: ignore[attr-defined]
 
 
 def _open_trace(
