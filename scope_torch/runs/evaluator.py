@@ -16,11 +16,6 @@ class Evaluator(Protocol):
     `concurrency` is the number of requests in flight at a time. An evaluator whose observations
     cost nothing to repeat has an attribute `free = True`. The journal then writes many observations
     at once; all others are on disk before the search goes on.
-
-    An evaluator that keeps its answers, and answers a repeated pair without a call, has an
-    attribute `deterministic = True` and two methods. `remember(observations)` takes the journal of
-    a search that is resumed. `repeats(observations)` lists those that needed no call, for
-    `result.json`. See `FunctionEvaluator`.
     """
 
     concurrency: int
@@ -46,4 +41,19 @@ class HasTruth(Protocol):
 
     def truth(self) -> tuple[Tensor, Tensor]:
         """c(theta) in USD and s(theta) in [0, 1] by flat index: two `|Theta|` float64 tensors."""
+        ...
+
+
+@runtime_checkable
+class KeepsAnswers(Protocol):
+    """An evaluator that, if `deterministic` is True, answers a repeated pair without a call."""
+
+    deterministic: bool
+
+    def remember(self, observations: Iterable[Observation]) -> None:
+        """Takes in the journal of a search that is resumed."""
+        ...
+
+    def repeats(self, observations: Iterable[Observation]) -> list[Observation]:
+        """Those of a run, in the asked order, that needed no call; for `result.json`."""
         ...
