@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
+from collections.abc import Sequence
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -13,7 +15,10 @@ from scope_torch.cli.schema import Config
 from scope_torch.cli.targets import check_target
 from scope_torch.errors import InputError
 from scope_torch.evaluators import Evaluator
+from scope_torch.llm.keys import check_key_env
 
+# api_key_env=A, api_key_env=A,B, api_key_env=choice(A,B), {api_key_env:A}
+_TYPED_KEY = re.compile(r"api_key_env[\"']?(?:=(?:choice\()?(.*)|:([^,}]*))", re.DOTALL)
 _OF_HYDRA = ("_target_", "_convert_", "_recursive_", "_partial_")  # not arguments
 
 
@@ -47,6 +52,16 @@ def refuse_new_keys(overrides: list[str]) -> None:
                 "write it without +" if first in known else f"leave it out{nearest(first, known)}"
             )
             raise InputError(f"{override!r} would add a key that nothing reads; {mend} ({KEYS})")
+
+
+def refuse_typed_keys(arguments: Sequence[str]) -> None:
+    """Raises InputError for a key in place of its variable, before Hydra reads and shows it."""
+    for argument in arguments:
+        for typed, in_braces in _TYPED_KEY.findall(argument):
+            for value in (typed.removesuffix(")") or in_braces).split(","):
+                name = value.strip(" '\"")
+                if not name.startswith("${"):  # the client checks the value of another key
+                    check_key_env(name)
 
 
 def check_device(device: str) -> None:

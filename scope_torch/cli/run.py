@@ -21,12 +21,19 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from scope_torch.cli import COMMANDS
-from scope_torch.cli.build import build, check_device, close_evaluator, refuse_new_keys
+from scope_torch.cli.build import (
+    build,
+    check_device,
+    close_evaluator,
+    refuse_new_keys,
+    refuse_typed_keys,
+)
 from scope_torch.cli.interrupts import InterruptedSummary, second_interrupt_ends
 from scope_torch.cli.messages import describe, message_of
 from scope_torch.cli.schema import config_dir, register
 from scope_torch.cli.targets import read_allowed
 from scope_torch.errors import InputError, JobsFailed
+from scope_torch.llm.keys import without_secrets
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.callbacks import Callback
 from scope_torch.runs.deployment import deploy
@@ -60,6 +67,7 @@ def main() -> None:
 
 def _run_jobs() -> None:
     try:
+        refuse_typed_keys(sys.argv[1:])
         _job()
     except JobsFailed as error:
         print(f"scope-torch: {error}", file=sys.stderr)
@@ -103,8 +111,11 @@ def _job(cfg: DictConfig) -> str | None:
 
 
 def _failed(directory: Path | None, message: str, log: str, *, has_traceback: bool = False) -> str:
-    """Prints why a job failed, and leaves `log` in its directory; returns a line for the sweep."""
-    path = _write_log(directory, log)
+    """Prints why a job failed, and leaves `log` in its directory; returns a line for the sweep.
+
+    Neither has a key: a library may show one in its errors.
+    """
+    message, path = without_secrets(message), _write_log(directory, without_secrets(log))
     if has_traceback and path is not None:
         message += f"; the traceback is in {path}"
     print(f"scope-torch: {message}", file=sys.stderr)

@@ -51,8 +51,8 @@ class FunctionEvaluator:
             with the same name and queries, so change the name when you change the function.
         prices: The price list, for a system that returns tokens; see `load_llms`.
         deterministic: Whether the system answers the same query under the same configuration the
-            same way. Each pair is then asked once, and a repeat (see `calibrate`) gets the quality
-            and the cost of the first answer without a call.
+            same way. Each pair is then asked once, also by a search that was resumed, and a repeat
+            (see `calibrate`) gets the quality and the cost of the first answer without a call.
         on_error: What to do if the system raises. `raise`: the search stops after the calls in
             flight. `retry`: call it up to `max_retries` times more, then raise. `zero`: the
             observation has quality 0 and costs `failed_cost_usd`; a warning names every such call.
@@ -137,12 +137,35 @@ class FunctionEvaluator:
     def remember(self, observations: Iterable[Observation]) -> None:
         """Takes in answers that are known; with `deterministic`, their pairs are not asked again.
 
+        `run` calls it with the journal of a search that it resumes.
+
         Args:
-            observations: Those of an earlier process, as the journal has them.
+            observations: Those of an earlier process. Failed calls among them are no answers.
         """
         if self.deterministic:
-            for known in observations:
+            for known in filter(self._is_answer, observations):
                 self._answers.setdefault((known.theta, known.query), known)
+
+    def repeats(self, observations: Iterable[Observation]) -> list[Observation]:
+        """The observations that repeat an earlier answer; with `deterministic`, no call made them.
+
+        Args:
+            observations: The observations of a run, in the asked order.
+        """
+        answered: set[tuple[tuple[int, ...], int]] = set()
+        repeated: list[Observation] = []
+        for observation in observations:
+            pair = observation.theta, observation.query
+            if pair in answered:
+                repeated.append(observation)
+            elif self._is_answer(observation):
+                answered.add(pair)
+        return repeated
+
+    def _is_answer(self, observation: Observation) -> bool:
+        """False for a call that may have raised: the pair is asked again."""
+        values = observation.quality, observation.cost_usd
+        return self.on_error != "zero" or values != (0.0, self._failed_cost_usd)
 
     def _observe_once(self, request: Request) -> Observation:
         """The kept answer of the pair, or its first; a repeat waits for a first in flight."""

@@ -140,7 +140,7 @@ class LiveEvaluator:
         return f"{self.system.name}-{hashlib.sha256(canonical.encode()).hexdigest()[:16]}"
 
     def close(self) -> None:
-        """Closes the client with its connections, and ends the event loop.
+        """Closes the client with its connections, and the metric; ends the event loop.
 
         If a part of the bill is an upper estimate, it says how much.
         """
@@ -151,6 +151,8 @@ class LiveEvaluator:
                 number,
                 getattr(self.client, "estimated_usd", 0.0),
             )
+        if close := getattr(self.metric, "close", None):
+            close()
         loop = self._running_loop()  # starts one if there is none: closing the client needs it
         if close := getattr(self.client, "close", None):
             asyncio.run_coroutine_threadsafe(close(), loop).result()

@@ -16,6 +16,7 @@ _SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 _LEAST_CHARS = 6  # a shorter value could be a part of ordinary words
 # Keys of local servers are often words, such as `ollama`, which a reply may contain.
 _LEAST_CHARS_IN_REPLIES = 12
+_names_read: set[str] = set()  # variables that were read as keys, whatever their name
 
 
 def check_key_env(env: str | None) -> None:
@@ -47,6 +48,7 @@ def key_of(env: str | None, where: str) -> str | None:
     check_key_env(env)
     if not env:
         return None
+    _names_read.add(env)
     key = os.environ.get(env, "").strip()
     if not key:
         # A key can look like a name: gsk_a1B2, hf_Xyz.
@@ -69,9 +71,9 @@ def redacted(text: str, api_key_env: str | None) -> str:
 def without_secrets(text: str, api_key_env: str | None = None) -> str:
     """The text with `***` for secrets of the environment, encoded ones included.
 
-    Found are values of `api_key_env`, and of variables with KEY, TOKEN, SECRET or PASSWORD in their
-    name: as they are, escaped as in URLs, JSON or HTML, in hexadecimal, and in base64, also as a
-    part of a longer text in base64.
+    Found are values of `api_key_env`, of variables that `key_of` has read, and of variables with
+    KEY, TOKEN, SECRET or PASSWORD in their name: as they are, escaped as in URLs, JSON or HTML, in
+    hexadecimal, and in base64, also as a part of a longer text in base64.
 
     Examples:
         >>> os.environ["DOC_KEY"] = "sk-of-the-docs/1"
@@ -79,10 +81,11 @@ def without_secrets(text: str, api_key_env: str | None = None) -> str:
         'key=***, eDp***'
         >>> del os.environ["DOC_KEY"]
     """
+    used = {*_names_read, api_key_env}
     for name, value in os.environ.items():
         named = any(word in name.upper() for word in _SECRET_WORDS)
         secret = value.strip()
-        if (named or name == api_key_env) and len(secret) >= _LEAST_CHARS:
+        if (named or name in used) and len(secret) >= _LEAST_CHARS:
             text = _pattern(secret).sub("***", text)
     return text
 

@@ -24,8 +24,8 @@ class LiteLLMClient(RetryingClient):
 
     `LLMInfo.model` is LiteLLM's name for an LLM. Costs are computed from the price list, not from
     LiteLLM's own prices. Tokens are as LiteLLM reports them; it counts them itself if the provider
-    does not. LiteLLM reads replies by itself, without a limit on their size: use it with providers
-    that you trust.
+    does not. LiteLLM reads replies by itself, without a limit on their size: no setting of it gives
+    every provider an HTTP client of ours. Use it with providers that you trust.
 
     Args:
         base_url: Address of the endpoint; None for the provider's own address.

@@ -42,3 +42,18 @@ class HasTruth(Protocol):
     def truth(self) -> tuple[Tensor, Tensor]:
         """c(theta) in USD and s(theta) in [0, 1] by flat index: two `|Theta|` float64 tensors."""
         ...
+
+
+@runtime_checkable
+class KeepsAnswers(Protocol):
+    """An evaluator that, if `deterministic` is True, answers a repeated pair without a call."""
+
+    deterministic: bool
+
+    def remember(self, observations: Iterable[Observation]) -> None:
+        """Takes in the journal of a search that is resumed."""
+        ...
+
+    def repeats(self, observations: Iterable[Observation]) -> list[Observation]:
+        """Those of a run, in the asked order, that needed no call; for `result.json`."""
+        ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scope_torch.observation import History
+from scope_torch.observation import History, Observation
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.directory import settings_hash, with_hashes
 from scope_torch.runs.metrics import OracleCurve, optimal_cost, oracle_curve, true_values
@@ -39,6 +40,8 @@ class RunResult:
             journal, files and callbacks.
         replayed: Number of observations taken from the journal, so not paid for again.
         run_dir: Directory with the files of the run; None if it has none.
+        repeats: The observations in `history` that a kept answer gave, without a call; None if the
+            evaluator keeps no answers.
 
     Examples:
         >>> from scope_torch import make_scope, run
@@ -67,6 +70,7 @@ class RunResult:
     seconds: dict[str, float]
     replayed: int
     run_dir: Path | None = field(default=None)
+    repeats: Sequence[Observation] | None = None
 
     @property
     def llms(self) -> dict[str, str]:
@@ -99,6 +103,7 @@ class RunResult:
             "spend_usd": self.history.spend_usd,
             "surplus_usd": self.surplus_usd,
             "num_observations": len(self.history),
+            **self._repeats(),
             "stop_reason": self.stop_reason,
             "seed": self.settings["optimizer"].get("seed"),
             "settings_hash": settings_hash(self.settings),
@@ -112,6 +117,13 @@ class RunResult:
             "paths": {"run_dir": None if self.run_dir is None else str(self.run_dir)},
         }
         return with_hashes(content)
+
+    def _repeats(self) -> dict[str, Any]:
+        """Number and cost of the repeats, if the evaluator keeps answers."""
+        if self.repeats is None:
+            return {}
+        usd = math.fsum(o.cost_usd for o in self.repeats)
+        return {"num_repeats": len(self.repeats), "repeats_usd": usd}
 
     def _truth_of_theta_out(self) -> dict[str, Any]:
         """Its true cost and quality, and the optimal cost; None where unknown."""

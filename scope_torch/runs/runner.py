@@ -19,7 +19,7 @@ from scope_torch.observation import History, Observation, Request
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.callbacks import Callback
 from scope_torch.runs.directory import open_run_dir, write_atomically
-from scope_torch.runs.evaluator import Evaluator, HasTruth
+from scope_torch.runs.evaluator import Evaluator, HasTruth, KeepsAnswers
 from scope_torch.runs.journal import Journal
 from scope_torch.runs.result import RunResult
 from scope_torch.runs.source import ObservationSource
@@ -87,6 +87,7 @@ def run(
             budget_usd=float(budget_usd),
             history=search.history,
             surplus_usd=source.surplus_usd(search.history),
+            repeats=_repeats(evaluator, search.history),
             trace=optimizer.trace,
             report=optimizer.report(),
             settings=settings,
@@ -147,7 +148,16 @@ def _open_journal(
     durable = not getattr(evaluator, "free", False)
     journal = open_run_dir(run_dir, settings, durable)
     closing.callback(journal.close)
+    if isinstance(evaluator, KeepsAnswers):
+        evaluator.remember(journal.recorded)
     return journal
+
+
+def _repeats(evaluator: Evaluator, history: History) -> list[Observation] | None:
+    """Observations that needed no call; None if the evaluator keeps no answers."""
+    if isinstance(evaluator, KeepsAnswers) and evaluator.deterministic:
+        return evaluator.repeats(history)
+    return None
 
 
 def _open_trace(

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import hydra
 import pytest
-from omegaconf import OmegaConf
+from omegaconf import OmegaConf, open_dict
 
 from scope_torch.cli.compose import compose
 from scope_torch.cli.schema import config_dir
 from scope_torch.cli.targets import ALLOW, check_target, read_allowed
+from scope_torch.cli.trusted import check_hydra
 from scope_torch.errors import InputError
 
 SMALL = ["task.num_queries=5", "budget_usd=0.02", "experiment=evil"]
@@ -158,6 +159,23 @@ def test_parts_of_hydra_are_not_made_recursively():
     assert composed.hydra.launcher._recursive_ is False
     assert composed.hydra.sweeper._recursive_ is False
     assert composed.hydra.sweeper._target_ == COLLECTING
+
+
+@pytest.mark.parametrize("part", ["launcher", "sweeper"])
+def test_other_plugins_are_allowed_by_a_variable(monkeypatch, part):
+    with hydra.initialize_config_dir(config_dir(), version_base="1.3"):
+        config = hydra.compose("config", [], return_hydra_config=True).hydra
+    with open_dict(config):
+        config[part]["_target_"] = "hydra_plugins.hydra_optuna_sweeper.Plugin"
+    monkeypatch.delenv(ALLOW, raising=False)
+    read_allowed()
+    with pytest.raises(InputError, match=rf"hydra\.{part}\._target_='hydra_plugins.hydra_optuna"):
+        check_hydra(config, [])
+    monkeypatch.setenv(ALLOW, "mine,hydra_plugins")
+    read_allowed()
+    check_hydra(config, [])
+    monkeypatch.delenv(ALLOW)
+    read_allowed()
 
 
 def test_what_the_user_types_may_run(cli, tmp_path, monkeypatch):

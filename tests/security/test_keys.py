@@ -17,6 +17,7 @@ from llm.fake_endpoint import (
     only_loopback,  # noqa: F401
 )
 
+from scope_torch.cli.build import refuse_typed_keys
 from scope_torch.llm.keys import redact_logs, without_key, without_secrets
 
 KEY = "sk-canary-7f1d90b2ce"
@@ -132,6 +133,28 @@ def test_a_bug_leaves_a_log_without_the_key(cli, monkeypatch, tmp_path):
     assert status == 2
     assert "error.log" in err
     assert list(tmp_path.rglob("error.log"))
+    nowhere(tmp_path, out, err)
+
+
+@pytest.mark.parametrize("variable", ["CANARY_KEY", "ENDPOINT"])
+@pytest.mark.parametrize("mode", [[], ["-m"]], ids=["run", "sweep"])
+def test_a_bug_that_shows_the_key_leaves_a_log_without_it(
+    cli, monkeypatch, tmp_path, mode, variable
+):
+    """Libraries may show a header in their errors."""
+    monkeypatch.setenv(variable, KEY)
+
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError(f"a bug with {KEY}, {BEARER} and {IN_A_URL}")
+
+    monkeypatch.setattr("scope_torch.llm.retrying.read_reply", broken)
+    with FakeEndpoint(airport_llm, key=KEY) as endpoint:
+        url = arguments(endpoint.url, f"llm.api_key_env={variable}", "tracking=jsonl")
+        status, out, err = cli(*mode, *url)
+    assert status == 2
+    (log,) = tmp_path.rglob("error.log")
+    assert "RuntimeError: a bug with ***, " in err
+    assert "RuntimeError: a bug with ***, " in log.read_text()
     nowhere(tmp_path, out, err)
 
 
@@ -270,6 +293,33 @@ def test_a_key_in_place_of_its_variable_is_refused_and_not_shown(
     assert value not in out + err + caplog.text
     nowhere(tmp_path, out, err, caplog.text)
     assert not [path for path in tmp_path.rglob("*") if value.encode() in content(path)]
+
+
+TYPED = [
+    "llm.api_key_env=hunter2-{}",
+    "llm.api_key_env='hunter2 \"{}'",
+    "llm.api_key_env=OPENAI_API_KEY,hunter2-{}",
+    "llm.api_key_env=choice(A,hunter2-{})",
+    "llm={{api_key_env:hunter2-{}}}",
+    "method.backend={{kind:openai,'api_key_env': 'hunter2-{}', model: m}}",
+    "llm.api_key_env=hunter2-{}}}",
+]
+SHOWING = [["hydra.verbose=true"], ["--cfg", "job"], ["--info", "all"], ["-m"]]
+
+
+@pytest.mark.parametrize("override", TYPED)
+@pytest.mark.parametrize("showing", SHOWING, ids=" ".join)
+def test_hydra_does_not_show_a_typed_key(cli, tmp_path, caplog, override, showing):
+    status, out, err = cli("task=synthetic", override.format(KEY), *showing)
+    assert (status, out) == (2, "")
+    assert err.startswith("scope-torch: api_key_env must be the name of an environment variable")
+    nowhere(tmp_path, err, caplog.text)
+
+
+def test_names_of_variables_are_accepted():
+    names = ["OPENAI_API_KEY", "'MY_KEY'", "null", "", "${task.name}"]
+    refuse_typed_keys([f"llm.api_key_env={name}" for name in [*names, "A,null", "choice(A,B)"]])
+    refuse_typed_keys([f"llm={{base_url:x,api_key_env:{name}}}" for name in names])
 
 
 def content(path: Path) -> bytes:

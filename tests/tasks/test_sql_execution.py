@@ -10,10 +10,16 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from systems.fake_client import FakeClient
 
 from scope_torch.errors import InputError
+from scope_torch.evaluators.live import LiveEvaluator
+from scope_torch.llm.prices import LLMInfo
+from scope_torch.observation import Request
+from scope_torch.systems.graph import CompoundSystem, Module
 from scope_torch.tasks import sql_execution
 from scope_torch.tasks.bird import ExecutionAccuracy
+from scope_torch.tasks.dataset import Query
 from scope_torch.tasks.sql_execution import (
     QueryFailed,
     QueryLimits,
@@ -284,6 +290,22 @@ def test_no_process_outlives_the_metric(database):
             wait_until_dead(pid)
     del metric, end
     wait_until_dead(pid)
+
+
+def test_no_process_outlives_the_evaluator(database):
+    """The metric itself is still in use."""
+    close_workers()
+    metric = ExecutionAccuracy(SHORT)
+    sql, prices = "SELECT a FROM t", {"a": LLMInfo("a", 1.0, 1.0)}
+    system = CompoundSystem("toy", (Module("m", ("q",), lambda *_: [], lambda *_: sql, str, 1),))
+    query = Query({"q": "?"}, {"sql": sql, "database": str(database)})
+    evaluator = LiveEvaluator(["m"], [["a"]], system, [query], metric, prices, FakeClient({}))
+    (observation,) = evaluator.evaluate([Request((0,), 0)])
+    assert observation.quality == 1.0
+    (pid,) = workers()
+    evaluator.close()
+    wait_until_dead(pid)
+    assert workers() == []
 
 
 OUTLIVE = """
