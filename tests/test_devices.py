@@ -5,6 +5,7 @@ repeated indices are made in a random order, as on CUDA, so a choice that depend
 would differ between runs.
 """
 
+import numpy as np
 import pretend_gpu
 import pytest
 import torch
@@ -21,6 +22,10 @@ from scope_torch.model.kernels import HammingMatern52Kernel
 from scope_torch.model.per_query import QuerySurrogate
 from scope_torch.runs.runner import run
 from scope_torch.space import ConfigSpace
+from scope_torch.tasks.simulated import simulated_task
+
+# A selection step at N = 5: launches, waits, bytes, modelled seconds.
+BARS = {"scope": (40, 3, 3e9, 1e-3)}
 
 pytestmark = pytest.mark.skipif(
     not pretend_gpu.IS_AVAILABLE, reason="torch before 2.10 cannot pretend a device"
@@ -143,3 +148,47 @@ def test_the_order_of_repeated_additions_is_not_fixed():
             index = torch.zeros(5, dtype=torch.int64, device="gpu")
             sums.add(to.index_add_(0, index, values.to("gpu")).item())
     assert len(sums) > 1
+
+
+class Steps:
+    """What the device was asked to do from one selection to the next."""
+
+    def __init__(self, optimizer, log):
+        self._optimizer, self._log, self._update = optimizer, log, optimizer._posterior.update
+        self._at = []
+        optimizer._posterior.update = self.update
+
+    def update(self):
+        log, events = self._log, [row.event for row in self._optimizer.trace]
+        now = (log.launches.total(), log.waits.total(), log.bytes.total(), log.seconds())
+        self._at.append((now, events.count("improved") + log.launches["constant_pad_nd"]))
+        self._update()
+
+    def ordinary(self):
+        """Steps that moved no memory, and did not find a better theta_out, nor did the one before.
+
+        A candidate that becomes theta_out in the middle of the j-loop is taken in in two parts.
+        """
+        triples = zip(self._at, self._at[1:], self._at[2:], strict=False)
+        same = [(new, old) for (_, at), (old, _), (new, then) in triples if at == then]
+        return np.array([np.subtract(new, old) for new, old in same])
+
+
+@pytest.mark.parametrize("name", BARS)
+@pytest.mark.parametrize(
+    ("world", "budget_usd"),
+    [("data_imputation", 0.3), pytest.param("data_transformation", 0.7, marks=pytest.mark.slow)],
+)
+def test_a_step_in_few_launches(world, budget_usd, name):
+    """N = 3 and 5, 23 LLMs, 156 and 102 queries; 113 configurations are observed in Calibrate."""
+    task = simulated_task(name="simulated", world=world)
+    make = {"scope": make_scope, "scope_joint": make_scope_joint}[name]
+    with PretendGpu() as log:
+        optimizer = make(task.problem, base="Gemini 2.5 Flash-Lite", device="gpu")
+        steps = Steps(optimizer, log)
+        run(task.problem, optimizer, task.evaluator, budget_usd)
+    assert log.errors == []
+    counts = steps.ordinary()
+    assert len(counts) >= 5
+    print(f"{name}, {world}: median {np.median(counts, 0)}, most {counts.max(0)}")
+    assert (counts <= BARS[name]).all(), counts

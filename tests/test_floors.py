@@ -24,7 +24,7 @@ FRONT = {"scope_torch"} | {
 }
 LLM = FLOORS[0] | {"llm"}
 # The name of a method depends on its settings, and only the method knows how.
-UPWARDS = {("scope_torch.cli.schema", "baselines.llambo")}
+UPWARDS = {("scope_torch.cli.registry", "baselines.llambo")}
 
 
 def room(module: str) -> str:

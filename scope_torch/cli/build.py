@@ -65,9 +65,11 @@ def refuse_typed_keys(arguments: Sequence[str]) -> None:
 
 
 def check_device(device: str) -> None:
-    """Raises InputError if torch cannot use the device."""
+    """Raises InputError if torch cannot use the device; `auto` is always one."""
     import torch
 
+    if device == "auto":
+        return
     try:
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError) as error:

@@ -14,7 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 from scope_torch.cli.build import build, refuse_new_keys, refuse_typed_keys
 from scope_torch.cli.interrupts import second_interrupt_ends
 from scope_torch.cli.messages import message_of
-from scope_torch.cli.schema import config_dir, register
+from scope_torch.cli.registry import config_dir, register
 from scope_torch.errors import InputError
 from scope_torch.tasks import Task
 

@@ -30,7 +30,7 @@ from scope_torch.cli.build import (
 )
 from scope_torch.cli.interrupts import InterruptedSummary, second_interrupt_ends
 from scope_torch.cli.messages import describe, message_of
-from scope_torch.cli.schema import config_dir, register
+from scope_torch.cli.registry import config_dir, register
 from scope_torch.cli.targets import read_allowed
 from scope_torch.errors import InputError, JobsFailed
 from scope_torch.llm.keys import without_secrets

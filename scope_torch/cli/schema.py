@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from hydra.core.config_store import ConfigStore
-from omegaconf import MISSING, OmegaConf
-
-from scope_torch.cli.trusted import refuse_untrusted_configs
+from omegaconf import MISSING
 
 
 @dataclass
@@ -358,44 +354,3 @@ class Config:
     deploy: bool = False  # afterwards evaluate theta_out and theta_0 on held-out queries (RQ2)
     experiment: str = ""  # a folder of output_dir, and the group in W&B; default: the task's name
     output_dir: str = "outputs"  # runs: output_dir[/experiment]/task/method[/overrides]/seed=...
-
-
-def config_dir() -> str:
-    """The folder of the YAML files: in this package if installed, else the repository's conf/.
-
-    The path is absolute, because a module name such as `conf` could name a package of the user's.
-    """
-    package = Path(__file__).resolve().parents[1]
-    return str((package if (package / "conf").is_dir() else package.parent) / "conf")
-
-
-def register() -> None:
-    """Tells Hydra the schemas, in a group of their own, so that `method=glob(*)` finds none."""
-    refuse_untrusted_configs()
-    OmegaConf.register_new_resolver("llambo_name", _llambo_name, replace=True)
-    store = ConfigStore.instance()
-    store.store(name="config_schema", node=Config)
-    store.store(group="schema/task", name="table", node=TableTaskConfig)
-    store.store(group="schema/task", name="synthetic", node=SyntheticTaskConfig)
-    store.store(group="schema/task", name="simulated", node=SimulatedTaskConfig)
-    store.store(group="schema/task", name="compound", node=CompoundTaskConfig)
-    store.store(group="schema/method", name="scope", node=ScopeConfig)
-    store.store(group="schema/method", name="scope_joint", node=ScopeJointConfig)
-    store.store(group="schema/method", name="random_search", node=RandomSearchConfig)
-    store.store(group="schema/method", name="cei", node=CEIConfig)
-    store.store(group="schema/method", name="config_bo", node=ConfigBOConfig)
-    store.store(group="schema/method", name="safeopt", node=SafeOptConfig)
-    store.store(group="schema/method", name="optuna_gp", node=OptunaGPConfig)
-    store.store(group="schema/method", name="llmselector", node=LLMSelectorConfig)
-    store.store(group="schema/method", name="abacus", node=AbacusConfig)
-    store.store(group="schema/method", name="llambo", node=LLAMBOConfig)
-    store.store(group="schema/kernel", name="base", node=KernelConfig)
-    store.store(group="schema/tracking", name="base", node=TrackingConfig)
-    store.store(group="schema/tracking", name="wandb", node=WandbConfig)
-    store.store(group="schema/tracking", name="tensorboard", node=TensorBoardConfig)
-
-
-def _llambo_name(kind: str) -> str:
-    from baselines.llambo import method_name  # torch is slow to import
-
-    return method_name(kind)

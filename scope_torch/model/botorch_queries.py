@@ -71,9 +71,5 @@ class QueryModel(Model):
         """
         if output_indices is not None or not isinstance(observation_noise, bool):
             raise ValueError("output_indices must be None, observation_noise True or False")
-        joint = self.gps(X)
-        if observation_noise:
-            noisy = joint.lazy_covariance_matrix.add_diagonal(X.new_tensor(self.gps.lam))
-            joint = type(joint)(joint.mean, noisy, interleaved=joint._interleaved)  # noqa: SLF001
-        posterior = GPyTorchPosterior(joint)
+        posterior = GPyTorchPosterior(self.gps(X, self.gps.lam if observation_noise else 0.0))
         return posterior if posterior_transform is None else posterior_transform(posterior)

@@ -5,7 +5,7 @@
 | theta = (alpha, beta), its first N // 2 modules and the others | | |
 | P: whether h(alpha, d) = a | `_first` | `|A| x N // 2 + 1 x columns` |
 | R: kappa(a + h(beta, d)) | `_second` | `N // 2 + 1 x columns x |B|` |
-| entries of the pairs of D in the table of unions, their coefficients | `_where`, `_value` | entries |
+| entries of the pairs of D in the table of unions | `_where`, `_value` | entries |
 
 A weighted sum is one product of matrices, since h(theta, d) = h(alpha, d) + h(beta, d):
 
@@ -95,7 +95,7 @@ class DeviceSums(HammingGrid):
         return (weighted @ self._second.flatten(0, 1)).view(len(rows), -1)
 
     def forms(self, matrices: Tensor, constants: Tensor, alpha: float) -> Tensor:
-        """b + alpha k_D(theta)^T V k_D(theta) for each of `m` matrices V: `m x |Theta|`.
+        """The sums b + alpha k_D(theta)^T V k_D(theta) for `m` matrices V: `m x |Theta|`.
 
         Args:
             matrices: `m x columns x columns`, symmetric.

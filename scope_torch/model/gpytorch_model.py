@@ -110,7 +110,7 @@ class QueryGPs(GP):
 
     @property
     def noise(self) -> Tensor:
-        """lam / C_q: `Q x n`; infinite where a query observed nothing."""
+        """The noise lam / C_q: `Q x n`; infinite where a query observed nothing."""
         n = self._data.n
         return self.lam / self._to_device(self._data.count[:, :n].astype(float))
 
@@ -189,14 +189,15 @@ class QueryGPs(GP):
         zero = torch.zeros(X.shape[:-1], dtype=torch.float64, device=X.device)
         return MultivariateNormal(zero, self.covar_module(X.double()))
 
-    def __call__(self, X: Tensor) -> MultitaskMultivariateNormal:
+    def __call__(self, X: Tensor, noise: float = 0.0) -> MultitaskMultivariateNormal:
         """The posterior of every query, of both outputs.
 
         Args:
             X: `batch x m x num_modules` codes, on the device; the batch broadcasts with (Q).
+            noise: Variance that is added to each value: lambda for that of one answer.
 
         Returns:
-            Joint distribution of `batch x m x 2` values (USD; units of quality) without noise.
+            Joint distribution of `batch x m x 2` values (USD; units of quality).
         """
         n, X = self._data.n, X.double()
         k = self.covar_module(X, self.train_inputs[0][0].double()).to_dense()
@@ -204,9 +205,12 @@ class QueryGPs(GP):
         whitened = W @ k.transpose(-1, -2)
         mean = whitened.transpose(-1, -2) @ z
         prior = self.covar_module(X).to_dense()
+        covariance = prior - whitened.transpose(-1, -2) @ whitened
+        covariance.diagonal(dim1=-2, dim2=-1).add_(noise)
         # As an operator, so that nothing is factorised: points of a batch may coincide.
-        covariance = to_linear_operator(prior - whitened.transpose(-1, -2) @ whitened)
-        normals = [MultivariateNormal(one, covariance) for one in mean.unbind(-1)]
+        normals = [
+            MultivariateNormal(one, to_linear_operator(covariance)) for one in mean.unbind(-1)
+        ]
         return MultitaskMultivariateNormal.from_independent_mvns(normals)
 
     def _to_device(self, array: Array) -> Tensor:

@@ -1,4 +1,4 @@
-"""The per-query surrogate of `per_query.py` with its algebra on the device (`gpytorch_model.py`)."""
+"""The per-query surrogate of `per_query.py` on the device, by `gpytorch_model.py`."""
 
 from __future__ import annotations
 
@@ -75,9 +75,7 @@ class TensorSurrogate(QuerySurrogate):
         predicted = self._posterior(theta)
         coefficients = predicted.solved[:, 2 : 2 + self._data.n].cpu().numpy()
         every = list(range(self.num_queries))
-        return GroupPosterior(
-            predicted.k, coefficients, predicted.variance, predicted.mean, every
-        )
+        return GroupPosterior(predicted.k, coefficients, predicted.variance, predicted.mean, every)
 
     def aggregate(self) -> AggregatePosterior:
         """mu_bar and sigma_bar, collapsed onto D (eq:scope-mean-variance)."""

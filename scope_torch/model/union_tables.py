@@ -3,7 +3,7 @@
 | symbol | here | shape |
 | --- | --- | --- |
 | U, union of a subset that a matches and one that b matches | entry of the tables | |
-| coefficient of U: i modules matched by a alone, j by b, l by both | `coefficient[i, j, l]` | `N + 1` |
+| coefficient of U: i modules matched by a alone, j by b, l by both | `coefficient` | `N + 1` |
 
 For a pair (a, b) of D the product k(theta, a) k(theta, b) is a sum over unions U. On a module of U
 theta has the LLM of a or of b; where the two agree, both subsets, or either, may contain the

@@ -21,8 +21,8 @@ from baselines.gp import DatasetGP, GPSettings
 from baselines.reduced_space import ReducedSpace
 from baselines.safeopt import SafeOpt
 from baselines.table_model import TableModel, evaluate, marginals
+from scope_torch.cli.registry import config_dir
 from scope_torch.cli.run import build
-from scope_torch.cli.schema import config_dir
 from scope_torch.errors import InputError
 from scope_torch.model.hamming_sums import make_grid
 from scope_torch.model.kernels import HammingMatern52Kernel, HammingRBFKernel

@@ -259,8 +259,8 @@ def test_config_files_build_the_methods():
 
     from hydra import compose, initialize_config_dir
 
+    from scope_torch.cli.registry import config_dir
     from scope_torch.cli.run import build
-    from scope_torch.cli.schema import config_dir
 
     for method in ("llambo", "llmselector", "abacus"):
         with initialize_config_dir(config_dir(), version_base="1.3"):

@@ -10,8 +10,8 @@ from hydra import compose, initialize_config_dir
 from tables import make_task
 
 from baselines.optuna_gp import OptunaGP, import_optuna
+from scope_torch.cli.registry import config_dir
 from scope_torch.cli.run import build
-from scope_torch.cli.schema import config_dir
 from scope_torch.errors import InputError
 from scope_torch.runs.runner import run
 from scope_torch.testing import OptimizerConformance, drive

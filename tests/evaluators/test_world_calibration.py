@@ -12,7 +12,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from scope_torch.cli.schema import config_dir
+from scope_torch.cli.registry import config_dir
 from scope_torch.evaluators.simulation.spec import load_worlds
 from scope_torch.evaluators.simulation.world import World
 from scope_torch.llm.prices import load_llms

@@ -14,7 +14,7 @@ from scope_torch.cli import (
     COMMANDS,
     compose,  # noqa: F401 - registers the schemas
 )
-from scope_torch.cli.schema import config_dir
+from scope_torch.cli.registry import config_dir
 
 PAGES = [page for page in sorted(DOCS.rglob("*.md")) if python(page)]
 HOW_TOS = sorted((DOCS / "howto").glob("*.md"))

@@ -11,7 +11,7 @@ from hydra import compose, initialize_config_dir
 from scope_torch.cli import report as report_script
 from scope_torch.cli import run as run_script
 from scope_torch.cli.paper import paper_curves, paper_numbers
-from scope_torch.cli.schema import config_dir
+from scope_torch.cli.registry import config_dir
 
 EXPERIMENTS = sorted(p.stem for p in (Path(config_dir(), "experiment")).glob("*.yaml"))
 FOUR = "task.llms=[GPT-5.2,Gemini 2.5 Flash-Lite,Claude Haiku 4.5,Qwen3-235B-A22B]"

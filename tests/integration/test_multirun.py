@@ -17,8 +17,8 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.plugins import Plugins
 from omegaconf import OmegaConf
 
+from scope_torch.cli.registry import config_dir
 from scope_torch.cli.run import limit_threads
-from scope_torch.cli.schema import config_dir
 
 ROOT = Path(__file__).resolve().parents[2]
 METHODS = sorted(p.stem for p in (Path(config_dir(), "method")).glob("*.yaml"))

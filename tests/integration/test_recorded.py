@@ -56,7 +56,7 @@ def test_scope_mostly_ends_near_the_optimum_and_never_violates(name):
 def test_the_config_files_agree_with_the_documented_tasks(name):
     from hydra import compose, initialize_config_dir
 
-    from scope_torch.cli.schema import config_dir
+    from scope_torch.cli.registry import config_dir
 
     with initialize_config_dir(config_dir(), version_base="1.3"):
         cfg = compose("config", overrides=[f"task={name}"])

@@ -7,7 +7,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from scope_torch.cli import run as run_script
-from scope_torch.cli.schema import config_dir
+from scope_torch.cli.registry import config_dir
 from scope_torch.evaluators.simulation.spec import load_worlds
 
 FOUR = "[GPT-5.2,Gemini 2.5 Flash-Lite,GPT-5-mini,gemma-3-27b]"

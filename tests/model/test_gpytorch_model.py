@@ -40,6 +40,10 @@ def by_candidate(rng, sizes, num_queries, count, lam) -> list[list[naive.Record]
     return rounds
 
 
+def flat(rounds) -> list[naive.Record]:
+    return list(itertools.chain.from_iterable(rounds))
+
+
 @pytest.mark.parametrize(("sizes", "num_queries", "count", "lam", "kernel"), CASES)
 def test_all_at_once(sizes, num_queries, count, lam, kernel, device):
     """By the Cholesky decomposition: naive regression, and GPyTorch's own batch."""
@@ -68,8 +72,8 @@ def test_row_by_row(lam, first, device):
     sizes, num_queries, rng = (5, 4, 5), 7, np.random.default_rng(1)
     rounds = by_candidate(rng, sizes, num_queries, 150, lam)
     setting = (sizes, num_queries, lam, MATERN[0])
-    tensor = told(TensorSurrogate, sum(rounds[:first], []), *setting, device)
-    plain = told(QuerySurrogate, sum(rounds[:first], []), *setting)
+    tensor = told(TensorSurrogate, flat(rounds[:first]), *setting, device)
+    plain = told(QuerySurrogate, flat(rounds[:first]), *setting)
     for records in rounds[first:]:
         tensor.at(records[0][0])
         for record in records:
@@ -86,7 +90,7 @@ def test_row_by_row(lam, first, device):
     # The information is a logarithm of a variance over lambda, both near 0.
     expected = pytest.approx(plain.information(), abs=1e-14 / lam + 1e-9)
     assert tensor.information() == expected
-    history, targets = sum(rounds, []), all_codes(sizes)[::7]
+    history, targets = flat(rounds), all_codes(sizes)[::7]
     naively = naive.aggregate(history, targets, num_queries, lam, MATERN[1])
     for j, theta in enumerate(targets):
         mean_c, mean_g, variance = tensor.at(theta.tolist())
@@ -97,7 +101,7 @@ def test_row_by_row(lam, first, device):
 
 def test_what_the_others_ask_for():
     rng, sizes = np.random.default_rng(2), (3, 4, 2)
-    history = sum(by_candidate(rng, sizes, 6, 30, 1e-4), [])
+    history = flat(by_candidate(rng, sizes, 6, 30, 1e-4))
     setting = (history, sizes, 6, 1e-4, MATERN[0])
     tensor, plain = told(TensorSurrogate, *setting), told(QuerySurrogate, *setting)
     close = {"rtol": 0, "atol": 1e-9}
@@ -132,7 +136,7 @@ def test_nothing_observed():
 
 def test_a_botorch_model_of_every_query():
     sizes, rng = (3, 3), np.random.default_rng(4)
-    history = sum(by_candidate(rng, sizes, 5, 12, 1e-2), [])
+    history = flat(by_candidate(rng, sizes, 5, 12, 1e-2))
     surrogate = told(TensorSurrogate, history, sizes, 5, 1e-2, MATERN[0])
     model = QueryModel(surrogate.of_queries())
     assert (model.num_outputs, model.batch_shape) == (2, (5,))
@@ -159,7 +163,7 @@ def test_a_botorch_model_of_every_query():
 
 def test_the_average_is_optimised_by_botorch():
     sizes, rng = (3, 4), np.random.default_rng(5)
-    history = sum(by_candidate(rng, sizes, 5, 8, 1e-2), [])
+    history = flat(by_candidate(rng, sizes, 5, 8, 1e-2))
     model = told(TensorSurrogate, history, sizes, 5, 1e-2, MATERN[0]).as_botorch_model()
     points = torch.tensor(all_codes(sizes), dtype=torch.float64)
     cheap = ScalarizedPosteriorTransform(torch.tensor([-1.0, 0.0]).double())

@@ -13,8 +13,8 @@ from types import FrameType
 from typing import Any
 
 from scope_torch.cli.compose import compose
+from scope_torch.cli.registry import config_dir
 from scope_torch.cli.run import build, main
-from scope_torch.cli.schema import config_dir
 from scope_torch.observation import Observation, Request
 from scope_torch.runs import journal, runner
 from scope_torch.runs import source as observation_source

@@ -8,7 +8,7 @@ import pytest
 from omegaconf import OmegaConf, open_dict
 
 from scope_torch.cli.compose import compose
-from scope_torch.cli.schema import config_dir
+from scope_torch.cli.registry import config_dir
 from scope_torch.cli.targets import ALLOW, check_target, read_allowed
 from scope_torch.cli.trusted import check_hydra
 from scope_torch.errors import InputError
