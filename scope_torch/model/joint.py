@@ -17,6 +17,7 @@ derivation and its guarantees are in docs/joint.md.
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -29,7 +30,7 @@ from scope_torch.errors import InputError
 from scope_torch.model.aggregate import AggregatePosterior
 from scope_torch.model.cost_scale import CostScale, fit_cost_scale
 from scope_torch.model.incremental import LowRankUpdate
-from scope_torch.model.per_query import QuerySurrogate
+from scope_torch.model.joint_queries import JointQueries
 from scope_torch.space import ConfigSpace
 
 REFIT = 2.0  # hyperparameters are fitted again once there are so many times more observations
@@ -70,24 +71,25 @@ class Collapsed:
     Args:
         r: At least 0.
         K: `n x n`, K_D (float64).
-        S: `n x n`.
         T: `n`, in the unit of the output.
+        L: `n x n`, lower triangular, S = L L^T.
+        LKL: `n x n`, L^T K_D L.
 
     Attributes:
-        B: `n x n`.
+        B: `n x n`. Whoever keeps this tensor keeps its values: `add` makes another one.
         t: `n`, in the unit of the output.
         log_det: log det(I + r S K_D).
         rows: B has grown by x x^T for each x in it, since it was made; appended to only.
     """
 
-    def __init__(self, r: float, K: Tensor, S: Tensor, T: Tensor) -> None:
+    def __init__(self, r: float, K: Tensor, T: Tensor, L: Tensor, LKL: Tensor) -> None:
         self.r = r
-        L = torch.linalg.cholesky(S)
-        inner = r * (L.T @ K @ L)
+        inner = r * LKL
         inner.diagonal().add_(1.0)
         root = torch.linalg.cholesky(inner)
         X = torch.linalg.solve_triangular(root, L.T, upper=False)
-        self.B = X.T @ X
+        self._memory = X.T @ X
+        self.B = self._memory[:]
         self.t = T - r * (self.B @ (K @ T))
         self.log_det = 2 * float(root.diagonal().log().sum())
         self.rows: list[Tensor] = []
@@ -101,8 +103,7 @@ class Collapsed:
             weight: `m`.
             total: `m`, of this output.
         """
-        more = len(U) - len(self.B)
-        self.B, self.t = pad(self.B, (0, more, 0, more)), pad(self.t, (0, more))
+        self._make_room(len(U))
         V = U - self.r * (self.B @ KU)
         root = torch.linalg.cholesky(torch.diag(1 / weight) + self.r * (KU.T @ V))
         X = torch.linalg.solve_triangular(root, V.T, upper=False)
@@ -111,6 +112,23 @@ class Collapsed:
         self.B.addmm_(X.T, X)
         self.rows.extend(X)
         self.log_det += 2 * float(root.diagonal().log().sum()) + float(weight.log().sum())
+
+    def _make_room(self, n: int) -> None:
+        """Makes B `n x n` and t `n`, with zeros, in memory of their own.
+
+        The memory of B doubles when it is full: a copy for each observation would take longer than
+        all the rest.
+        """
+        old = len(self.B)
+        self.t = pad(self.t, (0, n - old))
+        last = weakref.ref(self.B)
+        del self.B
+        if n > len(self._memory) or last() is not None:  # no room, or somebody keeps it
+            room = 2 * n if n > len(self._memory) else len(self._memory)
+            memory = self.t.new_zeros(room, room)
+            memory[:old, :old] = self._memory[:old, :old]
+            self._memory = memory
+        self.B = self._memory[:n, :n]
 
 
 class JointSurrogate:
@@ -152,7 +170,7 @@ class JointSurrogate:
             raise InputError(f"rho={rho} must lie in [0, 1), or be null to be fitted")
         if amplitude is not None and not (math.isfinite(amplitude) and amplitude > 0):
             raise InputError(f"amplitude={amplitude} must be a positive number, or null")
-        self.queries = QuerySurrogate(space, kernel, num_queries, lam, device)
+        self.queries = JointQueries(space, kernel, num_queries, lam, device)
         self.space, self.kernel, self.lam = space, kernel, lam
         self.num_queries, self.device = num_queries, self.queries.device
         self.scale, self._scale_if_free = CostScale.one(space), scale_if_free
@@ -240,14 +258,23 @@ class JointSurrogate:
 
     def aggregates(self) -> tuple[AggregatePosterior, AggregatePosterior]:
         """The posterior of the average over queries, of the (relative) cost and the constraint."""
-        collapsed, codes = self.collapsed(), self.queries.observed()
-        a, b, c = zip(*(h.of_average(self.num_queries) for h in self.hyperparameters), strict=True)
-        weights = torch.stack([a[zeta] * collapsed[zeta].t for zeta in (0, 1)])
-        of_c, of_g = (
-            AggregatePosterior(codes, weights, c[zeta] * collapsed[zeta].B, b[zeta])
-            for zeta in (0, 1)
-        )
+        codes, weights = self.queries.observed(), self.weights()
+        parts = zip(self.collapsed(), self._of_average(), strict=True)
+        of_c, of_g = (AggregatePosterior(codes, weights, c * one.B, b) for one, (_, b, c) in parts)
         return of_c, of_g
+
+    def weights(self) -> Tensor:
+        """Weights of the means of `aggregates`, which are much less work: `2 x n`."""
+        parts = zip(self.collapsed(), self._of_average(), strict=True)
+        return torch.stack([a * one.t for one, (a, _, _) in parts])
+
+    def prior_variances(self) -> tuple[float, float]:
+        """Variances of the averages before any observation, at today's hyperparameters."""
+        (_, of_c, _), (_, of_g, _) = self._of_average()
+        return of_c, of_g
+
+    def _of_average(self) -> list[tuple[float, float, float]]:
+        return [h.of_average(self.num_queries) for h in self.hyperparameters]
 
     def collapsed(self) -> tuple[Collapsed, Collapsed]:
         """Cost and constraint, up to the last observation; written over by the next.
@@ -262,8 +289,10 @@ class JointSurrogate:
                 self._add(self._collapsed, update)
             return self._collapsed
         S, T, K = self._S_T_K()
-        of_c, of_g = self.hyperparameters
-        self._collapsed = Collapsed(of_c.r, K, S, T[0]), Collapsed(of_g.r, K, S, T[1])
+        root = torch.linalg.cholesky(S)
+        LKL = root.T @ K @ root
+        of_c, of_g = (h.r for h in self.hyperparameters)
+        self._collapsed = Collapsed(of_c, K, T[0], root, LKL), Collapsed(of_g, K, T[1], root, LKL)
         self._num_made += 1
         self._num_added = 0
         return self._collapsed
@@ -307,12 +336,14 @@ class JointSurrogate:
         return S, T, K
 
     def _add(self, collapsed: tuple[Collapsed, Collapsed], update: LowRankUpdate) -> None:
+        # A row is 0 but where its query was observed.
+        (some,) = update.u.any(0).nonzero()
+        K, of_some = (torch.from_numpy(part) for part in (self.queries.gram()[some], update.u[:, some]))
+        KU = (of_some @ K).to(self.device)
         u, weight, total = (self.queries.to_device(part) for part in update)
         self._num_added += len(weight)
-        U = u.T
-        KU = self.queries.to_device(self.queries.gram()) @ U
         for one, of_output in zip(collapsed, total, strict=True):
-            one.add(U, KU, weight, of_output)
+            one.add(u.T, KU.T, weight, of_output)
 
     def _fit(self, zeta: int) -> Hyperparameters:
         rho = torch.sigmoid(_LOGITS)
@@ -328,7 +359,7 @@ class JointSurrogate:
 
     def _tell_again(self) -> None:
         old = self.queries
-        self.queries = QuerySurrogate(
+        self.queries = JointQueries(
             self.space, self.kernel, self.num_queries, old.lam, self.device
         )
         for theta, query, y_c, y_g in self._log:
