@@ -30,7 +30,7 @@ from scope_torch.errors import InputError
 from scope_torch.model.aggregate import AggregatePosterior
 from scope_torch.model.cost_scale import CostScale, fit_cost_scale
 from scope_torch.model.incremental import LowRankUpdate
-from scope_torch.model.joint_queries import JointQueries
+from scope_torch.model.joint_queries import JointQueries, times_gram
 from scope_torch.space import ConfigSpace
 
 REFIT = 2.0  # hyperparameters are fitted again once there are so many times more observations
@@ -95,19 +95,19 @@ class Collapsed:
         self.rows: list[Tensor] = []
 
     def add(self, U: Tensor, KU: Tensor, weight: Tensor, total: Tensor) -> None:
-        """Takes in a low-rank update: S grows by U diag(weight) U^T, T by U total.
+        """Takes in a low-rank update: S grows by U^T diag(weight) U, T by U^T total.
 
         Args:
-            U: `n x m`, the rows u of the update as columns; n may have grown.
-            KU: `n x m`, K_D U.
+            U: `m x n`, the rows u of the update; n may have grown.
+            KU: `m x n`, the rows K_D u.
             weight: `m`.
             total: `m`, of this output.
         """
-        self._make_room(len(U))
-        V = U - self.r * (self.B @ KU)
-        root = torch.linalg.cholesky(torch.diag(1 / weight) + self.r * (KU.T @ V))
-        X = torch.linalg.solve_triangular(root, V.T, upper=False)
-        change = (total / weight - self.r * (KU.T @ self.t))[:, None]
+        self._make_room(U.shape[1])
+        V = U - self.r * (KU @ self.B)
+        root = torch.linalg.cholesky(torch.diag(1 / weight) + self.r * (KU @ V.T))
+        X = torch.linalg.solve_triangular(root, V, upper=False)
+        change = (total / weight - self.r * (KU @ self.t))[:, None]
         self.t += X.T @ torch.linalg.solve_triangular(root, change, upper=False)[:, 0]
         self.B.addmm_(X.T, X)
         self.rows.extend(X)
@@ -125,10 +125,11 @@ class Collapsed:
         del self.B
         if n > len(self._memory) or last() is not None:  # no room, or somebody keeps it
             room = 2 * n if n > len(self._memory) else len(self._memory)
-            memory = self.t.new_zeros(room, room)
+            memory = self.t.new_empty(room, room)
             memory[:old, :old] = self._memory[:old, :old]
             self._memory = memory
         self.B = self._memory[:n, :n]
+        self.B[old:], self.B[:, old:] = 0.0, 0.0
 
 
 class JointSurrogate:
@@ -336,14 +337,11 @@ class JointSurrogate:
         return S, T, K
 
     def _add(self, collapsed: tuple[Collapsed, Collapsed], update: LowRankUpdate) -> None:
-        # A row is 0 but where its query was observed.
-        (some,) = update.u.any(0).nonzero()
-        K, of_some = (torch.from_numpy(part) for part in (self.queries.gram()[some], update.u[:, some]))
-        KU = (of_some @ K).to(self.device)
+        KU = times_gram(update.u, self.queries.gram()).to(self.device)
         u, weight, total = (self.queries.to_device(part) for part in update)
         self._num_added += len(weight)
         for one, of_output in zip(collapsed, total, strict=True):
-            one.add(u.T, KU.T, weight, of_output)
+            one.add(u, KU, weight, of_output)
 
     def _fit(self, zeta: int) -> Hyperparameters:
         rho = torch.sigmoid(_LOGITS)

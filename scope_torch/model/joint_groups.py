@@ -30,7 +30,7 @@ from torch import Tensor
 
 from scope_torch.model.factor import Array
 from scope_torch.model.joint import Collapsed, Hyperparameters, JointSurrogate
-from scope_torch.model.joint_queries import QueriesAt
+from scope_torch.model.joint_queries import QueriesAt, times_gram
 
 
 class OpenGroups:
@@ -57,11 +57,9 @@ class OpenGroups:
         for a in groups:
             self.position[a] = len(self.position)
         c, variance = self.queries.coefficients(groups)
-        (some,) = c.any(0).nonzero()  # where none of them was observed, c is 0
-        # torch's product: numpy's threads would spin beside torch's
-        of_D = torch.from_numpy(c[:, some]) @ torch.from_numpy(self.queries.gram[some])
+        x = torch.from_numpy(self.queries.k) - times_gram(c, self.queries.gram)
         self.coefficients = torch.cat([self.coefficients, torch.from_numpy(c)])
-        self.x = torch.cat([self.x, torch.from_numpy(self.queries.k) - of_D])
+        self.x = torch.cat([self.x, x])
         self.variance = np.concatenate([self.variance, variance])
 
 

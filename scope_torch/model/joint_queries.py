@@ -24,12 +24,15 @@ import numpy as np
 import torch
 from gpytorch.kernels import Kernel
 from numpy.typing import NDArray
+from torch import Tensor
 
 from scope_torch.model.data import Added, Data
 from scope_torch.model.factor import Array, QueryGroup, times
 from scope_torch.model.incremental import Factors, LowRankUpdate, Prediction
 from scope_torch.model.per_query import QuerySurrogate
 from scope_torch.space import ConfigSpace
+
+_DENSE = 3  # to copy a row of K_D takes as long as to multiply so many
 
 
 class QueriesAt(NamedTuple):
@@ -66,6 +69,15 @@ class QueriesAt(NamedTuple):
         """mu_hat_q of cost and constraint."""
         of_c, of_g = times(self.solved[:, query], self.k)
         return float(of_c), float(of_g)
+
+
+def times_gram(rows: Array, gram: Array) -> Tensor:
+    """rows K_D, `m x n` (CPU); a row is 0 wherever its query was not observed."""
+    (some,) = rows.any(0).nonzero()
+    if len(some) < len(gram) / _DENSE:
+        rows, gram = rows[:, some], gram[some]
+    # torch's product: numpy's threads would spin beside torch's
+    return torch.from_numpy(rows) @ torch.from_numpy(gram)
 
 
 class JointFactors(Factors):

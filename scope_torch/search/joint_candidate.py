@@ -12,7 +12,7 @@ from scope_torch.model.cost_scale import lognormal_bound
 from scope_torch.model.joint import JointSurrogate
 from scope_torch.model.joint_groups import JointPosterior
 
-_AHEAD = 1  # groups opened at a time, relative to those that are open
+_FIRST = 4  # queries whose groups are opened at first; later as many as groups are open
 
 
 class JointCandidate:
@@ -61,7 +61,7 @@ class JointCandidate:
     def _next_in_order(self) -> int:
         query = self._order[self._num_asked]
         if not self._posterior.is_open(query):
-            more = max(1, _AHEAD * self._posterior.num_open)
+            more = max(_FIRST, self._posterior.num_open)
             self._posterior.open(self._order[self._num_asked : self._num_asked + more])
         return query
 
@@ -74,7 +74,7 @@ class JointCandidate:
 
     def update(self, query: int, y_c: float, y_g: float) -> None:
         """Takes in an observation (USD, quality), in the order of `next_queries`."""
-        self._cost.update(query, self._surrogate.relative(self._theta, y_c))
+        self._cost.update(query, y_c / self._a - 1 if self._surrogate.relative_cost else y_c)
         self.information[0] += self._constraint.update(query, y_g)
 
     def lower_c(self, beta: Beta) -> float:

@@ -182,10 +182,10 @@ def test_the_most_promising(seed, u_out):
 @pytest.mark.parametrize("rho", RHOS)
 @pytest.mark.parametrize("batch", [1, 2, 5])
 @pytest.mark.parametrize("theta", [5, 11])
-@pytest.mark.parametrize(("in_order", "ahead"), [(False, 1), (True, 0), (True, 1), (True, 100)])
-def test_the_candidate_follows_the_process(rho, batch, theta, in_order, ahead, monkeypatch):
-    """With queries chosen or given, and groups opened one by one, in blocks, or at once."""
-    monkeypatch.setattr(joint_candidate, "_AHEAD", ahead)
+@pytest.mark.parametrize(("in_order", "first"), [(False, 1), (True, 1), (True, 2), (True, 100)])
+def test_the_candidate_follows_the_process(rho, batch, theta, in_order, first, monkeypatch):
+    """With queries chosen or given, and groups opened as they are needed, or at once."""
+    monkeypatch.setattr(joint_candidate, "_FIRST", first)
     history, rng = random_history(3), np.random.default_rng(4)
     codes = tuple(THETA[theta].tolist())
     candidate = JointCandidate(surrogate_of(history, rho), codes, [3, 1, 4, 0, 2], in_order)
