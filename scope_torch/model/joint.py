@@ -17,8 +17,8 @@ derivation and its guarantees are in docs/joint.md.
 from __future__ import annotations
 
 import math
-import weakref
 from collections.abc import Sequence
+from copy import copy
 from typing import Any, NamedTuple
 
 import torch
@@ -34,6 +34,7 @@ from scope_torch.model.joint_queries import JointQueries, times_gram
 from scope_torch.space import ConfigSpace
 
 REFIT = 2.0  # hyperparameters are fitted again once there are so many times more observations
+_PENDING = 32  # rows
 _LOGITS = torch.linspace(-7, 7, 561, dtype=torch.float64)  # of rho
 _PRIOR_LOGIT, _PRIOR_SPREAD = -1.0, 1.0  # prior of the logit of rho: 0.27, within 0.05 to 0.73
 
@@ -76,7 +77,6 @@ class Collapsed:
         LKL: `n x n`, L^T K_D L.
 
     Attributes:
-        B: `n x n`. Whoever keeps this tensor keeps its values: `add` makes another one.
         t: `n`, in the unit of the output.
         log_det: log det(I + r S K_D).
         rows: B has grown by x x^T for each x in it, since it was made; appended to only.
@@ -88,14 +88,37 @@ class Collapsed:
         inner.diagonal().add_(1.0)
         root = torch.linalg.cholesky(inner)
         X = torch.linalg.solve_triangular(root, L.T, upper=False)
-        self._memory = X.T @ X
-        self.B = self._memory[:]
-        self.t = T - r * (self.B @ (K @ T))
+        self._base, self._pending = X.T @ X, X[:0]  # B, but for x x^T of the rows x pending
+        self.t = T - r * (self._base @ (K @ T))
         self.log_det = 2 * float(root.diagonal().log().sum())
         self.rows: list[Tensor] = []
 
+    @property
+    def B(self) -> Tensor:
+        """`n x n`; never written over."""
+        if len(self._pending):
+            X = self._pending
+            more = X.shape[1] - len(self._base)
+            self._base = torch.addmm(pad(self._base, (0, more, 0, more)), X.T, X)
+            self._pending = X[:0]
+        return self._base
+
+    def times(self, rows: Tensor) -> Tensor:
+        """Rows B, `m x n`, without writing B out."""
+        old = len(self._base)
+        product = (rows @ self._pending.T) @ self._pending
+        product[:, :old] += rows[:, :old] @ self._base
+        return product
+
+    def copy(self) -> Collapsed:
+        """As it is now; shares all memory, because `add` writes over none."""
+        return copy(self)
+
     def add(self, U: Tensor, KU: Tensor, weight: Tensor, total: Tensor) -> None:
         """Takes in a low-rank update: S grows by U^T diag(weight) U, T by U^T total.
+
+        B grows by X^T X. Up to `_PENDING` rows of X are kept aside, because to write B takes longer
+        than a product with a few rows.
 
         Args:
             U: `m x n`, the rows u of the update; n may have grown.
@@ -103,33 +126,18 @@ class Collapsed:
             weight: `m`.
             total: `m`, of this output.
         """
-        self._make_room(U.shape[1])
-        V = U - self.r * (KU @ self.B)
+        more = (0, U.shape[1] - len(self.t))
+        t, self._pending = pad(self.t, more), pad(self._pending, more)
+        V = U - self.r * self.times(KU)
         root = torch.linalg.cholesky(torch.diag(1 / weight) + self.r * (KU @ V.T))
         X = torch.linalg.solve_triangular(root, V, upper=False)
-        change = (total / weight - self.r * (KU @ self.t))[:, None]
-        self.t += X.T @ torch.linalg.solve_triangular(root, change, upper=False)[:, 0]
-        self.B.addmm_(X.T, X)
+        change = (total / weight - self.r * (KU @ t))[:, None]
+        self.t = t + X.T @ torch.linalg.solve_triangular(root, change, upper=False)[:, 0]
+        self._pending = torch.cat([self._pending, X])
         self.rows.extend(X)
         self.log_det += 2 * float(root.diagonal().log().sum()) + float(weight.log().sum())
-
-    def _make_room(self, n: int) -> None:
-        """Makes B `n x n` and t `n`, with zeros, in memory of their own.
-
-        The memory of B doubles when it is full: a copy for each observation would take longer than
-        all the rest.
-        """
-        old = len(self.B)
-        self.t = pad(self.t, (0, n - old))
-        last = weakref.ref(self.B)
-        del self.B
-        if n > len(self._memory) or last() is not None:  # no room, or somebody keeps it
-            room = 2 * n if n > len(self._memory) else len(self._memory)
-            memory = self.t.new_empty(room, room)
-            memory[:old, :old] = self._memory[:old, :old]
-            self._memory = memory
-        self.B = self._memory[:n, :n]
-        self.B[old:], self.B[:, old:] = 0.0, 0.0
+        if len(self._pending) > _PENDING:
+            _ = self.B
 
 
 class JointSurrogate:
@@ -314,7 +322,7 @@ class JointSurrogate:
         if num_made != self._num_made:
             return None, now
         n = len(self.queries.observed())
-        return [_stacked(one.rows[num_rows:], n, one.B) for one in collapsed], now
+        return [_stacked(one.rows[num_rows:], n, one.t) for one in collapsed], now
 
     def settings(self) -> dict[str, Any]:
         """The arguments, JSON-serialisable."""

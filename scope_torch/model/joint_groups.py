@@ -102,11 +102,12 @@ class Output:
         self._shared, self._own = amplitude**2 * rho, amplitude**2 * (1 - rho)
         self._noise, self._num_queries = self._own * noise, num_queries
         self._groups, self._r = groups, collapsed.r
-        self._B, self._t = collapsed.B, collapsed.t  # as they are now
+        self._collapsed = collapsed.copy()  # the surrogate goes on
         self._a, b, c = hyperparameters.of_average(num_queries)
-        k = torch.from_numpy(groups.queries.k).to(self._B.device)
-        self._Bk = self._B @ k
-        self.mean = self._a * float(k @ self._t)
+        t = collapsed.t
+        k = torch.from_numpy(groups.queries.k).to(t.device)
+        self._Bk, *products = self._collapsed.times(torch.cat([k[None], groups.x.to(t.device)]))
+        self.mean = self._a * float(k @ t)
         self._variance = b - c * float(k @ self._Bk)
         self.sigma = math.sqrt(max(self._variance, 0.0))
         self._z = self._d = self._with_average = np.zeros(0)
@@ -116,13 +117,19 @@ class Output:
         self._v = np.zeros((num_queries, 0))  # row j: v / sd of step j
         self._s = np.zeros(num_queries)  # s / sd
         self._residual = np.zeros(num_queries)  # of the value, over sd
+        if products:
+            self._follow(torch.stack(products))
 
-    def open(self) -> None:
+    def follow(self) -> None:
         """Follows the groups, of which some were opened."""
+        self._follow(self._collapsed.times(self._groups.x[len(self._z) :].to(self._Bk.device)))
+
+    def _follow(self, products: Tensor) -> None:
+        """See `follow`; `products`, `m x n`, are the rows x_a B of the groups opened."""
         old = len(self._z)
         c, x, variance = self._groups.coefficients, self._groups.x, self._groups.variance[old:]
-        new = x[old:].to(self._B.device)
-        explained = c @ x[old:].T + self._r * (x @ (new @ self._B).T.cpu())
+        new = x[old:].to(self._Bk.device)
+        explained = c @ x[old:].T + self._r * (x @ products.T.cpu())
         columns = self._shared * (variance - explained.numpy())
         self._S = np.pad(self._S, (0, len(variance)))
         self._S[:, old:] = columns
@@ -130,12 +137,13 @@ class Output:
         prior = self._shared * (variance - self._a * (new @ self._Bk).cpu().numpy())
         self._with_average = np.concatenate([self._with_average, prior])
         self._d = np.concatenate([self._d, self._own * variance])
-        v = np.zeros((self._num_queries, len(variance)))
+        of_old, self._v = self._v, np.zeros((self._num_queries, old + len(variance)))
+        self._v[: len(self._steps), :old] = of_old[: len(self._steps)]
+        v = self._v[:, old:]
         for j, step in enumerate(self._steps):
-            v[j] = (columns[step.at] - self._v[:j, step.at] @ v[:j]) / step.sd
-        self._v = np.concatenate([self._v, v], axis=1)
+            v[j] = (columns[step.at] - of_old[:j, step.at] @ v[:j]) / step.sd
         seen = slice(self._num_seen)
-        z = self._r * (new @ self._t).cpu().numpy() + self._residual[seen] @ v[seen]
+        z = self._r * (new @ self._collapsed.t).cpu().numpy() + self._residual[seen] @ v[seen]
         self._z = np.concatenate([self._z, z])
 
     def reduction(self) -> Array:
@@ -185,6 +193,7 @@ class JointPosterior:
     Args:
         surrogate: Up to date; what it takes in later changes nothing here.
         theta: Codes of the configuration.
+        first: Queries whose groups are opened at once.
 
     Attributes:
         cost: Relative to the cost scale, or in USD.
@@ -192,10 +201,13 @@ class JointPosterior:
         group_of: The group of every query.
     """
 
-    def __init__(self, surrogate: JointSurrogate, theta: tuple[int, ...]) -> None:
+    def __init__(
+        self, surrogate: JointSurrogate, theta: tuple[int, ...], first: Sequence[int] = ()
+    ) -> None:
         collapsed, queries = surrogate.collapsed(), surrogate.queries.seen_at(theta)
         self._groups = OpenGroups(queries)
         self.group_of = queries.group_of
+        self._open(first)
         self.cost, self.constraint = (
             Output(self._groups, one, hyperparameters, surrogate.lam, surrogate.num_queries)
             for one, hyperparameters in zip(collapsed, surrogate.hyperparameters, strict=True)
@@ -212,10 +224,9 @@ class JointPosterior:
 
     def open(self, queries: Sequence[int]) -> None:
         """Opens the groups of `queries`, in the order of their numbers."""
-        groups = {self.group_of[query] for query in queries} - self._groups.position.keys()
-        self._groups.open(sorted(groups))
-        self.cost.open()
-        self.constraint.open()
+        self._open(queries)
+        self.cost.follow()
+        self.constraint.follow()
 
     def plan(self, query: int) -> None:
         """Asks for an observation of `query`, whose group is open."""
@@ -224,3 +235,7 @@ class JointPosterior:
             (self.cost, self.constraint), self._groups.queries.mean(query), strict=True
         ):
             output.plan(query, at, known)
+
+    def _open(self, queries: Sequence[int]) -> None:
+        groups = {self.group_of[query] for query in queries} - self._groups.position.keys()
+        self._groups.open(sorted(groups))

@@ -35,15 +35,11 @@ class JointCandidate:
         self._surrogate = surrogate
         self.information = surrogate.information()
         self._theta, self._a = theta, surrogate.scale.at(theta)
-        self._posterior = JointPosterior(surrogate, theta)
+        first = query_order[:_FIRST] if in_order else ()
+        self._posterior = JointPosterior(surrogate, theta, first)
         self._cost, self._constraint = self._posterior.cost, self._posterior.constraint
-        self._order, self._num_asked = query_order, 0
-        self._waiting: list[list[int]] | None = None  # of each group, if not in order
-        if not in_order:
-            self._posterior.open(query_order)
-            self._waiting = [[] for _ in range(self._posterior.num_open)]
-            for query in reversed(query_order):
-                self._waiting[self._posterior.group_of[query]].append(query)
+        self._order, self._in_order, self._num_asked = query_order, in_order, 0
+        self._waiting: list[list[int]] = []  # queries of each group, if not in order
 
     def next_queries(self, number: int) -> list[int]:
         """The next queries: each lowers the variance of g(theta_cand) most; see `Candidate`."""
@@ -51,8 +47,7 @@ class JointCandidate:
         for _ in range(number):
             if self._num_asked == len(self._order):
                 break
-            waiting = self._waiting
-            query = self._next_in_order() if waiting is None else self._most_informative(waiting)
+            query = self._next_in_order() if self._in_order else self._most_informative()
             self._num_asked += 1
             self._posterior.plan(query)
             chosen.append(query)
@@ -65,12 +60,17 @@ class JointCandidate:
             self._posterior.open(self._order[self._num_asked : self._num_asked + more])
         return query
 
-    def _most_informative(self, waiting: list[list[int]]) -> int:
-        is_left = [bool(queries) for queries in waiting]
+    def _most_informative(self) -> int:
+        if not self._waiting:
+            self._posterior.open(self._order)
+            self._waiting = [[] for _ in range(self._posterior.num_open)]
+            for query in reversed(self._order):
+                self._waiting[self._posterior.group_of[query]].append(query)
+        is_left = [bool(queries) for queries in self._waiting]
         reduction = np.where(is_left, self._constraint.reduction(), -math.inf)
         # Reductions that differ by rounding are equal: then the first group.
         best = int((reduction >= reduction.max() * (1 - 1e-9)).argmax())
-        return waiting[best].pop()
+        return self._waiting[best].pop()
 
     def update(self, query: int, y_c: float, y_g: float) -> None:
         """Takes in an observation (USD, quality), in the order of `next_queries`."""
