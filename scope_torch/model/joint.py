@@ -34,7 +34,7 @@ from scope_torch.model.joint_queries import JointQueries, times_gram
 from scope_torch.space import ConfigSpace
 
 REFIT = 2.0  # hyperparameters are fitted again once there are so many times more observations
-_PENDING = 32  # rows
+_PENDING = 64  # rows
 _LOGITS = torch.linspace(-7, 7, 561, dtype=torch.float64)  # of rho
 _PRIOR_LOGIT, _PRIOR_SPREAD = -1.0, 1.0  # prior of the logit of rho: 0.27, within 0.05 to 0.73
 
@@ -130,9 +130,10 @@ class Collapsed:
         t, self._pending = pad(self.t, more), pad(self._pending, more)
         V = U - self.r * self.times(KU)
         root = torch.linalg.cholesky(torch.diag(1 / weight) + self.r * (KU @ V.T))
-        X = torch.linalg.solve_triangular(root, V, upper=False)
         change = (total / weight - self.r * (KU @ t))[:, None]
-        self.t = t + X.T @ torch.linalg.solve_triangular(root, change, upper=False)[:, 0]
+        solved = torch.linalg.solve_triangular(root, torch.cat([V, change], 1), upper=False)
+        X, change = solved[:, :-1], solved[:, -1]
+        self.t = t + X.T @ change
         self._pending = torch.cat([self._pending, X])
         self.rows.extend(X)
         self.log_det += 2 * float(root.diagonal().log().sum()) + float(weight.log().sum())

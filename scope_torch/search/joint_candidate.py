@@ -12,7 +12,7 @@ from scope_torch.model.cost_scale import lognormal_bound
 from scope_torch.model.joint import JointSurrogate
 from scope_torch.model.joint_groups import JointPosterior
 
-_FIRST = 4  # queries whose groups are opened at first; later as many as groups are open
+_FIRST = 2  # queries whose groups are opened at first; later as many as groups are open
 
 
 class JointCandidate:
