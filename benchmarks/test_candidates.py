@@ -37,7 +37,7 @@ class Search:
     """
 
     def __init__(self, num_configs: int) -> None:
-        self.rng = np.random.default_rng(0)
+        self.rng, self.generator = np.random.default_rng(0), torch.Generator().manual_seed(1)
         self.price = 10.0 ** self.rng.uniform(-5, -3, size=(3, 23))
         self.skill = self.rng.normal(size=(3, 23))
         kernel = HammingMatern52Kernel()
@@ -80,7 +80,8 @@ class Search:
 
     def _evaluate(self, num_answers: int) -> None:
         minima = self.posterior.lower_bounds(BETA, 0.01, None)
-        theta = SPACE.theta_at(MostPromising().select(1, minima, 0.01, 0))
+        MostPromising().select(1, minima, 0.01, 0)
+        (theta,) = SPACE.sample(1, self.generator)  # the choice would be nearly always the same
         order = self.rng.permutation(NUM_QUERIES).tolist()
         candidate = JointCandidate(self.surrogate, theta, order, in_order=True)
         for _ in range(num_answers):

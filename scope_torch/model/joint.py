@@ -366,9 +366,7 @@ class JointSurrogate:
 
     def _tell_again(self) -> None:
         old = self.queries
-        self.queries = JointQueries(
-            self.space, self.kernel, self.num_queries, old.lam, self.device
-        )
+        self.queries = JointQueries(self.space, self.kernel, self.num_queries, old.lam, self.device)
         for theta, query, y_c, y_g in self._log:
             self.queries.observe(theta, query, self.relative(theta, y_c), y_g)
 

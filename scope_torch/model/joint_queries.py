@@ -3,7 +3,8 @@
 | symbol | here | shape |
 | --- | --- | --- |
 | A_q, for the queries of a group | `QueryGroup` | `J x J` |
-| c_a = A_a k_D(theta), sigma_hat_a^2 = 1 - k_D(theta)^T c_a | `coefficients` | `groups x n`, `groups` |
+| c_a = A_a k_D(theta) | `coefficients` | `groups x n` |
+| sigma_hat_a^2 = 1 - k_D(theta)^T c_a | `coefficients` | `groups` |
 | o_q = k_D(theta)^T A_q y_q = mu_hat_q(theta) | `mean` | 2 |
 
 **Repeats.** Where a pair is observed once more, the noise of its mean falls by d = lam / count -
@@ -72,8 +73,8 @@ class QueriesAt(NamedTuple):
 
 
 def times_gram(rows: Array, gram: Array) -> Tensor:
-    """rows K_D, `m x n` (CPU); a row is 0 wherever its query was not observed."""
-    (some,) = rows.any(0).nonzero()
+    """The product of rows with K_D, `m x n` (CPU); a row is 0 wherever its query was not observed."""
+    some = np.flatnonzero(rows.any(0))
     if len(some) < len(gram) / _DENSE:
         rows, gram = rows[:, some], gram[some]
     # torch's product: numpy's threads would spin beside torch's

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from scope_torch.bounds import Beta
 from scope_torch.errors import InputError
-from scope_torch.search import joint_candidate
 from scope_torch.model.cost_scale import CostScale, lognormal_bound
 from scope_torch.model.hamming_sums import make_grid
 from scope_torch.model.joint import Hyperparameters, JointSurrogate
 from scope_torch.model.kernels import HammingMatern52Kernel
 from scope_torch.model.per_query import QuerySurrogate
 from scope_torch.observation import Observation
+from scope_torch.search import joint_candidate
 from scope_torch.search.choice import MostPromising
 from scope_torch.search.joint_candidate import JointCandidate
 from scope_torch.space import ConfigSpace
