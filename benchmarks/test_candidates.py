@@ -15,9 +15,12 @@ import pytest
 import torch
 
 from scope_torch.bounds import Beta
+from scope_torch.cli.build import build
+from scope_torch.cli.compose import compose
 from scope_torch.model.hamming_sums import make_grid
 from scope_torch.model.joint import JointSurrogate
 from scope_torch.model.kernels import HammingMatern52Kernel
+from scope_torch.runs.runner import run
 from scope_torch.search.choice import MostPromising
 from scope_torch.search.joint_candidate import JointCandidate
 from scope_torch.space import ConfigSpace
@@ -127,3 +130,30 @@ def test_a_candidate_given_up(results, num_configs):
     if num_configs == SIZES[-1]:
         assert two < made_anew / 4  # an answer does not make everything anew
         assert two < 3 * (1000 / 300) ** 2 * _seconds[300]  # at most the square of |D|
+
+
+@pytest.mark.parametrize("widenings", [0, 2])
+def test_a_search_until_nothing_can_improve(results, widenings):
+    """Simulated data_imputation; with wide bounds nearly all candidates are hopeless."""
+    settings = ["task=data_imputation", "method=scope_joint", "task.world_seed=0"]
+    cfg = compose([*settings, f"method.bounds.widenings={widenings}"])
+    made, kernel = build(cfg.task), build(cfg.kernel)
+    optimizer = build(cfg.method, problem=made.problem, kernel=kernel, seed=0, device="cpu")
+    began = time.perf_counter()
+    history = run(made.problem, optimizer, made.evaluator, budget_usd=10.0).history
+    seconds = time.perf_counter() - began
+    candidates = optimizer.report()["candidates"]
+    num_configs = len({observation.theta for observation in history})
+    results.add(
+        "A search with scope_joint until nothing can improve: data_imputation, world 0, seed 0",
+        ["widenings", "candidates", "\\|D\\|", "observations", "all [s]", "a candidate [ms]"],
+        [
+            f"{widenings}",
+            *(f"{count:,}" for count in (candidates, num_configs, len(history))),
+            f"{seconds:.3g}",
+            f"{1e3 * seconds / candidates:.3g}",
+        ],
+    )
+    if widenings:
+        assert candidates > 1000
+        assert num_configs > 800

@@ -73,7 +73,7 @@ class QueriesAt(NamedTuple):
 
 
 def times_gram(rows: Array, gram: Array) -> Tensor:
-    """The product of rows with K_D, `m x n` (CPU); a row is 0 wherever its query was not observed."""
+    """Multiplies rows with K_D: `m x n` (CPU). A row is 0 wherever its query was not observed."""
     some = np.flatnonzero(rows.any(0))
     if len(some) < len(gram) / _DENSE:
         rows, gram = rows[:, some], gram[some]
