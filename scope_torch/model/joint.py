@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from copy import copy
 from typing import Any, NamedTuple
 
 import torch
@@ -29,10 +30,11 @@ from scope_torch.errors import InputError
 from scope_torch.model.aggregate import AggregatePosterior
 from scope_torch.model.cost_scale import CostScale, fit_cost_scale
 from scope_torch.model.incremental import LowRankUpdate
-from scope_torch.model.per_query import QuerySurrogate
+from scope_torch.model.joint_queries import JointQueries, times_gram
 from scope_torch.space import ConfigSpace
 
 REFIT = 2.0  # hyperparameters are fitted again once there are so many times more observations
+_PENDING = 64  # rows
 _LOGITS = torch.linspace(-7, 7, 561, dtype=torch.float64)  # of rho
 _PRIOR_LOGIT, _PRIOR_SPREAD = -1.0, 1.0  # prior of the logit of rho: 0.27, within 0.05 to 0.73
 
@@ -70,47 +72,73 @@ class Collapsed:
     Args:
         r: At least 0.
         K: `n x n`, K_D (float64).
-        S: `n x n`.
         T: `n`, in the unit of the output.
+        L: `n x n`, lower triangular, S = L L^T.
+        LKL: `n x n`, L^T K_D L.
 
     Attributes:
-        B: `n x n`.
         t: `n`, in the unit of the output.
         log_det: log det(I + r S K_D).
         rows: B has grown by x x^T for each x in it, since it was made; appended to only.
     """
 
-    def __init__(self, r: float, K: Tensor, S: Tensor, T: Tensor) -> None:
+    def __init__(self, r: float, K: Tensor, T: Tensor, L: Tensor, LKL: Tensor) -> None:
         self.r = r
-        L = torch.linalg.cholesky(S)
-        inner = r * (L.T @ K @ L)
+        inner = r * LKL
         inner.diagonal().add_(1.0)
         root = torch.linalg.cholesky(inner)
         X = torch.linalg.solve_triangular(root, L.T, upper=False)
-        self.B = X.T @ X
-        self.t = T - r * (self.B @ (K @ T))
+        self._base, self._pending = X.T @ X, X[:0]  # B, but for x x^T of the rows x pending
+        self.t = T - r * (self._base @ (K @ T))
         self.log_det = 2 * float(root.diagonal().log().sum())
         self.rows: list[Tensor] = []
 
+    @property
+    def B(self) -> Tensor:
+        """`n x n`; never written over."""
+        if len(self._pending):
+            X = self._pending
+            more = X.shape[1] - len(self._base)
+            self._base = torch.addmm(pad(self._base, (0, more, 0, more)), X.T, X)
+            self._pending = X[:0]
+        return self._base
+
+    def times(self, rows: Tensor) -> Tensor:
+        """Rows B, `m x n`, without writing B out."""
+        old = len(self._base)
+        product = (rows @ self._pending.T) @ self._pending
+        product[:, :old] += rows[:, :old] @ self._base
+        return product
+
+    def copy(self) -> Collapsed:
+        """As it is now; shares all memory, because `add` writes over none."""
+        return copy(self)
+
     def add(self, U: Tensor, KU: Tensor, weight: Tensor, total: Tensor) -> None:
-        """Takes in a low-rank update: S grows by U diag(weight) U^T, T by U total.
+        """Takes in a low-rank update: S grows by U^T diag(weight) U, T by U^T total.
+
+        B grows by X^T X. Up to `_PENDING` rows of X are kept aside, because to write B takes longer
+        than a product with a few rows.
 
         Args:
-            U: `n x m`, the rows u of the update as columns; n may have grown.
-            KU: `n x m`, K_D U.
+            U: `m x n`, the rows u of the update; n may have grown.
+            KU: `m x n`, the rows K_D u.
             weight: `m`.
             total: `m`, of this output.
         """
-        more = len(U) - len(self.B)
-        self.B, self.t = pad(self.B, (0, more, 0, more)), pad(self.t, (0, more))
-        V = U - self.r * (self.B @ KU)
-        root = torch.linalg.cholesky(torch.diag(1 / weight) + self.r * (KU.T @ V))
-        X = torch.linalg.solve_triangular(root, V.T, upper=False)
-        change = (total / weight - self.r * (KU.T @ self.t))[:, None]
-        self.t += X.T @ torch.linalg.solve_triangular(root, change, upper=False)[:, 0]
-        self.B.addmm_(X.T, X)
+        more = (0, U.shape[1] - len(self.t))
+        t, self._pending = pad(self.t, more), pad(self._pending, more)
+        V = U - self.r * self.times(KU)
+        root = torch.linalg.cholesky(torch.diag(1 / weight) + self.r * (KU @ V.T))
+        change = (total / weight - self.r * (KU @ t))[:, None]
+        solved = torch.linalg.solve_triangular(root, torch.cat([V, change], 1), upper=False)
+        X, change = solved[:, :-1], solved[:, -1]
+        self.t = t + X.T @ change
+        self._pending = torch.cat([self._pending, X])
         self.rows.extend(X)
         self.log_det += 2 * float(root.diagonal().log().sum()) + float(weight.log().sum())
+        if len(self._pending) > _PENDING:
+            _ = self.B
 
 
 class JointSurrogate:
@@ -152,7 +180,7 @@ class JointSurrogate:
             raise InputError(f"rho={rho} must lie in [0, 1), or be null to be fitted")
         if amplitude is not None and not (math.isfinite(amplitude) and amplitude > 0):
             raise InputError(f"amplitude={amplitude} must be a positive number, or null")
-        self.queries = QuerySurrogate(space, kernel, num_queries, lam, device)
+        self.queries = JointQueries(space, kernel, num_queries, lam, device)
         self.space, self.kernel, self.lam = space, kernel, lam
         self.num_queries, self.device = num_queries, self.queries.device
         self.scale, self._scale_if_free = CostScale.one(space), scale_if_free
@@ -240,14 +268,23 @@ class JointSurrogate:
 
     def aggregates(self) -> tuple[AggregatePosterior, AggregatePosterior]:
         """The posterior of the average over queries, of the (relative) cost and the constraint."""
-        collapsed, codes = self.collapsed(), self.queries.observed()
-        a, b, c = zip(*(h.of_average(self.num_queries) for h in self.hyperparameters), strict=True)
-        weights = torch.stack([a[zeta] * collapsed[zeta].t for zeta in (0, 1)])
-        of_c, of_g = (
-            AggregatePosterior(codes, weights, c[zeta] * collapsed[zeta].B, b[zeta])
-            for zeta in (0, 1)
-        )
+        codes, weights = self.queries.observed(), self.weights()
+        parts = zip(self.collapsed(), self._of_average(), strict=True)
+        of_c, of_g = (AggregatePosterior(codes, weights, c * one.B, b) for one, (_, b, c) in parts)
         return of_c, of_g
+
+    def weights(self) -> Tensor:
+        """Weights of the means of `aggregates`, which are much less work: `2 x n`."""
+        parts = zip(self.collapsed(), self._of_average(), strict=True)
+        return torch.stack([a * one.t for one, (a, _, _) in parts])
+
+    def prior_variances(self) -> tuple[float, float]:
+        """Variances of the averages before any observation, at today's hyperparameters."""
+        (_, of_c, _), (_, of_g, _) = self._of_average()
+        return of_c, of_g
+
+    def _of_average(self) -> list[tuple[float, float, float]]:
+        return [h.of_average(self.num_queries) for h in self.hyperparameters]
 
     def collapsed(self) -> tuple[Collapsed, Collapsed]:
         """Cost and constraint, up to the last observation; written over by the next.
@@ -262,8 +299,10 @@ class JointSurrogate:
                 self._add(self._collapsed, update)
             return self._collapsed
         S, T, K = self._S_T_K()
-        of_c, of_g = self.hyperparameters
-        self._collapsed = Collapsed(of_c.r, K, S, T[0]), Collapsed(of_g.r, K, S, T[1])
+        root = torch.linalg.cholesky(S)
+        LKL = root.T @ K @ root
+        of_c, of_g = (h.r for h in self.hyperparameters)
+        self._collapsed = Collapsed(of_c, K, T[0], root, LKL), Collapsed(of_g, K, T[1], root, LKL)
         self._num_made += 1
         self._num_added = 0
         return self._collapsed
@@ -284,7 +323,7 @@ class JointSurrogate:
         if num_made != self._num_made:
             return None, now
         n = len(self.queries.observed())
-        return [_stacked(one.rows[num_rows:], n, one.B) for one in collapsed], now
+        return [_stacked(one.rows[num_rows:], n, one.t) for one in collapsed], now
 
     def settings(self) -> dict[str, Any]:
         """The arguments, JSON-serialisable."""
@@ -307,12 +346,11 @@ class JointSurrogate:
         return S, T, K
 
     def _add(self, collapsed: tuple[Collapsed, Collapsed], update: LowRankUpdate) -> None:
+        KU = times_gram(update.u, self.queries.gram()).to(self.device)
         u, weight, total = (self.queries.to_device(part) for part in update)
         self._num_added += len(weight)
-        U = u.T
-        KU = self.queries.to_device(self.queries.gram()) @ U
         for one, of_output in zip(collapsed, total, strict=True):
-            one.add(U, KU, weight, of_output)
+            one.add(u, KU, weight, of_output)
 
     def _fit(self, zeta: int) -> Hyperparameters:
         rho = torch.sigmoid(_LOGITS)
@@ -328,9 +366,7 @@ class JointSurrogate:
 
     def _tell_again(self) -> None:
         old = self.queries
-        self.queries = QuerySurrogate(
-            self.space, self.kernel, self.num_queries, old.lam, self.device
-        )
+        self.queries = JointQueries(self.space, self.kernel, self.num_queries, old.lam, self.device)
         for theta, query, y_c, y_g in self._log:
             self.queries.observe(theta, query, self.relative(theta, y_c), y_g)
 

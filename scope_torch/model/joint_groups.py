@@ -3,212 +3,239 @@
 | symbol | here | shape |
 | --- | --- | --- |
 | f(theta, q) = z_a + o_q + e_q, a the group of q | `Output` | |
-| z, jointly normal over groups | mean `_z`, covariance `GroupCovariance` | `groups` |
-| o_q = mu_hat_q(theta), known | `_o` | `Q` |
-| e_q, independent, variance d_a | `d` | `groups` |
-| c_a = A_a k_D(theta) | `coefficients` | `groups x n` |
-| x_a = k_D(theta) - K_D c_a | `x` | `groups x n` |
+| F, the average of f over all queries | `Output.mean`, `Output.sigma` | |
+| z, jointly normal over groups | `_z`, prior covariance `_S` | `groups` |
+| cov(F, z_a), prior | `_with_average` | `groups` |
+| o_q = mu_hat_q(theta), known | `QueriesAt.mean` | |
+| e_q, independent, variance d_a | `_d` | `groups` |
+| c_a = A_a k_D(theta) | `OpenGroups.coefficients` | `groups x n` |
+| x_a = k_D(theta) - K_D c_a | `OpenGroups.x` | `groups x n` |
 
-What is not explained by u_D, u(theta) - c_a^T u_D, is a function of the residuals x_a alone
-(docs/joint.md). So an observation costs the square of the number of groups, whatever Q is.
+The part of u(theta) that u_D leaves open, u(theta) - c_a^T u_D, is a function of the residual x_a
+alone (docs/joint.md). Mean, variance of F and cov(F, z_a) need no more than B k_D(theta). So a
+group is *opened*, at the price of B x_a, once one of its queries is about to be observed: most
+candidates are given up after one or two answers. Later groups are opened as many at a time as are
+open already, because a product with B costs little more for several rows than for one.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from scipy.linalg.blas import dger  # pyright: ignore[reportAttributeAccessIssue]
+from torch import Tensor
 
 from scope_torch.model.factor import Array
-from scope_torch.model.joint import JointSurrogate
+from scope_torch.model.joint import Collapsed, Hyperparameters, JointSurrogate
+from scope_torch.model.joint_queries import QueriesAt, times_gram
 
-_MATRIX = 1 / 4  # cost of an operation of a matrix product relative to one with a vector
+
+class OpenGroups:
+    """The groups that are open, as cost and constraint share them.
+
+    Args:
+        queries: Theta, as the queries see it.
+
+    Attributes:
+        position: Of each open group among them.
+        coefficients: `m x n`, the c_a (CPU).
+        x: `m x n`, the x_a (CPU).
+        variance: `m` values of sigma_hat_a^2.
+    """
+
+    def __init__(self, queries: QueriesAt) -> None:
+        self.queries = queries
+        self.position: dict[int, int] = {}
+        self.coefficients = self.x = torch.zeros(0, len(queries.k), dtype=torch.float64)
+        self.variance = np.zeros(0)
+
+    def open(self, groups: Sequence[int]) -> None:
+        """Opens groups, none of which is open."""
+        for a in groups:
+            self.position[a] = len(self.position)
+        c, variance = self.queries.coefficients(groups)
+        x = torch.from_numpy(self.queries.k) - times_gram(c, self.queries.gram)
+        self.coefficients = torch.cat([self.coefficients, torch.from_numpy(c)])
+        self.x = torch.cat([self.x, x])
+        self.variance = np.concatenate([self.variance, variance])
 
 
-class _Plan(NamedTuple):
+class _Step(NamedTuple):
     """The effect of an observation that was asked for, as far as its value does not matter."""
 
     query: int
-    group: int
-    gain: Array  # `groups`: change of z for each unit of the residual
-    own: float  # share of the residual that belongs to the query alone
+    at: int  # position of its group
+    known: float  # o_q
+    sd: float  # of the observation, given all before
     sigma: float  # of the average, afterwards
     information: float  # of the observation, in nats
-
-
-class GroupCovariance:
-    """Covariance of z, `groups x groups`, as observations are asked for.
-
-    The entry (a, b) is scale (variance_b - c_a^T x_b - r x_a^T B x_b) before the j-loop, and falls
-    by `learn`. Most candidates are given up after a few observations, each of which needs one
-    column. So the matrix is written out only once the columns have come to cost as much, and only
-    where that makes them cheaper.
-
-    Args:
-        scale: rho times the squared amplitude.
-        variance: `groups` values of sigma_hat^2.
-        coefficients: `groups x n`, the c_a.
-        x: `groups x n`, the x_a.
-        r: rho / (1 - rho).
-        B: `n x n`.
-    """
-
-    def __init__(
-        self, scale: float, variance: Array, coefficients: Array, x: Array, r: float, B: Array
-    ) -> None:
-        self._scale, self._variance, self._r = scale, variance, r
-        self._coefficients, self._x, self._B = coefficients, x, B
-        self._learnt = np.empty((8, len(variance)))  # it has fallen by v v^T for the rows v
-        self._num_learnt = 0  # of them
-        self._written: Array | None = None
-        self._num_operations = 0
-
-    def times(self, vector: Array) -> Array:
-        """The product with `groups` values, before anything is learnt."""
-        return self._of(float(self._variance @ vector), self._x.T @ vector)
-
-    def column(self, group: int) -> Array:
-        """`groups` values."""
-        if self._written is not None:
-            return self._written[:, group].copy()
-        column = self._of(float(self._variance[group]), self._x[group])
-        learnt = self._learnt[: self._num_learnt]
-        column -= learnt[:, group] @ learnt
-        num_groups, n = self._x.shape
-        operations = 2 * num_groups * n + n**2 + num_groups * self._num_learnt
-        self._num_operations += operations
-        to_write = _MATRIX * num_groups * n * (num_groups + n)
-        if self._num_operations > to_write and operations > num_groups**2:
-            self._written = self._write()
-        return column
-
-    def diagonal(self) -> Array:
-        """`groups` values."""
-        if self._written is None:
-            self._written = self._write()
-        return self._written.diagonal()
-
-    def learn(self, column: Array, variance: float) -> None:
-        """Falls by column column^T / variance."""
-        if self._written is None:
-            if self._num_learnt == len(self._learnt):
-                self._learnt = np.concatenate([self._learnt, np.empty_like(self._learnt)])
-            self._learnt[self._num_learnt] = column / math.sqrt(variance)
-            self._num_learnt += 1
-        else:  # in place: a fresh matrix would take longer than all the rest
-            self._written = dger(-1 / variance, column, column, a=self._written, overwrite_a=True)
-
-    def _write(self) -> Array:
-        shared = self._coefficients + self._r * (self._x @ self._B)
-        S = self._scale * (self._variance - shared @ self._x.T)
-        S = (S + S.T) / 2
-        learnt = self._learnt[: self._num_learnt]
-        S -= learnt.T @ learnt
-        return np.asfortranarray(S)
-
-    def _of(self, variance: float, x: Array) -> Array:
-        shared = self._coefficients @ x + self._r * (self._x @ (self._B @ x))
-        return self._scale * (variance - shared)
 
 
 class Output:
     """One output, cost or constraint, at one configuration.
 
-    f_q = z_a + o_q + e_q; the average over queries is (coefficient^T z + constant + own parts) / Q.
-    `plan` moves the covariances ahead, `update` the means.
+    Step by step, as observations y_q = f_q + noise come in: with v the column of z's covariance
+    that belongs to y_q, sd^2 its variance and s = cov(F, y_q), all given the steps before, z's
+    covariance falls by v v^T / sd^2, its covariance with F by v s / sd^2, the variance of F by
+    s^2 / sd^2. `plan` takes these steps ahead of the values, `update` moves the means.
 
     Args:
-        z: `groups` means of z.
-        covariance: Of z.
-        d: `groups` variances of e.
-        o: `Q` known parts.
-        group_of: The group of every query.
-        noise: Variance of the observation noise.
+        groups: The open groups; `open` follows them.
+        collapsed: Of this output.
+        hyperparameters: Of this output.
+        noise: lambda.
+        num_queries: Q.
     """
 
     def __init__(
         self,
-        z: Array,
-        covariance: GroupCovariance,
-        d: Array,
-        o: Array,
-        group_of: list[int],
+        groups: OpenGroups,
+        collapsed: Collapsed,
+        hyperparameters: Hyperparameters,
         noise: float,
+        num_queries: int,
     ) -> None:
-        self._z, self._S, self.d, self._o = z, covariance, d, o
-        self._noise, self._num_queries = noise, len(group_of)
-        self.group_of = group_of
-        self._coefficient = np.bincount(group_of, minlength=len(d)).astype(float)
-        self._planned = self._coefficient.copy()
-        self._covariance = covariance.times(self._planned)  # of z and Q times the average
-        self._constant = math.fsum(o)
-        self._own = float(d @ self._coefficient)
-        self._plans: deque[_Plan] = deque()
-        self.sigma = self._planned_sigma()
+        rho, amplitude = hyperparameters
+        self._shared, self._own = amplitude**2 * rho, amplitude**2 * (1 - rho)
+        self._noise, self._num_queries = self._own * noise, num_queries
+        self._groups, self._r = groups, collapsed.r
+        self._collapsed = collapsed.copy()  # the surrogate goes on
+        self._a, b, c = hyperparameters.of_average(num_queries)
+        t = collapsed.t
+        k = torch.from_numpy(groups.queries.k).to(t.device)
+        self._Bk, *products = self._collapsed.times(torch.cat([k[None], groups.x.to(t.device)]))
+        self.mean = self._a * float(k @ t)
+        self._variance = b - c * float(k @ self._Bk)
+        self.sigma = math.sqrt(max(self._variance, 0.0))
+        self._z = self._d = self._with_average = np.zeros(0)
+        self._S = np.zeros((0, 0))
+        self._steps: list[_Step] = []
+        self._num_seen = 0  # of them, whose values have come
+        self._v = np.zeros((num_queries, 0))  # row j: v / sd of step j
+        self._s = np.zeros(num_queries)  # s / sd
+        self._residual = np.zeros(num_queries)  # of the value, over sd
+        if products:
+            self._follow(torch.stack(products))
 
-    @property
-    def mean(self) -> float:
-        """Of the average over queries."""
-        return (float(self._coefficient @ self._z) + self._constant) / self._num_queries
+    def follow(self) -> None:
+        """Follows the groups, of which some were opened."""
+        self._follow(self._collapsed.times(self._groups.x[len(self._z) :].to(self._Bk.device)))
+
+    def _follow(self, products: Tensor) -> None:
+        """See `follow`; `products`, `m x n`, are the rows x_a B of the groups opened."""
+        old = len(self._z)
+        c, x, variance = self._groups.coefficients, self._groups.x, self._groups.variance[old:]
+        new = x[old:].to(self._Bk.device)
+        explained = c @ x[old:].T + self._r * (x @ products.T.cpu())
+        columns = self._shared * (variance - explained.numpy())
+        self._S = np.pad(self._S, (0, len(variance)))
+        self._S[:, old:] = columns
+        self._S[old:, :old] = columns[:old].T
+        prior = self._shared * (variance - self._a * (new @ self._Bk).cpu().numpy())
+        self._with_average = np.concatenate([self._with_average, prior])
+        self._d = np.concatenate([self._d, self._own * variance])
+        of_old, self._v = self._v, np.zeros((self._num_queries, old + len(variance)))
+        self._v[: len(self._steps), :old] = of_old[: len(self._steps)]
+        v = self._v[:, old:]
+        for j, step in enumerate(self._steps):
+            v[j] = (columns[step.at] - of_old[:j, step.at] @ v[:j]) / step.sd
+        seen = slice(self._num_seen)
+        z = self._r * (new @ self._collapsed.t).cpu().numpy() + self._residual[seen] @ v[seen]
+        self._z = np.concatenate([self._z, z])
 
     def reduction(self) -> Array:
-        """By how much a new observation of each group would lower Q^2 sigma^2: `groups`."""
-        return (self._covariance + self.d) ** 2 / (self._S.diagonal() + self.d + self._noise)
+        """By how much a new observation of each open group would lower the variance of F."""
+        done = slice(len(self._steps))
+        v = self._v[done]
+        variance = self._S.diagonal() - np.einsum("ja,ja->a", v, v) + self._d + self._noise
+        s = self._with_average - self._s[done] @ v + self._d / self._num_queries
+        return s**2 / variance
 
-    def plan(self, query: int) -> None:
-        """Asks for an observation."""
-        a = self.group_of[query]
-        column, d = self._S.column(a), float(self.d[a])
-        variance = float(column[a]) + d + self._noise
-        gain = column / variance
-        own = d / (d + self._noise)
-        self._covariance -= float(column @ self._planned) * gain
-        self._S.learn(column, variance)
-        self._covariance -= own * (column - float(column[a]) * gain)
-        self._planned[a] -= own
-        self._own += own * self._noise - d
+    def plan(self, query: int, at: int, known: float) -> None:
+        """Asks for an observation.
+
+        Args:
+            query: To be observed.
+            at: Position of its group, which is open.
+            known: o_q.
+        """
+        j, d = len(self._steps), float(self._d[at])
+        of_group = self._v[:j, at]
+        column = self._S[at] - of_group @ self._v[:j]
+        variance = float(column[at]) + d + self._noise
+        sd = math.sqrt(variance)
+        s = float(self._with_average[at] - self._s[:j] @ of_group) + d / self._num_queries
+        self._v[j], self._s[j] = column / sd, s / sd
+        self._variance -= s**2 / variance
+        sigma = math.sqrt(max(self._variance, 0.0))
         information = 0.5 * math.log(variance / self._noise)
-        self._plans.append(_Plan(query, a, gain, own, self._planned_sigma(), information))
+        self._steps.append(_Step(query, at, known, sd, sigma, information))
 
     def update(self, query: int, y: float) -> float:
         """Takes in the observation planned first of those still out; returns its information."""
-        plan = self._plans.popleft()
-        assert plan.query == query
-        y -= float(self._o[query])
-        self._z = self._z + plan.gain * (y - self._z[plan.group])
-        self._coefficient[plan.group] -= plan.own
-        self._constant += plan.own * y
-        self.sigma = plan.sigma
-        return plan.information
-
-    def _planned_sigma(self) -> float:
-        square = float(self._planned @ self._covariance) + self._own
-        return math.sqrt(max(square, 0.0)) / self._num_queries
+        j, step = self._num_seen, self._steps[self._num_seen]
+        assert step.query == query
+        residual = (y - step.known - float(self._z[step.at])) / step.sd
+        self._z += self._v[j] * residual
+        self.mean += float(self._s[j]) * residual
+        self._residual[j] = residual
+        self._num_seen += 1
+        self.sigma = step.sigma
+        return step.information
 
 
-def outputs_at(surrogate: JointSurrogate, theta: tuple[int, ...]) -> tuple[Output, Output]:
-    """Cost and constraint at `theta`, for all groups of queries.
+class JointPosterior:
+    """Cost and constraint at `theta`.
 
     Args:
-        surrogate: Up to date.
+        surrogate: Up to date; what it takes in later changes nothing here.
         theta: Codes of the configuration.
+        first: Queries whose groups are opened at once.
+
+    Attributes:
+        cost: Relative to the cost scale, or in USD.
+        constraint: In units of quality.
+        group_of: The group of every query.
     """
-    groups = surrogate.queries.by_group(theta)
-    # torch's products: numpy's threads would spin beside torch's
-    coefficients = torch.from_numpy(groups.coefficients)
-    x = torch.from_numpy(groups.k) - coefficients @ torch.from_numpy(surrogate.queries.gram())
-    outputs = []
-    both = zip(surrogate.collapsed(), surrogate.hyperparameters, groups.mean, strict=True)
-    for one, (rho, amplitude), o in both:
-        z = (one.r * (x.to(one.t.device) @ one.t)).cpu().numpy()
-        scale, own = amplitude**2 * rho, amplitude**2 * (1 - rho)
-        B = one.B.cpu().numpy()
-        parts = groups.variance, groups.coefficients, x.numpy(), one.r, B
-        d, noise = own * groups.variance, own * surrogate.lam
-        output = Output(z, GroupCovariance(scale, *parts), d, o, groups.group_of, noise)
-        outputs.append(output)
-    return outputs[0], outputs[1]
+
+    def __init__(
+        self, surrogate: JointSurrogate, theta: tuple[int, ...], first: Sequence[int] = ()
+    ) -> None:
+        collapsed, queries = surrogate.collapsed(), surrogate.queries.seen_at(theta)
+        self._groups = OpenGroups(queries)
+        self.group_of = queries.group_of
+        self._open(first)
+        self.cost, self.constraint = (
+            Output(self._groups, one, hyperparameters, surrogate.lam, surrogate.num_queries)
+            for one, hyperparameters in zip(collapsed, surrogate.hyperparameters, strict=True)
+        )
+
+    def is_open(self, query: int) -> bool:
+        """Whether the group of `query` is open."""
+        return self.group_of[query] in self._groups.position
+
+    @property
+    def num_open(self) -> int:
+        """Number of open groups."""
+        return len(self._groups.position)
+
+    def open(self, queries: Sequence[int]) -> None:
+        """Opens the groups of `queries`, in the order of their numbers."""
+        self._open(queries)
+        self.cost.follow()
+        self.constraint.follow()
+
+    def plan(self, query: int) -> None:
+        """Asks for an observation of `query`, whose group is open."""
+        at = self._groups.position[self.group_of[query]]
+        for output, known in zip(
+            (self.cost, self.constraint), self._groups.queries.mean(query), strict=True
+        ):
+            output.plan(query, at, known)
+
+    def _open(self, queries: Sequence[int]) -> None:
+        groups = {self.group_of[query] for query in queries} - self._groups.position.keys()
+        self._groups.open(sorted(groups))

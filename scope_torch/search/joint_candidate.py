@@ -10,7 +10,9 @@ import numpy as np
 from scope_torch.bounds.base import Beta
 from scope_torch.model.cost_scale import lognormal_bound
 from scope_torch.model.joint import JointSurrogate
-from scope_torch.model.joint_groups import outputs_at
+from scope_torch.model.joint_groups import JointPosterior
+
+_FIRST = 2  # queries whose groups are opened at first; later as many as groups are open
 
 
 class JointCandidate:
@@ -32,39 +34,47 @@ class JointCandidate:
     ) -> None:
         self._surrogate = surrogate
         self.information = surrogate.information()
-        self._in_order = iter(query_order) if in_order else None
         self._theta, self._a = theta, surrogate.scale.at(theta)
-        self._cost, self._constraint = outputs_at(surrogate, theta)
-        self._waiting: list[list[int]] = [[] for _ in self._cost.d]
-        for query in reversed(query_order):
-            self._waiting[self._cost.group_of[query]].append(query)
-        self._open = np.array([bool(queries) for queries in self._waiting])
+        first = query_order[:_FIRST] if in_order else ()
+        self._posterior = JointPosterior(surrogate, theta, first)
+        self._cost, self._constraint = self._posterior.cost, self._posterior.constraint
+        self._order, self._in_order, self._num_asked = query_order, in_order, 0
+        self._waiting: list[list[int]] = []  # queries of each group, if not in order
 
     def next_queries(self, number: int) -> list[int]:
         """The next queries: each lowers the variance of g(theta_cand) most; see `Candidate`."""
         chosen = []
         for _ in range(number):
-            query = self._next_query() if self._in_order is None else next(self._in_order, None)
-            if query is None:
+            if self._num_asked == len(self._order):
                 break
+            query = self._next_in_order() if self._in_order else self._most_informative()
+            self._num_asked += 1
+            self._posterior.plan(query)
             chosen.append(query)
-            self._cost.plan(query)
-            self._constraint.plan(query)
         return chosen
 
-    def _next_query(self) -> int | None:
-        if not self._open.any():
-            return None
-        reduction = np.where(self._open, self._constraint.reduction(), -math.inf)
+    def _next_in_order(self) -> int:
+        query = self._order[self._num_asked]
+        if not self._posterior.is_open(query):
+            more = max(_FIRST, self._posterior.num_open)
+            self._posterior.open(self._order[self._num_asked : self._num_asked + more])
+        return query
+
+    def _most_informative(self) -> int:
+        if not self._waiting:
+            self._posterior.open(self._order)
+            self._waiting = [[] for _ in range(self._posterior.num_open)]
+            for query in reversed(self._order):
+                self._waiting[self._posterior.group_of[query]].append(query)
+        is_left = [bool(queries) for queries in self._waiting]
+        reduction = np.where(is_left, self._constraint.reduction(), -math.inf)
         # Reductions that differ by rounding are equal: then the first group.
         best = int((reduction >= reduction.max() * (1 - 1e-9)).argmax())
-        query = self._waiting[best].pop()
-        self._open[best] = bool(self._waiting[best])
-        return query
+        return self._waiting[best].pop()
 
     def update(self, query: int, y_c: float, y_g: float) -> None:
         """Takes in an observation (USD, quality), in the order of `next_queries`."""
-        self._cost.update(query, self._surrogate.relative(self._theta, y_c))
+        self._cost.update(query, y_c / self._a - 1 if self._surrogate.relative_cost else y_c)
         self.information[0] += self._constraint.update(query, y_g)
 
     def lower_c(self, beta: Beta) -> float:

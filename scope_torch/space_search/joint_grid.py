@@ -48,7 +48,7 @@ class JointGridPosterior:
         self.upper_variance, self.upper_variance_g = self._moments.variances.upper
         self._a = torch.ones_like(self._relative)
         self.mean_c = torch.empty_like(self._relative)
-        self._posteriors: tuple[AggregatePosterior, ...] = ()
+        self._aggregates: tuple[AggregatePosterior, ...] | None = None  # made when needed
         self._fitted: object = None  # the hyperparameters that the variances belong to
         self._seen = (0, 0)  # the mark of the low-rank updates that exact variances know
 
@@ -61,13 +61,12 @@ class JointGridPosterior:
             if surrogate.relative_cost:
                 self._a = surrogate.scale.everywhere().to(self._a.device)
             self._moments.variances.upper.fill_(math.inf)  # they may have grown
-        self._posteriors = surrogate.aggregates()
-        for variance, posterior in zip(
-            self._moments.variances.upper, self._posteriors, strict=True
+        self._aggregates = None
+        for variance, prior in zip(
+            self._moments.variances.upper, surrogate.prior_variances(), strict=True
         ):
-            variance.clamp_(max=posterior.constant)
-        changes = self._changes()
-        self._moments.renew(surrogate.observed(), self._posteriors[0].weights, changes)
+            variance.clamp_(max=prior)
+        self._moments.renew(surrogate.observed(), surrogate.weights(), self._changes())
         if surrogate.relative_cost:
             torch.add(self._relative, 1.0, out=self.mean_c).mul_(self._a)  # no fresh memory
         else:
@@ -87,7 +86,7 @@ class JointGridPosterior:
     @property
     def variance(self) -> Tensor:
         """`|Theta|` exact variances of cbar / a, or of cbar in USD if costs are not relative."""
-        self._moments.variances.make_all_exact(self._posteriors)
+        self._moments.variances.make_all_exact(self._posteriors())
         return self.upper_variance
 
     def settings(self) -> dict[str, Any]:
@@ -100,7 +99,7 @@ class JointGridPosterior:
 
     def least_slope(self) -> float:
         """min{(mean of gbar + 1) / sigma of gbar} over Theta."""
-        self._moments.variances.make_all_exact(self._posteriors)
+        self._moments.variances.make_all_exact(self._posteriors())
         return float(((self.mean_g + 1) / self.upper_variance_g.sqrt()).min())
 
     def lower_bounds(self, beta: Beta, u_out: float, theta_out: int | None) -> LowerBounds:
@@ -110,7 +109,7 @@ class JointGridPosterior:
     def make_exact(self, index: Tensor) -> bool:
         """Makes both variances exact at the flat indices `index`; see `Variances.make_exact`."""
         codes = self._surrogate.observed()
-        return self._moments.variances.make_exact(index, codes, lambda: self._posteriors)
+        return self._moments.variances.make_exact(index, codes, self._posteriors)
 
     def is_exact(self, index: Tensor) -> Tensor:
         """Where both variances are exact: `len(index)` booleans."""
@@ -131,3 +130,8 @@ class JointGridPosterior:
         v = torch.clamp(self.upper_variance[at], min=0.0, out=c).div_(mean.square()).log1p_()
         mean *= self._a[at]
         torch.mul(mean, torch.exp(v.sqrt().mul_(-beta.c) - v / 2), out=c)
+
+    def _posteriors(self) -> tuple[AggregatePosterior, ...]:
+        if self._aggregates is None:
+            self._aggregates = self._surrogate.aggregates()
+        return self._aggregates

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from scope_torch.bounds import Beta
 from scope_torch.errors import InputError
-from scope_torch.model import joint_groups
 from scope_torch.model.cost_scale import CostScale, lognormal_bound
 from scope_torch.model.hamming_sums import make_grid
 from scope_torch.model.joint import Hyperparameters, JointSurrogate
 from scope_torch.model.kernels import HammingMatern52Kernel
 from scope_torch.model.per_query import QuerySurrogate
 from scope_torch.observation import Observation
+from scope_torch.search import joint_candidate
 from scope_torch.search.choice import MostPromising
 from scope_torch.search.joint_candidate import JointCandidate
 from scope_torch.space import ConfigSpace
@@ -182,10 +182,10 @@ def test_the_most_promising(seed, u_out):
 @pytest.mark.parametrize("rho", RHOS)
 @pytest.mark.parametrize("batch", [1, 2, 5])
 @pytest.mark.parametrize("theta", [5, 11])
-@pytest.mark.parametrize(("in_order", "price"), [(False, 0.25), (True, 0.0), (True, math.inf)])
-def test_the_candidate_follows_the_process(rho, batch, theta, in_order, price, monkeypatch):
-    """With queries chosen or given, and the covariance written out at once or never."""
-    monkeypatch.setattr(joint_groups, "_MATRIX", price)
+@pytest.mark.parametrize(("in_order", "first"), [(False, 1), (True, 1), (True, 2), (True, 100)])
+def test_the_candidate_follows_the_process(rho, batch, theta, in_order, first, monkeypatch):
+    """With queries chosen or given, and groups opened as they are needed, or at once."""
+    monkeypatch.setattr(joint_candidate, "_FIRST", first)
     history, rng = random_history(3), np.random.default_rng(4)
     codes = tuple(THETA[theta].tolist())
     candidate = JointCandidate(surrogate_of(history, rho), codes, [3, 1, 4, 0, 2], in_order)
