@@ -14,9 +14,7 @@ from scope_torch.bounds.base import check_made_for
 from scope_torch.bounds.betting import check_sequence
 from scope_torch.bounds.information_gain import InformationGain, RealisedGain
 from scope_torch.errors import InputError
-from scope_torch.model.devices import pick_device, surrogate_class
-from scope_torch.model.hamming_sums import make_grid
-from scope_torch.model.joint import JointSurrogate
+from scope_torch.model.devices import joint_class, pick_device, surrogate_class
 from scope_torch.model.kernels import HammingMatern52Kernel
 from scope_torch.model.per_query import MIN_LAM
 from scope_torch.problem import SelectionProblem, by_module
@@ -29,7 +27,7 @@ from scope_torch.search.parts import Certificate
 from scope_torch.search.scope import SCOPE
 from scope_torch.search.stopping import Stopping
 from scope_torch.space_search.branched import MAX_NODES, make_posterior
-from scope_torch.space_search.joint_grid import JointGridPosterior
+from scope_torch.space_search.device_joint import make_joint_posterior
 
 Base = str | Sequence[str] | Mapping[str, str] | None
 _TUNED = ("b_g", "b_c", "reference_fraction")
@@ -101,6 +99,7 @@ def make_scope(
     _check_names(bounds, (*_TUNED, *_THEORY))
     lam = _default_lam(bounds) if lam is None else lam
     kernel = HammingMatern52Kernel() if kernel is None else kernel
+    device = pick_device(device, problem.space.size)
     confidence: ConfidenceBounds
     if mode == "tuned":
         confidence = TunedBounds(problem, **_chosen(bounds, _TUNED))
@@ -145,6 +144,7 @@ def make_scope_joint(
     lam: float | None = None,
     batch_size: int | None = 1,
     gap_tolerance: float | None = 0.0,
+    surrogate: str = "auto",
     certificate: str | None = None,
     certificate_flips: float = 0.0,
     kernel: Kernel | None = None,
@@ -170,6 +170,7 @@ def make_scope_joint(
             or max{R_c^2, R_g^2, 1e-9} / (1 - rho) with `theory`.
         batch_size: See `SCOPE`.
         gap_tolerance: See `SCOPE`.
+        surrogate: See `compose_scope`.
         certificate: See `make_scope`; None for `sequence`, with `theory` for `bounds`.
         certificate_flips: See `make_scope`.
         kernel: See `SCOPE`.
@@ -215,7 +216,7 @@ def make_scope_joint(
     lam = 1e-6 if lam is None else lam
     device = pick_device(device, problem.space.size)
     check_made_for(confidence, kernel, lam, problem.space.num_modules)
-    surrogate = JointSurrogate(
+    joint = joint_class(surrogate, device, kernel)(
         problem.space,
         kernel,
         problem.num_queries,
@@ -226,13 +227,12 @@ def make_scope_joint(
         scale_if_free=problem.reference_cost_usd,
         device=device,
     )
-    grid = make_grid(problem.space, kernel, device)
     to_the_letter = gap_tolerance is None
     return SCOPE(
         problem,
-        surrogate=surrogate,
-        posterior=JointGridPosterior(surrogate, grid),
-        make_candidate=partial(JointCandidate, surrogate),
+        surrogate=joint,
+        posterior=make_joint_posterior(joint),
+        make_candidate=partial(JointCandidate, joint),
         bounds=confidence,
         pool=InitialPool(problem, initial_pool, _codes_of_base(problem, base, initial_pool)),
         choice=LeastCost(None) if to_the_letter else MostPromising(),

@@ -25,7 +25,7 @@ from scope_torch.space import ConfigSpace
 from scope_torch.tasks.simulated import simulated_task
 
 # A selection step at N = 5: launches, waits, bytes, modelled seconds.
-BARS = {"scope": (40, 3, 3e9, 1e-3)}
+BARS = {"scope": (40, 3, 3e9, 1e-3), "scope_joint": (60, 4, 4.5e9, 1.5e-3)}
 
 pytestmark = pytest.mark.skipif(
     not pretend_gpu.IS_AVAILABLE, reason="torch before 2.10 cannot pretend a device"

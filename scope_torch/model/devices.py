@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import torch
+from gpytorch.kernels import Kernel
 
 from scope_torch.errors import InputError
+from scope_torch.model.joint import JointSurrogate
+from scope_torch.model.kernels import HammingKernel
 from scope_torch.model.per_query import QuerySurrogate
+from scope_torch.model.tensor_joint import TensorJointSurrogate
 from scope_torch.model.tensor_surrogate import TensorSurrogate
 
 LEAST_FOR_CUDA = 100_000  # configurations; below, launches cost what the CPU takes (docs/gpu.md)
@@ -41,3 +45,9 @@ def surrogate_class(name: str, device: torch.device) -> type[QuerySurrogate]:
     if name not in known:
         raise InputError(f"surrogate={name!r} must be incremental, tensor or auto")
     return known[name]
+
+
+def joint_class(name: str, device: torch.device, kernel: Kernel) -> type[JointSurrogate]:
+    """The joint surrogate of a name, see `surrogate_class`; another kernel has no tensor model."""
+    tensor = surrogate_class(name, device) is TensorSurrogate
+    return TensorJointSurrogate if tensor and isinstance(kernel, HammingKernel) else JointSurrogate

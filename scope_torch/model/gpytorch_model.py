@@ -143,14 +143,24 @@ class QueryGPs(GP):
 
     def predict(self, theta: tuple[int, ...]) -> Predicted:
         """The posterior of all queries at one configuration; one wait for the device."""
-        k = self._data.kernel_with(theta)
-        padded = np.zeros(self.F.shape[-1])
-        padded[2 : 2 + len(k)] = k
-        whitened = (self.F.flatten(0, 1) @ self._to_device(padded)).view(self.F.shape[:2])
-        solved = torch.bmm(whitened[:, None], self.F)[:, 0]
+        k, _, whitened, solved = self.solve(theta)
         square = torch.bmm(whitened[:, None], whitened[..., None])[..., 0]
         *mean, explained = torch.cat([solved[:, :2], square], 1).cpu().numpy().T
         return Predicted(theta, k, solved, np.stack(mean), 1 - explained)
+
+    def solve(self, theta: tuple[int, ...]) -> tuple[Array, Tensor, Tensor, Tensor]:
+        """What `predict` is made of, without a wait.
+
+        Returns:
+            k_D(theta), `n` (numpy); the same after two zeros, `2 + columns`, W_q k, `Q x rows`, and
+            F_q^T W_q k, which is mu_hat_c, mu_hat_g and A_q k, `Q x 2 + columns`, on the device.
+        """
+        k = self._data.kernel_with(theta)
+        padded = np.zeros(self.F.shape[-1])
+        padded[2 : 2 + len(k)] = k
+        on_device = self._to_device(padded)
+        whitened = (self.F.flatten(0, 1) @ on_device).view(self.F.shape[:2])
+        return k, on_device, whitened, torch.bmm(whitened[:, None], self.F)[:, 0]
 
     def append(self, at: Predicted, queries: Sequence[int], y: Array) -> None:
         """Takes in one new answer of each of some queries.

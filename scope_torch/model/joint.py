@@ -31,6 +31,7 @@ from scope_torch.model.aggregate import AggregatePosterior
 from scope_torch.model.cost_scale import CostScale, fit_cost_scale
 from scope_torch.model.incremental import LowRankUpdate
 from scope_torch.model.joint_queries import JointQueries, times_gram
+from scope_torch.model.per_query import QuerySurrogate
 from scope_torch.space import ConfigSpace
 
 REFIT = 2.0  # hyperparameters are fitted again once there are so many times more observations
@@ -163,6 +164,8 @@ class JointSurrogate:
         InputError: If a value is outside its range.
     """
 
+    make_queries: type[QuerySurrogate] = JointQueries
+
     def __init__(
         self,
         space: ConfigSpace,
@@ -180,7 +183,7 @@ class JointSurrogate:
             raise InputError(f"rho={rho} must lie in [0, 1), or be null to be fitted")
         if amplitude is not None and not (math.isfinite(amplitude) and amplitude > 0):
             raise InputError(f"amplitude={amplitude} must be a positive number, or null")
-        self.queries = JointQueries(space, kernel, num_queries, lam, device)
+        self.queries = self.make_queries(space, kernel, num_queries, lam, device)
         self.space, self.kernel, self.lam = space, kernel, lam
         self.num_queries, self.device = num_queries, self.queries.device
         self.scale, self._scale_if_free = CostScale.one(space), scale_if_free
@@ -269,21 +272,22 @@ class JointSurrogate:
     def aggregates(self) -> tuple[AggregatePosterior, AggregatePosterior]:
         """The posterior of the average over queries, of the (relative) cost and the constraint."""
         codes, weights = self.queries.observed(), self.weights()
-        parts = zip(self.collapsed(), self._of_average(), strict=True)
+        parts = zip(self.collapsed(), self.of_average(), strict=True)
         of_c, of_g = (AggregatePosterior(codes, weights, c * one.B, b) for one, (_, b, c) in parts)
         return of_c, of_g
 
     def weights(self) -> Tensor:
         """Weights of the means of `aggregates`, which are much less work: `2 x n`."""
-        parts = zip(self.collapsed(), self._of_average(), strict=True)
+        parts = zip(self.collapsed(), self.of_average(), strict=True)
         return torch.stack([a * one.t for one, (a, _, _) in parts])
 
     def prior_variances(self) -> tuple[float, float]:
         """Variances of the averages before any observation, at today's hyperparameters."""
-        (_, of_c, _), (_, of_g, _) = self._of_average()
+        (_, of_c, _), (_, of_g, _) = self.of_average()
         return of_c, of_g
 
-    def _of_average(self) -> list[tuple[float, float, float]]:
+    def of_average(self) -> list[tuple[float, float, float]]:
+        """See `Hyperparameters.of_average`, for cost and constraint."""
         return [h.of_average(self.num_queries) for h in self.hyperparameters]
 
     def collapsed(self) -> tuple[Collapsed, Collapsed]:
@@ -366,7 +370,8 @@ class JointSurrogate:
 
     def _tell_again(self) -> None:
         old = self.queries
-        self.queries = JointQueries(self.space, self.kernel, self.num_queries, old.lam, self.device)
+        setting = self.space, self.kernel, self.num_queries, old.lam, self.device
+        self.queries = self.make_queries(*setting)
         for theta, query, y_c, y_g in self._log:
             self.queries.observe(theta, query, self.relative(theta, y_c), y_g)
 

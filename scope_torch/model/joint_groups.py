@@ -83,33 +83,16 @@ class Output:
     s^2 / sd^2. `plan` takes these steps ahead of the values, `update` moves the means.
 
     Args:
-        groups: The open groups; `open` follows them.
-        collapsed: Of this output.
-        hyperparameters: Of this output.
-        noise: lambda.
+        mean: Of F.
+        variance: Of F.
+        noise: Variance of the noise of an answer.
         num_queries: Q.
     """
 
-    def __init__(
-        self,
-        groups: OpenGroups,
-        collapsed: Collapsed,
-        hyperparameters: Hyperparameters,
-        noise: float,
-        num_queries: int,
-    ) -> None:
-        rho, amplitude = hyperparameters
-        self._shared, self._own = amplitude**2 * rho, amplitude**2 * (1 - rho)
-        self._noise, self._num_queries = self._own * noise, num_queries
-        self._groups, self._r = groups, collapsed.r
-        self._collapsed = collapsed.copy()  # the surrogate goes on
-        self._a, b, c = hyperparameters.of_average(num_queries)
-        t = collapsed.t
-        k = torch.from_numpy(groups.queries.k).to(t.device)
-        self._Bk, *products = self._collapsed.times(torch.cat([k[None], groups.x.to(t.device)]))
-        self.mean = self._a * float(k @ t)
-        self._variance = b - c * float(k @ self._Bk)
-        self.sigma = math.sqrt(max(self._variance, 0.0))
+    def __init__(self, mean: float, variance: float, noise: float, num_queries: int) -> None:
+        self.mean, self._variance, self._noise = mean, variance, noise
+        self.sigma = math.sqrt(max(variance, 0.0))
+        self._num_queries = num_queries
         self._z = self._d = self._with_average = np.zeros(0)
         self._S = np.zeros((0, 0))
         self._steps: list[_Step] = []
@@ -117,34 +100,18 @@ class Output:
         self._v = np.zeros((num_queries, 0))  # row j: v / sd of step j
         self._s = np.zeros(num_queries)  # s / sd
         self._residual = np.zeros(num_queries)  # of the value, over sd
-        if products:
-            self._follow(torch.stack(products))
 
-    def follow(self) -> None:
-        """Follows the groups, of which some were opened."""
-        self._follow(self._collapsed.times(self._groups.x[len(self._z) :].to(self._Bk.device)))
+    def start(self, covariance: Array, with_average: Array, own: Array, mean: Array) -> None:
+        """Opens all groups at once, before the first step.
 
-    def _follow(self, products: Tensor) -> None:
-        """See `follow`; `products`, `m x n`, are the rows x_a B of the groups opened."""
-        old = len(self._z)
-        c, x, variance = self._groups.coefficients, self._groups.x, self._groups.variance[old:]
-        new = x[old:].to(self._Bk.device)
-        explained = c @ x[old:].T + self._r * (x @ products.T.cpu())
-        columns = self._shared * (variance - explained.numpy())
-        self._S = np.pad(self._S, (0, len(variance)))
-        self._S[:, old:] = columns
-        self._S[old:, :old] = columns[:old].T
-        prior = self._shared * (variance - self._a * (new @ self._Bk).cpu().numpy())
-        self._with_average = np.concatenate([self._with_average, prior])
-        self._d = np.concatenate([self._d, self._own * variance])
-        of_old, self._v = self._v, np.zeros((self._num_queries, old + len(variance)))
-        self._v[: len(self._steps), :old] = of_old[: len(self._steps)]
-        v = self._v[:, old:]
-        for j, step in enumerate(self._steps):
-            v[j] = (columns[step.at] - of_old[:j, step.at] @ v[:j]) / step.sd
-        seen = slice(self._num_seen)
-        z = self._r * (new @ self._collapsed.t).cpu().numpy() + self._residual[seen] @ v[seen]
-        self._z = np.concatenate([self._z, z])
+        Args:
+            covariance: Of z: `groups x groups`.
+            with_average: cov(F, z): `groups`.
+            own: d: `groups`.
+            mean: Of z: `groups`.
+        """
+        self._S, self._with_average, self._d, self._z = covariance, with_average, own, mean
+        self._v = np.zeros((self._num_queries, len(mean)))
 
     def reduction(self) -> Array:
         """By how much a new observation of each open group would lower the variance of F."""
@@ -187,6 +154,65 @@ class Output:
         return step.information
 
 
+class OpenedOutput(Output):
+    """An output that follows the groups as they are opened.
+
+    Args:
+        groups: The open groups.
+        collapsed: Of this output.
+        hyperparameters: Of this output.
+        lam: lambda.
+        num_queries: Q.
+    """
+
+    def __init__(
+        self,
+        groups: OpenGroups,
+        collapsed: Collapsed,
+        hyperparameters: Hyperparameters,
+        lam: float,
+        num_queries: int,
+    ) -> None:
+        rho, amplitude = hyperparameters
+        self._shared, self._own = amplitude**2 * rho, amplitude**2 * (1 - rho)
+        self._groups, self._r = groups, collapsed.r
+        self._collapsed = collapsed.copy()  # the surrogate goes on
+        self._a, b, c = hyperparameters.of_average(num_queries)
+        t = collapsed.t
+        k = torch.from_numpy(groups.queries.k).to(t.device)
+        self._Bk, *products = self._collapsed.times(torch.cat([k[None], groups.x.to(t.device)]))
+        variance = b - c * float(k @ self._Bk)
+        super().__init__(self._a * float(k @ t), variance, self._own * lam, num_queries)
+        if products:
+            self._follow(torch.stack(products))
+
+    def follow(self) -> None:
+        """Follows the groups, of which some were opened."""
+        self._follow(self._collapsed.times(self._groups.x[len(self._z) :].to(self._Bk.device)))
+
+    def _follow(self, products: Tensor) -> None:
+        """See `follow`; `products`, `m x n`, are the rows x_a B of the groups opened."""
+        old = len(self._z)
+        c, x, variance = self._groups.coefficients, self._groups.x, self._groups.variance[old:]
+        new = x[old:].to(self._Bk.device)
+        explained = c @ x[old:].T + self._r * (x @ products.T.cpu())
+        columns = self._shared * (variance - explained.numpy())
+        self._S = np.pad(self._S, (0, len(variance)))
+        self._S[:, old:] = columns
+        self._S[old:, :old] = columns[:old].T
+        prior = self._shared * (variance - self._a * (new @ self._Bk).cpu().numpy())
+        self._with_average = np.concatenate([self._with_average, prior])
+        self._d = np.concatenate([self._d, self._own * variance])
+        of_old, self._v = self._v, np.zeros((self._num_queries, old + len(variance)))
+        self._v[: len(self._steps), :old] = of_old[: len(self._steps)]
+        v = self._v[:, old:]
+        for j, step in enumerate(self._steps):
+            v[j] = (columns[step.at] - of_old[:j, step.at] @ v[:j]) / step.sd
+        seen = slice(self._num_seen)
+        z = self._r * (new @ self._collapsed.t).cpu().numpy() + self._residual[seen] @ v[seen]
+        self._z = np.concatenate([self._z, z])
+
+
 class JointPosterior:
     """Cost and constraint at `theta`.
 
@@ -209,7 +235,7 @@ class JointPosterior:
         self.group_of = queries.group_of
         self._open(first)
         self.cost, self.constraint = (
-            Output(self._groups, one, hyperparameters, surrogate.lam, surrogate.num_queries)
+            OpenedOutput(self._groups, one, hyperparameters, surrogate.lam, surrogate.num_queries)
             for one, hyperparameters in zip(collapsed, surrogate.hyperparameters, strict=True)
         )
 

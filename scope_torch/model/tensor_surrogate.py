@@ -133,6 +133,10 @@ class TensorSurrogate(QuerySurrogate):
         self._update()
         return self._predicted_at(tuple(theta))
 
+    def keep(self, predicted: Predicted) -> None:
+        """Takes a posterior that was computed elsewhere, for the observations that follow."""
+        self._predicted[predicted.theta] = predicted
+
     def _predicted_at(self, theta: tuple[int, ...]) -> Predicted:
         if theta not in self._predicted:
             self._predicted[theta] = self.gps.predict(theta)

@@ -11,6 +11,7 @@ from scope_torch.bounds.base import Beta
 from scope_torch.model.cost_scale import lognormal_bound
 from scope_torch.model.joint import JointSurrogate
 from scope_torch.model.joint_groups import JointPosterior
+from scope_torch.model.tensor_joint import TensorJointPosterior, TensorJointSurrogate
 
 _FIRST = 2  # queries whose groups are opened at first; later as many as groups are open
 
@@ -36,7 +37,11 @@ class JointCandidate:
         self.information = surrogate.information()
         self._theta, self._a = theta, surrogate.scale.at(theta)
         first = query_order[:_FIRST] if in_order else ()
-        self._posterior = JointPosterior(surrogate, theta, first)
+        self._posterior = (
+            TensorJointPosterior(surrogate, theta)
+            if isinstance(surrogate, TensorJointSurrogate)
+            else JointPosterior(surrogate, theta, first)
+        )
         self._cost, self._constraint = self._posterior.cost, self._posterior.constraint
         self._order, self._in_order, self._num_asked = query_order, in_order, 0
         self._waiting: list[list[int]] = []  # queries of each group, if not in order

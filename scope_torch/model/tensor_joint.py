@@ -1,0 +1,234 @@
+"""The joint surrogate of `joint.py` with its algebra on the device, for both outputs at once.
+
+| symbol | here | shape |
+| --- | --- | --- |
+| S, w = T / Q, K_D, with room | `QueryGPs.S`, `QueryGPs.w`, `_K` | `columns x columns`, `2 x columns` |
+| L, S = L L^T; R R^T = (I + r L^T K_D L) / c | | `columns x columns` |
+| X = R^-1 L^T, so that X^T X = c B | | `outputs x columns x columns` |
+| c B, of the variances of the averages | `OnDevice.forms` | `outputs x columns x columns` |
+| a t = a (T - r B K_D T), of their means | `OnDevice.weights` | `outputs x columns` |
+
+a, b and c are those of `Hyperparameters.of_average`. B is made anew after each candidate: on a
+device its cubic cost is small beside a pass over Theta. A 1 on the diagonal stands for each column
+without a configuration; nothing refers to it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from scope_torch.model.aggregate import AggregatePosterior
+from scope_torch.model.factor import Array
+from scope_torch.model.gpytorch_model import Predicted
+from scope_torch.model.joint import JointSurrogate
+from scope_torch.model.joint_groups import Output
+from scope_torch.model.tensor_surrogate import TensorSurrogate
+
+
+class OnDevice(NamedTuple):
+    """The averages, of cost and constraint, up to the last observation.
+
+    Args:
+        weights: `2 x columns`.
+        forms: `2 x columns x columns`.
+        constants: `2`, the b: variances of the averages before any observation.
+        root: `2 x columns x columns`, R.
+    """
+
+    weights: Tensor
+    forms: Tensor
+    constants: Tensor
+    root: Tensor
+
+
+class _Fixed(NamedTuple):
+    """Constants of the hyperparameters on the device; `unused` is 1 for columns without a use."""
+
+    eye_over_c: Tensor  # `2 x columns x columns`
+    r_over_c: Tensor  # `2 x 1 x 1`
+    a_times_Q: Tensor  # `2 x 1`
+    b: Tensor  # `2`
+    unused: Tensor  # `columns x columns`
+
+
+class Products(NamedTuple):
+    """One configuration, as the joint posterior of all queries sees it (numpy).
+
+    With c_q = A_q k, x_q = k - K_D c_q, and B of cost and constraint:
+
+    Args:
+        known: mu_hat of cost and constraint: `2 x Q`.
+        k_c: k^T c_q: `Q`.
+        c_x: c_q^T x_p: `Q x Q`.
+        x_B_x: x_q^T B x_p: `2 x Q x Q`.
+        k_B_x: k^T B x_q: `2 x Q`.
+        k_B_k: k^T B k: `2`.
+        x_t: x_q^T t: `2 x Q`.
+        k_t: k^T t: `2`.
+    """
+
+    known: Array
+    k_c: Array
+    c_x: Array
+    x_B_x: Array
+    k_B_x: Array
+    k_B_k: Array
+    x_t: Array
+    k_t: Array
+
+
+class TensorJointSurrogate(JointSurrogate):
+    """As `JointSurrogate`, on the device. Arguments as there."""
+
+    make_queries = TensorSurrogate
+    queries: TensorSurrogate
+
+    _state: OnDevice | None = None
+    _made_of: tuple[object, ...] = ()  # the observations and hyperparameters of `_state`
+    _fixed: tuple[object, _Fixed] | None = None
+    _K: Tensor | None = None
+    _num_in_K = 0
+
+    def on_device(self) -> OnDevice:
+        """Weights and forms up to the last observation; nothing waits for the device."""
+        gps = self.queries.of_queries()
+        made_of = (gps, gps.rows, len(self._log), self.hyperparameters)
+        if self._state is None or self._made_of != made_of:
+            self._state, self._made_of = self._collapse(), made_of
+        return self._state
+
+    def aggregates(self) -> tuple[AggregatePosterior, AggregatePosterior]:
+        """See `JointSurrogate.aggregates`."""
+        weights, forms, constants, _ = self.on_device()
+        codes = self.observed()
+        n = len(codes)
+        of_c, of_g = (
+            AggregatePosterior(codes, weights[:, :n], form[:n, :n], b)
+            for form, b in zip(forms, constants.tolist(), strict=True)
+        )
+        return of_c, of_g
+
+    def weights(self) -> Tensor:
+        """See `JointSurrogate.weights`."""
+        return self.on_device().weights[:, : len(self.queries.codes())]
+
+    def information(self) -> list[float]:
+        """See `JointSurrogate.information`; waits for the device."""
+        n, c = len(self.queries.codes()), self.of_average()[1][2]
+        root = self.on_device().root[1].diagonal()[:n]
+        log_det = 2 * float(root.log().sum()) + n * math.log(c)
+        return [math.fsum(self.queries.information()) + 0.5 * log_det]
+
+    def products_at(self, theta: tuple[int, ...]) -> Products:
+        """All that the j-loop needs to know of `theta`; one wait for the device."""
+        weights, forms, _, _ = self.on_device()
+        gps, Q = self.queries.gps, self.num_queries
+        k, padded, _, solved = gps.solve(theta)
+        c, k_row = solved[:, 2:], padded[None, 2:]
+        x = torch.cat([torch.addmm(k_row, c, self._gram(), alpha=-1), k_row])  # of k itself, too
+        left = torch.cat([c, (x @ forms).flatten(0, 1), x])
+        products = left @ torch.cat([x, weights]).T
+        flat = torch.cat([products.flatten(), solved[:, :2].flatten()]).cpu().numpy()
+        if not np.isfinite(flat).all():
+            raise RuntimeError("the covariance of the observations is not positive definite")
+        known, of_pairs = flat[-2 * Q :].reshape(Q, 2).T, flat[: -2 * Q].reshape(-1, Q + 3)
+        (a_c, _, c_c), (a_g, _, c_g) = self.of_average()
+        of_c, (of_B, of_x) = of_pairs[:Q], np.split(of_pairs[Q:], [2 * (Q + 1)])
+        B = of_B.reshape(2, Q + 1, Q + 3)[..., : Q + 1] / np.array([c_c, c_g])[:, None, None]
+        t = of_x[:, Q + 1 :].T / np.array([a_c, a_g])[:, None]
+        k_c = of_c[:, Q]
+        self.queries.keep(Predicted(theta, k, solved, known, 1 - k_c))
+        return Products(
+            known, k_c, of_c[:, :Q], B[:, :Q, :Q], B[:, Q, :Q], B[:, Q, Q], t[:, :Q], t[:, Q]
+        )
+
+    def _collapse(self) -> OnDevice:
+        gps, K, n = self.queries.of_queries(), self._gram(), len(self.queries.codes())
+        fixed = self._fixed_for(len(K))
+        fixed.unused.diagonal()[:n].fill_(0.0)
+        L, _ = torch.linalg.cholesky_ex(gps.S + fixed.unused)
+        inner = torch.addcmul(fixed.eye_over_c, fixed.r_over_c, L.T @ (K @ L))
+        root, _ = torch.linalg.cholesky_ex(inner)
+        X = torch.linalg.solve_triangular(root, L.T.expand_as(root), upper=False)
+        start = gps.w * fixed.a_times_Q
+        explained = X.mT @ (X @ (start @ K)[..., None])
+        weights = torch.addcmul(start, fixed.r_over_c[..., 0], explained[..., 0], value=-1)
+        return OnDevice(weights, X.mT @ X, fixed.b, root)
+
+    def _fixed_for(self, columns: int) -> _Fixed:
+        made_for = self.hyperparameters, columns
+        if self._fixed is None or self._fixed[0] != made_for:
+            a, b, c = np.array(self.of_average()).T
+            r = np.array([one.r for one in self.hyperparameters])
+            eye = np.eye(columns)
+            values = eye / c[:, None, None], (r / c)[:, None, None], a[:, None] * self.num_queries
+            self._fixed = made_for, _Fixed(*map(self._to_device, (*values, b, eye)))
+        return self._fixed[1]
+
+    def _gram(self) -> Tensor:
+        """K_D with room: `columns x columns`; only new rows go to the device."""
+        self.queries.codes()
+        gram, n, columns = self.queries.gram(), self._num_in_K, self.queries.gps.S.shape[0]
+        if self._K is None or len(self._K) != columns:
+            self._K = torch.zeros(columns, columns, dtype=torch.float64, device=self.device)
+            n = 0
+        if n < len(gram):
+            new = self._to_device(gram[n:])
+            self._K[n : len(gram), : len(gram)] = new
+            self._K[: len(gram), n : len(gram)] = new.T
+        self._num_in_K = len(gram)
+        return self._K
+
+    def _S_T_K(self) -> tuple[Tensor, Tensor, Tensor]:
+        gps, n = self.queries.of_queries(), len(self.queries.codes())
+        return gps.S[:n, :n], gps.w[:, :n] * self.num_queries, self._gram()[:n, :n]
+
+    def _to_device(self, array: Array) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
+
+
+class TensorJointPosterior:
+    """As `JointPosterior`, with every query a group of its own, and all of them open.
+
+    Args:
+        surrogate: Up to date; what it takes in later changes nothing here.
+        theta: Codes of the configuration.
+    """
+
+    def __init__(self, surrogate: TensorJointSurrogate, theta: tuple[int, ...]) -> None:
+        products, num_queries = surrogate.products_at(theta), surrogate.num_queries
+        self._known = products.known
+        self.group_of, self.num_open = list(range(num_queries)), num_queries
+        outputs = []
+        for zeta, (rho, amplitude) in enumerate(surrogate.hyperparameters):
+            r, (a, b, c) = surrogate.hyperparameters[zeta].r, surrogate.of_average()[zeta]
+            shared, own = amplitude**2 * rho, amplitude**2 * (1 - rho)
+            mean, variance = a * products.k_t[zeta], b - c * products.k_B_k[zeta]
+            output = Output(float(mean), float(variance), own * surrogate.lam, num_queries)
+            of_query = 1 - products.k_c
+            output.start(
+                covariance=shared * (of_query - products.c_x - r * products.x_B_x[zeta]),
+                with_average=shared * (of_query - a * products.k_B_x[zeta]),
+                own=own * of_query,
+                mean=r * products.x_t[zeta],
+            )
+            outputs.append(output)
+        self.cost, self.constraint = outputs
+
+    def is_open(self, query: int) -> bool:  # noqa: ARG002
+        """True."""
+        return True
+
+    def open(self, queries: Sequence[int]) -> None:
+        """Does nothing."""
+
+    def plan(self, query: int) -> None:
+        """Asks for an observation of `query`."""
+        for output, known in zip((self.cost, self.constraint), self._known, strict=True):
+            output.plan(query, query, float(known[query]))
