@@ -30,7 +30,7 @@ from torch import Tensor
 
 from scope_torch.model.factor import Array
 from scope_torch.model.joint import Collapsed, Hyperparameters, JointSurrogate
-from scope_torch.model.joint_queries import QueriesAt, times_gram
+from scope_torch.model.joint_queries import JointQueries, QueriesAt, times_gram
 
 
 class OpenGroups:
@@ -230,6 +230,7 @@ class JointPosterior:
     def __init__(
         self, surrogate: JointSurrogate, theta: tuple[int, ...], first: Sequence[int] = ()
     ) -> None:
+        assert isinstance(surrogate.queries, JointQueries)
         collapsed, queries = surrogate.collapsed(), surrogate.queries.seen_at(theta)
         self._groups = OpenGroups(queries)
         self.group_of = queries.group_of

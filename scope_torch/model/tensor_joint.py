@@ -2,7 +2,8 @@
 
 | symbol | here | shape |
 | --- | --- | --- |
-| S, w = T / Q, K_D, with room | `QueryGPs.S`, `QueryGPs.w`, `_K` | `columns x columns`, `2 x columns` |
+| S, K_D, with room | `QueryGPs.S`, `_K` | `columns x columns` |
+| w = T / Q | `QueryGPs.w` | `2 x columns` |
 | L, S = L L^T; R R^T = (I + r L^T K_D L) / c | | `columns x columns` |
 | X = R^-1 L^T, so that X^T X = c B | | `outputs x columns x columns` |
 | c B, of the variances of the averages | `OnDevice.forms` | `outputs x columns x columns` |
@@ -91,6 +92,7 @@ class TensorJointSurrogate(JointSurrogate):
 
     _state: OnDevice | None = None
     _made_of: tuple[object, ...] = ()  # the observations and hyperparameters of `_state`
+    _log_det: float | None = None  # log det(I + r S K_D) of the constraint
     _fixed: tuple[object, _Fixed] | None = None
     _K: Tensor | None = None
     _num_in_K = 0
@@ -100,7 +102,7 @@ class TensorJointSurrogate(JointSurrogate):
         gps = self.queries.of_queries()
         made_of = (gps, gps.rows, len(self._log), self.hyperparameters)
         if self._state is None or self._made_of != made_of:
-            self._state, self._made_of = self._collapse(), made_of
+            self._state, self._made_of, self._log_det = self._collapse(), made_of, None
         return self._state
 
     def aggregates(self) -> tuple[AggregatePosterior, AggregatePosterior]:
@@ -119,34 +121,42 @@ class TensorJointSurrogate(JointSurrogate):
         return self.on_device().weights[:, : len(self.queries.codes())]
 
     def information(self) -> list[float]:
-        """See `JointSurrogate.information`; waits for the device."""
-        n, c = len(self.queries.codes()), self.of_average()[1][2]
-        root = self.on_device().root[1].diagonal()[:n]
-        log_det = 2 * float(root.log().sum()) + n * math.log(c)
-        return [math.fsum(self.queries.information()) + 0.5 * log_det]
+        """See `JointSurrogate.information`; waits for the device, except after `products_at`."""
+        root = self.on_device().root
+        if self._log_det is None:
+            self._set_log_det(root[1].diagonal().cpu().numpy())
+        assert self._log_det is not None
+        return [math.fsum(self.queries.information()) + 0.5 * self._log_det]
 
     def products_at(self, theta: tuple[int, ...]) -> Products:
         """All that the j-loop needs to know of `theta`; one wait for the device."""
-        weights, forms, _, _ = self.on_device()
+        weights, forms, _, root = self.on_device()
         gps, Q = self.queries.gps, self.num_queries
         k, padded, _, solved = gps.solve(theta)
         c, k_row = solved[:, 2:], padded[None, 2:]
         x = torch.cat([torch.addmm(k_row, c, self._gram(), alpha=-1), k_row])  # of k itself, too
-        left = torch.cat([c, (x @ forms).flatten(0, 1), x])
-        products = left @ torch.cat([x, weights]).T
-        flat = torch.cat([products.flatten(), solved[:, :2].flatten()]).cpu().numpy()
+        products = torch.cat([c, (x @ forms).flatten(0, 1), weights]) @ x.T
+        parts = products.flatten(), solved[:, :2].flatten(), root[1].diagonal()
+        flat = torch.cat(parts).cpu().numpy()
         if not np.isfinite(flat).all():
             raise RuntimeError("the covariance of the observations is not positive definite")
-        known, of_pairs = flat[-2 * Q :].reshape(Q, 2).T, flat[: -2 * Q].reshape(-1, Q + 3)
-        (a_c, _, c_c), (a_g, _, c_g) = self.of_average()
-        of_c, (of_B, of_x) = of_pairs[:Q], np.split(of_pairs[Q:], [2 * (Q + 1)])
-        B = of_B.reshape(2, Q + 1, Q + 3)[..., : Q + 1] / np.array([c_c, c_g])[:, None, None]
-        t = of_x[:, Q + 1 :].T / np.array([a_c, a_g])[:, None]
+        sizes = [part.numel() for part in parts]
+        of_x, known, diagonal = np.split(flat, np.cumsum(sizes)[:-1])
+        self._set_log_det(diagonal)
+        of_x, known = of_x.reshape(-1, Q + 1), known.reshape(Q, 2).T
+        of_c, of_B, of_t = np.split(of_x, [Q, Q + 2 * (Q + 1)])
+        a, _, c_of = np.array(self.of_average()).T
+        B, t = of_B.reshape(2, Q + 1, Q + 1) / c_of[:, None, None], of_t / a[:, None]
         k_c = of_c[:, Q]
         self.queries.keep(Predicted(theta, k, solved, known, 1 - k_c))
         return Products(
             known, k_c, of_c[:, :Q], B[:, :Q, :Q], B[:, Q, :Q], B[:, Q, Q], t[:, :Q], t[:, Q]
         )
+
+    def _set_log_det(self, diagonal: Array) -> None:
+        """From the diagonal of R of the constraint: R R^T = (I + r L^T K_D L) / c."""
+        n, c = len(self.queries.codes()), self.of_average()[1][2]
+        self._log_det = 2 * float(np.log(diagonal[:n]).sum()) + n * math.log(c)
 
     def _collapse(self) -> OnDevice:
         gps, K, n = self.queries.of_queries(), self._gram(), len(self.queries.codes())
@@ -179,9 +189,9 @@ class TensorJointSurrogate(JointSurrogate):
             self._K = torch.zeros(columns, columns, dtype=torch.float64, device=self.device)
             n = 0
         if n < len(gram):
-            new = self._to_device(gram[n:])
-            self._K[n : len(gram), : len(gram)] = new
-            self._K[: len(gram), n : len(gram)] = new.T
+            new = torch.from_numpy(gram[n:])
+            self._K[n : len(gram), : len(gram)].copy_(new)
+            self._K[: len(gram), n : len(gram)].copy_(new.T)
         self._num_in_K = len(gram)
         return self._K
 

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from scope_torch.errors import InputError
 from scope_torch.search.parts import Minima
-from scope_torch.space_search.minima import LowerBounds, least_of, within
+from scope_torch.space_search.device_joint import FewMinima
+from scope_torch.space_search.minima import LowerBounds
 
 _MOST_LOG_I = 600.0  # a larger i is needed only where least_g is 0 up to rounding
 _LEAST_PRICE = 1e-6  # L_c as a fraction of u_out
@@ -72,7 +73,13 @@ class MostPromising:
         """See `Choice`; the constraint is the same in every iteration."""
         return None if least_g >= 0 else i
 
-    def select(self, i: int, minima: LowerBounds, scale: float, seed: int) -> int:  # noqa: ARG002
+    def select(
+        self,
+        i: int,  # noqa: ARG002
+        minima: LowerBounds | FewMinima,
+        scale: float,  # noqa: ARG002
+        seed: int,
+    ) -> int:
         """See `Choice`; exact, ties as in `argmin_tied`."""
         least_price = _LEAST_PRICE * minima.u_out
 
@@ -84,13 +91,7 @@ class MostPromising:
 
         # In each chunk the least possible value: probability and price at their best at once.
         least = [(1 - minima.u_out / max(c, least_price)) / 2 for c in minima.chunk_least_c]
-        best = 0.0
-        for k in sorted(range(len(least)), key=least.__getitem__):
-            if least[k] > best or len(least) == 1:
-                break
-            at = minima.chunks[k]
-            least[k] = least_of(within(negative_promise(at), minima.g[at], 0.0))
-            best = min(best, least[k])
+        minima.refine(negative_promise, least)
         return minima.argmin(negative_promise, least, 0.0, seed)
 
     def settings(self) -> dict[str, Any]:

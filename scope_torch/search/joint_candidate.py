@@ -34,7 +34,6 @@ class JointCandidate:
         in_order: bool = False,
     ) -> None:
         self._surrogate = surrogate
-        self.information = surrogate.information()
         self._theta, self._a = theta, surrogate.scale.at(theta)
         first = query_order[:_FIRST] if in_order else ()
         self._posterior = (
@@ -42,6 +41,7 @@ class JointCandidate:
             if isinstance(surrogate, TensorJointSurrogate)
             else JointPosterior(surrogate, theta, first)
         )
+        self.information = surrogate.information()
         self._cost, self._constraint = self._posterior.cost, self._posterior.constraint
         self._order, self._in_order, self._num_asked = query_order, in_order, 0
         self._waiting: list[list[int]] = []  # queries of each group, if not in order

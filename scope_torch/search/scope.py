@@ -230,6 +230,8 @@ class SCOPE(SequentialOptimizer):
 
     def _beta(self, candidate: Candidate | None = None) -> Beta:
         """beta_t; `candidate` knows of its own observations since the last selection."""
+        if self.bounds.gain is None:  # no information is asked for, which may wait for a device
+            return self.bounds.beta(self._j_max)
         information = self.surrogate.information() if candidate is None else candidate.information
         return self.bounds.beta(self._j_max, information)
 

@@ -15,7 +15,6 @@ of both minima, and rows 1 and 2 their constraints. Ties are decided by a table 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -25,7 +24,6 @@ from scope_torch.bounds.base import Beta
 from scope_torch.model.device_sums import DeviceSums
 from scope_torch.model.tensor_surrogate import TensorSurrogate
 from scope_torch.space import tie_rank
-from scope_torch.space_search.minima import Objective
 
 _TIE = 1e-9  # as in `tie_width`
 _MOST_FOLLOWED = 64  # rows that a variance is followed by, before it is made anew
@@ -153,7 +151,7 @@ class DevicePosterior:
         """L_c and L_g on all of Theta, and their minima; arguments as in `LowerBounds`."""
         half = self._ties.to_device([-beta.c, -beta.g, -beta.c])[:, None]
         lower = torch.addcmul(self._moments.means, half, self.variance.sqrt())
-        return DeviceMinima(lower, self.mean_g, beta, u_out, theta_out, self._ties)
+        return DeviceMinima(lower, beta, u_out, theta_out, self._ties)
 
 
 class Ties:
@@ -189,7 +187,6 @@ class DeviceMinima:
 
     Args:
         lower: L_c, L_g and L_c again: `3 x |Theta|`, theta_out still among them; written over.
-        mean_g: `|Theta|` values of mu_bar_g.
         beta: beta_c in USD and beta_g.
         u_out: Upper bound on c(theta_out) in USD; +inf to look at all of Theta.
         theta_out: Flat index of theta_out, which cannot improve on itself: its L_c is +inf; None
@@ -202,8 +199,6 @@ class DeviceMinima:
         least_c: min{L_c : L_g <= 0} in USD; +inf if nothing is feasible.
         least_g: min{L_g : L_c <= u_out}; +inf if nothing can improve on theta_out.
         is_exact: True.
-        chunks: All of Theta, as one slice.
-        chunk_least_c: `least_c`.
     """
 
     is_exact = True
@@ -211,39 +206,22 @@ class DeviceMinima:
     def __init__(
         self,
         lower: Tensor,
-        mean_g: Tensor,
         beta: Beta,
         u_out: float,
         theta_out: int | None,
         ties: Ties,
     ) -> None:
-        self._mean_g, self.beta, self.u_out, self._ties = mean_g, beta, u_out, ties
+        self.beta, self.u_out, self._ties = beta, u_out, ties
         self.c, self.g = lower[:2]
         if theta_out is not None:
             lower[0::2, theta_out].fill_(math.inf)
         limits = ties.to_device([0.0, u_out])[:, None]
         least = torch.where(lower[1:] <= limits, lower[:2], ties.inf).amin(1)
         self.least_c, self.least_g = least.tolist()
-        self.chunks, self.chunk_least_c = [slice(None)], [self.least_c]
-
-    def mean_g(self, at: slice | Tensor) -> Tensor:
-        """mu_bar_g at some configurations."""
-        return self._mean_g[at]
 
     def argmin_c(self, most_g: float, scale: float, seed: int) -> int:
         """Flat index of the least L_c subject to L_g <= `most_g` <= 0; see `LowerBounds`."""
-        return self.argmin(lambda at: self.c[at], self.chunk_least_c, scale, seed, most_g)
-
-    def argmin(
-        self,
-        objective: Objective,
-        chunk_least: Sequence[float],  # noqa: ARG002
-        scale: float,
-        seed: int,
-        most_g: float = 0.0,
-    ) -> int:
-        """Flat index of the least objective subject to L_g <= `most_g`; see `LowerBounds`."""
-        values = torch.where(self.g <= most_g, objective(slice(None)), self._ties.inf)
+        values = torch.where(self.g <= most_g, self.c, self._ties.inf)
         best = values.amin()
         tied = values <= best.add(best.abs().clamp_(min=scale), alpha=_TIE)
         return int(torch.where(tied, self._ties.rank(seed), self._ties.last).argmin())

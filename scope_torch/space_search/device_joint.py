@@ -4,10 +4,10 @@
 | --- | --- | --- | --- |
 | mean of cbar / a - 1, or of cbar; of gbar | `_means` | `|Theta|` | 1 or USD; quality |
 | their variances | `_variances` | `2 x |Theta|` | |
-| L_c, mean of gbar, L_g | `FewMinima.c`, `mean_g`, `g` | few | USD, quality |
+| L_c, mean of gbar, L_g of some | `FewMinima.c`, `mean_g`, `g` | few | USD, quality |
 
-Few configurations can improve on theta_out: L_c <= u_out and L_g <= 0 held for 1 in 50 to 1 in 1000
-of them (LOG.md). So they are collected, and brought to the CPU unless there are a million.
+A candidate that saves much for its price is among the cheapest of those with L_g <= 0. So some
+cheapest are brought to the CPU, and the others only if one of them could be the better choice.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from scope_torch.model.kernels import HammingKernel
 from scope_torch.model.tensor_joint import TensorJointSurrogate
 from scope_torch.space import first_tied, tie_width
 from scope_torch.space_search.joint_grid import JointGridPosterior
-from scope_torch.space_search.minima import Objective
+from scope_torch.space_search.minima import INELIGIBLE, Objective
 
-_FEW = 1 << 20
+_FEW = 1 << 16  # configurations: 2 MB
 
 
 class DeviceJointPosterior:
@@ -45,6 +45,7 @@ class DeviceJointPosterior:
         self._surrogate, self._sums = surrogate, sums
         self._means = self._variances = torch.empty(0)
         self._a = torch.ones(1, dtype=torch.float64, device=sums.device)
+        self._inf = torch.full_like(self._a, math.inf)
         self._fitted: object = None  # the hyperparameters that `_a` belongs to
 
     def update(self) -> None:
@@ -87,18 +88,15 @@ class DeviceJointPosterior:
         return float(((self.mean_g + 1) / self._variances[1].sqrt()).min())
 
     def lower_bounds(self, beta: Beta, u_out: float, theta_out: int | None) -> FewMinima:
-        """What can improve on theta_out, with its L_c and L_g; arguments as in `LowerBounds`."""
+        """L_c and L_g, and their minima; arguments as in `LowerBounds`."""
         sigma = self._variances.sqrt()
         g = torch.sub(self._means[1], sigma[1], alpha=beta.g)
         c = self._lower_c(sigma[0], beta.c)
-        if theta_out is not None:
-            c[theta_out].fill_(math.inf)
-        index = ((c <= u_out) & (g <= 0)).nonzero()[:, 0]
-        few = [values.index_select(0, index) for values in (c, self._means[1], g)]
-        return FewMinima(few, index, beta, u_out)
+        eligible = torch.where(g <= 0, c, self._inf)
+        return FewMinima([eligible, self._means[1], g], beta, u_out, theta_out)
 
     def _lower_c(self, sigma: Tensor, b: float) -> Tensor:
-        """L_c in USD, that of a lognormal distribution if costs are relative (`lognormal_bound`)."""
+        """L_c in USD; see `lognormal_bound` if costs are relative."""
         if not self._surrogate.relative_cost:
             return torch.sub(self._means[0], sigma, alpha=b)
         mean = self._means[0].clamp(min=LEAST_MEAN - 1).add_(1)
@@ -108,40 +106,54 @@ class DeviceJointPosterior:
 
 
 class FewMinima:
-    """As `LowerBounds`, of the configurations that can improve on theta_out.
+    """As `LowerBounds`, of the cheapest configurations with L_g <= 0, brought to the CPU.
 
     Args:
-        few: L_c (USD), the mean of gbar, and L_g of each.
-        index: Their flat indices, ascending; each has L_c <= u_out and L_g <= 0.
+        values: L_c in USD, +inf where L_g > 0; the mean of gbar; L_g: `|Theta|` each.
         beta: beta_c in USD and beta_g.
         u_out: Upper bound on c(theta_out) in USD.
+        theta_out: Flat index of theta_out, which cannot improve on itself; None for no exception.
 
     Attributes:
-        c: L_c in USD.
-        g: L_g.
-        least_c: min{L_c : L_g <= 0, L_c <= u_out} in USD; +inf if nothing can improve.
-        least_g: min{L_g : L_c <= u_out}, if that is at most 0; otherwise +inf.
+        c: L_c in USD of those with L_c <= u_out, but for theta_out.
+        g: Their L_g.
+        least_c: min{L_c : L_g <= 0} in USD; +inf if nothing can improve on theta_out.
+        least_g: Least L_g of them; +inf if there is none.
         is_exact: True.
-        chunks: All of them, as one slice.
-        chunk_least_c: `least_c`.
+        chunk_least_c: `least_c`, and a lower bound on the L_c of configurations that are not here.
     """
 
     is_exact = True
 
-    def __init__(self, few: list[Tensor], index: Tensor, beta: Beta, u_out: float) -> None:
-        self.beta, self.u_out = beta, u_out
-        if len(index) <= _FEW:  # one copy; the bits of whole numbers pass through
-            *few, index = torch.cat([*few, index.view(torch.float64)]).cpu().chunk(4)
-            index = index.view(torch.int64)
-        (self.c, self._mean_g, self.g), self._index = few, index
-        self.least_c = self.least_g = math.inf
-        if len(index):
-            self.least_c, self.least_g = torch.stack([self.c.min(), self.g.min()]).tolist()
-        self.chunks, self.chunk_least_c = [slice(None)], [self.least_c]
+    def __init__(
+        self, values: list[Tensor], beta: Beta, u_out: float, theta_out: int | None
+    ) -> None:
+        self._values, self.beta, self.u_out, self._theta_out = values, beta, u_out, theta_out
+        self._bring(_FEW)
+
+    def _bring(self, most: int) -> None:
+        """Brings the cheapest `most` configurations to the CPU, with one wait."""
+        c, mean_g, g = self._values
+        most = min(most, len(c))
+        cheapest, index = c.topk(most, largest=False, sorted=False)
+        parts = cheapest, mean_g[index], g[index], index.view(torch.float64)  # bits pass through
+        c, mean_g, g, index = torch.cat(parts).cpu().chunk(4)
+        index = index.view(torch.int64)
+        others = float(c.max()) if most < len(self._values[0]) else math.inf
+        use = c <= min(self.u_out, INELIGIBLE)
+        if self._theta_out is not None:
+            use &= index != self._theta_out
+        self.c, self._mean_g, self.g, self._index = c[use], mean_g[use], g[use], index[use]
+        self.least_c = float(self.c.min()) if len(self.c) else math.inf
+        self.least_g = float(self.g.min()) if len(self.c) else math.inf
+        self.chunk_least_c = [self.least_c, others if others <= self.u_out else math.inf]
 
     def mean_g(self, at: slice | Tensor) -> Tensor:
         """Means of gbar."""
         return self._mean_g[at]
+
+    def refine(self, objective: Objective, least: list[float]) -> None:
+        """Does nothing: `argmin` looks at all that is here."""
 
     def argmin_c(self, most_g: float, scale: float, seed: int) -> int:
         """Flat index of the least L_c subject to L_g <= `most_g` <= 0; see `LowerBounds`."""
@@ -150,14 +162,20 @@ class FewMinima:
     def argmin(
         self,
         objective: Objective,
-        chunk_least: Sequence[float],  # noqa: ARG002
+        chunk_least: Sequence[float],
         scale: float,
         seed: int,
         most_g: float = 0.0,
     ) -> int:
-        """Flat index of the least objective subject to L_g <= `most_g`; see `LowerBounds`."""
+        """Flat index of the least objective subject to L_g <= `most_g`; see `LowerBounds`.
+
+        If a configuration that is not here could be as good, all are brought.
+        """
         values = torch.where(self.g <= most_g, objective(slice(None)), math.inf)
         best = float(values.min())
+        if chunk_least[1] <= best + tie_width(best, scale):
+            self._bring(len(self._values[0]))
+            return self.argmin(objective, self.chunk_least_c, scale, seed, most_g)
         tied = (values <= best + tie_width(best, scale)).nonzero()[:, 0]
         return first_tied(self._index[tied], seed)
 

@@ -104,6 +104,21 @@ class LowerBounds:
         """mu_bar_g at some configurations."""
         return self._posterior.mean_g[at]
 
+    def refine(self, objective: Objective, least: list[float]) -> None:
+        """Raises lower bounds on a negative objective to what the bounds so far say, best first.
+
+        Args:
+            objective: As in `argmin`.
+            least: A lower bound on its minimum in each chunk where L_g <= 0; written over.
+        """
+        best = 0.0
+        for k in sorted(range(len(least)), key=least.__getitem__):
+            if least[k] > best:
+                break
+            at = self.chunks[k]
+            least[k] = least_of(within(objective(at), self.g[at], 0.0))
+            best = min(best, least[k])
+
     def argmin_c(self, most_g: float, scale: float, seed: int) -> int:
         """Flat index of the least L_c subject to L_g <= `most_g` <= 0; ties as in `argmin_tied`.
 
