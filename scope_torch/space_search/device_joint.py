@@ -130,6 +130,8 @@ class FewMinima:
     ) -> None:
         self._values, self.beta, self.u_out, self._theta_out = values, beta, u_out, theta_out
         self._bring(_FEW)
+        if not len(self.c) and self.chunk_least_c[1] < math.inf:
+            self._bring(len(values[0]))
 
     def _bring(self, most: int) -> None:
         """Brings the cheapest `most` configurations to the CPU, with one wait."""
@@ -157,7 +159,7 @@ class FewMinima:
 
     def argmin_c(self, most_g: float, scale: float, seed: int) -> int:
         """Flat index of the least L_c subject to L_g <= `most_g` <= 0; see `LowerBounds`."""
-        return self.argmin(self.c.__getitem__, self.chunk_least_c, scale, seed, most_g)
+        return self.argmin(lambda at: self.c[at], self.chunk_least_c, scale, seed, most_g)
 
     def argmin(
         self,

@@ -1,0 +1,143 @@
+"""The joint surrogate on a device against one naive process on all pairs, and against the CPU's."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_joint import (
+    AMPLITUDE,
+    KERNEL,
+    LAM,
+    RHOS,
+    SPACE,
+    THETA,
+    Q,
+    averages,
+    naive,
+    random_history,
+    surrogate_of,
+)
+
+from scope_torch.bounds import Beta
+from scope_torch.model.tensor_joint import TensorJointSurrogate
+from scope_torch.search.choice import LeastCost, MostPromising
+from scope_torch.search.joint_candidate import JointCandidate
+from scope_torch.space_search import device_joint
+from scope_torch.space_search.device_joint import DeviceJointPosterior, make_joint_posterior
+
+
+def on_device(history, rho, device="cpu", **settings_):
+    arguments = {"rho": rho, "amplitude": AMPLITUDE, "relative_cost": False, **settings_}
+    surrogate = TensorJointSurrogate(SPACE, KERNEL, Q, LAM, device=device, **arguments)
+    for row in history:
+        surrogate.observe(*row)
+    return surrogate
+
+
+def steps(history):
+    """The first observations at once, then the others by configuration."""
+    yield history[:8]
+    for row in history[8:]:
+        yield [row]
+
+
+@pytest.mark.parametrize("rho", RHOS)
+def test_averages_step_by_step(rho, device):
+    history = random_history(1, count=100)  # more rows than 64
+    surrogate, told = on_device([], rho, device), []
+    posterior = make_joint_posterior(surrogate)
+    assert isinstance(posterior, DeviceJointPosterior)
+    for rows in steps(history):
+        for row in rows:
+            surrogate.observe(*row)
+            told.append(row)
+        posterior.update()
+        if len(told) % 7:
+            continue
+        for zeta, mean in enumerate((posterior.mean_c, posterior.mean_g)):
+            expected = averages(*naive(told, rho, zeta)[:2])
+            np.testing.assert_allclose(mean.cpu(), expected[0], rtol=0, atol=1e-9)
+            variance = posterior.variance[zeta].cpu()
+            np.testing.assert_allclose(variance, expected[1], rtol=0, atol=1e-12)
+    assert surrogate.queries.of_queries().F.shape[1] > 64
+    plain = surrogate_of(history, rho)
+    assert surrogate.information() == pytest.approx(plain.information(), abs=1e-9)
+    for one, other in zip(surrogate.aggregates(), plain.aggregates(), strict=True):
+        close = {"rtol": 0, "atol": 1e-9}
+        torch.testing.assert_close(one.weights.cpu(), other.weights, **close)
+        torch.testing.assert_close(one.matrix.cpu(), other.matrix, **close)
+        assert one.constant == pytest.approx(other.constant)
+
+
+@pytest.mark.parametrize("rho", RHOS)
+@pytest.mark.parametrize("batch", [1, 5])
+@pytest.mark.parametrize("theta", [5, 11])
+@pytest.mark.parametrize("in_order", [False, True])
+def test_the_candidate_follows_the_process(rho, batch, theta, in_order, device):
+    history, rng = random_history(3), np.random.default_rng(4)
+    codes = tuple(THETA[theta].tolist())
+    surrogate = on_device(history, rho, device)
+    candidate = JointCandidate(surrogate, codes, [3, 1, 4, 0, 2], in_order)
+    assert candidate.information == surrogate.information()
+    beta, asked = Beta(1.0, 1.0, 2.0), 0
+    while queries := candidate.next_queries(batch):
+        for q in queries:
+            y_c, y_g = rng.random(2).tolist()
+            candidate.update(q, y_c, y_g)
+            surrogate.observe(codes, q, y_c, y_g)
+            history.append((codes, q, y_c, y_g))
+            c = candidate.lower_c(beta), candidate.upper_c(beta)
+            g = candidate.lower_g(beta), candidate.upper_g(beta)
+            for zeta, (lower, upper), wide in ((0, c, 1.0), (1, g, 2.0)):
+                mean, variance = averages(*naive(history, rho, zeta)[:2])
+                sigma = math.sqrt(variance[theta])
+                assert lower == pytest.approx(mean[theta] - sigma, abs=1e-9)
+                assert upper == pytest.approx(mean[theta] + wide * sigma, abs=1e-9)
+        asked += len(queries)
+    assert asked == Q
+    assert candidate.information == pytest.approx(surrogate.information(), abs=1e-9)
+
+
+@given(
+    seed=st.integers(0, 10_000),
+    u_out=st.sampled_from([0.002, 0.02, 0.3, math.inf]),
+    few=st.sampled_from([1, 3, 1 << 16]),
+)
+@settings(max_examples=25)
+def test_minima_and_choices_are_those_of_the_cpu(seed, u_out, few):
+    """However few are brought to the CPU at first; costs are relative, hyperparameters fitted."""
+    history = [(t, q, 10.0 ** -(1 + t[0]) * (1 + y), g) for t, q, y, g in random_history(seed)]
+    fitted = {"amplitude": None, "relative_cost": True}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(device_joint, "_FEW", few)
+        tensor = on_device(history, None, **fitted)
+        plain = surrogate_of(history, None, **fitted)
+        ours, theirs = make_joint_posterior(tensor), make_joint_posterior(plain)
+        beta, theta_out = Beta(2.0, 2.5), seed % len(THETA)
+        for extra in random_history(seed + 1, count=6):
+            ours.update()
+            theirs.update()
+            for one, other in zip(tensor.hyperparameters, plain.hyperparameters, strict=True):
+                assert one == pytest.approx(other, rel=1e-9)
+            one = ours.lower_bounds(beta, u_out, theta_out)
+            other = theirs.lower_bounds(beta, u_out, theta_out)
+            can_improve = other.least_g < 0
+            assert (one.least_g < 0) == can_improve
+            if can_improve:
+                assert one.least_c == pytest.approx(other.least_c, rel=1e-9)
+                for choice in (LeastCost(None), *([MostPromising()] if u_out < 1 else [])):
+                    one = ours.lower_bounds(beta, u_out, theta_out)
+                    found = choice.select(1, one, 1e-3, seed)
+                    assert found == choice.select(1, other, 1e-3, seed)
+            tensor.observe(*extra)
+            plain.observe(*extra)
+
+
+def test_what_is_not_positive_definite_is_an_error(monkeypatch):
+    surrogate = on_device(random_history(2), 0.3)
+    surrogate.on_device().forms.fill_(math.nan)
+    with pytest.raises(RuntimeError, match="not positive definite"):
+        surrogate.products_at((0, 0, 0))
