@@ -177,17 +177,22 @@ class Steps:
 
 @pytest.mark.parametrize("name", BARS)
 @pytest.mark.parametrize(
-    ("world", "budget_usd"),
-    [("data_imputation", 0.3), pytest.param("data_transformation", 0.7, marks=pytest.mark.slow)],
+    ("world", "budgets_usd"),
+    [
+        ("data_imputation", (0.3, 0.3)),
+        pytest.param("data_transformation", (0.7, 0.36), marks=pytest.mark.slow),
+    ],
 )
-def test_a_step_in_few_launches(world, budget_usd, name):
+def test_a_step_in_few_launches(world, budgets_usd, name):
     """N = 3 and 5, 23 LLMs, 156 and 102 queries; about 130 configurations are observed."""
     task = simulated_task(name="simulated", world=world)
     make = {"scope": make_scope, "scope_joint": make_scope_joint}[name]
     with PretendGpu() as log:
         optimizer = make(task.problem, base="Gemini 2.5 Flash-Lite", device="gpu")
         steps = Steps(optimizer, log)
-        run(task.problem, optimizer, task.evaluator, budget_usd)
+        run(
+            task.problem, optimizer, task.evaluator, dict(zip(BARS, budgets_usd, strict=True))[name]
+        )
     assert log.errors == []
     counts = steps.ordinary()
     assert len(counts) >= 5
