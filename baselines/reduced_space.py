@@ -65,6 +65,19 @@ class ReducedSpace:
         """Flat indices in the reduced space of `... x num_modules` codes in Theta."""
         return self.space.rank(self.relabel(codes))
 
+    def every(self) -> Tensor:
+        """All flat indices in the reduced space (int64)."""
+        return torch.arange(self.space.size, device=self.kept[0].device)
+
+    def codes(self, index: Tensor) -> Tensor:
+        """Codes in Theta, `... x num_modules`, of one configuration of each class.
+
+        Args:
+            index: `...` flat indices in the reduced space (int64).
+        """
+        columns = zip(self.kept, self.space.unrank(index).unbind(-1), strict=True)
+        return torch.stack([kept[column] for kept, column in columns], -1)
+
     def expand(self, values: Tensor, onto: ReducedSpace | None = None) -> Tensor:
         """Values on all of Theta, or on a finer reduced space.
 

@@ -214,19 +214,19 @@ def test_certifies_equals_refitting(count, shift):
         rows = random_rows(problem, count, seed)
         rows = [(theta, c, g + shift) for theta, c, g in rows if theta != problem.theta_ref]
         gp = gp_of(problem, rows, gp_settings)
-        belief, before = gp.posterior(), posterior(rows, problem, gp_settings)
+        model, before = gp.model(), posterior(rows, problem, gp_settings)
         generator = torch.Generator().manual_seed(seed)
         e = int(torch.randint(100, (1,), generator=generator))
         beta, density = torch.rand(2, generator=generator).tolist()
-        unsafe = torch.rand(belief.reduced.space.size, generator=generator) < density**3
-        own = int(belief.reduced.rank(torch.tensor(codes[e])))
+        unsafe = torch.rand(model.reduced.space.size, generator=generator) < density**3
+        own = int(model.reduced.rank(torch.tensor(codes[e])))
         unsafe[own] = False
         lower = before.mean_g[e] - beta * before.sigma_g[e]
         pretended = (tuple(codes[e].tolist()), 0.0, lower * before.unit_g)
         after = posterior([*rows, pretended], problem, gp_settings)
-        at_risk = belief.reduced.expand(unsafe).numpy()
+        at_risk = model.reduced.expand(unsafe).numpy()
         expected = bool(((after.mean_g + beta * after.sigma_g)[at_risk] <= 0).any())
-        assert certifies(gp, belief, own, unsafe, beta) == expected
+        assert certifies(gp, model, own, unsafe, beta) == expected
         outcomes.append(expected)
     assert 0 < sum(outcomes) < 25 or count == 0
 
@@ -261,7 +261,7 @@ def test_contradictory_intervals_end_the_search():
     drive(optimizer, task, 1000)
     assert "contradict each other" in optimizer.stop_reason
     assert not optimizer._bounds.maximisers.any()
-    assert (optimizer._bounds.lower_c > optimizer._bounds.upper_c).any()
+    assert (optimizer._bounds.lower[0] > optimizer._bounds.upper[0]).any()
 
 
 @pytest.mark.parametrize("sizes", [(4, 3, 3), (5,), (1, 2), (3, 1, 2, 2)])
