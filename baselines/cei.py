@@ -80,17 +80,22 @@ class CEI(SurrogateOptimizer):
         model = self.gp.model()
         best_f = self._best_f(model)
         acquisition = self._acquisition(model, best_f)
-        fresh = self._not_evaluated(model.reduced)
-        if self.mask_repeats and not len(fresh):
+        among = self._not_evaluated(model.reduced) if self.mask_repeats else None
+        if among is not None and not len(among):
             return self._stop("every configuration was evaluated")
-        if best_f is not None and self.stop_below:
-            left = maximum(acquisition, model.reduced, fresh)[0] if len(fresh) else -math.inf
-            if left + math.log(self.gp_settings.amp_c) < math.log(self.stop_below):
-                return self._stop(f"max EI PoF is below stop_below={self.stop_below:g}")
+        if best_f is not None and self.stop_below and self._is_exhausted(acquisition, model.reduced):
+            return self._stop(f"max EI PoF is below stop_below={self.stop_below:g}")
         self._without_incumbent += best_f is None
-        among = fresh if self.mask_repeats else model.reduced.every()
         best, values = maximum(acquisition, model.reduced, among)
         return self._first(values, best, model.reduced)
+
+    def _is_exhausted(self, acquisition: AcquisitionFunction, reduced: ReducedSpace) -> bool:
+        """Whether EI PoF is below `stop_below` wherever nothing was evaluated."""
+        fresh = self._not_evaluated(reduced)
+        if not len(fresh):
+            return True
+        log_ei_in_z = maximum(acquisition, reduced, fresh)[0] + math.log(self.gp_settings.amp_c)
+        return log_ei_in_z < math.log(self.stop_below)
 
     def _not_evaluated(self, reduced: ReducedSpace) -> Tensor:
         """Classes of configurations that are no datum; a datum shares its class with no other."""

@@ -129,7 +129,7 @@ class CONFIG(SurrogateOptimizer):
         model = self.gp.model()
         self._betas = self.betas()
         acquisition = ConstrainedLowerBound(model, *self._betas)
-        best, values = maximum(acquisition, model.reduced, model.reduced.every())
+        best, values = maximum(acquisition, model.reduced)
         if best == -math.inf:
             self._declared_infeasible_at = self.t
             return self._stop("declared infeasible: no configuration has L_g <= 0")

@@ -14,10 +14,10 @@ from torch import Tensor
 from baselines.reduced_space import ReducedSpace
 from scope_torch.model.aggregate import AggregatePosterior
 from scope_torch.model.botorch import AggregateModel
-from scope_torch.model.hamming_sums import DirectGrid, HammingGrid, make_grid
+from scope_torch.model.hamming_sums import make_grid
 
-BY_KERNEL = 1 << 14  # classes; from here on sums over all of Theta take less time (LOG.md)
-BATCH = 1 << 13  # points at a time, about what the cache holds
+BY_KERNEL = 1 << 17  # kernel values; for more, sums over all of Theta take less time (LOG.md)
+BATCH = 1 << 15  # points at a time, which bounds the memory; less pays more calls (LOG.md)
 
 
 class DatasetModel(AggregateModel):
@@ -41,29 +41,37 @@ class DatasetModel(AggregateModel):
 
     def moments(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """See `AggregateModel.moments`; single points must be configurations of Theta."""
-        if X.shape[-2] > 1 or self.reduced.space.size <= BY_KERNEL:
+        if X.shape[-2] > 1 or self._is_small:
             return super().moments(X)
         index = self.reduced.rank(X.long())
         return self.means[:, index].movedim(0, -1), self.variance[index].unsqueeze(-1)
 
-    @cached_property
+    @property
     def means(self) -> Tensor:
         """Posterior means of c and g by flat index of `reduced`: `2 x size` (float64)."""
-        return self._grid.weighted_sums(self._codes, self._aggregate.weights)
+        return self._everywhere[0]
 
-    @cached_property
+    @property
     def variance(self) -> Tensor:
         """Posterior variance of either, without noise, by flat index of `reduced` (float64)."""
-        form = self._grid.quadratic_form(self._codes, self._aggregate.matrix)
-        return form.neg_().add_(self._aggregate.constant)
+        return self._everywhere[1]
+
+    @cached_property
+    def _everywhere(self) -> tuple[Tensor, Tensor]:
+        if self._is_small:
+            mean, covariance = super().moments(self.reduced.codes.unsqueeze(-2))
+            return mean.squeeze(-2).T.contiguous(), covariance.flatten()
+        data, space = self._aggregate, self.reduced.space
+        codes, grid = (
+            self.reduced.relabel(data.codes),
+            make_grid(space, self._kernel, data.codes.device),
+        )
+        form = grid.quadratic_form(codes, data.matrix)
+        return grid.weighted_sums(codes, data.weights), form.neg_().add_(data.constant)
 
     @property
-    def _codes(self) -> Tensor:
-        return self.reduced.relabel(self._aggregate.codes)
-
-    @property
-    def _grid(self) -> HammingGrid | DirectGrid:
-        return make_grid(self.reduced.space, self._kernel, self._aggregate.codes.device)
+    def _is_small(self) -> bool:
+        return self.reduced.space.size * len(self._aggregate.codes) <= BY_KERNEL
 
 
 def mean_and_sigma(model: Model, X: Tensor) -> tuple[Tensor, Tensor]:
@@ -73,7 +81,7 @@ def mean_and_sigma(model: Model, X: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def maximum(
-    acquisition: AcquisitionFunction, reduced: ReducedSpace, among: Tensor
+    acquisition: AcquisitionFunction, reduced: ReducedSpace, among: Tensor | None = None
 ) -> tuple[float, Tensor]:
     """The largest value of an acquisition on classes of Theta, by BoTorch's discrete search.
 
@@ -82,17 +90,20 @@ def maximum(
     Args:
         acquisition: Takes `b x 1 x num_modules` codes.
         reduced: Theta, with the interchangeable configurations merged.
-        among: Flat indices of the classes to search, in `reduced` (int64); at least one.
+        among: Flat indices in `reduced` of the classes to search, at least one; None for all.
 
     Returns:
         The largest value, and the values by flat index of `reduced` (float64; -inf elsewhere).
     """
     kept: list[Tensor] = []
-    hook = acquisition.register_forward_hook(lambda *args: kept.append(args[-1]))
+    hook = acquisition.register_forward_hook(lambda *call: kept.append(call[-1]))
+    choices = reduced.codes if among is None else reduced.codes[among]
     best = [
-        optimize_acqf_discrete(acquisition, 1, reduced.codes(index).double(), BATCH)[1]
-        for index in among.split(64 * BATCH)  # bounds the memory
+        optimize_acqf_discrete(acquisition, 1, part.double(), BATCH)[1]
+        for part in choices.split(BATCH)
     ]
     hook.remove()
-    values = best[0].new_full((reduced.space.size,), -torch.inf)
-    return float(torch.stack(best).max()), values.index_copy_(0, among, torch.cat(kept))
+    values = torch.cat(kept)
+    if among is not None:
+        values = values.new_full((reduced.space.size,), -torch.inf).index_copy_(0, among, values)
+    return float(torch.stack(best).max()), values

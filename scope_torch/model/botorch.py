@@ -13,7 +13,7 @@ from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNorm
 from gpytorch.kernels import Kernel
 from gpytorch.settings import min_variance
 from linear_operator import to_linear_operator
-from linear_operator.operators import BlockDiagLinearOperator
+from linear_operator.operators import BlockDiagLinearOperator, DiagLinearOperator, LinearOperator
 from torch import Tensor
 
 from scope_torch.model.aggregate import AggregatePosterior
@@ -91,14 +91,13 @@ class AggregateModel(Model):
         if observation_noise is not False:
             raise ValueError("the aggregate has no observation noise: observation_noise=False")
         mean, covariance = self.moments(X)
-        mean = mean[..., [0, 1] if output_indices is None else output_indices]
+        if output_indices is not None:
+            mean = torch.stack([mean[..., zeta] for zeta in output_indices], -1)
         # Operators, so that nothing is factorised: points of a batch may coincide.
         if (m := mean.shape[-1]) == 1:
             joint = MultivariateNormal(mean.squeeze(-1), to_linear_operator(covariance))
-        else:  # given the data the outputs are independent
-            blocks = torch.stack([covariance] * m, -3)
-            between = BlockDiagLinearOperator(to_linear_operator(blocks))
-            joint = MultitaskMultivariateNormal(mean, between, interleaved=False)
+        else:
+            joint = MultitaskMultivariateNormal(mean, independent(covariance, m), interleaved=False)
         posterior = ExactPosterior(joint)
         return posterior if posterior_transform is None else posterior_transform(posterior)
 
@@ -121,3 +120,18 @@ class AggregateModel(Model):
         prior = data.constant * self._kernel(X, X).to_dense()
         k, solved = k.view(*shape, len(data.codes)), solved.view(*shape, len(data.codes))
         return mean.view(*shape, 2), prior - solved @ k.transpose(-1, -2)
+
+
+def independent(covariance: Tensor, m: int) -> LinearOperator:
+    """Covariance of m outputs that are independent given the data, and have equal covariances.
+
+    Args:
+        covariance: `b x q_batch x q_batch`, of each output.
+        m: Number of outputs.
+
+    Returns:
+        `b x (m q_batch) x (m q_batch)`, block by block.
+    """
+    if covariance.shape[-1] == 1:  # less work for many single points
+        return DiagLinearOperator(covariance.squeeze(-1).expand(*covariance.shape[:-2], m))
+    return BlockDiagLinearOperator(to_linear_operator(torch.stack([covariance] * m, -3)))

@@ -96,7 +96,7 @@ def acquisition_of(problem, rows, best_f, **gp):
         optimizer.gp.observe(Evaluation(theta, cost, g, ()))
     model = optimizer.gp.model()
     reduced = model.reduced
-    _, values = maximum(optimizer._acquisition(model, best_f), reduced, reduced.every())
+    _, values = maximum(optimizer._acquisition(model, best_f), reduced)
     return reduced.expand(values).numpy(), optimizer
 
 
