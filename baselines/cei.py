@@ -15,7 +15,7 @@ from botorch.acquisition.analytic import (
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from baselines.dataset_model import DatasetModel, maximum
+from baselines.dataset_model import DatasetModel, maximum, mean_and_sigma
 from baselines.gp import GPSettings, SurrogateOptimizer
 from baselines.reduced_space import ReducedSpace
 from scope_torch.errors import InputError
@@ -83,7 +83,11 @@ class CEI(SurrogateOptimizer):
         among = self._not_evaluated(model.reduced) if self.mask_repeats else None
         if among is not None and not len(among):
             return self._stop("every configuration was evaluated")
-        if best_f is not None and self.stop_below and self._is_exhausted(acquisition, model.reduced):
+        if (
+            best_f is not None
+            and self.stop_below
+            and self._is_exhausted(acquisition, model.reduced)
+        ):
             return self._stop(f"max EI PoF is below stop_below={self.stop_below:g}")
         self._without_incumbent += best_f is None
         best, values = maximum(acquisition, model.reduced, among)
@@ -120,7 +124,7 @@ class CEI(SurrogateOptimizer):
         if not data:
             return None
         thetas = torch.tensor([e.theta for e in data], device=self.gp.surrogate.device)
-        mean_c, mean_g = model.posterior(thetas.double().unsqueeze(-2)).mean[:, 0].unbind(-1)
+        mean_c, mean_g = mean_and_sigma(model, thetas.double().unsqueeze(-2))[0].unbind(-1)
         feasible = mean_g <= 0
         return float(mean_c[feasible].min()) if feasible.any() else None
 

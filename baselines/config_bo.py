@@ -9,7 +9,6 @@ from typing import Any, Literal, NamedTuple
 import torch
 from botorch.acquisition import AcquisitionFunction
 from botorch.models.model import Model
-from botorch.utils.transforms import t_batch_mode_transform
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
@@ -46,7 +45,6 @@ class ConstrainedLowerBound(AcquisitionFunction):
         super().__init__(model)
         self.beta_c, self.beta_g = beta_c, beta_g
 
-    @t_batch_mode_transform(expected_q=1)
     def forward(self, X: Tensor) -> Tensor:
         """Values at `b x 1 x d` points: `b`."""
         mean, sigma = mean_and_sigma(self.model, X)

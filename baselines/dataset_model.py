@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Any
 
 import torch
 from botorch.acquisition import AcquisitionFunction
@@ -24,7 +25,8 @@ class DatasetModel(AggregateModel):
     """Outputs c and g in units of amp, on codes of Theta; both have the same variance.
 
     Where Theta is large, single points are looked up in sums over all of Theta: equal to rounding,
-    and faster than the kernel of every batch. Joint posteriors always come from the kernel.
+    and faster than the kernel of every batch. Joint posteriors always come from the kernel. After
+    40 data of 23^4 configurations, sums and look-ups took 14 ms, the kernel 140 ms (LOG.md).
 
     Args:
         aggregate: The average over one query, the data set, in units of amp.
@@ -62,10 +64,8 @@ class DatasetModel(AggregateModel):
             mean, covariance = super().moments(self.reduced.codes.unsqueeze(-2))
             return mean.squeeze(-2).T.contiguous(), covariance.flatten()
         data, space = self._aggregate, self.reduced.space
-        codes, grid = (
-            self.reduced.relabel(data.codes),
-            make_grid(space, self._kernel, data.codes.device),
-        )
+        grid = make_grid(space, self._kernel, data.codes.device)
+        codes = self.reduced.relabel(data.codes)
         form = grid.quadratic_form(codes, data.matrix)
         return grid.weighted_sums(codes, data.weights), form.neg_().add_(data.constant)
 
@@ -75,8 +75,18 @@ class DatasetModel(AggregateModel):
 
 
 def mean_and_sigma(model: Model, X: Tensor) -> tuple[Tensor, Tensor]:
-    """Means and standard deviations of a BoTorch model at `b x 1 x N` points: `b x m` each."""
-    posterior = model.posterior(X)
+    """Means and standard deviations of a BoTorch model at single points: `b x m` each.
+
+    Args:
+        model: Any BoTorch model with m outputs.
+        X: `b x 1 x num_modules` codes (float64).
+
+    Raises:
+        ValueError: If X has more than one point in a batch.
+    """
+    if X.shape[-2] != 1:
+        raise ValueError(f"X of shape {tuple(X.shape)} must hold one point a batch: b x 1 x d")
+    posterior: Any = model.posterior(X)
     return posterior.mean.squeeze(-2), posterior.variance.squeeze(-2).sqrt()
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from botorch.acquisition import AcquisitionFunction
 from botorch.models.model import Model
-from botorch.utils.transforms import t_batch_mode_transform
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
@@ -72,7 +71,6 @@ class ConfidenceWidth(AcquisitionFunction):
         super().__init__(model)
         self.beta, self.within = beta, within
 
-    @t_batch_mode_transform(expected_q=1)
     def forward(self, X: Tensor) -> Tensor:
         """Values at `b x 1 x d` points: `b`."""
         mean, sigma = mean_and_sigma(self.model, X)

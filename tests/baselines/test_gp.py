@@ -181,7 +181,9 @@ def test_sums_over_theta_and_the_kernel_give_the_same_posterior(kernel, count, d
     pairs = theta.view(30, 2, 3)
     joint, single = model.posterior(pairs), model.posterior(pairs.unsqueeze(-2))
     torch.testing.assert_close(joint.variance, single.variance.squeeze(-2), rtol=0, atol=1e-12)
-    assert float(joint.distribution.covariance_matrix[0, 0, 1]) > 0
+    assert float(joint.distribution.covariance_matrix[0, 0, 1]) != 0
+    with pytest.raises(ValueError, match="b x 1 x d"):
+        dataset_model.mean_and_sigma(model, pairs)
 
 
 class OneCost(AcquisitionFunction):
@@ -206,6 +208,31 @@ def test_the_maximum_is_botorch_s_and_all_values_are_kept(batch, device, monkeyp
         assert best == float(expected)
         torch.testing.assert_close(values[among], model.means[0][among] + 1, rtol=0, atol=1e-12)
         assert int((values == -math.inf).sum()) == reduced.space.size - len(among)
+
+
+SEARCHES = {
+    "cei": lambda problem: CEI(problem, seed=3, device="cpu"),
+    "cei, posterior mean": lambda problem: CEI(
+        problem, seed=3, incumbent="posterior_mean", mask_repeats=True, device="cpu"
+    ),
+    "config": lambda problem: CONFIG(problem, seed=3, device="cpu"),
+    "safeopt": lambda problem: SafeOpt(problem, seed=3, gp={"amp_g": 0.01}, device="cpu"),
+    "safeopt, L": lambda problem: SafeOpt(
+        problem, seed=3, beta=1.5, lipschitz=0.15, gp={"amp_c": 0.3, "amp_g": 0.1}, device="cpu"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_a_search_asks_for_the_same_by_sums_as_by_the_kernel(name, monkeypatch):
+    asked = []
+    for by_kernel, batch in ((10**9, 1 << 15), (0, 7)):
+        monkeypatch.setattr(dataset_model, "BY_KERNEL", by_kernel)
+        monkeypatch.setattr(dataset_model, "BATCH", batch)
+        task = make_task(1, (6, 5, 4), 4)
+        asked.append([o.theta for o in drive(SEARCHES[name](task.problem), task, 15 * 4)])
+    assert asked[0] == asked[1]
+    assert len(set(asked[0])) > 4
 
 
 def test_the_reference_is_free_charged_or_no_datum():

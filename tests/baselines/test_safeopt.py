@@ -22,7 +22,7 @@ from test_gp import gp_of, random_rows
 
 from baselines.dataset_level import Evaluation
 from baselines.gp import GPSettings
-from baselines.safeopt import ConfidenceWidth, SafeOpt, certifies, within_radius
+from baselines.safeopt import Bounds, ConfidenceWidth, SafeOpt, certifies, within_radius
 from scope_torch.errors import InputError
 from scope_torch.runs.runner import run
 from scope_torch.testing import OptimizerConformance, drive
@@ -286,6 +286,28 @@ def test_width_on_botorch_s_model_of_the_data():
     theta = torch.tensor(all_codes((4, 3, 3))).double()[:, None]
     values = ConfidenceWidth(optimizer.gp.surrogate.as_botorch_model(), 1.7)(theta)
     np.testing.assert_allclose(values, 3.4 * belief.sigma_g, rtol=0, atol=1e-8)
+
+
+def test_width_of_intersected_intervals():
+    """The acquisition narrows the model's intervals to those known before."""
+    problem = make_task(0, (4, 3, 3), 4).problem
+    few = gp_of(problem, random_rows(problem, 4, 1), GPSettings()).model()
+    many = gp_of(problem, random_rows(problem, 10, 0), GPSettings()).model()
+    size, generator = few.reduced.space.size, torch.Generator().manual_seed(0)
+    lower, more = torch.rand(2, 2, size, dtype=torch.float64, generator=generator)
+    known = Bounds(few.reduced, lower - 1, lower - 1 + more, torch.ones(size, dtype=torch.bool))
+    theta = torch.tensor(all_codes((4, 3, 3))).double()[:, None]
+    observed = ConfidenceWidth(many, 1.7, known)(theta)
+    posterior = many.posterior(theta)
+    mean, half = posterior.mean[:, 0].T, 1.7 * posterior.variance[:, 0].T.sqrt()
+    bounds = zip(mean - half, mean + half, known.lower, known.upper, strict=True)
+    widths = [
+        torch.minimum(upper, few.reduced.expand(most))
+        - torch.maximum(low, few.reduced.expand(least))
+        for low, upper, least, most in bounds
+    ]
+    torch.testing.assert_close(observed, torch.stack(widths).amax(0), rtol=0, atol=1e-12)
+    assert (observed < ConfidenceWidth(many, 1.7)(theta) - 0.1).any()
 
 
 @pytest.mark.parametrize("settings", [{}, {"lipschitz": 0.5}, {"gp": {"amp_g": 0.5}}])
