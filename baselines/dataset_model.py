@@ -107,7 +107,7 @@ def maximum(
     """
     kept: list[Tensor] = []
     hook = acquisition.register_forward_hook(lambda *call: kept.append(call[-1]))
-    choices = reduced.codes if among is None else reduced.codes[among]
+    choices = reduced.codes if among is None else reduced.codes.index_select(0, among)
     best = [
         optimize_acqf_discrete(acquisition, 1, part.double(), BATCH)[1]
         for part in choices.split(BATCH)
