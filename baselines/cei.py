@@ -13,9 +13,11 @@ from botorch.acquisition.analytic import (
     LogProbabilityOfFeasibility,
 )
 from gpytorch.kernels import Kernel
+from torch import Tensor
 
-from baselines.gp import GPSettings, ReducedPosterior, SurrogateOptimizer
-from baselines.table_model import evaluate
+from baselines.dataset_model import DatasetModel, maximum, mean_and_sigma
+from baselines.gp import GPSettings, SurrogateOptimizer
+from baselines.reduced_space import ReducedSpace
 from scope_torch.errors import InputError
 from scope_torch.problem import SelectionProblem
 
@@ -38,7 +40,7 @@ class CEI(SurrogateOptimizer):
         mask_repeats: Whether to evaluate no configuration twice.
         gp: `GPSettings`, or a mapping of some of them; None for the defaults.
         kernel: k; None for Matern 5/2 of the Hamming distance.
-        device: Device of the algebra over Theta; None for CUDA if present.
+        device: Device of the algebra over Theta; None for `auto`, see `pick_device`.
         name: Name in results.
 
     Raises:
@@ -75,29 +77,37 @@ class CEI(SurrogateOptimizer):
         self._without_incumbent = 0
 
     def _choose(self) -> tuple[int, ...] | None:
-        posterior = self.gp.posterior()
-        best_f = self._best_f(posterior)
-        reduced = posterior.reduced
-        values = evaluate(
-            self._acquisition(posterior, best_f), reduced.space.size, posterior.sigma.device
-        )
-        # An evaluated configuration shares its class with no other.
-        evaluated = reduced.rank(self.gp.surrogate.aggregate().codes)
-        fresh = values.index_fill(0, evaluated, -math.inf)
-        if self.mask_repeats:
-            values = fresh
-            if values.max() == -math.inf:
-                return self._stop("every configuration was evaluated")
-        log_ei_in_z = float(fresh.max()) + math.log(self.gp_settings.amp_c)
-        if best_f is not None and self.stop_below and log_ei_in_z < math.log(self.stop_below):
+        model = self.gp.model()
+        best_f = self._best_f(model)
+        acquisition = self._acquisition(model, best_f)
+        among = self._not_evaluated(model.reduced) if self.mask_repeats else None
+        if among is not None and not len(among):
+            return self._stop("every configuration was evaluated")
+        if (
+            best_f is not None
+            and self.stop_below
+            and self._is_exhausted(acquisition, model.reduced)
+        ):
             return self._stop(f"max EI PoF is below stop_below={self.stop_below:g}")
         self._without_incumbent += best_f is None
-        return self._least(-values, reduced)
+        best, values = maximum(acquisition, model.reduced, among)
+        return self._first(values, best, model.reduced)
 
-    def _acquisition(
-        self, posterior: ReducedPosterior, best_f: float | None
-    ) -> AcquisitionFunction:
-        model = posterior.as_botorch_model()
+    def _is_exhausted(self, acquisition: AcquisitionFunction, reduced: ReducedSpace) -> bool:
+        """Whether EI PoF is below `stop_below` wherever nothing was evaluated."""
+        fresh = self._not_evaluated(reduced)
+        if not len(fresh):
+            return True
+        log_ei_in_z = maximum(acquisition, reduced, fresh)[0] + math.log(self.gp_settings.amp_c)
+        return log_ei_in_z < math.log(self.stop_below)
+
+    def _not_evaluated(self, reduced: ReducedSpace) -> Tensor:
+        """Classes of configurations that are no datum; a datum shares its class with no other."""
+        data = reduced.rank(self.gp.surrogate.observed())
+        fresh = torch.ones(reduced.space.size, dtype=torch.bool, device=data.device)
+        return fresh.index_fill_(0, data, False).nonzero().squeeze(-1)
+
+    def _acquisition(self, model: DatasetModel, best_f: float | None) -> AcquisitionFunction:
         feasible: dict[int, tuple[float | None, float | None]] = {1: (None, 0.0)}
         if best_f is None:
             return LogProbabilityOfFeasibility(model, feasible)
@@ -105,7 +115,7 @@ class CEI(SurrogateOptimizer):
         f = torch.tensor(best_f, dtype=torch.float64)
         return LogConstrainedExpectedImprovement(model, f, 0, feasible, maximize=False)
 
-    def _best_f(self, posterior: ReducedPosterior) -> float | None:
+    def _best_f(self, model: DatasetModel) -> float | None:
         """f+ in units of amp_c; None if no datum is feasible."""
         data = self.data()
         if self.incumbent == "observed":
@@ -113,10 +123,10 @@ class CEI(SurrogateOptimizer):
             return min(costs, default=None)
         if not data:
             return None
-        device = posterior.sigma.device
-        index = posterior.reduced.rank(torch.tensor([e.theta for e in data], device=device))
-        feasible = posterior.mean_g[index] <= 0
-        return float(posterior.mean_c[index][feasible].min()) if feasible.any() else None
+        thetas = torch.tensor([e.theta for e in data], device=self.gp.surrogate.device)
+        mean_c, mean_g = mean_and_sigma(model, thetas.double().unsqueeze(-2))[0].unbind(-1)
+        feasible = mean_g <= 0
+        return float(mean_c[feasible].min()) if feasible.any() else None
 
     def settings(self) -> dict[str, Any]:
         """Everything that decides the requests, JSON-serialisable."""

@@ -13,8 +13,8 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from baselines.dataset_level import Evaluation
+from baselines.dataset_model import maximum, mean_and_sigma
 from baselines.gp import GPSettings, SurrogateOptimizer
-from baselines.table_model import evaluate, marginals
 from scope_torch.bounds.information_gain import InformationGain
 from scope_torch.errors import InputError
 from scope_torch.problem import SelectionProblem
@@ -47,8 +47,7 @@ class ConstrainedLowerBound(AcquisitionFunction):
 
     def forward(self, X: Tensor) -> Tensor:
         """Values at `b x 1 x d` points: `b`."""
-        posterior = marginals(self.model, X)
-        mean, sigma = posterior.mean.squeeze(-2), posterior.variance.squeeze(-2).sqrt()
+        mean, sigma = mean_and_sigma(self.model, X)
         lower_c = mean[..., 0] - self.beta_c * sigma[..., 0]
         lower_g = mean[..., 1] - self.beta_g * sigma[..., 1]
         return (-lower_c).masked_fill(lower_g > 0, -math.inf)
@@ -73,7 +72,7 @@ class CONFIG(SurrogateOptimizer):
             evaluated (`last_queried`), about which the authors' guarantees are. Both are reported.
         gp: `GPSettings`, or a mapping of some of them; None for the defaults.
         kernel: k; None for Matern 5/2 of the Hamming distance.
-        device: Device of the algebra over Theta; None for CUDA if present.
+        device: Device of the algebra over Theta; None for `auto`, see `pick_device`.
         name: Name in results.
 
     Raises:
@@ -125,15 +124,14 @@ class CONFIG(SurrogateOptimizer):
         self._declared_infeasible_at: int | None = None
 
     def _choose(self) -> tuple[int, ...] | None:
-        posterior = self.gp.posterior()
+        model = self.gp.model()
         self._betas = self.betas()
-        acquisition = ConstrainedLowerBound(posterior.as_botorch_model(), *self._betas)
-        size = posterior.reduced.space.size
-        lower_c = -evaluate(acquisition, size, posterior.sigma.device)
-        if lower_c.min() == math.inf:
+        acquisition = ConstrainedLowerBound(model, *self._betas)
+        best, values = maximum(acquisition, model.reduced)
+        if best == -math.inf:
             self._declared_infeasible_at = self.t
             return self._stop("declared infeasible: no configuration has L_g <= 0")
-        return self._least(lower_c, posterior.reduced, self._cost_scale)
+        return self._first(values, best, model.reduced, self._cost_scale)
 
     def betas(self) -> Betas:
         """beta_c and beta_g, given the data so far."""

@@ -13,15 +13,16 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from baselines.dataset_level import DatasetLevelOptimizer, Evaluation
+from baselines.dataset_model import DatasetModel
 from baselines.reduced_space import ReducedSpace
-from baselines.table_model import TableModel
 from scope_torch.errors import InputError
+from scope_torch.model.devices import pick_device
 from scope_torch.model.hamming_sums import make_grid
 from scope_torch.model.kernels import HammingMatern52Kernel, describe_kernel
 from scope_torch.model.per_query import QuerySurrogate
 from scope_torch.problem import SelectionProblem
 from scope_torch.search.optimizer import Steps
-from scope_torch.space import argmin_tied
+from scope_torch.space import first_tied, tie_width
 
 
 @dataclass(frozen=True)
@@ -84,30 +85,6 @@ class GPSettings:
         return GPSettings(**(given or {}))
 
 
-@dataclass(frozen=True)
-class ReducedPosterior:
-    """Posterior of both GPs on all of Theta, in units of amp.
-
-    Every tensor is float64, by flat index of `reduced`.
-
-    Args:
-        reduced: Theta, with the interchangeable configurations merged.
-        mean_c: Posterior mean of z_c / amp_c.
-        mean_g: Posterior mean of z_g / amp_g.
-        sigma: Posterior standard deviation, without observation noise. Both GPs share it: it
-            depends on the observed configurations alone, not on the observed values.
-    """
-
-    reduced: ReducedSpace
-    mean_c: Tensor
-    mean_g: Tensor
-    sigma: Tensor
-
-    def as_botorch_model(self) -> TableModel:
-        """Outputs c and g in units of amp, by flat index of `reduced`."""
-        return TableModel(self.mean_c, self.mean_g, self.sigma)
-
-
 class DatasetGP:
     """Two independent zero-mean GPs of the averages c and g; nothing is fitted.
 
@@ -141,17 +118,12 @@ class DatasetGP:
         y_c = evaluation.cost_usd / self.amp_c_usd
         self.surrogate.observe(evaluation.theta, 0, y_c, evaluation.g / self.amp_g_quality)
 
-    def posterior(self) -> ReducedPosterior:
-        """Posterior of both GPs on all of Theta; theta_0 shares its class with no other."""
+    def model(self) -> DatasetModel:
+        """The posterior of both GPs in units of amp; theta_0 shares its class with no other."""
         data = self.surrogate.aggregate()
         distinct = torch.cat([data.codes, self._theta_ref])
         reduced = ReducedSpace(self.surrogate.space, distinct, self.kernel)
-        grid = make_grid(reduced.space, self.kernel, data.codes.device)
-        codes = reduced.relabel(data.codes)
-        mean_c, mean_g = (grid.weighted_sum(codes, weights) for weights in data.weights)
-        variance = grid.quadratic_form(codes, data.matrix)
-        sigma = variance.neg_().add_(data.constant).sqrt_()
-        return ReducedPosterior(reduced, mean_c, mean_g, sigma)
+        return DatasetModel(data, self.kernel, reduced)
 
 
 class SurrogateOptimizer(DatasetLevelOptimizer):
@@ -165,7 +137,7 @@ class SurrogateOptimizer(DatasetLevelOptimizer):
         name: Name in results.
         gp: `GPSettings`, or a mapping of some of them.
         kernel: k; default Matern 5/2 of the Hamming distance.
-        device: Where the algebra over Theta runs; None for CUDA if present.
+        device: Where the algebra over Theta runs; None for `auto`, see `pick_device`.
 
     Raises:
         InputError: If a value is outside its range, or Theta is too large to enumerate.
@@ -188,7 +160,7 @@ class SurrogateOptimizer(DatasetLevelOptimizer):
                 f"n_init={self.gp_settings.n_init}: beside theta_0 there are only "
                 f"{problem.space.size - 1} configurations"
             )
-        device = ("cuda" if torch.cuda.is_available() else "cpu") if device is None else device
+        device = pick_device(device, problem.space.size)
         kernel = HammingMatern52Kernel() if kernel is None else kernel
         self.gp = DatasetGP(problem, self.gp_settings, kernel, device)
         if self.gp_settings.theta0_obs == "free":
@@ -227,15 +199,19 @@ class SurrogateOptimizer(DatasetLevelOptimizer):
         known = [self.reference] if self.gp_settings.theta0_obs == "free" else []
         return [*known, *self.merged_evaluations()]
 
-    def _least(self, values: Tensor, reduced: ReducedSpace, scale: float = 1.0) -> tuple[int, ...]:
-        """The configuration of least value; see `argmin_tied`.
+    def _first(
+        self, values: Tensor, best: float, reduced: ReducedSpace, scale: float = 1.0
+    ) -> tuple[int, ...]:
+        """Of the configurations that tie with the largest value, the first in the seeded order.
 
         Args:
-            values: Values by flat index of `reduced`, +inf where not eligible.
+            values: Values by flat index of `reduced`, -inf where not eligible.
+            best: The largest of them.
             reduced: Theta, with the interchangeable configurations merged.
             scale: Magnitude of values; differences below 1e-9 of it count as rounding.
         """
-        index = argmin_tied(reduced.expand(values), scale, self.seed)
+        tied = reduced.expand(values >= best - tie_width(best, scale))
+        index = first_tied(tied.nonzero().squeeze(-1), self.seed)
         return self.problem.space.theta_at(index)
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 
 import torch
 from gpytorch.kernels import Kernel
@@ -51,6 +52,8 @@ class ReducedSpace:
             self._position.append(torch.where(used, position, position[stand_in]))
             self.kept.append(kept.nonzero().squeeze(-1))
         self.space = ConfigSpace(tuple(len(kept) for kept in self.kept))
+        strides = zip(self._position, self.space.strides, strict=True)
+        self._places = [position * stride for position, stride in strides]
 
     def relabel(self, codes: Tensor) -> Tensor:
         """Codes in the reduced space.
@@ -63,7 +66,15 @@ class ReducedSpace:
 
     def rank(self, codes: Tensor) -> Tensor:
         """Flat indices in the reduced space of `... x num_modules` codes in Theta."""
-        return self.space.rank(self.relabel(codes))
+        index = torch.zeros_like(codes[..., 0])
+        for places, column in zip(self._places, codes.unbind(-1), strict=True):
+            index += places.take(column)
+        return index
+
+    @cached_property
+    def codes(self) -> Tensor:
+        """Codes in Theta of one configuration of each class: `size x num_modules` (int32)."""
+        return torch.cartesian_prod(*(kept.int() for kept in self.kept)).view(-1, len(self.kept))
 
     def expand(self, values: Tensor, onto: ReducedSpace | None = None) -> Tensor:
         """Values on all of Theta, or on a finer reduced space.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -14,30 +15,12 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from baselines.dataset_level import Evaluation
-from baselines.gp import DatasetGP, GPSettings, ReducedPosterior, SurrogateOptimizer
+from baselines.dataset_model import DatasetModel, maximum, mean_and_sigma
+from baselines.gp import DatasetGP, GPSettings, SurrogateOptimizer
 from baselines.reduced_space import ReducedSpace
-from baselines.table_model import evaluate, marginals
 from scope_torch.errors import InputError
 from scope_torch.model.hamming_sums import make_grid
 from scope_torch.problem import SelectionProblem
-
-
-class ConfidenceWidth(AcquisitionFunction):
-    """2 beta sigma, the larger of the values for c and g; to be maximised.
-
-    Args:
-        model: Outputs c and g, in units of amp.
-        beta: Half-width of a confidence interval in sigma.
-    """
-
-    def __init__(self, model: Model, beta: float) -> None:
-        super().__init__(model)
-        self.beta = beta
-
-    def forward(self, X: Tensor) -> Tensor:
-        """Values at `b x 1 x d` points: `b`."""
-        variance = marginals(self.model, X).variance.squeeze(-2)
-        return 2 * self.beta * variance.amax(-1).sqrt()
 
 
 @dataclass(frozen=True)
@@ -46,32 +29,57 @@ class Bounds:
 
     Args:
         reduced: Theta, with the interchangeable configurations merged.
-        lower_c: L_c.
-        upper_c: U_c.
-        lower_g: L_g.
-        upper_g: U_g.
-        width: w, the larger of U_c - L_c and U_g - L_g.
+        lower: L_c and L_g: `2 x size`.
+        upper: U_c and U_g: `2 x size`.
         safe: S, the safe set (bool).
     """
 
     reduced: ReducedSpace
-    lower_c: Tensor
-    upper_c: Tensor
-    lower_g: Tensor
-    upper_g: Tensor
-    width: Tensor
+    lower: Tensor
+    upper: Tensor
     safe: Tensor
 
-    @property
+    @cached_property
+    def width(self) -> Tensor:
+        """w, the larger of U_c - L_c and U_g - L_g."""
+        return (self.upper - self.lower).amax(0)
+
+    @cached_property
     def maximisers(self) -> Tensor:
         """The safe configurations that may be the cheapest safe one (bool)."""
-        return self.safe & (self.lower_c <= self.upper_c[self.safe].min())
+        return self.safe & (self.lower[0] <= self.upper[0][self.safe].min())
 
     def on(self, reduced: ReducedSpace) -> Bounds:
         """These bounds on a finer reduced space."""
-        names = ("lower_c", "upper_c", "lower_g", "upper_g", "width", "safe")
-        values = [self.reduced.expand(getattr(self, name), reduced) for name in names]
-        return Bounds(reduced, *values)
+        lower, upper = (
+            torch.stack([self.reduced.expand(row, reduced) for row in rows])
+            for rows in (self.lower, self.upper)
+        )
+        return Bounds(reduced, lower, upper, self.reduced.expand(self.safe, reduced))
+
+
+class ConfidenceWidth(AcquisitionFunction):
+    """Width of the wider confidence interval, that of c or that of g; to be maximised.
+
+    Args:
+        model: Outputs c and g, in units of amp.
+        beta: Half-width of a confidence interval in sigma.
+        within: Earlier intervals, which those of the model are intersected with; None for none.
+    """
+
+    def __init__(self, model: Model, beta: float, within: Bounds | None = None) -> None:
+        super().__init__(model)
+        self.beta, self.within = beta, within
+
+    def forward(self, X: Tensor) -> Tensor:
+        """Values at `b x 1 x d` points: `b`."""
+        mean, sigma = mean_and_sigma(self.model, X)
+        lower, upper = mean - self.beta * sigma, mean + self.beta * sigma
+        if self.within is not None:
+            index = self.within.reduced.rank(X.squeeze(-2).long())
+            lower = torch.maximum(lower, self.within.lower[:, index].T)
+            upper = torch.minimum(upper, self.within.upper[:, index].T)
+        return (upper - lower).amax(-1)
 
 
 class SafeOpt(SurrogateOptimizer):
@@ -98,7 +106,7 @@ class SafeOpt(SurrogateOptimizer):
         lipschitz: L, in units of z_g per unit of d; None for the version without.
         gp: `GPSettings`, or a mapping of some of them; None for the defaults.
         kernel: k; None for Matern 5/2 of the Hamming distance.
-        device: Device of the algebra over Theta; None for CUDA if present.
+        device: Device of the algebra over Theta; None for `auto`, see `pick_device`.
         name: Name in results.
 
     Raises:
@@ -133,7 +141,7 @@ class SafeOpt(SurrogateOptimizer):
             raise InputError(f"lipschitz={lipschitz} must be a positive number, or null for none")
         super().__init__(problem, seed=seed, name=name, gp=gp, kernel=kernel, device=device)
         self.beta, self.tau, self.lipschitz = beta, tau, lipschitz
-        self._posterior: ReducedPosterior | None = None
+        self._model: DatasetModel | None = None
         self._bounds: Bounds | None = None
         self._stalled = False
         self._expander_tests = 0
@@ -144,23 +152,27 @@ class SafeOpt(SurrogateOptimizer):
             if self._theta_out != self.problem.theta_ref:
                 self._trace("improved")
         assert self._bounds is not None
+        assert self._model is not None
         bounds = self._bounds
-        maximisers = bounds.maximisers
         expanders = self._expander() if self.lipschitz is None else self._lipschitz_expanders()
-        eligible = maximisers | expanders
-        if not eligible.any():
+        eligible = (bounds.maximisers | expanders).nonzero().squeeze(-1)
+        if not len(eligible):
             return self._stop(
                 "the intersected intervals contradict each other: beta or lipschitz is too small"
             )
-        reference = int(bounds.reduced.rank(self._codes(self.problem.theta_ref)))
         known = self.gp.surrogate.num_observed(self.problem.theta_ref) > 0
-        if known and eligible[reference] and int(eligible.sum()) == 1:
+        if known and len(eligible) == 1 and int(eligible) == self._reference(bounds.reduced):
             self._stalled = True
             return self._stop("stalled: theta_0 alone can be evaluated safely, and is known")
-        return self._least(torch.where(eligible, -bounds.width, math.inf), bounds.reduced)
+        within = None if self.lipschitz is None else bounds
+        acquisition = ConfidenceWidth(self._model, self.beta, within)
+        widest, width = maximum(acquisition, bounds.reduced, eligible)
+        return self._first(width, widest, bounds.reduced)
 
-    def _codes(self, theta: tuple[int, ...]) -> Tensor:
-        return torch.tensor(theta, device=self.gp.surrogate.device)
+    def _reference(self, reduced: ReducedSpace) -> int:
+        """The flat index of theta_0."""
+        theta = torch.tensor(self.problem.theta_ref, device=self.gp.surrogate.device)
+        return int(reduced.rank(theta))
 
     def _completed(self, evaluation: Evaluation) -> None:
         before = self._theta_out
@@ -171,42 +183,31 @@ class SafeOpt(SurrogateOptimizer):
 
     def _refresh(self) -> None:
         """Recomputes bounds, safe set and theta_out from all evaluations."""
-        posterior = self.gp.posterior()
-        reduced, half = posterior.reduced, self.beta * posterior.sigma
-        acquisition = ConfidenceWidth(posterior.as_botorch_model(), self.beta)
-        bounds = Bounds(
-            reduced,
-            posterior.mean_c - half,
-            posterior.mean_c + half,
-            posterior.mean_g - half,
-            posterior.mean_g + half,
-            evaluate(acquisition, reduced.space.size, half.device),
-            posterior.mean_g + half < 0,
-        )
+        self._model = model = self.gp.model()
+        half = self.beta * model.variance.sqrt()
+        lower, upper = model.means - half, model.means + half
+        bounds = Bounds(model.reduced, lower, upper, upper[1] < 0)
         if self.lipschitz is not None:
             bounds = self._intersected(bounds)
-        bounds.safe[reduced.rank(self._codes(self.problem.theta_ref))] = True
-        self._posterior, self._bounds = posterior, bounds
-        upper_c = torch.where(bounds.safe, bounds.upper_c, math.inf)
-        self._set_theta_out(self._least(upper_c, reduced, self._cost_scale), "estimated")
+        bounds.safe[self._reference(model.reduced)] = True
+        self._bounds = bounds
+        value = bounds.upper[0].masked_fill(~bounds.safe, math.inf).neg_()
+        theta_out = self._first(value, float(value.max()), model.reduced, self._cost_scale)
+        self._set_theta_out(theta_out, "estimated")
 
     def _intersected(self, new: Bounds) -> Bounds:
         """Intersects the intervals with the previous ones, and grows the previous S by L."""
         if self._bounds is None:
             safe = torch.zeros_like(new.safe)
-            safe[new.reduced.rank(self._codes(self.problem.theta_ref))] = True
+            safe[self._reference(new.reduced)] = True
             old = new
         else:
             old = self._bounds.on(new.reduced)
             safe = old.safe
-        lower_c = torch.maximum(new.lower_c, old.lower_c)
-        upper_c = torch.minimum(new.upper_c, old.upper_c)
-        lower_g = torch.maximum(new.lower_g, old.lower_g)
-        upper_g = torch.minimum(new.upper_g, old.upper_g)
-        radius = self._radius(upper_g).masked_fill(~safe, -1)
+        lower, upper = torch.maximum(new.lower, old.lower), torch.minimum(new.upper, old.upper)
+        radius = self._radius(upper[1]).masked_fill(~safe, -1)
         safe = within_radius(radius, new.reduced.space.sizes) >= 0
-        width = torch.maximum(upper_c - lower_c, upper_g - lower_g)
-        return Bounds(new.reduced, lower_c, upper_c, lower_g, upper_g, width, safe)
+        return Bounds(new.reduced, lower, upper, safe)
 
     def _radius(self, bound_g: Tensor) -> Tensor:
         """Largest h with bound_g + L sqrt(h) <= 0; -1 if there is none (int8)."""
@@ -224,13 +225,13 @@ class SafeOpt(SurrogateOptimizer):
         far = -1 - self.problem.space.num_modules
         unsafe = torch.where(bounds.safe, far, 0).to(torch.int8)
         distance = -within_radius(unsafe, bounds.reduced.space.sizes)
-        return bounds.safe & (distance <= self._radius(bounds.lower_g))
+        return bounds.safe & (distance <= self._radius(bounds.lower[1]))
 
     def _expander(self) -> Tensor:
         """Mask of the class of the most uncertain expander; empty if there is none (bool)."""
         assert self._bounds is not None
-        assert self._posterior is not None
-        bounds, sigma = self._bounds, self._posterior.sigma
+        assert self._model is not None
+        bounds, sigma = self._bounds, self._model.variance.sqrt()
         maximisers, width = bounds.maximisers, bounds.width
         widest = width[maximisers].max()
         amp = max(self.gp_settings.amp_c, self.gp_settings.amp_g)
@@ -242,7 +243,7 @@ class SafeOpt(SurrogateOptimizer):
             tied = untested & (width >= best - 1e-9 * best.clamp_min(1))
             for index in bounds.reduced.in_tie_order(tied, self.seed):
                 self._expander_tests += 1
-                if certifies(self.gp, self._posterior, index, unsafe, self.beta):
+                if certifies(self.gp, self._model, index, unsafe, self.beta):
                     found[index] = True
                     return found
             untested &= ~tied
@@ -262,9 +263,7 @@ class SafeOpt(SurrogateOptimizer):
         return {**super().report(), **more}
 
 
-def certifies(
-    gp: DatasetGP, posterior: ReducedPosterior, index: int, unsafe: Tensor, beta: float
-) -> bool:
+def certifies(gp: DatasetGP, model: DatasetModel, index: int, unsafe: Tensor, beta: float) -> bool:
     """Whether observing g(theta) = L_g(theta) would bring U_g of an unsafe x to 0 or below.
 
     A rank-one update. With kappa the posterior covariance of x and theta, m and v the mean and
@@ -277,21 +276,21 @@ def certifies(
 
     Args:
         gp: The data.
-        posterior: Their posterior.
-        index: Flat index of theta in `posterior.reduced`.
-        unsafe: The unsafe x, by flat index of `posterior.reduced` (bool).
+        model: Their posterior.
+        index: Flat index of theta in `model.reduced`.
+        unsafe: The unsafe x, by flat index of `model.reduced` (bool).
         beta: Half-width of the intervals in sigma.
     """
-    data, reduced = gp.surrogate.aggregate(), posterior.reduced
-    mean, sigma = posterior.mean_g, posterior.sigma
-    theta = reduced.space.unrank(torch.tensor([index], device=sigma.device))
+    data, reduced = gp.surrogate.aggregate(), model.reduced
+    mean, variance = model.means[1], model.variance
+    theta = reduced.space.unrank(torch.tensor([index], device=mean.device))
     codes = torch.cat([reduced.relabel(data.codes), theta])
     cross = gp.kernel(theta.double(), codes[:-1].double()).to_dense()[0]
     weights = torch.cat([-data.matrix @ cross, cross.new_ones(1)])
-    kappa = make_grid(reduced.space, gp.kernel, sigma.device).weighted_sum(codes, weights)
-    gain = kappa / (sigma[index].square() + gp.surrogate.lam)
-    new_mean = mean - gain * beta * sigma[index]
-    new_variance = sigma.square() - kappa * gain
+    kappa = make_grid(reduced.space, gp.kernel, mean.device).weighted_sum(codes, weights)
+    gain = kappa / (variance[index] + gp.surrogate.lam)
+    new_mean = mean - gain * beta * variance[index].sqrt()
+    new_variance = variance - kappa * gain
     return bool((unsafe & (new_mean + beta * new_variance.sqrt() <= 0)).any())
 
 

@@ -28,8 +28,8 @@ from test_gp import random_rows
 
 from baselines.cei import CEI
 from baselines.dataset_level import Evaluation
+from baselines.dataset_model import maximum
 from baselines.gp import GPSettings
-from baselines.table_model import evaluate
 from scope_torch.errors import InputError
 from scope_torch.model.kernels import HammingRBFKernel
 from scope_torch.testing import OptimizerConformance, drive
@@ -94,9 +94,10 @@ def acquisition_of(problem, rows, best_f, **gp):
     optimizer = CEI(problem, seed=0, gp={"theta0_obs": "none", **gp}, device="cpu")
     for theta, cost, g in rows:
         optimizer.gp.observe(Evaluation(theta, cost, g, ()))
-    belief = optimizer.gp.posterior()
-    values = evaluate(optimizer._acquisition(belief, best_f), belief.reduced.space.size)
-    return belief.reduced.expand(values).numpy(), optimizer
+    model = optimizer.gp.model()
+    reduced = model.reduced
+    _, values = maximum(optimizer._acquisition(model, best_f), reduced)
+    return reduced.expand(values).numpy(), optimizer
 
 
 @pytest.mark.parametrize("seed", range(3))

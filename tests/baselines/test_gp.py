@@ -7,6 +7,8 @@ import naive
 import numpy as np
 import pytest
 import torch
+from botorch.acquisition import AcquisitionFunction
+from botorch.optim import optimize_acqf_discrete
 from gp_reference import all_codes, posterior, reference_row, tie_key
 from gpytorch.kernels import Kernel
 from hydra import compose, initialize_config_dir
@@ -14,13 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tables import make_task
 
+from baselines import dataset_model
 from baselines.cei import CEI
 from baselines.config_bo import CONFIG
 from baselines.dataset_level import Evaluation
 from baselines.gp import DatasetGP, GPSettings
 from baselines.reduced_space import ReducedSpace
 from baselines.safeopt import SafeOpt
-from baselines.table_model import TableModel, evaluate, marginals
 from scope_torch.cli.registry import config_dir
 from scope_torch.cli.run import build
 from scope_torch.errors import InputError
@@ -69,26 +71,35 @@ def test_posterior_equals_naive_regression_in_units_of_z(
     problem = make_task(1, sizes, 4).problem
     rows = random_rows(problem, count, seed=3)
     expected = posterior(rows, problem, gp_settings, kernels[1])
-    observed = gp_of(problem, rows, gp_settings, kernels[0], device).posterior()
-    expand, amp_c, amp_g = observed.reduced.expand, gp_settings.amp_c, gp_settings.amp_g
-    assert observed.sigma.dtype == torch.float64
+    model = gp_of(problem, rows, gp_settings, kernels[0], device).model()
+    expand, amp_c, amp_g = model.reduced.expand, gp_settings.amp_c, gp_settings.amp_g
+    theta = torch.tensor(all_codes(sizes), dtype=torch.float64, device=device)
+    marginal = model.posterior(theta.unsqueeze(-2))
+    sigma = model.variance.sqrt()
+    assert sigma.dtype == marginal.mean.dtype == torch.float64
     for values, reference in [
-        (observed.mean_c * amp_c, expected.mean_c),
-        (observed.mean_g * amp_g, expected.mean_g),
-        (observed.sigma * amp_c, expected.sigma_c),
-        (observed.sigma * amp_g, expected.sigma_g),
+        (expand(model.means[0]) * amp_c, expected.mean_c),
+        (expand(model.means[1]) * amp_g, expected.mean_g),
+        (expand(sigma) * amp_c, expected.sigma_c),
+        (expand(sigma) * amp_g, expected.sigma_g),
+        (marginal.mean[:, 0, 0] * amp_c, expected.mean_c),
+        (marginal.mean[:, 0, 1] * amp_g, expected.mean_g),
+        (marginal.variance[:, 0, 0].sqrt() * amp_c, expected.sigma_c),
+        (marginal.variance[:, 0, 1].sqrt() * amp_g, expected.sigma_g),
     ]:
         scale = max(1e-12, float(np.abs(reference).max()))
-        np.testing.assert_allclose(expand(values).cpu(), reference, rtol=0, atol=1e-8 * scale)
+        np.testing.assert_allclose(values.cpu(), reference, rtol=0, atol=1e-8 * scale)
 
 
 def test_the_noise_is_that_of_the_settings_and_nothing_is_jittered():
     problem = make_task(1, (3, 3), 4).problem
     for lam, amp in ((1e-9, 0.5), (1e-6, 1.0), (0.1, 2.0)):
         rows = [((1, 1), 0.01, 0.0)]
-        observed = gp_of(problem, rows, GPSettings(lam=lam, amp_c=amp)).posterior()
-        variance = observed.reduced.expand(observed.sigma)[4] ** 2
+        model = gp_of(problem, rows, GPSettings(lam=lam, amp_c=amp)).model()
+        variance = model.reduced.expand(model.variance)[4]
         assert float(variance) == pytest.approx(lam / (1 + lam), rel=1e-5)
+        marginal = model.posterior(torch.ones(1, 2, dtype=torch.float64)).variance
+        assert marginal.flatten().tolist() == pytest.approx([lam / (1 + lam)] * 2, rel=1e-5)
 
 
 class ByModule(Kernel):
@@ -107,13 +118,13 @@ class ByModule(Kernel):
 def test_merging_interchangeable_configurations_changes_nothing(kernel, count):
     problem = make_task(1, (6, 5, 4), 4).problem
     gp = gp_of(problem, random_rows(problem, count, seed=5), GPSettings(), kernel)
-    merged, data = gp.posterior(), gp.surrogate.aggregate()
+    merged, data = gp.model(), gp.surrogate.aggregate()
     grid = make_grid(problem.space, kernel)
     mean = grid.weighted_sum(data.codes, data.weights[1])
     variance = 1 - grid.quadratic_form(data.codes, data.matrix)
-    torch.testing.assert_close(merged.reduced.expand(merged.mean_g), mean, rtol=0, atol=1e-12)
-    sigma = merged.reduced.expand(merged.sigma)
-    torch.testing.assert_close(sigma.square(), variance, rtol=0, atol=1e-12)
+    expand = merged.reduced.expand
+    torch.testing.assert_close(expand(merged.means[1]), mean, rtol=0, atol=1e-12)
+    torch.testing.assert_close(expand(merged.variance), variance, rtol=0, atol=1e-12)
     hamming = isinstance(kernel, HammingMatern52Kernel)
     assert merged.reduced.space.size <= ((count + 2) ** 3 if hamming else 120)
     assert hamming or merged.reduced.space.size == 120
@@ -145,50 +156,83 @@ def test_reduced_space(sizes, data, seed):
     values = torch.randperm(reduced.space.size)
     assert torch.equal(reduced.expand(values), values[index])
     assert torch.equal(finer.expand(reduced.expand(values, finer)), values[index])
+    assert torch.equal(reduced.rank(reduced.codes.long()), torch.arange(reduced.space.size))
     mask = torch.rand(reduced.space.size) < 0.6
     order = sorted(range(space.size), key=lambda i: tie_key(i, seed % 2**63))
     expected = [r for r in dict.fromkeys(index[i] for i in order) if mask[r]]
     assert list(reduced.in_tie_order(mask, seed % 2**63)) == expected
 
 
-def test_table_model_is_the_table():
-    generator = torch.Generator().manual_seed(0)
-    mean_c, mean_g, sigma = torch.rand(3, 11, generator=generator, dtype=torch.float64)
-    model = TableModel(mean_c, mean_g, sigma)
-    index = torch.tensor([3.0, 10.0, 0.0], dtype=torch.float64)
-    single = marginals(model, index.view(-1, 1, 1))
-    assert torch.equal(single.mean[:, 0], torch.stack([mean_c, mean_g], -1)[index.long()])
-    expected = sigma[index.long()].square().unsqueeze(-1).expand(-1, 2)
-    torch.testing.assert_close(single.variance[:, 0], expected)
-    assert model.num_outputs == 2
-    assert model.batch_shape == torch.Size()
-    posterior = model.posterior(index.view(-1, 1, 1))
-    assert posterior.dtype == torch.float64
-    assert posterior.device.type == "cpu"
-    with pytest.raises(NotImplementedError, match="as_botorch_model"):
-        posterior.rsample()
-    for X in (index.view(1, 3, 1), index.view(1, 1, 3)):
-        with pytest.raises(ValueError, match="b x 1 x 1"):
-            model.posterior(X)
+@pytest.mark.parametrize("kernel", [HammingMatern52Kernel(), ByModule()])
+@pytest.mark.parametrize("count", [0, 1, 9])
+def test_sums_over_theta_and_the_kernel_give_the_same_posterior(kernel, count, device, monkeypatch):
+    problem = make_task(1, (5, 4, 3), 4).problem
+    rows = random_rows(problem, count, seed=2)
+    model = gp_of(problem, rows, GPSettings(lam=1e-4), kernel, device).model()
+    theta = torch.tensor(all_codes((5, 4, 3)), dtype=torch.float64, device=device)
+    for X in (theta.unsqueeze(-2), theta[7:8], theta.view(4, 15, 1, 3)):
+        monkeypatch.setattr(dataset_model, "BY_KERNEL", 10**9)
+        by_kernel = model.posterior(X)
+        monkeypatch.setattr(dataset_model, "BY_KERNEL", 0)
+        by_sums = model.posterior(X)
+        assert by_sums.mean.shape == by_kernel.mean.shape == (*X.shape[:-1], 2)
+        torch.testing.assert_close(by_sums.mean, by_kernel.mean, rtol=0, atol=1e-12)
+        torch.testing.assert_close(by_sums.variance, by_kernel.variance, rtol=0, atol=1e-12)
+    pairs = theta.view(30, 2, 3)
+    joint, single = model.posterior(pairs), model.posterior(pairs.unsqueeze(-2))
+    torch.testing.assert_close(joint.variance, single.variance.squeeze(-2), rtol=0, atol=1e-12)
+    assert float(joint.distribution.covariance_matrix[0, 0, 1]) != 0
     with pytest.raises(ValueError, match="b x 1 x d"):
-        marginals(model, index.view(1, 3, 1))
-    with pytest.raises(ValueError, match="without noise"):
-        model.posterior(index.view(-1, 1, 1), observation_noise=True)
+        dataset_model.mean_and_sigma(model, pairs)
 
 
-@pytest.mark.parametrize("chunk", [1, 4, 11, 100])
-def test_evaluate_covers_every_point(chunk):
-    class Cost(torch.nn.Module):
-        def __init__(self, model):
-            super().__init__()
-            self.model = model
+class OneCost(AcquisitionFunction):
+    """The average cost, taken for larger than it is."""
 
-        def forward(self, X):
-            return marginals(self.model, X).mean[:, 0, 0]
+    def forward(self, X):
+        return self.model.posterior(X).mean[..., 0, 0] + 1
 
-    values = torch.rand(11, dtype=torch.float64)
-    model = TableModel(values, values, values)
-    assert torch.equal(evaluate(Cost(model), 11, "cpu", chunk), values)
+
+@pytest.mark.parametrize("batch", [1, 3, 100])
+def test_the_maximum_is_botorch_s_and_all_values_are_kept(batch, device, monkeypatch):
+    monkeypatch.setattr(dataset_model, "BATCH", batch)
+    problem = make_task(1, (20, 7), 4).problem
+    model = gp_of(problem, random_rows(problem, 9, 3), GPSettings(), device=device).model()
+    reduced = model.reduced
+    every = torch.arange(reduced.space.size, device=device)
+    for among in (every, every[5:30:3]):
+        wanted = None if among is every else among
+        best, values = dataset_model.maximum(OneCost(model), reduced, wanted)
+        choices = reduced.codes[among].double()
+        _, expected = optimize_acqf_discrete(OneCost(model), q=1, choices=choices)
+        assert best == float(expected)
+        torch.testing.assert_close(values[among], model.means[0][among] + 1, rtol=0, atol=1e-12)
+        assert int((values == -math.inf).sum()) == reduced.space.size - len(among)
+
+
+SEARCHES = {
+    "cei": lambda problem: CEI(problem, seed=3, device="cpu"),
+    "cei, posterior mean": lambda problem: CEI(
+        problem, seed=3, incumbent="posterior_mean", mask_repeats=True, device="cpu"
+    ),
+    "config": lambda problem: CONFIG(problem, seed=3, device="cpu"),
+    "safeopt": lambda problem: SafeOpt(problem, seed=3, gp={"amp_g": 0.01}, device="cpu"),
+    "safeopt, L": lambda problem: SafeOpt(
+        problem, seed=3, beta=1.5, lipschitz=0.15, gp={"amp_c": 0.3, "amp_g": 0.1}, device="cpu"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_a_search_asks_for_the_same_by_sums_as_by_the_kernel(name, monkeypatch):
+    asked = []
+    for by_kernel, batch in ((10**9, 1 << 15), (0, 7)):
+        monkeypatch.setattr(dataset_model, "BY_KERNEL", by_kernel)
+        monkeypatch.setattr(dataset_model, "BATCH", batch)
+        task = make_task(1, (6, 5, 4), 4)
+        asked.append([o.theta for o in drive(SEARCHES[name](task.problem), task, 15 * 4)])
+    assert asked[0] == asked[1]
+    assert len(set(asked[0])) > 4
 
 
 def test_the_reference_is_free_charged_or_no_datum():
@@ -202,11 +246,10 @@ def test_the_reference_is_free_charged_or_no_datum():
         assert (requests[0].theta == task.problem.theta_ref) == first
         drive(optimizer, task, 1)
         assert int(optimizer.gp.surrogate.num_observations()) == observed + 1
-    free = CEI(task.problem, seed=0, device="cpu").gp.posterior()
+    free = CEI(task.problem, seed=0, device="cpu").gp.model()
     theta, cost, g = reference_row(task.problem)
-    at = int(free.reduced.rank(torch.tensor(theta)))
-    assert float(free.mean_c[at]) == pytest.approx(1.0, rel=1e-5)
-    assert float(free.mean_g[at]) == pytest.approx(g / task.problem.s_0, rel=1e-5)
+    mean = free.posterior(torch.tensor([theta]).double()).mean.flatten()
+    assert mean.tolist() == pytest.approx([1.0, g / task.problem.s_0], rel=1e-5)
     assert g == pytest.approx(-0.15 * task.problem.reference_quality)
     assert cost == task.problem.reference_cost_usd
 

@@ -22,7 +22,7 @@ from test_gp import gp_of, random_rows
 
 from baselines.dataset_level import Evaluation
 from baselines.gp import GPSettings
-from baselines.safeopt import ConfidenceWidth, SafeOpt, certifies, within_radius
+from baselines.safeopt import Bounds, ConfidenceWidth, SafeOpt, certifies, within_radius
 from scope_torch.errors import InputError
 from scope_torch.runs.runner import run
 from scope_torch.testing import OptimizerConformance, drive
@@ -214,19 +214,19 @@ def test_certifies_equals_refitting(count, shift):
         rows = random_rows(problem, count, seed)
         rows = [(theta, c, g + shift) for theta, c, g in rows if theta != problem.theta_ref]
         gp = gp_of(problem, rows, gp_settings)
-        belief, before = gp.posterior(), posterior(rows, problem, gp_settings)
+        model, before = gp.model(), posterior(rows, problem, gp_settings)
         generator = torch.Generator().manual_seed(seed)
         e = int(torch.randint(100, (1,), generator=generator))
         beta, density = torch.rand(2, generator=generator).tolist()
-        unsafe = torch.rand(belief.reduced.space.size, generator=generator) < density**3
-        own = int(belief.reduced.rank(torch.tensor(codes[e])))
+        unsafe = torch.rand(model.reduced.space.size, generator=generator) < density**3
+        own = int(model.reduced.rank(torch.tensor(codes[e])))
         unsafe[own] = False
         lower = before.mean_g[e] - beta * before.sigma_g[e]
         pretended = (tuple(codes[e].tolist()), 0.0, lower * before.unit_g)
         after = posterior([*rows, pretended], problem, gp_settings)
-        at_risk = belief.reduced.expand(unsafe).numpy()
+        at_risk = model.reduced.expand(unsafe).numpy()
         expected = bool(((after.mean_g + beta * after.sigma_g)[at_risk] <= 0).any())
-        assert certifies(gp, belief, own, unsafe, beta) == expected
+        assert certifies(gp, model, own, unsafe, beta) == expected
         outcomes.append(expected)
     assert 0 < sum(outcomes) < 25 or count == 0
 
@@ -261,7 +261,7 @@ def test_contradictory_intervals_end_the_search():
     drive(optimizer, task, 1000)
     assert "contradict each other" in optimizer.stop_reason
     assert not optimizer._bounds.maximisers.any()
-    assert (optimizer._bounds.lower_c > optimizer._bounds.upper_c).any()
+    assert (optimizer._bounds.lower[0] > optimizer._bounds.upper[0]).any()
 
 
 @pytest.mark.parametrize("sizes", [(4, 3, 3), (5,), (1, 2), (3, 1, 2, 2)])
@@ -286,6 +286,28 @@ def test_width_on_botorch_s_model_of_the_data():
     theta = torch.tensor(all_codes((4, 3, 3))).double()[:, None]
     values = ConfidenceWidth(optimizer.gp.surrogate.as_botorch_model(), 1.7)(theta)
     np.testing.assert_allclose(values, 3.4 * belief.sigma_g, rtol=0, atol=1e-8)
+
+
+def test_width_of_intersected_intervals():
+    """The acquisition narrows the model's intervals to those known before."""
+    problem = make_task(0, (4, 3, 3), 4).problem
+    few = gp_of(problem, random_rows(problem, 4, 1), GPSettings()).model()
+    many = gp_of(problem, random_rows(problem, 10, 0), GPSettings()).model()
+    size, generator = few.reduced.space.size, torch.Generator().manual_seed(0)
+    lower, more = torch.rand(2, 2, size, dtype=torch.float64, generator=generator)
+    known = Bounds(few.reduced, lower - 1, lower - 1 + more, torch.ones(size, dtype=torch.bool))
+    theta = torch.tensor(all_codes((4, 3, 3))).double()[:, None]
+    observed = ConfidenceWidth(many, 1.7, known)(theta)
+    posterior = many.posterior(theta)
+    mean, half = posterior.mean[:, 0].T, 1.7 * posterior.variance[:, 0].T.sqrt()
+    bounds = zip(mean - half, mean + half, known.lower, known.upper, strict=True)
+    widths = [
+        torch.minimum(upper, few.reduced.expand(most))
+        - torch.maximum(low, few.reduced.expand(least))
+        for low, upper, least, most in bounds
+    ]
+    torch.testing.assert_close(observed, torch.stack(widths).amax(0), rtol=0, atol=1e-12)
+    assert (observed < ConfidenceWidth(many, 1.7)(theta) - 0.1).any()
 
 
 @pytest.mark.parametrize("settings", [{}, {"lipschitz": 0.5}, {"gp": {"amp_g": 0.5}}])

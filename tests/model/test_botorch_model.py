@@ -7,11 +7,15 @@ import numpy as np
 import pytest
 import torch
 from botorch.acquisition.analytic import LogConstrainedExpectedImprovement
-from botorch.acquisition.objective import ScalarizedPosteriorTransform
+from botorch.acquisition.logei import qLogExpectedImprovement
+from botorch.acquisition.objective import LinearMCObjective, ScalarizedPosteriorTransform
 from botorch.optim import optimize_acqf_discrete
+from botorch.sampling import SobolQMCNormalSampler
 from test_per_query import all_codes, random_history, surrogate_of
 
 from scope_torch.model.kernels import HammingMatern52Kernel, HammingRBFKernel
+from scope_torch.model.per_query import QuerySurrogate
+from scope_torch.space import ConfigSpace
 
 CASES = [  # sizes, num_queries, number of observations, lam, kernel
     ((4, 3), 1, 20, 1e-6, (HammingMatern52Kernel(), naive.matern52)),
@@ -173,3 +177,37 @@ def test_constrained_ei_and_its_maximiser(case, seed):
     assert float(value) == pytest.approx(expected.max(), abs=1e-6)
     ties = np.flatnonzero(expected > expected.max() - 1e-6)
     assert chosen[0].long().tolist() in all_codes(sizes)[ties].tolist()
+
+
+def test_small_variances_are_exact(recwarn):
+    """GPyTorch alone would raise them to 1e-10, with a warning."""
+    space, kernel, lam = ConfigSpace((4, 3)), HammingMatern52Kernel(), 1e-9
+    surrogate = QuerySurrogate(space, kernel, 1, lam)
+    for _ in range(50):
+        surrogate.observe((2, 1), 0, 0.3, 0.1)
+    X = torch.tensor([[[2.0, 1.0]]], dtype=torch.float64)
+    expected = lam / 50 / (1 + lam / 50)
+    for outputs in (None, [0], [1, 0]):
+        variance = surrogate.as_botorch_model().posterior(X, output_indices=outputs).variance
+        assert variance.flatten().tolist() == pytest.approx([expected] * variance.numel(), rel=1e-4)
+    pair = surrogate.as_botorch_model().posterior(X.expand(1, 2, 2)).variance
+    assert pair.flatten().tolist() == pytest.approx([expected] * 4, rel=1e-4)
+    assert expected < 1e-10
+    assert not [warning for warning in recwarn if "variance" in str(warning.message)]
+
+
+def test_two_points_at_a_time_by_monte_carlo():
+    """An acquisition that samples: the second point is another one than the first."""
+    _, theta, model = setting(CASES[1])
+    acquisition = qLogExpectedImprovement(
+        model,
+        best_f=-0.5,
+        sampler=SobolQMCNormalSampler(torch.Size([64]), seed=0),
+        objective=LinearMCObjective(torch.tensor([-1.0, 0.0]).double()),
+        constraints=[lambda Y: Y[..., 1]],
+    )
+    chosen, _ = optimize_acqf_discrete(acquisition, q=2, choices=theta)
+    assert chosen.shape == (2, 3)
+    assert not torch.equal(chosen[0], chosen[1])
+    singles = acquisition(theta[:, None])
+    assert float(acquisition(chosen[None])) > float(singles.max())
