@@ -26,11 +26,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run without inst
 
 from scope_torch.bounds import Beta
 from scope_torch.model.aggregate import AggregatePosterior
+from scope_torch.model.devices import surrogate_class
 from scope_torch.model.hamming_sums import DirectGrid, HammingGrid
 from scope_torch.model.kernels import HammingMatern52Kernel
 from scope_torch.model.per_query import QuerySurrogate
 from scope_torch.space import ConfigSpace
-from scope_torch.space_search.grid import GridPosterior
+from scope_torch.space_search.branched import BranchedPosterior, make_posterior
 
 CHUNK = 1 << 16
 T = TypeVar("T")
@@ -75,7 +76,7 @@ def main() -> None:
     print(f"direct, chunked: mean and variance {scaled:.2f} s ({how})")
     print(f"ratio direct / hamming grid: {scaled / (mean_s + form_s):.0f}")
     print(f"largest relative difference: {error:.1e}")
-    condition_s, step_s, read_s = selection_steps(surrogate, grid, args)
+    condition_s, step_s, read_s = selection_steps(surrogate, args)
     print(
         f"selection step: {step_s:.4f} s, {step_s / read_s:.0f} times reading three grids "
         f"({read_s:.5f} s); conditioning {condition_s:.4f} s (medians of {args.steps} steps)"
@@ -89,7 +90,8 @@ def random_surrogate(
 ) -> QuerySurrogate:
     """A surrogate that has observed every configuration on a random prefix of the queries."""
     rng = np.random.default_rng(0)
-    surrogate = QuerySurrogate(space, kernel, args.queries, 1e-6, args.device)
+    make = surrogate_class(args.surrogate, torch.device(args.device))
+    surrogate = make(space, kernel, args.queries, 1e-6, args.device)
     for theta in space.sample(args.configs, torch.Generator().manual_seed(0)):
         for query in range(int(rng.integers(1, args.queries + 1))):
             surrogate.observe(theta, query, float(rng.random()), float(rng.normal()))
@@ -97,7 +99,7 @@ def random_surrogate(
 
 
 def selection_steps(
-    surrogate: QuerySurrogate, grid: HammingGrid, args: argparse.Namespace
+    surrogate: QuerySurrogate, args: argparse.Namespace
 ) -> tuple[float, float, float]:
     """Median seconds of conditioning, of a selection step, and of reading three grids.
 
@@ -105,8 +107,11 @@ def selection_steps(
     ties. Half of Theta has a lower mean cost than theta_out. The chosen configuration is then
     observed on a few queries.
     """
-    rng, space = np.random.default_rng(1), grid.space
-    posterior = GridPosterior(surrogate, grid)
+    rng, space, device = np.random.default_rng(1), surrogate.space, surrogate.device
+    posterior = make_posterior(
+        surrogate, space, surrogate.kernel, space_search="grid", max_nodes=1, device=device
+    )
+    assert not isinstance(posterior, BranchedPosterior)
     posterior.update()
     u_out = float(posterior.mean_c.median())
     beta = Beta(0.5, 2.0)
@@ -125,7 +130,7 @@ def selection_steps(
             surrogate.observe(
                 space.theta_at(index), query, float(rng.random()), float(rng.normal())
             )
-    grids = (posterior.mean_c, posterior.mean_g, posterior.upper_variance)
+    grids = (posterior.mean_c, posterior.mean_g, posterior.variance)
     read_s, _ = timed(lambda: [float(grid.sum()) for grid in grids], args.device, args.repeats)
     condition, step = zip(*seconds[1:], strict=True)
     return statistics.median(condition), statistics.median(step), read_s
@@ -168,6 +173,7 @@ def peak_gib(device: str) -> str:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Times the posterior over all of Theta.")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--surrogate", default="auto", help="incremental, tensor or auto")
     parser.add_argument("--threads", type=int, default=0, help="torch threads; 0: torch's default")
     parser.add_argument("--modules", type=int, default=5)
     parser.add_argument("--llms", type=int, default=23)
