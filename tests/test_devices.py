@@ -68,6 +68,21 @@ def test_the_search_of_the_cpu(name, graded):
     assert found.stop_reason == expected.stop_reason
 
 
+@pytest.mark.parametrize(
+    "settings", [{"certificate": "bounds"}, {"rho": 0.3, "bounds": THEORY}], ids=str
+)
+def test_the_joint_surrogate_where_the_search_chooses_the_queries(settings):
+    """Of queries that are equally informative the device may take another: see docs/gpu.md."""
+    task = make_task(1, (4, 3), 6)
+    with PretendGpu() as log:
+        optimizer = make_scope_joint(task.problem, base="llm0", device="gpu", **settings)
+        found = run(task.problem, optimizer, task.evaluator(), task.budget(5))
+    assert log.errors == []
+    plain = make_scope_joint(task.problem, base="llm0", device="cpu", **settings)
+    expected = run(task.problem, plain, task.evaluator(), task.budget(5))
+    assert found.recommendation.theta == expected.recommendation.theta
+
+
 @pytest.mark.parametrize("grid", [HammingGrid, DirectGrid])
 def test_sums_over_theta(grid):
     space, kernel = ConfigSpace((4, 3, 5)), HammingMatern52Kernel()
