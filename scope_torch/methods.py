@@ -228,6 +228,8 @@ def make_scope_joint(
     )
     grid = make_grid(problem.space, kernel, device)
     to_the_letter = gap_tolerance is None
+    certifies = _certificate(problem, _sequence_delta(certificate, bounds), certificate_flips)
+    margin = certifies.margin if isinstance(certifies, BySequence) else lambda: 0.0
     return SCOPE(
         problem,
         surrogate=surrogate,
@@ -235,8 +237,8 @@ def make_scope_joint(
         make_candidate=partial(JointCandidate, surrogate),
         bounds=confidence,
         pool=InitialPool(problem, initial_pool, _codes_of_base(problem, base, initial_pool)),
-        choice=LeastCost(None) if to_the_letter else MostPromising(),
-        certificate=_certificate(problem, _sequence_delta(certificate, bounds), certificate_flips),
+        choice=LeastCost(None) if to_the_letter else MostPromising(margin),
+        certificate=certifies,
         stopping=Stopping(gap_tolerance),
         seed=seed,
         u_out=problem.reference_cost_usd,

@@ -15,13 +15,17 @@ sampling without replacement (doi:10.1093/jrsssb/qkad009).
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
+from scipy.stats import binom
 
 from scope_torch.errors import InputError
 
 _FRACTIONS = np.arange(1, 20) / 20  # f, share of the capital staked; mixed with equal weights
 _SUM = 2.11  # of 1 / ((k + 1) log(k + 1)^2) over k >= 1
+LUCK = 0.9
+_MOST_EXACT = 3000
 _ROUNDING = 1e-12  # of s_0: an average of exactly s_0 is feasible, as everywhere
 
 
@@ -41,10 +45,10 @@ class BettingSequence:
     """
 
     def __init__(self, num_outcomes: int, s_0: float, delta: float, flips: float = 0.0) -> None:
+        self.margin = 0.0
         if flips > 0:
-            delta /= 2
-            s_0 += margin(num_outcomes, delta, flips)
-        self._left, self._missing = num_outcomes, num_outcomes * s_0
+            self.margin, delta = margin_at(num_outcomes, s_0, delta, flips)
+        self._left, self._missing = num_outcomes, num_outcomes * (s_0 + self.margin)
         self._enough = math.log(len(_FRACTIONS) / delta)
         self._log_capital = np.zeros_like(_FRACTIONS)
         self._certified = False
@@ -91,6 +95,35 @@ def margin(num_outcomes: int, delta: float, flips: float) -> float:
         kl = x * math.log(x / flips) + (1 - x) * math.log((1 - x) / (1 - flips))
         low, high = (x, high) if kl < rate else (low, x)
     return high - flips
+
+
+def margin_at(num_outcomes: int, s_0: float, delta: float, flips: float) -> tuple[float, float]:
+    """Margin above s_0 for a sequence, and the rest of delta for its bet."""
+    most = LUCK * delta
+    if flips >= 0.5 or num_outcomes > _MOST_EXACT:
+        return margin(num_outcomes, most, flips), delta - most
+    tail = luck_tail(num_outcomes, s_0, flips)
+    first = math.floor(num_outcomes * s_0 + 1e-9) + 3
+    n = first
+    while tail[n] > most:
+        n += 1
+    return max((n - 1 + 1e-9) / num_outcomes - s_0, 0.0), delta - tail[n]
+
+
+@lru_cache(16)
+def luck_tail(num_outcomes: int, s_0: float, flips: float) -> list[float]:
+    """P(S >= n), n = 0 .. Q + 1."""
+    Q, p = num_outcomes, flips
+    total = Q * s_0
+    low, high = math.ceil((total - p * Q) / (1 - p)) - 1, math.floor(total / (1 - p))
+    best = np.zeros(Q + 4)
+    k = np.arange(Q + 1)
+    for A in range(max(low, 0), min(high, Q) + 1):
+        z = min(1.0, max(1 - p, (total - (Q - A) * p) / A)) if A else 1.0
+        y = min(p, max(0.0, (total - A * z) / (Q - A))) if A < Q else 0.0
+        pmf = np.convolve(binom.pmf(k[: A + 1], A, z), binom.pmf(k[: Q - A + 1], Q - A, y))
+        best[: Q + 1] = np.maximum(best[: Q + 1], pmf[::-1].cumsum()[::-1])
+    return best.tolist()
 
 
 def check_sequence(delta: float | None, flips: float) -> None:

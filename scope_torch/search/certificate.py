@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from scope_torch.bounds.betting import BettingSequence, check_sequence, share_of_delta
+from scope_torch.bounds.betting import BettingSequence, check_sequence, margin_at, share_of_delta
 from scope_torch.problem import SelectionProblem
 
 
@@ -52,10 +52,21 @@ class BySequence:
         check_sequence(delta, flips)
         self.delta, self.flips = delta, flips
         self._num_queries, self._s_0 = problem.num_queries, problem.s_0
+        self._next = 1
+
+    def margin(self) -> float:
+        if self.flips == 0:
+            return 0.0
+        share = self.share(self._next)
+        return margin_at(self._num_queries, self._s_0, share, self.flips)[0]
+
+    def share(self, k: int) -> float:
+        return share_of_delta(k, self.delta)
 
     def begin(self, k: int, generator: torch.Generator) -> _SequenceTest:
         """See `Certificate`."""
-        share = share_of_delta(k, self.delta)
+        share = self.share(k)
+        self._next = k + 1
         order = torch.randperm(self._num_queries, generator=generator).tolist()
         sequence = BettingSequence(self._num_queries, self._s_0, share, self.flips)
         return _SequenceTest(sequence, order)
@@ -74,6 +85,7 @@ class _SequenceTest:
 
     def __init__(self, sequence: BettingSequence, order: list[int]) -> None:
         self._sequence = sequence
+        self.margin = sequence.margin
         self.order: list[int] | None = order
 
     def update(self, quality: float, upper_g: float) -> bool:  # noqa: ARG002

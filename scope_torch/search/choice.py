@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -68,18 +69,22 @@ class MostPromising:
     worse.
     """
 
+    def __init__(self, margin: Callable[[], float] = lambda: 0.0) -> None:
+        self._margin = margin
+
     def next_iteration(self, i: int, least_g: float) -> int | None:
         """See `Choice`; the constraint is the same in every iteration."""
-        return None if least_g >= 0 else i
+        return None if least_g >= -self._margin() else i
 
     def select(self, i: int, minima: LowerBounds, scale: float, seed: int) -> int:  # noqa: ARG002
         """See `Choice`; exact, ties as in `argmin_tied`."""
         least_price = _LEAST_PRICE * minima.u_out
+        margin = self._margin()
 
         def negative_promise(at: slice | Tensor) -> Tensor:
             mean_g = minima.mean_g(at)
             sigma_g = ((mean_g - minima.g[at]) / minima.beta.g).clamp_min_(_LEAST_SIGMA)
-            probable = torch.special.ndtr(-mean_g.clamp_min(0.0) / sigma_g)
+            probable = torch.special.ndtr(-(mean_g + margin).clamp_min(0.0) / sigma_g)
             return probable * (1 - minima.u_out / minima.c[at].clamp_min(least_price))
 
         # In each chunk the least possible value: probability and price at their best at once.
@@ -89,9 +94,9 @@ class MostPromising:
             if least[k] > best or len(least) == 1:
                 break
             at = minima.chunks[k]
-            least[k] = least_of(within(negative_promise(at), minima.g[at], 0.0))
+            least[k] = least_of(within(negative_promise(at), minima.g[at], -margin))
             best = min(best, least[k])
-        return minima.argmin(negative_promise, least, 0.0, seed)
+        return minima.argmin(negative_promise, least, 0.0, seed, -margin)
 
     def settings(self) -> dict[str, Any]:
         """See `Choice`."""
