@@ -25,7 +25,6 @@ from scope_torch.search.candidate import QueryCandidate
 from scope_torch.search.certificate import ByBounds, BySequence
 from scope_torch.search.choice import LeastCost, MostPromising
 from scope_torch.search.joint_candidate import JointCandidate
-from scope_torch.search.parts import Certificate
 from scope_torch.search.scope import SCOPE
 from scope_torch.search.stopping import Stopping
 from scope_torch.space_search.branched import MAX_NODES, make_posterior
@@ -53,7 +52,8 @@ def make_scope(
     max_nodes: int = MAX_NODES,
     surrogate: str = "auto",
     certificate: str = "bounds",
-    certificate_flips: float = 0.0,
+    certificate_flips: float | str = 0.0,
+    reference_repeats: Sequence[int] | None = None,
     kernel: Kernel | None = None,
     device: torch.device | str | None = None,
     name: str = "scope",
@@ -79,7 +79,10 @@ def make_scope(
         surrogate: Likewise.
         certificate: `bounds`, or `sequence` at the `delta` of `bounds`; see `SCOPE`.
         certificate_flips: With `sequence`: how often the same call is answered otherwise, see
-            `scope_torch.bounds.betting.margin`.
+            `scope_torch.bounds.betting.margin`. `auto`: a bound made of `reference_repeats`.
+        reference_repeats: With `certificate_flips="auto"`: how many queries theta_0 answered
+            otherwise the second time, and how many it answered twice. A second measurement of
+            theta_0 costs Q c(theta_0).
         kernel: See `SCOPE`.
         device: See `SCOPE`.
         name: Name in results.
@@ -125,6 +128,7 @@ def make_scope(
         surrogate=surrogate,
         sequence_delta=_sequence_delta(certificate, bounds),
         sequence_flips=certificate_flips,
+        reference_repeats=reference_repeats,
         kernel=kernel,
         device=device,
         name=name,
@@ -146,7 +150,8 @@ def make_scope_joint(
     batch_size: int | None = 1,
     gap_tolerance: float | None = 0.0,
     certificate: str | None = None,
-    certificate_flips: float = 0.0,
+    certificate_flips: float | str = 0.0,
+    reference_repeats: Sequence[int] | None = None,
     kernel: Kernel | None = None,
     device: torch.device | str | None = None,
     name: str = "scope_joint",
@@ -172,6 +177,7 @@ def make_scope_joint(
         gap_tolerance: See `SCOPE`.
         certificate: See `make_scope`; None for `sequence`, with `theory` for `bounds`.
         certificate_flips: See `make_scope`.
+        reference_repeats: See `make_scope`.
         kernel: See `SCOPE`.
         device: See `SCOPE`.
         name: Name in results.
@@ -228,8 +234,10 @@ def make_scope_joint(
     )
     grid = make_grid(problem.space, kernel, device)
     to_the_letter = gap_tolerance is None
-    certifies = _certificate(problem, _sequence_delta(certificate, bounds), certificate_flips)
-    margin = certifies.margin if isinstance(certifies, BySequence) else lambda: 0.0
+    certifies = _certificate(
+        problem, _sequence_delta(certificate, bounds), certificate_flips, reference_repeats
+    )
+    margin = certifies.next_margin
     return SCOPE(
         problem,
         surrogate=surrogate,
@@ -237,7 +245,7 @@ def make_scope_joint(
         make_candidate=partial(JointCandidate, surrogate),
         bounds=confidence,
         pool=InitialPool(problem, initial_pool, _codes_of_base(problem, base, initial_pool)),
-        choice=LeastCost(None) if to_the_letter else MostPromising(margin),
+        choice=LeastCost(None, margin) if to_the_letter else MostPromising(margin),
         certificate=certifies,
         stopping=Stopping(gap_tolerance),
         seed=seed,
@@ -264,7 +272,8 @@ def compose_scope(
     max_nodes: int = MAX_NODES,
     surrogate: str = "auto",
     sequence_delta: float | None = None,
-    sequence_flips: float = 0.0,
+    sequence_flips: float | str = 0.0,
+    reference_repeats: Sequence[int] | None = None,
     kernel: Kernel | None = None,
     device: torch.device | str | None = None,
     name: str = "scope",
@@ -289,7 +298,8 @@ def compose_scope(
         surrogate: Where the Gaussian processes of the queries are: see `surrogate_class`.
         sequence_delta: None to certify by bounds (`ByBounds`); a number: by a sequence with that
             delta (`BySequence`).
-        sequence_flips: See `BySequence`.
+        sequence_flips: `certificate_flips` of `make_scope`.
+        reference_repeats: See `make_scope`.
         kernel: k; default Matern 5/2.
         device: Where the algebra over Theta runs; None for `auto`, see `pick_device`.
         name: Name in results.
@@ -298,8 +308,8 @@ def compose_scope(
         InputError: If a value is outside its range, Theta is too large for `space_search`, or the
             bounds were made for another kernel or lambda.
     """
-    certificate = _certificate(problem, sequence_delta, sequence_flips)
-    choice, stopping = LeastCost(alpha), Stopping(gap_tolerance)
+    certificate = _certificate(problem, sequence_delta, sequence_flips, reference_repeats)
+    choice, stopping = LeastCost(alpha, certificate.next_margin), Stopping(gap_tolerance)
     pool = InitialPool(problem, initial_pool, base)
     kernel = HammingMatern52Kernel() if kernel is None else kernel
     space, device = problem.space, pick_device(device, problem.space.size)
@@ -325,9 +335,38 @@ def compose_scope(
     )
 
 
-def _certificate(problem: SelectionProblem, delta: float | None, flips: float) -> Certificate:
+def _certificate(
+    problem: SelectionProblem,
+    delta: float | None,
+    flips: float | str,
+    repeats: Sequence[int] | None,
+) -> ByBounds | BySequence:
+    if (flips == "auto") != (repeats is not None):
+        cost_usd = problem.num_queries * problem.reference_cost_usd
+        raise InputError(
+            f"certificate_flips={flips}, reference_repeats={repeats}: auto needs the repeats, and "
+            "they need auto; ask the reference all queries a second time (about "
+            f"{cost_usd:.3g} USD), and give [queries answered otherwise, queries asked twice]"
+        )
+    if isinstance(flips, str):
+        flips = 0.0 if flips == "auto" else _number("certificate_flips", flips)
     check_sequence(delta, flips)
-    return ByBounds() if delta is None else BySequence(problem, delta, flips)
+    if delta is None:
+        return ByBounds()
+    return BySequence(problem, delta, flips, None if repeats is None else _pair(repeats))
+
+
+def _number(name: str, value: str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        raise InputError(f"{name}={value!r} must be a number, or auto") from None
+
+
+def _pair(repeats: Sequence[int]) -> tuple[int, int]:
+    if len(repeats) != 2:
+        raise InputError(f"reference_repeats={list(repeats)} must be two whole numbers")
+    return repeats[0], repeats[1]
 
 
 def _one_of(name: str, value: str, known: tuple[str, ...]) -> str:

@@ -151,7 +151,8 @@ class ScopeConfig:
     max_nodes: int = 100_000  # branch_and_bound: most prefixes visited to find a minimum
     surrogate: str = "auto"  # tensor (on the device) | incremental (CPU) | auto: by the device
     certificate: str = "bounds"  # bounds: U_g <= 0 | sequence: answers in random order
-    certificate_flips: float = 0.0  # sequence: chance that a repeated call answers otherwise
+    certificate_flips: Any = 0.0  # sequence: chance that a repeated call answers otherwise | auto
+    reference_repeats: list[int] | None = None  # auto: [answered otherwise, asked twice], theta_0
 
 
 @dataclass
@@ -171,7 +172,8 @@ class ScopeJointConfig:
     batch_size: int | None = 1  # queries in flight in the j-loop; null: all
     gap_tolerance: float | None = 0.0  # relative to u_out; null: spend the whole budget
     certificate: str | None = None  # see ScopeConfig; null: sequence, with theory bounds
-    certificate_flips: float = 0.0  # sequence: chance that a repeated call answers otherwise
+    certificate_flips: Any = 0.0  # sequence: chance that a repeated call answers otherwise | auto
+    reference_repeats: list[int] | None = None  # auto: [answered otherwise, asked twice], theta_0
 
 
 @dataclass

@@ -157,7 +157,10 @@ class SCOPE(SequentialOptimizer):
         self._trace("calibrated", **interval(reference, beta))
 
     def _minima(self) -> Minima:
-        """Lower bounds on Theta, widened while nothing can improve on theta_out."""
+        """Lower bounds on Theta, widened while nothing can improve on theta_out.
+
+        The choice says so: it knows the margin that a certificate asks for.
+        """
         minima = self._lower_bounds()
         while self._choice.next_iteration(1, minima.least_g) is None and self.bounds.widen():
             minima = self._lower_bounds()
@@ -178,7 +181,7 @@ class SCOPE(SequentialOptimizer):
         """The j-loop: lines alg:scope-main:sort to alg:scope-main:break."""
         self._candidates += 1
         test = self._certificate.begin(self._candidates, self._generator)
-        margin: float = getattr(test, "margin", 0.0)
+        margin: float = getattr(test, "margin", 0.0)  # a test of one's own may have none
         candidate = self._candidate(theta_cand, test.order)
         about: dict[str, Any] = {"iteration": i, "theta_cand": theta_cand}
         upper_g = candidate.upper_g(self._beta(candidate))
@@ -220,7 +223,7 @@ class SCOPE(SequentialOptimizer):
             self._trace("improved", **about, **interval(candidate, beta))
 
     def _is_hopeless(self, candidate: Candidate, beta: Beta, margin: float) -> bool:
-        """Whether theta_cand is infeasible, or dearer than theta_out, within the bounds."""
+        """Whether theta_cand can, within the bounds, not be certified or not improve theta_out."""
         if not self.prune:
             return False
         return candidate.lower_g(beta) > -margin or candidate.lower_c(beta) > self.u_out
