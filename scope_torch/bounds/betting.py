@@ -86,21 +86,25 @@ def margin(num_outcomes: int, delta: float, flips: float) -> float:
         num_outcomes: Q independent outcomes.
         delta: In (0, 1).
         flips: p < 1/2: outcomes are 0 or 1, and each differs from its usual value with probability
-            at most p. Then the sum is no more spread upwards than Q draws of p, and Chernoff's
-            bound is exp(-Q kl(p + margin, p)). 1/2: any independent outcomes in [0, 1], by
-            Hoeffding's inequality.
+            at most p. 1/2: any independent outcomes in [0, 1].
+
+    For p < 1/2 it is Chernoff's: exp(-Q kl(p + margin, p)). It holds if no rate below p makes
+    exp(l (x - E x)) larger on average than p does, for the l that is best at p. That is so for
+    p <= 1/l - 1/(e^l - 1). Elsewhere, and for p = 1/2, it is Hoeffding's: sqrt(log(1/delta) / 2 Q).
     """
     rate = math.log(1 / delta) / num_outcomes
-    if flips >= 0.5:
-        return math.sqrt(rate / 2)
+    hoeffding = min(1.0, math.sqrt(rate / 2))
+    if flips >= 0.5 or rate >= math.log(1 / flips):
+        return hoeffding
     low, high = flips, 1.0
-    if rate >= math.log(1 / flips):  # even all of them by luck
-        return 1 - flips
     while high - low > 1e-12:
         x = (low + high) / 2
         kl = x * math.log(x / flips) + (1 - x) * math.log((1 - x) / (1 - flips))
         low, high = (x, high) if kl < rate else (low, x)
-    return high - flips
+    if high >= 1:
+        return hoeffding
+    best = math.log(high * (1 - flips) / (flips * (1 - high)))
+    return high - flips if flips <= 1 / best - 1 / math.expm1(best) else hoeffding
 
 
 def luck(num_outcomes: int, s_0: float, delta: float, flips: float) -> tuple[float, float]:
@@ -145,7 +149,8 @@ def _tail(num_outcomes: int, s_0: float, flips: float) -> tuple[int, tuple[float
     n >= floor(Q s_0) + 3. These mu maximise P(S >= n), by the argument of Hoeffding (1956,
     doi:10.1214/aoms/1177728178):
 
-    1. P(S >= n) rises in every mu_q, so the sum is Q s_0 (or all are as large as they can be).
+    1. P(S >= n) rises in every mu_q, so the sum is Q s_0, or all are 1 or p. Of the latter only the
+       largest number of ones matters.
     2. Given mu_i + mu_j, it is a constant plus mu_i mu_j (P(S' = n - 2) - P(S' = n - 1)), where S'
        counts the others. S' is unimodal with mode at most floor(Q s_0) + 1 <= n - 2 (Darroch 1964,
        doi:10.1214/aoms/1177703287), so the bracket is not negative: bringing mu_i and mu_j closer
@@ -186,7 +191,7 @@ def flips_of_repeats(differing: int, pairs: int, delta: float) -> float:
 
     Example:
         >>> round(flips_of_repeats(6, 156, 0.005), 3), round(flips_of_repeats(0, 156, 0.005), 3)
-        (0.05, 0.017)
+        (0.051, 0.017)
     """
     if differing % 1 or pairs % 1 or not 0 <= differing <= pairs or pairs < 1:
         raise InputError(
