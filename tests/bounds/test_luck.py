@@ -81,7 +81,7 @@ def test_large_tasks_and_graded_answers_have_the_older_margin():
 
 @pytest.mark.parametrize("p", [0.02, 0.1])
 def test_errors_are_as_rare_as_promised_at_the_worst_expectations(p):
-    rng, runs, num, s_0, delta = np.random.default_rng(5), 4000, 60, 0.7, 0.1
+    rng, runs, num, s_0, delta = np.random.default_rng(5), 2000, 60, 0.7, 0.1
     usual = math.ceil((s_0 - p) * num / (1 - 2 * p) - 1e-9) - 1
     mu = np.where(np.arange(num) < usual, 1 - p, p)
     assert s_0 - 1 / num <= mu.mean() < s_0
@@ -89,12 +89,12 @@ def test_errors_are_as_rare_as_promised_at_the_worst_expectations(p):
     for _ in range(runs):
         sequence = BettingSequence(num, s_0, delta, p)
         outcomes = rng.permutation((rng.random(num) < mu).astype(float))
-        wrong += any([sequence.update(x) for x in outcomes])
+        wrong += any(sequence.update(x) for x in outcomes)
     assert 0 < wrong / runs <= delta + 3 * math.sqrt(delta * (1 - delta) / runs)
 
 
 def test_a_number_of_ones_is_enough_or_not_to_the_answer():
-    """n ones certify at the last answer at the latest; n - 1 never do by arithmetic."""
+    """With n ones it certifies at the last answer at the latest, with n - 1 never by arithmetic."""
     for num in (40, 156, 2293):
         sequence = BettingSequence(num, 0.7, 0.05, 0.02)
         n = enough(num, 0.7, sequence.margin)

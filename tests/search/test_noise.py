@@ -2,11 +2,10 @@
 
 import math
 from collections import Counter
-from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
+from flips import Flipped
 from tables import make_task
 
 from scope_torch.bounds.base import Beta
@@ -131,30 +130,13 @@ def test_flips_made_of_repeats(make):
             make(PROBLEM, base="llm0", device="cpu", certificate="sequence", **wrong)
 
 
-class Flipped:
-    """The answers of a task, some of them the other way round."""
-
-    concurrency = 1
-
-    def __init__(self, task, flips, seed):
-        self._task, self._flips = task, flips
-        self._rng = np.random.default_rng(seed)
-
-    def evaluate(self, requests):
-        for o in self._task.evaluator().evaluate(requests):
-            yield replace(o, quality=abs(o.quality - (self._rng.random() < self._flips)))
-
-    def fingerprint(self):
-        return "flipped"
-
-
 @pytest.mark.parametrize("make", [make_scope, make_scope_joint])
 def test_a_candidate_ends_once_it_cannot_reach_the_margin(make):
     """It is certified, or its L_g has risen above the margin, and it is rarely tried again."""
     task, flips = make_task(5, (5, 4), 80, graded=False), 0.02
     settings = {"certificate": "sequence", "certificate_flips": flips, "bounds": {"delta": 0.1}}
     optimizer = make(task.problem, base="llm0", seed=1, device="cpu", **settings)
-    result = run(task.problem, optimizer, Flipped(task, flips, 3), task.budget(60))
+    result = run(task.problem, optimizer, Flipped(task.evaluator(), flips, 3), task.budget(60))
     share = lambda k: 0.1 * math.log(20.5) / ((k + 20) * math.log(k + 20) ** 2)  # noqa: E731
     k, margin, completed = 0, 0.0, Counter()
     for row in result.trace:
