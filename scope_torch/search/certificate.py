@@ -61,7 +61,7 @@ class BySequence:
     If answers flip, a candidate has to exceed s_0 by a margin that grows with k. `next_margin`
     tells it to the choice, `margin` of the test to the rule that gives a candidate up. Most
     candidates are given up early, and the serious ones are rarely the very first. So the shares
-    of the first five are lower than without flips, those after them higher.
+    of the first eight are lower than without flips, those after them higher.
 
     Args:
         problem: Gives Q and s_0.
