@@ -11,7 +11,6 @@ from gpytorch.kernels import Kernel
 
 from scope_torch.bounds import ConfidenceBounds, CredibleBounds, TheoryBounds, TunedBounds
 from scope_torch.bounds.base import check_made_for
-from scope_torch.bounds.betting import check_sequence
 from scope_torch.bounds.information_gain import InformationGain, RealisedGain
 from scope_torch.errors import InputError
 from scope_torch.model.devices import pick_device, surrogate_class
@@ -22,7 +21,7 @@ from scope_torch.model.per_query import MIN_LAM
 from scope_torch.problem import SelectionProblem, by_module
 from scope_torch.search.calibrate import InitialPool, PoolKind
 from scope_torch.search.candidate import QueryCandidate
-from scope_torch.search.certificate import ByBounds, BySequence
+from scope_torch.search.certificate import certificate_of
 from scope_torch.search.choice import LeastCost, MostPromising
 from scope_torch.search.joint_candidate import JointCandidate
 from scope_torch.search.scope import SCOPE
@@ -233,10 +232,8 @@ def make_scope_joint(
         device=device,
     )
     grid = make_grid(problem.space, kernel, device)
-    to_the_letter = gap_tolerance is None
-    certifies = _certificate(
-        problem, _sequence_delta(certificate, bounds), certificate_flips, reference_repeats
-    )
+    delta = _sequence_delta(certificate, bounds)
+    certifies = certificate_of(problem, delta, certificate_flips, reference_repeats)
     margin = certifies.next_margin
     return SCOPE(
         problem,
@@ -245,7 +242,7 @@ def make_scope_joint(
         make_candidate=partial(JointCandidate, surrogate),
         bounds=confidence,
         pool=InitialPool(problem, initial_pool, _codes_of_base(problem, base, initial_pool)),
-        choice=LeastCost(None, margin) if to_the_letter else MostPromising(margin),
+        choice=LeastCost(None, margin) if gap_tolerance is None else MostPromising(margin),
         certificate=certifies,
         stopping=Stopping(gap_tolerance),
         seed=seed,
@@ -308,7 +305,7 @@ def compose_scope(
         InputError: If a value is outside its range, Theta is too large for `space_search`, or the
             bounds were made for another kernel or lambda.
     """
-    certificate = _certificate(problem, sequence_delta, sequence_flips, reference_repeats)
+    certificate = certificate_of(problem, sequence_delta, sequence_flips, reference_repeats)
     choice, stopping = LeastCost(alpha, certificate.next_margin), Stopping(gap_tolerance)
     pool = InitialPool(problem, initial_pool, base)
     kernel = HammingMatern52Kernel() if kernel is None else kernel
@@ -333,40 +330,6 @@ def compose_scope(
         batch_size=batch_size,
         name=name,
     )
-
-
-def _certificate(
-    problem: SelectionProblem,
-    delta: float | None,
-    flips: float | str,
-    repeats: Sequence[int] | None,
-) -> ByBounds | BySequence:
-    if (flips == "auto") != (repeats is not None):
-        cost_usd = problem.num_queries * problem.reference_cost_usd
-        raise InputError(
-            f"certificate_flips={flips}, reference_repeats={repeats}: auto needs the repeats, and "
-            "they need auto; ask the reference all queries a second time (about "
-            f"{cost_usd:.3g} USD), and give [queries answered otherwise, queries asked twice]"
-        )
-    if isinstance(flips, str):
-        flips = 0.0 if flips == "auto" else _number("certificate_flips", flips)
-    check_sequence(delta, flips)
-    if delta is None:
-        return ByBounds()
-    return BySequence(problem, delta, flips, None if repeats is None else _pair(repeats))
-
-
-def _number(name: str, value: str) -> float:
-    try:
-        return float(value)
-    except ValueError:
-        raise InputError(f"{name}={value!r} must be a number, or auto") from None
-
-
-def _pair(repeats: Sequence[int]) -> tuple[int, int]:
-    if len(repeats) != 2:
-        raise InputError(f"reference_repeats={list(repeats)} must be two whole numbers")
-    return repeats[0], repeats[1]
 
 
 def _one_of(name: str, value: str, known: tuple[str, ...]) -> str:

@@ -363,11 +363,8 @@ class Config:
 
 
 def config_dir() -> str:
-    """The folder of the YAML files: in this package if installed, else the repository's conf/.
-
-    The path is absolute, because a module name such as `conf` could name a package of the user's.
-    """
-    package = Path(__file__).resolve().parents[1]
+    """The folder of the YAML files: in this package if installed, else the repository's conf/."""
+    package = Path(__file__).resolve().parents[1]  # absolute: users may have a package `conf`
     return str((package if (package / "conf").is_dir() else package.parent) / "conf")
 
 

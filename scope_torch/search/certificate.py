@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from scope_torch.bounds.betting import (
     flips_of_repeats,
     share_of_delta,
 )
+from scope_torch.errors import InputError
 from scope_torch.problem import SelectionProblem
 
 _OF_REPEATS = 0.1  # part of delta that the bound on flips may be wrong with
@@ -133,3 +135,48 @@ class _SequenceTest:
     def update(self, quality: float, upper_g: float) -> bool:  # noqa: ARG002
         """See `Test`."""
         return self._sequence.update(quality)
+
+
+def certificate_of(
+    problem: SelectionProblem,
+    delta: float | None,
+    flips: float | str,
+    repeats: Sequence[int] | None,
+) -> ByBounds | BySequence:
+    """The certificate of plain settings.
+
+    Args:
+        problem: What to search.
+        delta: None for `ByBounds`; a number for `BySequence`.
+        flips: See `BySequence`; `auto`: made of `repeats`.
+        repeats: See `BySequence`.
+
+    Raises:
+        InputError: If a value is outside its range, or only one of `auto` and `repeats` is given.
+    """
+    if (flips == "auto") != (repeats is not None):
+        cost_usd = problem.num_queries * problem.reference_cost_usd
+        raise InputError(
+            f"certificate_flips={flips}, reference_repeats={repeats}: auto needs the repeats, and "
+            "they need auto; ask the reference all queries a second time (about "
+            f"{cost_usd:.3g} USD), and give [queries answered otherwise, queries asked twice]"
+        )
+    if isinstance(flips, str):
+        flips = 0.0 if flips == "auto" else _number("certificate_flips", flips)
+    check_sequence(delta, flips)
+    if delta is None:
+        return ByBounds()
+    return BySequence(problem, delta, flips, None if repeats is None else _pair(repeats))
+
+
+def _number(name: str, value: str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        raise InputError(f"{name}={value!r} must be a number, or auto") from None
+
+
+def _pair(repeats: Sequence[int]) -> tuple[int, int]:
+    if len(repeats) != 2:
+        raise InputError(f"reference_repeats={list(repeats)} must be two whole numbers")
+    return repeats[0], repeats[1]
