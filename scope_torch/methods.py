@@ -11,7 +11,6 @@ from gpytorch.kernels import Kernel
 
 from scope_torch.bounds import ConfidenceBounds, CredibleBounds, TheoryBounds, TunedBounds
 from scope_torch.bounds.base import check_made_for
-from scope_torch.bounds.betting import check_sequence
 from scope_torch.bounds.information_gain import InformationGain, RealisedGain
 from scope_torch.errors import InputError
 from scope_torch.model.devices import joint_class, pick_device, surrogate_class
@@ -20,10 +19,9 @@ from scope_torch.model.per_query import MIN_LAM
 from scope_torch.problem import SelectionProblem, by_module
 from scope_torch.search.calibrate import InitialPool, PoolKind
 from scope_torch.search.candidate import QueryCandidate
-from scope_torch.search.certificate import ByBounds, BySequence
+from scope_torch.search.certificate import certificate_of
 from scope_torch.search.choice import LeastCost, MostPromising
 from scope_torch.search.joint_candidate import JointCandidate
-from scope_torch.search.parts import Certificate
 from scope_torch.search.scope import SCOPE
 from scope_torch.search.stopping import Stopping
 from scope_torch.space_search.branched import MAX_NODES, make_posterior
@@ -51,7 +49,8 @@ def make_scope(
     max_nodes: int = MAX_NODES,
     surrogate: str = "auto",
     certificate: str = "bounds",
-    certificate_flips: float = 0.0,
+    certificate_flips: float | str = 0.0,
+    reference_repeats: Sequence[int] | None = None,
     kernel: Kernel | None = None,
     device: torch.device | str | None = None,
     name: str = "scope",
@@ -77,7 +76,10 @@ def make_scope(
         surrogate: Likewise.
         certificate: `bounds`, or `sequence` at the `delta` of `bounds`; see `SCOPE`.
         certificate_flips: With `sequence`: how often the same call is answered otherwise, see
-            `scope_torch.bounds.betting.margin`.
+            `scope_torch.bounds.betting.margin`. `auto`: a bound made of `reference_repeats`.
+        reference_repeats: With `certificate_flips="auto"`: how many queries theta_0 answered
+            otherwise the second time, and how many it answered twice. A second measurement of
+            theta_0 costs Q c(theta_0).
         kernel: See `SCOPE`.
         device: See `SCOPE`.
         name: Name in results.
@@ -124,6 +126,7 @@ def make_scope(
         surrogate=surrogate,
         sequence_delta=_sequence_delta(certificate, bounds),
         sequence_flips=certificate_flips,
+        reference_repeats=reference_repeats,
         kernel=kernel,
         device=device,
         name=name,
@@ -146,7 +149,8 @@ def make_scope_joint(
     gap_tolerance: float | None = 0.0,
     surrogate: str = "auto",
     certificate: str | None = None,
-    certificate_flips: float = 0.0,
+    certificate_flips: float | str = 0.0,
+    reference_repeats: Sequence[int] | None = None,
     kernel: Kernel | None = None,
     device: torch.device | str | None = None,
     name: str = "scope_joint",
@@ -173,6 +177,7 @@ def make_scope_joint(
         surrogate: See `compose_scope`.
         certificate: See `make_scope`; None for `sequence`, with `theory` for `bounds`.
         certificate_flips: See `make_scope`.
+        reference_repeats: See `make_scope`.
         kernel: See `SCOPE`.
         device: See `SCOPE`.
         name: Name in results.
@@ -227,16 +232,18 @@ def make_scope_joint(
         scale_if_free=problem.reference_cost_usd,
         device=device,
     )
-    to_the_letter = gap_tolerance is None
+    delta = _sequence_delta(certificate, bounds)
+    certifies = certificate_of(problem, delta, certificate_flips, reference_repeats)
+    margin = certifies.next_margin
     return SCOPE(
         problem,
         surrogate=joint,
-        posterior=make_joint_posterior(joint),
+        posterior=make_joint_posterior(joint, has_margin=margin() > 0),
         make_candidate=partial(JointCandidate, joint),
         bounds=confidence,
         pool=InitialPool(problem, initial_pool, _codes_of_base(problem, base, initial_pool)),
-        choice=LeastCost(None) if to_the_letter else MostPromising(),
-        certificate=_certificate(problem, _sequence_delta(certificate, bounds), certificate_flips),
+        choice=LeastCost(None, margin) if gap_tolerance is None else MostPromising(margin),
+        certificate=certifies,
         stopping=Stopping(gap_tolerance),
         seed=seed,
         u_out=problem.reference_cost_usd,
@@ -262,7 +269,8 @@ def compose_scope(
     max_nodes: int = MAX_NODES,
     surrogate: str = "auto",
     sequence_delta: float | None = None,
-    sequence_flips: float = 0.0,
+    sequence_flips: float | str = 0.0,
+    reference_repeats: Sequence[int] | None = None,
     kernel: Kernel | None = None,
     device: torch.device | str | None = None,
     name: str = "scope",
@@ -287,7 +295,8 @@ def compose_scope(
         surrogate: Where the Gaussian processes of the queries are: see `surrogate_class`.
         sequence_delta: None to certify by bounds (`ByBounds`); a number: by a sequence with that
             delta (`BySequence`).
-        sequence_flips: See `BySequence`.
+        sequence_flips: `certificate_flips` of `make_scope`.
+        reference_repeats: See `make_scope`.
         kernel: k; default Matern 5/2.
         device: Where the algebra over Theta runs; None for `auto`, see `pick_device`.
         name: Name in results.
@@ -296,8 +305,8 @@ def compose_scope(
         InputError: If a value is outside its range, Theta is too large for `space_search`, or the
             bounds were made for another kernel or lambda.
     """
-    certificate = _certificate(problem, sequence_delta, sequence_flips)
-    choice, stopping = LeastCost(alpha), Stopping(gap_tolerance)
+    certificate = certificate_of(problem, sequence_delta, sequence_flips, reference_repeats)
+    choice, stopping = LeastCost(alpha, certificate.next_margin), Stopping(gap_tolerance)
     pool = InitialPool(problem, initial_pool, base)
     kernel = HammingMatern52Kernel() if kernel is None else kernel
     space, device = problem.space, pick_device(device, problem.space.size)
@@ -321,11 +330,6 @@ def compose_scope(
         batch_size=batch_size,
         name=name,
     )
-
-
-def _certificate(problem: SelectionProblem, delta: float | None, flips: float) -> Certificate:
-    check_sequence(delta, flips)
-    return ByBounds() if delta is None else BySequence(problem, delta, flips)
 
 
 def _one_of(name: str, value: str, known: tuple[str, ...]) -> str:

@@ -147,7 +147,8 @@ class ScopeConfig:
     max_nodes: int = 100_000  # branch_and_bound: most prefixes visited to find a minimum
     surrogate: str = "auto"  # tensor (on the device) | incremental (CPU) | auto: by the device
     certificate: str = "bounds"  # bounds: U_g <= 0 | sequence: answers in random order
-    certificate_flips: float = 0.0  # sequence: chance that a repeated call answers otherwise
+    certificate_flips: Any = 0.0  # sequence: chance that a repeated call answers otherwise | auto
+    reference_repeats: list[int] | None = None  # auto: [answered otherwise, asked twice], theta_0
 
 
 @dataclass
@@ -168,7 +169,8 @@ class ScopeJointConfig:
     gap_tolerance: float | None = 0.0  # relative to u_out; null: spend the whole budget
     surrogate: str = "auto"  # see ScopeConfig
     certificate: str | None = None  # see ScopeConfig; null: sequence, with theory bounds
-    certificate_flips: float = 0.0  # sequence: chance that a repeated call answers otherwise
+    certificate_flips: Any = 0.0  # sequence: chance that a repeated call answers otherwise | auto
+    reference_repeats: list[int] | None = None  # auto: [answered otherwise, asked twice], theta_0
 
 
 @dataclass

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from scope_torch.bounds.betting import BettingSequence, check_sequence, share_of_delta
+from scope_torch.bounds.betting import (
+    BettingSequence,
+    check_sequence,
+    flips_of_repeats,
+    share_of_delta,
+)
+from scope_torch.errors import InputError
 from scope_torch.problem import SelectionProblem
+
+_OF_REPEATS = 0.1  # part of delta that the bound on flips may be wrong with
+_LATER = 20  # see `share_of_delta`; chosen by simulation, LOG.md
 
 
 class ByBounds:
     """The paper's: certified if U_{g,t} <= 0 or U_{g,t-1} <= 0. It is its own `Test`."""
 
     order: list[int] | None = None
+    margin = 0.0
+
+    def next_margin(self) -> float:
+        """What g of the next candidate must be below 0 by: nothing."""
+        return 0.0
 
     def begin(self, k: int, generator: torch.Generator) -> ByBounds:  # noqa: ARG002
         """See `Certificate`; every candidate has the same test."""
@@ -36,37 +51,77 @@ class BySequence:
     """By the candidate's own answers in uniformly random order, whatever the model says.
 
     Each candidate has a confidence sequence of its own (`BettingSequence`). The chance that any of
-    them certifies an infeasible configuration is at most delta: the k-th gets `share_of_delta`.
+    them certifies an infeasible configuration is at most delta:
+
+    1. The k-th candidate has a share delta_k, fixed before the search (`share_of_delta`). All
+       shares add up to delta at most.
+    2. Which configuration becomes the k-th candidate may depend on all observations before. Then
+       the order of its queries is drawn afresh, and its answers are new. Given all that was
+       before, its sequence is wrong with probability at most delta_k.
+    3. So the expected number of wrong sequences is at most the sum of the delta_k.
+
+    If answers flip, a candidate has to exceed s_0 by a margin that grows with k. `next_margin`
+    tells it to the choice, `margin` of the test to the rule that gives a candidate up. Most
+    candidates are given up early, and the serious ones are rarely the very first. So the shares
+    of the first eight are lower than without flips, those after them higher.
 
     Args:
         problem: Gives Q and s_0.
         delta: Failure probability of all candidates together, in (0, 1).
         flips: How often the same call gets another answer than usual, see
             `scope_torch.bounds.betting.margin`; 0: never.
+        repeats: Instead of `flips`, how many of how many queries the reference answered otherwise
+            the second time. `flips_of_repeats` makes a bound of it at a tenth of delta, and the
+            candidates share the rest. It is assumed that no answer of a candidate flips more often.
 
     Raises:
         InputError: If a number is outside its range.
     """
 
-    def __init__(self, problem: SelectionProblem, delta: float, flips: float = 0.0) -> None:
+    def __init__(
+        self,
+        problem: SelectionProblem,
+        delta: float,
+        flips: float = 0.0,
+        repeats: tuple[int, int] | None = None,
+    ) -> None:
         check_sequence(delta, flips)
-        self.delta, self.flips = delta, flips
+        self.delta, self.repeats = delta, repeats
+        self._shared = delta
+        if repeats is not None:
+            flips = flips_of_repeats(*repeats, delta * _OF_REPEATS)
+            self._shared = delta * (1 - _OF_REPEATS)
+        self.flips = flips
         self._num_queries, self._s_0 = problem.num_queries, problem.s_0
+        self._begun = 0
+
+    def next_margin(self) -> float:
+        """What g of the next candidate must be below 0 by, in units of quality."""
+        return self._sequence(self._begun + 1).margin if self.flips > 0 else 0.0
 
     def begin(self, k: int, generator: torch.Generator) -> _SequenceTest:
         """See `Certificate`."""
-        share = share_of_delta(k, self.delta)
+        self._begun = k
         order = torch.randperm(self._num_queries, generator=generator).tolist()
-        sequence = BettingSequence(self._num_queries, self._s_0, share, self.flips)
-        return _SequenceTest(sequence, order)
+        return _SequenceTest(self._sequence(k), order)
+
+    def _sequence(self, k: int) -> BettingSequence:
+        share = share_of_delta(k, self._shared, _LATER if self.flips > 0 else 1)
+        return BettingSequence(self._num_queries, self._s_0, share, self.flips)
 
     def settings(self) -> dict[str, Any]:
         """See `Certificate`."""
-        return {"sequence_delta": self.delta, "sequence_flips": self.flips}
+        of_repeats = {} if self.repeats is None else {"sequence_repeats": list(self.repeats)}
+        return {"sequence_delta": self.delta, "sequence_flips": self.flips, **of_repeats}
 
     def report(self) -> dict[str, Any]:
-        """See `Certificate`."""
-        return {"certificate": "sequence", "delta": self.delta}
+        """See `Certificate`; with flips also the margin that the next candidate would need."""
+        noise: dict[str, Any] = {}
+        if self.flips > 0:
+            noise = {"flips": self.flips, "next_margin": self.next_margin()}
+        if self.repeats is not None:
+            noise["repeats"] = list(self.repeats)
+        return {"certificate": "sequence", "delta": self.delta, **noise}
 
 
 class _SequenceTest:
@@ -74,8 +129,54 @@ class _SequenceTest:
 
     def __init__(self, sequence: BettingSequence, order: list[int]) -> None:
         self._sequence = sequence
+        self.margin = sequence.margin
         self.order: list[int] | None = order
 
     def update(self, quality: float, upper_g: float) -> bool:  # noqa: ARG002
         """See `Test`."""
         return self._sequence.update(quality)
+
+
+def certificate_of(
+    problem: SelectionProblem,
+    delta: float | None,
+    flips: float | str,
+    repeats: Sequence[int] | None,
+) -> ByBounds | BySequence:
+    """The certificate of plain settings.
+
+    Args:
+        problem: What to search.
+        delta: None for `ByBounds`; a number for `BySequence`.
+        flips: See `BySequence`; `auto`: made of `repeats`.
+        repeats: See `BySequence`.
+
+    Raises:
+        InputError: If a value is outside its range, or only one of `auto` and `repeats` is given.
+    """
+    if (flips == "auto") != (repeats is not None):
+        cost_usd = problem.num_queries * problem.reference_cost_usd
+        raise InputError(
+            f"certificate_flips={flips}, reference_repeats={repeats}: auto needs the repeats, and "
+            "they need auto; ask the reference all queries a second time (about "
+            f"{cost_usd:.3g} USD), and give [queries answered otherwise, queries asked twice]"
+        )
+    if isinstance(flips, str):
+        flips = 0.0 if flips == "auto" else _number("certificate_flips", flips)
+    check_sequence(delta, flips)
+    if delta is None:
+        return ByBounds()
+    return BySequence(problem, delta, flips, None if repeats is None else _pair(repeats))
+
+
+def _number(name: str, value: str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        raise InputError(f"{name}={value!r} must be a number, or auto") from None
+
+
+def _pair(repeats: Sequence[int]) -> tuple[int, int]:
+    if len(repeats) != 2:
+        raise InputError(f"reference_repeats={list(repeats)} must be two whole numbers")
+    return repeats[0], repeats[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,32 +19,40 @@ _LEAST_PRICE = 1e-6  # L_c as a fraction of u_out
 _LEAST_SIGMA = 1e-12  # in units of quality
 
 
+def no_margin() -> float:
+    """Without noise a configuration that is feasible can be certified."""
+    return 0.0
+
+
 class LeastCost:
     """The paper's choice: argmin L_c subject to L_g <= -i^-alpha.
 
     Args:
         alpha: Exponent of the dynamic constraint, in (0, 1/2); None for the constraint L_g <= 0 in
             every iteration.
+        margin: `next_margin` of the certificate, 0 unless answers flip: L_g + margin takes the
+            place of L_g.
 
     Raises:
         InputError: If alpha is outside its range.
     """
 
-    def __init__(self, alpha: float | None) -> None:
+    def __init__(self, alpha: float | None, margin: Callable[[], float] = no_margin) -> None:
         if alpha is not None and not 0 < alpha < 0.5:
             raise InputError(f"alpha={alpha} must lie in (0, 1/2)")
-        self.alpha = alpha
+        self.alpha, self._margin = alpha, margin
 
     def limit(self, i: int) -> float:
-        """Largest L_g of an eligible configuration in iteration i: -i^-alpha."""
-        return 0.0 if self.alpha is None else -(i**-self.alpha)
+        """Largest L_g of an eligible configuration in iteration i: -i^-alpha - margin."""
+        return (0.0 if self.alpha is None else -(i**-self.alpha)) - self._margin()
 
     def next_iteration(self, i: int, least_g: float) -> int | None:
-        """The first i' >= i with least_g <= -i'^-alpha; see `Choice`."""
-        if least_g >= 0:
+        """The first i' >= i with least_g <= -i'^-alpha - margin; see `Choice`."""
+        slack = -(least_g + self._margin())
+        if slack <= 0:
             return None
         if self.alpha is not None and least_g > self.limit(i):
-            log_i = -math.log(-least_g) / self.alpha
+            log_i = -math.log(slack) / self.alpha
             if log_i > _MOST_LOG_I:
                 return None
             i = max(i, math.floor(math.exp(log_i)) - 1)
@@ -61,17 +70,23 @@ class LeastCost:
 
 
 class MostPromising:
-    """The most P(g <= 0) (u_out - L_c) / L_c with L_g <= 0 and L_c <= u_out.
+    """The most P(g <= -margin) (u_out - L_c) / L_c with L_g <= -margin and L_c <= u_out.
 
-    It is the expected saving for each USD that an evaluation costs: P(g <= 0) is the probability
-    that the configuration is feasible, u_out - L_c the most that it can save. All configurations
-    whose mean of g is at most 0 count as equally probable, so that uncertainty never makes one seem
-    worse.
+    It is the expected saving for each USD that an evaluation costs: P(g <= -margin) is the
+    probability that the configuration can be certified, u_out - L_c the most that it can save. All
+    configurations whose mean of g is at most -margin count as equally probable, so that
+    uncertainty never makes one seem worse.
+
+    Args:
+        margin: `next_margin` of the certificate; 0 unless answers flip.
     """
+
+    def __init__(self, margin: Callable[[], float] = no_margin) -> None:
+        self._margin = margin
 
     def next_iteration(self, i: int, least_g: float) -> int | None:
         """See `Choice`; the constraint is the same in every iteration."""
-        return None if least_g >= 0 else i
+        return None if least_g >= -self._margin() else i
 
     def select(
         self,
@@ -82,17 +97,18 @@ class MostPromising:
     ) -> int:
         """See `Choice`; exact, ties as in `argmin_tied`."""
         least_price = _LEAST_PRICE * minima.u_out
+        margin = self._margin()
 
         def negative_promise(at: slice | Tensor) -> Tensor:
             mean_g = minima.mean_g(at)
             sigma_g = ((mean_g - minima.g[at]) / minima.beta.g).clamp_min_(_LEAST_SIGMA)
-            probable = torch.special.ndtr(-mean_g.clamp_min(0.0) / sigma_g)
+            probable = torch.special.ndtr(-(mean_g + margin).clamp_min_(0.0) / sigma_g)
             return probable * (1 - minima.u_out / minima.c[at].clamp_min(least_price))
 
         # In each chunk the least possible value: probability and price at their best at once.
         least = [(1 - minima.u_out / max(c, least_price)) / 2 for c in minima.chunk_least_c]
-        minima.refine(negative_promise, least)
-        return minima.argmin(negative_promise, least, 0.0, seed)
+        minima.refine(negative_promise, least, -margin)
+        return minima.argmin(negative_promise, least, 0.0, seed, -margin)
 
     def settings(self) -> dict[str, Any]:
         """See `Choice`."""

@@ -178,6 +178,8 @@ class Test(Protocol):
 
     Attributes:
         order: The order in which its queries must be observed; None for any.
+        margin: What g must be below 0 by, in units of quality, if it is to be certified. SCOPE
+            gives up a candidate that cannot reach it. A test of your own may leave it out: 0.
     """
 
     order: list[int] | None

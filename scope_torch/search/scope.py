@@ -157,9 +157,12 @@ class SCOPE(SequentialOptimizer):
         self._trace("calibrated", **interval(reference, beta))
 
     def _minima(self) -> Minima:
-        """Lower bounds on Theta, widened while nothing can improve on theta_out."""
+        """Lower bounds on Theta, widened while nothing can improve on theta_out.
+
+        The choice says so: it knows the margin that a certificate asks for.
+        """
         minima = self._lower_bounds()
-        while minima.least_g >= 0 and self.bounds.widen():
+        while self._choice.next_iteration(1, minima.least_g) is None and self.bounds.widen():
             minima = self._lower_bounds()
             self._trace("widened")
         self._stopping.select(minima.least_c)
@@ -178,6 +181,7 @@ class SCOPE(SequentialOptimizer):
         """The j-loop: lines alg:scope-main:sort to alg:scope-main:break."""
         self._candidates += 1
         test = self._certificate.begin(self._candidates, self._generator)
+        margin: float = getattr(test, "margin", 0.0)  # a test of one's own may have none
         candidate = self._candidate(theta_cand, test.order)
         about: dict[str, Any] = {"iteration": i, "theta_cand": theta_cand}
         upper_g = candidate.upper_g(self._beta(candidate))
@@ -199,7 +203,7 @@ class SCOPE(SequentialOptimizer):
                 certified = test.update(observation.quality, min(upper_g, previous_upper_g))
                 if candidate.upper_c(beta) <= self.u_out and certified:  # alg:scope-main:update
                     self._improve(candidate, beta, {**about, "num_queries": j})
-                if self._is_hopeless(candidate, beta):  # alg:scope-main:break
+                if self._is_hopeless(candidate, beta, margin):  # alg:scope-main:break
                     pruned = True
                     self._pruned += 1
                     self._trace("pruned", **about, num_queries=j, **interval(candidate, beta))
@@ -218,11 +222,11 @@ class SCOPE(SequentialOptimizer):
         if changed:
             self._trace("improved", **about, **interval(candidate, beta))
 
-    def _is_hopeless(self, candidate: Candidate, beta: Beta) -> bool:
-        """Whether theta_cand is infeasible, or dearer than theta_out, within the bounds."""
+    def _is_hopeless(self, candidate: Candidate, beta: Beta, margin: float) -> bool:
+        """Whether theta_cand can, within the bounds, not be certified or not improve theta_out."""
         if not self.prune:
             return False
-        return candidate.lower_g(beta) > 0 or candidate.lower_c(beta) > self.u_out
+        return candidate.lower_g(beta) > -margin or candidate.lower_c(beta) > self.u_out
 
     def _candidate(self, theta: tuple[int, ...], order: list[int] | None = None) -> Candidate:
         """Bounds at `theta`; its queries in `order`, or the most informative first."""

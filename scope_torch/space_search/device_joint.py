@@ -39,10 +39,14 @@ class DeviceJointPosterior:
     Args:
         surrogate: The joint surrogate; `update` fits it anew when that is due.
         sums: Sums of its kernel over Theta.
+        has_margin: Whether the choice asks for L_g below a margin. Then the least L_g is that of
+            all configurations, and takes one more wait; else its sign is enough.
     """
 
-    def __init__(self, surrogate: TensorJointSurrogate, sums: DeviceSums) -> None:
-        self._surrogate, self._sums = surrogate, sums
+    def __init__(
+        self, surrogate: TensorJointSurrogate, sums: DeviceSums, has_margin: bool = False
+    ) -> None:
+        self._surrogate, self._sums, self._has_margin = surrogate, sums, has_margin
         self._means = self._variances = torch.empty(0)
         self._a = torch.ones(1, dtype=torch.float64, device=sums.device)
         self._inf = torch.full_like(self._a, math.inf)
@@ -93,7 +97,12 @@ class DeviceJointPosterior:
         g = torch.sub(self._means[1], sigma[1], alpha=beta.g)
         c = self._lower_c(sigma[0], beta.c)
         eligible = torch.where(g <= 0, c, self._inf)
-        return FewMinima([eligible, self._means[1], g], beta, u_out, theta_out)
+        minima = FewMinima([eligible, self._means[1], g], beta, u_out, theta_out)
+        if self._has_margin and len(minima.c):
+            if theta_out is not None:
+                eligible[theta_out].fill_(math.inf)
+            minima.least_g = float(torch.where(eligible <= u_out, g, self._inf).min())
+        return minima
 
     def _lower_c(self, sigma: Tensor, b: float) -> Tensor:
         """L_c in USD; see `lognormal_bound` if costs are relative."""
@@ -118,7 +127,7 @@ class FewMinima:
         c: L_c in USD of those with L_c <= u_out, but for theta_out.
         g: Their L_g.
         least_c: min{L_c : L_g <= 0} in USD; +inf if nothing can improve on theta_out.
-        least_g: Least L_g of them; +inf if there is none.
+        least_g: Least L_g of those that are here; +inf if nothing can improve on theta_out.
         is_exact: True.
         chunk_least_c: `least_c`, and a lower bound on the L_c of configurations that are not here.
     """
@@ -154,7 +163,7 @@ class FewMinima:
         """Means of gbar."""
         return self._mean_g[at]
 
-    def refine(self, objective: Objective, least: list[float]) -> None:
+    def refine(self, objective: Objective, least: list[float], most_g: float = 0.0) -> None:
         """Does nothing: `argmin` looks at all that is here."""
 
     def argmin_c(self, most_g: float, scale: float, seed: int) -> int:
@@ -182,9 +191,16 @@ class FewMinima:
         return first_tied(self._index[tied], seed)
 
 
-def make_joint_posterior(surrogate: JointSurrogate) -> JointGridPosterior | DeviceJointPosterior:
-    """The posterior on Theta: on the device if the surrogate is there."""
+def make_joint_posterior(
+    surrogate: JointSurrogate, has_margin: bool = False
+) -> JointGridPosterior | DeviceJointPosterior:
+    """The posterior on Theta: on the device if the surrogate is there.
+
+    Args:
+        surrogate: The joint surrogate.
+        has_margin: See `DeviceJointPosterior`.
+    """
     space, kernel, device = surrogate.space, surrogate.kernel, surrogate.device
     if isinstance(surrogate, TensorJointSurrogate) and isinstance(kernel, HammingKernel):
-        return DeviceJointPosterior(surrogate, DeviceSums(space, kernel, device))
+        return DeviceJointPosterior(surrogate, DeviceSums(space, kernel, device), has_margin)
     return JointGridPosterior(surrogate, make_grid(space, kernel, device))

@@ -104,19 +104,20 @@ class LowerBounds:
         """mu_bar_g at some configurations."""
         return self._posterior.mean_g[at]
 
-    def refine(self, objective: Objective, least: list[float]) -> None:
+    def refine(self, objective: Objective, least: list[float], most_g: float = 0.0) -> None:
         """Raises lower bounds on a negative objective to what the bounds so far say, best first.
 
         Args:
             objective: As in `argmin`.
-            least: A lower bound on its minimum in each chunk where L_g <= 0; written over.
+            least: A lower bound on its minimum in each chunk; written over.
+            most_g: As in `argmin`.
         """
         best = 0.0
         for k in sorted(range(len(least)), key=least.__getitem__):
             if least[k] > best:
                 break
             at = self.chunks[k]
-            least[k] = least_of(within(objective(at), self.g[at], 0.0))
+            least[k] = least_of(within(objective(at), self.g[at], most_g))
             best = min(best, least[k])
 
     def argmin_c(self, most_g: float, scale: float, seed: int) -> int:
