@@ -15,11 +15,12 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def configuration() -> Iterator[str]:
     """One table for each dataclass of scope_torch/cli/schema.py, and one for the files of conf/."""
-    text = (ROOT / "scope_torch" / "cli" / "schema.py").read_text()
+    cli = ROOT / "scope_torch" / "cli"
+    text, registry = (cli / "schema.py").read_text(), (cli / "registry.py").read_text()
     tokens = tokenize.generate_tokens(io.StringIO(text).readline)
     comments = {t.start[0]: t.string for t in tokens if t.type == tokenize.COMMENT}
     classes = {node.name: node for node in ast.parse(text).body if isinstance(node, ast.ClassDef)}
-    for name, prefix in _prefixes(classes, text).items():
+    for name, prefix in _prefixes(classes, registry).items():
         about = " ".join((ast.get_docstring(classes[name]) or "").split())
         yield f"## {name}\n\n{about}\n"
         yield "| key | type | default | |\n| --- | --- | --- | --- |"
@@ -34,9 +35,9 @@ def configuration() -> Iterator[str]:
         yield f"| `{path.parent.name}={path.stem}` | {' '.join(about)} |"
 
 
-def _prefixes(classes: dict[str, ast.ClassDef], text: str) -> dict[str, str]:
+def _prefixes(classes: dict[str, ast.ClassDef], registry: str) -> dict[str, str]:
     """The prefix of each dataclass's keys: its group, or the key that holds it."""
-    registered = re.findall(r'group="schema/(\w+)", name="\w+", node=(\w+)', text)
+    registered = re.findall(r'group="schema/(\w+)", name="\w+", node=(\w+)', registry)
     prefixes = {"Config": "", **{name: f"{group}." for group, name in registered}}
     for name in list(prefixes):
         for field in _fields(classes[name]):

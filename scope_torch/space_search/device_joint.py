@@ -150,6 +150,8 @@ class FewMinima:
         parts = cheapest, mean_g[index], g[index], index.view(torch.float64)  # bits pass through
         c, mean_g, g, index = torch.cat(parts).cpu().chunk(4)
         index = index.view(torch.int64)
+        if mean_g.isnan().any():
+            raise RuntimeError("the covariance of the observations is not positive definite")
         others = float(c.max()) if most < len(self._values[0]) else math.inf
         use = c <= min(self.u_out, INELIGIBLE)
         if self._theta_out is not None:

@@ -136,8 +136,14 @@ def test_minima_and_choices_are_those_of_the_cpu(seed, u_out, few):
             plain.observe(*extra)
 
 
-def test_what_is_not_positive_definite_is_an_error(monkeypatch):
+def test_what_is_not_positive_definite_is_an_error():
     surrogate = on_device(random_history(2), 0.3)
+    surrogate.refit()
     surrogate.on_device().forms.fill_(math.nan)
     with pytest.raises(RuntimeError, match="not positive definite"):
         surrogate.products_at((0, 0, 0))
+    posterior = make_joint_posterior(surrogate)
+    surrogate.on_device().weights.fill_(math.nan)
+    posterior.update()
+    with pytest.raises(RuntimeError, match="not positive definite"):
+        posterior.lower_bounds(Beta(1.0, 1.0), 1.0, None)
