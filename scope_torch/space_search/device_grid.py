@@ -2,8 +2,8 @@
 
 | symbol | here | shape | unit |
 | --- | --- | --- | --- |
-| mu_bar_c, mu_bar_g (eq:scope-mean-variance) | `DeviceMoments.means` | `|Theta|` | USD, quality |
-| sigma_bar^2 | `DeviceMoments.variance` | `outputs x |Theta|` | |
+| mu_bar_c, mu_bar_g (eq:scope-mean-variance) | `mean_c`, `mean_g` | `|Theta|` | USD, quality |
+| sigma_bar^2 | `variance` | `|Theta|` | |
 | L_c, L_g, L_c again (eq:lcb-ours) | `DeviceMinima` | `3 x |Theta|` | USD, quality |
 | min{L_c : L_g <= 0}, min{L_g : L_c <= u_out} | `least_c`, `least_g` | | USD, quality |
 
@@ -29,63 +29,15 @@ _TIE = 1e-9  # as in `tie_width`
 _MOST_FOLLOWED = 64  # rows that a variance is followed by, before it is made anew
 
 
-class DeviceMoments:
-    """Means and exact variances on all of Theta.
-
-    Args:
-        sums: Sums of the kernel over Theta.
-        outputs: Number of variances.
-
-    Attributes:
-        means: mean of c, of g, and of c again: `3 x |Theta|`.
-        variance: `outputs x |Theta|`, not below 0.
-    """
-
-    def __init__(self, sums: DeviceSums, outputs: int) -> None:
-        self.sums = sums
-        self.means = self.variance = torch.empty(0)
-        self._outputs, self._num_followed = outputs, _MOST_FOLLOWED + 1  # nothing is known
-
-    def can_follow(self, num_rows: int) -> bool:
-        """Whether to lower the variances by squares of so many rows moves fewer bytes than anew."""
-        if self._num_followed + num_rows > _MOST_FOLLOWED:
-            return False  # rounding adds up
-        squares = self.sums.bytes_of_squares(self._outputs * num_rows)
-        return squares < self.sums.bytes_of_forms(self._outputs)
-
-    def follow(self, weights: Tensor) -> None:
-        """Makes the means anew, and lowers each variance by (k_D(theta)^T x)^2 for its rows x.
-
-        Args:
-            weights: Of the means, as in `make`, then the rows of each output: `3 + ... x columns`.
-        """
-        self.means, falls = self.sums.sums(weights).tensor_split([3])
-        falls = falls.view(self._outputs, -1, self.sums.space.size)
-        for fall in falls.unbind(1):
-            self.variance.addcmul_(fall, fall, value=-1)
-        self.variance.clamp_(min=0.0)  # rounding
-        self._num_followed += falls.shape[1]
-
-    def make(self, weights: Tensor, matrices: Tensor, constants: Tensor, alpha: float) -> None:
-        """Makes means and variances anew.
-
-        Args:
-            weights: Of the means of c, g and c: `3 x columns`.
-            matrices: Of the variances, see `DeviceSums.forms`.
-            constants: Likewise.
-            alpha: Likewise.
-        """
-        self.means = self.sums.sums(weights)
-        self.variance = self.sums.forms(matrices, constants, alpha).clamp_(min=0.0)
-        self._num_followed = 0
-
-
 class DevicePosterior:
     """As `GridPosterior`, on a device.
 
     Args:
         surrogate: The per-query surrogate.
         sums: Sums of its kernel over Theta.
+
+    Attributes:
+        variance: `|Theta|` values of sigma_bar^2 (float64), all exact.
 
     Examples:
         >>> from scope_torch.kernels import HammingMatern52Kernel
@@ -100,40 +52,45 @@ class DevicePosterior:
     """
 
     def __init__(self, surrogate: TensorSurrogate, sums: DeviceSums) -> None:
-        self._surrogate, self._sums = surrogate, sums
-        self._moments = DeviceMoments(sums, outputs=1)
-        self._ties = Ties(sums)
-        prior = [1 / surrogate.num_queries]
-        self._prior = torch.tensor(prior, dtype=torch.float64, device=sums.device)
+        self._surrogate, self._sums, self._ties = surrogate, sums, Ties(sums)
+        self._means = self.variance = torch.empty(0)
+        self._prior = self._ties.to_device([1 / surrogate.num_queries])
         self._seen = (0, 0)  # the mark of the rows that the variance knows
+        self._num_followed = _MOST_FOLLOWED + 1  # nothing is known
 
     def update(self) -> None:
         """Brings means and variance up to the last observation told to the surrogate."""
-        surrogate, num_queries = self._surrogate, self._surrogate.num_queries
+        surrogate, Q = self._surrogate, self._surrogate.num_queries
         rows, self._seen = surrogate.rows_since(self._seen)
         self._sums.add_configurations(surrogate.codes())
         w, S = surrogate.gps.w, surrogate.gps.S
-        if rows is not None and self._moments.can_follow(len(rows)):
-            added = [row[None] / num_queries for row in rows]
-            self._moments.follow(torch.cat([w, w[:1], *added]))
+        if rows is not None and self._can_follow(len(rows)):
+            weights = torch.cat([w, w[:1], *(row[None] / Q for row in rows)])
+            self._means, falls = self._sums.sums(weights).tensor_split([3])
+            for fall in falls:
+                self.variance.addcmul_(fall, fall, value=-1)
+            self._num_followed += len(rows)
         else:
-            weights = torch.cat([w, w[:1]])
-            self._moments.make(weights, S[None], self._prior, -1 / num_queries**2)
+            self._means = self._sums.sums(torch.cat([w, w[:1]]))
+            (self.variance,) = self._sums.forms(S[None], self._prior, -1 / Q**2)
+            self._num_followed = 0
+        self.variance.clamp_(min=0.0)  # rounding
+
+    def _can_follow(self, num_rows: int) -> bool:
+        """Whether to lower the variance by squares of so many rows moves fewer bytes than anew."""
+        if self._num_followed + num_rows > _MOST_FOLLOWED:
+            return False  # rounding adds up
+        return self._sums.bytes_of_squares(num_rows) < self._sums.bytes_of_forms(1)
 
     @property
     def mean_c(self) -> Tensor:
         """`|Theta|` values of mu_bar_c in USD (float64)."""
-        return self._moments.means[0]
+        return self._means[0]
 
     @property
     def mean_g(self) -> Tensor:
         """`|Theta|` values of mu_bar_g (float64)."""
-        return self._moments.means[1]
-
-    @property
-    def variance(self) -> Tensor:
-        """`|Theta|` values of sigma_bar^2 (float64), all exact."""
-        return self._moments.variance[0]
+        return self._means[1]
 
     def settings(self) -> dict[str, Any]:
         """The arguments that decide a choice: none."""
@@ -150,7 +107,7 @@ class DevicePosterior:
     def lower_bounds(self, beta: Beta, u_out: float, theta_out: int | None) -> DeviceMinima:
         """L_c and L_g on all of Theta, and their minima; arguments as in `LowerBounds`."""
         half = self._ties.to_device([-beta.c, -beta.g, -beta.c])[:, None]
-        lower = torch.addcmul(self._moments.means, half, self.variance.sqrt())
+        lower = torch.addcmul(self._means, half, self.variance.sqrt())
         return DeviceMinima(lower, beta, u_out, theta_out, self._ties)
 
 
