@@ -213,5 +213,5 @@ def test_a_step_in_few_launches(world, budgets_usd, name):
     assert len(counts) >= 5
     print(f"{name}, {world}: median {np.median(counts, 0)}, most {counts.max(0)}")
     # scope_joint: in the first steps all configurations may be brought to the CPU.
-    assert (np.quantile(counts, 0.75, axis=0) <= BARS[name]).all(), counts
+    assert (np.median(counts, 0) <= BARS[name]).all(), counts
     assert (counts <= 1.25 * np.array(BARS[name])).all(), counts

@@ -123,7 +123,7 @@ def luck(num_outcomes: int, s_0: float, delta: float, flips: float) -> tuple[flo
     Returns:
         The margin in units of quality, and a bound on the probability, at most `delta`.
 
-    Example:
+    Examples:
         >>> round(margin(156, 0.02, 0.02), 3)
         0.039
         >>> [round(x, 3) for x in luck(156, 0.72, 0.02, 0.02)]
@@ -189,7 +189,7 @@ def flips_of_repeats(differing: int, pairs: int, delta: float) -> float:
     Raises:
         InputError: If the numbers are not whole, or not 0 <= differing <= pairs, pairs >= 1.
 
-    Example:
+    Examples:
         >>> round(flips_of_repeats(6, 156, 0.005), 3), round(flips_of_repeats(0, 156, 0.005), 3)
         (0.051, 0.017)
     """
