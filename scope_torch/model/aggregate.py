@@ -1,4 +1,4 @@
-"""Posteriors: of the average over queries, of each query, of each group of queries."""
+"""Posteriors: of the average over queries, of each query."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from torch import Tensor
-
-from scope_torch.model.factor import Array
 
 
 @dataclass(frozen=True)
@@ -43,21 +41,3 @@ class QueryPosterior(NamedTuple):
     mean_c: Tensor
     mean_g: Tensor
     variance: Tensor
-
-
-class GroupPosterior(NamedTuple):
-    """Posterior at one configuration of the groups of queries with equal histories.
-
-    Args:
-        k: `n` values of the kernel with D.
-        coefficients: `groups x n`; P_q^T A_q k_q(theta).
-        variance: `groups` values of sigma_hat^2.
-        mean: `2 x num_queries` values of mu_hat.
-        group_of: The group of every query.
-    """
-
-    k: Array
-    coefficients: Array
-    variance: Array
-    mean: Array
-    group_of: list[int]

@@ -33,7 +33,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from scope_torch.errors import InputError
-from scope_torch.model.aggregate import AggregatePosterior, GroupPosterior, QueryPosterior
+from scope_torch.model.aggregate import AggregatePosterior, QueryPosterior
 from scope_torch.model.data import Data
 from scope_torch.model.factor import Array, times
 from scope_torch.model.incremental import Factors, LowRankUpdate, Prediction
@@ -133,15 +133,6 @@ class QuerySurrogate:
         prediction = self._predict(theta)
         variance = prediction.variance()[self._factors.group_of]
         return self._mean(prediction.k), variance
-
-    def by_group(self, theta: Sequence[int]) -> GroupPosterior:
-        """The posterior at one configuration, with the coefficients A_q k_q that give it."""
-        prediction, groups = self._predict(theta), self._factors.groups
-        coefficients = np.zeros((len(groups), len(prediction.k)))
-        for row, group, whitened in zip(coefficients, groups, prediction.whitened, strict=True):
-            row[group.ids] = group.solved(whitened)
-        mean, variance = self._mean(prediction.k), prediction.variance()
-        return GroupPosterior(prediction.k, coefficients, variance, mean, self._factors.group_of)
 
     def aggregate(self) -> AggregatePosterior:
         """mu_bar and sigma_bar, collapsed onto D (eq:scope-mean-variance)."""

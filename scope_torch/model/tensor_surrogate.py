@@ -9,7 +9,7 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from scope_torch.model.aggregate import AggregatePosterior, GroupPosterior
+from scope_torch.model.aggregate import AggregatePosterior
 from scope_torch.model.data import Data
 from scope_torch.model.factor import Array
 from scope_torch.model.gpytorch_model import Predicted, QueryGPs
@@ -69,13 +69,6 @@ class TensorSurrogate(QuerySurrogate):
         """See `QuerySurrogate.moments`."""
         predicted = self._posterior(theta)
         return predicted.mean, predicted.variance
-
-    def by_group(self, theta: Any) -> GroupPosterior:
-        """The posterior at one configuration; every query is a group of its own."""
-        predicted = self._posterior(theta)
-        coefficients = predicted.solved[:, 2 : 2 + self._data.n].cpu().numpy()
-        every = list(range(self.num_queries))
-        return GroupPosterior(predicted.k, coefficients, predicted.variance, predicted.mean, every)
 
     def aggregate(self) -> AggregatePosterior:
         """mu_bar and sigma_bar, collapsed onto D (eq:scope-mean-variance)."""

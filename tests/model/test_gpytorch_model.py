@@ -111,11 +111,6 @@ def test_what_the_others_ask_for():
     assert tensor.num_observations().tolist() == plain.num_observations().tolist()
     for one, other in zip(tensor.sum_of_squares(), plain.sum_of_squares(), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-9)
-    groups, grouped = tensor.by_group((2, 3, 1)), plain.by_group((2, 3, 1))
-    for q in range(6):
-        other = grouped.group_of[q]
-        np.testing.assert_allclose(groups.coefficients[q], grouped.coefficients[other], **close)
-        np.testing.assert_allclose(groups.variance[q], grouped.variance[other], **close)
     gps = tensor.of_queries()
     assert gps.train_inputs[0].shape == (6, len(tensor.codes()), 3)
     count = 1e-4 / gps.noise
