@@ -23,7 +23,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from gpytorch.kernels import Kernel
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -31,7 +30,6 @@ from scope_torch.model.data import Added, Data
 from scope_torch.model.factor import Array, QueryGroup, times
 from scope_torch.model.incremental import Factors, LowRankUpdate, Prediction
 from scope_torch.model.per_query import QuerySurrogate
-from scope_torch.space import ConfigSpace
 
 _DENSE = 3  # to copy a row of K_D takes as long as to multiply so many
 
@@ -117,26 +115,10 @@ class JointFactors(Factors):
 
 
 class JointQueries(QuerySurrogate):
-    """`QuerySurrogate` whose S and T change by rows whatever is observed.
+    """`QuerySurrogate` whose S and T change by rows whatever is observed. Arguments as there."""
 
-    Args:
-        space: Theta.
-        kernel: See `QuerySurrogate`.
-        num_queries: Q.
-        lam: See `QuerySurrogate`.
-        device: See `QuerySurrogate`.
-    """
-
-    def __init__(
-        self,
-        space: ConfigSpace,
-        kernel: Kernel,
-        num_queries: int,
-        lam: float,
-        device: torch.device | str | None = None,
-    ) -> None:
-        super().__init__(space, kernel, num_queries, lam, device)
-        self._factors = JointFactors(num_queries, lam)
+    _make_factors = JointFactors
+    _factors: JointFactors
 
     def seen_at(self, theta: tuple[int, ...]) -> QueriesAt:
         """One configuration, as the queries see it now."""

@@ -67,6 +67,8 @@ class QuerySurrogate:
         tensor([0.0020, 0.0000, 0.0000], dtype=torch.float64)
     """
 
+    _make_factors: type[Factors] = Factors
+
     def __init__(
         self,
         space: ConfigSpace,
@@ -84,7 +86,7 @@ class QuerySurrogate:
         self.device = torch.device(device) if device is not None else torch.device("cpu")
         self._pending: list[tuple[tuple[int, ...], int, float, float]] = []
         self._data = Data(space, kernel, num_queries, self.device)
-        self._factors = Factors(num_queries, lam)
+        self._factors = self._make_factors(num_queries, lam)
         self._last: Prediction | None = None  # what is asked for is likely to be observed next
         self._S = torch.zeros(0, 0, dtype=torch.float64, device=self.device)
         self._seen = 0  # the mark of the low-rank updates that _S knows

@@ -141,7 +141,9 @@ class TensorSurrogate(QuerySurrogate):
             return
         thetas, queries, *y = zip(*self._pending, strict=True)
         one_answer_each = len(set(thetas)) == 1 and len(set(queries)) == len(queries)
-        if not (one_answer_each and self._data.n):
+        # With twice as many rows as columns it is made anew: for the memory, and for rounding.
+        has_room = self.gps.rows < 2 * self._data.n
+        if not (one_answer_each and has_room):
             self._data.add(self._pending, None)
             self.gps.condition()
             self._times_conditioned += 1

@@ -15,7 +15,6 @@ of both minima, and rows 1 and 2 their constraints. Ties are decided by a table 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,12 +23,13 @@ from scope_torch.bounds.base import Beta
 from scope_torch.model.device_sums import DeviceSums
 from scope_torch.model.tensor_surrogate import TensorSurrogate
 from scope_torch.space import tie_rank
+from scope_torch.space_search.grid import Enumerated
 
 _TIE = 1e-9  # as in `tie_width`
 _MOST_FOLLOWED = 64  # rows that a variance is followed by, before it is made anew
 
 
-class DevicePosterior:
+class DevicePosterior(Enumerated):
     """As `GridPosterior`, on a device.
 
     Args:
@@ -91,14 +91,6 @@ class DevicePosterior:
     def mean_g(self) -> Tensor:
         """`|Theta|` values of mu_bar_g (float64)."""
         return self._means[1]
-
-    def settings(self) -> dict[str, Any]:
-        """The arguments that decide a choice: none."""
-        return {}
-
-    def report(self) -> dict[str, Any]:
-        """Every minimum over Theta is exact; see `BranchedPosterior.report`."""
-        return {"space_search": "grid", "exact": True, "gap_usd": 0.0}
 
     def least_slope(self) -> float:
         """min{(mu_bar_g + 1) / sigma_bar}: the least beta_g for which some L_g is at most -1."""

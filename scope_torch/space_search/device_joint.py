@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,13 +26,14 @@ from scope_torch.model.joint import JointSurrogate
 from scope_torch.model.kernels import HammingKernel
 from scope_torch.model.tensor_joint import TensorJointSurrogate
 from scope_torch.space import first_tied, tie_width
+from scope_torch.space_search.grid import Enumerated
 from scope_torch.space_search.joint_grid import JointGridPosterior
 from scope_torch.space_search.minima import INELIGIBLE, Objective
 
 _FEW = 1 << 16  # configurations: 2 MB
 
 
-class DeviceJointPosterior:
+class DeviceJointPosterior(Enumerated):
     """As `JointGridPosterior`, on a device, with variances that are all exact.
 
     Args:
@@ -78,14 +78,6 @@ class DeviceJointPosterior:
     def variance(self) -> Tensor:
         """`2 x |Theta|` variances, of cbar / a (of cbar if costs are not relative) and of gbar."""
         return self._variances
-
-    def settings(self) -> dict[str, Any]:
-        """The arguments that decide a choice: none."""
-        return {}
-
-    def report(self) -> dict[str, Any]:
-        """Every minimum over Theta is exact; see `BranchedPosterior.report`."""
-        return {"space_search": "grid", "exact": True, "gap_usd": 0.0}
 
     def least_slope(self) -> float:
         """min{(mean of gbar + 1) / sigma of gbar} over Theta."""

@@ -50,7 +50,19 @@ class GridMoments:
         self.variances.apply(plan, codes, self.lower)
 
 
-class GridPosterior:
+class Enumerated:
+    """What all posteriors on an enumerated Theta say of themselves."""
+
+    def settings(self) -> dict[str, Any]:
+        """The arguments that decide a choice: none."""
+        return {}
+
+    def report(self) -> dict[str, Any]:
+        """Every minimum over Theta is exact; see `BranchedPosterior.report`."""
+        return {"space_search": "grid", "exact": True, "gap_usd": 0.0}
+
+
+class GridPosterior(Enumerated):
     """mu_bar_c, mu_bar_g and sigma_bar of every configuration.
 
     Args:
@@ -87,14 +99,6 @@ class GridPosterior:
         """`|Theta|` values of sigma_bar^2 (float64), all exact; written over by an update."""
         self._moments.variances.make_all_exact(self._posteriors())
         return self.upper_variance
-
-    def settings(self) -> dict[str, Any]:
-        """The arguments that decide a choice: none."""
-        return {}
-
-    def report(self) -> dict[str, Any]:
-        """Every minimum over Theta is exact; see `BranchedPosterior.report`."""
-        return {"space_search": "grid", "exact": True, "gap_usd": 0.0}
 
     def least_slope(self) -> float:
         """min{(mu_bar_g + 1) / sigma_bar}: the least beta_g for which some L_g is at most -1."""

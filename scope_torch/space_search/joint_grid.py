@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,12 +20,12 @@ from scope_torch.model.aggregate import AggregatePosterior
 from scope_torch.model.cost_scale import LEAST_MEAN
 from scope_torch.model.hamming_sums import DirectGrid, HammingGrid
 from scope_torch.model.joint import JointSurrogate
-from scope_torch.space_search.grid import GridMoments
+from scope_torch.space_search.grid import Enumerated, GridMoments
 from scope_torch.space_search.minima import LowerBounds
 from scope_torch.space_search.variances import LowRank
 
 
-class JointGridPosterior:
+class JointGridPosterior(Enumerated):
     """As `GridPosterior`, with a variance for each output and costs relative to the cost scale.
 
     Args:
@@ -88,14 +87,6 @@ class JointGridPosterior:
         """`|Theta|` exact variances of cbar / a, or of cbar in USD if costs are not relative."""
         self._moments.variances.make_all_exact(self._posteriors())
         return self.upper_variance
-
-    def settings(self) -> dict[str, Any]:
-        """The arguments that decide a choice: none."""
-        return {}
-
-    def report(self) -> dict[str, Any]:
-        """Every minimum over Theta is exact; see `BranchedPosterior.report`."""
-        return {"space_search": "grid", "exact": True, "gap_usd": 0.0}
 
     def least_slope(self) -> float:
         """min{(mean of gbar + 1) / sigma of gbar} over Theta."""
