@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -22,6 +23,7 @@ from scope_torch.search.candidate import QueryCandidate
 from scope_torch.search.certificate import certificate_of
 from scope_torch.search.choice import LeastCost, MostPromising
 from scope_torch.search.joint_candidate import JointCandidate
+from scope_torch.search.payoff import ExpectedReturn, derived_deployment
 from scope_torch.search.scope import SCOPE
 from scope_torch.search.stopping import Stopping
 from scope_torch.space_search.branched import MAX_NODES, make_posterior
@@ -31,6 +33,7 @@ Base = str | Sequence[str] | Mapping[str, str] | None
 _TUNED = ("b_g", "b_c", "reference_fraction")
 _THEORY = ("R_c", "R_g", "B_c", "B_g", "delta", "cost_unit")
 _CREDIBLE = ("b", "b_certify", "widenings")
+_WIDENINGS = 6  # to 34 standard deviations, which is more than can pay
 
 
 def make_scope(
@@ -151,6 +154,7 @@ def make_scope_joint(
     certificate: str | None = None,
     certificate_flips: float | str = 0.0,
     reference_repeats: Sequence[int] | None = None,
+    budget_usd: float | None = None,
     kernel: Kernel | None = None,
     device: torch.device | str | None = None,
     name: str = "scope_joint",
@@ -178,6 +182,8 @@ def make_scope_joint(
         certificate: See `make_scope`; None for `sequence`, with `theory` for `bounds`.
         certificate_flips: See `make_scope`.
         reference_repeats: See `make_scope`.
+        budget_usd: Lambda. With it, the search stops when it no longer pays even if the problem
+            does not say `deployment_queries`, see `derived_deployment`.
         kernel: See `SCOPE`.
         device: See `SCOPE`.
         name: Name in results.
@@ -196,6 +202,7 @@ def make_scope_joint(
     bounds = {"delta": 0.05, **(bounds or {})}
     mode = _one_of("bounds mode", bounds.pop("mode", "credible"), ("credible", "theory"))
     _check_names(bounds, (*_CREDIBLE, *_THEORY))
+    deployment = math.inf if gap_tolerance is None else _deployment(problem, budget_usd)
     if certificate is None:
         certificate = "bounds" if mode == "theory" else "sequence"
     kernel = HammingMatern52Kernel() if kernel is None else kernel
@@ -211,6 +218,8 @@ def make_scope_joint(
         gain = RealisedGain(kernel, lam)
         confidence = TheoryBounds(problem, gain, rho=rho, **_chosen(bounds, _THEORY))
     else:
+        if bounds.get("widenings") is None:  # as often as it pays, or once
+            bounds["widenings"] = 1 if math.isinf(deployment) else _WIDENINGS
         confidence = CredibleBounds(**_chosen(bounds, _CREDIBLE))
     relative_cost = relative_cost is not False
     if relative_cost and initial_pool == "none":
@@ -235,6 +244,9 @@ def make_scope_joint(
     delta = _sequence_delta(certificate, bounds)
     certifies = certificate_of(problem, delta, certificate_flips, reference_repeats)
     margin = certifies.next_margin
+    payoff = None
+    if deployment < math.inf:
+        payoff = ExpectedReturn(problem.num_queries, deployment, relative_cost, margin)
     return SCOPE(
         problem,
         surrogate=joint,
@@ -245,6 +257,7 @@ def make_scope_joint(
         choice=LeastCost(None, margin) if gap_tolerance is None else MostPromising(margin),
         certificate=certifies,
         stopping=Stopping(gap_tolerance),
+        payoff=payoff,
         seed=seed,
         u_out=problem.reference_cost_usd,
         prune=prune,
@@ -330,6 +343,15 @@ def compose_scope(
         batch_size=batch_size,
         name=name,
     )
+
+
+def _deployment(problem: SelectionProblem, budget_usd: float | None) -> float:
+    """H: as the problem says, derived from the budget, or infinite if neither is known."""
+    if problem.deployment_queries is not None:
+        return problem.deployment_queries
+    if budget_usd is None:
+        return math.inf
+    return derived_deployment(budget_usd, problem.reference_cost_usd)
 
 
 def _one_of(name: str, value: str, known: tuple[str, ...]) -> str:

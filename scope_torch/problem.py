@@ -28,6 +28,9 @@ class SelectionProblem:
         reference_quality: s(theta_0), its average quality, in (0, 1]; known before the search.
         reference_cost_usd: c(theta_0), its average cost of a query in USD; known before the search.
         epsilon: Tolerated relative loss of quality, in (0, 1).
+        deployment_queries: H, how many queries the system will answer with the configuration that
+            is chosen. `scope_joint` stops when searching on would cost more than it is expected to
+            save on them. None if it is not known.
 
     Raises:
         InputError: If a value is outside its range, or a name is repeated.
@@ -61,6 +64,7 @@ class SelectionProblem:
     reference_quality: float
     reference_cost_usd: float
     epsilon: float
+    deployment_queries: float | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "llms", _lists_of_llms(self.modules, self.llms))
@@ -87,6 +91,11 @@ class SelectionProblem:
             raise InputError(
                 f"reference_cost_usd={self.reference_cost_usd} must be a positive number of USD; "
                 "nothing is cheaper than a free reference"
+            )
+        if self.deployment_queries is not None and not self.deployment_queries > 0:
+            raise InputError(
+                f"deployment_queries={self.deployment_queries} must be a positive number: how many "
+                "queries the system will answer; leave it out (null) if that is not known"
             )
         theta_ref: Any = self.theta_ref
         if isinstance(theta_ref, str) or any(isinstance(llm, str) for llm in theta_ref):

@@ -9,6 +9,7 @@ import os
 import re
 import sys
 import traceback
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
@@ -162,10 +163,13 @@ def run_from_config(cfg: DictConfig, directory: Path) -> dict[str, Any]:
 
     def make_method(problem: SelectionProblem) -> Any:
         kernel = build(cfg.kernel)
-        return build(cfg.method, problem=problem, kernel=kernel, seed=cfg.seed, device=cfg.device)
+        common = {"seed": cfg.seed, "device": cfg.device, "budget_usd": cfg.budget_usd}
+        return build(cfg.method, problem=problem, kernel=kernel, **common)
 
     # `before_paying` finds a wrong base LLM before a live task pays for its reference.
     task: Task = build(cfg.task, before_paying=make_method)
+    problem = replace(task.problem, deployment_queries=cfg.deployment_queries)
+    task = task._replace(problem=problem)
     try:
         method = make_method(task.problem)
         return _run_task(cfg, task, method, tracker, directory)

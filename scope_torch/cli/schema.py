@@ -120,7 +120,7 @@ class JointBoundsConfig:
     mode: str = "credible"  # credible | theory, which needs rho
     b: float = 3.0  # credible: half-width in standard deviations, to choose and to stop
     b_certify: float = 4.0  # credible: half-width of U_g with certificate=bounds
-    widenings: int = 1  # how often b grows by half instead of stopping early
+    widenings: int | None = None  # how often b grows by half; null: as often as it pays
     R_c: float = 1e-3  # theory: sub-Gaussian constant of cost, in cost units
     R_g: float = 1e-3  # theory: sub-Gaussian constant of quality
     B_c: float = 1.0  # theory: norm of cost in the joint RKHS, in cost units
@@ -349,6 +349,7 @@ class Config:
     kernel: KernelConfig = MISSING
     tracking: TrackingConfig = MISSING
     budget_usd: float = MISSING  # Lambda
+    deployment_queries: float | None = None  # H: queries to be answered; null: by the budget
     base: Any = None  # a cheap LLM, or one for each module; usually set by the task
     evaluator: str = "live"  # of compound systems: live | recorded
     llm: LLMConfig = field(default_factory=LLMConfig)

@@ -27,6 +27,7 @@ from scope_torch.space import ConfigSpace
 _ROUNDS = 20
 _LEAST = 0.05  # a(theta) is at least this fraction of the least average observed, if not 0
 LEAST_MEAN = 0.05  # of a relative cost, when bounds are made of it
+_LEAST_SD = 1e-12  # of a cost whose bounds are equal; relative
 _PSEUDO = 2.0  # observations of ordinary cost that a query starts with
 
 
@@ -124,3 +125,36 @@ def lognormal_bound(mean: float, sigma: float, b: float) -> float:
     mean = max(1 + mean, LEAST_MEAN)
     variance = math.log1p((sigma / mean) ** 2)
     return mean * math.exp(b * math.sqrt(variance) - variance / 2)
+
+
+def expected_saving(
+    mean: Tensor, lower: Tensor, b: float, u: float, lognormal: bool = True
+) -> Tensor:
+    """E[(u - c)+], by how much the cost c is expected to be below `u`.
+
+    Args:
+        mean: Means of c, of any shape.
+        lower: Lower bounds on c, `b` standard deviations from the mean, by `lognormal_bound` or of
+            a normal distribution.
+        b: Positive.
+        u: In the unit of c.
+        lognormal: Which of both distributions c has.
+
+    Returns:
+        Savings of the same shape, in the unit of c.
+
+    Examples:
+        >>> one = torch.ones(1, dtype=torch.float64)
+        >>> [round(float(expected_saving(one, lower * one, 3.0, 2.0)), 3) for lower in (1.0, 0.2)]
+        [1.0, 1.015]
+    """
+    if not lognormal:
+        sigma = ((mean - lower) / b).clamp_min_(_LEAST_SD * u)
+        z = (u - mean) / sigma
+        density = torch.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
+        return (u - mean) * torch.special.ndtr(z) + sigma * density
+    log_mean = mean.clamp_min(_LEAST_SD * u).log()
+    below = (log_mean - lower.clamp_min(_LEAST_SD * u).log()).clamp_min_(0.0)
+    sd = (torch.sqrt(b**2 + 2 * below) - b).clamp_min_(_LEAST_SD)  # below = b sd + sd^2 / 2
+    z = (math.log(u) - log_mean) / sd
+    return u * torch.special.ndtr(z + sd / 2) - mean * torch.special.ndtr(z - sd / 2)

@@ -100,9 +100,7 @@ class MostPromising:
         margin = self._margin()
 
         def negative_promise(at: slice | Tensor) -> Tensor:
-            mean_g = minima.mean_g(at)
-            sigma_g = ((mean_g - minima.g[at]) / minima.beta.g).clamp_min_(_LEAST_SIGMA)
-            probable = torch.special.ndtr(-(mean_g + margin).clamp_min_(0.0) / sigma_g)
+            probable = probability(minima.mean_g(at), minima.g[at], minima.beta.g, margin)
             return probable * (1 - minima.u_out / minima.c[at].clamp_min(least_price))
 
         # In each chunk the least possible value: probability and price at their best at once.
@@ -113,3 +111,16 @@ class MostPromising:
     def settings(self) -> dict[str, Any]:
         """See `Choice`."""
         return {}
+
+
+def probability(mean_g: Tensor, lower_g: Tensor, b: float, margin: float) -> Tensor:
+    """P(g <= -margin) of a normal g, at most 1/2.
+
+    Args:
+        mean_g: Means, of any shape.
+        lower_g: L_g, which is `b` standard deviations below the mean.
+        b: beta_g.
+        margin: In units of quality.
+    """
+    sigma_g = ((mean_g - lower_g) / b).clamp_min_(_LEAST_SIGMA)
+    return torch.special.ndtr(-(mean_g + margin).clamp_min_(0.0) / sigma_g)

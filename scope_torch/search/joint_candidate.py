@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from scope_torch.bounds.base import Beta
-from scope_torch.model.cost_scale import lognormal_bound
+from scope_torch.model.cost_scale import LEAST_MEAN, lognormal_bound
 from scope_torch.model.joint import JointSurrogate
 from scope_torch.model.joint_groups import JointPosterior
 from scope_torch.model.tensor_joint import TensorJointPosterior, TensorJointSurrogate
@@ -81,6 +81,17 @@ class JointCandidate:
         """Takes in an observation (USD, quality), in the order of `next_queries`."""
         self._cost.update(query, y_c / self._a - 1 if self._surrogate.relative_cost else y_c)
         self.information[0] += self._constraint.update(query, y_g)
+
+    @property
+    def mean_c(self) -> float:
+        """Mean of cbar(theta_cand) in USD."""
+        mean = self._cost.mean
+        return self._a * max(1 + mean, LEAST_MEAN) if self._surrogate.relative_cost else mean
+
+    @property
+    def mean_g(self) -> float:
+        """Mean of gbar(theta_cand) in units of quality."""
+        return self._constraint.mean
 
     def lower_c(self, beta: Beta) -> float:
         """L_c(theta_cand) in USD."""

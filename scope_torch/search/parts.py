@@ -9,6 +9,7 @@
 | `Choice` | picks theta_cand | `LeastCost` | `MostPromising` |
 | `Certificate` | says that theta_cand is feasible | `ByBounds` | `BySequence` |
 | `Stopping` | skips iterations, ends the search | `Stopping` | `Stopping` |
+| `Payoff` | says whether searching on pays | none | `ExpectedReturn` |
 
 `scope_torch.methods` composes them.
 """
@@ -207,4 +208,21 @@ class Certificate(Protocol):
 
     def report(self) -> dict[str, Any]:
         """Its kind, and delta if it has one, JSON-serialisable."""
+        ...
+
+
+class Payoff(Protocol):
+    """Whether searching on pays."""
+
+    def goes_on(self, candidate: Any, minima: Any) -> bool:
+        """Whether some configuration is expected to save more than finding out costs.
+
+        Args:
+            candidate: theta_cand, before its first query; the `Candidate` that the payoff knows.
+            minima: The `Minima` at which it was chosen, likewise.
+        """
+        ...
+
+    def report(self) -> dict[str, Any]:
+        """What belongs into a result, JSON-serialisable."""
         ...

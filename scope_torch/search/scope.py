@@ -33,12 +33,15 @@ from scope_torch.search.parts import (
     M,
     MakeCandidate,
     Minima,
+    Payoff,
     Posterior,
     Surrogate,
+    Test,
 )
 from scope_torch.search.stopping import (
     FREE_CANDIDATE,
     GAP_CLOSED,
+    NO_LONGER_PAYS,
     NOTHING_FOUND,
     NOTHING_LEFT,
     Stopping,
@@ -61,6 +64,7 @@ class SCOPE(SequentialOptimizer):
         choice: Picks theta_cand.
         certificate: Certifies theta_cand.
         stopping: Skips iterations and ends the search.
+        payoff: Ends the search when it no longer pays; None: never for that reason.
         seed: Decides the query order, the random pool and all ties.
         u_out: U_out before the first certificate in USD; None for U_{c,t_0}(theta_0), but no less
             than c(theta_0), which tuned half-widths may put it below.
@@ -84,6 +88,7 @@ class SCOPE(SequentialOptimizer):
         choice: Choice[M],
         certificate: Certificate,
         stopping: Stopping,
+        payoff: Payoff | None = None,
         seed: int,
         u_out: float | None = None,
         prune: bool = True,
@@ -98,6 +103,7 @@ class SCOPE(SequentialOptimizer):
         self._posterior: Posterior[Any] = posterior
         self._choice: Choice[Any] = choice
         self._make_candidate, self._certificate = make_candidate, certificate
+        self._payoff = payoff
         self._stopping, self._initial_pool, self._first_u_out = stopping, pool, u_out
         self._generator = torch.Generator().manual_seed(seed)
         order = torch.randperm(problem.num_queries, generator=self._generator)
@@ -124,7 +130,11 @@ class SCOPE(SequentialOptimizer):
             if self._stopping.is_closed(self.u_out):
                 return self._stop(GAP_CLOSED)
             all_seen = self.surrogate.num_observed(theta_cand) == self.problem.num_queries
-            yield from self._evaluate(i, theta_cand)
+            test = self._certificate.begin(self._candidates + 1, self._generator)
+            candidate = self._candidate(theta_cand, test.order)
+            if self._payoff is not None and not self._payoff.goes_on(candidate, minima):
+                return self._stop(NO_LONGER_PAYS)
+            yield from self._evaluate(i, theta_cand, candidate, test)
             if all_seen and self._stopping.is_free(theta_cand):
                 return self._stop(FREE_CANDIDATE)
             yield
@@ -177,12 +187,12 @@ class SCOPE(SequentialOptimizer):
         index = self._choice.select(i, minima, self.problem.reference_cost_usd, self.seed)
         return self.problem.space.theta_at(index)
 
-    def _evaluate(self, i: int, theta_cand: tuple[int, ...]) -> Steps:
+    def _evaluate(
+        self, i: int, theta_cand: tuple[int, ...], candidate: Candidate, test: Test
+    ) -> Steps:
         """The j-loop: lines alg:scope-main:sort to alg:scope-main:break."""
         self._candidates += 1
-        test = self._certificate.begin(self._candidates, self._generator)
         margin: float = getattr(test, "margin", 0.0)  # a test of one's own may have none
-        candidate = self._candidate(theta_cand, test.order)
         about: dict[str, Any] = {"iteration": i, "theta_cand": theta_cand}
         upper_g = candidate.upper_g(self._beta(candidate))
         num_queries = self.problem.num_queries
@@ -288,6 +298,7 @@ class SCOPE(SequentialOptimizer):
             "candidates_pruned": self._pruned,
             "selection": self._posterior.report(),
             **self._certificate.report(),
+            **(self._payoff.report() if self._payoff else {}),
             "assumptions": certified_by(self.settings()),
             **self.surrogate.report(),
         }

@@ -20,6 +20,7 @@ from scope_torch.observation import Observation
 NOTHING_LEFT = "no other configuration can improve on theta_out in these bounds"
 NOTHING_FOUND = "none found that can improve on theta_out in these bounds within max_nodes"
 GAP_CLOSED = "optimality gap within gap_tolerance"
+NO_LONGER_PAYS = "no candidate is expected to save more than finding out costs"
 FREE_CANDIDATE = "the best candidate is free and observed on every query"
 
 

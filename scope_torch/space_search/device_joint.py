@@ -13,7 +13,7 @@ cheapest are brought to the CPU, and the others only if one of them could be the
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -28,7 +28,7 @@ from scope_torch.model.tensor_joint import TensorJointSurrogate
 from scope_torch.space import first_tied, tie_width
 from scope_torch.space_search.grid import Enumerated
 from scope_torch.space_search.joint_grid import JointGridPosterior
-from scope_torch.space_search.minima import INELIGIBLE, Objective
+from scope_torch.space_search.minima import INELIGIBLE, Moments, Objective
 
 _FEW = 1 << 16  # configurations: 2 MB
 
@@ -89,7 +89,10 @@ class DeviceJointPosterior(Enumerated):
         g = torch.sub(self._means[1], sigma[1], alpha=beta.g)
         c = self._lower_c(sigma[0], beta.c)
         eligible = torch.where(g <= 0, c, self._inf)
-        minima = FewMinima([eligible, self._means[1], g], beta, u_out, theta_out)
+        values = [eligible, self._means[1], g]
+        minima = FewMinima(
+            values, beta, u_out, theta_out, lambda: Moments(self.mean_c, c, self.mean_g, g)
+        )
         if self._has_margin and len(minima.c):
             if theta_out is not None:
                 eligible[theta_out].fill_(math.inf)
@@ -114,6 +117,7 @@ class FewMinima:
         beta: beta_c in USD and beta_g.
         u_out: Upper bound on c(theta_out) in USD.
         theta_out: Flat index of theta_out, which cannot improve on itself; None for no exception.
+        moments: On the device, of all of Theta; asked for when needed.
 
     Attributes:
         c: L_c in USD of those with L_c <= u_out, but for theta_out.
@@ -127,8 +131,14 @@ class FewMinima:
     is_exact = True
 
     def __init__(
-        self, values: list[Tensor], beta: Beta, u_out: float, theta_out: int | None
+        self,
+        values: list[Tensor],
+        beta: Beta,
+        u_out: float,
+        theta_out: int | None,
+        moments: Callable[[], Moments],
     ) -> None:
+        self._moments = moments
         self._values, self.beta, self.u_out, self._theta_out = values, beta, u_out, theta_out
         self._bring(_FEW)
         if not len(self.c) and self.chunk_least_c[1] < math.inf:
@@ -156,6 +166,21 @@ class FewMinima:
     def mean_g(self, at: slice | Tensor) -> Tensor:
         """Means of gbar."""
         return self._mean_g[at]
+
+    def value(self, function: Callable[[Moments], Tensor], index: int) -> float:
+        """Value of a function of the moments at a flat index."""
+        return float(function(Moments(*(part[index] for part in self._on_theta()))))
+
+    def largest(self, function: Callable[[Moments], Tensor]) -> tuple[float, int]:
+        """The largest value of a function of the moments on Theta, and its flat index."""
+        value, index = function(self._on_theta()).max(0)
+        return float(value), int(index)
+
+    def _on_theta(self) -> Moments:
+        moments = self._moments()
+        if self._theta_out is not None:
+            moments.lower_c[self._theta_out].fill_(math.inf)
+        return moments
 
     def refine(self, objective: Objective, least: list[float], most_g: float = 0.0) -> None:
         """Does nothing: `argmin` looks at all that is here."""

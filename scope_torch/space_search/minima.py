@@ -30,14 +30,25 @@ INELIGIBLE = 1e300  # more than any bound, in USD or units of quality
 Objective = Callable[[slice | Tensor], Tensor]
 
 
+class Moments(NamedTuple):
+    """Of several configurations, of one shape (float64)."""
+
+    mean_c: Tensor  # USD
+    lower_c: Tensor  # L_c in USD; +inf for theta_out
+    mean_g: Tensor  # units of quality
+    lower_g: Tensor  # L_g
+
+
 class Bounded(Protocol):
     """A posterior on all of Theta whose variances are upper bounds, some of them exact.
 
     Attributes:
         mean_g: `|Theta|` values of mu_bar_g (float64).
+        mean_c: `|Theta|` values of mu_bar_c in USD (float64).
     """
 
     mean_g: Tensor
+    mean_c: Tensor
 
     def fill_lower(self, at: slice | Tensor, beta: Beta, c: Tensor, g: Tensor) -> None:
         """Puts L_c (USD) and L_g at the configurations `at` into `c` and `g`."""
@@ -103,6 +114,32 @@ class LowerBounds:
     def mean_g(self, at: slice | Tensor) -> Tensor:
         """mu_bar_g at some configurations."""
         return self._posterior.mean_g[at]
+
+    def value(self, function: Callable[[Moments], Tensor], index: int) -> float:
+        """Value of a function of the moments at the flat index `index`, exactly."""
+        at = torch.tensor([index], device=self.c.device)
+        if not self._posterior.is_exact(at).all():
+            self._make_exact(at)
+        return float(function(self._moments(at)))
+
+    def largest(self, function: Callable[[Moments], Tensor]) -> tuple[float, int]:
+        """The largest value of a function of the moments on Theta, exactly, and its flat index.
+
+        Args:
+            function: Never falls if L_c and L_g do, and is never below 0.
+        """
+
+        def negative(at: slice | Tensor) -> Tensor:
+            return -function(self._moments(at))
+
+        chunk_least = [-math.inf] * len(self.chunks)
+        self.refine(negative, chunk_least, math.inf)
+        least, tied = self._search(negative, self.g, math.inf, chunk_least)
+        return -least, int(tied[0])
+
+    def _moments(self, at: slice | Tensor) -> Moments:
+        posterior = self._posterior
+        return Moments(posterior.mean_c[at], self.c[at], posterior.mean_g[at], self.g[at])
 
     def refine(self, objective: Objective, least: list[float], most_g: float = 0.0) -> None:
         """Raises lower bounds on a negative objective to what the bounds so far say, best first.
