@@ -5,9 +5,28 @@ Everything is made from settings, so that a recorded run can be explained too.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 WIDENING = 1.5  # factor of beta each time that bounds are widened
+
+
+def basis_of(settings: dict[str, Any]) -> Literal["certified", "accepted (tuned)"]:
+    """Whether a configuration that passed the certificate is certified, or only accepted.
+
+    Certified carries a proven probability: the answers themselves prove it, or bounds by theory do.
+    Bounds whose half-widths were set or fitted by observations prove none.
+
+    Args:
+        settings: The `settings()` of SCOPE.
+
+    Examples:
+        >>> basis_of({"bounds": {"mode": "tuned"}})
+        'accepted (tuned)'
+        >>> basis_of({"bounds": {"mode": "tuned"}, "sequence_delta": 0.05})
+        'certified'
+    """
+    is_proven = "sequence_delta" in settings or settings["bounds"]["mode"] == "theory"
+    return "certified" if is_proven else "accepted (tuned)"
 
 
 def certified_by(settings: dict[str, Any]) -> list[str]:
@@ -19,8 +38,8 @@ def certified_by(settings: dict[str, Any]) -> list[str]:
     of_bounds = assumptions(settings["bounds"])
     if "sequence_delta" not in settings:
         meaning = (
-            "certified means that U_g(theta_out) <= 0: while the bounds hold, the average quality "
-            "over these queries is at least s_0"
+            f"{basis_of(settings)} means that U_g(theta_out) <= 0: while the bounds hold, the "
+            "average quality over these queries is at least s_0"
         )
         return [*of_bounds, meaning]
     of_sequences = _sequences(settings["sequence_delta"], settings["sequence_flips"])

@@ -66,10 +66,11 @@ def describe(summary: dict[str, Any]) -> str:
     basis = summary["basis"]
     if summary.get("certificate") == "sequence":
         basis += f" by its answers at delta={summary['delta']:g}" if basis == "certified" else ""
-    elif "mode" in summary:
-        basis += f", {summary['mode']} bounds"
+    elif summary.get("mode") == "theory":
+        basis += ", theory bounds"
     return (
-        f"{summary['task']} {summary['method']} seed {summary['seed']}: {llms} ({basis})"
-        f"\n  spent {summary['spend_usd']:.3g} USD on {summary['num_observations']} observations; "
+        f"{summary['task']} {summary['method']} seed {summary['seed']}: {llms}"
+        f"\n  {basis}; spent {summary['spend_usd']:.3g} USD on {summary['num_observations']} "
+        "observations; "
         f"stopped: {summary['stop_reason']}{relative}\n  {summary['paths']['run_dir']}"
     )

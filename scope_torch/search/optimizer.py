@@ -11,7 +11,7 @@ from scope_torch.errors import InputError
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
 
-Basis = Literal["certified", "observed", "estimated", "reference"]
+Basis = Literal["certified", "accepted (tuned)", "observed", "estimated", "reference"]
 Steps = Generator[Sequence[Request] | None, Sequence[Observation], None]
 
 
@@ -21,8 +21,8 @@ class Recommendation:
 
     Args:
         theta: Codes of theta_out.
-        basis: `certified` by confidence bounds, best `observed`, `estimated` by a surrogate, or
-            still the `reference` theta_0.
+        basis: `certified` with a proven probability, `accepted (tuned)` by bounds that have none,
+            best `observed`, `estimated` by a surrogate, or still the `reference` theta_0.
         u_out_usd: Upper bound on c(theta_out) in USD at the time it was chosen, if there is one.
         gap_usd: Upper bound on c(theta_out) - c(theta_star) in USD, if there is one.
     """

@@ -19,13 +19,13 @@ from typing import Any
 
 import torch
 
-from scope_torch.bounds.assumptions import certified_by
+from scope_torch.bounds.assumptions import basis_of, certified_by
 from scope_torch.bounds.base import Beta, ConfidenceBounds
 from scope_torch.errors import InputError
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
 from scope_torch.search.calibrate import InitialPool, calibrate
-from scope_torch.search.optimizer import Recommendation, SequentialOptimizer, Steps
+from scope_torch.search.optimizer import Basis, Recommendation, SequentialOptimizer, Steps
 from scope_torch.search.parts import (
     Candidate,
     Certificate,
@@ -114,6 +114,7 @@ class SCOPE(SequentialOptimizer):
         self._theta_out, self._certified = problem.theta_ref, False
         self._u_out: float | None = None
         self._candidates = self._pruned = 0
+        self._basis: Basis = basis_of(self.settings())
         super().__init__()
 
     def _search(self) -> Steps:
@@ -269,8 +270,8 @@ class SCOPE(SequentialOptimizer):
         return self._u_out
 
     def recommend(self) -> Recommendation:
-        """theta_out: certified, or still theta_0."""
-        basis = "certified" if self._certified else "reference"
+        """theta_out: certified or accepted, see `basis_of`, or still theta_0."""
+        basis = self._basis if self._certified else "reference"
         gap = self._stopping.gap(self._u_out)
         return Recommendation(self._theta_out, basis, self._u_out, gap)
 

@@ -14,7 +14,7 @@ from scope_torch.search.optimizer import Optimizer, Recommendation
 from scope_torch.testing.problems import KnownTask
 
 MakeOptimizer = Callable[[SelectionProblem, int], Optimizer]
-BASES = ("certified", "observed", "estimated", "reference")
+BASES = ("certified", "accepted (tuned)", "observed", "estimated", "reference")
 EVENTS = ("calibrated", "widened", "selected", "improved", "pruned", "completed", "stopped")
 
 

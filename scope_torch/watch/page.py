@@ -8,7 +8,7 @@ from datetime import datetime
 from html import escape
 from importlib.resources import files
 
-from scope_torch.bounds.assumptions import certified_by
+from scope_torch.bounds.assumptions import basis_of, certified_by
 from scope_torch.runs.recorded import RecordedRun
 from scope_torch.search.optimizer import TraceRow
 from scope_torch.watch.candidates import Candidate, candidates
@@ -20,7 +20,9 @@ COST = f"USD per {PER} queries"
 MOST_ROWS = 300  # largest number of rows in the table of candidates
 _STYLES = {"pruned: quality": "b", "pruned: cost": "d", "completed": "a", "in progress": "neutral"}
 _MEANING = {
-    "certified": "its upper bound on the constraint fell to 0 or below, or its answers prove it",
+    "certified": "its answers prove it, or its upper bound on the constraint does",
+    "accepted (tuned)": "its upper bound on the constraint fell to 0 or below; no probability is "
+    "proven",
     "observed": "the cheapest that met the threshold when observed on every query",
     "estimated": "the cheapest that meets the threshold in the method's estimate",
     "reference": "nothing better was found yet; keep the reference",
@@ -60,11 +62,12 @@ def page(run: RecordedRun, now: datetime, refresh_s: float | None = None) -> str
 
 def basis(run: RecordedRun) -> str:
     """Basis of theta_out: as in the result or, before the end, as far as the trace tells."""
-    if run.result is not None:
+    if run.result is not None and run.result["basis"] != "certified":
         return str(run.result["basis"])
     if _theta(run) == run.problem.theta_ref:
         return "reference"
-    return "certified" if "bounds" in run.settings["optimizer"] else "observed"
+    settings = run.settings["optimizer"]  # older results do not tell accepted from certified
+    return basis_of(settings) if "bounds" in settings else "observed"
 
 
 def _theta(run: RecordedRun) -> tuple[int, ...]:
@@ -91,7 +94,7 @@ def _tiles(run: RecordedRun) -> str:
     u_out = None if last is None else last.u_out_usd
     if u_out is not None:
         of = f"{u_out / reference:.1%} of the reference's cost"
-        tiles.append(("Upper bound on θ_out's cost", f"{_usd(u_out)} {COST}", of))
+        tiles.append((f"{_upper_bound(run)} on θ_out's cost", f"{_usd(u_out)} {COST}", of))
     if run.rows and run.rows[-1].truth is not None:
         cost, quality = run.rows[-1].truth
         verdict = "feasible" if quality >= run.problem.s_0 else "NOT feasible"
@@ -101,6 +104,12 @@ def _tiles(run: RecordedRun) -> str:
         of = "" if not u_out else f"{last.gap_usd / u_out:.1%} of that bound"
         tiles.append(("Optimality gap", f"{_usd(last.gap_usd)} {COST}", of))
     return '<div class="tiles">' + "".join(map(_tile, tiles)) + "</div>"
+
+
+def _upper_bound(run: RecordedRun) -> str:
+    """Upper bounds of the cost are proven by theory only."""
+    bounds = run.settings["optimizer"].get("bounds")
+    return "Upper bound" if bounds and bounds["mode"] == "theory" else "Estimated upper bound"
 
 
 def _tile(tile: tuple[str, str, str]) -> str:
@@ -133,7 +142,7 @@ def _theta_out(run: RecordedRun) -> str:
 
 
 def _basis_section(run: RecordedRun) -> str:
-    """Mode and half-widths of the bounds, and the assumptions behind "certified"."""
+    """Mode and half-widths of the bounds, and the assumptions behind them."""
     problem, optimizer = run.problem, run.settings["optimizer"]
     result = run.summary()
     facts = {
@@ -154,7 +163,8 @@ def _basis_section(run: RecordedRun) -> str:
         assumptions = result.get("assumptions") or certified_by(optimizer)
         listed = f"<ul>{''.join(f'<li>{_text(line)}</li>' for line in assumptions)}</ul>"
     terms = "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in facts.items())
-    return f'<section><h2>What "certified" rests on</h2>{listed}<dl>{terms}</dl></section>'
+    word = basis_of(optimizer) if bounds else "certified"
+    return f'<section><h2>What "{word}" rests on</h2>{listed}<dl>{terms}</dl></section>'
 
 
 def charts(run: RecordedRun, found: Sequence[Candidate]) -> list[Chart]:
@@ -181,7 +191,7 @@ def _cost(run: RecordedRun, x_max: float) -> Chart:
                 chart.band((start, end), (low, high), "a", "bounds when it was chosen", hint)
     bounds = [(row.spend_usd, row.u_out_usd) for row in rows]
     upper = [(x, PER * bound) for x, bound in bounds if bound is not None and bound < math.inf]
-    chart.steps(upper, x_max, "a wide", "upper bound u_out")
+    chart.steps(upper, x_max, "a wide", f"{_upper_bound(run).lower()} u_out")
     if run.curve is not None:
         points = [(x, PER * c) for x, c, _ in run.curve.points(x_max) if x <= x_max]
         chart.steps(points, x_max, "c thin", "true best feasible cost c_bf")

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -91,7 +92,9 @@ def searched(deployment_queries, budget_usd=50.0, seed=0, budget_known=False, **
     task = synthetic_task(num_queries=40, num_modules=3)
     problem = replace(task.problem, deployment_queries=deployment_queries)
     given = {"budget_usd": budget_usd} if budget_known else {}
-    optimizer = make_scope_joint(problem, base="small", seed=seed, device="cpu", **given, **settings)
+    optimizer = make_scope_joint(
+        problem, base="small", seed=seed, device="cpu", **given, **settings
+    )
     return run(problem, optimizer, task.evaluator, budget_usd=budget_usd)
 
 
@@ -100,7 +103,7 @@ def test_more_runs_pay_for_more_search(seed):
     """A larger H goes on where a smaller one stopped: nothing before is decided otherwise."""
     results = [searched(H, seed=seed) for H in (1.0, 1e3, 1e5, 1e9)]
     asked = [[(o.theta, o.query) for o in result.history] for result in results]
-    for less, more in zip(asked, asked[1:], strict=False):
+    for less, more in pairwise(asked):
         assert more[: len(less)] == less
     assert len(asked[0]) < len(asked[1]) < len(asked[3])
     assert results[0].stop_reason == results[1].stop_reason == NO_LONGER_PAYS
