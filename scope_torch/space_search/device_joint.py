@@ -85,6 +85,8 @@ class DeviceJointPosterior(Enumerated):
 
     def lower_bounds(self, beta: Beta, u_out: float, theta_out: int | None) -> FewMinima:
         """L_c and L_g, and their minima; arguments as in `LowerBounds`."""
+        beside = None if theta_out is None else self._surrogate.space.theta_at(theta_out)
+        self._surrogate.queries.look_beside(beside)
         sigma = self._variances.sqrt()
         g = torch.sub(self._means[1], sigma[1], alpha=beta.g)
         c = self._lower_c(sigma[0], beta.c)

@@ -102,6 +102,37 @@ def test_the_candidate_follows_the_process(rho, batch, theta, in_order, device):
     assert candidate.information == pytest.approx(surrogate.information(), abs=1e-9)
 
 
+@pytest.mark.parametrize("rho", RHOS)
+@pytest.mark.parametrize("of_out", [3, 5])  # another configuration, or theta_cand itself
+def test_the_averages_of_theta_out_in_the_middle_of_the_j_loop(rho, of_out, device):
+    """They follow the answers of theta_cand, and nothing is taken in on the device."""
+    history, rng = random_history(3), np.random.default_rng(5)
+    theta_cand, theta_out = (tuple(THETA[i].tolist()) for i in (5, of_out))
+    surrogate, beta = on_device(history, rho, device), Beta(1.0, 1.0, 2.0)
+    surrogate.queries.look_beside(theta_out)
+    candidate = JointCandidate(surrogate, theta_cand, [3, 1, 4, 0, 2], in_order=True)
+    rows = surrogate.queries.gps.rows
+    for q in candidate.next_queries(Q):
+        y_c, y_g = rng.random(2).tolist()
+        candidate.update(q, y_c, y_g)
+        surrogate.observe(theta_cand, q, y_c, y_g)
+        history.append((theta_cand, q, y_c, y_g))
+        beside = JointCandidate(surrogate, theta_out, [0])
+        assert surrogate.queries.gps.rows == rows
+        assert beside.information == pytest.approx(candidate.information, abs=1e-9)
+        of_c, of_g = (beside.lower_c, beside.upper_c, 1.0), (beside.lower_g, beside.upper_g, 2.0)
+        for zeta, (lower, upper, wide) in enumerate((of_c, of_g)):
+            mean, variance = averages(*naive(history, rho, zeta)[:2])
+            sigma = math.sqrt(variance[of_out])
+            assert lower(beta) == pytest.approx(mean[of_out] - sigma, abs=1e-9)
+            assert upper(beta) == pytest.approx(mean[of_out] + wide * sigma, abs=1e-9)
+    surrogate.observe(theta_out, 0, 0.5, 0.5)  # taken in, with all before
+    history.append((theta_out, 0, 0.5, 0.5))
+    mean, variance = averages(*naive(history, rho, 0)[:2])
+    lower = JointCandidate(surrogate, theta_out, range(Q)).lower_c(beta)
+    assert lower == pytest.approx(mean[of_out] - math.sqrt(variance[of_out]), abs=1e-9)
+
+
 @given(
     seed=st.integers(0, 10_000),
     u_out=st.sampled_from([0.002, 0.02, 0.3, math.inf]),
