@@ -230,7 +230,8 @@ class TensorJointSurrogate(JointSurrogate):
             mean, variance = a * o.o_t[zeta] + s @ off, b - c * o.o_B_o[zeta] - s @ s
             outputs.append(Output(float(mean), float(variance), noise, self.num_queries))
             information = float(np.log(root.diagonal() / math.sqrt(noise)).sum())
-        return AveragesBeside(o.theta, *outputs, self._known_information() + information)
+        of_c, of_g = outputs
+        return AveragesBeside(o.theta, of_c, of_g, self._known_information() + information)
 
     def before(self, products: Products, zeta: int) -> AtTheta:
         """One output at a configuration, before its new answers."""

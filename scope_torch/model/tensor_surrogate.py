@@ -45,7 +45,7 @@ class TensorSurrogate(QuerySurrogate):
         self._predicted: dict[tuple[int, ...], Predicted] = {}  # since the last update
         self.looked_at_beside: tuple[int, ...] | None = None
         self._times_conditioned = 0
-        self._appended: list[tuple[int, list[int]]] = []  # (row, query) since then
+        self._appended: list[tuple[int, int]] = []  # (row, query) since then
 
     def of_queries(self) -> QueryGPs:
         """The GPyTorch model of all queries, up to the last observation."""
@@ -93,9 +93,10 @@ class TensorSurrogate(QuerySurrogate):
 
     def moments(self, theta: Any) -> tuple[Array, Array]:
         """See `QuerySurrogate.moments`."""
-        if (answers := self.answers()) and (other := answers[0].beside):
-            if other.theta == tuple(theta):
-                return _beside_after(*answers, other, self.lam)
+        answers = self.answers()
+        other = answers[0].beside if answers else None
+        if answers and other and other.theta == tuple(theta):
+            return _beside_after(*answers, other, self.lam)
         predicted = self._posterior(theta)
         return predicted.mean, predicted.variance
 
