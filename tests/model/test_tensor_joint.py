@@ -145,6 +145,7 @@ def test_minima_and_choices_are_those_of_the_cpu(seed, u_out, few):
     fitted = {"amplitude": None, "relative_cost": True}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(device_joint, "_FEW", few)
+        patch.setattr(device_joint, "_CHUNK", 1)
         tensor = on_device(history, None, **fitted)
         plain = surrogate_of(history, None, **fitted)
         ours, theirs = make_joint_posterior(tensor), make_joint_posterior(plain)
