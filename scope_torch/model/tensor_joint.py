@@ -54,7 +54,7 @@ class _Fixed(NamedTuple):
 
     eye_over_c: Tensor  # `2 x columns x columns`
     r_over_c: Tensor  # `2 x 1 x 1`
-    a_times_Q: Tensor  # `2 x 1`
+    of_w: Tensor  # `2 x 2 x 1`, what w is multiplied by: a Q, and a Q r / c
     b: Tensor  # `2`
     unused: Tensor  # `columns x columns`
 
@@ -183,14 +183,13 @@ class TensorJointSurrogate(JointSurrogate):
         c, rows = solved[:, 0, 2:], rows[:, 2:]
         x = torch.cat([torch.addmm(rows[:1], c, self._gram(), alpha=-1), rows])  # of k, o too
         products = torch.cat([c, (x @ forms).flatten(0, 1), weights]) @ x.T
-        parts = products.flatten(), solved[:, 0, :2].flatten(), root[1].diagonal()
+        parts = products.flatten(), solved[:, 0, 0], solved[:, 0, 1], root[1].diagonal()
         flat = torch.cat(parts).cpu().numpy()
         if not np.isfinite(flat).all():
             raise RuntimeError("the covariance of the observations is not positive definite")
-        sizes = [part.numel() for part in parts]
-        of_x, known, diagonal = np.split(flat, np.cumsum(sizes)[:-1])
+        of_x, known, diagonal = np.split(flat, [products.numel(), products.numel() + 2 * Q])
         self._set_log_det(diagonal)
-        of_x, known = of_x.reshape(-1, len(x)), known.reshape(Q, 2).T
+        of_x, known = of_x.reshape(-1, len(x)), known.reshape(2, Q)
         of_c, of_B, of_t = np.split(of_x, [Q, Q + 2 * len(x)])
         a, _, c_of = np.array(self.of_average()).T
         B, t = of_B.reshape(2, len(x), len(x)) / c_of[:, None, None], of_t / a[:, None]
@@ -258,10 +257,11 @@ class TensorJointSurrogate(JointSurrogate):
         inner = torch.addcmul(fixed.eye_over_c, fixed.r_over_c, L.T @ (K @ L))
         root, _ = torch.linalg.cholesky_ex(inner)
         X = torch.linalg.solve_triangular(root, L.T.expand_as(root), upper=False)
-        start = gps.w * fixed.a_times_Q
-        explained = X.mT @ (X @ (start @ K)[..., None])
-        weights = torch.addcmul(start, fixed.r_over_c[..., 0], explained[..., 0], value=-1)
-        return OnDevice(weights, X.mT @ X, fixed.b, root)
+        forms = X.mT @ X
+        start, times_r_over_c = gps.w * fixed.of_w
+        explains = (times_r_over_c @ K)[..., None]
+        weights = torch.baddbmm(start[..., None], forms, explains, alpha=-1)[..., 0]
+        return OnDevice(weights, forms, fixed.b, root)
 
     def _fixed_for(self, columns: int) -> _Fixed:
         made_for = self.hyperparameters, columns
@@ -269,8 +269,9 @@ class TensorJointSurrogate(JointSurrogate):
             a, b, c = np.array(self.of_average()).T
             r = np.array([one.r for one in self.hyperparameters])
             eye = np.eye(columns)
-            values = eye / c[:, None, None], (r / c)[:, None, None], a[:, None] * self.num_queries
-            self._fixed = made_for, _Fixed(*map(self._to_device, (*values, b, eye)))
+            of_w = np.stack([a, a * r / c])[..., None] * self.num_queries
+            values = eye / c[:, None, None], (r / c)[:, None, None], of_w, b, eye
+            self._fixed = made_for, _Fixed(*map(self._to_device, values))
         return self._fixed[1]
 
     def _gram(self) -> Tensor:

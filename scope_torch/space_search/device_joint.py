@@ -108,8 +108,8 @@ class DeviceJointPosterior(Enumerated):
             return torch.sub(self._means[0], sigma, alpha=b)
         mean = self._means[0].clamp(min=LEAST_MEAN - 1).add_(1)
         v = sigma.div_(mean).square_().log1p_()
-        exponent = v.sqrt().mul_(-b).sub_(v, alpha=0.5)
-        return mean.mul_(exponent.exp_()).mul_(self._a)
+        v.add_(v.sqrt(), alpha=2 * b)
+        return mean.mul_(torch.pow(math.exp(-0.5), v)).mul_(self._a)  # exp(-b sqrt(v) - v / 2)
 
 
 class FewMinima:
