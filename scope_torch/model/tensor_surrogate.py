@@ -44,7 +44,7 @@ class TensorSurrogate(QuerySurrogate):
         self.gps = QueryGPs(kernel, self._data, lam, self.device)
         self._predicted: dict[tuple[int, ...], Predicted] = {}  # since the last update
         self.looked_at_beside: tuple[int, ...] | None = None
-        self._times_conditioned = 0
+        self.times_conditioned = 0
         self._appended: list[tuple[int, int]] = []  # (row, query) since then
 
     def of_queries(self) -> QueryGPs:
@@ -137,7 +137,7 @@ class TensorSurrogate(QuerySurrogate):
             made anew. And the mark of now.
         """
         self._update()
-        now = self._times_conditioned, len(self._appended)
+        now = self.times_conditioned, len(self._appended)
         if mark[0] != now[0]:
             return None, now
         F = self.gps.F
@@ -174,7 +174,7 @@ class TensorSurrogate(QuerySurrogate):
         if answers is None or self.gps.rows >= 2 * self._data.n:
             self._data.add(self._pending, None)
             self.gps.condition()
-            self._times_conditioned += 1
+            self.times_conditioned += 1
             self._appended.clear()
         else:
             theta, queries, y = answers
