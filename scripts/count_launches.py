@@ -20,23 +20,23 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]  # run without installing
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run without installing
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 
 from scope_torch.methods import make_scope, make_scope_joint
 from scope_torch.runs.runner import run
-from scope_torch.search.scope import SCOPE
 from scope_torch.tasks.simulated import simulated_task
 
-PAGE = ROOT / "docs" / "gpu.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "gpu.md"
 BEGIN = "<!-- scripts/count_launches.py writes from here -->\n"
 END = "<!-- to here -->\n"
 MAKE = {"scope": make_scope, "scope_joint": make_scope_joint}
 # World, what it is, and the budgets of both methods in USD.
 WORLDS = {
-    "data_imputation": ("N = 3, 156 queries", {"scope": 0.3, "scope_joint": 0.15}),
-    "data_transformation": ("N = 5, 102 queries", {"scope": 2.0, "scope_joint": 0.5}),
+    "data_imputation": ("N = 3, 156 queries", {"scope": 0.6, "scope_joint": 0.15}),
+    "data_transformation": ("N = 5, 102 queries", {"scope": 1.5, "scope_joint": 0.5}),
 }
+BASE, SEED = "Gemini 2.5 Flash-Lite", 1
 KINDS = ("ordinary", "moves memory", "fits anew", "factors anew", "first")
 HEADER = """\
 | task | method | steps | how many | launches | waits | GB | MB to the CPU | modelled [ms] |
@@ -51,11 +51,13 @@ class Steps(NamedTuple):
         work: Launches, waits of the host, bytes, bytes to the CPU, and modelled seconds of each
             step: `steps x 5`.
         kinds: One of `KINDS` for each step.
+        improved: Whether it found a better theta_out.
         errors: What CUDA would have refused.
     """
 
     work: NDArray[np.float64]
     kinds: list[str]
+    improved: list[bool]
     errors: list[str]
 
     def of(self, kind: str) -> NDArray[np.float64]:
@@ -73,13 +75,13 @@ def count_steps(world: str, method: str) -> Steps:
     pretended: Any = importlib.import_module("pretend_gpu")
     task = simulated_task(name="simulated", world=world)
     with pretended.PretendGpu() as log:
-        optimizer = MAKE[method](task.problem, base="Gemini 2.5 Flash-Lite", device="gpu")
+        optimizer = MAKE[method](task.problem, base=BASE, seed=SEED, device="gpu")
         marks = _mark_updates(optimizer, log)
         run(task.problem, optimizer, task.evaluator, WORLDS[world][1][method])
     work, states = zip(*marks, strict=True)
-    pairs = zip(states, states[1:], strict=False)
-    kinds = [_kind(*pair, first=i == 0) for i, pair in enumerate(pairs)]
-    return Steps(np.diff(np.array(work), axis=0), kinds, log.errors)
+    pairs = itertools.pairwise(states)
+    kinds, improved = zip(*(_kind(*pair) for pair in pairs), strict=True)
+    return Steps(np.diff(np.array(work), axis=0), ["first", *kinds[1:]], [*improved], log.errors)
 
 
 def rows(world: str, method: str, steps: Steps) -> list[str]:
@@ -121,29 +123,30 @@ def main(arguments: list[str] | None = None) -> None:
         PAGE.write_text(page.split(BEGIN)[0] + BEGIN + table + END + page.split(END)[1])
 
 
-def _mark_updates(optimizer: SCOPE, log: Any) -> list[tuple[list[float], tuple[Any, ...]]]:
-    """Notes the work so far, and the state of the model, before each update of the posterior."""
-    marks: list[tuple[list[float], tuple[Any, ...]]] = []
+def _mark_updates(optimizer: Any, log: Any) -> list[tuple[list[float], list[Any]]]:
+    """Notes the work so far, and the state of the search, before each update of the posterior."""
+    marks: list[tuple[list[float], list[Any]]] = []
     posterior, surrogate = optimizer._posterior, optimizer.surrogate
     update = posterior.update
 
     def marked() -> None:
         of_queries = getattr(surrogate, "queries", surrogate)
-        anew, fitted = of_queries.times_conditioned, getattr(surrogate, "hyperparameters", None)
+        fitted, anew = getattr(surrogate, "hyperparameters", None), of_queries.times_conditioned
         counts = (log.launches.total(), log.waits.total(), log.bytes.total(), log.bytes_to_cpu)
-        marks.append(([*counts, log.seconds()], (fitted, anew, log.launches["constant_pad_nd"])))
+        state = [fitted, anew, log.launches["constant_pad_nd"], optimizer.recommend().theta]
+        marks.append(([*counts, log.seconds()], state))
         update()
 
     posterior.update = marked
     return marks
 
 
-def _kind(before: tuple[Any, ...], after: tuple[Any, ...], *, first: bool) -> str:
-    if first:
-        return "first"
-    changed = [one != other for one, other in zip(before, after, strict=True)]
+def _kind(before: list[Any], after: list[Any]) -> tuple[str, bool]:
+    """The kind of a step, and whether it found a better theta_out."""
+    *changed, improved = [one != other for one, other in zip(before, after, strict=True)]
     names = ("fits anew", "factors anew", "moves memory")
-    return next((name for name, did in zip(names, changed, strict=True) if did), "ordinary")
+    kind = next((name for name, did in zip(names, changed, strict=True) if did), "ordinary")
+    return kind, improved
 
 
 if __name__ == "__main__":

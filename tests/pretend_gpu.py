@@ -11,8 +11,8 @@ So the way of data to and from a GPU is tested on every machine. Inside `with Pr
 Additions with repeated indices have no fixed order on CUDA. Here they are made in a random order,
 another one each time: what depends on the order shows as a difference between runs.
 
-Not modelled: the speed of a kernel, its occupancy, atomics, the bus to the CPU. Views cost nothing. Built on torch's
-experimental Python backend for PrivateUse1 (torch 2.10).
+Not modelled: the speed of a kernel, its occupancy, atomics, the bus to the CPU. Views cost nothing.
+Built on torch's experimental Python backend for PrivateUse1 (torch 2.10).
 """
 
 from __future__ import annotations
