@@ -26,7 +26,11 @@ from scope_torch.model.tensor_joint import TensorJointSurrogate
 from scope_torch.search.choice import LeastCost, MostPromising
 from scope_torch.search.joint_candidate import JointCandidate
 from scope_torch.space_search import device_joint
-from scope_torch.space_search.device_joint import DeviceJointPosterior, make_joint_posterior
+from scope_torch.space_search.device_joint import (
+    DeviceJointPosterior,
+    FewMinima,
+    make_joint_posterior,
+)
 
 
 def on_device(history, rho, device="cpu", **settings_):
@@ -167,6 +171,25 @@ def test_minima_and_choices_are_those_of_the_cpu(seed, u_out, few):
                     assert found == choice.select(1, other, 1e-3, seed)
             tensor.observe(*extra)
             plain.observe(*extra)
+
+
+@pytest.mark.parametrize("best", [0, 20, 63])
+@pytest.mark.parametrize("few", [1, 4, 64])
+def test_as_many_are_brought_as_could_be_the_best(best, few, monkeypatch):
+    """All that are cheaper than the best are hardly probable, which only the CPU sees."""
+    monkeypatch.setattr(device_joint, "_FEW", 1)
+    monkeypatch.setattr(device_joint, "_CHUNK", 1)
+    c = torch.linspace(0.01, 0.02, 100, dtype=torch.float64)
+    mean_g = torch.full_like(c, 3.9)
+    mean_g[best], u_out = 0.0, 1.0
+    minima = FewMinima([c, mean_g, mean_g - 4], Beta(4.0, 4.0), u_out, None, few)
+    assert len(minima.c) == few
+    assert MostPromising().select(1, minima, 1e-3, seed=0) == best
+    promise = 0.5 * (u_out / c[best] - 1)
+    could_be_best = int((0.5 * (u_out / c - 1) >= promise).sum())
+    assert could_be_best == best + 1
+    assert len(minima.c) == (few if could_be_best < few else 100)
+    assert 2 * could_be_best <= minima.next_few <= 4 * could_be_best
 
 
 def test_what_is_not_positive_definite_is_an_error():
