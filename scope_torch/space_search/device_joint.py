@@ -130,7 +130,7 @@ class FewMinima:
         is_exact: True.
         chunk_least_c: Lower bounds on L_c in chunks of those that are here, the cheapest first, and
             at last of those that are not here; +inf above u_out.
-        next_few: How many to bring next time: at least twice as many as could be the best now.
+        next_few: How many to bring next time: twice as many as could be the best now, or more.
     """
 
     is_exact = True
@@ -193,7 +193,9 @@ class FewMinima:
         self.next_few = max(_FEW, _CHUNK << needed)
         if chunk_least[-1] <= best + tie_width(best, scale):
             self._bring(len(self._values[0]))
-            return self.argmin(objective, self.chunk_least_c, scale, seed, most_g)
+            self.next_few *= 2  # more are needed, but not known how many
+            values = torch.where(self.g <= most_g, objective(slice(None)), math.inf)
+            best = float(values.min())
         tied = (values <= best + tie_width(best, scale)).nonzero()[:, 0]
         return first_tied(self._index[tied], seed)
 
