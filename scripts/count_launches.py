@@ -34,7 +34,7 @@ MAKE = {"scope": make_scope, "scope_joint": make_scope_joint}
 # World, what it is, and the budgets of both methods in USD.
 WORLDS = {
     "data_imputation": ("N = 3, 156 queries", {"scope": 0.6, "scope_joint": 0.15}),
-    "data_transformation": ("N = 5, 102 queries", {"scope": 1.5, "scope_joint": 0.5}),
+    "data_transformation": ("N = 5, 102 queries", {"scope": 1.0, "scope_joint": 0.36}),
 }
 BASE, SEED = "Gemini 2.5 Flash-Lite", 1
 KINDS = ("ordinary", "moves memory", "fits anew", "factors anew", "first")
