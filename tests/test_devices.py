@@ -59,7 +59,8 @@ METHODS = {
 def test_the_search_of_the_cpu(name, graded):
     task = make_task(1, (4, 3), 6, graded=graded)
     budget = task.budget(5)
-    expected = run(task.problem, METHODS[name](task.problem, "cpu"), task.evaluator(), budget)
+    plain = METHODS[name](task.problem, "cpu")
+    expected = run(task.problem, plain, task.evaluator(), budget)
     with PretendGpu() as log:
         optimizer = METHODS[name](task.problem, "gpu")
         found = run(task.problem, optimizer, task.evaluator(), budget)
@@ -68,6 +69,10 @@ def test_the_search_of_the_cpu(name, graded):
     assert list(found.history) == list(expected.history)
     assert found.recommendation.theta == expected.recommendation.theta
     assert found.stop_reason == expected.stop_reason
+    for row, other in zip(optimizer.trace, plain.trace, strict=True):
+        assert row.event == other.event
+        assert (row.gap_usd is None) == (other.gap_usd is None)
+        assert row.gap_usd is None or row.gap_usd == pytest.approx(other.gap_usd, abs=1e-9)
 
 
 @pytest.mark.parametrize(
