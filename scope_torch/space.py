@@ -203,33 +203,22 @@ def tie_rank(index: Tensor, seed: int) -> Tensor:
     return hashed ^ _signed(1 << 63)  # now the signed order is the unsigned order of the hash
 
 
-def argmin_tied(values: Tensor, scale: float, seed: int) -> int:
-    """Position of the least value; ties are broken by `tie_rank`, not by position.
-
-    Under a Hamming kernel many configurations share one posterior. With a plain argmin, the order
-    in which the LLMs are listed would decide the search.
-
-    Args:
-        values: `|Theta|` values by flat index, +inf where not eligible.
-        scale: Magnitude of the values, in their unit; differences below 1e-9 of it are rounding.
-        seed: The run's seed.
-    """
-    best = float(values.min())
-    return first_tied((values <= best + tie_width(best, scale)).nonzero().squeeze(-1), seed)
-
-
 def tie_width(best: float, scale: float) -> float:
     """Largest difference from the least value `best` that still counts as a tie.
 
     Args:
         best: The least value.
-        scale: See `argmin_tied`.
+        scale: Magnitude of the values, in their unit; differences below 1e-9 of it are rounding.
     """
     return 1e-9 * max(abs(best), scale)
 
 
 def first_tied(index: Tensor, seed: int) -> int:
-    """Of the configurations with these flat indices, the first in the order of `tie_rank`."""
+    """Of the configurations with these flat indices, the first in the order of `tie_rank`.
+
+    Under a Hamming kernel many configurations share one posterior. Were the first of them chosen,
+    the order in which the LLMs are listed would decide the search.
+    """
     if len(index) == 1:
         return int(index)
     return int(index[tie_rank(index, seed).argmin()])

@@ -5,14 +5,14 @@ So the way of data to and from a GPU is tested on every machine. Inside `with Pr
 
 - `errors`: operations that CUDA has no kernel for (products of integer matrices), and operands on
   two devices, which CUDA refuses;
-- `launches`, `waits` of the host, `copies` and `bytes`, for each operation;
+- `launches`, `waits` of the host, `copies` and `bytes`, for each operation, and `bytes_to_cpu`;
 - `seconds()`: a roofline of these on an H200-class card.
 
 Additions with repeated indices have no fixed order on CUDA. Here they are made in a random order,
 another one each time: what depends on the order shows as a difference between runs.
 
-Not modelled: the speed of a kernel, its occupancy, atomics. Views cost nothing. Built on torch's
-experimental Python backend for PrivateUse1 (torch 2.10).
+Not modelled: the speed of a kernel, its occupancy, atomics, the bus to the CPU. Views cost nothing.
+Built on torch's experimental Python backend for PrivateUse1 (torch 2.10).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Log:
 
     def __init__(self) -> None:
         self.launches, self.waits, self.copies = Counter[str](), Counter[str](), Counter[str]()
-        self.bytes = Counter[str]()
+        self.bytes, self.bytes_to_cpu = Counter[str](), 0
         self.errors: list[str] = []
 
     def seconds(self, bandwidth: float = 4e12, launch: float = 4e-6, wait: float = 15e-6) -> float:
@@ -162,6 +162,7 @@ class Runner:
         kind = "on device" if all_here else "to device" if isinstance(args[0], OnGpu) else "to host"
         self.log.copies[kind] += 1
         self.log.waits["to host"] += kind == "to host"
+        self.log.bytes_to_cpu += (kind == "to host") * args[0].numel() * args[0].element_size()
         if all_here:
             self._count("copy", list(args[1:2]), args[0])
         func(*map(_plain, args[:2]), *args[2:])
@@ -176,6 +177,7 @@ class Runner:
         if device is not None and not _is_gpu(device):
             self.log.copies["to host"] += 1
             self.log.waits["to host"] += 1
+            self.log.bytes_to_cpu += out.numel() * out.element_size()
             return out
         self._count("_to_copy", [x], out)
         return OnGpu(out, self.log)

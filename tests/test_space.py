@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scope_torch.errors import InputError
-from scope_torch.space import ConfigSpace, argmin_tied, splitmix64, tie_rank
+from scope_torch.space import ConfigSpace, first_tied, splitmix64, tie_rank, tie_width
 
 MASK = 2**64 - 1
 SIZES = st.lists(st.integers(1, 4), min_size=1, max_size=5).map(tuple)
@@ -154,6 +154,11 @@ def test_tie_rank_orders_by_the_unsigned_hash(seed, indices):
     unsigned = [naive.splitmix64((i + seed * 0x9E3779B97F4A7C15) & MASK) for i in indices]
     by_key = sorted(range(len(indices)), key=keys.__getitem__)
     assert by_key == sorted(range(len(indices)), key=unsigned.__getitem__)
+
+
+def argmin_tied(values, scale, seed):
+    best = float(values.min())
+    return first_tied((values <= best + tie_width(best, scale)).nonzero()[:, 0], seed)
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=40), st.integers(0, 2**40))

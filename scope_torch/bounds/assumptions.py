@@ -45,6 +45,7 @@ def certified_by(settings: dict[str, Any]) -> list[str]:
     of_sequences = _sequences(settings["sequence_delta"], settings["sequence_flips"])
     return [
         *of_sequences,
+        *_repeats(settings),
         "certificates do not depend on the bounds; u_out, the gap and the choice of candidates do",
         *of_bounds,
     ]
@@ -113,4 +114,16 @@ def _sequences(delta: float, flips: float) -> list[str]:
         f"with probability at least 1 - {delta:g}, every certified configuration has an average "
         "quality over these queries of at least s_0, whatever the model says",
         f"this needs outcomes in [0, 1] that do not depend on the order of the calls; {noise}",
+    ]
+
+
+def _repeats(settings: dict[str, Any]) -> list[str]:
+    """Why the bound on flips holds, if it was made of repeated answers of the reference."""
+    if "sequence_repeats" not in settings:
+        return []
+    differing, pairs = settings["sequence_repeats"]
+    return [
+        f"the reference answered {pairs} queries twice, {differing} of them otherwise the second "
+        "time; no candidate's answer flips more often than this bound on the reference's flips "
+        f"says: {settings['sequence_flips']:.3g}"
     ]

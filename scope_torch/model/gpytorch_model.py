@@ -42,6 +42,7 @@ from torch.nn.functional import pad
 
 from scope_torch.model.data import Data
 from scope_torch.model.factor import Array
+from scope_torch.model.kernels import kernel_matrix
 
 _ROOM = 64  # rows and columns are made so many at a time
 
@@ -49,6 +50,22 @@ _ROOM = 64  # rows and columns are made so many at a time
 def with_room(n: int) -> int:
     """The number of rows or columns for which there is memory if `n` are used."""
     return max(1, math.ceil(n / _ROOM)) * _ROOM
+
+
+class Beside(NamedTuple):
+    """Another configuration, as all queries see it (numpy).
+
+    Args:
+        theta: Its codes.
+        mean: mu_hat_c in USD and mu_hat_g: `2 x Q`.
+        variance: sigma_hat^2: `Q`.
+        covariance: With the first configuration: `Q`.
+    """
+
+    theta: tuple[int, ...]
+    mean: Array
+    variance: Array
+    covariance: Array
 
 
 class Predicted(NamedTuple):
@@ -60,6 +77,7 @@ class Predicted(NamedTuple):
         solved: mu_hat_c, mu_hat_g, and A_q k: `Q x 2 + columns`, on the device.
         mean: mu_hat_c in USD and mu_hat_g: `2 x Q` (numpy).
         variance: sigma_hat^2: `Q` (numpy).
+        beside: A configuration that was asked for at the same time.
     """
 
     theta: tuple[int, ...]
@@ -67,6 +85,7 @@ class Predicted(NamedTuple):
     solved: Tensor
     mean: Array
     variance: Array
+    beside: Beside | None = None
 
 
 class QueryGPs(GP):
@@ -141,26 +160,41 @@ class QueryGPs(GP):
         information = L.diagonal(dim1=-2, dim2=-1).log().sum(-1) - 0.5 * log_noise.sum(-1)
         return W, information.cpu().numpy()
 
-    def predict(self, theta: tuple[int, ...]) -> Predicted:
-        """The posterior of all queries at one configuration; one wait for the device."""
-        k, _, whitened, solved = self.solve(theta)
-        square = torch.bmm(whitened[:, None], whitened[..., None])[..., 0]
-        *mean, explained = torch.cat([solved[:, :2], square], 1).cpu().numpy().T
-        return Predicted(theta, k, solved, np.stack(mean), 1 - explained)
+    def predict(self, theta: tuple[int, ...], beside: tuple[int, ...] | None = None) -> Predicted:
+        """The posterior of all queries at one configuration, or two; one wait for the device."""
+        k, _, whitened, solved = self.solve(theta, beside)
+        square = torch.bmm(whitened.mT, whitened)  # 1 minus it: (co)variances
+        known = torch.cat([solved[..., :2], square], -1).cpu().numpy()
+        mean, variance = known[..., :2].T, 1 - known[:, 0, 2]
+        other = None
+        if beside is not None:
+            covariance = self.kernel_of(theta, beside) - known[:, 0, 3]
+            other = Beside(beside, mean[:, 1], 1 - known[:, 1, 3], covariance)
+        return Predicted(theta, k, solved[:, 0], mean[:, 0], variance, other)
 
-    def solve(self, theta: tuple[int, ...]) -> tuple[Array, Tensor, Tensor, Tensor]:
-        """What `predict` is made of, without a wait.
+    def solve(
+        self, theta: tuple[int, ...], beside: tuple[int, ...] | None = None
+    ) -> tuple[Array, Tensor, Tensor, Tensor]:
+        """What `predict` is made of, without a wait; m is 2 with `beside`, else 1.
 
         Returns:
-            k_D(theta), `n` (numpy); the same after two zeros, `2 + columns`, W_q k, `Q x rows`, and
-            F_q^T W_q k, which is mu_hat_c, mu_hat_g and A_q k, `Q x 2 + columns`, on the device.
+            k_D(theta), `n` (numpy); the k of all m after two zeros, `m x 2 + columns`, W_q k,
+            `Q x rows x m`, and F_q^T W_q k, which is mu_hat_c, mu_hat_g and A_q k,
+            `Q x m x 2 + columns`, on the device.
         """
         k = self._data.kernel_with(theta)
-        padded = np.zeros(self.F.shape[-1])
-        padded[2 : 2 + len(k)] = k
+        padded = np.zeros((1 if beside is None else 2, self.F.shape[-1]))
+        padded[0, 2 : 2 + len(k)] = k
+        if beside is not None:
+            padded[1, 2 : 2 + len(k)] = self._data.kernel_with(beside)
         on_device = self._to_device(padded)
-        whitened = (self.F.flatten(0, 1) @ on_device).view(self.F.shape[:2])
-        return k, on_device, whitened, torch.bmm(whitened[:, None], self.F)[:, 0]
+        whitened = (self.F.flatten(0, 1) @ on_device.T).view(*self.F.shape[:2], -1)
+        return k, on_device, whitened, torch.bmm(whitened.mT, self.F)
+
+    def kernel_of(self, one: tuple[int, ...], other: tuple[int, ...]) -> float:
+        """k(theta, theta') of two configurations."""
+        codes = torch.tensor([one, other])
+        return float(kernel_matrix(self.covar_module, codes[:1], codes[1:]))
 
     def append(self, at: Predicted, queries: Sequence[int], y: Array) -> None:
         """Takes in one new answer of each of some queries.

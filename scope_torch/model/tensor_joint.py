@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from scipy.linalg import solve_triangular
 from torch import Tensor
 
 from scope_torch.model.aggregate import AggregatePosterior
@@ -53,9 +54,29 @@ class _Fixed(NamedTuple):
 
     eye_over_c: Tensor  # `2 x columns x columns`
     r_over_c: Tensor  # `2 x 1 x 1`
-    a_times_Q: Tensor  # `2 x 1`
+    of_w: Tensor  # `2 x 2 x 1`, what w is multiplied by: a Q, and a Q r / c
     b: Tensor  # `2`
     unused: Tensor  # `columns x columns`
+
+
+class BesideProducts(NamedTuple):
+    """Another configuration, with o its kernel with D (numpy); see `Products`.
+
+    Args:
+        theta: Its codes.
+        k_o: Its kernel with the configuration of `Products`.
+        o_c: o^T c_q: `Q`.
+        o_B_x: o^T B x_q: `2 x Q`.
+        o_B_o: o^T B o: `2`.
+        o_t: o^T t: `2`.
+    """
+
+    theta: tuple[int, ...]
+    k_o: float
+    o_c: Array
+    o_B_x: Array
+    o_B_o: Array
+    o_t: Array
 
 
 class Products(NamedTuple):
@@ -72,6 +93,7 @@ class Products(NamedTuple):
         k_B_k: k^T B k: `2`.
         x_t: x_q^T t: `2 x Q`.
         k_t: k^T t: `2`.
+        beside: Another configuration that was asked for at the same time.
     """
 
     known: Array
@@ -82,6 +104,25 @@ class Products(NamedTuple):
     k_B_k: Array
     x_t: Array
     k_t: Array
+    beside: BesideProducts | None
+
+
+class AtTheta(NamedTuple):
+    """Arguments of `Output.start`: each query is a group."""
+
+    covariance: Array
+    with_average: Array
+    own: Array
+    mean: Array
+
+
+class AveragesBeside(NamedTuple):
+    """The averages at a configuration beside theta_cand, and the information of all answers."""
+
+    theta: tuple[int, ...]
+    cost: Output
+    constraint: Output
+    information: float
 
 
 class TensorJointSurrogate(JointSurrogate):
@@ -96,6 +137,7 @@ class TensorJointSurrogate(JointSurrogate):
     _fixed: tuple[object, _Fixed] | None = None
     _K: Tensor | None = None
     _num_in_K = 0
+    _last: tuple[Predicted, Products] | None = None
 
     def on_device(self) -> OnDevice:
         """Weights and forms up to the last observation; nothing waits for the device."""
@@ -122,35 +164,84 @@ class TensorJointSurrogate(JointSurrogate):
 
     def information(self) -> list[float]:
         """See `JointSurrogate.information`; waits for the device, except after `products_at`."""
+        if (after := self.beside()) is not None:
+            return [after.information]
         root = self.on_device().root
         if self._log_det is None:
             self._set_log_det(root[1].diagonal().cpu().numpy())
+        return [self._known_information()]
+
+    def _known_information(self) -> float:
         assert self._log_det is not None
-        return [math.fsum(self.queries.information()) + 0.5 * self._log_det]
+        return math.fsum(self.queries.gps.information) + 0.5 * self._log_det
 
     def products_at(self, theta: tuple[int, ...]) -> Products:
         """All that the j-loop needs to know of `theta`; one wait for the device."""
         weights, forms, _, root = self.on_device()
-        gps, Q = self.queries.gps, self.num_queries
-        k, padded, _, solved = gps.solve(theta)
-        c, k_row = solved[:, 2:], padded[None, 2:]
-        x = torch.cat([torch.addmm(k_row, c, self._gram(), alpha=-1), k_row])  # of k itself, too
+        gps, Q, other = self.queries.gps, self.num_queries, self.queries.looked_at_beside
+        k, rows, _, solved = gps.solve(theta, other)
+        c, rows = solved[:, 0, 2:], rows[:, 2:]
+        x = torch.cat([torch.addmm(rows[:1], c, self._gram(), alpha=-1), rows])  # of k, o too
         products = torch.cat([c, (x @ forms).flatten(0, 1), weights]) @ x.T
-        parts = products.flatten(), solved[:, :2].flatten(), root[1].diagonal()
+        parts = products.flatten(), solved[:, 0, 0], solved[:, 0, 1], root[1].diagonal()
         flat = torch.cat(parts).cpu().numpy()
         if not np.isfinite(flat).all():
             raise RuntimeError("the covariance of the observations is not positive definite")
-        sizes = [part.numel() for part in parts]
-        of_x, known, diagonal = np.split(flat, np.cumsum(sizes)[:-1])
+        of_x, known, diagonal = np.split(flat, [products.numel(), products.numel() + 2 * Q])
         self._set_log_det(diagonal)
-        of_x, known = of_x.reshape(-1, Q + 1), known.reshape(Q, 2).T
-        of_c, of_B, of_t = np.split(of_x, [Q, Q + 2 * (Q + 1)])
+        of_x, known = of_x.reshape(-1, len(x)), known.reshape(2, Q)
+        of_c, of_B, of_t = np.split(of_x, [Q, Q + 2 * len(x)])
         a, _, c_of = np.array(self.of_average()).T
-        B, t = of_B.reshape(2, Q + 1, Q + 1) / c_of[:, None, None], of_t / a[:, None]
-        k_c = of_c[:, Q]
-        self.queries.keep(Predicted(theta, k, solved, known, 1 - k_c))
-        return Products(
-            known, k_c, of_c[:, :Q], B[:, :Q, :Q], B[:, Q, :Q], B[:, Q, Q], t[:, :Q], t[:, Q]
+        B, t = of_B.reshape(2, len(x), len(x)) / c_of[:, None, None], of_t / a[:, None]
+        beside = None
+        if other is not None:
+            of_o = of_c[:, -1], B[:, -1, :Q], B[:, -1, -1], t[:, -1]
+            beside = BesideProducts(other, gps.kernel_of(theta, other), *of_o)
+        predicted = Predicted(theta, k, solved[:, 0], known, 1 - of_c[:, Q])
+        self.queries.keep(predicted)
+        of_k = B[:, :Q, :Q], B[:, Q, :Q], B[:, Q, Q], t[:, :Q], t[:, Q]
+        products = Products(known, of_c[:, Q], of_c[:, :Q], *of_k, beside)
+        self._last = predicted, products
+        return products
+
+    def beside(self) -> AveragesBeside | None:
+        """Averages beside theta_cand after its new answers; None if the device must be asked.
+
+        With y the answers, m their means and R R^T their covariance before, s their covariance with
+        an average: its mean grows by s^T (R R^T)^-1 (y - m), and its variance falls by
+        s^T (R R^T)^-1 s.
+        """
+        answers, last = self.queries.answers(), self._last
+        if answers is None or last is None or answers[0] is not last[0] or not last[1].beside:
+            return None
+        (_, products), (_, queries, y), o = last, answers, last[1].beside
+        outputs, information = list[Output](), 0.0
+        for zeta, (a, b, c) in enumerate(self.of_average()):
+            rho, amplitude = self.hyperparameters[zeta]
+            own, before = amplitude**2 * (1 - rho), self.before(products, zeta)
+            noise, of_query = own * self.lam, o.k_o - o.o_c
+            s = amplitude**2 * rho * (of_query - a * o.o_B_x[zeta])
+            s += own * of_query / self.num_queries
+            gram = before.covariance[np.ix_(queries, queries)]
+            root = np.linalg.cholesky(gram + np.diag(before.own[queries] + noise))
+            off = y[zeta] - (products.known[zeta] + before.mean)[queries]
+            off, s = solve_triangular(root, np.stack([off, s[queries]], 1), lower=True).T
+            mean, variance = a * o.o_t[zeta] + s @ off, b - c * o.o_B_o[zeta] - s @ s
+            outputs.append(Output(float(mean), float(variance), noise, self.num_queries))
+            information = float(np.log(root.diagonal() / math.sqrt(noise)).sum())
+        of_c, of_g = outputs
+        return AveragesBeside(o.theta, of_c, of_g, self._known_information() + information)
+
+    def before(self, products: Products, zeta: int) -> AtTheta:
+        """One output at a configuration, before its new answers."""
+        rho, amplitude = self.hyperparameters[zeta]
+        r, (a, _, _) = self.hyperparameters[zeta].r, self.of_average()[zeta]
+        shared, own, of_query = amplitude**2 * rho, amplitude**2 * (1 - rho), 1 - products.k_c
+        return AtTheta(
+            covariance=shared * (of_query - products.c_x - r * products.x_B_x[zeta]),
+            with_average=shared * (of_query - a * products.k_B_x[zeta]),
+            own=own * of_query,
+            mean=r * products.x_t[zeta],
         )
 
     def _set_log_det(self, diagonal: Array) -> None:
@@ -166,10 +257,11 @@ class TensorJointSurrogate(JointSurrogate):
         inner = torch.addcmul(fixed.eye_over_c, fixed.r_over_c, L.T @ (K @ L))
         root, _ = torch.linalg.cholesky_ex(inner)
         X = torch.linalg.solve_triangular(root, L.T.expand_as(root), upper=False)
-        start = gps.w * fixed.a_times_Q
-        explained = X.mT @ (X @ (start @ K)[..., None])
-        weights = torch.addcmul(start, fixed.r_over_c[..., 0], explained[..., 0], value=-1)
-        return OnDevice(weights, X.mT @ X, fixed.b, root)
+        forms = X.mT @ X
+        start, times_r_over_c = gps.w * fixed.of_w
+        explains = (times_r_over_c @ K)[..., None]
+        weights = torch.baddbmm(start[..., None], forms, explains, alpha=-1)[..., 0]
+        return OnDevice(weights, forms, fixed.b, root)
 
     def _fixed_for(self, columns: int) -> _Fixed:
         made_for = self.hyperparameters, columns
@@ -177,8 +269,9 @@ class TensorJointSurrogate(JointSurrogate):
             a, b, c = np.array(self.of_average()).T
             r = np.array([one.r for one in self.hyperparameters])
             eye = np.eye(columns)
-            values = eye / c[:, None, None], (r / c)[:, None, None], a[:, None] * self.num_queries
-            self._fixed = made_for, _Fixed(*map(self._to_device, (*values, b, eye)))
+            of_w = np.stack([a, a * r / c])[..., None] * self.num_queries
+            values = eye / c[:, None, None], (r / c)[:, None, None], of_w, b, eye
+            self._fixed = made_for, _Fixed(*map(self._to_device, values))
         return self._fixed[1]
 
     def _gram(self) -> Tensor:
@@ -206,28 +299,30 @@ class TensorJointSurrogate(JointSurrogate):
 class TensorJointPosterior:
     """As `JointPosterior`, with every query a group of its own, and all of them open.
 
+    In the middle of the j-loop of theta_cand, theta_out has averages only, which are known on the
+    CPU (see `TensorSurrogate.look_beside`).
+
     Args:
         surrogate: Up to date; what it takes in later changes nothing here.
         theta: Codes of the configuration.
     """
 
     def __init__(self, surrogate: TensorJointSurrogate, theta: tuple[int, ...]) -> None:
-        products, num_queries = surrogate.products_at(theta), surrogate.num_queries
-        self._known = products.known
+        num_queries = surrogate.num_queries
         self.group_of, self.num_open = list(range(num_queries)), num_queries
+        after = surrogate.beside()
+        if after is not None and after.theta == theta:
+            self._known, self.cost, self.constraint = None, after.cost, after.constraint
+            return
+        products = surrogate.products_at(theta)
+        self._known = products.known
         outputs = []
-        for zeta, (rho, amplitude) in enumerate(surrogate.hyperparameters):
-            r, (a, b, c) = surrogate.hyperparameters[zeta].r, surrogate.of_average()[zeta]
-            shared, own = amplitude**2 * rho, amplitude**2 * (1 - rho)
+        for zeta, (a, b, c) in enumerate(surrogate.of_average()):
+            rho, amplitude = surrogate.hyperparameters[zeta]
+            noise = amplitude**2 * (1 - rho) * surrogate.lam
             mean, variance = a * products.k_t[zeta], b - c * products.k_B_k[zeta]
-            output = Output(float(mean), float(variance), own * surrogate.lam, num_queries)
-            of_query = 1 - products.k_c
-            output.start(
-                covariance=shared * (of_query - products.c_x - r * products.x_B_x[zeta]),
-                with_average=shared * (of_query - a * products.k_B_x[zeta]),
-                own=own * of_query,
-                mean=r * products.x_t[zeta],
-            )
+            output = Output(float(mean), float(variance), noise, num_queries)
+            output.start(*surrogate.before(products, zeta))
             outputs.append(output)
         self.cost, self.constraint = outputs
 
@@ -240,5 +335,6 @@ class TensorJointPosterior:
 
     def plan(self, query: int) -> None:
         """Asks for an observation of `query`."""
+        assert self._known is not None
         for output, known in zip((self.cost, self.constraint), self._known, strict=True):
             output.plan(query, query, float(known[query]))

@@ -12,7 +12,7 @@ from torch import Tensor
 from scope_torch.model.aggregate import AggregatePosterior
 from scope_torch.model.data import Data
 from scope_torch.model.factor import Array
-from scope_torch.model.gpytorch_model import Predicted, QueryGPs
+from scope_torch.model.gpytorch_model import Beside, Predicted, QueryGPs
 from scope_torch.model.per_query import QuerySurrogate
 from scope_torch.space import ConfigSpace
 
@@ -42,19 +42,45 @@ class TensorSurrogate(QuerySurrogate):
         super().__init__(space, kernel, num_queries, lam, device)
         self._data = Data(space, kernel, num_queries, torch.device("cpu"))
         self.gps = QueryGPs(kernel, self._data, lam, self.device)
-        self._predicted: dict[tuple[int, ...], Predicted] = {}  # since the last observation
-        self._times_conditioned = 0
-        self._appended: list[tuple[int, list[int]]] = []  # (row, query) since then
+        self._predicted: dict[tuple[int, ...], Predicted] = {}  # since the last update
+        self.looked_at_beside: tuple[int, ...] | None = None
+        self.times_conditioned = 0
+        self._appended: list[tuple[int, int]] = []  # (row, query) since then
 
     def of_queries(self) -> QueryGPs:
         """The GPyTorch model of all queries, up to the last observation."""
         self._update()
         return self.gps
 
+    def look_beside(self, theta: tuple[int, ...] | None) -> None:
+        """Asks the device for `theta` too, whenever it is asked for another configuration.
+
+        Then `theta` is known on the CPU while that one, theta_cand, is observed. So the search can
+        ask for the bounds of theta_out in the middle of the j-loop, and nothing goes to the device.
+        """
+        self.looked_at_beside = theta
+
+    def answers(self) -> tuple[Predicted, list[int], Array] | None:
+        """New answers, if they are one of each query at a configuration that is known on the CPU.
+
+        Returns:
+            The configuration before the answers, the queries, and the answers, `2 x m` (USD;
+            units of quality); None if there is more to take in, or nothing.
+        """
+        if (answers := self._one_answer_each()) and answers[0] in self._predicted:
+            return self._predicted[answers[0]], *answers[1:]
+        return None
+
     def information(self) -> list[float]:
         """I_q of every query, in nats; see `QuerySurrogate.information`."""
-        self._update()
-        return self.gps.information.tolist()
+        answers = self.answers()
+        if answers is None:
+            self._update()
+            return self.gps.information.tolist()
+        predicted, queries, _ = answers
+        information = self.gps.information.copy()
+        information[queries] += 0.5 * np.log1p(predicted.variance[queries] / self.lam)
+        return information.tolist()
 
     def observed(self) -> Tensor:
         """D, the distinct observed configurations: `n x num_modules` codes, on the device."""
@@ -67,6 +93,10 @@ class TensorSurrogate(QuerySurrogate):
 
     def moments(self, theta: Any) -> tuple[Array, Array]:
         """See `QuerySurrogate.moments`."""
+        answers = self.answers()
+        other = answers[0].beside if answers else None
+        if answers and other and other.theta == tuple(theta):
+            return _beside_after(*answers, other, self.lam)
         predicted = self._posterior(theta)
         return predicted.mean, predicted.variance
 
@@ -107,7 +137,7 @@ class TensorSurrogate(QuerySurrogate):
             made anew. And the mark of now.
         """
         self._update()
-        now = self._times_conditioned, len(self._appended)
+        now = self.times_conditioned, len(self._appended)
         if mark[0] != now[0]:
             return None, now
         F = self.gps.F
@@ -132,26 +162,49 @@ class TensorSurrogate(QuerySurrogate):
 
     def _predicted_at(self, theta: tuple[int, ...]) -> Predicted:
         if theta not in self._predicted:
-            self._predicted[theta] = self.gps.predict(theta)
+            self._predicted[theta] = self.gps.predict(theta, self.looked_at_beside)
         return self._predicted[theta]
 
     def _update(self) -> None:
         """Brings everything up to the last observation."""
         if not self._pending:
             return
-        thetas, queries, *y = zip(*self._pending, strict=True)
-        one_answer_each = len(set(thetas)) == 1 and len(set(queries)) == len(queries)
+        answers = self._one_answer_each()
         # With twice as many rows as columns it is made anew: for the memory, and for rounding.
-        has_room = self.gps.rows < 2 * self._data.n
-        if not (one_answer_each and has_room):
+        if answers is None or self.gps.rows >= 2 * self._data.n:
             self._data.add(self._pending, None)
             self.gps.condition()
-            self._times_conditioned += 1
+            self.times_conditioned += 1
             self._appended.clear()
         else:
-            predicted = self._predicted_at(thetas[0])
-            self._data.add(self._pending, (predicted.theta, predicted.k))
+            theta, queries, y = answers
+            predicted = self._predicted_at(theta)
+            self._data.add(self._pending, (theta, predicted.k))
             self._appended += [(self.gps.rows, query) for query in queries]
-            self.gps.append(predicted, queries, np.array(y))
+            self.gps.append(predicted, queries, y)
         self._pending.clear()
         self._predicted.clear()
+
+    def _one_answer_each(self) -> tuple[tuple[int, ...], list[int], Array] | None:
+        """The configuration, queries and answers of what is new; None if it is anything else."""
+        if not self._pending:
+            return None
+        thetas, queries, *y = zip(*self._pending, strict=True)
+        if len({*thetas}) > 1 or len({*queries}) < len(queries):
+            return None
+        return thetas[0], [*queries], np.array(y)
+
+
+def _beside_after(
+    predicted: Predicted, queries: list[int], y: Array, other: Beside, lam: float
+) -> tuple[Array, Array]:
+    """Means, `2 x Q`, and variances, `Q`, of `other` after one answer of each of some queries.
+
+    With m and v those of the configuration that answered, and s its covariance with `other`: the
+    mean grows by s / (v + lam) (y - m), and the variance falls by s^2 / (v + lam).
+    """
+    mean, variance, s = other.mean.copy(), other.variance.copy(), other.covariance[queries]
+    noisy = predicted.variance[queries] + lam
+    mean[:, queries] += s / noisy * (y - predicted.mean[:, queries])
+    variance[queries] -= s**2 / noisy
+    return mean, variance

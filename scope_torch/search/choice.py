@@ -95,7 +95,7 @@ class MostPromising:
         scale: float,  # noqa: ARG002
         seed: int,
     ) -> int:
-        """See `Choice`; exact, ties as in `argmin_tied`."""
+        """See `Choice`; exact, ties as in `first_tied`."""
         least_price = _LEAST_PRICE * minima.u_out
         margin = self._margin()
 

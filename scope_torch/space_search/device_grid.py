@@ -98,6 +98,8 @@ class DevicePosterior(Enumerated):
 
     def lower_bounds(self, beta: Beta, u_out: float, theta_out: int | None) -> DeviceMinima:
         """L_c and L_g on all of Theta, and their minima; arguments as in `LowerBounds`."""
+        space = self._sums.space
+        self._surrogate.look_beside(None if theta_out is None else space.theta_at(theta_out))
         half = self._ties.to_device([-beta.c, -beta.g, -beta.c])[:, None]
         lower = torch.addcmul(self._means, half, self.variance.sqrt())
         return DeviceMinima(lower, beta, u_out, theta_out, self._ties)

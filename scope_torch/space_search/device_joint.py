@@ -30,7 +30,8 @@ from scope_torch.space_search.grid import Enumerated
 from scope_torch.space_search.joint_grid import JointGridPosterior
 from scope_torch.space_search.minima import INELIGIBLE, Moments, Objective
 
-_FEW = 1 << 16  # configurations: 2 MB
+_FEW = 1 << 16  # configurations that are brought at least: 2 MB
+_CHUNK = 1 << 10  # of them, in the first chunk; each other chunk has as many as all before it
 
 
 class DeviceJointPosterior(Enumerated):
@@ -51,6 +52,7 @@ class DeviceJointPosterior(Enumerated):
         self._a = torch.ones(1, dtype=torch.float64, device=sums.device)
         self._inf = torch.full_like(self._a, math.inf)
         self._fitted: object = None  # the hyperparameters that `_a` belongs to
+        self._last: FewMinima | None = None
 
     def update(self) -> None:
         """Brings everything up to the last observation, after fitting the surrogate if due."""
@@ -85,13 +87,16 @@ class DeviceJointPosterior(Enumerated):
 
     def lower_bounds(self, beta: Beta, u_out: float, theta_out: int | None) -> FewMinima:
         """L_c and L_g, and their minima; arguments as in `LowerBounds`."""
+        beside = None if theta_out is None else self._surrogate.space.theta_at(theta_out)
+        self._surrogate.queries.look_beside(beside)
         sigma = self._variances.sqrt()
         g = torch.sub(self._means[1], sigma[1], alpha=beta.g)
         c = self._lower_c(sigma[0], beta.c)
         eligible = torch.where(g <= 0, c, self._inf)
+        few = self._last.next_few if self._last else _FEW
         values = [eligible, self._means[1], g]
-        minima = FewMinima(
-            values, beta, u_out, theta_out, lambda: Moments(self.mean_c, c, self.mean_g, g)
+        self._last = minima = FewMinima(
+            values, beta, u_out, theta_out, few, lambda: Moments(self.mean_c, c, self.mean_g, g)
         )
         if self._has_margin and len(minima.c):
             if theta_out is not None:
@@ -105,8 +110,8 @@ class DeviceJointPosterior(Enumerated):
             return torch.sub(self._means[0], sigma, alpha=b)
         mean = self._means[0].clamp(min=LEAST_MEAN - 1).add_(1)
         v = sigma.div_(mean).square_().log1p_()
-        exponent = v.sqrt().mul_(-b).sub_(v, alpha=0.5)
-        return mean.mul_(exponent.exp_()).mul_(self._a)
+        v.add_(v.sqrt(), alpha=2 * b)
+        return mean.mul_(torch.pow(math.exp(-0.5), v)).mul_(self._a)  # exp(-b sqrt(v) - v / 2)
 
 
 class FewMinima:
@@ -117,6 +122,7 @@ class FewMinima:
         beta: beta_c in USD and beta_g.
         u_out: Upper bound on c(theta_out) in USD.
         theta_out: Flat index of theta_out, which cannot improve on itself; None for no exception.
+        few: How many to bring.
         moments: On the device, of all of Theta; asked for when needed.
 
     Attributes:
@@ -125,7 +131,9 @@ class FewMinima:
         least_c: min{L_c : L_g <= 0} in USD; +inf if nothing can improve on theta_out.
         least_g: Least L_g of those that are here; +inf if nothing can improve on theta_out.
         is_exact: True.
-        chunk_least_c: `least_c`, and a lower bound on the L_c of configurations that are not here.
+        chunk_least_c: Lower bounds on L_c in chunks of those that are here, the cheapest first, and
+            at last of those that are not here; +inf above u_out.
+        next_few: How many to bring next time: twice as many as could be the best now, or more.
     """
 
     is_exact = True
@@ -136,32 +144,35 @@ class FewMinima:
         beta: Beta,
         u_out: float,
         theta_out: int | None,
+        few: int,
         moments: Callable[[], Moments],
     ) -> None:
         self._moments = moments
         self._values, self.beta, self.u_out, self._theta_out = values, beta, u_out, theta_out
-        self._bring(_FEW)
-        if not len(self.c) and self.chunk_least_c[1] < math.inf:
+        self.next_few = few
+        self._bring(few)
+        if not len(self.c) and self.chunk_least_c[-1] < math.inf:
             self._bring(len(values[0]))
 
     def _bring(self, most: int) -> None:
         """Brings the cheapest `most` configurations to the CPU, with one wait."""
         c, mean_g, g = self._values
         most = min(most, len(c))
-        cheapest, index = c.topk(most, largest=False, sorted=False)
+        cheapest, index = c.topk(most, largest=False)
         parts = cheapest, mean_g[index], g[index], index.view(torch.float64)  # bits pass through
         c, mean_g, g, index = torch.cat(parts).cpu().chunk(4)
         index = index.view(torch.int64)
         if mean_g.isnan().any():
             raise RuntimeError("the covariance of the observations is not positive definite")
-        others = float(c.max()) if most < len(self._values[0]) else math.inf
+        starts = [0, *(_CHUNK << i for i in range(most.bit_length()) if _CHUNK << i < most)]
+        least = [*c[starts].tolist(), float(c[-1]) if most < len(self._values[0]) else math.inf]
+        self.chunk_least_c = [one if one <= self.u_out else math.inf for one in least]
         use = c <= min(self.u_out, INELIGIBLE)
         if self._theta_out is not None:
             use &= index != self._theta_out
         self.c, self._mean_g, self.g, self._index = c[use], mean_g[use], g[use], index[use]
         self.least_c = float(self.c.min()) if len(self.c) else math.inf
         self.least_g = float(self.g.min()) if len(self.c) else math.inf
-        self.chunk_least_c = [self.least_c, others if others <= self.u_out else math.inf]
 
     def mean_g(self, at: slice | Tensor) -> Tensor:
         """Means of gbar."""
@@ -203,9 +214,13 @@ class FewMinima:
         """
         values = torch.where(self.g <= most_g, objective(slice(None)), math.inf)
         best = float(values.min())
-        if chunk_least[1] <= best + tie_width(best, scale):
+        needed = sum(least <= best for least in chunk_least[:-1])  # chunks
+        self.next_few = max(_FEW, _CHUNK << needed)
+        if chunk_least[-1] <= best + tie_width(best, scale):
             self._bring(len(self._values[0]))
-            return self.argmin(objective, self.chunk_least_c, scale, seed, most_g)
+            self.next_few *= 2  # more are needed, but not known how many
+            values = torch.where(self.g <= most_g, objective(slice(None)), math.inf)
+            best = float(values.min())
         tied = (values <= best + tie_width(best, scale)).nonzero()[:, 0]
         return first_tied(self._index[tied], seed)
 

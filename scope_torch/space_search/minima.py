@@ -158,12 +158,12 @@ class LowerBounds:
             best = min(best, least[k])
 
     def argmin_c(self, most_g: float, scale: float, seed: int) -> int:
-        """Flat index of the least L_c subject to L_g <= `most_g` <= 0; ties as in `argmin_tied`.
+        """Flat index of the least L_c subject to L_g <= `most_g` <= 0; ties as in `first_tied`.
 
         Args:
             most_g: At least one configuration must be eligible.
-            scale: See `argmin_tied`; in USD.
-            seed: See `argmin_tied`.
+            scale: See `tie_width`; in USD.
+            seed: See `first_tied`.
         """
         return self.argmin(self.c.__getitem__, self.chunk_least_c, scale, seed, most_g)
 
@@ -181,8 +181,8 @@ class LowerBounds:
             objective: Values at some configurations, made of `c` and `g`: where they are too low,
                 it must not be too high.
             chunk_least: A lower bound on the minimum of every chunk.
-            scale: See `argmin_tied`; in the unit of the objective.
-            seed: Decides ties, see `argmin_tied`.
+            scale: See `tie_width`; in the unit of the objective.
+            seed: Decides ties, see `first_tied`.
             most_g: At least one configuration must be eligible.
         """
 

@@ -13,10 +13,12 @@ from botorch.acquisition.objective import LinearMCObjective, ScalarizedPosterior
 from botorch.optim import optimize_acqf_discrete
 from test_per_query import CASES, MATERN, all_codes, gpytorch_reference, random_history
 
+from scope_torch.bounds import Beta
 from scope_torch.model.botorch_queries import QueryModel
 from scope_torch.model.gpytorch_model import with_room
 from scope_torch.model.per_query import QuerySurrogate
 from scope_torch.model.tensor_surrogate import TensorSurrogate
+from scope_torch.search.candidate import QueryCandidate
 from scope_torch.space import ConfigSpace
 
 
@@ -97,6 +99,37 @@ def test_row_by_row(lam, first, device):
         assert float(mean_c.mean()) == pytest.approx(naively[0][j], abs=1e-9)
         assert float(mean_g.mean()) == pytest.approx(naively[1][j], abs=1e-9)
         assert float(variance.sum()) / num_queries**2 == pytest.approx(naively[2][j], abs=1e-12)
+
+
+@pytest.mark.parametrize("lam", [1e-9, 1e-2])
+@pytest.mark.parametrize("theta_out", [(0, 1), (2, 2)])  # observed before, and not
+def test_theta_out_in_the_middle_of_the_j_loop(lam, theta_out, device):
+    """It follows the answers of theta_cand, and nothing is taken in on the device."""
+    sizes, num_queries, rng = (3, 3), 6, np.random.default_rng(2)
+    history = [((0, 1), q, 0.1 * q, 0.2) for q in (0, 1, 2)]
+    setting = (sizes, num_queries, lam, MATERN[0])
+    tensor = told(TensorSurrogate, history, *setting, device)
+    plain = told(QuerySurrogate, history, *setting)
+    tensor.look_beside(theta_out)
+    QueryCandidate(tensor, (1, 1), range(num_queries))
+    rows = tensor.gps.rows
+    for q in (1, 5, 0, 3):
+        record = ((1, 1), q, *rng.normal(size=2).tolist())
+        tensor.observe(*record)
+        plain.observe(*record)
+        found = QueryCandidate(tensor, theta_out, range(num_queries))
+        assert tensor.gps.rows == rows
+        expected = QueryCandidate(plain, theta_out, range(num_queries))
+        beta = Beta(2.0, 3.0)
+        assert found.lower_c(beta) == pytest.approx(expected.lower_c(beta), abs=1e-9)
+        assert found.upper_g(beta) == pytest.approx(expected.upper_g(beta), abs=1e-9)
+        assert found.information == pytest.approx(expected.information, abs=1e-9)
+    for one, other in zip(tensor.at(theta_out), plain.at(theta_out), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-9)
+    tensor.observe((1, 1), 0, 0.3, 0.3)  # a second answer: all is taken in
+    plain.observe((1, 1), 0, 0.3, 0.3)
+    for one, other in zip(tensor.at(theta_out), plain.at(theta_out), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-9)
 
 
 def test_what_the_others_ask_for():

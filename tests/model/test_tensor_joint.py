@@ -26,7 +26,11 @@ from scope_torch.model.tensor_joint import TensorJointSurrogate
 from scope_torch.search.choice import LeastCost, MostPromising
 from scope_torch.search.joint_candidate import JointCandidate
 from scope_torch.space_search import device_joint
-from scope_torch.space_search.device_joint import DeviceJointPosterior, make_joint_posterior
+from scope_torch.space_search.device_joint import (
+    DeviceJointPosterior,
+    FewMinima,
+    make_joint_posterior,
+)
 
 
 def on_device(history, rho, device="cpu", **settings_):
@@ -102,6 +106,37 @@ def test_the_candidate_follows_the_process(rho, batch, theta, in_order, device):
     assert candidate.information == pytest.approx(surrogate.information(), abs=1e-9)
 
 
+@pytest.mark.parametrize("rho", RHOS)
+@pytest.mark.parametrize("of_out", [3, 5])  # another configuration, or theta_cand itself
+def test_the_averages_of_theta_out_in_the_middle_of_the_j_loop(rho, of_out, device):
+    """They follow the answers of theta_cand, and nothing is taken in on the device."""
+    history, rng = random_history(3), np.random.default_rng(5)
+    theta_cand, theta_out = (tuple(THETA[i].tolist()) for i in (5, of_out))
+    surrogate, beta = on_device(history, rho, device), Beta(1.0, 1.0, 2.0)
+    surrogate.queries.look_beside(theta_out)
+    candidate = JointCandidate(surrogate, theta_cand, [3, 1, 4, 0, 2], in_order=True)
+    rows = surrogate.queries.gps.rows
+    for q in candidate.next_queries(Q):
+        y_c, y_g = rng.random(2).tolist()
+        candidate.update(q, y_c, y_g)
+        surrogate.observe(theta_cand, q, y_c, y_g)
+        history.append((theta_cand, q, y_c, y_g))
+        beside = JointCandidate(surrogate, theta_out, [0])
+        assert surrogate.queries.gps.rows == rows
+        assert beside.information == pytest.approx(candidate.information, abs=1e-9)
+        of_c, of_g = (beside.lower_c, beside.upper_c, 1.0), (beside.lower_g, beside.upper_g, 2.0)
+        for zeta, (lower, upper, wide) in enumerate((of_c, of_g)):
+            mean, variance = averages(*naive(history, rho, zeta)[:2])
+            sigma = math.sqrt(variance[of_out])
+            assert lower(beta) == pytest.approx(mean[of_out] - sigma, abs=1e-9)
+            assert upper(beta) == pytest.approx(mean[of_out] + wide * sigma, abs=1e-9)
+    surrogate.observe(theta_out, 0, 0.5, 0.5)  # taken in, with all before
+    history.append((theta_out, 0, 0.5, 0.5))
+    mean, variance = averages(*naive(history, rho, 0)[:2])
+    lower = JointCandidate(surrogate, theta_out, range(Q)).lower_c(beta)
+    assert lower == pytest.approx(mean[of_out] - math.sqrt(variance[of_out]), abs=1e-9)
+
+
 @given(
     seed=st.integers(0, 10_000),
     u_out=st.sampled_from([0.002, 0.02, 0.3, math.inf]),
@@ -114,6 +149,7 @@ def test_minima_and_choices_are_those_of_the_cpu(seed, u_out, few):
     fitted = {"amplitude": None, "relative_cost": True}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(device_joint, "_FEW", few)
+        patch.setattr(device_joint, "_CHUNK", 1)
         tensor = on_device(history, None, **fitted)
         plain = surrogate_of(history, None, **fitted)
         ours, theirs = make_joint_posterior(tensor), make_joint_posterior(plain)
@@ -135,6 +171,29 @@ def test_minima_and_choices_are_those_of_the_cpu(seed, u_out, few):
                     assert found == choice.select(1, other, 1e-3, seed)
             tensor.observe(*extra)
             plain.observe(*extra)
+
+
+@pytest.mark.parametrize("best", [0, 20, 63])
+@pytest.mark.parametrize("few", [1, 4, 64])
+def test_as_many_are_brought_as_could_be_the_best(best, few, monkeypatch):
+    """All that are cheaper than the best are hardly probable, which only the CPU sees."""
+    monkeypatch.setattr(device_joint, "_FEW", 1)
+    monkeypatch.setattr(device_joint, "_CHUNK", 1)
+    c = torch.linspace(0.01, 0.02, 100, dtype=torch.float64)
+    mean_g = torch.full_like(c, 3.9)
+    mean_g[best], u_out = 0.0, 1.0
+    minima = FewMinima([c, mean_g, mean_g - 4], Beta(4.0, 4.0), u_out, None, few)
+    assert len(minima.c) == few
+    assert MostPromising().select(1, minima, 1e-3, seed=0) == best
+    promise = 0.5 * (u_out / c[best] - 1)
+    could_be_best = int((0.5 * (u_out / c - 1) >= promise).sum())
+    assert could_be_best == best + 1
+    if could_be_best < few:
+        assert len(minima.c) == few
+        assert 2 * could_be_best <= minima.next_few <= 4 * could_be_best
+    else:
+        assert len(minima.c) == 100
+        assert minima.next_few == 4 * few
 
 
 def test_what_is_not_positive_definite_is_an_error():

@@ -118,6 +118,8 @@ def test_flips_made_of_repeats(make):
         reference_repeats=[0, 40],
     )
     assert optimizer.settings()["sequence_repeats"] == [0, 40]
+    assumptions = " ".join(optimizer.report()["assumptions"])
+    assert "the reference answered 40 queries twice, 0 of them otherwise" in assumptions
     assert 0 < optimizer.settings()["sequence_flips"] < 0.2
     for wrong, message in [
         ({"certificate_flips": "auto"}, "ask the reference all queries a second time"),

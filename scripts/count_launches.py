@@ -1,0 +1,153 @@
+"""Counts the work of a GPU in a search, on a device that is not there, for docs/gpu.md.
+
+From one selection of a candidate to the next is a step. Most steps are alike; `KINDS` names the
+others. It takes some minutes, because all sums are made on the CPU.
+
+    python scripts/count_launches.py          # prints the table
+    python scripts/count_launches.py --write  # also puts it into docs/gpu.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import itertools
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run without installing
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+
+from scope_torch.methods import make_scope, make_scope_joint
+from scope_torch.runs.runner import run
+from scope_torch.tasks.simulated import simulated_task
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "gpu.md"
+BEGIN = "<!-- scripts/count_launches.py writes from here -->\n"
+END = "<!-- to here -->\n"
+MAKE = {"scope": make_scope, "scope_joint": make_scope_joint}
+# World, what it is, and the budgets of both methods in USD.
+WORLDS = {
+    "data_imputation": ("N = 3, 156 queries", {"scope": 0.6, "scope_joint": 0.15}),
+    "data_transformation": ("N = 5, 102 queries", {"scope": 1.0, "scope_joint": 0.36}),
+}
+BASE, SEED = "Gemini 2.5 Flash-Lite", 1
+KINDS = ("ordinary", "moves memory", "fits anew", "factors anew", "first")
+HEADER = """\
+| task | method | steps | how many | launches | waits | GB | MB to the CPU | modelled [ms] |
+| --- | --- | --- | --- | --- | --- | --- | --- | --- |
+"""
+
+
+class Steps(NamedTuple):
+    """What the device was asked to do in each step of a search.
+
+    Args:
+        work: Launches, waits of the host, bytes, bytes to the CPU, and modelled seconds of each
+            step: `steps x 5`.
+        kinds: One of `KINDS` for each step.
+        improved: Whether it found a better theta_out.
+        errors: What CUDA would have refused.
+    """
+
+    work: NDArray[np.float64]
+    kinds: list[str]
+    improved: list[bool]
+    errors: list[str]
+
+    def of(self, kind: str) -> NDArray[np.float64]:
+        """The work of all steps of a kind."""
+        return self.work[[one == kind for one in self.kinds]]
+
+
+def count_steps(world: str, method: str) -> Steps:
+    """Runs a search on the device that is not there.
+
+    Args:
+        world: A key of `WORLDS`.
+        method: A key of `MAKE`.
+    """
+    pretended: Any = importlib.import_module("pretend_gpu")
+    task = simulated_task(name="simulated", world=world)
+    with pretended.PretendGpu() as log:
+        optimizer = MAKE[method](task.problem, base=BASE, seed=SEED, device="gpu")
+        marks = _mark_updates(optimizer, log)
+        run(task.problem, optimizer, task.evaluator, WORLDS[world][1][method])
+    work, states = zip(*marks, strict=True)
+    pairs = itertools.pairwise(states)
+    kinds, improved = zip(*(_kind(*pair) for pair in pairs), strict=True)
+    return Steps(np.diff(np.array(work), axis=0), ["first", *kinds[1:]], [*improved], log.errors)
+
+
+def rows(world: str, method: str, steps: Steps) -> list[str]:
+    """The lines of the table for one search."""
+    parts = [(kind, steps.of(kind)) for kind in KINDS]
+    summary = [("all, mean", steps.work.mean(0), len(steps.work))]
+    summary += [(kind, np.median(part, 0), len(part)) for kind, part in parts if len(part)]
+    name = f"{world}, {WORLDS[world][0]}"
+    return [
+        f"| {name} | `{method}` | {kind} | {count} | {launches:.0f} | {waits:.0f} "
+        f"| {moved / 1e9:.2f} | {to_cpu / 1e6:.1f} | {1e3 * seconds:.2f} |\n"
+        for kind, (launches, waits, moved, to_cpu, seconds), count in summary
+    ]
+
+
+def table_of_page() -> str:
+    """What docs/gpu.md has between the markers."""
+    return PAGE.read_text().split(BEGIN)[1].split(END)[0]
+
+
+def version() -> str:
+    """The line below the table: another version of torch may count otherwise."""
+    return f"Counted with torch {torch.__version__.split('+')[0]}.\n"
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Prints the table; see the module's documentation."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true", help="put the table into docs/gpu.md")
+    write = parser.parse_args(arguments).write
+    lines = [HEADER]
+    for world, method in itertools.product(WORLDS, MAKE):
+        print(f"{world}, {method} ...", file=sys.stderr)
+        lines += rows(world, method, count_steps(world, method))
+    table = f"{''.join(lines)}\n{version()}"
+    print(table)
+    if write:
+        page = PAGE.read_text()
+        PAGE.write_text(page.split(BEGIN)[0] + BEGIN + table + END + page.split(END)[1])
+
+
+def _mark_updates(optimizer: Any, log: Any) -> list[tuple[list[float], list[Any]]]:
+    """Notes the work so far, and the state of the search, before each update of the posterior."""
+    marks: list[tuple[list[float], list[Any]]] = []
+    posterior, surrogate = optimizer._posterior, optimizer.surrogate
+    update = posterior.update
+
+    def marked() -> None:
+        of_queries = getattr(surrogate, "queries", surrogate)
+        fitted, anew = getattr(surrogate, "hyperparameters", None), of_queries.times_conditioned
+        counts = (log.launches.total(), log.waits.total(), log.bytes.total(), log.bytes_to_cpu)
+        state = [fitted, anew, log.launches["constant_pad_nd"], optimizer.recommend().theta]
+        marks.append(([*counts, log.seconds()], state))
+        update()
+
+    posterior.update = marked
+    return marks
+
+
+def _kind(before: list[Any], after: list[Any]) -> tuple[str, bool]:
+    """The kind of a step, and whether it found a better theta_out."""
+    *changed, improved = [one != other for one, other in zip(before, after, strict=True)]
+    names = ("fits anew", "factors anew", "moves memory")
+    kind = next((name for name, did in zip(names, changed, strict=True) if did), "ordinary")
+    return kind, improved
+
+
+if __name__ == "__main__":
+    main()
