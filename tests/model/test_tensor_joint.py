@@ -1,6 +1,7 @@
 """The joint surrogate on a device against one naive process on all pairs, and against the CPU's."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -31,6 +32,7 @@ from scope_torch.space_search.device_joint import (
     FewMinima,
     make_joint_posterior,
 )
+from scope_torch.space_search.minima import Moments
 
 
 def on_device(history, rho, device="cpu", **settings_):
@@ -182,7 +184,9 @@ def test_as_many_are_brought_as_could_be_the_best(best, few, monkeypatch):
     c = torch.linspace(0.01, 0.02, 100, dtype=torch.float64)
     mean_g = torch.full_like(c, 3.9)
     mean_g[best], u_out = 0.0, 1.0
-    minima = FewMinima([c, mean_g, mean_g - 4], Beta(4.0, 4.0), u_out, None, few)
+    g = mean_g - 4
+    moments = partial(Moments, c, c, mean_g, g)
+    minima = FewMinima([c, mean_g, g], Beta(4.0, 4.0), u_out, None, few, moments)
     assert len(minima.c) == few
     assert MostPromising().select(1, minima, 1e-3, seed=0) == best
     promise = 0.5 * (u_out / c[best] - 1)
