@@ -138,6 +138,7 @@ class ScopeConfig:
     base: Any = "${base}"  # theta_base: a cheap LLM, or [one for each module], or {module: one}
     bounds: BoundsConfig = field(default_factory=BoundsConfig)
     initial_pool: str = "base"  # base | random | none
+    calibrate_ties: str = "cheaper"  # equal quality in Calibrate: cheaper | random | pool order
     prune: bool = True
     alpha: float = 1 / 3  # in (0, 1/2)
     lam: float | None = None  # null: max{R_c^2, R_g^2, 1e-9}
