@@ -200,7 +200,7 @@ class CEIConfig:
 
     _target_: str = "baselines.cei.CEI"
     name: str = "cei"
-    gp: GPConfig = field(default_factory=GPConfig)
+    gp: GPConfig = field(default_factory=lambda: GPConfig(amp_c=0.3))
     incumbent: str = "observed"  # f+: observed | posterior_mean
     stop_below: float = 0.0  # stop if max EI PoF is lower; 0: never
     mask_repeats: bool = False
@@ -212,7 +212,7 @@ class ConfigBOConfig:
 
     _target_: str = "baselines.config_bo.CONFIG"
     name: str = "config"
-    gp: GPConfig = field(default_factory=GPConfig)
+    gp: GPConfig = field(default_factory=lambda: GPConfig(amp_c=0.1, amp_g=0.1))
     beta: Any = 3.0  # a constant, or theory
     B_c: float = 1.0  # theory: RKHS norm of z_c / amp_c
     B_g: float = 1.0  # theory: RKHS norm of z_g / amp_g
