@@ -54,8 +54,6 @@ class CEI(SurrogateOptimizer):
         >>> result = st.run(task.problem, search, task.evaluator, budget_usd=1.0)
     """
 
-    default_gp = GPSettings(amp_c=0.3, amp_g=1.0)
-
     def __init__(
         self,
         problem: SelectionProblem,

@@ -86,7 +86,7 @@ class CONFIG(SurrogateOptimizer):
         >>> result = st.run(task.problem, search, task.evaluator, budget_usd=1.0)
     """
 
-    default_gp = GPSettings(amp_c=0.1, amp_g=0.1)
+    default_gp = GPSettings(amp_c=0.2, amp_g=0.15)
 
     def __init__(
         self,

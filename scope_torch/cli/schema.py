@@ -188,8 +188,8 @@ class GPConfig:
 
     lam: float = 1e-6  # relative to amp^2
     units: str = "relative"  # relative: z_c = c / c(theta_0), z_g = g / s_0 | raw
-    amp_c: float = 1.0  # prior standard deviation of z_c
-    amp_g: float = 1.0  # prior standard deviation of z_g
+    amp_c: float = 1.0  # prior standard deviation of z_c; config_bo: 0.2
+    amp_g: float = 1.0  # prior standard deviation of z_g; config_bo: 0.15
     theta0_obs: str = "free"  # theta_0 as an observation: free | charged | none
     n_init: int = 0  # configurations evaluated before the first choice
 
@@ -200,7 +200,7 @@ class CEIConfig:
 
     _target_: str = "baselines.cei.CEI"
     name: str = "cei"
-    gp: GPConfig = field(default_factory=lambda: GPConfig(amp_c=0.3))
+    gp: GPConfig = field(default_factory=GPConfig)
     incumbent: str = "observed"  # f+: observed | posterior_mean
     stop_below: float = 0.0  # stop if max EI PoF is lower; 0: never
     mask_repeats: bool = False
@@ -212,7 +212,7 @@ class ConfigBOConfig:
 
     _target_: str = "baselines.config_bo.CONFIG"
     name: str = "config"
-    gp: GPConfig = field(default_factory=lambda: GPConfig(amp_c=0.1, amp_g=0.1))
+    gp: GPConfig = field(default_factory=lambda: GPConfig(amp_c=0.2, amp_g=0.15))
     beta: Any = 3.0  # a constant, or theory
     B_c: float = 1.0  # theory: RKHS norm of z_c / amp_c
     B_g: float = 1.0  # theory: RKHS norm of z_g / amp_g
