@@ -120,6 +120,8 @@ class SafeOpt(SurrogateOptimizer):
         >>> result = st.run(task.problem, search, task.evaluator, budget_usd=1.0)
     """
 
+    default_gp = GPSettings(amp_c=1.0, amp_g=0.003)
+
     def __init__(
         self,
         problem: SelectionProblem,

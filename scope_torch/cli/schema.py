@@ -189,7 +189,7 @@ class GPConfig:
     lam: float = 1e-6  # relative to amp^2
     units: str = "relative"  # relative: z_c = c / c(theta_0), z_g = g / s_0 | raw
     amp_c: float = 1.0  # prior standard deviation of z_c; config_bo: 0.2
-    amp_g: float = 1.0  # prior standard deviation of z_g; config_bo: 0.15
+    amp_g: float = 1.0  # prior standard deviation of z_g; config_bo: 0.15, safeopt: 0.003
     theta0_obs: str = "free"  # theta_0 as an observation: free | charged | none
     n_init: int = 0  # configurations evaluated before the first choice
 
@@ -228,7 +228,7 @@ class SafeOptConfig:
 
     _target_: str = "baselines.safeopt.SafeOpt"
     name: str = "safeopt"
-    gp: GPConfig = field(default_factory=GPConfig)
+    gp: GPConfig = field(default_factory=lambda: GPConfig(amp_g=0.003))
     beta: float = 2.0  # half-width of the intervals in sigma
     tau: float = 0.1  # least uncertainty of an expander
     lipschitz: float | None = None  # z_g per unit of sqrt(Hamming distance); null: not used

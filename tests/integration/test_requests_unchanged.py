@@ -27,7 +27,7 @@ SEARCHES = [
     for key, runs in groupby(BEFORE, key=lambda run: tuple(run.split()[:2]))
 ]
 AMPLITUDES = ["method.gp.amp_c=1", "method.gp.amp_g=1"]  # the defaults of that version
-OLD_DEFAULTS = {"config_bo": AMPLITUDES}
+OLD_DEFAULTS = dict.fromkeys(["config_bo", "safeopt"], AMPLITUDES)
 
 
 def test_twelve_methods_on_four_tasks_with_two_seeds():
