@@ -38,7 +38,7 @@ class CEI(SurrogateOptimizer):
         stop_below: Stop once no configuration that is not evaluated yet has an EI PoF of this
             much, EI in units of z_c (1e-12, say); 0: never.
         mask_repeats: Whether to evaluate no configuration twice.
-        gp: `GPSettings`, or a mapping of some of them; None for the defaults.
+        gp: `GPSettings`, or a mapping of those that differ from `default_gp`.
         kernel: k; None for Matern 5/2 of the Hamming distance.
         device: Device of the algebra over Theta; None for `auto`, see `pick_device`.
         name: Name in results.

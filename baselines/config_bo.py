@@ -70,7 +70,7 @@ class CONFIG(SurrogateOptimizer):
         delta: For `theory`: failure probability, in (0, 1).
         incumbent: theta_out is the best observed feasible configuration (`bof`), or the last one
             evaluated (`last_queried`), about which the authors' guarantees are. Both are reported.
-        gp: `GPSettings`, or a mapping of some of them; None for the defaults.
+        gp: `GPSettings`, or a mapping of those that differ from `default_gp`.
         kernel: k; None for Matern 5/2 of the Hamming distance.
         device: Device of the algebra over Theta; None for `auto`, see `pick_device`.
         name: Name in results.
@@ -85,6 +85,8 @@ class CONFIG(SurrogateOptimizer):
         >>> search = CONFIG(task.problem, seed=0)
         >>> result = st.run(task.problem, search, task.evaluator, budget_usd=1.0)
     """
+
+    default_gp = GPSettings(amp_c=0.2, amp_g=0.15)
 
     def __init__(
         self,

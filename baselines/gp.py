@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, ClassVar, Literal
 
 import torch
 from gpytorch.kernels import Kernel
@@ -32,7 +32,8 @@ class GPSettings:
     Both have unit variance and model z / amp: with `relative` units z_c = c / c(theta_0) and
     z_g = g / s_0; with `raw` units z_c is in USD and z_g in units of quality. So in z the prior
     standard deviation is amp, and the regularisation lam amp^2. Beware of `raw` with amp_c = 1:
-    costs of 1e-3 USD vanish beside a prior of 1 USD.
+    costs of 1e-3 USD vanish beside a prior of 1 USD. Methods have `default_gp`, with amplitudes
+    for `relative` units that were chosen on development worlds (LOG.md).
 
     Args:
         lam: lambda, at least 1e-9.
@@ -71,8 +72,14 @@ class GPSettings:
             raise InputError(f"n_init={self.n_init} must be a whole number >= 0")
 
     @staticmethod
-    def of(given: GPSettings | Mapping[str, Any] | None) -> GPSettings:
-        """Settings from a mapping such as that of a config file; None for the defaults.
+    def of(
+        given: GPSettings | Mapping[str, Any] | None, default: GPSettings | None = None
+    ) -> GPSettings:
+        """Settings from a mapping such as that of a config file.
+
+        Args:
+            given: All settings, or a mapping of those that differ from `default`.
+            default: None for `GPSettings()`.
 
         Raises:
             InputError: If a key or a value is not a setting.
@@ -82,7 +89,7 @@ class GPSettings:
         names = [f.name for f in fields(GPSettings)]
         if unknown := sorted(set(given or {}) - set(names)):
             raise InputError(f"unknown gp setting {unknown[0]!r}; use one of {names}")
-        return GPSettings(**(given or {}))
+        return replace(default or GPSettings(), **(given or {}))
 
 
 class DatasetGP:
@@ -135,13 +142,15 @@ class SurrogateOptimizer(DatasetLevelOptimizer):
         problem: What to search.
         seed: Decides the query order and all ties.
         name: Name in results.
-        gp: `GPSettings`, or a mapping of some of them.
+        gp: `GPSettings`, or a mapping of those that differ from `default_gp`.
         kernel: k; default Matern 5/2 of the Hamming distance.
         device: Where the algebra over Theta runs; None for `auto`, see `pick_device`.
 
     Raises:
         InputError: If a value is outside its range, or Theta is too large to enumerate.
     """
+
+    default_gp: ClassVar[GPSettings] = GPSettings()
 
     def __init__(
         self,
@@ -154,7 +163,7 @@ class SurrogateOptimizer(DatasetLevelOptimizer):
         device: torch.device | str | None,
     ) -> None:
         super().__init__(problem, seed=seed, name=name)
-        self.gp_settings = GPSettings.of(gp)
+        self.gp_settings = GPSettings.of(gp, self.default_gp)
         if self.gp_settings.n_init >= problem.space.size:
             raise InputError(
                 f"n_init={self.gp_settings.n_init}: beside theta_0 there are only "

@@ -104,7 +104,7 @@ class SafeOpt(SurrogateOptimizer):
         beta: Half-width of the intervals in sigma (2 in the authors' code).
         tau: An expander needs 2 sigma amp > tau for c or for g, in units of z.
         lipschitz: L, in units of z_g per unit of d; None for the version without.
-        gp: `GPSettings`, or a mapping of some of them; None for the defaults.
+        gp: `GPSettings`, or a mapping of those that differ from `default_gp`.
         kernel: k; None for Matern 5/2 of the Hamming distance.
         device: Device of the algebra over Theta; None for `auto`, see `pick_device`.
         name: Name in results.
@@ -119,6 +119,8 @@ class SafeOpt(SurrogateOptimizer):
         >>> search = SafeOpt(task.problem, seed=0)
         >>> result = st.run(task.problem, search, task.evaluator, budget_usd=1.0)
     """
+
+    default_gp = GPSettings(amp_c=1.0, amp_g=0.003)
 
     def __init__(
         self,

@@ -18,7 +18,7 @@ from scope_torch.model.devices import joint_class, pick_device, surrogate_class
 from scope_torch.model.kernels import HammingMatern52Kernel
 from scope_torch.model.per_query import MIN_LAM
 from scope_torch.problem import SelectionProblem, by_module
-from scope_torch.search.calibrate import InitialPool, PoolKind
+from scope_torch.search.calibrate import InitialPool, PoolKind, Ties
 from scope_torch.search.candidate import QueryCandidate
 from scope_torch.search.certificate import certificate_of
 from scope_torch.search.choice import LeastCost, MostPromising
@@ -43,6 +43,7 @@ def make_scope(
     base: Base = None,
     bounds: Mapping[str, Any] | None = None,
     initial_pool: PoolKind = "base",
+    calibrate_ties: Ties = "cheaper",
     prune: bool = True,
     alpha: float = 1 / 3,
     lam: float | None = None,
@@ -69,6 +70,7 @@ def make_scope(
             and the arguments of `TunedBounds` or `TheoryBounds`; those of the other mode are
             ignored, but R_c and R_g decide the default of `lam`.
         initial_pool: See `SCOPE`.
+        calibrate_ties: `ties` of `InitialPool`.
         prune: See `SCOPE`.
         alpha: See `SCOPE`.
         lam: lambda; None for max{R_c^2, R_g^2, 1e-9} (eq:scope-mean-variance).
@@ -119,6 +121,7 @@ def make_scope(
         seed=seed,
         base=_codes_of_base(problem, base, initial_pool),
         initial_pool=initial_pool,
+        calibrate_ties=calibrate_ties,
         prune=prune,
         alpha=alpha,
         lam=lam,
@@ -273,6 +276,7 @@ def compose_scope(
     seed: int,
     base: Sequence[int] | None = None,
     initial_pool: PoolKind = "base",
+    calibrate_ties: Ties = "cheaper",
     prune: bool = True,
     alpha: float = 1 / 3,
     lam: float = 1e-6,
@@ -297,6 +301,7 @@ def compose_scope(
         base: Codes of the configuration with theta_base in every module (eq:theta-1-def); needed
             for `initial_pool="base"` only.
         initial_pool: Theta_init, see `InitialPool`.
+        calibrate_ties: `ties` of `InitialPool`.
         prune: See `SCOPE`.
         alpha: See `LeastCost`.
         lam: lambda of the surrogates, at least 1e-9.
@@ -320,7 +325,7 @@ def compose_scope(
     """
     certificate = certificate_of(problem, sequence_delta, sequence_flips, reference_repeats)
     choice, stopping = LeastCost(alpha, certificate.next_margin), Stopping(gap_tolerance)
-    pool = InitialPool(problem, initial_pool, base)
+    pool = InitialPool(problem, initial_pool, base, calibrate_ties)
     kernel = HammingMatern52Kernel() if kernel is None else kernel
     space, device = problem.space, pick_device(device, problem.space.size)
     check_made_for(bounds, kernel, lam, space.num_modules)

@@ -138,6 +138,7 @@ class ScopeConfig:
     base: Any = "${base}"  # theta_base: a cheap LLM, or [one for each module], or {module: one}
     bounds: BoundsConfig = field(default_factory=BoundsConfig)
     initial_pool: str = "base"  # base | random | none
+    calibrate_ties: str = "cheaper"  # equal quality in Calibrate: cheaper | random | pool order
     prune: bool = True
     alpha: float = 1 / 3  # in (0, 1/2)
     lam: float | None = None  # null: max{R_c^2, R_g^2, 1e-9}
@@ -187,8 +188,8 @@ class GPConfig:
 
     lam: float = 1e-6  # relative to amp^2
     units: str = "relative"  # relative: z_c = c / c(theta_0), z_g = g / s_0 | raw
-    amp_c: float = 1.0  # prior standard deviation of z_c
-    amp_g: float = 1.0  # prior standard deviation of z_g
+    amp_c: float = 1.0  # prior standard deviation of z_c; config_bo: 0.2
+    amp_g: float = 1.0  # prior standard deviation of z_g; config_bo: 0.15, safeopt: 0.003
     theta0_obs: str = "free"  # theta_0 as an observation: free | charged | none
     n_init: int = 0  # configurations evaluated before the first choice
 
@@ -211,7 +212,7 @@ class ConfigBOConfig:
 
     _target_: str = "baselines.config_bo.CONFIG"
     name: str = "config"
-    gp: GPConfig = field(default_factory=GPConfig)
+    gp: GPConfig = field(default_factory=lambda: GPConfig(amp_c=0.2, amp_g=0.15))
     beta: Any = 3.0  # a constant, or theory
     B_c: float = 1.0  # theory: RKHS norm of z_c / amp_c
     B_g: float = 1.0  # theory: RKHS norm of z_g / amp_g
@@ -227,7 +228,7 @@ class SafeOptConfig:
 
     _target_: str = "baselines.safeopt.SafeOpt"
     name: str = "safeopt"
-    gp: GPConfig = field(default_factory=GPConfig)
+    gp: GPConfig = field(default_factory=lambda: GPConfig(amp_g=0.003))
     beta: float = 2.0  # half-width of the intervals in sigma
     tau: float = 0.1  # least uncertainty of an expander
     lipschitz: float | None = None  # z_g per unit of sqrt(Hamming distance); null: not used

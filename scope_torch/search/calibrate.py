@@ -15,6 +15,8 @@ from scope_torch.space import ConfigSpace
 
 PoolKind = Literal["base", "random", "none"]
 POOLS = ("base", "random", "none")
+Ties = Literal["cheaper", "random", "pool"]
+TIES = ("cheaper", "random", "pool")
 
 
 class InitialPool:
@@ -26,23 +28,39 @@ class InitialPool:
             `random`, as many configurations drawn uniformly (SCOPE-Rand); `none`, to skip
             Calibrate (SCOPE-Coarse).
         base: Codes of the configuration with theta_base in every module; used by `base` only.
+        ties: Which of the configurations with equal quality Calibrate keeps, a matter on which the
+            paper is silent: the `cheaper` ones; some at `random`, by the seed; or the first ones of
+            the `pool`.
 
     Raises:
-        InputError: If the kind is unknown, or `base` is missing or not a configuration.
+        InputError: If the kind or `ties` is unknown, or `base` is missing or not a configuration.
     """
 
     def __init__(
-        self, problem: SelectionProblem, kind: PoolKind, base: Sequence[int] | None
+        self,
+        problem: SelectionProblem,
+        kind: PoolKind,
+        base: Sequence[int] | None,
+        ties: Ties = "cheaper",
     ) -> None:
         if kind not in POOLS:
             raise InputError(f"initial_pool={kind!r} must be base, random or none")
+        if ties not in TIES:
+            raise InputError(f"calibrate_ties={ties!r} must be cheaper, random or pool")
         if kind == "base" and base is None:
             raise InputError("base=None: Calibrate needs a base LLM; name a cheap one")
         self.kind: PoolKind = kind
+        self.ties: Ties = ties
         self.base = problem.space.check(base or (), "base") if kind == "base" else None
 
     def draw(self, space: ConfigSpace, generator: torch.Generator) -> list[tuple[int, ...]]:
         """The configurations, in the order in which ties are broken."""
+        pool = self._members(space, generator)
+        if self.ties != "random":
+            return pool
+        return [pool[k] for k in torch.randperm(len(pool), generator=generator).tolist()]
+
+    def _members(self, space: ConfigSpace, generator: torch.Generator) -> list[tuple[int, ...]]:
         if self.kind == "none":
             return []
         if self.base is not None:
@@ -50,12 +68,13 @@ class InitialPool:
         return space.sample(1 + sum(size - 1 for size in space.sizes), generator)
 
     def settings(self) -> dict[str, Any]:
-        """The arguments, JSON-serialisable."""
-        return {"initial_pool": self.kind, "base": self.base}
+        """The arguments, JSON-serialisable; journals of early versions know no `ties`."""
+        ties = {} if self.ties == "cheaper" else {"calibrate_ties": self.ties}
+        return {"initial_pool": self.kind, "base": self.base, **ties}
 
 
 def calibrate(
-    pool: Sequence[tuple[int, ...]], query_order: Sequence[int]
+    pool: Sequence[tuple[int, ...]], query_order: Sequence[int], *, cheaper_first: bool = True
 ) -> Generator[list[Request], Sequence[Observation], None]:
     """Observes many configurations on few queries, then ever fewer on ever more.
 
@@ -67,12 +86,12 @@ def calibrate(
     the pairs that Calibrate has observed, and Lambda counts each such repeat: the noise of a second
     answer is new. A system without noise need not be called again, see `FunctionEvaluator`.
 
-    The paper does not say how ties of S(theta) are broken: lower total cost first, then the order
-    of the pool.
+    The paper does not say how ties of S(theta) are broken.
 
     Args:
         pool: Theta_init, in the order in which ties are broken.
         query_order: The Q queries in random order.
+        cheaper_first: Whether a lower total cost breaks ties before the order of the pool does.
 
     Yields:
         The requests of a round: configurations in pool order, each on the round's new queries.
@@ -93,7 +112,11 @@ def calibrate(
             costs[observation.theta].append(observation.cost_usd)
         # Survivors share Q_j, so s_0 cancels: the total quality ranks like S(theta).
         score = {
-            theta: (-math.fsum(qualities[theta]), math.fsum(costs[theta]), position)
+            theta: (
+                -math.fsum(qualities[theta]),
+                math.fsum(costs[theta]) if cheaper_first else 0.0,
+                position,
+            )
             for position, theta in enumerate(survivors)
         }
         kept = set(sorted(survivors, key=score.__getitem__)[: math.ceil(len(survivors) / 2)])

@@ -143,7 +143,8 @@ class SCOPE(SequentialOptimizer):
 
     def _calibrate(self) -> Steps:
         """Algorithm 2; SCOPE-Coarse has an empty pool, and skips it."""
-        rounds = calibrate(self._pool, self._query_order)
+        cheaper_first = self._initial_pool.ties == "cheaper"
+        rounds = calibrate(self._pool, self._query_order, cheaper_first=cheaper_first)
         requests = next(rounds) if self._pool else []
         while requests:
             observations = yield requests

@@ -91,7 +91,7 @@ def test_every_choice_is_the_formula_s(gp, settings, graded):
 
 def acquisition_of(problem, rows, best_f, **gp):
     """Values of the acquisition on all of Theta, with the data of `rows`, and the optimizer."""
-    optimizer = CEI(problem, seed=0, gp={"theta0_obs": "none", **gp}, device="cpu")
+    optimizer = CEI(problem, seed=0, gp=GPSettings(theta0_obs="none", **gp), device="cpu")
     for theta, cost, g in rows:
         optimizer.gp.observe(Evaluation(theta, cost, g, ()))
     model = optimizer.gp.model()
@@ -147,7 +147,8 @@ def test_the_choice_is_as_good_as_botorch_s_over_all_of_theta(seed, feasible):
     rows = random_rows(problem, 3 + 5 * seed, seed)
     rows = [(theta, c, (-0.1 if feasible else 0.1) + 0.05 * g) for theta, c, g in rows]
     best = min(row[1] for row in rows) / problem.reference_cost_usd if feasible else None
-    optimizer = CEI(problem, seed=seed, gp={"theta0_obs": "none"}, device="cpu")
+    gp = GPSettings(theta0_obs="none")  # amplitudes of 1: the model's units are those of z
+    optimizer = CEI(problem, seed=seed, gp=gp, device="cpu")
     for theta, cost, g in rows:
         evaluation = Evaluation(theta, cost, g, ())
         optimizer.gp.observe(evaluation)

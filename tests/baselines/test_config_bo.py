@@ -20,6 +20,7 @@ from test_gp import random_rows
 
 from baselines.config_bo import CONFIG, ConstrainedLowerBound
 from baselines.dataset_level import Evaluation
+from baselines.gp import GPSettings
 from scope_torch.bounds.information_gain import InformationGain
 from scope_torch.errors import InputError
 from scope_torch.model.kernels import HammingMatern52Kernel
@@ -92,7 +93,8 @@ def test_theory_beta():
 def test_acquisition_on_botorch_s_model_of_the_data(seed):
     """The mask and the bounds, on any BoTorch model, and its own discrete search."""
     problem = make_task(seed, (5, 4, 3), 4).problem
-    optimizer = CONFIG(problem, seed=seed, beta=0.7, gp={"theta0_obs": "none"}, device="cpu")
+    gp = GPSettings(theta0_obs="none")  # amplitudes of 1: the model's units are those of z
+    optimizer = CONFIG(problem, seed=seed, beta=0.7, gp=gp, device="cpu")
     rows = random_rows(problem, 12, seed)
     for theta, cost, g in rows:
         optimizer.gp.observe(Evaluation(theta, cost, g, ()))

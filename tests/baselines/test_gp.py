@@ -246,7 +246,7 @@ def test_the_reference_is_free_charged_or_no_datum():
         assert (requests[0].theta == task.problem.theta_ref) == first
         drive(optimizer, task, 1)
         assert int(optimizer.gp.surrogate.num_observations()) == observed + 1
-    free = CEI(task.problem, seed=0, device="cpu").gp.model()
+    free = CEI(task.problem, seed=0, gp=GPSettings(), device="cpu").gp.model()
     theta, cost, g = reference_row(task.problem)
     mean = free.posterior(torch.tensor([theta]).double()).mean.flatten()
     assert mean.tolist() == pytest.approx([1.0, g / task.problem.s_0], rel=1e-5)
@@ -319,7 +319,21 @@ def test_settings_tell_everything_apart():
     for name, value in changed.items():
         assert CEI(problem, seed=0, gp={name: value}).settings() != default
     assert CEI(problem, seed=0, kernel=HammingRBFKernel()).settings() != default
-    assert CEI(problem, seed=0, gp=GPSettings()).settings() == default
+    assert CEI(problem, seed=0, gp=CEI.default_gp).settings() == default
+
+
+def test_a_mapping_changes_the_method_s_own_amplitudes_and_settings_replace_them():
+    problem = make_task(1, (4, 3), 6).problem
+    for method in (CEI, CONFIG, SafeOpt):
+        own = dataclasses.asdict(method.default_gp)
+        for gp, expected in [
+            (None, own),
+            ({}, own),
+            ({"lam": 1e-4}, {**own, "lam": 1e-4}),
+            ({"amp_c": 1.0, "amp_g": 1.0}, {**own, "amp_c": 1.0, "amp_g": 1.0}),
+            (GPSettings(lam=1e-4), dataclasses.asdict(GPSettings(lam=1e-4))),
+        ]:
+            assert method(problem, seed=0, gp=gp).settings()["gp"] == expected
 
 
 @pytest.mark.parametrize(

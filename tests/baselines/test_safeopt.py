@@ -278,7 +278,7 @@ def test_within_radius_is_a_maximum_over_all_pairs(sizes):
 
 def test_width_on_botorch_s_model_of_the_data():
     problem = make_task(0, (4, 3, 3), 4).problem
-    optimizer = SafeOpt(problem, seed=0, device="cpu")
+    optimizer = SafeOpt(problem, seed=0, gp=GPSettings(), device="cpu")
     rows = random_rows(problem, 10, 0)
     for theta, cost, g in rows:
         optimizer.gp.observe(Evaluation(theta, cost, g, ()))
@@ -310,7 +310,9 @@ def test_width_of_intersected_intervals():
     assert (observed < ConfidenceWidth(many, 1.7)(theta) - 0.1).any()
 
 
-@pytest.mark.parametrize("settings", [{}, {"lipschitz": 0.5}, {"gp": {"amp_g": 0.5}}])
+@pytest.mark.parametrize(
+    "settings", [{"gp": {"amp_g": 1.0}}, {"lipschitz": 0.5}, {"gp": {"amp_g": 0.5}}]
+)
 def test_stalls_where_only_the_reference_can_be_evaluated(settings):
     task = make_task(1, (4, 3, 3), 6, epsilon=0.01)
     optimizer = SafeOpt(task.problem, seed=0, device="cpu", **settings)
@@ -326,7 +328,8 @@ def test_stalls_where_only_the_reference_can_be_evaluated(settings):
 @pytest.mark.parametrize("theta0_obs", ["charged", "none"])
 def test_the_reference_is_evaluated_once_before_the_search_stalls(theta0_obs):
     task = make_task(1, (4, 3, 3), 6, epsilon=0.01)
-    optimizer = SafeOpt(task.problem, seed=0, gp={"theta0_obs": theta0_obs}, device="cpu")
+    gp = {"theta0_obs": theta0_obs, "amp_g": 1.0}
+    optimizer = SafeOpt(task.problem, seed=0, gp=gp, device="cpu")
     thetas = [o.theta for o in drive(optimizer, task, 1000)]
     assert thetas == [task.problem.theta_ref] * 6
     assert optimizer.report()["stalled"] is True

@@ -26,6 +26,8 @@ SEARCHES = [
     (*key, [run.split()[2] for run in runs])
     for key, runs in groupby(BEFORE, key=lambda run: tuple(run.split()[:2]))
 ]
+AMPLITUDES = ["method.gp.amp_c=1", "method.gp.amp_g=1"]  # the defaults of that version
+OLD_DEFAULTS = dict.fromkeys(["config_bo", "safeopt"], AMPLITUDES)
 
 
 def test_twelve_methods_on_four_tasks_with_two_seeds():
@@ -46,7 +48,7 @@ def test_requests_are_those_of_before(task, method, seeds):
     if method == "optuna_gp":
         pytest.importorskip("optuna")
     for seed in seeds:
-        cfg = compose([f"task={task}", f"method={method}", seed])
+        cfg = compose([f"task={task}", f"method={method}", seed, *OLD_DEFAULTS.get(method, [])])
         made = build(cfg.task)
         kernel = build(cfg.kernel)
         optimizer = build(
