@@ -244,7 +244,7 @@ def make_scope_joint(
         problem,
         surrogate=joint,
         posterior=make_joint_search(
-            joint, space_search=space_search, max_nodes=max_nodes, has_margin=margin() > 0
+            joint, space_search=space_search, max_nodes=max_nodes, margin=margin
         ),
         make_candidate=partial(JointCandidate, joint),
         bounds=confidence,

@@ -30,7 +30,7 @@ import heapq
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -93,6 +93,7 @@ class BestFirst(ABC):
         max_nodes: Prefixes expanded at most.
         excluded: Labels of a configuration that does not count, or None.
         width: How far above a minimum a configuration still ties with it.
+        enough: The search ends once it has found less than that.
     """
 
     def __init__(
@@ -103,8 +104,9 @@ class BestFirst(ABC):
         max_nodes: int,
         excluded: Tensor | None = None,
         width: Callable[[float], float] = lambda _: 0.0,
+        enough: float = -math.inf,
     ) -> None:
-        self._posterior, self._max_nodes = posterior, max_nodes
+        self._posterior, self._max_nodes, self._enough = posterior, max_nodes, enough
         self._excluded, self._width = excluded, width
         num_modules = len(posterior.sizes)
         self._order = tuple(range(num_modules))
@@ -132,14 +134,21 @@ class BestFirst(ABC):
     def run(self) -> Minimum:
         """Searches until what is found is the minimum, or `max_nodes` prefixes are expanded."""
         root = torch.zeros(1, len(self._posterior.sizes), dtype=torch.int64)
+        if self._best < self._enough:
+            return Minimum(self._best, -math.inf, False, self._labels, 0)
         self._expand(root, 0, self._first_multiplier(root))
-        while self._within_reach() and self.num_nodes < self._max_nodes:
+        while not self.is_decided and self.num_nodes < self._max_nodes:
             for depth, (labels, mu) in self._take_best().items():
                 self._expand(labels, depth, mu)
         complete = not self._within_reach()
         bound = self._best if complete else min(self._best, self._heap[0][0])
         tied = self._labels[self._values <= self._reach].unique(dim=0)
         return Minimum(self._best, bound, complete, tied, self.num_nodes)
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether the minimum is found, or less than enough."""
+        return self._best < self._enough or not self._within_reach()
 
     @property
     def _reach(self) -> float:
@@ -240,10 +249,7 @@ class Search(BestFirst):
         objective: The function to minimise.
         constraint: The function that must not exceed the limit.
         limit: +inf for no constraint.
-        starts: See `BestFirst`.
-        max_nodes: See `BestFirst`.
-        excluded: See `BestFirst`.
-        width: See `BestFirst`.
+        how: The other arguments of `BestFirst`.
     """
 
     def __init__(
@@ -252,16 +258,10 @@ class Search(BestFirst):
         objective: Bounded,
         constraint: Bounded,
         limit: float,
-        *,
-        starts: Tensor,
-        max_nodes: int,
-        excluded: Tensor | None = None,
-        width: Callable[[float], float] = lambda _: 0.0,
+        **how: Any,
     ) -> None:
         self._objective, self._constraint, self._limit = objective, constraint, limit
-        super().__init__(
-            posterior, starts=starts, max_nodes=max_nodes, excluded=excluded, width=width
-        )
+        super().__init__(posterior, **how)
 
     def _values_at(self, labels: Tensor) -> tuple[Tensor, Tensor]:
         k = self._posterior.kernel(labels)

@@ -124,7 +124,7 @@ class Branched(ABC):
         """Runs a search and keeps count."""
         found = search.run()
         self._searches += 1
-        self._incomplete += not found.complete
+        self._incomplete += not search.is_decided
         self._most_nodes = max(self._most_nodes, search.num_nodes)
         return found
 

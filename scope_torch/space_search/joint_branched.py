@@ -36,14 +36,21 @@ class JointBranchedPosterior(Branched):
     Args:
         surrogate: The joint surrogate; `update` fits it anew when that is due.
         max_nodes: See `Branched`.
+        margin: The search for the least L_g ends once it has found less than -margin, which is
+            all that the choice asks for; None to find the least.
 
     Raises:
         InputError: See `Branched`.
     """
 
-    def __init__(self, surrogate: JointSurrogate, max_nodes: int = MAX_NODES) -> None:
+    def __init__(
+        self,
+        surrogate: JointSurrogate,
+        max_nodes: int = MAX_NODES,
+        margin: Callable[[], float] | None = None,
+    ) -> None:
         super().__init__(surrogate.space, surrogate.kernel, max_nodes)
-        self._surrogate = surrogate
+        self._surrogate, self._margin = surrogate, margin
         self._promise_gap = 0.0
 
     def update(self) -> None:
@@ -53,7 +60,8 @@ class JointBranchedPosterior(Branched):
 
     def lower_bounds(self, beta: Beta, u_out: float, theta_out: int | None) -> JointBranchedBounds:
         """Minima of L_c and L_g; arguments as in `LowerBounds`."""
-        return JointBranchedBounds(self, beta, u_out, theta_out)
+        enough = -math.inf if self._margin is None else -self._margin()
+        return JointBranchedBounds(self, beta, u_out, theta_out, enough)
 
     def report(self) -> dict[str, Any]:
         """See `Branched.report`.
@@ -92,16 +100,23 @@ class JointBranchedBounds:
         beta: Standard deviations.
         u_out: See `LowerBounds`.
         theta_out: See `LowerBounds`.
+        enough: The search for `least_g` ends below that.
 
     Attributes:
+        u_out: As given.
         least_c: min{L_c : L_g <= 0}, or a lower bound on it that could be proven; +inf if nothing
             is feasible.
         least_g: The least L_g found with L_c <= u_out; +inf if there is none.
-        is_exact: Whether less than `least_g` cannot exist.
+        is_exact: Whether less than `least_g` cannot exist, or it is below `enough`.
     """
 
     def __init__(
-        self, posterior: JointBranchedPosterior, beta: Beta, u_out: float, theta_out: int | None
+        self,
+        posterior: JointBranchedPosterior,
+        beta: Beta,
+        u_out: float,
+        theta_out: int | None,
+        enough: float = -math.inf,
     ) -> None:
         self._posterior, self._labelled = posterior, posterior.labelled(theta_out)
         self._beta, self.u_out = beta, u_out
@@ -110,13 +125,16 @@ class JointBranchedBounds:
         self._excluded = None if theta_out is None else self._labelled.apart[0]
         self._starts = self._labelled.starts
         of_c = self._minimise(self._c, self._g, 0.0)
-        of_g = self._minimise(self._g, self._c, u_out)
-        self.least_c, self.least_g, self.is_exact = of_c.bound, of_g.value, of_g.complete
+        of_g = self._minimise(self._g, self._c, u_out, enough=enough)
+        self.least_c, self.least_g = of_c.bound, of_g.value
+        self.is_exact = of_g.complete or of_g.value < enough
         self._starts = torch.cat([self._starts, of_c.labels, of_g.labels])
 
     def argmin_c(self, most_g: float, scale: float, seed: int) -> int:
         """Flat index of the least L_c found subject to L_g <= `most_g`; see `BranchedBounds`."""
-        found = self._minimise(self._c, self._g, most_g, lambda best: tie_width(best, scale))
+        found = self._minimise(
+            self._c, self._g, most_g, width=lambda best: tie_width(best, scale)
+        )
         self._posterior.note_gap(found.value - found.bound)
         return first_of_class(self._labelled.classes, found.labels, seed)
 
@@ -148,7 +166,7 @@ class JointBranchedBounds:
         objective: Bounded,
         constraint: Bounded,
         limit: float,
-        width: Callable[[float], float] = lambda _: 0.0,
+        **how: Any,
     ) -> Minimum:
         return self._posterior.minimise(
             self._labelled,
@@ -157,14 +175,20 @@ class JointBranchedBounds:
             limit,
             starts=self._starts,
             excluded=self._excluded,
-            width=width,
+            **how,
         )
 
 
 def make_joint_search(
-    surrogate: JointSurrogate, *, space_search: str, max_nodes: int, has_margin: bool
+    surrogate: JointSurrogate, *, space_search: str, max_nodes: int, margin: Callable[[], float]
 ) -> JointGridPosterior | DeviceJointPosterior | JointBranchedPosterior:
     """The posterior on Theta, by `grid` or `branch_and_bound`; `auto`: by grid up to 2e8.
+
+    Args:
+        surrogate: The joint surrogate.
+        space_search: As above.
+        max_nodes: See `Branched`.
+        margin: How far below 0 the choice asks L_g to be, in units of quality.
 
     Raises:
         InputError: If `space_search` is neither, or cannot search this space.
@@ -173,5 +197,5 @@ def make_joint_search(
         raise InputError(f"space_search={space_search!r} must be auto, grid or branch_and_bound")
     fits = surrogate.space.size <= MAX_ENUMERATED
     if space_search == "grid" or (space_search == "auto" and fits):
-        return make_joint_posterior(surrogate, has_margin)
-    return JointBranchedPosterior(surrogate, max_nodes)
+        return make_joint_posterior(surrogate, has_margin=margin() > 0)
+    return JointBranchedPosterior(surrogate, max_nodes, margin)

@@ -21,8 +21,7 @@ branch_and_bound.py). Where it is above 0 in all bands, no completion is as prom
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -109,27 +108,13 @@ class PromiseSearch(BestFirst):
     Args:
         posterior: Gives k_D and sigma.
         promise: The objective.
-        starts: See `BestFirst`.
-        max_nodes: See `BestFirst`.
-        excluded: See `BestFirst`.
-        width: See `BestFirst`.
+        how: The other arguments of `BestFirst`.
     """
 
-    def __init__(
-        self,
-        posterior: LabelledPosterior,
-        promise: Promise,
-        *,
-        starts: Tensor,
-        max_nodes: int,
-        excluded: Tensor | None,
-        width: Callable[[float], float],
-    ) -> None:
+    def __init__(self, posterior: LabelledPosterior, promise: Promise, **how: Any) -> None:
         self._promise = promise
         self._made: tuple[float, Bands] | None = None
-        super().__init__(
-            posterior, starts=starts, max_nodes=max_nodes, excluded=excluded, width=width
-        )
+        super().__init__(posterior, **how)
 
     def _values_at(self, labels: Tensor) -> tuple[Tensor, Tensor]:
         return self._promise.at(self._posterior, labels)
