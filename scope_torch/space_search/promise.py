@@ -67,10 +67,10 @@ class Promise(NamedTuple):
         objective = torch.special.ndtr(-z) * (1 - self.u_out / price)
         return objective, (mean - self.beta_g * sigma).clamp_min(0.0)
 
-    def bound(self, least_z: Tensor, least_c: Tensor) -> Tensor:
-        """The objective where z and L_c are at least these."""
-        price = least_c.clamp_min(self.least_price)
-        return torch.special.ndtr(-least_z) * (1 - self.u_out / price).clamp_max(0.0)
+    def at_most(self, least_z: Tensor, least_c: Tensor) -> Tensor:
+        """Most that the promise can be, at least 0, where z and L_c are at least these."""
+        saving = self.u_out / least_c.clamp_min(self.least_price) - 1
+        return torch.special.ndtr(-least_z) * saving.clamp_min(0.0)
 
 
 class Bands(NamedTuple):
@@ -80,6 +80,7 @@ class Bands(NamedTuple):
     most: list[float]  # Psi at the edges, USD
     kappa: list[float]  # USD for a unit of z
     intercept: list[float]  # USD
+    z: Tensor  # the edges of all cells
 
     @classmethod
     def of(cls, promise: Promise, tau: float) -> Bands:
@@ -99,7 +100,13 @@ class Bands(NamedTuple):
             above = psi[cells] + slope * (z[1:][cells] - edges[j])
             kappa.append(slope)
             intercept.append(float(above.max()))
-        return cls(edges, most, kappa, intercept)
+        return cls(edges, most, kappa, intercept, z)
+
+    def at_most(self, promise: Promise, j: int, height: Tensor) -> Tensor:
+        """Most that a promise can be whose line in band `j` is as high as `height` (USD)."""
+        z = self.z[j * _CELLS : (j + 1) * _CELLS + 1]
+        least_c = height[:, None] - self.kappa[j] * (z[1:] - self.edges[j])
+        return promise.at_most(z[:-1], least_c).amax(1)
 
 
 class PromiseSearch(BestFirst):
@@ -132,7 +139,7 @@ class PromiseSearch(BestFirst):
         mean = prefixes.form(promise.weights_g, 0.0, promise.output_g, -promise.margin)
         minus_sigma = prefixes.form(zero, 1.0, promise.output_g)
         prior = math.sqrt(prefixes.posterior.variances[promise.output_g][1])
-        most = (-minus_sigma.by_module()[1]).clamp(max=prior)
+        most = (-minus_sigma.by_module()[1]).clamp(_LEAST_SIGMA, prior)
         return _Parts(mean, minus_sigma, promise.cost.linear(prefixes, 0.0), most)
 
     def _first_multiplier(self, root: Tensor) -> Tensor:
@@ -146,7 +153,7 @@ class PromiseSearch(BestFirst):
     def _bound(self, labels: Tensor, depth: int, mu: Tensor) -> Children:
         parts, bands = self._parts(labels, depth), self._bands()
         least_z, least_c = parts.children()
-        first_z = torch.full_like(least_z, math.inf)
+        bound = torch.full_like(least_z, math.inf)
         promising = torch.full_like(mu, math.inf)
         at = parts.cost.by_module()[0]
         for j in reversed(range(_NUM_BANDS)):
@@ -154,12 +161,15 @@ class PromiseSearch(BestFirst):
             if not alive.any():
                 continue
             table, lower = (in_band := parts.in_band(bands, j)).by_module()
-            alive &= in_band.children(table, lower) <= 0
-            first_z[alive] = bands.edges[j]
+            value = in_band.children(table, lower)
+            alive &= value <= 0
+            # As promising as tau' is possible only where its line is at least so high.
+            height = bands.intercept[j] + value * (bands.kappa[j] / parts.most_sigma)
+            most = self._promise.at_most(least_z[alive].clamp_min(bands.edges[j]), least_c[alive])
+            most = most.minimum(bands.at_most(self._promise, j, height[alive]))
+            bound[alive] = bound[alive].minimum(-most)
             better = lower < promising
             promising, at = torch.where(better, lower, promising), torch.where(better, table, at)
-        bound = self._promise.bound(least_z.maximum(first_z), least_c)
-        bound[first_z == math.inf] = math.inf
         completed = labels.clone()
         for i, some in zip(self._order[depth:], parts.cost.tables.slices, strict=True):
             completed[:, i] = at[some].argmin(0)

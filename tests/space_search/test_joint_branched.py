@@ -139,3 +139,149 @@ def test_equals_the_grid_and_the_definition(
         )
     assert branched.report()["exact"]
     assert branched.report()["gap_usd"] == branched.report()["promise_gap"] == 0
+
+
+@settings(max_examples=15)
+@given(seed=st.integers(0, 2**20), relative_cost=st.booleans(), margin=st.sampled_from([0.0, 0.2]))
+def test_with_a_margin_the_sign_of_the_least_constraint_is_enough(seed, relative_cost, margin):
+    surrogate = told((4, 5, 4), seed, 30, relative_cost)
+    exact, few = (
+        JointBranchedPosterior(surrogate, 10**6, m) for m in (None, lambda: margin)
+    )
+    beta, choice = Beta(3.0, 3.0), MostPromising(lambda: margin)
+    least = [p.lower_bounds(beta, 5.0, 3) for p in (exact, few)]
+    assert least[0].is_exact
+    assert least[1].is_exact
+    assert least[1].least_g >= least[0].least_g
+    assert (least[1].least_g < -margin) == (least[0].least_g < -margin)
+    if least[0].least_g < -margin:
+        assert choice.select(1, least[0], 1.0, seed) == choice.select(1, least[1], 1.0, seed)
+    assert few.report()["exact"]
+
+
+def prefixes_of(posterior, labelled, depth, seed):
+    rng = np.random.default_rng(seed)
+    rows = [[int(rng.integers(size)) for size in labelled.sizes] for _ in range(6)]
+    order = tuple(range(len(labelled.sizes)))
+    return torch.tensor(rows), order[:depth], order[depth:]
+
+
+@pytest.mark.parametrize("noise", [0.1, 1.5])
+@pytest.mark.parametrize("b", [0.5, 3.0])
+@pytest.mark.parametrize("seed", range(3))
+def test_bounds_on_costs_hold_for_every_completion(seed, b, noise):
+    surrogate = told((4, 3, 4, 3), seed, 40, noise=noise)
+    _, posterior = posteriors(surrogate)
+    labelled = posterior.labelled(None)
+    cost = posterior.cost(labelled.classes, b)
+    assert isinstance(cost, LognormalCost)
+    theta = torch.tensor(list(itertools.product(*map(range, labelled.sizes))))
+    exact = cost.at(labelled, theta, labelled.kernel(theta)).reshape(labelled.sizes)
+    for depth in range(4):
+        labels, assigned, left = prefixes_of(posterior, labelled, depth, seed)
+        prefixes = Prefixes(labelled, labels, assigned, left)
+        linear = cost.linear(prefixes, 0.7)
+        children = linear.children(*linear.by_module())
+        for row, some in enumerate(labels.tolist()):
+            of_child = exact[tuple(some[:depth])]
+            of_child = of_child.reshape(len(of_child), -1).amin(1) - 0.7
+            assert (children[:, row] <= of_child + 1e-12).all()
+            if depth == 3 and noise == 0.1 and b == 3.0:  # what is left: two tangents
+                assert (children[:, row] >= of_child - 0.3 * (of_child + 0.7)).all()
+
+
+@pytest.mark.parametrize("margin", [0.0, 0.1])
+@pytest.mark.parametrize("seed", range(4))
+def test_bounds_on_the_promise_hold_for_every_completion(seed, margin):
+    """Each is +inf only where nothing is within reach, and else not above the least value."""
+    surrogate = told((4, 3, 4, 3), seed, 40)
+    _, posterior = posteriors(surrogate)
+    labelled = posterior.labelled(None)
+    promise = Promise(
+        posterior.cost(labelled.classes, 3.0), posterior.weights[1], 1, 3.0, margin, 8.0, 8e-6
+    )
+    theta = torch.tensor(list(itertools.product(*map(range, labelled.sizes))))
+    value, excess = promise.at(labelled, theta)
+    exact = torch.where(excess > 0, math.inf, value).reshape(labelled.sizes)
+    start = theta[:1] if exact.isfinite().any() else theta[:0]
+    finite = num_pruned = 0
+    for depth in range(4):
+        search = PromiseSearch(labelled, promise, starts=start, max_nodes=1)
+        search._order = (0, 1, 2, 3)
+        labels = prefixes_of(posterior, labelled, depth, seed)[0]
+        bound = search._bound(labels, depth, torch.zeros(len(labels), dtype=torch.float64)).bound
+        for row, some in enumerate(labels.tolist()):
+            of_child = exact[tuple(some[:depth])]
+            of_child = of_child.reshape(len(of_child), -1).amin(1)
+            pruned = bound[row] == math.inf
+            assert (of_child[pruned] > search._best).all()
+            assert (bound[row][~pruned] <= of_child[~pruned] + 1e-9).all()
+            finite, num_pruned = finite + int((~pruned).sum()), num_pruned + int(pruned.sum())
+    assert finite > 0
+    assert num_pruned > 0
+
+
+@pytest.mark.parametrize("tau", [0.0, 0.01, 1.0, 300.0])
+def test_lines_lie_above_the_most_that_costs_can_be(tau):
+    promise = Promise(None, torch.zeros(0), 1, 4.5, 0.0, 2.0, 2e-6)  # pyright: ignore
+    bands = Bands.of(promise, tau)
+    for j, edge in enumerate(bands.edges[:-1]):
+        for z in np.linspace(edge, bands.edges[j + 1], 999):
+            p = 0.5 * math.erfc(z / math.sqrt(2))
+            psi = 2.0 * p / (p + tau)
+            if psi >= 2e-6:
+                assert psi <= bands.intercept[j] - bands.kappa[j] * (z - edge) + 1e-12
+                # The promise whose line is that high is the largest of the band.
+                height = torch.tensor([psi + bands.kappa[j] * (z - edge)])
+                assert bands.at_most(promise, j, height) >= tau * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_limit_on_nodes_leaves_proven_gaps(seed):
+    surrogate = told((6, 5, 6, 5), seed, 80)
+    beta, gaps = Beta(3.0, 3.0), []
+    _, proven = posteriors(surrogate)
+    exact = proven.lower_bounds(beta, 6.0, None)
+    best = exact.most_promising(0.0, LEAST_PRICE, 0)
+    labelled = proven.labelled(None)
+    promise = Promise(
+        proven.cost(labelled.classes, 3.0), proven.weights[1], 1, 3.0, 0.0, 6.0, LEAST_PRICE
+    )
+
+    def value(index):
+        codes = surrogate.space.unrank(torch.tensor([index]))
+        return float(promise.at(labelled, labelled.classes.label(codes))[0])
+
+    for max_nodes in (1, 2, 4, 8, 10**6):
+        _, posterior = posteriors(surrogate, max_nodes)
+        lower = posterior.lower_bounds(beta, 6.0, None)
+        assert lower.least_c <= exact.least_c + 1e-12
+        assert lower.least_g >= exact.least_g - 1e-12
+        chosen = lower.most_promising(0.0, LEAST_PRICE, 0)
+        report = posterior.report()
+        gaps.append(report["promise_gap"])
+        # The proven gap covers what the best would have been.
+        assert value(best) >= value(chosen) * (1 + gaps[-1]) * (1 + 1e-9)
+        assert report["most_nodes"] <= max_nodes
+    assert gaps[0] > 0
+    assert gaps[-1] == 0
+    assert chosen == best
+    assert report["exact"]
+    assert not posteriors(surrogate, 1)[1].report()["incomplete_searches"]
+
+
+def test_refusals():
+    surrogate = told((3, 3), 0, 5)
+
+    def make(name, max_nodes=5):
+        return make_joint_search(
+            surrogate, space_search=name, max_nodes=max_nodes, margin=lambda: 0.0
+        )
+
+    with pytest.raises(InputError, match="space_search='fast' must be auto"):
+        make("fast")
+    with pytest.raises(InputError, match="max_nodes=0"):
+        make("branch_and_bound", 0)
+    assert isinstance(make("auto"), JointGridPosterior)
+    assert isinstance(make("grid"), JointGridPosterior)
+    assert isinstance(make("branch_and_bound"), JointBranchedPosterior)
