@@ -2,7 +2,7 @@
 
 | symbol | here | |
 | --- | --- | --- |
-| l(theta) = k_D(theta)^T w - beta sigma(theta) | `Form` (linear.py) | the objective, or the constraint l' |
+| l(theta) = k_D(theta)^T w - beta sigma(theta) | `Form` | objective, or constraint l' |
 | sigma^2 = constant - k_D^T V k_D | `LabelledPosterior` | |
 | Delta^i(m), i-th forward difference of m -> kappa(N - m) | `differences[i, m]` | |
 | mu, Lagrange multiplier | `mu` | |
@@ -20,6 +20,8 @@ completions of a prefix:
    each subset.
 3. An entry of the table of S is at least the least entry with the same LLM in the first module of
    S, where entries that no configuration matches count as 0. That leaves one table per module.
+
+linear.py has these bounds.
 
 A constraint l' <= limit enters by Lagrange's bound l >= l + mu (l' - limit), for any mu >= 0.
 """

@@ -27,6 +27,7 @@ from scope_torch.space import ConfigSpace, first_tied, tie_width
 from scope_torch.space_search.branch_and_bound import BestFirst, Form, Minimum, Search
 from scope_torch.space_search.device_grid import DevicePosterior
 from scope_torch.space_search.grid import GridPosterior
+from scope_torch.space_search.linear import Bounded
 from scope_torch.space_search.prefixes import Classes, LabelledPosterior
 
 MAX_MODULES = 12
@@ -101,6 +102,7 @@ class Branched(ABC):
                     posterior, objective, free, math.inf, starts=labels, max_nodes=1
                 ).run()
             labels = found.labels
+
     def settings(self) -> dict[str, Any]:
         """The arguments that decide a choice, JSON-serialisable."""
         return {"space_search": "branch_and_bound", "max_nodes": self.max_nodes}
@@ -135,8 +137,8 @@ class Branched(ABC):
     def minimise(
         self,
         posterior: LabelledPosterior,
-        objective: Form,
-        constraint: Form,
+        objective: Bounded,
+        constraint: Bounded,
         limit: float,
         **how: Any,
     ) -> Minimum:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from scope_torch.bounds.base import Beta
 from scope_torch.errors import InputError
@@ -132,9 +131,7 @@ class JointBranchedBounds:
 
     def argmin_c(self, most_g: float, scale: float, seed: int) -> int:
         """Flat index of the least L_c found subject to L_g <= `most_g`; see `BranchedBounds`."""
-        found = self._minimise(
-            self._c, self._g, most_g, width=lambda best: tie_width(best, scale)
-        )
+        found = self._minimise(self._c, self._g, most_g, width=lambda best: tie_width(best, scale))
         self._posterior.note_gap(found.value - found.bound)
         return first_of_class(self._labelled.classes, found.labels, seed)
 

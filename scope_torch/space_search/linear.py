@@ -177,9 +177,7 @@ class LognormalCost(NamedTuple):
     def at(self, posterior: LabelledPosterior, labels: Tensor, k: Tensor) -> Tensor:
         """Values in USD at `r` configurations with kernel `k`, `n x r`."""
         mean = (self.weights @ k + 1).clamp_min(LEAST_MEAN)
-        return self._a(labels, range(len(self.terms))) * _lower(
-            mean, posterior.sigma(k, 0), self.b
-        )
+        return self._a(labels, range(len(self.terms))) * _lower(mean, posterior.sigma(k, 0), self.b)
 
     def linear(self, prefixes: Prefixes, limit: float) -> Linear:
         """A lower bound in USD on L_c less `limit` (facts 4 and 5)."""
@@ -224,7 +222,7 @@ def _lower(mean: Tensor, sigma: Tensor, b: float) -> Tensor:
 
 
 def _tangent_of_phi(x: Tensor, b: float) -> tuple[Tensor, Tensor]:
-    """alpha and slope of the tangent alpha - slope y <= phi(y) at x > 0, both positive.
+    """The tangent alpha - slope y <= phi(y) at x > 0: alpha and slope, both positive.
 
     phi(y) = exp(-b s - s^2 / 2) with s^2 = log(1 + y^2), so ds/dy = y / (s (1 + y^2)).
     """

@@ -2,20 +2,22 @@
 
 | symbol | here | unit |
 | --- | --- | --- |
-| m, mean of gbar plus the margin; sigma, its standard deviation | `Promise.mean_g`, `output_g` | quality |
+| m, mean of gbar plus the margin | `Promise.weights_g` | quality |
+| sigma, standard deviation of gbar | `Promise.output_g` | quality |
 | z = max(m, 0) / sigma; P = ndtr(-z) | | |
 | L, the lower bound on the cost; u, u_out | `Promise.cost`, `u_out` | USD |
 | tau, a promise that is known to be reached | `-reach` | |
 | Psi(z) = u P / (P + tau), most that L can be | `Bands.most` | USD |
 
-The promise P (u / L - 1) is at least tau where L <= Psi(z). The interval [0, beta] of z is cut into
-bands. In a band [z_0, z_1] a line lies above Psi: L <= Psi(z) <= I - kappa (z - z_0). As m <= z sigma
-and sigma is at most its largest value s in the completions of a prefix,
+The promise P (u / L - 1) is at least tau where L <= Psi(z). The interval [0, beta] of z is cut
+into bands. In a band [z_0, z_1] a line lies above Psi: L <= Psi(z) <= I - kappa (z - z_0). As
+m <= z sigma, and sigma is at most its largest value s on the completions of a prefix,
 
     m - z_0 sigma + s / kappa (L - I) <= 0.
 
 That is a sum of forms, so its least value over all completions has a bound (facts 1 to 3 in
-branch_and_bound.py). Where it is above 0 in all bands, no completion is as promising as tau.
+branch_and_bound.py). Where the bound is above 0 in all bands, no completion is as promising as
+tau. Where it is v <= 0, none is more promising than the tau' whose line has height I + v kappa / s.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from scope_torch.space_search.branch_and_bound import BestFirst, Children
 from scope_torch.space_search.linear import Bounded, Linear
 from scope_torch.space_search.prefixes import LabelledPosterior
 
-_NUM_BANDS = 6
+_NUM_BANDS = 24
 _CELLS = 32  # of a band, where the line above Psi is found
 _SLACK = 1e-12  # of tau, for rounding
 _LEAST_SIGMA = 1e-12  # in units of quality

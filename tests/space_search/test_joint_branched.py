@@ -76,9 +76,7 @@ def one_by_one(surrogate, beta):
 
 
 def first(tied, seed):
-    return min(
-        tied, key=lambda j: naive.splitmix64((j + seed * naive.GOLDEN) % 2**64)
-    )
+    return min(tied, key=lambda j: naive.splitmix64((j + seed * naive.GOLDEN) % 2**64))
 
 
 @settings(max_examples=60)
@@ -145,9 +143,7 @@ def test_equals_the_grid_and_the_definition(
 @given(seed=st.integers(0, 2**20), relative_cost=st.booleans(), margin=st.sampled_from([0.0, 0.2]))
 def test_with_a_margin_the_sign_of_the_least_constraint_is_enough(seed, relative_cost, margin):
     surrogate = told((4, 5, 4), seed, 30, relative_cost)
-    exact, few = (
-        JointBranchedPosterior(surrogate, 10**6, m) for m in (None, lambda: margin)
-    )
+    exact, few = (JointBranchedPosterior(surrogate, 10**6, m) for m in (None, lambda: margin))
     beta, choice = Beta(3.0, 3.0), MostPromising(lambda: margin)
     least = [p.lower_bounds(beta, 5.0, 3) for p in (exact, few)]
     assert least[0].is_exact
