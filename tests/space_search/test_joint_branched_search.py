@@ -21,6 +21,7 @@ CASES = [
     {"certificate_flips": 0.02, "bounds": {"delta": 0.3}},
     {"bounds": THEORY, "rho": 0.5, "relative_cost": False},
     {"initial_pool": "random", "rho": 0.3, "amplitude": 0.5},
+    {"surrogate": "tensor"},
 ]
 
 
