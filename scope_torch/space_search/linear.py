@@ -16,6 +16,7 @@ on the relative cost. Two facts make a form of it:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
@@ -37,6 +38,7 @@ class Linear(NamedTuple):
     entries: Tensor  # `num_entries x r`
     magnitude: Tensor  # `r`, size of the summands, for rounding
     terms: Tensor | None = None  # `num_slots x r`, a further table for each module
+    floor: Tensor | None = None  # `labels x r`, another bound on the children
 
     def plus(self, other: Linear, mu: Tensor | float) -> Linear:
         """This one and `mu` times the other; `r` multipliers that are not negative."""
@@ -51,6 +53,12 @@ class Linear(NamedTuple):
             terms,
         )
 
+    def times(self, factor: Tensor) -> Linear:
+        """This one, without further tables, times `r` factors that are not negative."""
+        return Linear(
+            self.tables, factor * self.constant, factor * self.entries, factor * self.magnitude
+        )
+
     def by_module(self) -> tuple[Tensor, Tensor]:
         """Tables of the open modules, `num_slots x r`, and a bound for each prefix, `r`."""
         table = self.tables.by_module(self.entries)
@@ -62,7 +70,8 @@ class Linear(NamedTuple):
     def children(self, table: Tensor, lower: Tensor) -> Tensor:
         """Bounds with the first open module assigned: `labels x r`; arguments of `by_module`."""
         first = table[self.tables.slices[0]]
-        return first + (lower - first.amin(0))
+        bound = first + (lower - first.amin(0))
+        return bound if self.floor is None else bound.maximum(self.floor)
 
     def spread(self) -> Tensor:
         """By how much the table of each open module varies: `open modules x r`, one prefix."""
@@ -184,14 +193,16 @@ class LognormalCost(NamedTuple):
         f, least_f = self._relative(prefixes)
         open_terms = [self.terms[i] for i in prefixes.open_modules]
         assigned = self._sum(prefixes.labels, prefixes.assigned)
-        least_a = assigned + sum(float(terms.min()) for terms in open_terms)
-        least_a = least_a.clamp_min(self.least)
+        others = sum(float(terms.min()) for terms in open_terms[1:])
+        of_child = (open_terms[0][:, None] + assigned + others).clamp_min(self.least)
+        least_a = of_child.amin(0)
         return Linear(
             f.tables,
             least_f * assigned + least_a * (f.constant - least_f) - limit,
             least_a * f.entries,
             least_a * (f.magnitude + 2 * least_f) + abs(limit),
             torch.cat(open_terms)[:, None] * least_f,
+            of_child * least_f * (1 - _ROUNDING) - limit,
         )
 
     def _relative(self, prefixes: Prefixes) -> tuple[Linear, Tensor]:
@@ -199,10 +210,13 @@ class LognormalCost(NamedTuple):
         mean = (self.weights @ prefixes.t + 1).clamp_min(LEAST_MEAN)
         b = max(self.b, _CONVEX_FROM)  # the bound of a larger b is lower
         alpha, slope = _tangent_of_phi(prefixes.tangent(0).sigma / mean, b)
-        f = prefixes.form(alpha * self.weights[:, None], slope, 0)
-        f = f._replace(constant=f.constant + alpha, magnitude=f.magnitude + alpha)
-        prior = torch.tensor(prefixes.posterior.variances[0][1], dtype=torch.float64).sqrt()
-        lowest = _lower(torch.tensor(LEAST_MEAN, dtype=torch.float64), prior, b)
+        relative = prefixes.form(self.weights, 0.0, 0, -1.0)
+        minus_sigma = prefixes.form(torch.zeros_like(self.weights), 1.0, 0)
+        f = relative.times(alpha).plus(minus_sigma, slope)
+        # Where sigma varies much, the tangent may be below 0; f of the worst of both is not.
+        prior = math.sqrt(prefixes.posterior.variances[0][1])
+        most_sigma = (-minus_sigma.by_module()[1]).clamp(0.0, prior)
+        lowest = _lower(relative.by_module()[1].clamp_min(LEAST_MEAN), most_sigma, b)
         return f, f.by_module()[1].maximum(lowest)
 
     def _a(self, labels: Tensor, modules: Sequence[int]) -> Tensor:
