@@ -27,7 +27,8 @@ from scope_torch.search.payoff import ExpectedReturn, derived_deployment
 from scope_torch.search.scope import SCOPE
 from scope_torch.search.stopping import Stopping
 from scope_torch.space_search.branched import MAX_NODES, make_posterior
-from scope_torch.space_search.device_joint import make_joint_posterior
+from scope_torch.space_search.joint_branched import MAX_NODES as JOINT_MAX_NODES
+from scope_torch.space_search.joint_branched import make_joint_search
 
 Base = str | Sequence[str] | Mapping[str, str] | None
 _TUNED = ("b_g", "b_c", "reference_fraction")
@@ -153,6 +154,8 @@ def make_scope_joint(
     lam: float | None = None,
     batch_size: int | None = 1,
     gap_tolerance: float | None = 0.0,
+    space_search: str = "auto",
+    max_nodes: int = JOINT_MAX_NODES,
     surrogate: str = "auto",
     certificate: str | None = None,
     certificate_flips: float | str = 0.0,
@@ -181,6 +184,8 @@ def make_scope_joint(
             or max{R_c^2, R_g^2, 1e-9} / (1 - rho) with `theory`.
         batch_size: See `SCOPE`.
         gap_tolerance: See `SCOPE`.
+        space_search: See `compose_scope`.
+        max_nodes: See `JointBranchedPosterior`.
         surrogate: See `compose_scope`.
         certificate: See `make_scope`; None for `sequence`, with `theory` for `bounds`.
         certificate_flips: See `make_scope`.
@@ -253,7 +258,9 @@ def make_scope_joint(
     return SCOPE(
         problem,
         surrogate=joint,
-        posterior=make_joint_posterior(joint, has_margin=margin() > 0),
+        posterior=make_joint_search(
+            joint, space_search=space_search, max_nodes=max_nodes, margin=margin
+        ),
         make_candidate=partial(JointCandidate, joint),
         bounds=confidence,
         pool=InitialPool(problem, initial_pool, _codes_of_base(problem, base, initial_pool)),

@@ -168,6 +168,8 @@ class ScopeJointConfig:
     lam: float | None = None  # noise variance of an answer, relative to w_q's; null: 1e-6
     batch_size: int | None = 1  # queries in flight in the j-loop; null: all
     gap_tolerance: float | None = 0.0  # relative to u_out; null: spend the whole budget
+    space_search: str = "auto"  # see ScopeConfig
+    max_nodes: int = 20_000  # see ScopeConfig
     surrogate: str = "auto"  # see ScopeConfig
     certificate: str | None = None  # see ScopeConfig; null: sequence, with theory bounds
     certificate_flips: Any = 0.0  # sequence: chance that a repeated call answers otherwise | auto

@@ -12,6 +12,7 @@ from torch import Tensor
 from scope_torch.errors import InputError
 from scope_torch.search.parts import Minima
 from scope_torch.space_search.device_joint import FewMinima
+from scope_torch.space_search.joint_branched import JointBranchedBounds
 from scope_torch.space_search.minima import LowerBounds
 
 _MOST_LOG_I = 600.0  # a larger i is needed only where least_g is 0 up to rounding
@@ -91,13 +92,15 @@ class MostPromising:
     def select(
         self,
         i: int,  # noqa: ARG002
-        minima: LowerBounds | FewMinima,
+        minima: LowerBounds | FewMinima | JointBranchedBounds,
         scale: float,  # noqa: ARG002
         seed: int,
     ) -> int:
         """See `Choice`; exact, ties as in `first_tied`."""
         least_price = _LEAST_PRICE * minima.u_out
         margin = self._margin()
+        if isinstance(minima, JointBranchedBounds):
+            return minima.most_promising(margin, least_price, seed)
 
         def negative_promise(at: slice | Tensor) -> Tensor:
             probable = probability(minima.mean_g(at), minima.g[at], minima.beta.g, margin)

@@ -2,7 +2,7 @@
 
 | symbol | here | |
 | --- | --- | --- |
-| l(theta) = k_D(theta)^T w - beta sigma(theta) | `Form` | the objective, or the constraint l' |
+| l(theta) = k_D(theta)^T w - beta sigma(theta) | `Form` | objective, or constraint l' |
 | sigma^2 = constant - k_D^T V k_D | `LabelledPosterior` | |
 | Delta^i(m), i-th forward difference of m -> kappa(N - m) | `differences[i, m]` | |
 | mu, Lagrange multiplier | `mu` | |
@@ -21,6 +21,8 @@ completions of a prefix:
 3. An entry of the table of S is at least the least entry with the same LLM in the first module of
    S, where entries that no configuration matches count as 0. That leaves one table per module.
 
+linear.py has these bounds.
+
 A constraint l' <= limit enters by Lagrange's bound l >= l + mu (l' - limit), for any mu >= 0.
 """
 
@@ -28,27 +30,23 @@ from __future__ import annotations
 
 import heapq
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from scope_torch.space_search.prefixes import LabelledPosterior, SubsetTables
+from scope_torch.space_search.linear import Bounded, Form, Linear, Prefixes
+from scope_torch.space_search.prefixes import LabelledPosterior
+
+__all__ = ["BestFirst", "Children", "Form", "Minimum", "Search"]
 
 _AT_ONCE = 128  # prefixes expanded together
 _NUMBERS = 1 << 22  # numbers in memory for them
 _LEAVES = 1 << 12  # configurations looked at together
 _FACTORS = (0.5, 1.0, 2.0)  # of the parent's multiplier
-_ROUNDING = 1e-12  # of a bound, relative to its summands
-
-
-class Form(NamedTuple):
-    """theta -> k_D(theta)^T weights - beta sigma(theta)."""
-
-    weights: Tensor  # `n`
-    beta: float
 
 
 class Minimum(NamedTuple):
@@ -69,35 +67,6 @@ class Minimum(NamedTuple):
     num_nodes: int
 
 
-class _Linear(NamedTuple):
-    """A lower bound on a form on the completions of some prefixes: a constant plus tables."""
-
-    tables: SubsetTables
-    constant: Tensor  # `r`
-    entries: Tensor  # `num_entries x r`
-    magnitude: Tensor  # `r`, size of the summands, for rounding
-
-    def plus(self, other: _Linear, mu: Tensor) -> _Linear:
-        """This one and `mu` times the other; `r` multipliers."""
-        return _Linear(
-            self.tables,
-            self.constant + mu * other.constant,
-            self.entries + mu * other.entries,
-            self.magnitude + mu * other.magnitude,
-        )
-
-    def by_module(self) -> tuple[Tensor, Tensor]:
-        """Tables of the open modules, `num_slots x r`, and a bound for each prefix, `r`."""
-        table = self.tables.by_module(self.entries)
-        least = torch.stack([table[at].amin(0) for at in self.tables.slices]).sum(0)
-        return table, self.constant + least - _ROUNDING * self.magnitude
-
-    def children(self, table: Tensor, lower: Tensor) -> Tensor:
-        """Bounds with the first open module assigned: `labels x r`; arguments of `by_module`."""
-        first = table[self.tables.slices[0]]
-        return first + (lower - first.amin(0))
-
-
 class _Expanded(NamedTuple):
     """Prefixes expanded together; a child has one more module assigned."""
 
@@ -108,35 +77,38 @@ class _Expanded(NamedTuple):
     mu: np.ndarray  # `r`, multipliers for the children to begin with
 
 
-class Search:
-    """Best-first search for min{objective : constraint <= limit}.
+class Children(NamedTuple):
+    """Bounds with one more module of some prefixes assigned."""
+
+    bound: Tensor  # `r x labels of the next module`; +inf where nothing can be within reach
+    mu: Tensor  # `r`, multipliers for their children to begin with
+    completed: Tensor  # `r x num_modules`, a promising completion of each prefix
+
+
+class BestFirst(ABC):
+    """Best-first search for a minimum over Theta, by bounds on the completions of prefixes.
 
     Args:
         posterior: Gives k_D and sigma.
-        objective: The form to minimise.
-        constraint: The form that must not exceed the limit.
-        limit: +inf for no constraint.
         starts: `r x num_modules` labels looked at first; from the best of them on, one LLM at a
             time is changed as long as that helps.
         max_nodes: Prefixes expanded at most.
         excluded: Labels of a configuration that does not count, or None.
         width: How far above a minimum a configuration still ties with it.
+        enough: The search ends once it has found less than that.
     """
 
     def __init__(
         self,
         posterior: LabelledPosterior,
-        objective: Form,
-        constraint: Form,
-        limit: float,
         *,
         starts: Tensor,
         max_nodes: int,
         excluded: Tensor | None = None,
         width: Callable[[float], float] = lambda _: 0.0,
+        enough: float = -math.inf,
     ) -> None:
-        self._posterior, self._objective, self._constraint = posterior, objective, constraint
-        self._limit, self._max_nodes = limit, max_nodes
+        self._posterior, self._max_nodes, self._enough = posterior, max_nodes, enough
         self._excluded, self._width = excluded, width
         num_modules = len(posterior.sizes)
         self._order = tuple(range(num_modules))
@@ -149,17 +121,36 @@ class Search:
         self._heap: list[tuple[float, int, int, int]] = []
         self._descend(starts)
 
+    @abstractmethod
+    def _values_at(self, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Objectives of `r x num_modules` configurations, and by how much they exceed limits."""
+
+    @abstractmethod
+    def _first_multiplier(self, root: Tensor) -> Tensor:
+        """The first multiplier, `1`; also orders the modules, the most important first."""
+
+    @abstractmethod
+    def _bound(self, labels: Tensor, depth: int, mu: Tensor) -> Children:
+        """Bounds of the children of `r` prefixes, whose multipliers are `mu`."""
+
     def run(self) -> Minimum:
         """Searches until what is found is the minimum, or `max_nodes` prefixes are expanded."""
         root = torch.zeros(1, len(self._posterior.sizes), dtype=torch.int64)
+        if self._best < self._enough:
+            return Minimum(self._best, -math.inf, False, self._labels, 0)
         self._expand(root, 0, self._first_multiplier(root))
-        while self._within_reach() and self.num_nodes < self._max_nodes:
+        while not self.is_decided and self.num_nodes < self._max_nodes:
             for depth, (labels, mu) in self._take_best().items():
                 self._expand(labels, depth, mu)
         complete = not self._within_reach()
         bound = self._best if complete else min(self._best, self._heap[0][0])
         tied = self._labels[self._values <= self._reach].unique(dim=0)
         return Minimum(self._best, bound, complete, tied, self.num_nodes)
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether the minimum is found, or less than enough."""
+        return self._best < self._enough or not self._within_reach()
 
     @property
     def _reach(self) -> float:
@@ -186,12 +177,7 @@ class Search:
 
     def _evaluate(self, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Objectives of `r x num_modules` configurations, and by how much they exceed the limit."""
-        k, sigma = self._posterior.at(labels)
-        objective = self._objective.weights @ k - self._objective.beta * sigma
-        excess = torch.zeros_like(objective)
-        if self._limit < math.inf:
-            constraint = self._constraint.weights @ k - self._constraint.beta * sigma
-            excess = (constraint - self._limit).clamp_min(0)
+        objective, excess = self._values_at(labels)
         if self._excluded is not None:
             excess[(labels == self._excluded).all(-1)] = math.inf
         value = torch.where(excess > 0, math.inf, objective)
@@ -203,49 +189,6 @@ class Search:
             self._values = values[kept]
             self._labels = torch.cat([self._labels, labels])[kept]
         return objective, excess
-
-    def _first_multiplier(self, root: Tensor) -> Tensor:
-        """The first multiplier; also orders the modules, those with the largest spread first."""
-        objective, constraint = self._forms(root, 0)
-
-        def spread(form: _Linear) -> Tensor:
-            table = form.by_module()[0]
-            return torch.cat([table[at].amax(0) - table[at].amin(0) for at in form.tables.slices])
-
-        ranges, mu = spread(objective), torch.zeros(1, dtype=torch.float64)
-        if constraint is not None:
-            of_constraint = spread(constraint)
-            unit = float(ranges.sum() / of_constraint.sum().clamp_min(1e-300))
-            tried = max(unit, 1e-300) * 2.0 ** torch.arange(-8, 9, dtype=torch.float64)
-            lower = [objective.plus(constraint, some).by_module()[1] for some in tried.split(1)]
-            mu = tried[torch.cat(lower).argmax()][None]
-            ranges += mu * of_constraint
-        self._order = tuple(ranges.argsort(descending=True, stable=True).tolist())
-        return mu
-
-    def _forms(self, labels: Tensor, depth: int) -> tuple[_Linear, _Linear | None]:
-        """Lower bounds on the objective and on constraint - limit, by facts 1 and 2."""
-        posterior, open_modules = self._posterior, self._order[depth:]
-        tables, differences = posterior.tables(open_modules), posterior.differences
-        matches = posterior.matches(labels, self._order[:depth])
-        # t is about the k_D of a completion drawn at random.
-        by_chance = sum(1 / posterior.sizes[i] for i in open_modules)
-        t = differences[0][matches] + by_chance * differences[1][matches]
-        matrix_t = posterior.matrix @ t
-        square = (t * matrix_t).sum(0)
-        sigma = (posterior.constant - square).clamp_min(1e-9 * posterior.constant).sqrt()
-        sigma_at_most = (sigma + (posterior.constant + square) / sigma) / 2
-
-        def bounded(form: Form, limit: float) -> _Linear:
-            weights = form.weights[:, None] + form.beta / sigma * matrix_t
-            constant = (weights * differences[0][matches]).sum(0) - form.beta * sigma_at_most
-            magnitude = weights.abs().sum(0) + form.beta * sigma_at_most + abs(limit)
-            entries = tables.entries(weights, matches, differences)
-            return _Linear(tables, constant - limit, entries, magnitude)
-
-        objective = bounded(self._objective, 0.0)
-        constrained = self._limit < math.inf
-        return objective, bounded(self._constraint, self._limit) if constrained else None
 
     def _take_best(self) -> dict[int, tuple[Tensor, Tensor]]:
         """Takes the prefixes of least bound from the heap; with their multipliers, by length."""
@@ -274,6 +217,9 @@ class Search:
         if j < len(bound) and bound[j] <= self._reach and bound[j] < math.inf:
             heapq.heappush(self._heap, (float(bound[j]), position, row, j))
 
+    def _prefixes(self, labels: Tensor, depth: int) -> Prefixes:
+        return Prefixes(self._posterior, labels, self._order[:depth], self._order[depth:])
+
     def _expand(self, labels: Tensor, depth: int, mu: Tensor) -> None:
         """Bounds all children of prefixes of one length; evaluates them if they are complete."""
         numbers = self._posterior.tables(self._order[depth:]).num_numbers
@@ -296,8 +242,59 @@ class Search:
             for row in range(len(some)):
                 self._push(len(self._expanded) - 1, row, 0)
 
-    def _bound(self, labels: Tensor, depth: int, mu: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Bounds of children, `r x labels`; multipliers; a promising completion of each prefix."""
+
+class Search(BestFirst):
+    """Best-first search for min{objective : constraint <= limit}.
+
+    Args:
+        posterior: Gives k_D and sigma.
+        objective: The function to minimise.
+        constraint: The function that must not exceed the limit.
+        limit: +inf for no constraint.
+        how: The other arguments of `BestFirst`.
+    """
+
+    def __init__(
+        self,
+        posterior: LabelledPosterior,
+        objective: Bounded,
+        constraint: Bounded,
+        limit: float,
+        **how: Any,
+    ) -> None:
+        self._objective, self._constraint, self._limit = objective, constraint, limit
+        super().__init__(posterior, **how)
+
+    def _values_at(self, labels: Tensor) -> tuple[Tensor, Tensor]:
+        k = self._posterior.kernel(labels)
+        objective = self._objective.at(self._posterior, labels, k)
+        excess = torch.zeros_like(objective)
+        if self._limit < math.inf:
+            constraint = self._constraint.at(self._posterior, labels, k)
+            excess = (constraint - self._limit).clamp_min(0)
+        return objective, excess
+
+    def _first_multiplier(self, root: Tensor) -> Tensor:
+        objective, constraint = self._forms(root, 0)
+        ranges, mu = objective.spread(), torch.zeros(1, dtype=torch.float64)
+        if constraint is not None:
+            of_constraint = constraint.spread()
+            unit = float(ranges.sum() / of_constraint.sum().clamp_min(1e-300))
+            tried = max(unit, 1e-300) * 2.0 ** torch.arange(-8, 9, dtype=torch.float64)
+            lower = [objective.plus(constraint, some).by_module()[1] for some in tried.split(1)]
+            mu = tried[torch.cat(lower).argmax()][None]
+            ranges += mu * of_constraint
+        self._order = tuple(ranges.argsort(descending=True, stable=True).tolist())
+        return mu
+
+    def _forms(self, labels: Tensor, depth: int) -> tuple[Linear, Linear | None]:
+        """Lower bounds on the objective and on constraint - limit, by facts 1 and 2."""
+        prefixes = self._prefixes(labels, depth)
+        objective = self._objective.linear(prefixes, 0.0)
+        constrained = self._limit < math.inf
+        return objective, self._constraint.linear(prefixes, self._limit) if constrained else None
+
+    def _bound(self, labels: Tensor, depth: int, mu: Tensor) -> Children:
         objective, constraint = self._forms(labels, depth)
         table, lower = objective.by_module()
         bound = objective.children(table, lower)
@@ -315,4 +312,4 @@ class Search:
         completed = labels.clone()
         for i, at in zip(self._order[depth:], objective.tables.slices, strict=True):
             completed[:, i] = table[at].argmin(0)
-        return bound.T.contiguous(), best_mu, completed
+        return Children(bound.T.contiguous(), best_mu, completed)

@@ -6,7 +6,8 @@ Answers the same questions as `GridPosterior` (grid.py), without a value for eve
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -23,9 +24,10 @@ from scope_torch.model.kernels import HammingKernel
 from scope_torch.model.per_query import QuerySurrogate
 from scope_torch.model.tensor_surrogate import TensorSurrogate
 from scope_torch.space import ConfigSpace, first_tied, tie_width
-from scope_torch.space_search.branch_and_bound import Form, Minimum, Search
+from scope_torch.space_search.branch_and_bound import BestFirst, Form, Minimum, Search
 from scope_torch.space_search.device_grid import DevicePosterior
 from scope_torch.space_search.grid import GridPosterior
+from scope_torch.space_search.linear import Bounded
 from scope_torch.space_search.prefixes import Classes, LabelledPosterior
 
 MAX_MODULES = 12
@@ -33,13 +35,12 @@ MAX_NODES = 100_000
 _DRAWN = 1 << 18
 
 
-class BranchedPosterior:
-    """Minima of the bounds over Theta, by branch and bound.
+class Branched(ABC):
+    """What all posteriors whose minima are found by branch and bound have in common.
 
     Args:
-        surrogate: The per-query surrogate.
         space: Theta.
-        kernel: Its kernel; a function of the Hamming distance.
+        kernel: A function of the Hamming distance.
         max_nodes: Prefixes that one search expands at most. A search that would need more returns
             the best it has found, and a bound on how much better anything else can be.
 
@@ -48,13 +49,7 @@ class BranchedPosterior:
             than 12 modules or 9.2e18 configurations.
     """
 
-    def __init__(
-        self,
-        surrogate: QuerySurrogate,
-        space: ConfigSpace,
-        kernel: Kernel,
-        max_nodes: int = MAX_NODES,
-    ) -> None:
+    def __init__(self, space: ConfigSpace, kernel: Kernel, max_nodes: int) -> None:
         if not isinstance(kernel, HammingKernel):
             raise InputError(
                 f"kernel={type(kernel).__name__}: branch and bound needs a kernel of the Hamming "
@@ -67,34 +62,39 @@ class BranchedPosterior:
             )
         if max_nodes < 1 or max_nodes != int(max_nodes):
             raise InputError(f"max_nodes={max_nodes} must be a whole number >= 1")
-        self._space, self._surrogate, self._kernel = space, surrogate, kernel
-        self._max_nodes = int(max_nodes)
-        self._aggregate: AggregatePosterior | None = None
+        self._space, self._kernel = space, kernel
+        self.max_nodes = int(max_nodes)
+        self._made: Sequence[AggregatePosterior] = ()
         self._labelled: tuple[int | None, LabelledPosterior] | None = None
         self._searches = self._incomplete = self._most_nodes = 0
         self._gap_usd = 0.0
 
+    @abstractmethod
+    def _make_aggregates(self) -> Sequence[AggregatePosterior]:
+        """The aggregates of cost and constraint, or one if they share a variance."""
+
     def update(self) -> None:
         """Takes in all that the surrogate was told."""
-        self._aggregate = self._labelled = None
+        self._made, self._labelled = (), None
 
     def least_slope(self) -> float:
-        """min{(mu_bar_g + 1) / sigma_bar} over Theta, by Dinkelbach's method.
+        """min{(mu_bar_g + 1) / sigma_bar_g} over Theta, by Dinkelbach's method.
 
         Let r be the ratio of some configuration. The minimiser of mu_bar_g + 1 - r sigma_bar has a
         smaller ratio, unless r is the least. Descent comes near the least; then one proof may do.
         """
         posterior, weights = self.labelled(None), self.weights
+        output = len(posterior.variances) - 1
         labels, slope, prove = posterior.starts, math.inf, False
         while True:
-            k, sigma = posterior.at(labels)
+            k, sigma = posterior.at(labels, output)
             ratio = float(((weights[1] @ k + 1) / sigma).min())
             if prove and ratio >= slope:
                 return slope
             if ratio <= 0:  # the least does not matter, and -r sigma is no longer concave
                 return ratio
             prove, slope = prove or ratio >= slope, min(ratio, slope)
-            objective, free = Form(weights[1], slope), Form(weights[0], 0.0)
+            objective, free = Form(weights[1], slope, output), Form(weights[0], 0.0)
             if prove:
                 found = self.minimise(posterior, objective, free, math.inf, starts=labels)
             else:
@@ -103,13 +103,9 @@ class BranchedPosterior:
                 ).run()
             labels = found.labels
 
-    def lower_bounds(self, beta: Beta, u_out: float, theta_out: int | None) -> BranchedBounds:
-        """Minima of L_c and L_g; arguments as in `LowerBounds`."""
-        return BranchedBounds(self, beta, u_out, theta_out)
-
     def settings(self) -> dict[str, Any]:
         """The arguments that decide a choice, JSON-serialisable."""
-        return {"space_search": "branch_and_bound", "max_nodes": self._max_nodes}
+        return {"space_search": "branch_and_bound", "max_nodes": self.max_nodes}
 
     def report(self) -> dict[str, Any]:
         """Statistics of all searches so far, JSON-serialisable.
@@ -126,19 +122,11 @@ class BranchedPosterior:
             "most_nodes": self._most_nodes,
         }
 
-    def minimise(
-        self,
-        posterior: LabelledPosterior,
-        objective: Form,
-        constraint: Form,
-        limit: float,
-        **how: Any,
-    ) -> Minimum:
-        """Runs a `Search` and keeps count."""
-        search = Search(posterior, objective, constraint, limit, max_nodes=self._max_nodes, **how)
+    def ran(self, search: BestFirst) -> Minimum:
+        """Runs a search and keeps count."""
         found = search.run()
         self._searches += 1
-        self._incomplete += not found.complete
+        self._incomplete += not search.is_decided
         self._most_nodes = max(self._most_nodes, search.num_nodes)
         return found
 
@@ -146,24 +134,69 @@ class BranchedPosterior:
         """Takes in the gap of a chosen theta_cand; see `report`."""
         self._gap_usd = max(self._gap_usd, gap_usd)
 
+    def minimise(
+        self,
+        posterior: LabelledPosterior,
+        objective: Bounded,
+        constraint: Bounded,
+        limit: float,
+        **how: Any,
+    ) -> Minimum:
+        """Runs a `Search` and keeps count."""
+        return self.ran(
+            Search(posterior, objective, constraint, limit, max_nodes=self.max_nodes, **how)
+        )
+
     @property
     def weights(self) -> Tensor:
         """w_c and w_g of the aggregate: `2 x n`."""
-        return self._posterior().weights.cpu()
+        return self._aggregates()[0].weights.cpu()
 
-    def _posterior(self) -> AggregatePosterior:
-        if self._aggregate is None:
-            self._aggregate = self._surrogate.aggregate()
-        return self._aggregate
+    def _aggregates(self) -> Sequence[AggregatePosterior]:
+        if not self._made:
+            self._made = self._make_aggregates()
+        return self._made
 
     def labelled(self, apart: int | None) -> LabelledPosterior:
         """The posterior in labels; a configuration, by flat index, has labels of its own."""
         if self._labelled is None or self._labelled[0] != apart:
             index = torch.tensor([] if apart is None else [apart], dtype=torch.int64)
             codes = self._space.unrank(index)
-            made = LabelledPosterior(self._posterior(), self._kernel, self._space, codes)
+            of_c, *of_g = self._aggregates()
+            made = LabelledPosterior(of_c, self._kernel, self._space, codes, *of_g)
             self._labelled = apart, made
         return self._labelled[1]
+
+
+class BranchedPosterior(Branched):
+    """Minima of the bounds over Theta, by branch and bound.
+
+    Args:
+        surrogate: The per-query surrogate.
+        space: See `Branched`.
+        kernel: Its kernel; see `Branched`.
+        max_nodes: See `Branched`.
+
+    Raises:
+        InputError: See `Branched`.
+    """
+
+    def __init__(
+        self,
+        surrogate: QuerySurrogate,
+        space: ConfigSpace,
+        kernel: Kernel,
+        max_nodes: int = MAX_NODES,
+    ) -> None:
+        super().__init__(space, kernel, max_nodes)
+        self._surrogate = surrogate
+
+    def _make_aggregates(self) -> Sequence[AggregatePosterior]:
+        return (self._surrogate.aggregate(),)
+
+    def lower_bounds(self, beta: Beta, u_out: float, theta_out: int | None) -> BranchedBounds:
+        """Minima of L_c and L_g; arguments as in `LowerBounds`."""
+        return BranchedBounds(self, beta, u_out, theta_out)
 
 
 class BranchedBounds:
@@ -203,7 +236,7 @@ class BranchedBounds:
         """
         found = self._minimise(self._c, self._g, most_g, lambda best: tie_width(best, scale))
         self._posterior.note_gap(found.value - found.bound)
-        return _first_tied(self._labelled.classes, found.labels, seed)
+        return first_of_class(self._labelled.classes, found.labels, seed)
 
     def _minimise(
         self,
@@ -223,7 +256,7 @@ class BranchedBounds:
         )
 
 
-def _first_tied(classes: Classes, labels: Tensor, seed: int) -> int:
+def first_of_class(classes: Classes, labels: Tensor, seed: int) -> int:
     """The first in the order of `tie_rank`, by flat index, of the configurations with `labels`."""
     rows = labels.tolist()
     counts = [classes.count(row) for row in rows]

@@ -4,7 +4,7 @@
 | --- | --- | --- |
 | D in labels | `labels` | `n x N` |
 | Delta^i(m), i-th forward difference of m -> kappa(N - m) | `differences[i, m]` | `N + 1` each |
-| sigma^2 = constant - k_D^T V k_D | `at` | |
+| sigma^2 = constant - k_D^T V k_D, of each output | `sigma` | |
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ class Classes:
 
     Attributes:
         sizes: Number of labels of each module.
+        firsts: For each module the first LLM of each label (int64).
     """
 
     def __init__(self, space: ConfigSpace, codes: Tensor) -> None:
@@ -47,6 +48,7 @@ class Classes:
             groups = [(label == i).nonzero().squeeze(-1) for i in range(len(used) + 1)]
             self._members.append([group for group in groups if len(group)])
         self.sizes = tuple(len(groups) for groups in self._members)
+        self.firsts = [torch.stack([group[0] for group in groups]) for groups in self._members]
 
     def label(self, codes: Tensor) -> Tensor:
         """Labels of `... x num_modules` codes."""
@@ -83,8 +85,10 @@ class LabelledPosterior:
         kernel: Its kernel.
         space: Theta.
         apart: `r x num_modules` further configurations that get a class of their own.
+        of_g: The aggregate of the constraint, if its variance is another one.
 
     Attributes:
+        variances: V and the constant of the variance, of cost and constraint if they differ.
         labels: D, `n x num_modules`.
         apart: The further configurations, `r x num_modules`.
         starts: Labels from which a search can start: D, or any configuration if D is empty.
@@ -96,13 +100,15 @@ class LabelledPosterior:
         kernel: HammingKernel,
         space: ConfigSpace,
         apart: Tensor,
+        of_g: AggregatePosterior | None = None,
     ) -> None:
         codes = posterior.codes.cpu()
         self.classes = Classes(space, torch.cat([codes, apart]))
         self.sizes = self.classes.sizes
         self.labels = self.classes.label(codes)
         self.apart = self.classes.label(apart)
-        self.matrix, self.constant = posterior.matrix.cpu(), posterior.constant
+        outputs = (posterior,) if of_g is None else (posterior, of_g)
+        self.variances = [(output.matrix.cpu(), output.constant) for output in outputs]
         n = space.num_modules
         by_matches = kernel.profile(n).flip(0)
         self.differences = torch.zeros(n + 1, n + 1, dtype=torch.float64)  # Delta^i(m) at [i, m]
@@ -110,6 +116,7 @@ class LabelledPosterior:
             self.differences[i, : n + 1 - i] = by_matches.diff(i)
         self.starts = self.labels if len(codes) else torch.zeros(1, n, dtype=torch.int64)
         self._tables: dict[tuple[int, ...], SubsetTables] = {}
+        self._sigma: dict[int, tuple[Tensor, Tensor]] = {}  # of the last k of each output
 
     def tables(self, open_modules: tuple[int, ...]) -> SubsetTables:
         """The tables of all subsets of the open modules."""
@@ -124,10 +131,22 @@ class LabelledPosterior:
             count += self.labels[:, i, None] == labels[:, i]
         return count
 
-    def at(self, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """k_D, `n x r`, and sigma, `r`, of `r x num_modules` labels."""
-        k = self.differences[0][self.matches(labels, range(len(self.sizes)))]
-        return k, (self.constant - (k * (self.matrix @ k)).sum(0)).sqrt()
+    def at(self, labels: Tensor, output: int = 0) -> tuple[Tensor, Tensor]:
+        """k_D, `n x r`, and sigma of an output, `r`, of `r x num_modules` labels."""
+        k = self.kernel(labels)
+        return k, self.sigma(k, output)
+
+    def kernel(self, labels: Tensor) -> Tensor:
+        """k_D, `n x r`, of `r x num_modules` labels."""
+        return self.differences[0][self.matches(labels, range(len(self.sizes)))]
+
+    def sigma(self, k: Tensor, output: int = 0) -> Tensor:
+        """Sigma of an output, `r`, where k_D is `k`."""
+        if self._sigma.get(output, (None,))[0] is not k:  # cost and constraint may share it
+            matrix, constant = self.variances[output]
+            sigma = (constant - (k * (matrix @ k)).sum(0)).clamp_min(0.0).sqrt()  # rounding
+            self._sigma[output] = k, sigma
+        return self._sigma[output][1]
 
 
 class SubsetTables:
