@@ -14,19 +14,19 @@ from scope_torch.bounds import ConfidenceBounds, CredibleBounds, TheoryBounds, T
 from scope_torch.bounds.base import check_made_for
 from scope_torch.bounds.information_gain import InformationGain, RealisedGain
 from scope_torch.errors import InputError
-from scope_torch.model.devices import joint_class, pick_device, surrogate_class
+from scope_torch.model.devices import joint_class, pick_device
 from scope_torch.model.kernels import HammingMatern52Kernel
 from scope_torch.model.per_query import MIN_LAM
 from scope_torch.problem import SelectionProblem, by_module
 from scope_torch.search.calibrate import InitialPool, PoolKind, Ties
-from scope_torch.search.candidate import QueryCandidate
 from scope_torch.search.certificate import certificate_of
 from scope_torch.search.choice import LeastCost, MostPromising
+from scope_torch.search.compose import compose_scope as compose_scope
 from scope_torch.search.joint_candidate import JointCandidate
 from scope_torch.search.payoff import ExpectedReturn, derived_deployment
 from scope_torch.search.scope import SCOPE
 from scope_torch.search.stopping import Stopping
-from scope_torch.space_search.branched import MAX_NODES, make_posterior
+from scope_torch.space_search.branched import MAX_NODES
 from scope_torch.space_search.joint_branched import MAX_NODES as JOINT_MAX_NODES
 from scope_torch.space_search.joint_branched import make_joint_search
 
@@ -216,11 +216,7 @@ def make_scope_joint(
     kernel = HammingMatern52Kernel() if kernel is None else kernel
     confidence: ConfidenceBounds
     if mode == "theory":
-        if rho is None or not 0 <= rho < 1 or amplitude not in (None, 1) or relative_cost:
-            raise InputError(
-                f"rho={rho}, amplitude={amplitude}, relative_cost={relative_cost}: theory needs a "
-                "process that is not fitted: give rho in [0, 1), and leave the others null"
-            )
+        rho = _rho_of_theory(rho, amplitude, relative_cost)
         amplitude, relative_cost = 1.0, False
         lam = _default_lam(bounds) / (1 - rho) if lam is None else lam
         gain = RealisedGain(kernel, lam)
@@ -252,9 +248,7 @@ def make_scope_joint(
     delta = _sequence_delta(certificate, bounds)
     certifies = certificate_of(problem, delta, certificate_flips, reference_repeats)
     margin = certifies.next_margin
-    payoff = None
-    if deployment < math.inf:
-        payoff = ExpectedReturn(problem.num_queries, deployment, relative_cost, margin)
+    payoff = ExpectedReturn(problem.num_queries, deployment, relative_cost, margin)
     return SCOPE(
         problem,
         surrogate=joint,
@@ -267,90 +261,9 @@ def make_scope_joint(
         choice=LeastCost(None, margin) if gap_tolerance is None else MostPromising(margin),
         certificate=certifies,
         stopping=Stopping(gap_tolerance),
-        payoff=payoff,
+        payoff=payoff if deployment < math.inf else None,
         seed=seed,
         u_out=problem.reference_cost_usd,
-        prune=prune,
-        batch_size=batch_size,
-        name=name,
-    )
-
-
-def compose_scope(
-    problem: SelectionProblem,
-    bounds: ConfidenceBounds,
-    *,
-    seed: int,
-    base: Sequence[int] | None = None,
-    initial_pool: PoolKind = "base",
-    calibrate_ties: Ties = "cheaper",
-    prune: bool = True,
-    alpha: float = 1 / 3,
-    lam: float = 1e-6,
-    batch_size: int | None = 1,
-    gap_tolerance: float | None = 0.0,
-    space_search: str = "auto",
-    max_nodes: int = MAX_NODES,
-    surrogate: str = "auto",
-    sequence_delta: float | None = None,
-    sequence_flips: float | str = 0.0,
-    reference_repeats: Sequence[int] | None = None,
-    kernel: Kernel | None = None,
-    device: torch.device | str | None = None,
-    name: str = "scope",
-) -> SCOPE:
-    """Composes the paper's SCOPE around confidence bounds of your own.
-
-    Args:
-        problem: What to search.
-        bounds: Confidence bounds.
-        seed: Decides the query order, the random pool and all ties.
-        base: Codes of the configuration with theta_base in every module (eq:theta-1-def); needed
-            for `initial_pool="base"` only.
-        initial_pool: Theta_init, see `InitialPool`.
-        calibrate_ties: `ties` of `InitialPool`.
-        prune: See `SCOPE`.
-        alpha: See `LeastCost`.
-        lam: lambda of the surrogates, at least 1e-9.
-        batch_size: See `SCOPE`.
-        gap_tolerance: See `Stopping`.
-        space_search: How minima over Theta are found: `grid` enumerates up to 2e8 configurations,
-            `branch_and_bound` finds the same in more, `auto` takes what fits.
-        max_nodes: See `BranchedPosterior`.
-        surrogate: Where the Gaussian processes of the queries are: see `surrogate_class`.
-        sequence_delta: None to certify by bounds (`ByBounds`); a number: by a sequence with that
-            delta (`BySequence`).
-        sequence_flips: `certificate_flips` of `make_scope`.
-        reference_repeats: See `make_scope`.
-        kernel: k; default Matern 5/2.
-        device: Where the algebra over Theta runs; None for `auto`, see `pick_device`.
-        name: Name in results.
-
-    Raises:
-        InputError: If a value is outside its range, Theta is too large for `space_search`, or the
-            bounds were made for another kernel or lambda.
-    """
-    certificate = certificate_of(problem, sequence_delta, sequence_flips, reference_repeats)
-    choice, stopping = LeastCost(alpha, certificate.next_margin), Stopping(gap_tolerance)
-    pool = InitialPool(problem, initial_pool, base, calibrate_ties)
-    kernel = HammingMatern52Kernel() if kernel is None else kernel
-    space, device = problem.space, pick_device(device, problem.space.size)
-    check_made_for(bounds, kernel, lam, space.num_modules)
-    of_queries = surrogate_class(surrogate, device)
-    model = of_queries(space, kernel, problem.num_queries, lam, device)
-    return SCOPE(
-        problem,
-        surrogate=model,
-        posterior=make_posterior(
-            model, space, kernel, space_search=space_search, max_nodes=max_nodes, device=device
-        ),
-        make_candidate=partial(QueryCandidate, model),
-        bounds=bounds,
-        pool=pool,
-        choice=choice,
-        certificate=certificate,
-        stopping=stopping,
-        seed=seed,
         prune=prune,
         batch_size=batch_size,
         name=name,
@@ -364,6 +277,15 @@ def _deployment(problem: SelectionProblem, budget_usd: float | None) -> float:
     if budget_usd is None:
         return math.inf
     return derived_deployment(budget_usd, problem.reference_cost_usd)
+
+
+def _rho_of_theory(rho: float | None, amplitude: float | None, relative_cost: bool | None) -> float:
+    if rho is None or not 0 <= rho < 1 or amplitude not in (None, 1) or relative_cost:
+        raise InputError(
+            f"rho={rho}, amplitude={amplitude}, relative_cost={relative_cost}: theory needs a "
+            "process that is not fitted: give rho in [0, 1), and leave the others null"
+        )
+    return rho
 
 
 def _one_of(name: str, value: str, known: tuple[str, ...]) -> str:

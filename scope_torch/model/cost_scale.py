@@ -146,7 +146,7 @@ def expected_saving(
     Examples:
         >>> one = torch.ones(1, dtype=torch.float64)
         >>> [round(float(expected_saving(one, lower * one, 3.0, 2.0)), 3) for lower in (1.0, 0.2)]
-        [1.0, 1.015]
+        [1.0, 1.025]
     """
     if not lognormal:
         sigma = ((mean - lower) / b).clamp_min_(_LEAST_SD * u)

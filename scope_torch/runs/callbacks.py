@@ -45,7 +45,7 @@ class Callback:
         >>> problem, evaluator, _ = synthetic_task(num_queries=20)
         >>> optimizer = make_scope(problem, base="nano", seed=0)
         >>> _ = run(problem, optimizer, evaluator, budget_usd=0.1, callbacks=[Printer()])
-        certified after 0.10 USD
+        accepted (tuned) after 0.10 USD
     """
 
     def start(self, problem: SelectionProblem, optimizer: Described, budget_usd: float) -> None:

@@ -51,7 +51,7 @@ class RunResult:
         >>> result.llms
         {'module_1': 'nano', 'module_2': 'mini'}
         >>> result.recommendation.basis, len(result.history), result.stop_reason
-        ('certified', 82, 'budget')
+        ('accepted (tuned)', 82, 'budget')
         >>> result.summary()["feasible"]  # the truth is known here
         True
     """

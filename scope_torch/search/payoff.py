@@ -23,6 +23,7 @@ from torch import Tensor
 from scope_torch.bounds.base import Beta
 from scope_torch.model.cost_scale import expected_saving
 from scope_torch.search.choice import no_margin, probability
+from scope_torch.space_search.joint_branched import JointBranchedBounds
 from scope_torch.space_search.minima import INELIGIBLE, Moments
 
 _GIVEN_UP = 2.0  # queries after which a hopeless candidate is given up; LOG.md
@@ -101,27 +102,31 @@ class ExpectedReturn:
         self._best: float | None = None  # return of the last look
         self._pays: int | None = None  # flat index of a configuration that did
 
-    def goes_on(self, candidate: Estimated, minima: AllMinima) -> bool:
+    def goes_on(self, candidate: Estimated, minima: AllMinima | JointBranchedBounds) -> bool:
         """Whether theta_cand, or else any other configuration, returns more than 1.
 
         Configurations beyond the bounds count too: the bounds are widened once nothing within
-        them is left.
+        them is left. If Theta is too large to enumerate, theta_cand stands for all, with L_c in
+        place of the mean of its cost.
 
         Args:
             candidate: theta_cand.
             minima: Of the bounds at which it was chosen.
         """
         beta = minima.beta
-        c, g = (
-            (candidate.mean_c, candidate.lower_c(beta)),
-            (candidate.mean_g, candidate.lower_g(beta)),
-        )
 
         def returns(moments: Moments) -> Tensor:
             return self.returns(moments, beta, minima.u_out)
 
+        mean_c, lower_c = candidate.mean_c, candidate.lower_c(beta)
+        if isinstance(minima, JointBranchedBounds):
+            # Theta is too large to look at all of it. theta_cand was chosen for its L_c.
+            mean_c = lower_c
+        values = mean_c, lower_c, candidate.mean_g, candidate.lower_g(beta)
+        self._best = float(returns(Moments(*torch.tensor(values, dtype=torch.float64))))
+        if isinstance(minima, JointBranchedBounds):
+            return self._best > 1
         # Most often one of two configurations pays, and nobody has to look at all of Theta.
-        self._best = float(returns(Moments(*torch.tensor([*c, *g], dtype=torch.float64))))
         if self._best <= 1 and self._pays is not None:
             self._best = max(self._best, minima.value(returns, self._pays))
         if self._best <= 1:

@@ -102,6 +102,7 @@ class JointBranchedBounds:
         enough: The search for `least_g` ends below that.
 
     Attributes:
+        beta: As given.
         u_out: As given.
         least_c: min{L_c : L_g <= 0}, or a lower bound on it that could be proven; +inf if nothing
             is feasible.
@@ -118,7 +119,7 @@ class JointBranchedBounds:
         enough: float = -math.inf,
     ) -> None:
         self._posterior, self._labelled = posterior, posterior.labelled(theta_out)
-        self._beta, self.u_out = beta, u_out
+        self.beta, self.u_out = beta, u_out
         self._c = posterior.cost(self._labelled.classes, beta.c)
         self._g = Form(posterior.weights[1], beta.g, 1)
         self._excluded = None if theta_out is None else self._labelled.apart[0]
@@ -143,9 +144,7 @@ class JointBranchedBounds:
             least_price: What L_c counts as at least, in USD.
             seed: Decides ties.
         """
-        promise = Promise(
-            self._c, self._g.weights, 1, self._beta.g, margin, self.u_out, least_price
-        )
+        promise = Promise(self._c, self._g.weights, 1, self.beta.g, margin, self.u_out, least_price)
         search = PromiseSearch(
             self._labelled,
             promise,

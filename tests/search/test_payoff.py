@@ -175,6 +175,25 @@ def test_the_same_on_a_device():
     assert asked["incremental"] == asked["tensor"]
 
 
+def test_where_theta_is_too_large_the_candidate_stands_for_all():
+    """At its L_c it returns more than at its mean: the search goes on at least as long."""
+    task = make_task(2, (4, 3, 3), 16, graded=False)
+    lengths = {}
+    for space_search in ("grid", "branch_and_bound"):
+        for H in (1.0, 1e3, 1e7):
+            problem = replace(task.problem, deployment_queries=H)
+            optimizer = make_scope_joint(problem, base="llm0", space_search=space_search)
+            while requests := optimizer.ask():
+                optimizer.tell([task.observe(request) for request in requests])
+            lengths[space_search, H] = optimizer.t
+            if space_search == "branch_and_bound" and H == 1.0:
+                assert optimizer.stop_reason == NO_LONGER_PAYS
+    branched = [lengths["branch_and_bound", H] for H in (1.0, 1e3, 1e7)]
+    assert branched[0] == lengths["grid", 1.0]  # both stop after Calibrate
+    assert branched == sorted(branched)
+    assert branched[0] < branched[2]
+
+
 def test_bounds_are_widened_as_long_as_it_pays():
     wide = searched(1e12, budget_usd=1e3)
     assert wide.report["widened"] > 1  # not once only
