@@ -13,7 +13,7 @@ import tempfile
 import matplotlib.pyplot as plt
 import numpy as np
 
-from scope_torch import FunctionEvaluator, SelectionProblem, make_scope, run
+from scope_torch import FunctionEvaluator, SelectionProblem, make_scope_joint, run
 
 # %% [markdown]
 # ## The system
@@ -81,7 +81,7 @@ print(f"{problem.space.size} configurations, quality at least {problem.s_0:.3f}"
 # %%
 result = run(
     problem,
-    make_scope(problem, base="mini", seed=0),
+    make_scope_joint(problem, base="mini", seed=0),
     FunctionEvaluator(problem, my_system, questions),
     budget_usd=2.0,
     run_dir=tempfile.mkdtemp(),
@@ -91,9 +91,9 @@ print(result.recommendation.basis, "-", result.stop_reason)
 print(f"spent {result.history.spend_usd:.2f} USD on {len(result.history)} runs of the system")
 
 # %% [markdown]
-# `certified` means: while the confidence bounds hold, the average quality is at least s_0. The
-# notebook *Reading a result* says how far you can trust that. This system is free, so we can check
-# the answer:
+# `certified` means: the answers themselves prove that the average quality over these questions is
+# at least s_0, except with a probability of 5%. The notebook *Reading a result* looks at the
+# bounds of the paper's method. This system is free, so we can check the answer:
 
 
 # %%

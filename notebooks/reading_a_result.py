@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Reading a result: bounds, certificate, gap
 #
-# What does it mean that a configuration is *certified*? And how much dearer than the best one can
-# it be? The task here is a small made-up table: 36 configurations on 60 queries. The truth is
-# known, so we can put SCOPE's bounds beside it.
+# What does it mean that a configuration is *accepted* or *certified*? And how much dearer than the
+# best one can it be? The task here is a small made-up table: 36 configurations on 60 queries. The
+# truth is known, so we can put SCOPE's bounds beside it.
 
 # %%
 import math
@@ -63,7 +63,7 @@ print(f"b_c = {b_c:.5f} USD, b_g = {b_g:.3f}")
 #
 # - If the whole interval of g lies above the line, the configuration is ruled out as too poor.
 # - If the whole interval of the cost lies above u_out, it is ruled out as too dear.
-# - If the whole interval of g lies below the line, it is certified.
+# - If the whole interval of g lies below the line, it is accepted.
 
 # %%
 order = true_cost.argsort()
@@ -92,10 +92,10 @@ plt.show()
 # %% [markdown]
 # ## The certificate
 #
-# theta_out is certified because U_g(theta_out) <= 0. If the bounds hold, its average quality over
+# theta_out is accepted because U_g(theta_out) <= 0. If the bounds hold, its average quality over
 # these queries is at least s_0. The assumptions above say when they hold. With the default `tuned`
-# bounds, b_c and b_g are set from the first observations and **no probability is attached**. Here
-# we can look:
+# bounds, b_c and b_g are set from the first observations and **no probability is attached**: so it
+# is `accepted (tuned)`, not `certified`. Here we can look:
 
 # %%
 upper_g = posterior.mean_g + b_g * sigma_rms

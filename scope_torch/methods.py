@@ -211,8 +211,7 @@ def make_scope_joint(
     mode = _one_of("bounds mode", bounds.pop("mode", "credible"), ("credible", "theory"))
     _check_names(bounds, (*_CREDIBLE, *_THEORY))
     deployment = math.inf if gap_tolerance is None else _deployment(problem, budget_usd)
-    if certificate is None:
-        certificate = "bounds" if mode == "theory" else "sequence"
+    certificate = certificate or ("bounds" if mode == "theory" else "sequence")
     kernel = HammingMatern52Kernel() if kernel is None else kernel
     confidence: ConfidenceBounds
     if mode == "theory":

@@ -3,7 +3,7 @@
 | part | its job | in the paper's SCOPE | in scope_joint |
 | --- | --- | --- | --- |
 | `Surrogate` | takes in observations | `QuerySurrogate` | `JointSurrogate` |
-| `Posterior` | bounds on Theta | `GridPosterior`, `BranchedPosterior` | `JointGridPosterior` and others |
+| `Posterior` | bounds on Theta | `GridPosterior`, ... | `JointGridPosterior`, ... |
 | `Candidate` | bounds at theta_cand | `QueryCandidate` | `JointCandidate` |
 | `ConfidenceBounds` | beta | `TunedBounds`, `TheoryBounds` | `CredibleBounds`, `TheoryBounds` |
 | `Choice` | picks theta_cand | `LeastCost` | `MostPromising` |

@@ -59,7 +59,7 @@ def table_arguments(tmp_path) -> list[str]:
 
 
 def test_a_run_leaves_the_files_others_rely_on(cli, table_arguments):
-    status, out, err = cli(*table_arguments, "seed=3", "method.gap_tolerance=null")
+    status, out, err = cli(*table_arguments, "method=scope", "seed=3", "method.gap_tolerance=null")
     assert (status, err) == (0, "")
     directory = Path("outputs/table/scope")
     (run,) = directory.rglob("seed=3")
@@ -91,7 +91,7 @@ def test_a_run_leaves_the_files_others_rely_on(cli, table_arguments):
 
 
 def test_a_search_in_which_nothing_can_improve_stops_before_the_budget(cli, table_arguments):
-    assert cli(*table_arguments)[0] == 0
+    assert cli(*table_arguments, "method=scope")[0] == 0
     result = json.loads(next(Path("outputs").rglob("result.json")).read_text())
     assert result["stop_reason"].startswith("no other configuration can improve on theta_out")
     assert result["spend_usd"] < 0.5
@@ -134,10 +134,16 @@ def test_every_method_kernel_and_mode_runs(cli, table_arguments):
     for extra in (
         ["method=scope_rand"],
         ["method=scope_coarse"],
+        ["method=scope_joint"],
         ["kernel=rbf"],
-        ["method.bounds.mode=theory", "method.batch_size=4"],
-        ["method.bounds.b_g=loo", "method.bounds.b_c=0.001", "method.lam=1e-4"],
-        ["method.bounds.b_g=0.5", "method.bounds.b_c=reference_fraction", "method.alpha=0.2"],
+        ["method=scope", "method.bounds.mode=theory", "method.batch_size=4"],
+        ["method=scope", "method.bounds.b_g=loo", "method.bounds.b_c=0.001", "method.lam=1e-4"],
+        [
+            "method=scope",
+            "method.bounds.b_g=0.5",
+            "method.bounds.b_c=reference_fraction",
+            "method.alpha=0.2",
+        ],
     ):
         assert cli(*small, *extra, "output_dir=" + "_".join(extra).replace("=", "-"))[0] == 0
 
@@ -206,7 +212,8 @@ def test_report_without_runs(monkeypatch, tmp_path, capsys):
 def test_bad_settings_are_one_line_and_status_2(cli, table_arguments, argument, named):
     key = argument.partition("=")[0]
     kept = [a for a in table_arguments if a.partition("=")[0] != key]
-    status, out, err = cli(*kept, argument)
+    scope = [] if argument.startswith("method=") else ["method=scope"]
+    status, out, err = cli(*kept, *scope, argument)
     assert status == 2
     assert named in err
     assert err.startswith("scope-torch: ")
@@ -403,7 +410,7 @@ def test_commands_beside_the_search(cli, table_arguments):
         ("metod=scope", "did you mean 'method'?"),
         ("+metod=scope", "leave it out; did you mean 'method'?"),
         ("+method.alfa=0.3", "write it without +"),
-        ("method.alfa=0.3", "did you mean 'alpha'?"),
+        ("method=scope method.alfa=0.3", "did you mean 'alpha'?"),
         ("task.num_querys=3", "did you mean 'num_queries'?"),
         ("method.bounds.detla=0.1", "did you mean 'delta'?"),
         ("hydra.lancher.n_jobs=2", "did you mean 'launcher'?"),
@@ -413,7 +420,7 @@ def test_commands_beside_the_search(cli, table_arguments):
     ],
 )
 def test_a_wrong_word_names_the_right_ones(cli, argument, mend):
-    status, out, err = cli(argument)
+    status, out, err = cli(*argument.split())
     assert (status, out) == (2, "")
     assert mend in err
     assert err.count("\n") == 1

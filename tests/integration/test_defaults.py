@@ -44,6 +44,7 @@ SPECIAL = {
     ("BoundsConfig", "mode"): "see test_bounds_left_out",
     ("BoundsConfig", "gain"): "see test_bounds_left_out",
     ("JointBoundsConfig", "mode"): "see test_bounds_left_out",
+    ("JointBoundsConfig", "widenings"): "by make_scope_joint, see test_payoff",
     ("JointBoundsConfig", "delta"): "0.05, which make_scope_joint says; see test_bounds_left_out",
     ("LLMConfig", "api_key_env"): "endpoints called from Python may have no key",
     ("LLMConfig", "store"): "from Python a store is an object of its own",

@@ -88,7 +88,7 @@ def test_a_task_of_ones_own_on_the_command_line(cli, tmp_path):
     exec(python(page)[0], {})
     status, out, err = cli("--config-dir", "my_conf", "task=my_table", "device=cpu")
     assert status == 0, err
-    assert "my_table scope seed 0" in out
+    assert "my_table scope_joint seed 0" in out
     status, same, err = cli(*next(commands(page)), "device=cpu")
     assert status == 0, err
     assert same.splitlines()[0].partition(":")[2] == out.splitlines()[0].partition(":")[2]

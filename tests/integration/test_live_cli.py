@@ -76,7 +76,7 @@ def test_a_live_search_finishes_and_is_not_repeated(cli, closed):
     assert len(set(map(id, closed))) == 2
     assert endpoint.max_in_flight <= 8
     assert all(request["cache_prompt"] is False for request in endpoint.requests)
-    assert "airport_city scope seed 0: parse: " in out
+    assert "airport_city scope_joint seed 0: parse: " in out
     assert result["num_queries"] == 12
     assert 0.5 < result["reference_quality"] <= 1
     assert result["spend_usd"] + result["surplus_usd"] == pytest.approx(

@@ -49,7 +49,7 @@ def test_scope_searches_with_a_real_llm(cli, url):
         "budget_usd=4e-5",
     )
     assert (status, err) == (0, "")
-    assert "airport_city scope seed 0: parse: SmolLM2-135M" in out
+    assert "airport_city scope_joint seed 0: parse: SmolLM2-135M" in out
     (path,) = Path("outputs").rglob("result.json")
     result = json.loads(path.read_text())
     lines = path.with_name("journal.jsonl").read_text().splitlines()

@@ -73,7 +73,7 @@ def test_every_method_is_one_job_and_one_without_its_extra_fails_alone(cli, monk
 
 
 def test_a_single_run_with_a_wrong_value_leaves_no_directory(cli):
-    status, _, err = cli("task=synthetic", "method.alpha=7")
+    status, _, err = cli("task=synthetic", "method=scope", "method.alpha=7")
     assert status == 2
     assert len(err.strip().splitlines()) == 1
     assert not Path("outputs").exists()
@@ -81,7 +81,7 @@ def test_a_single_run_with_a_wrong_value_leaves_no_directory(cli):
 
 @pytest.mark.parametrize("batch", [[], ["hydra.sweeper.max_batch_size=1"]])
 def test_wrong_values_fail_in_their_own_jobs(cli, batch):
-    status, _, err = cli(*SMALL, "method.alpha=7,0.3,8", *batch)
+    status, _, err = cli(*SMALL, "method=scope", "method.alpha=7,0.3,8", *batch)
     assert status == 2
     assert "2 of 3 jobs failed" in err
     assert "Traceback" not in err
@@ -90,7 +90,7 @@ def test_wrong_values_fail_in_their_own_jobs(cli, batch):
         f"alpha={value} must lie in (0, 1/2)\n" for value in (7.0, 8.0)
     ]
     assert len(results(Path("outputs"))) == 1
-    assert cli(*SMALL, "method.alpha=0.3", *batch)[0] == 0
+    assert cli(*SMALL, "method=scope", "method.alpha=0.3", *batch)[0] == 0
 
 
 @pytest.mark.parametrize("launcher", ["parallel", "slurm", "cluster"])
@@ -121,7 +121,7 @@ def test_slurm_without_slurm_is_one_line(cli, monkeypatch):
 def test_a_launcher_gives_what_one_job_after_another_gives(cli, sweep, launcher, tmp_path):
     module, settings = LAUNCHERS[launcher]
     pytest.importorskip(module)
-    jobs = ["seed=0,1", "method.bounds.b_g=loo_widening,-1"]
+    jobs = ["method=scope", "seed=0,1", "method.bounds.b_g=loo_widening,-1"]
     assert cli(*SMALL, *jobs, "output_dir=serial")[0] == 2
     process = sweep(*jobs, f"hydra/launcher={launcher}", *settings)
     _, err = process.communicate(timeout=300)

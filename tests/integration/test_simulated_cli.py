@@ -38,7 +38,7 @@ def test_the_config_of_a_task(name):
 
 
 def test_a_run_on_a_simulated_task(cli):
-    arguments = ["task=data_imputation", f"task.llms={FOUR}", "budget_usd=0.3"]
+    arguments = ["task=data_imputation", f"task.llms={FOUR}", "budget_usd=0.3", "method=scope"]
     status, out, err = cli(*arguments)
     assert (status, err) == (0, "")
     (run,) = Path("outputs/data_imputation_simulated/scope").rglob("seed=0")

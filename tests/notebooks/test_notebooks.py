@@ -14,11 +14,11 @@ import scope_torch.runs.plotting
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.py"))
 SHOWN = {  # figures, and what a notebook's text relies on
-    "quickstart": (1, [r"certified - no other", r"quality 0\.9\d\d \(at least 0\.900"]),
+    "quickstart": (1, [r"certified - no ", r"quality 0\.9\d\d \(at least 0\.900"]),
     "reading_a_result": (
         2,
         [
-            r"- certified\n",
+            r"- accepted \(tuned\)\n",
             r"c: at least L for 36 of 36, at most U for 15\n",
             r"g: at least L for 36 of 36, at most U for 36\n",
             r"theory .* pruned \d+ of",

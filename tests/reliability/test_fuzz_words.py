@@ -143,7 +143,9 @@ def test_settings(cli, monkeypatch, count):
     @given(st.lists(override, min_size=1, max_size=2))
     def each(overrides: list[str]) -> None:
         with no_hang():
-            status, out, err = cli("task=synthetic", "task.num_queries=5", *overrides)
+            status, out, err = cli(
+                "task=synthetic", "method=scope", "task.num_queries=5", *overrides
+            )
         assert status == 2
         assert err.startswith("scope-torch: ")
         assert len(err.splitlines()) == 1, err

@@ -91,7 +91,7 @@ def test_a_live_search_interrupted_while_it_waits(tmp_path, times):
         kept = journaled(run_dir)
         if times == 1:
             assert f"on {len(kept)} observations" in out
-            assert "airport_city scope, interrupted: parse: " in out
+            assert "airport_city scope_joint, interrupted: parse: " in out
             assert "the same command goes on" in err
         else:
             assert not gate.opened.is_set()  # it did not wait
@@ -115,7 +115,7 @@ def test_a_signal_stops_a_search_as_ctrl_c_does(tmp_path, number):
     (tmp_path / "run").mkdir()
     assert in_child(signalled, SYNTHETIC, tmp_path / "run", [number], False) == 128 + number
     out, err = said(tmp_path / "run")
-    assert out.startswith("synthetic scope, interrupted: module_1: ")
+    assert out.startswith("synthetic scope_joint, interrupted: module_1: ")
     assert err.endswith("interrupted; the same command goes on where this one stopped\n")
     assert "Traceback" not in err
     (path,) = (tmp_path / "run").rglob("journal.jsonl")
@@ -240,7 +240,7 @@ def test_an_interrupted_search_says_where_it_stands(cli, monkeypatch):
     assert status == 130
     assert err == "interrupted; the same command goes on where this one stopped\n"
     first, second, third = out.splitlines()
-    assert first.startswith("synthetic scope, interrupted: module_1: ")
+    assert first.startswith("synthetic scope_joint, interrupted: module_1: ")
     kept = journaled(Path(third.strip()))
     spend = sum(o.cost_usd for o in kept[:-1])  # the last was not counted yet
     assert second == f"  spent {spend:.3g} of 6 USD on {len(kept) - 1} observations"

@@ -183,7 +183,7 @@ def test_scope_of_the_same_parts_is_the_same_search():
     results = [run(task.problem, o, task.evaluator(), budget) for o in (one, two)]
     assert list(results[0].history) == list(results[1].history)
     assert results[0].trace == results[1].trace
-    assert results[0].recommendation.basis == "certified"
+    assert results[0].recommendation.basis == "accepted (tuned)"
 
 
 def test_scope_of_parts_of_ones_own():

@@ -329,7 +329,7 @@ def test_a_search_with_free_configurations_ends(make, batch_size, all_free, gap_
     assert "free" in result.stop_reason or result.stop_reason == NOTHING_ELSE
     assert "free" in result.stop_reason or gap_tolerance is not None
     assert true_cost(task, result.recommendation.theta) == 0
-    assert result.recommendation.basis == "certified"
+    assert result.recommendation.basis == "accepted (tuned)"
 
 
 def test_a_configuration_that_is_sometimes_free_does_not_end_the_search():

@@ -121,7 +121,7 @@ def test_a_whole_run_over_3e9_configurations(bounds, tmp_path):
     assert result.report["selection"]["space_search"] == "branch_and_bound"
     assert any(row.event == "selected" for row in result.trace)
     if bounds["mode"] == "tuned":
-        assert result.recommendation.basis == "certified"
+        assert result.recommendation.basis == "accepted (tuned)"
         assert result.recommendation.u_out_usd < result.problem.reference_cost_usd
 
 

@@ -170,11 +170,11 @@ def test_a_run_that_goes_on_is_shown_as_far_as_it_is(tmp_path):
     looks = Looks(tmp_path)
     search(tmp_path, budget=0.6, callbacks=[looks])
     assert "none selected yet" in looks.pages[0].text
-    assert "certified means" in looks.pages[0].text
+    assert "accepted (tuned) means" in looks.pages[0].text
     assert {shown.refresh() for shown in looks.pages} == {"2"}
     assert all("running" in shown.text for shown in looks.pages)
     assert any("in progress" in shown.text for shown in looks.pages)
-    assert any("θ_out: certified" in shown.text for shown in looks.pages)
+    assert any("θ_out: accepted (tuned)" in shown.text for shown in looks.pages)
 
 
 def test_a_run_that_crashed_is_shown_with_its_error(tmp_path):
