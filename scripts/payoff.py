@@ -1,0 +1,149 @@
+"""What a search and H runs of its result cost together, when it stops by different rules.
+
+    python scripts/payoff.py task=data_imputation task.world_seed=100 seed=10 --to outputs/payoff
+    python scripts/payoff.py --table outputs/payoff
+
+The first command makes three searches of one task: `scope`, `scope_joint` with one widening, and
+`scope_joint` that stops when it no longer pays. One search with H = 1e6 tells the end for every
+smaller H: H decides nothing but the end. The second command prints the table of docs/results.md.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run without installing
+
+from scope_torch.cli.build import build
+from scope_torch.cli.compose import compose
+from scope_torch.runs.runner import run
+from scope_torch.search.payoff import ExpectedReturn
+from scope_torch.search.scope import SCOPE
+from scope_torch.tasks import Task
+
+DEPLOYMENTS = (1e2, 1e3, 1e4, 1e5, 1e6)
+RULES = {"pays": "while it pays", "widened": "one widening", "scope": "`scope`"}
+
+
+def search(overrides: list[str], rule: str) -> dict[str, Any]:
+    """The search of a config by one of `RULES`: its spend, theta_out and expected returns."""
+    method = "scope" if rule == "scope" else "scope_joint"
+    cfg = compose([*overrides, f"method={method}"])
+    task: Task = build(cfg.task)
+    problem = task.problem
+    if rule == "pays":
+        problem = replace(problem, deployment_queries=DEPLOYMENTS[-1])
+    kernel = build(cfg.kernel)
+    optimizer: SCOPE = build(cfg.method, problem=problem, kernel=kernel, seed=cfg.seed)
+    rows: list[tuple[float, float]] = []
+    if rule == "pays":
+        payoff = optimizer._payoff  # pyright: ignore[reportPrivateUsage]
+        assert isinstance(payoff, ExpectedReturn)
+        recorder = Recorder(payoff, lambda: optimizer.spend_usd)
+        optimizer._payoff, rows = recorder, recorder.rows  # pyright: ignore[reportPrivateUsage]
+    result = run(problem, optimizer, task.evaluator, cfg.budget_usd)
+    curve = result.curve
+    assert curve is not None, "the truth of this task is not known"
+    return {
+        "task": problem.name,
+        "c_0": problem.reference_cost_usd,
+        "s_0": problem.s_0,
+        "spend": result.history.spend_usd,
+        "curve": [curve.budget_usd.tolist(), curve.cost_usd.tolist(), curve.quality.tolist()],
+        "returns": rows,
+    }
+
+
+class Recorder:
+    """A payoff that notes the best expected return wherever it is lower than ever before.
+
+    Args:
+        payoff: Whose returns are noted; it is asked about other H than its own.
+        spend_usd: The spend of the search so far.
+    """
+
+    def __init__(self, payoff: ExpectedReturn, spend_usd: Callable[[], float]) -> None:
+        self._payoff, self._spend_usd = payoff, spend_usd
+        self._least = math.inf  # for H = 1
+        self.rows: list[tuple[float, float]] = []  # spend in USD, return for H = 1
+
+    def goes_on(self, candidate: Any, minima: Any) -> bool:
+        """Whether the search would go on at the largest H."""
+        # With the H at which the least return so far just pays, it looks no further than needed.
+        H = self._payoff.deployment_queries = 1 / self._least if self.rows else 1e-9
+        self._payoff.goes_on(candidate, minima)
+        best = self._payoff.report()["expected_return"] / H
+        if best < self._least:
+            self._least = best
+            self.rows.append((self._spend_usd(), best))
+        return best * DEPLOYMENTS[-1] > 1
+
+    def report(self) -> dict[str, Any]:
+        """Nothing."""
+        return {}
+
+
+def end(found: dict[str, Any], H: float) -> float:
+    """Spend in USD when the search ends."""
+    ends = (spend for spend, best in found["returns"] if best * H <= 1)
+    return next(ends, found["spend"])
+
+
+def total(found: dict[str, Any], H: float) -> float:
+    """Cost of the search and of H runs of theta_out, in c(theta_0).
+
+    If theta_out is not feasible, the reference runs.
+    """
+    spend = end(found, H)
+    at = np.searchsorted(found["curve"][0], spend, side="right") - 1
+    _, cost, quality = (column[at] for column in found["curve"])
+    return (spend + H * (cost if quality >= found["s_0"] else found["c_0"])) / found["c_0"]
+
+
+def table(folder: Path) -> str:
+    """Totals relative to the least of the three, in Markdown."""
+    by_task: dict[str, list[dict[str, Any]]] = {}
+    for path in sorted(folder.glob("*.json")):
+        cases = json.loads(path.read_text())
+        by_task.setdefault(cases["pays"]["task"], []).append(cases)
+    lines = [
+        f"| task | H | {' | '.join(RULES.values())} | worst of the first | its spend [USD] |",
+        "| --- " * (len(RULES) + 4) + "|",
+    ]
+    for task, cases in by_task.items():
+        for H in DEPLOYMENTS:
+            totals = [{rule: total(case[rule], H) for rule in RULES} for case in cases]
+            sums = {rule: sum(each[rule] for each in totals) for rule in RULES}
+            relative = [f"{sums[rule] / min(sums.values()):.3f}" for rule in RULES]
+            worst = max(each["pays"] / min(each.values()) for each in totals)
+            spend = statistics.median(end(case["pays"], H) for case in cases)
+            row = f"{task} ({len(cases)})", f"{H:.0e}", *relative, f"{worst:.3f}", f"{spend:.3g}"
+            lines.append(f"| {' | '.join(row)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Reads the command line; see above."""
+    arguments = sys.argv[1:]
+    if "--table" in arguments:
+        print(table(Path(arguments[arguments.index("--table") + 1])))
+        return
+    at = arguments.index("--to")
+    overrides, folder = arguments[:at] + arguments[at + 2 :], Path(arguments[at + 1])
+    folder.mkdir(parents=True, exist_ok=True)
+    name = "_".join(overrides).replace("/", "-")
+    found = {rule: search(overrides, rule) for rule in RULES}
+    (folder / f"{name}.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
