@@ -92,7 +92,8 @@ class SelectionProblem:
                 f"reference_cost_usd={self.reference_cost_usd} must be a positive number of USD; "
                 "nothing is cheaper than a free reference"
             )
-        if self.deployment_queries is not None and not self.deployment_queries > 0:
+        H = self.deployment_queries
+        if H is not None and not (math.isfinite(H) and H > 0):
             raise InputError(
                 f"deployment_queries={self.deployment_queries} must be a positive number: how many "
                 "queries the system will answer; leave it out (null) if that is not known"

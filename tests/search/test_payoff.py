@@ -224,7 +224,7 @@ def test_a_larger_budget_goes_on(tmp_path):
     assert len(results[1].history) > len(results[0].history)
 
 
-@pytest.mark.parametrize("value", [0, -1.0, math.nan])
+@pytest.mark.parametrize("value", [0, -1.0, math.nan, math.inf])
 def test_wrong_deployments(value):
     with pytest.raises(InputError, match=f"deployment_queries={value} must be a positive number"):
         replace(synthetic_task().problem, deployment_queries=value)
