@@ -95,9 +95,14 @@ class DeviceJointPosterior(Enumerated):
         eligible = torch.where(g <= 0, c, self._inf)
         few = self._last.next_few if self._last else _FEW
         values = [eligible, self._means[1], g]
-        self._last = minima = FewMinima(
-            values, beta, u_out, theta_out, few, lambda: Moments(self.mean_c, c, self.mean_g, g)
-        )
+
+        def moments(at: slice | int) -> Moments:
+            mean_c = self._means[0][at]
+            if self._surrogate.relative_cost:
+                mean_c = (mean_c + 1) * self._a[at]
+            return Moments(mean_c, c[at], self._means[1][at], g[at])
+
+        self._last = minima = FewMinima(values, beta, u_out, theta_out, few, moments)
         if self._has_margin and len(minima.c):
             if theta_out is not None:
                 eligible[theta_out].fill_(math.inf)
@@ -123,7 +128,7 @@ class FewMinima:
         u_out: Upper bound on c(theta_out) in USD.
         theta_out: Flat index of theta_out, which cannot improve on itself; None for no exception.
         few: How many to bring.
-        moments: On the device, of all of Theta; asked for when needed.
+        moments: On the device, at one flat index or on all of Theta; asked for when needed.
 
     Attributes:
         c: L_c in USD of those with L_c <= u_out, but for theta_out.
@@ -145,7 +150,7 @@ class FewMinima:
         u_out: float,
         theta_out: int | None,
         few: int,
-        moments: Callable[[], Moments],
+        moments: Callable[[slice | int], Moments],
     ) -> None:
         self._moments = moments
         self._values, self.beta, self.u_out, self._theta_out = values, beta, u_out, theta_out
@@ -180,18 +185,17 @@ class FewMinima:
 
     def value(self, function: Callable[[Moments], Tensor], index: int) -> float:
         """Value of a function of the moments at a flat index."""
-        return float(function(Moments(*(part[index] for part in self._on_theta()))))
+        if index == self._theta_out:
+            return 0.0
+        return float(function(Moments(*torch.stack(self._moments(index)).cpu())))
 
     def largest(self, function: Callable[[Moments], Tensor]) -> tuple[float, int]:
         """The largest value of a function of the moments on Theta, and its flat index."""
-        value, index = function(self._on_theta()).max(0)
-        return float(value), int(index)
-
-    def _on_theta(self) -> Moments:
-        moments = self._moments()
+        values = function(self._moments(slice(None)))
         if self._theta_out is not None:
-            moments.lower_c[self._theta_out].fill_(math.inf)
-        return moments
+            values[self._theta_out].fill_(0.0)
+        value, index = values.max(0)
+        return float(value), int(index)
 
     def refine(self, objective: Objective, least: list[float], most_g: float = 0.0) -> None:
         """Does nothing: `argmin` looks at all that is here."""

@@ -1,7 +1,6 @@
 """The joint surrogate on a device against one naive process on all pairs, and against the CPU's."""
 
 import math
-from functools import partial
 
 import numpy as np
 import pytest
@@ -185,7 +184,10 @@ def test_as_many_are_brought_as_could_be_the_best(best, few, monkeypatch):
     mean_g = torch.full_like(c, 3.9)
     mean_g[best], u_out = 0.0, 1.0
     g = mean_g - 4
-    moments = partial(Moments, c, c, mean_g, g)
+
+    def moments(at):
+        return Moments(c[at], c[at], mean_g[at], g[at])
+
     minima = FewMinima([c, mean_g, g], Beta(4.0, 4.0), u_out, None, few, moments)
     assert len(minima.c) == few
     assert MostPromising().select(1, minima, 1e-3, seed=0) == best
