@@ -15,6 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from scope_torch.errors import InputError
+from scope_torch.model.direct_sums import MAX_ENUMERATED
 from scope_torch.observation import History, Observation, Request
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.callbacks import Callback
@@ -71,7 +72,7 @@ def run(
     began = time.perf_counter()
     settings = run_settings(problem, optimizer, evaluator, budget_usd)
     run_dir = None if run_dir is None else Path(run_dir)
-    truth, truth_seconds = _timed_truth(evaluator)
+    truth, truth_seconds = _timed_truth(problem, evaluator)
     with ExitStack() as closing:
         journal = _open_journal(run_dir, settings, evaluator, closing)
         _start(callbacks, problem, optimizer, budget_usd, closing)
@@ -133,10 +134,16 @@ def _check_run(problem: SelectionProblem, optimizer: Optimizer, budget_usd: floa
         )
 
 
-def _timed_truth(evaluator: Evaluator) -> tuple[tuple[Tensor, Tensor] | None, float]:
-    """The true averages, if the evaluator knows them, and the seconds that they took."""
+def _timed_truth(
+    problem: SelectionProblem, evaluator: Evaluator
+) -> tuple[tuple[Tensor, Tensor] | None, float]:
+    """The true averages, if the evaluator knows them, and the seconds that they took.
+
+    Where Theta is too large to enumerate they would not fit into memory.
+    """
     began = time.perf_counter()
-    truth = evaluator.truth() if isinstance(evaluator, HasTruth) else None
+    is_small = problem.space.size <= MAX_ENUMERATED
+    truth = evaluator.truth() if is_small and isinstance(evaluator, HasTruth) else None
     return truth, time.perf_counter() - began
 
 

@@ -101,6 +101,23 @@ def test_a_search_in_which_nothing_can_improve_stops_before_the_budget(cli, tabl
     assert result["b_g"] == result["b_g_widened"][-1]
 
 
+def test_a_search_that_no_longer_pays_says_so(cli, table_arguments):
+    assert cli(*table_arguments, "output_dir=one")[0] == 0
+    assert cli(*table_arguments, "output_dir=two", "deployment_queries=1")[0] == 0
+    derived, said = (
+        json.loads(next(Path(d).rglob("result.json")).read_text()) for d in ("one", "two")
+    )
+    budget = next(float(a.partition("=")[2]) for a in table_arguments if "budget_usd=" in a)
+    assert derived["deployment_queries"] == 100 * budget / derived["reference_cost_usd"]
+    assert said["deployment_queries"] == 1
+    for result in (derived, said):
+        assert result["stop_reason"].startswith("no candidate is expected to save more")
+        assert result["expected_return"] <= 1
+    assert said["basis"] == "reference"  # one query never pays for a search
+    assert derived["basis"] == "certified"
+    assert said["num_observations"] < derived["num_observations"]
+
+
 def test_two_equal_runs_differ_in_timing_and_paths_only(cli, table_arguments):
     assert cli(*table_arguments, "output_dir=one")[0] == 0
     assert cli(*table_arguments, "output_dir=two")[0] == 0
@@ -187,6 +204,7 @@ def test_report_without_runs(monkeypatch, tmp_path, capsys):
         ("budget_usd=0", "budget_usd=0"),
         ("budget_usd=-1", "budget_usd=-1"),
         ("budget_usd=much", "much"),
+        ("deployment_queries=0", "deployment_queries=0.0 must be a positive number"),
         ("method.alpha=0.5", "alpha=0.5"),
         ("method.alpha=0", "alpha=0"),
         ("task.epsilon=1", "epsilon=1"),

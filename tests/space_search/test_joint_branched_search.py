@@ -6,6 +6,7 @@ import pytest
 from test_branched_search import large_task
 
 from scope_torch.errors import InputError
+from scope_torch.evaluators import HasTruth
 from scope_torch.methods import make_scope_joint
 from scope_torch.model.cost_scale import CostScale
 from scope_torch.model.direct_sums import MAX_ENUMERATED
@@ -101,3 +102,20 @@ def test_a_space_too_large_for_the_grid_is_refused_by_it():
     problem, _ = large_task(7, 16, 4)
     with pytest.raises(InputError, match="more than the 2e"):
         make_scope_joint(problem, base="llm0", space_search="grid")
+
+
+def test_the_truth_of_a_large_space_is_not_asked_for():
+    problem, evaluator = large_task(7, 16, 4)
+
+    class KnowsTooMuch:
+        concurrency, fingerprint, evaluate = 1, evaluator.fingerprint, evaluator.evaluate
+
+        def truth(self):
+            raise AssertionError("a number for every configuration")
+
+    known = KnowsTooMuch()
+    assert isinstance(known, HasTruth)
+    optimizer = make_scope_joint(problem, base="llm0", seed=1, max_nodes=100)
+    result = run(problem, optimizer, known, 0.3)
+    assert result.truth is None
+    assert len(result.history) > 0
