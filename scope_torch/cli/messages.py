@@ -10,6 +10,7 @@ from typing import Any
 from omegaconf.errors import OmegaConfBaseException
 
 from scope_torch.cli import COMMANDS
+from scope_torch.cli.schema import BoundsConfig, ScopeConfig
 from scope_torch.errors import InputError
 
 KEYS = "`scope-torch --cfg job` lists the keys"
@@ -19,6 +20,10 @@ _APPEND = "To append to your config use +"  # Hydra's advice, which `refuse_new_
 _HINTS = {  # words of Hydra: how to mend it
     _APPEND: KEYS,
     "missing EQUAL": f"write KEY=VALUE, or begin with a command: {', '.join(COMMANDS)}",
+}
+_KEYS_OF_SCOPE = {  # which scope_joint, the default, does not have
+    "ScopeJointConfig": ScopeConfig.__dataclass_fields__,
+    "JointBoundsConfig": BoundsConfig.__dataclass_fields__,
 }
 _LAUNCHER = re.compile(r"hydra/launcher/(joblib|submitit|ray)")
 _EXTRA_OF_LAUNCHER = {"joblib": "joblib", "submitit": "slurm", "ray": "ray"}
@@ -52,6 +57,9 @@ def _nearest_key(error: OmegaConfBaseException) -> str:
     """The nearest key, if the error is about one that the schema does not have."""
     known = getattr(error.object_type, "__dataclass_fields__", {})
     word = str(error.key)
+    name = getattr(error.object_type, "__name__", "")
+    if word not in known and word in _KEYS_OF_SCOPE.get(name, ()):
+        return "it is a key of the paper's method: add method=scope"
     return "" if word in known else nearest(word, known).removeprefix("; ")
 
 

@@ -429,6 +429,8 @@ def test_commands_beside_the_search(cli, table_arguments):
         ("+metod=scope", "leave it out; did you mean 'method'?"),
         ("+method.alfa=0.3", "write it without +"),
         ("method=scope method.alfa=0.3", "did you mean 'alpha'?"),
+        ("method.alpha=0.3", "it is a key of the paper's method: add method=scope"),
+        ("method.bounds.b_g=0.3", "it is a key of the paper's method: add method=scope"),
         ("task.num_querys=3", "did you mean 'num_queries'?"),
         ("method.bounds.detla=0.1", "did you mean 'delta'?"),
         ("hydra.lancher.n_jobs=2", "did you mean 'launcher'?"),
