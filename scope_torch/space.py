@@ -11,6 +11,7 @@ from torch import Tensor
 
 from scope_torch.errors import InputError
 
+MAX_ENUMERATED = 200_000_000  # configurations; where there are more, nothing has their number
 GOLDEN = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
 

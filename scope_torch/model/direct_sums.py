@@ -17,9 +17,8 @@ from torch import Tensor
 
 from scope_torch.errors import InputError
 from scope_torch.model.kernels import kernel_matrix
+from scope_torch.space import MAX_ENUMERATED as MAX_ENUMERATED
 from scope_torch.space import ConfigSpace
-
-MAX_ENUMERATED = 200_000_000
 
 
 class DirectGrid:

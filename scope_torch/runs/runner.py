@@ -15,7 +15,6 @@ from typing import Any
 from torch import Tensor
 
 from scope_torch.errors import InputError
-from scope_torch.model.direct_sums import MAX_ENUMERATED
 from scope_torch.observation import History, Observation, Request
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.callbacks import Callback
@@ -26,6 +25,7 @@ from scope_torch.runs.result import RunResult
 from scope_torch.runs.source import ObservationSource
 from scope_torch.runs.trace import TraceFile
 from scope_torch.search.optimizer import Optimizer
+from scope_torch.space import MAX_ENUMERATED
 
 
 def run(

@@ -55,7 +55,7 @@ def test_the_readme_in_a_clean_clone(clone, run_in_clone):
     printed = run_in_clone("make", "run")
     (png,) = re.findall(r"\S+\.png", printed)[-1:]
     assert (clone / png).read_bytes().startswith(b"\x89PNG")
-    runs = sorted((clone / "outputs/airport_city/scope").glob("seed=*"))
+    runs = sorted((clone / "outputs/airport_city/scope_joint").glob("seed=*"))
     assert [path.name for path in runs] == ["seed=0", "seed=1", "seed=2"]
     journals = [(path / "journal.jsonl").read_bytes() for path in runs]
     run_in_clone("make", "run")  # resumes, and nothing is left to do

@@ -122,7 +122,7 @@ def test_the_commands_in_a_project_with_packages_of_the_same_names(in_project):
     assert "spent" in one
     two = in_project("scope-torch", "-m", *SMALL, "seed=0,1", "output_dir=two")
     assert two.count("spent") == 2
-    run_dir = "one/synthetic/scope/task.num_queries=8/seed=0"
+    run_dir = "one/synthetic/scope_joint/task.num_queries=8/seed=0"
     assert "watch.html" in in_project("scope-torch", "watch", run_dir)
     assert "| synthetic | scope" in in_project("scope-torch", "report", "two")
     in_project("scope-torch", "record_table", "runs.csv", *SMALL)
