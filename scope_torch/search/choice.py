@@ -16,7 +16,7 @@ from scope_torch.space_search.joint_branched import JointBranchedBounds
 from scope_torch.space_search.minima import LowerBounds
 
 _MOST_LOG_I = 600.0  # a larger i is needed only where least_g is 0 up to rounding
-_LEAST_PRICE = 1e-6  # L_c as a fraction of u_out
+LEAST_PRICE = 1e-6  # L_c as a fraction of u_out
 _LEAST_SIGMA = 1e-12  # in units of quality
 
 
@@ -97,7 +97,7 @@ class MostPromising:
         seed: int,
     ) -> int:
         """See `Choice`; exact, ties as in `first_tied`."""
-        least_price = _LEAST_PRICE * minima.u_out
+        least_price = LEAST_PRICE * minima.u_out
         margin = self._margin()
         if isinstance(minima, JointBranchedBounds):
             return minima.most_promising(margin, least_price, seed)

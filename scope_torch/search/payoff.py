@@ -22,7 +22,7 @@ from torch import Tensor
 
 from scope_torch.bounds.base import Beta
 from scope_torch.model.cost_scale import expected_saving
-from scope_torch.search.choice import no_margin, probability
+from scope_torch.search.choice import LEAST_PRICE, no_margin, probability
 from scope_torch.space_search.joint_branched import JointBranchedBounds
 from scope_torch.space_search.minima import INELIGIBLE, Moments
 
@@ -147,7 +147,7 @@ class ExpectedReturn:
         P = probability(mean_g, lower_g, beta.g, self._margin())
         n = P * self._num_queries + (1 - P) * _GIVEN_UP
         saving = expected_saving(mean_c, lower_c, beta.c, u_out, self._lognormal)
-        price = n * mean_c.clamp_min(torch.finfo(torch.float64).tiny)
+        price = n * mean_c.clamp_min(LEAST_PRICE * u_out)  # finite where LLMs are free
         return self.deployment_queries * P * saving.clamp_min(0.0) / price
 
     def report(self) -> dict[str, Any]:

@@ -85,7 +85,9 @@ def test_certainty_and_free_llms():
     assert of(0.001, 0.001, 0.1, 0.1) == 0.0  # certainly infeasible
     assert of(0.004, 0.004, -0.1, -0.1) == pytest.approx(0.0, abs=1e-12)  # certainly dearer
     assert of(0.001, math.inf, -0.1, -0.1) == 0.0  # theta_out
-    assert of(0.0, 0.0, -0.1, -0.1) > 1e100  # finding out costs nothing
+    # A free configuration counts as a millionth of u_out: the return is large, and finite.
+    free = 1e3 * 0.5 * 0.003 / (51 * 1e-6 * 0.003)
+    assert of(0.0, 0.0, -0.1, -0.1) == pytest.approx(free)
 
 
 def searched(deployment_queries, budget_usd=50.0, seed=0, budget_known=False, **settings):
