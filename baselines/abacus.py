@@ -75,6 +75,7 @@ class Abacus(SequentialOptimizer):
         if module_cost not in ("metered", "difference"):
             raise InputError(f"module_cost={module_cost!r} must be 'metered' or 'difference'")
         check_seed(seed)
+        problem.check_one_constraint(name)
         self.name, self.problem, self.seed = name, problem, seed
         self._k, self._j, self._step = k, j, step
         self._module_cost, self._reuse_base = module_cost, reuse_base

@@ -27,7 +27,8 @@ Incumbent = Literal["observed", "posterior_mean"]
 class CEI(SurrogateOptimizer):
     """Evaluates the maximiser of log EI + log PoF; recommends the best observed feasible.
 
-    With u = (f+ - m_c) / sigma_c: EI = sigma_c (phi(u) + u Phi(u)), PoF = Phi(-m_g / sigma_g).
+    With u = (f+ - m_c) / sigma_c: EI = sigma_c (phi(u) + u Phi(u)), PoF = Phi(-m_g / sigma_g), or
+    the product of these over several constraints.
     While no datum is feasible there is no f+; then log PoF alone is maximised.
 
     Args:
@@ -108,7 +109,8 @@ class CEI(SurrogateOptimizer):
         return fresh.index_fill_(0, data, False).nonzero().squeeze(-1)
 
     def _acquisition(self, model: DatasetModel, best_f: float | None) -> AcquisitionFunction:
-        feasible: dict[int, tuple[float | None, float | None]] = {1: (None, 0.0)}
+        outputs = range(1, model.num_outputs)  # their probabilities are multiplied
+        feasible: dict[int, tuple[float | None, float | None]] = dict.fromkeys(outputs, (None, 0.0))
         if best_f is None:
             return LogProbabilityOfFeasibility(model, feasible)
         # BoTorch would keep a Python float in single precision.
@@ -119,13 +121,13 @@ class CEI(SurrogateOptimizer):
         """f+ in units of amp_c; None if no datum is feasible."""
         data = self.data()
         if self.incumbent == "observed":
-            costs = [e.cost_usd / self.gp.amp_c_usd for e in data if e.g <= 0]
+            costs = [e.cost_usd / self.gp.amp_c_usd for e in data if e.is_feasible]
             return min(costs, default=None)
         if not data:
             return None
         thetas = torch.tensor([e.theta for e in data], device=self.gp.surrogate.device)
-        mean_c, mean_g = mean_and_sigma(model, thetas.double().unsqueeze(-2))[0].unbind(-1)
-        feasible = mean_g <= 0
+        mean_c, *mean_g = mean_and_sigma(model, thetas.double().unsqueeze(-2))[0].unbind(-1)
+        feasible = torch.stack(mean_g).amax(0) <= 0
         return float(mean_c[feasible].min()) if feasible.any() else None
 
     def settings(self) -> dict[str, Any]:

@@ -30,13 +30,13 @@ class Betas(NamedTuple):
 
 
 class ConstrainedLowerBound(AcquisitionFunction):
-    """-L_c where L_g <= 0, and -inf elsewhere; to be maximised.
+    """-L_c where L_g <= 0 for every constraint, and -inf elsewhere; to be maximised.
 
     A mask, not a penalty: a large penalty rounds away the differences between costs, and hides that
     no configuration is eligible.
 
     Args:
-        model: Outputs c and g.
+        model: Outputs c and g, one for each constraint.
         beta_c: Multiplier of sigma in L_c = m_c - beta_c sigma_c.
         beta_g: Multiplier of sigma in L_g = m_g - beta_g sigma_g.
     """
@@ -49,8 +49,8 @@ class ConstrainedLowerBound(AcquisitionFunction):
         """Values at `b x 1 x d` points: `b`."""
         mean, sigma = mean_and_sigma(self.model, X)
         lower_c = mean[..., 0] - self.beta_c * sigma[..., 0]
-        lower_g = mean[..., 1] - self.beta_g * sigma[..., 1]
-        return (-lower_c).masked_fill(lower_g > 0, -math.inf)
+        lower_g = mean[..., 1:] - self.beta_g * sigma[..., 1:]
+        return (-lower_c).masked_fill((lower_g > 0).any(-1), -math.inf)
 
 
 class CONFIG(SurrogateOptimizer):
@@ -62,7 +62,7 @@ class CONFIG(SurrogateOptimizer):
         beta: beta in L = m - beta sigma, for both functions: a number (3 in the authors' code), or
             `theory`: B + R / sqrt(lam) sqrt(2 (gamma_{t-1} + 1 + ln(2 / delta))). This is the form
             of Chowdhury and Gopalan (2017) for any lambda (theirs is 1 + 2 / T); the two functions
-            share delta.
+            (1 + K with K constraints) share delta.
         B_c: For `theory`: bound on the RKHS norm of z_c / amp_c.
         B_g: For `theory`: bound on the RKHS norm of z_g / amp_g.
         R_c: For `theory`: sub-Gaussian constant of the noise of z_c / amp_c.
@@ -116,6 +116,7 @@ class CONFIG(SurrogateOptimizer):
         super().__init__(problem, seed=seed, name=name, gp=gp, kernel=kernel, device=device)
         self.beta, self.incumbent = beta, incumbent
         self.B_c, self.B_g, self.R_c, self.R_g, self.delta = B_c, B_g, R_c, R_g, delta
+        self._num_outputs = 1 + problem.num_constraints
         self._gain = None
         if beta == "theory":
             surrogate = self.gp.surrogate
@@ -140,7 +141,9 @@ class CONFIG(SurrogateOptimizer):
         if self._gain is None:
             return Betas(float(self.beta), float(self.beta))
         gamma = self._gain.gamma(int(self.gp.surrogate.num_observations()))
-        noise = math.sqrt(2 * (gamma + 1 + math.log(2 / self.delta)) / self._gain.lam)
+        noise = math.sqrt(
+            2 * (gamma + 1 + math.log(self._num_outputs / self.delta)) / self._gain.lam
+        )
         return Betas(self.B_c + self.R_c * noise, self.B_g + self.R_g * noise)
 
     def _completed(self, evaluation: Evaluation) -> None:

@@ -25,12 +25,24 @@ class Evaluation:
         cost_usd: Average observed cost of a query in USD.
         g: s_0 minus the average observed quality; at most 0 is feasible.
         qualities: `num_queries` observed qualities, by query index.
+        others: As `g`, of the further constraints: threshold minus average grade.
     """
 
     theta: tuple[int, ...]
     cost_usd: float
     g: float
     qualities: tuple[float, ...]
+    others: tuple[float, ...] = ()
+
+    @property
+    def violations(self) -> tuple[float, ...]:
+        """G of all constraints."""
+        return (self.g, *self.others)
+
+    @property
+    def is_feasible(self) -> bool:
+        """Whether all constraints hold on average."""
+        return max(self.violations) <= 0
 
 
 EvaluationSteps = Generator[Sequence[Request], Sequence[Observation], Evaluation | None]
@@ -77,8 +89,11 @@ class DatasetLevelOptimizer(SequentialOptimizer):
     def reference(self) -> Evaluation:
         """theta_0 with its known averages, as if it had been evaluated at no charge."""
         problem = self.problem
-        g = -problem.epsilon * problem.reference_quality
-        return Evaluation(problem.theta_ref, problem.reference_cost_usd, g, ())
+        g = problem.s_0 - problem.reference_quality
+        if problem.epsilon is not None:
+            g = -problem.epsilon * problem.reference_quality
+        others = problem.reference_violations()
+        return Evaluation(problem.theta_ref, problem.reference_cost_usd, g, (), others)
 
     def _evaluate(self, theta: tuple[int, ...]) -> EvaluationSteps:
         """Observes `theta` on every query; returns None if the budget ends before the last."""
@@ -95,10 +110,17 @@ class DatasetLevelOptimizer(SequentialOptimizer):
             math.fsum(o.cost_usd for o in observations) / num_queries,
             self.problem.constraint(math.fsum(qualities.values()) / num_queries),
             tuple(qualities[q] for q in range(num_queries)),
+            self._others(observations),
         )
         self.evaluations.append(evaluation)
         self._completed(evaluation)
         return evaluation
+
+    def _others(self, observations: Sequence[Observation]) -> tuple[float, ...]:
+        """G of the further constraints, on average."""
+        grades = [self.problem.grades(observation) for observation in observations]
+        averages = [math.fsum(of_one) / len(grades) for of_one in zip(*grades, strict=True)]
+        return self.problem.violations(averages)[1:]
 
     def _completed(self, evaluation: Evaluation) -> None:
         """Updates theta_out after an evaluation; a subclass may do it by another rule."""
@@ -117,8 +139,9 @@ class DatasetLevelOptimizer(SequentialOptimizer):
     def best_observed_feasible(self) -> Evaluation:
         """The cheapest feasible evaluation, or theta_0 if that is cheaper."""
         merged = [self.reference, *self.merged_evaluations()]
-        feasible = [e for e in merged if e.g <= 0]
-        return min(feasible, key=lambda e: e.cost_usd)  # of equal costs the earliest
+        feasible = [e for e in merged if e.is_feasible]
+        # Of equal costs the earliest. theta_0 may violate a constraint other than that on quality.
+        return min(feasible, key=lambda e: e.cost_usd, default=self.reference)
 
     def merged_evaluations(self) -> list[Evaluation]:
         """Completed evaluations by first occurrence, repeats of a configuration averaged."""
@@ -158,4 +181,5 @@ def _average(group: Sequence[Evaluation]) -> Evaluation:
         math.fsum(e.cost_usd for e in group) / n,
         math.fsum(e.g for e in group) / n,
         tuple(math.fsum(values) / n for values in zip(*(e.qualities for e in group), strict=True)),
+        tuple(math.fsum(values) / n for values in zip(*(e.others for e in group), strict=True)),
     )

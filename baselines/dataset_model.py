@@ -22,7 +22,7 @@ BATCH = 1 << 15  # points at a time, which bounds the memory; less pays more cal
 
 
 class DatasetModel(AggregateModel):
-    """Outputs c and g in units of amp, on codes of Theta; both have the same variance.
+    """Outputs c and g (of each constraint) in units of amp, on codes of Theta; of equal variance.
 
     Where Theta is large, single points are looked up in sums over all of Theta: equal to rounding,
     and faster than the kernel of every batch. Joint posteriors always come from the kernel. After
@@ -50,12 +50,12 @@ class DatasetModel(AggregateModel):
 
     @property
     def means(self) -> Tensor:
-        """Posterior means of c and g by flat index of `reduced`: `2 x size` (float64)."""
+        """Posterior means of c and g by flat index of `reduced`: `(1 + K) x size` (float64)."""
         return self._everywhere[0]
 
     @property
     def variance(self) -> Tensor:
-        """Posterior variance of either, without noise, by flat index of `reduced` (float64)."""
+        """Posterior variance of each, without noise, by flat index of `reduced` (float64)."""
         return self._everywhere[1]
 
     @cached_property

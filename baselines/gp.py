@@ -30,7 +30,8 @@ class GPSettings:
     """Units of the two GPs of c and g, their regularisation, and the first data.
 
     Both have unit variance and model z / amp: with `relative` units z_c = c / c(theta_0) and
-    z_g = g / s_0; with `raw` units z_c is in USD and z_g in units of quality. So in z the prior
+    z_g = g / s_0 (with several constraints each g over its threshold);
+    with `raw` units z_c is in USD and z_g in units of quality. So in z the prior
     standard deviation is amp, and the regularisation lam amp^2. Beware of `raw` with amp_c = 1:
     costs of 1e-3 USD vanish beside a prior of 1 USD. Methods have `default_gp`, with amplitudes
     for `relative` units that were chosen on development worlds (LOG.md).
@@ -93,7 +94,7 @@ class GPSettings:
 
 
 class DatasetGP:
-    """Two independent zero-mean GPs of the averages c and g; nothing is fitted.
+    """Independent zero-mean GPs of the averages c and g, g of each constraint; nothing is fitted.
 
     Args:
         problem: Its Theta and its theta_0, whose averages are the `relative` units.
@@ -115,15 +116,20 @@ class DatasetGP:
         make_grid(problem.space, kernel, device)  # refuses a Theta too large to enumerate
         relative = settings.units == "relative"
         self.amp_c_usd = settings.amp_c * (problem.reference_cost_usd if relative else 1.0)
-        self.amp_g_quality = settings.amp_g * (problem.s_0 if relative else 1.0)
+        self.amp_g = [
+            settings.amp_g * ((limit.threshold or 1.0) if relative else 1.0)
+            for limit in problem.limits
+        ]
         self.kernel = kernel
-        self.surrogate = QuerySurrogate(problem.space, kernel, 1, settings.lam, device)
+        K = problem.num_constraints
+        self.surrogate = QuerySurrogate(problem.space, kernel, 1, settings.lam, device, K)
         self._theta_ref = torch.tensor([problem.theta_ref], device=self.surrogate.device)
 
     def observe(self, evaluation: Evaluation) -> None:
         """Adds an evaluation; repeats of a configuration are merged without approximation."""
         y_c = evaluation.cost_usd / self.amp_c_usd
-        self.surrogate.observe(evaluation.theta, 0, y_c, evaluation.g / self.amp_g_quality)
+        y_g = [g / amp for g, amp in zip(evaluation.violations, self.amp_g, strict=True)]
+        self.surrogate.observe(evaluation.theta, 0, y_c, *y_g)
 
     def model(self) -> DatasetModel:
         """The posterior of both GPs in units of amp; theta_0 shares its class with no other."""
@@ -173,6 +179,7 @@ class SurrogateOptimizer(DatasetLevelOptimizer):
         kernel = HammingMatern52Kernel() if kernel is None else kernel
         self.gp = DatasetGP(problem, self.gp_settings, kernel, device)
         if self.gp_settings.theta0_obs == "free":
+            problem.check_reference_known()
             self.gp.observe(self.reference)
 
     @abstractmethod

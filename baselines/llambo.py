@@ -106,6 +106,7 @@ class LLAMBO(DatasetLevelOptimizer):
         self._num_calls = self._num_replies = self._num_malformed = self._num_repeated = 0
         self._num_padded = self._num_unpredicted = 0
         self._order: Tensor | None = None  # pi
+        problem.check_one_constraint(name)
         super().__init__(problem, seed=seed, name=name)
 
     def _search(self) -> Steps:

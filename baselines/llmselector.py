@@ -39,6 +39,7 @@ class LLMSelector(DatasetLevelOptimizer):
     """
 
     def __init__(self, problem: SelectionProblem, *, seed: int, name: str = "llmselector") -> None:
+        problem.check_one_constraint(name)
         super().__init__(problem, seed=seed, name=name)
         self._theta_out = tuple(
             int(torch.randint(size, (), generator=self._generator)) for size in problem.space.sizes

@@ -67,7 +67,8 @@ class OptunaGP(DatasetLevelOptimizer):
             evaluation = yield from self._evaluate(theta)
             if evaluation is None:
                 return
-            trial.set_constraint("g", evaluation.g)
+            for name, g in self._constraints(evaluation).items():
+                trial.set_constraint(name, g)
             study.tell(trial, self._objective(evaluation))
             yield
 
@@ -79,12 +80,13 @@ class OptunaGP(DatasetLevelOptimizer):
         if self.theta0_obs == "charged":
             study.enqueue_trial(params)
         if self.theta0_obs == "free":
+            self.problem.check_reference_known()
             study.add_trial(
                 optuna.trial.create_trial(
                     params=params,
                     distributions=self._distributions(),
                     value=self._objective(reference),
-                    constraints={"g": reference.g},
+                    constraints=self._constraints(reference),
                 )
             )
         return study
@@ -106,6 +108,10 @@ class OptunaGP(DatasetLevelOptimizer):
         categorical = self._optuna.distributions.CategoricalDistribution
         sizes = zip(self.problem.modules, self.problem.space.sizes, strict=True)
         return {module: categorical(range(size)) for module, size in sizes}
+
+    def _constraints(self, evaluation: Evaluation) -> dict[str, float]:
+        names = ["g", *(limit.outcome for limit in self.problem.limits[1:])]
+        return dict(zip(names, evaluation.violations, strict=True))
 
     def _objective(self, evaluation: Evaluation) -> float:
         return evaluation.cost_usd / self.problem.reference_cost_usd

@@ -29,8 +29,8 @@ class Bounds:
 
     Args:
         reduced: Theta, with the interchangeable configurations merged.
-        lower: L_c and L_g: `2 x size`.
-        upper: U_c and U_g: `2 x size`.
+        lower: L_c and L_g, of each constraint: `(1 + K) x size`.
+        upper: U_c and U_g, likewise.
         safe: S, the safe set (bool).
     """
 
@@ -41,7 +41,7 @@ class Bounds:
 
     @cached_property
     def width(self) -> Tensor:
-        """w, the larger of U_c - L_c and U_g - L_g."""
+        """w, the largest of U_c - L_c and U_g - L_g."""
         return (self.upper - self.lower).amax(0)
 
     @cached_property
@@ -188,7 +188,7 @@ class SafeOpt(SurrogateOptimizer):
         self._model = model = self.gp.model()
         half = self.beta * model.variance.sqrt()
         lower, upper = model.means - half, model.means + half
-        bounds = Bounds(model.reduced, lower, upper, upper[1] < 0)
+        bounds = Bounds(model.reduced, lower, upper, (upper[1:] < 0).all(0))
         if self.lipschitz is not None:
             bounds = self._intersected(bounds)
         bounds.safe[self._reference(model.reduced)] = True
@@ -207,7 +207,7 @@ class SafeOpt(SurrogateOptimizer):
             old = self._bounds.on(new.reduced)
             safe = old.safe
         lower, upper = torch.maximum(new.lower, old.lower), torch.minimum(new.upper, old.upper)
-        radius = self._radius(upper[1]).masked_fill(~safe, -1)
+        radius = self._radius(upper[1:].amax(0)).masked_fill(~safe, -1)
         safe = within_radius(radius, new.reduced.space.sizes) >= 0
         return Bounds(new.reduced, lower, upper, safe)
 
@@ -227,7 +227,7 @@ class SafeOpt(SurrogateOptimizer):
         far = -1 - self.problem.space.num_modules
         unsafe = torch.where(bounds.safe, far, 0).to(torch.int8)
         distance = -within_radius(unsafe, bounds.reduced.space.sizes)
-        return bounds.safe & (distance <= self._radius(bounds.lower[1]))
+        return bounds.safe & (distance <= self._radius(bounds.lower[1:].amax(0)))
 
     def _expander(self) -> Tensor:
         """Mask of the class of the most uncertain expander; empty if there is none (bool)."""
@@ -276,6 +276,8 @@ def certifies(gp: DatasetGP, model: DatasetModel, index: int, unsafe: Tensor, be
     Among interchangeable x, the one that shares most LLMs with theta has the largest kappa and the
     lowest bound. In the reduced space interchangeable LLMs are equal, so it holds that x.
 
+    With several constraints v and kappa are those of each, and g is the worst.
+
     Args:
         gp: The data.
         model: Their posterior.
@@ -284,7 +286,7 @@ def certifies(gp: DatasetGP, model: DatasetModel, index: int, unsafe: Tensor, be
         beta: Half-width of the intervals in sigma.
     """
     data, reduced = gp.surrogate.aggregate(), model.reduced
-    mean, variance = model.means[1], model.variance
+    mean, variance = model.means[1:].amax(0), model.variance
     theta = reduced.space.unrank(torch.tensor([index], device=mean.device))
     codes = torch.cat([reduced.relabel(data.codes), theta])
     cross = gp.kernel(theta.double(), codes[:-1].double()).to_dense()[0]

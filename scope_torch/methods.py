@@ -233,7 +233,7 @@ def make_scope_joint(
     lam = 1e-6 if lam is None else lam
     device = pick_device(device, problem.space.size)
     check_made_for(confidence, kernel, lam, problem.space.num_modules)
-    joint = joint_class(surrogate, device, kernel)(
+    joint = joint_class(surrogate, device, kernel, problem.num_constraints)(
         problem.space,
         kernel,
         problem.num_queries,
@@ -243,6 +243,7 @@ def make_scope_joint(
         relative_cost=relative_cost,
         scale_if_free=problem.reference_cost_usd,
         device=device,
+        num_constraints=problem.num_constraints,
     )
     delta = _sequence_delta(certificate, bounds)
     certifies = certificate_of(problem, delta, certificate_flips, reference_repeats)

@@ -82,6 +82,7 @@ class Observation:
     latency_s: float | None = None
     module_cost_usd: tuple[float, ...] | None = None
     module_tokens: tuple[tuple[int, int], ...] | None = None
+    outcomes: dict[str, float] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "theta", tuple(map(int, self.theta)))

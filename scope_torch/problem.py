@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
+from scope_torch.constraints import COST, QUALITY, Constraint, at_least
 from scope_torch.errors import InputError
+from scope_torch.observation import Observation
 from scope_torch.space import ConfigSpace
 
 
@@ -16,7 +19,7 @@ class SelectionProblem:
     """Constrained LLM selection for a compound AI system (problem-main).
 
     Minimise the average cost c(theta) over Theta subject to g(theta) = s_0 - s(theta) <= 0, where
-    s_0 = (1 - epsilon) s(theta_0).
+    s_0 = (1 - epsilon) s(theta_0), and to g_k(theta) <= 0 for every further constraint.
 
     Args:
         name: Name of the problem, shown in paths, logs and plots.
@@ -27,10 +30,14 @@ class SelectionProblem:
         theta_ref: The reference configuration theta_0, as codes or as names.
         reference_quality: s(theta_0), its average quality, in (0, 1]; known before the search.
         reference_cost_usd: c(theta_0), its average cost of a query in USD; known before the search.
-        epsilon: Tolerated relative loss of quality, in (0, 1).
+        epsilon: Tolerated relative loss of quality, in (0, 1); None if `constraints` has one on
+            quality.
         deployment_queries: H, how many queries the system will answer with the configuration that
             is chosen. `scope_joint` stops when searching on would cost more than it is expected to
             save on them. None if it is not known.
+        constraints: Further constraints, see `at_least` and `at_most`, or their texts.
+        reference_outcomes: theta_0's average of each outcome that they name, in the unit of the
+            outcome and with its cap; needed if they are relative to it.
 
     Raises:
         InputError: If a value is outside its range, or a name is repeated.
@@ -54,6 +61,10 @@ class SelectionProblem:
         {'retrieve': 'nano', 'answer': 'mini'}
         >>> problem.codes(["nano", "mini"])
         (0, 1)
+        >>> from dataclasses import replace
+        >>> fast = replace(problem, constraints=["latency_s <= 2 cap 10"])
+        >>> [str(constraint) for constraint in fast.limits]
+        ['quality >= 0.76', 'latency_s <= 2 cap 10']
     """
 
     name: str
@@ -63,8 +74,10 @@ class SelectionProblem:
     theta_ref: tuple[int, ...]
     reference_quality: float
     reference_cost_usd: float
-    epsilon: float
+    epsilon: float | None = None
     deployment_queries: float | None = None
+    constraints: tuple[Constraint, ...] = ()
+    reference_outcomes: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "llms", _lists_of_llms(self.modules, self.llms))
@@ -80,7 +93,7 @@ class SelectionProblem:
                 raise InputError(f"module {module!r} lists an LLM twice: {list(names)}")
         if self.num_queries < 1 or self.num_queries != int(self.num_queries):
             raise InputError(f"num_queries={self.num_queries}: need at least one query")
-        if not 0 < self.epsilon < 1:
+        if self.epsilon is not None and not 0 < self.epsilon < 1:
             raise InputError(f"epsilon={self.epsilon} must lie in (0, 1)")
         if not 0 < self.reference_quality <= 1:
             raise InputError(
@@ -102,6 +115,37 @@ class SelectionProblem:
         if isinstance(theta_ref, str) or any(isinstance(llm, str) for llm in theta_ref):
             theta_ref = self.codes(theta_ref, "theta_ref")
         object.__setattr__(self, "theta_ref", self.space.check(theta_ref, "theta_ref"))
+        parsed = [Constraint.parse(c) if isinstance(c, str) else c for c in self.constraints]
+        object.__setattr__(self, "constraints", tuple(parsed))
+        _ = self.limits
+
+    @cached_property
+    def limits(self) -> tuple[Constraint, ...]:
+        """All constraints with absolute bounds; that on quality is the first."""
+        named = [constraint.outcome for constraint in self.constraints]
+        if len(set(named)) < len(named):
+            raise InputError(f"constraints={_texts(self.constraints)}: one for each outcome")
+        if (QUALITY in named) == (self.epsilon is not None):
+            raise InputError(
+                f"epsilon={self.epsilon}, constraints={_texts(self.constraints)}: bound the "
+                "quality either by epsilon or by a constraint, as quality >= 0.8"
+            )
+        if COST in named:
+            raise InputError(f"constraints={_texts(self.constraints)}: the cost is minimised")
+        known = {QUALITY: self.reference_quality, **self.reference_outcomes}
+        of_quality = [c for c in self.constraints if c.outcome == QUALITY]
+        if self.epsilon is not None:
+            of_quality = [at_least(QUALITY, relative_to_reference=1 - self.epsilon)]
+        others = [c for c in self.constraints if c.outcome != QUALITY]
+        limits = tuple(constraint.resolved(known) for constraint in (*of_quality, *others))
+        first = limits[0]
+        is_quality = first.kind == ">=" and (first.low, first.high) == (0.0, 1.0)
+        if not is_quality or not 0 < first.value <= self.reference_quality:
+            raise InputError(
+                f"{first}: quality lies in [0, 1], and its bound must be a least value above 0 and "
+                f"at most {self.reference_quality:g}, the quality of theta_0"
+            )
+        return limits
 
     @property
     def space(self) -> ConfigSpace:
@@ -111,11 +155,78 @@ class SelectionProblem:
     @property
     def s_0(self) -> float:
         """Quality threshold (1 - epsilon) s(theta_0)."""
-        return (1 - self.epsilon) * self.reference_quality
+        return self.limits[0].threshold
+
+    @property
+    def num_constraints(self) -> int:
+        """K, the number of constraints; 1 in the paper."""
+        return len(self.limits)
 
     def constraint(self, quality: float) -> float:
         """G = s_0 - quality, in units of quality; at most 0 is feasible."""
         return self.s_0 - quality
+
+    def grades(self, observation: Observation) -> tuple[float, ...]:
+        """The grade in [0, 1] of an observation under every constraint; the first is its quality.
+
+        Raises:
+            InputError: If an outcome is missing or outside its range.
+        """
+        if len(self.limits) == 1:
+            return (observation.quality,)
+        outcomes = {"latency_s": observation.latency_s, **(observation.outcomes or {})}
+        outcomes[QUALITY] = observation.quality
+        grades = []
+        for limit in self.limits:
+            value = outcomes.get(limit.outcome)
+            if value is None:
+                known = [name for name, one in outcomes.items() if one is not None]
+                raise InputError(
+                    f"theta={list(observation.theta)}, query={observation.query}: no "
+                    f"{limit.outcome!r} was observed, which the constraint {limit} needs, but "
+                    f"{known}"
+                )
+            grades.append(limit.grade(value))
+        return tuple(grades)
+
+    def reference_violations(self) -> tuple[float, ...]:
+        """G of theta_0 under the further constraints; 0, as if it held, where it is not known."""
+        known = self.reference_outcomes
+        return tuple(
+            limit.threshold - limit.grade(known[limit.outcome]) if limit.outcome in known else 0.0
+            for limit in self.limits[1:]
+        )
+
+    def check_reference_known(self) -> None:
+        """Refuses a theta_0 about which not everything is known.
+
+        Raises:
+            InputError: If a constraint's outcome is missing in `reference_outcomes`.
+        """
+        for limit in self.limits[1:]:
+            if limit.outcome not in self.reference_outcomes:
+                raise InputError(
+                    f"{limit}: theta_0's average {limit.outcome} is not known, which this method "
+                    "starts from; give it in reference_outcomes, or set gp.theta0_obs=charged"
+                )
+
+    def check_one_constraint(self, method: str) -> None:
+        """Refuses constraints that a method does not know.
+
+        Raises:
+            InputError: If there are several constraints.
+        """
+        if self.num_constraints > 1:
+            raise InputError(
+                f"method={method} knows a bound on quality only, not {self.limits[1]}; take scope, "
+                "scope_joint, cei, config, safeopt, optuna_gp or random"
+            )
+
+    def violations(self, grades: Sequence[float]) -> tuple[float, ...]:
+        """G of every constraint, its threshold minus a grade; at most 0 is feasible."""
+        return tuple(
+            limit.threshold - grade for limit, grade in zip(self.limits, grades, strict=True)
+        )
 
     def names(self, theta: Sequence[int]) -> dict[str, str]:
         """The name of the LLM of each module, by module; the inverse of `codes`."""
@@ -147,6 +258,10 @@ def by_module(values: Mapping[str, Any], modules: Sequence[str], name: str) -> l
     if set(values) != set(modules):
         raise InputError(f"{name} has the keys {list(values)}; give each of {list(modules)} once")
     return [values[module] for module in modules]
+
+
+def _texts(constraints: Sequence[Constraint]) -> list[str]:
+    return [str(constraint) for constraint in constraints]
 
 
 def _lists_of_llms(modules: Sequence[str], llms: Any) -> Sequence[Sequence[str]]:

@@ -23,12 +23,14 @@ from scope_torch.model.kernels import describe_kernel
 class Beta(NamedTuple):
     """beta_c in USD and beta_g in units of quality; L, U = mu_bar -+ beta sigma_bar.
 
-    `certify` is the coefficient of U_g; None, as in the paper: beta_g.
+    `certify` is the coefficient of U_g; None, as in the paper: beta_g. `units`: with several
+    constraints the k-th has beta_g units[k]; empty if all have beta_g.
     """
 
     c: float
     g: float
     certify: float | None = None
+    units: tuple[float, ...] = ()
 
 
 class ConfidenceBounds(Protocol):

@@ -26,6 +26,8 @@ class TheoryBounds:
 
     beta = sqrt(Q) (B + R / sqrt(lam) sqrt(2 (gamma(J_max) + log(2 Q / delta)))).
 
+    The 2 stands for cost and constraint. With K constraints it is 1 + K: all bounds hold together.
+
     `InformationGain` gives this to the letter. `RealisedGain` puts the information I_q in the
     observations of query q in the place of gamma(J_max), which bounds it
     (lem:kernel-self-normalized): |l - mu_bar| <= 1/Q sum_q b_q sigma_q <= sqrt(sum_q b_q^2)
@@ -37,9 +39,9 @@ class TheoryBounds:
         gain: gamma(J), or an upper bound on it, for the surrogate's kernel and lambda; or
             `RealisedGain`.
         R_c: Sub-Gaussian constant of the cost noise, in cost units (ass:observation).
-        R_g: The same of the quality noise, in units of quality.
+        R_g: The same of the quality noise, in units of quality; of every grade.
         B_c: Bound on the RKHS norm of l_c(., q), in cost units (ass:rkhs).
-        B_g: The same of l_g(., q), in units of quality.
+        B_g: The same of l_g(., q), in units of quality; of every constraint, in grades.
         delta: Failure probability, in (0, 1).
         cost_unit: USD that count as one cost unit; None for c(theta_0). R_c, B_c and lambda mean
             little in raw USD of order 1e-3.
@@ -80,6 +82,7 @@ class TheoryBounds:
         if rho is not None and isinstance(gain, InformationGain):
             raise InputError("gain=maximum: gamma is known for single queries; set gain=realised")
         self._num_processes = problem.num_queries if rho is None else 1
+        self._num_outputs = 1 + problem.num_constraints
         shared = rho or 0.0
         self._noise = math.sqrt(2 / (gain.lam * (1 - shared)))
         self._prior = (
@@ -99,7 +102,7 @@ class TheoryBounds:
             gains = [self.gain.gamma(j_max)]
         else:
             gains = information or [0.0]
-        union = math.log(2 * self._num_processes / self.delta)
+        union = math.log(self._num_outputs * self._num_processes / self.delta)
         roots = [self._noise * math.sqrt(gain + union) for gain in gains]
         times = self._num_processes / len(gains)
         c, g = (

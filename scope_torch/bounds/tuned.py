@@ -14,6 +14,7 @@ from scope_torch.problem import SelectionProblem
 MIN_LOO_QUERIES = 6
 RULES_G = ("eligible", "loo", "loo_widening")
 RULES_C = ("loo", "reference_fraction")
+_LEAST_ERROR = 1e-6
 
 
 class TunedBounds:
@@ -29,7 +30,8 @@ class TunedBounds:
             theta has L_g <= -1, the paper's words taken literally. `loo`: the largest
             leave-one-out error, see `QuerySurrogate.leave_one_out`. `loo_widening`: the same at
             first, times 1.5 whenever nothing can improve on theta_out while budget remains, up to
-            the value of `eligible`.
+            the value of `eligible`. With several constraints, the last two give each its own
+            half-width, the others one for all, in grades.
         b_c: A half-width in USD, or a rule. `loo`: as for b_g. `reference_fraction`: a fraction of
             c(theta_0).
         reference_fraction: That fraction.
@@ -63,8 +65,10 @@ class TunedBounds:
         """Sets b_c and b_g; see `ConfidenceBounds.fit`."""
         loo = surrogate.leave_one_out(MIN_LOO_QUERIES)
         rule_c, rule_g = self._rule_c, self._rule_g
+        units: tuple[float, ...] = ()
         if loo.shape[1]:
-            loo_c, loo_g = loo.amax(1).tolist()
+            loo_c, *each_g = loo.amax(1).tolist()
+            loo_g, units = _of_the_first(each_g)
         else:
             # Without Calibrate, or with fewer queries, there is nothing to leave out.
             loo_c = loo_g = math.nan
@@ -78,7 +82,8 @@ class TunedBounds:
         by_rule_g = {"eligible": eligible, "loo": loo_g, "loo_widening": loo_g}
         b_c = by_rule_c[rule_c] if isinstance(rule_c, str) else rule_c
         b_g = by_rule_g[rule_g] if isinstance(rule_g, str) else rule_g
-        self._b = Beta(b_c, b_g)
+        is_own = isinstance(rule_g, str) and rule_g != "eligible"
+        self._b = Beta(b_c, b_g, units=units if is_own else ())
         self._widest = eligible if rule_g == "loo_widening" else b_g
         self._rules = {"b_c": _used(self._rule_c, rule_c), "b_g": _used(self._rule_g, rule_g)}
 
@@ -99,7 +104,7 @@ class TunedBounds:
         if self._b is None:
             raise RuntimeError("beta() before fit(): tuned bounds are set after Calibrate")
         root_q = math.sqrt(self._num_queries)
-        return Beta(root_q * self._b.c, root_q * self._b.g)
+        return self._b._replace(c=root_q * self._b.c, g=root_q * self._b.g)
 
     def settings(self) -> dict[str, Any]:
         """The arguments, JSON-serialisable."""
@@ -112,16 +117,29 @@ class TunedBounds:
 
     def report(self) -> dict[str, Any]:
         """Half-widths (b_c in USD; None if Calibrate was cut short), rules and assumptions."""
-        b = self._b or (None, None)
+        b = self._b
+        units = b.units if b and b.units else ()
         return {
             "mode": self.mode,
-            "b_c": b[0],
-            "b_g": b[1],
+            "b_c": None if b is None else b.c,
+            "b_g": None if b is None else b.g,
+            **({"b_g_units": list(units)} if units else {}),
             "b_rules": self._rules,
             "b_g_widened": list(self._widened),
             "delta": None,
             "assumptions": assumptions(self.settings()),
         }
+
+
+def _of_the_first(errors: list[float]) -> tuple[float, tuple[float, ...]]:
+    """The half-width of the first constraint, and those of all in units of it; none if it is one.
+
+    One that the surrogate knows exactly has a millionth of the largest: a unit is not 0.
+    """
+    if len(errors) == 1:
+        return errors[0], ()
+    errors = [max(error, _LEAST_ERROR * max(errors)) for error in errors]
+    return errors[0], tuple(error / errors[0] if errors[0] > 0 else 1.0 for error in errors)
 
 
 def _used(asked: float | str, used: float | str) -> str:

@@ -18,7 +18,7 @@ class AggregatePosterior:
 
     Args:
         codes: `n x num_modules` distinct configurations D (int64).
-        weights: `2 x n`; row 0 is w_c in USD, row 1 is w_g in units of quality.
+        weights: `(1 + K) x n`; row 0 is w_c in USD, the others are w_g of every constraint.
         matrix: `n x n` symmetric V.
         constant: Prior variance of the average: 1/Q for independent queries.
     """
@@ -34,7 +34,7 @@ class QueryPosterior(NamedTuple):
 
     Args:
         mean_c: mu_hat_c in USD.
-        mean_g: mu_hat_g in units of quality.
+        mean_g: mu_hat_g in units of quality, of the first constraint if there are several.
         variance: sigma_hat^2.
     """
 

@@ -31,7 +31,7 @@ class ExactPosterior(GPyTorchPosterior):
 
 
 class AggregateModel(Model):
-    """Two outputs, the average cost c (USD) and constraint g (quality), with equal covariance.
+    """Averages of cost c (USD) and constraint g (quality) or several, with equal covariance.
 
     The posterior is eq:scope-mean-variance, fixed at construction: make a new model after new
     observations. Means and variances are exact: no jitter, and no floor. BoTorch's own acquisitions
@@ -59,8 +59,8 @@ class AggregateModel(Model):
 
     @property
     def num_outputs(self) -> int:
-        """Cost and constraint."""
-        return 2
+        """Cost and constraints."""
+        return len(self._aggregate.weights)
 
     @property
     def batch_shape(self) -> torch.Size:
@@ -78,7 +78,7 @@ class AggregateModel(Model):
 
         Args:
             X: `b x q_batch x num_modules` codes (float64).
-            output_indices: Outputs to return; default both.
+            output_indices: Outputs to return; default all.
             observation_noise: Must be False: an average over queries is never observed directly.
             posterior_transform: Applied to the result.
 
@@ -102,13 +102,13 @@ class AggregateModel(Model):
         return posterior if posterior_transform is None else posterior_transform(posterior)
 
     def moments(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        """Means, and the covariance that both outputs share, at the points of a batch.
+        """Means, and the covariance that all outputs share, at the points of a batch.
 
         Args:
             X: `b x q_batch x num_modules` codes (float64).
 
         Returns:
-            `b x q_batch x 2` means (USD; quality) and `b x q_batch x q_batch` covariances.
+            `b x q_batch x (1 + K)` means (USD; grades) and `b x q_batch x q_batch` covariances.
         """
         data = self._aggregate
         k = kernel_matrix(self._kernel, X.flatten(end_dim=-2), data.codes)
@@ -116,10 +116,10 @@ class AggregateModel(Model):
         shape = X.shape[:-1]
         if shape[-1] == 1:  # k(theta, theta) = 1
             variance = data.constant - (solved * k).sum(-1)
-            return mean.view(*shape, 2), variance.view(*shape, 1)
+            return mean.view(*shape, -1), variance.view(*shape, 1)
         prior = data.constant * self._kernel(X, X).to_dense()
         k, solved = k.view(*shape, len(data.codes)), solved.view(*shape, len(data.codes))
-        return mean.view(*shape, 2), prior - solved @ k.transpose(-1, -2)
+        return mean.view(*shape, -1), prior - solved @ k.transpose(-1, -2)
 
 
 def independent(covariance: Tensor, m: int) -> LinearOperator:

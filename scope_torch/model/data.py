@@ -5,7 +5,7 @@
 | D, distinct configurations observed | `codes` | `n x N` | |
 | K_D, their kernel matrix | `gram` | `n x n` | |
 | C, how often each was observed on each query | `count` | `Q x n` | |
-| sum of the y_zeta observed there | `sums` | `2 x Q x n` | USD; quality |
+| sum of the y_zeta observed there | `sums` | `(1 + K) x Q x n` | USD; grades |
 
 Arrays have room for more configurations than there are; the first n columns count.
 """
@@ -46,17 +46,23 @@ class Data:
         kernel: k.
         num_queries: Q.
         device: Where `codes` are.
+        num_constraints: K.
     """
 
     def __init__(
-        self, space: ConfigSpace, kernel: Kernel, num_queries: int, device: torch.device
+        self,
+        space: ConfigSpace,
+        kernel: Kernel,
+        num_queries: int,
+        device: torch.device,
+        num_constraints: int = 1,
     ) -> None:
         self._kernel, self._device = kernel, device
         self._id_of: dict[tuple[int, ...], int] = {}
         self.codes = torch.zeros(0, space.num_modules, dtype=torch.int64, device=device)
         self.gram: Array = np.zeros((0, 0))
         self.count: NDArray[np.int64] = np.zeros((num_queries, 0), dtype=np.int64)
-        self.sums: Array = np.zeros((2, num_queries, 0))
+        self.sums: Array = np.zeros((1 + num_constraints, num_queries, 0))
 
     @property
     def n(self) -> int:
@@ -81,27 +87,27 @@ class Data:
         return kernel_matrix(self._kernel, at, self.codes)[0].cpu().numpy()
 
     def mean(self) -> Array:
-        """y_q, the mean observed on each query: `2 x Q x n`; 0 where nothing was observed."""
+        """y_q, the mean observed on each query: `(1 + K) x Q x n`; 0 where nothing was observed."""
         return self.sums[..., : self.n] / self.count[:, : self.n].clip(min=1)
 
     def add(
         self,
-        observations: Sequence[tuple[tuple[int, ...], int, float, float]],
+        observations: Sequence[tuple[tuple[int, ...], int, tuple[float, ...]]],
         known: tuple[tuple[int, ...], Array] | None,
     ) -> Added:
         """Takes in observations.
 
         Args:
-            observations: (theta, query, y_c in USD, y_g in units of quality) of each, at least one.
+            observations: (theta, query, (y_c in USD, y_g of each constraint)), at least one.
             known: A configuration and its kernel with D, if they are at hand.
         """
-        thetas, query, y_c, y_g = zip(*observations, strict=True)
+        thetas, query, values = zip(*observations, strict=True)
         config = [self._id_of.setdefault(theta, len(self._id_of)) for theta in thetas]
         self._grow(known)
         at = (np.array(query), np.array(config))
         repeated = set(at[0][self.count[at] > 0].tolist())
         np.add.at(self.count, at, 1)
-        for row, y in zip(self.sums, (y_c, y_g), strict=True):
+        for row, y in zip(self.sums, zip(*values, strict=True), strict=True):
             np.add.at(row, at, y)
         configs: dict[int, list[int]] = {}
         for q, c in zip(query, config, strict=True):

@@ -3,8 +3,8 @@
 | symbol | here | shape |
 | --- | --- | --- |
 | A_q = (K_q + lam C_q^-1)^-1 = W_q^T W_q | `groups[group_of[q]]` | `J_q x J_q` |
-| A_q y_q, on D | `solved` | `2 x Q x n` |
-| T_zeta = sum_q P_q^T A_q y_q | `total` | `2 x n` |
+| A_q y_q, on D | `solved` | `(1 + K) x Q x n` |
+| T_zeta = sum_q P_q^T A_q y_q | `total` | `(1 + K) x n` |
 | S = sum_q P_q^T A_q P_q | `sum_of_inverses` | `n x n` |
 
 sigma_hat depends on where a query was observed, not on what was seen there. So queries with equal
@@ -36,7 +36,7 @@ class LowRankUpdate(NamedTuple):
     Args:
         u: The rows, on D: `m x n`.
         weight: For how many queries each was added: `m`.
-        total: Of cost and constraint: `2 x m`.
+        total: Of cost and constraints: `(1 + K) x m`.
     """
 
     u: Array
@@ -45,9 +45,14 @@ class LowRankUpdate(NamedTuple):
 
 
 class UpdateLog:
-    """The last low-rank updates, numbered; a mark is the number of the next one."""
+    """The last low-rank updates, numbered; a mark is the number of the next one.
 
-    def __init__(self) -> None:
+    Args:
+        num_outputs: 1 + K.
+    """
+
+    def __init__(self, num_outputs: int) -> None:
+        self._num_outputs = num_outputs
         self._updates: list[LowRankUpdate] = []
         self._first = 0
 
@@ -73,7 +78,8 @@ class UpdateLog:
             return known[0]._replace(u=_widened(known[0].u, n)), now
         u = np.concatenate([np.zeros((0, n)), *(_widened(one.u, n) for one in known)])
         weight = np.concatenate([np.zeros(0), *(one.weight for one in known)])
-        total = np.concatenate([np.zeros((2, 0)), *(one.total for one in known)], axis=1)
+        none = np.zeros((self._num_outputs, 0))
+        total = np.concatenate([none, *(one.total for one in known)], axis=1)
         return LowRankUpdate(u, weight, total), now
 
 
@@ -118,22 +124,23 @@ class Factors:
     Args:
         num_queries: Q.
         lam: lambda.
+        num_constraints: K.
 
     Attributes:
         groups: One factor for each history.
         group_of: The group of every query.
-        solved: A_q y_q: `2 x Q x room`.
-        total: Its sum over queries: `2 x room`.
+        solved: A_q y_q: `(1 + K) x Q x room`.
+        total: Its sum over queries: `(1 + K) x room`.
         log: What S and T changed by.
     """
 
-    def __init__(self, num_queries: int, lam: float) -> None:
+    def __init__(self, num_queries: int, lam: float, num_constraints: int = 1) -> None:
         self._lam = lam
         self.groups = [QueryGroup.of_none()]
         self.group_of = [0] * num_queries
-        self.solved: Array = np.zeros((2, num_queries, 0))
-        self.total: Array = np.zeros((2, 0))
-        self.log = UpdateLog()
+        self.solved: Array = np.zeros((1 + num_constraints, num_queries, 0))
+        self.total: Array = np.zeros((1 + num_constraints, 0))
+        self.log = UpdateLog(1 + num_constraints)
 
     def at(self, theta: tuple[int, ...], data: Data) -> Prediction:
         """One configuration, as all groups see it."""

@@ -66,19 +66,19 @@ class Hyperparameters(NamedTuple):
 
 
 class Collapsed:
-    """All observations of one output, collapsed onto D: B = G S and t = G T.
+    """All observations of outputs with the same rho, collapsed onto D: B = G S and t = G T.
 
     Mean and variance of the average follow from `Hyperparameters.of_average`.
 
     Args:
         r: At least 0.
         K: `n x n`, K_D (float64).
-        T: `n`, in the unit of the output.
+        T: `m x n`, for `m` outputs.
         L: `n x n`, lower triangular, S = L L^T.
         LKL: `n x n`, L^T K_D L.
 
     Attributes:
-        t: `n`, in the unit of the output.
+        t: `m x n`.
         log_det: log det(I + r S K_D).
         rows: B has grown by x x^T for each x in it, since it was made; appended to only.
     """
@@ -90,7 +90,7 @@ class Collapsed:
         root = torch.linalg.cholesky(inner)
         X = torch.linalg.solve_triangular(root, L.T, upper=False)
         self._base, self._pending = X.T @ X, X[:0]  # B, but for x x^T of the rows x pending
-        self.t = T - r * (self._base @ (K @ T))
+        self.t = torch.stack([one - r * (self._base @ (K @ one)) for one in T])
         self.log_det = 2 * float(root.diagonal().log().sum())
         self.rows: list[Tensor] = []
 
@@ -125,16 +125,18 @@ class Collapsed:
             U: `m x n`, the rows u of the update; n may have grown.
             KU: `m x n`, the rows K_D u.
             weight: `m`.
-            total: `m`, of this output.
+            total: Of every output: `m` each.
         """
-        more = (0, U.shape[1] - len(self.t))
+        n = U.shape[1]
+        more = (0, n - self.t.shape[1])
         t, self._pending = pad(self.t, more), pad(self._pending, more)
         V = U - self.r * self.times(KU)
         root = torch.linalg.cholesky(torch.diag(1 / weight) + self.r * (KU @ V.T))
-        change = (total / weight - self.r * (KU @ t))[:, None]
-        solved = torch.linalg.solve_triangular(root, torch.cat([V, change], 1), upper=False)
-        X, change = solved[:, :-1], solved[:, -1]
-        self.t = t + X.T @ change
+        changes = [of / weight - self.r * (KU @ one) for of, one in zip(total, t, strict=True)]
+        right = torch.cat([V, torch.stack(changes, 1)], 1)
+        solved = torch.linalg.solve_triangular(root, right, upper=False)
+        X, changed = solved[:, :n], solved[:, n:].T
+        self.t = torch.stack([one + X.T @ change for one, change in zip(t, changed, strict=True)])
         self._pending = torch.cat([self._pending, X])
         self.rows.extend(X)
         self.log_det += 2 * float(root.diagonal().log().sum()) + float(weight.log().sum())
@@ -147,18 +149,20 @@ class JointSurrogate:
 
     Costs are taken relative to `CostScale`, a sum of a term for each module: y_c / a(theta) - 1.
     The noise variance is lambda times the variance of w_q, so that one factorisation of every
-    query, that of `QuerySurrogate`, serves cost and constraint at any rho and amplitude.
+    query, that of `QuerySurrogate`, serves cost and constraints at any rho and amplitude. The
+    constraints have one rho, so that their variances are the same but for the amplitudes.
 
     Args:
         space: Theta.
         kernel: k with k(theta, theta) = 1, float64 on codes.
         num_queries: Q.
         lam: lambda, at least 1e-9.
-        rho: One rho for both outputs, in [0, 1); None to fit one to each.
-        amplitude: One amplitude for both outputs; None to fit one to each.
+        rho: One rho for all outputs, in [0, 1); None to fit one to the cost, one to constraints.
+        amplitude: One amplitude for all outputs; None to fit one to each.
         relative_cost: Whether costs are relative to `CostScale`; if not, they are in USD.
         scale_if_free: Scale of costs, in USD, if all observations are free: c(theta_0).
         device: Where the algebra runs. Always float64.
+        num_constraints: K.
 
     Raises:
         InputError: If a value is outside its range.
@@ -178,28 +182,33 @@ class JointSurrogate:
         relative_cost: bool = True,
         scale_if_free: float = 1.0,
         device: torch.device | str | None = None,
+        num_constraints: int = 1,
     ) -> None:
         if rho is not None and not 0 <= rho < 1:
             raise InputError(f"rho={rho} must lie in [0, 1), or be null to be fitted")
         if amplitude is not None and not (math.isfinite(amplitude) and amplitude > 0):
             raise InputError(f"amplitude={amplitude} must be a positive number, or null")
-        self.queries = self.make_queries(space, kernel, num_queries, lam, device)
+        self.num_constraints = num_constraints
+        self.queries = self.make_queries(space, kernel, num_queries, lam, device, num_constraints)
         self.space, self.kernel, self.lam = space, kernel, lam
         self.num_queries, self.device = num_queries, self.queries.device
         self.scale, self._scale_if_free = CostScale.one(space), scale_if_free
-        self.hyperparameters = (Hyperparameters(rho or 0.0, amplitude or 1.0),) * 2  # c, g
+        at_first = Hyperparameters(rho or 0.0, amplitude or 1.0)
+        self.hyperparameters = (at_first,) * (1 + num_constraints)  # of c, then of each g
         self._rho, self._amplitude, self.relative_cost = rho, amplitude, relative_cost
-        self._log: list[tuple[tuple[int, ...], int, float, float]] = []
+        self._log: list[tuple[tuple[int, ...], int, float, tuple[float, ...]]] = []
         self._fitted_at = 0
         self._collapsed: tuple[Collapsed, Collapsed] | None = None  # of c and g
         self._num_made = 0  # how often they were made anew
         self._num_added = 0  # rows of low-rank updates since then
         self._seen = 0  # the mark of the low-rank updates that they know
 
-    def observe(self, theta: tuple[int, ...], query: int, y_c: float, y_g: float) -> None:
+    def observe(
+        self, theta: tuple[int, ...], query: int, y_c: float, y_g: float, *others: float
+    ) -> None:
         """Adds one observation; arguments as in `QuerySurrogate.observe`."""
-        self._log.append((theta, query, y_c, y_g))
-        self.queries.observe(theta, query, self.relative(theta, y_c), y_g)
+        self._log.append((theta, query, y_c, (y_g, *others)))
+        self.queries.observe(theta, query, self.relative(theta, y_c), y_g, *others)
 
     def relative(self, theta: Sequence[int], y_c: float) -> float:
         """y_c / a(theta) - 1 of a cost in USD; the cost itself if costs are not relative."""
@@ -238,7 +247,8 @@ class JointSurrogate:
             costs = [(t, q, y_c) for t, q, y_c, _ in self._log]
             self.scale = fit_cost_scale(self.space, costs, self._scale_if_free)
             self._tell_again()
-        self.hyperparameters = (self._fit(0), self._fit(1))
+        of_g = self._fit(range(1, 1 + self.num_constraints))
+        self.hyperparameters = (*self._fit([0]), *of_g)
         self._collapsed = None
         return True
 
@@ -246,7 +256,7 @@ class JointSurrogate:
         """Log p(y | rho) up to a constant, at the amplitude that maximises it.
 
         Args:
-            zeta: 0 for the cost, 1 for the constraint.
+            zeta: 0 for the cost, k for the k-th constraint.
             rho: `m` values in [0, 1).
 
         Returns:
@@ -270,28 +280,36 @@ class JointSurrogate:
         return -0.5 * (fit + log_det), amplitude2
 
     def aggregates(self) -> tuple[AggregatePosterior, AggregatePosterior]:
-        """The posterior of the average over queries, of the (relative) cost and the constraint."""
+        """The posterior of the average over queries, of the (relative) cost and the constraint.
+
+        The second has the variance of the first constraint, and the means of all.
+        """
         codes, weights = self.queries.observed(), self.weights()
-        parts = zip(self.collapsed(), self.of_average(), strict=True)
+        parts = zip(self.collapsed(), self.of_average()[:2], strict=True)
         of_c, of_g = (AggregatePosterior(codes, weights, c * one.B, b) for one, (_, b, c) in parts)
         return of_c, of_g
 
     def weights(self) -> Tensor:
-        """Weights of the means of `aggregates`, which are much less work: `2 x n`."""
-        parts = zip(self.collapsed(), self.of_average(), strict=True)
-        return torch.stack([a * one.t for one, (a, _, _) in parts])
+        """Weights of the means of `aggregates`, which are much less work: `(1 + K) x n`."""
+        parts = zip(self.collapsed(), self.of_average()[:2], strict=True)
+        return torch.cat([a * one.t for one, (a, _, _) in parts])
 
     def prior_variances(self) -> tuple[float, float]:
-        """Variances of the averages before any observation, at today's hyperparameters."""
-        (_, of_c, _), (_, of_g, _) = self.of_average()
+        """Variances before any observation of the averages of cost and first constraint."""
+        (_, of_c, _), (_, of_g, _), *_ = self.of_average()
         return of_c, of_g
 
+    def units(self) -> tuple[float, ...]:
+        """The standard deviation of each constraint, where that of the first is 1."""
+        _, first, *others = self.hyperparameters
+        return (1.0, *(other.amplitude / first.amplitude for other in others))
+
     def of_average(self) -> list[tuple[float, float, float]]:
-        """See `Hyperparameters.of_average`, for cost and constraint."""
+        """See `Hyperparameters.of_average`, for the cost and every constraint."""
         return [h.of_average(self.num_queries) for h in self.hyperparameters]
 
     def collapsed(self) -> tuple[Collapsed, Collapsed]:
-        """Cost and constraint, up to the last observation; written over by the next.
+        """The cost, and all constraints, up to the last observation; written over by the next.
 
         Made anew whenever the updates have more rows than there are configurations: that is less
         work then, and keeps rounding from accumulating.
@@ -305,8 +323,8 @@ class JointSurrogate:
         S, T, K = self._S_T_K()
         root = torch.linalg.cholesky(S)
         LKL = root.T @ K @ root
-        of_c, of_g = (h.r for h in self.hyperparameters)
-        self._collapsed = Collapsed(of_c, K, T[0], root, LKL), Collapsed(of_g, K, T[1], root, LKL)
+        of_c, of_g = (h.r for h in self.hyperparameters[:2])
+        self._collapsed = Collapsed(of_c, K, T[:1], root, LKL), Collapsed(of_g, K, T[1:], root, LKL)
         self._num_made += 1
         self._num_added = 0
         return self._collapsed
@@ -340,11 +358,12 @@ class JointSurrogate:
 
     def report(self) -> dict[str, Any]:
         """The hyperparameters of the last fit; the amplitude of c is that of relative costs."""
-        of_c, of_g = self.hyperparameters
-        return {"hyperparameters": {"c": of_c._asdict(), "g": of_g._asdict()}}
+        names = ["c", "g", *(f"g_{k}" for k in range(2, 1 + self.num_constraints))]
+        fitted = zip(names, self.hyperparameters, strict=True)
+        return {"hyperparameters": {name: one._asdict() for name, one in fitted}}
 
     def _S_T_K(self) -> tuple[Tensor, Tensor, Tensor]:
-        """S, `n x n`, T of both outputs, `2 x n`, and K_D, `n x n`, on the device."""
+        """S, `n x n`, T of all outputs, `(1 + K) x n`, and K_D, `n x n`, on the device."""
         parts = self.queries.sum_of_inverses(), self.queries.total().copy(), self.queries.gram()
         S, T, K = (self.queries.to_device(part) for part in parts)
         return S, T, K
@@ -353,27 +372,29 @@ class JointSurrogate:
         KU = times_gram(update.u, self.queries.gram()).to(self.device)
         u, weight, total = (self.queries.to_device(part) for part in update)
         self._num_added += len(weight)
-        for one, of_output in zip(collapsed, total, strict=True):
-            one.add(u, KU, weight, of_output)
+        for one, of_outputs in zip(collapsed, (total[:1], total[1:]), strict=True):
+            one.add(u, KU, weight, of_outputs)
 
-    def _fit(self, zeta: int) -> Hyperparameters:
+    def _fit(self, outputs: Sequence[int]) -> list[Hyperparameters]:
+        """One rho for all the outputs, and an amplitude for each."""
         rho = torch.sigmoid(_LOGITS)
         if self._rho is not None:
             rho = torch.full((1,), self._rho, dtype=torch.float64)
-        likelihood, amplitude2 = self.log_marginal_likelihood(zeta, rho)
+        fitted = [self.log_marginal_likelihood(zeta, rho) for zeta in outputs]
+        likelihood = torch.stack([one for one, _ in fitted]).sum(0)
         if self._rho is None:
             likelihood -= 0.5 * ((_LOGITS - _PRIOR_LOGIT) / _PRIOR_SPREAD) ** 2
         best = int(likelihood.argmax())
         # If all observations equal the prior mean, the likelihood has no maximum.
-        amplitude = math.sqrt(max(float(amplitude2[best]), 1e-12))
-        return Hyperparameters(float(rho[best]), amplitude)
+        amplitudes = [math.sqrt(max(float(squares[best]), 1e-12)) for _, squares in fitted]
+        return [Hyperparameters(float(rho[best]), amplitude) for amplitude in amplitudes]
 
     def _tell_again(self) -> None:
         old = self.queries
         setting = self.space, self.kernel, self.num_queries, old.lam, self.device
-        self.queries = self.make_queries(*setting)
+        self.queries = self.make_queries(*setting, self.num_constraints)
         for theta, query, y_c, y_g in self._log:
-            self.queries.observe(theta, query, self.relative(theta, y_c), y_g)
+            self.queries.observe(theta, query, self.relative(theta, y_c), *y_g)
 
 
 def _stacked(rows: list[Tensor], n: int, like: Tensor) -> Tensor:

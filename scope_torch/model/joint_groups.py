@@ -34,7 +34,7 @@ from scope_torch.model.joint_queries import JointQueries, QueriesAt, times_gram
 
 
 class OpenGroups:
-    """The groups that are open, as cost and constraint share them.
+    """The groups that are open, as all outputs share them.
 
     Args:
         queries: Theta, as the queries see it.
@@ -75,7 +75,7 @@ class _Step(NamedTuple):
 
 
 class Output:
-    """One output, cost or constraint, at one configuration.
+    """One output, the cost or a constraint, at one configuration.
 
     Step by step, as observations y_q = f_q + noise come in: with v the column of z's covariance
     that belongs to y_q, sd^2 its variance and s = cov(F, y_q), all given the steps before, z's
@@ -159,7 +159,8 @@ class OpenedOutput(Output):
 
     Args:
         groups: The open groups.
-        collapsed: Of this output.
+        collapsed: Of this output, and of others with the same rho.
+        which: The position of this output among them.
         hyperparameters: Of this output.
         lam: lambda.
         num_queries: Q.
@@ -169,6 +170,7 @@ class OpenedOutput(Output):
         self,
         groups: OpenGroups,
         collapsed: Collapsed,
+        which: int,
         hyperparameters: Hyperparameters,
         lam: float,
         num_queries: int,
@@ -177,8 +179,8 @@ class OpenedOutput(Output):
         self._shared, self._own = amplitude**2 * rho, amplitude**2 * (1 - rho)
         self._groups, self._r = groups, collapsed.r
         self._collapsed = collapsed.copy()  # the surrogate goes on
+        self._t = t = collapsed.t[which]
         self._a, b, c = hyperparameters.of_average(num_queries)
-        t = collapsed.t
         k = torch.from_numpy(groups.queries.k).to(t.device)
         self._Bk, *products = self._collapsed.times(torch.cat([k[None], groups.x.to(t.device)]))
         variance = b - c * float(k @ self._Bk)
@@ -209,12 +211,12 @@ class OpenedOutput(Output):
         for j, step in enumerate(self._steps):
             v[j] = (columns[step.at] - of_old[:j, step.at] @ v[:j]) / step.sd
         seen = slice(self._num_seen)
-        z = self._r * (new @ self._collapsed.t).cpu().numpy() + self._residual[seen] @ v[seen]
+        z = self._r * (new @ self._t).cpu().numpy() + self._residual[seen] @ v[seen]
         self._z = np.concatenate([self._z, z])
 
 
 class JointPosterior:
-    """Cost and constraint at `theta`.
+    """Cost and constraints at `theta`.
 
     Args:
         surrogate: Up to date; what it takes in later changes nothing here.
@@ -223,7 +225,7 @@ class JointPosterior:
 
     Attributes:
         cost: Relative to the cost scale, or in USD.
-        constraint: In units of quality.
+        constraints: Each as a threshold minus a grade; the first in units of quality.
         group_of: The group of every query.
     """
 
@@ -235,9 +237,11 @@ class JointPosterior:
         self._groups = OpenGroups(queries)
         self.group_of = queries.group_of
         self._open(first)
-        self.cost, self.constraint = (
-            OpenedOutput(self._groups, one, hyperparameters, surrogate.lam, surrogate.num_queries)
-            for one, hyperparameters in zip(collapsed, surrogate.hyperparameters, strict=True)
+        of_c, of_g = collapsed
+        parts = [(of_c, 0), *((of_g, which) for which in range(len(of_g.t)))]
+        self.cost, *self.constraints = (
+            OpenedOutput(self._groups, *part, fitted, surrogate.lam, surrogate.num_queries)
+            for part, fitted in zip(parts, surrogate.hyperparameters, strict=True)
         )
 
     def is_open(self, query: int) -> bool:
@@ -252,14 +256,14 @@ class JointPosterior:
     def open(self, queries: Sequence[int]) -> None:
         """Opens the groups of `queries`, in the order of their numbers."""
         self._open(queries)
-        self.cost.follow()
-        self.constraint.follow()
+        for output in (self.cost, *self.constraints):
+            output.follow()
 
     def plan(self, query: int) -> None:
         """Asks for an observation of `query`, whose group is open."""
         at = self._groups.position[self.group_of[query]]
         for output, known in zip(
-            (self.cost, self.constraint), self._groups.queries.mean(query), strict=True
+            (self.cost, *self.constraints), self._groups.queries.mean(query), strict=True
         ):
             output.plan(query, at, known)
 

@@ -5,7 +5,7 @@
 | A_q, for the queries of a group | `QueryGroup` | `J x J` |
 | c_a = A_a k_D(theta) | `coefficients` | `groups x n` |
 | sigma_hat_a^2 = 1 - k_D(theta)^T c_a | `coefficients` | `groups` |
-| o_q = k_D(theta)^T A_q y_q = mu_hat_q(theta) | `mean` | 2 |
+| o_q = k_D(theta)^T A_q y_q = mu_hat_q(theta) | `mean` | 1 + K |
 
 **Repeats.** Where a pair is observed once more, the noise of its mean falls by d = lam / count -
 lam / (count + 1), and A_q^-1 by d e e^T, e the unit vector of the configuration. So with u = A_q e
@@ -44,7 +44,7 @@ class QueriesAt(NamedTuple):
         gram: `n x n`, K_D.
         groups: One factor for each history.
         group_of: The group of every query.
-        solved: A_q y_q: `2 x Q x n`.
+        solved: A_q y_q: `(1 + K) x Q x n`.
     """
 
     k: Array
@@ -64,10 +64,9 @@ class QueriesAt(NamedTuple):
             variance[row] = 1 - float(whitened.dot(whitened))
         return coefficients, variance
 
-    def mean(self, query: int) -> tuple[float, float]:
-        """mu_hat_q of cost and constraint."""
-        of_c, of_g = times(self.solved[:, query], self.k)
-        return float(of_c), float(of_g)
+    def mean(self, query: int) -> list[float]:
+        """mu_hat_q of cost and constraints."""
+        return times(self.solved[:, query], self.k).tolist()
 
 
 def times_gram(rows: Array, gram: Array) -> Tensor:

@@ -47,7 +47,9 @@ MIN_LAM = 1e-9
 
 
 class QuerySurrogate:
-    """Zero-mean GP regression of l_zeta(., q) for every query q, zeta = c, g.
+    """Zero-mean GP regression of l_zeta(., q) for every query q, zeta = c, g_1, ..., g_K.
+
+    All outputs have the same variance. Where an array has `1 + K` rows, the first is of the cost.
 
     Args:
         space: Theta.
@@ -55,6 +57,7 @@ class QuerySurrogate:
         num_queries: Q.
         lam: The regularisation lambda, at least 1e-9 (the paper's floor).
         device: Where `aggregate` and the other tensors are; None for the CPU. Always float64.
+        num_constraints: K.
 
     Raises:
         InputError: If `lam` is below 1e-9.
@@ -76,6 +79,7 @@ class QuerySurrogate:
         num_queries: int,
         lam: float,
         device: torch.device | str | None = None,
+        num_constraints: int = 1,
     ) -> None:
         if not lam >= MIN_LAM:
             raise InputError(f"lam={lam} must be at least {MIN_LAM}, as in the paper")
@@ -83,15 +87,18 @@ class QuerySurrogate:
         self.kernel = kernel
         self.num_queries = num_queries
         self.lam = lam
+        self.num_constraints = num_constraints
         self.device = torch.device(device) if device is not None else torch.device("cpu")
-        self._pending: list[tuple[tuple[int, ...], int, float, float]] = []
-        self._data = Data(space, kernel, num_queries, self.device)
-        self._factors = self._make_factors(num_queries, lam)
+        self._pending: list[tuple[tuple[int, ...], int, tuple[float, ...]]] = []
+        self._data = Data(space, kernel, num_queries, self.device, num_constraints)
+        self._factors = self._make_factors(num_queries, lam, num_constraints)
         self._last: Prediction | None = None  # what is asked for is likely to be observed next
         self._S = torch.zeros(0, 0, dtype=torch.float64, device=self.device)
         self._seen = 0  # the mark of the low-rank updates that _S knows
 
-    def observe(self, theta: tuple[int, ...], query: int, y_c: float, y_g: float) -> None:
+    def observe(
+        self, theta: tuple[int, ...], query: int, y_c: float, y_g: float, *others: float
+    ) -> None:
         """Adds one observation.
 
         Args:
@@ -99,8 +106,9 @@ class QuerySurrogate:
             query: Index of the query.
             y_c: Observed cost in USD.
             y_g: Observed constraint value s_0 - y_s, in units of quality.
+            others: Observed values of the further constraints, threshold minus grade.
         """
-        self._pending.append((theta, query, y_c, y_g))
+        self._pending.append((theta, query, (y_c, y_g, *others)))
 
     def num_observed(self, theta: tuple[int, ...]) -> int:
         """Number of queries on which `theta` was observed at least once."""
@@ -127,11 +135,11 @@ class QuerySurrogate:
     def at(self, theta: Sequence[int]) -> QueryPosterior:
         """mu_hat_q and sigma_hat_q^2 of every query at one configuration (equ:gp-regression)."""
         mean, variance = self.moments(theta)
-        mean_c, mean_g = torch.from_numpy(mean)
+        mean_c, mean_g, *_ = torch.from_numpy(mean)
         return QueryPosterior(mean_c, mean_g, torch.from_numpy(variance))
 
     def moments(self, theta: Sequence[int]) -> tuple[Array, Array]:
-        """As `at`, in numpy: the means of cost and constraint, `2 x Q`, and the variance, `Q`."""
+        """As `at`, in numpy: the means, `(1 + K) x Q`, and the variance, `Q`."""
         prediction = self._predict(theta)
         variance = prediction.variance()[self._factors.group_of]
         return self._mean(prediction.k), variance
@@ -142,11 +150,11 @@ class QuerySurrogate:
         return AggregatePosterior(self._data.codes, self.weights(), V, 1 / self.num_queries)
 
     def weights(self) -> Tensor:
-        """w_c (USD) and w_g (quality) of `aggregate`: `2 x n`."""
+        """w_c (USD) and w_g of `aggregate`: `(1 + K) x n`."""
         return self.to_device(self.total() / self.num_queries)
 
     def total(self) -> Array:
-        """T = sum_q P_q^T A_q y_q of cost and constraint: `2 x n`."""
+        """T = sum_q P_q^T A_q y_q of every output: `(1 + K) x n`."""
         self._update()
         return self._factors.total[:, : self._data.n]
 
@@ -162,7 +170,7 @@ class QuerySurrogate:
         return self._factors.sum_of_inverses(self._data.n)
 
     def sum_of_squares(self) -> tuple[Array, int]:
-        """sum_q y_q^T A_q y_q of both outputs (2), and the number of (theta, query) pairs."""
+        """sum_q y_q^T A_q y_q of every output (1 + K), and the number of (theta, query) pairs."""
         solved, _ = self._solved_and_diagonal()
         square = (self._data.mean() * solved).sum((1, 2))
         return square, int((self._data.count > 0).sum())
@@ -188,7 +196,7 @@ class QuerySurrogate:
         residual is (A y)_d / A_dd and the latent variance 1 / A_dd - lam / n_d.
 
         Returns:
-            `2 x m` ratios (USD; units of quality) of the m configurations, float64, CPU.
+            `(1 + K) x m` ratios (USD; grades) of the m configurations, float64, CPU.
         """
         solved, diagonal = self._solved_and_diagonal()
         count = self._data.count[:, : self._data.n]
@@ -202,7 +210,7 @@ class QuerySurrogate:
         return torch.from_numpy(np.abs(mean_residual) / np.sqrt(mean_square))
 
     def as_botorch_model(self) -> AggregateModel:
-        """The aggregate as a BoTorch model with outputs c (USD) and g (quality)."""
+        """The aggregate as a BoTorch model with outputs c (USD) and g of every constraint."""
         from scope_torch.model.botorch import AggregateModel  # importing botorch takes seconds
 
         return AggregateModel(self.aggregate(), self.kernel)
@@ -220,7 +228,7 @@ class QuerySurrogate:
         return {}
 
     def _solved_and_diagonal(self) -> tuple[Array, Array]:
-        """A_q y_q, `2 x Q x n`, and the diagonal of A_q, `Q x n`, 1 where q observed nothing."""
+        """A_q y_q, `(1 + K) x Q x n`, and the diagonal of A_q, `Q x n`; 1 if q observed nothing."""
         self._update()
         n, factors = self._data.n, self._factors
         diagonal = np.ones((self.num_queries, n))
@@ -235,7 +243,7 @@ class QuerySurrogate:
         return self._last
 
     def _mean(self, k: Array) -> Array:
-        """mu_hat = k^T A_q y_q where the kernel with D is `k`: `2 x num_queries`."""
+        """mu_hat = k^T A_q y_q where the kernel with D is `k`: `(1 + K) x num_queries`."""
         return times(self._factors.solved[..., : len(k)], k)
 
     def _update(self) -> None:

@@ -312,7 +312,7 @@ class TensorJointPosterior:
         self.group_of, self.num_open = list(range(num_queries)), num_queries
         after = surrogate.beside()
         if after is not None and after.theta == theta:
-            self._known, self.cost, self.constraint = None, after.cost, after.constraint
+            self._known, self.cost, self.constraints = None, after.cost, [after.constraint]
             return
         products = surrogate.products_at(theta)
         self._known = products.known
@@ -324,7 +324,7 @@ class TensorJointPosterior:
             output = Output(float(mean), float(variance), noise, num_queries)
             output.start(*surrogate.before(products, zeta))
             outputs.append(output)
-        self.cost, self.constraint = outputs
+        self.cost, *self.constraints = outputs
 
     def is_open(self, query: int) -> bool:  # noqa: ARG002
         """True."""
@@ -336,5 +336,5 @@ class TensorJointPosterior:
     def plan(self, query: int) -> None:
         """Asks for an observation of `query`."""
         assert self._known is not None
-        for output, known in zip((self.cost, self.constraint), self._known, strict=True):
+        for output, known in zip((self.cost, *self.constraints), self._known, strict=True):
             output.plan(query, query, float(known[query]))

@@ -9,6 +9,7 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
+from scope_torch.errors import InputError
 from scope_torch.model.aggregate import AggregatePosterior
 from scope_torch.model.data import Data
 from scope_torch.model.factor import Array
@@ -38,7 +39,12 @@ class TensorSurrogate(QuerySurrogate):
         num_queries: int,
         lam: float,
         device: torch.device | str | None = None,
+        num_constraints: int = 1,
     ) -> None:
+        if num_constraints > 1:
+            raise InputError(
+                f"{num_constraints} constraints: surrogate=tensor takes one; set it to auto"
+            )
         super().__init__(space, kernel, num_queries, lam, device)
         self._data = Data(space, kernel, num_queries, torch.device("cpu"))
         self.gps = QueryGPs(kernel, self._data, lam, self.device)
@@ -189,10 +195,10 @@ class TensorSurrogate(QuerySurrogate):
         """The configuration, queries and answers of what is new; None if it is anything else."""
         if not self._pending:
             return None
-        thetas, queries, *y = zip(*self._pending, strict=True)
+        thetas, queries, values = zip(*self._pending, strict=True)
         if len({*thetas}) > 1 or len({*queries}) < len(queries):
             return None
-        return thetas[0], [*queries], np.array(y)
+        return thetas[0], [*queries], np.array(values).T
 
 
 def _beside_after(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
+from scope_torch.constraints import Constraint
 from scope_torch.observation import Observation, Request
 
 
@@ -41,6 +42,22 @@ class HasTruth(Protocol):
 
     def truth(self) -> tuple[Tensor, Tensor]:
         """c(theta) in USD and s(theta) in [0, 1] by flat index: two `|Theta|` float64 tensors."""
+        ...
+
+
+@runtime_checkable
+class HasTrueOutcomes(Protocol):
+    """An evaluator that also knows the true averages of other outcomes; see `HasTruth`."""
+
+    def true_outcomes(self, limits: Sequence[Constraint]) -> Sequence[Tensor]:
+        """The average outcome of each constraint by flat index, in its unit and with its cap.
+
+        Args:
+            limits: Constraints on other outcomes than quality.
+
+        Returns:
+            `|Theta|` float64 values for each.
+        """
         ...
 
 

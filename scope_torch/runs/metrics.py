@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from torch import Tensor
 
+from scope_torch.constraints import Constraint
 from scope_torch.problem import SelectionProblem
 from scope_torch.search.optimizer import TraceRow
 
@@ -26,6 +28,8 @@ class OracleCurve:
         cost_usd: `n` true average costs c(theta_out) in USD from that budget on.
         quality: `n` true average qualities s(theta_out) in [0, 1] from that budget on.
         s_0: Quality threshold.
+        others: `n x (K - 1)` relative violations of the further constraints from that budget on,
+            see `Constraint.violation`; None if there are none.
 
     Examples:
         >>> steps = {0.0: (10.0, 0.9), 1.0: (4.0, 0.7), 2.0: (6.0, 0.85)}
@@ -40,17 +44,41 @@ class OracleCurve:
     cost_usd: np.ndarray
     quality: np.ndarray
     s_0: float
+    others: np.ndarray | None = None
 
     @classmethod
-    def from_steps(cls, steps: Mapping[float, tuple[float, float]], s_0: float) -> OracleCurve:
+    def from_steps(
+        cls,
+        steps: Mapping[float, Sequence[float]],
+        s_0: float,
+        limits: Sequence[Constraint] = (),
+    ) -> OracleCurve:
         """Makes a curve from the changes of theta_out.
 
         Args:
-            steps: By increasing budget in USD, from 0: true cost in USD and quality from there on.
+            steps: By increasing budget in USD, from 0: true cost in USD, quality, and averages of
+                the outcomes of `limits`, from there on.
             s_0: Quality threshold.
+            limits: The further constraints.
         """
-        cost, quality = zip(*steps.values(), strict=True)
-        return cls(np.array(list(steps)), np.array(cost), np.array(quality), s_0)
+        cost, quality, *others = zip(*steps.values(), strict=True)
+        violations = [
+            [limit.violation(outcome) for outcome in of_one]
+            for limit, of_one in zip(limits, others, strict=True)
+        ]
+        return cls(
+            np.array(list(steps)),
+            np.array(cost),
+            np.array(quality),
+            s_0,
+            np.array(violations).T if violations else None,
+        )
+
+    @property
+    def feasible(self) -> np.ndarray:
+        """Whether theta_out satisfies all constraints: `n` booleans."""
+        feasible = self.quality >= self.s_0
+        return feasible if self.others is None else feasible & (self.others <= 0).all(1)
 
     def best_feasible_cost(self, budget_usd: np.ndarray | float) -> np.ndarray:
         """c_bf in USD: the least c(theta_out) of all feasible theta_out up to a budget.
@@ -61,23 +89,26 @@ class OracleCurve:
         Returns:
             Costs of the same shape; +inf where no feasible theta_out was recommended yet.
         """
-        feasible = np.where(self.quality >= self.s_0, self.cost_usd, np.inf)
-        best = np.minimum.accumulate(feasible)
+        best = np.minimum.accumulate(np.where(self.feasible, self.cost_usd, np.inf))
         return best[self._position(budget_usd)]
 
-    def violation(self, budget_usd: np.ndarray | float) -> np.ndarray:
+    def violation(self, budget_usd: np.ndarray | float, which: int | None = None) -> np.ndarray:
         """V: the average of max{s_0 - s(theta_out), 0} / s_0 over [0, budget]; V(0) = 0.
 
         The integral is a sum over the intervals between changes of theta_out.
 
         Args:
             budget_usd: Budgets of any shape.
+            which: The constraint, 0 for quality; None for the sum of all relative violations.
 
         Returns:
-            Violations of the same shape, in [0, 1].
+            Violations of the same shape, at least 0; that of quality is at most 1.
         """
         budget = np.asarray(budget_usd, dtype=np.float64)
         shortfall = np.maximum(self.s_0 - self.quality, 0.0) / self.s_0
+        if self.others is not None:
+            each = np.column_stack([shortfall, self.others])
+            shortfall = each.sum(1) if which is None else each[:, which]
         whole = np.concatenate([[0.0], np.cumsum(np.diff(self.budget_usd) * shortfall[:-1])])
         last = self._position(budget)
         integral = whole[last] + (budget - self.budget_usd[last]) * shortfall[last]
@@ -94,14 +125,14 @@ class OracleCurve:
 
 
 def oracle_curve(
-    problem: SelectionProblem, trace: Sequence[TraceRow], truth: tuple[Tensor, Tensor]
+    problem: SelectionProblem, trace: Sequence[TraceRow], truth: Sequence[Tensor]
 ) -> OracleCurve:
     """True cost and quality along a trace.
 
     Args:
         problem: The problem that was searched; theta_0 is the recommendation at spend 0.
         trace: Rows in order; only changes of theta_out matter.
-        truth: c(theta) in USD and s(theta) by flat index, two `|Theta|` tensors.
+        truth: See `true_values`.
     """
     steps = {0.0: true_values(problem, problem.theta_ref, truth)}
     theta_out = problem.theta_ref
@@ -109,18 +140,38 @@ def oracle_curve(
         if row.theta_out != theta_out:
             theta_out = row.theta_out
             steps[row.from_budget_usd] = true_values(problem, theta_out, truth)
-    return OracleCurve.from_steps(steps, problem.s_0)
+    return OracleCurve.from_steps(steps, problem.s_0, problem.limits[1:])
 
 
 def true_values(
-    problem: SelectionProblem, theta: Sequence[int], truth: tuple[Tensor, Tensor]
-) -> tuple[float, float]:
-    """c(theta) in USD and s(theta) of one configuration, given as codes."""
+    problem: SelectionProblem, theta: Sequence[int], truth: Sequence[Tensor]
+) -> tuple[float, ...]:
+    """c(theta) in USD, s(theta), and averages of further outcomes of one configuration.
+
+    Args:
+        problem: The problem.
+        theta: Codes of the configuration.
+        truth: c(theta) in USD, s(theta), and for each further constraint the average outcome, in
+            its unit and with its cap, by flat index: `1 + K` tensors of `|Theta|`.
+    """
     index = problem.space.index_of(theta)
-    return float(truth[0][index]), float(truth[1][index])
+    return tuple(float(values[index]) for values in truth)
 
 
-def optimal_cost(problem: SelectionProblem, truth: tuple[Tensor, Tensor]) -> float:
-    """c(theta_star) in USD: the least cost among the feasible configurations (eq:def:theta*)."""
-    cost, quality = truth
-    return float(cost[quality >= problem.s_0].min())
+def is_feasible(problem: SelectionProblem, values: Sequence[float]) -> bool:
+    """Whether the `true_values` of a configuration satisfy all constraints."""
+    _, quality, *others = values
+    held = [limit.violation(y) <= 0 for limit, y in zip(problem.limits[1:], others, strict=True)]
+    return quality >= problem.s_0 and all(held)
+
+
+def optimal_cost(problem: SelectionProblem, truth: Sequence[Tensor]) -> float:
+    """c(theta_star) in USD: the least cost among the feasible configurations (eq:def:theta*).
+
+    +inf if no configuration satisfies all constraints; that on quality alone theta_0 satisfies.
+    """
+    cost, quality, *others = truth
+    feasible = quality >= problem.s_0
+    for limit, values in zip(problem.limits[1:], others, strict=True):
+        feasible &= values >= limit.value if limit.kind == ">=" else values <= limit.value
+    return float(cost[feasible].min()) if feasible.any() else math.inf

@@ -14,7 +14,13 @@ from torch import Tensor
 from scope_torch.observation import History, Observation
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.directory import settings_hash, with_hashes
-from scope_torch.runs.metrics import OracleCurve, optimal_cost, oracle_curve, true_values
+from scope_torch.runs.metrics import (
+    OracleCurve,
+    is_feasible,
+    optimal_cost,
+    oracle_curve,
+    true_values,
+)
 from scope_torch.search.optimizer import Recommendation, TraceRow
 
 
@@ -33,8 +39,8 @@ class RunResult:
         trace: The changes in the search.
         report: Values that the method records: mode, b_c, b_g, delta, assumptions, ...
         settings: Everything that decides the run.
-        truth: c(theta) in USD and s(theta) by flat index, two `|Theta|` tensors; None if the
-            evaluator does not know them.
+        truth: c(theta) in USD, s(theta) and averages of further outcomes by flat index, see
+            `true_values`; None if the evaluator does not know them.
         seconds: Wall-clock time of this process by part: `optimizer` is the time of the method,
             `evaluator` the time spent waiting for observations and the truth, `total` includes
             journal, files and callbacks.
@@ -66,7 +72,7 @@ class RunResult:
     trace: Sequence[TraceRow]
     report: dict[str, Any]
     settings: dict[str, Any]
-    truth: tuple[Tensor, Tensor] | None
+    truth: Sequence[Tensor] | None
     seconds: dict[str, float]
     replayed: int
     run_dir: Path | None = field(default=None)
@@ -128,25 +134,37 @@ class RunResult:
     def _truth_of_theta_out(self) -> dict[str, Any]:
         """Its true cost and quality, and the optimal cost; None where unknown."""
         cost = quality = optimum = feasible = None
+        others: Sequence[float | None] = [None] * (self.problem.num_constraints - 1)
         if self.truth is not None:
-            cost, quality = true_values(self.problem, self.recommendation.theta, self.truth)
-            optimum = optimal_cost(self.problem, self.truth)
-            feasible = quality >= self.problem.s_0
+            values = true_values(self.problem, self.recommendation.theta, self.truth)
+            cost, quality, others = values[0], values[1], values[2:]
+            optimum = finite(optimal_cost(self.problem, self.truth))
+            feasible = is_feasible(self.problem, values)
+        limits = self.problem.limits[1:]
+        names = [f"true_{limit.outcome}" for limit in limits]
         return {
             "true_cost_usd": cost,
             "true_quality": quality,
+            **dict(zip(names, others, strict=True)),
             "optimal_cost_usd": optimum,
             "feasible": feasible,
         }
 
 
+def finite(value: float) -> float | None:
+    """A number, or None: JSON knows no infinity."""
+    return value if math.isfinite(value) else None
+
+
 def _facts(problem: SelectionProblem) -> dict[str, Any]:
+    constraints = [str(limit) for limit in problem.limits]
     return {
         "reference": problem.names(problem.theta_ref),
         "reference_cost_usd": problem.reference_cost_usd,
         "reference_quality": problem.reference_quality,
         "epsilon": problem.epsilon,
         "s_0": problem.s_0,
+        **({"constraints": constraints} if len(constraints) > 1 else {}),
         "num_queries": problem.num_queries,
         "num_configurations": problem.space.size,
     }

@@ -19,7 +19,7 @@ from scope_torch.observation import History, Observation, Request
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.callbacks import Callback
 from scope_torch.runs.directory import open_run_dir, write_atomically
-from scope_torch.runs.evaluator import Evaluator, HasTruth, KeepsAnswers
+from scope_torch.runs.evaluator import Evaluator, HasTrueOutcomes, HasTruth, KeepsAnswers
 from scope_torch.runs.journal import Journal
 from scope_torch.runs.result import RunResult
 from scope_torch.runs.source import ObservationSource
@@ -113,11 +113,22 @@ def run_settings(
 ) -> dict[str, Any]:
     """Everything that decides a run, JSON-serialisable; arguments as in `run`."""
     return {
-        "problem": asdict(problem),
+        "problem": _problem_settings(problem),
         "optimizer": optimizer.settings(),
         "evaluator": evaluator.fingerprint(),
         "budget_usd": float(budget_usd),
     }
+
+
+def _problem_settings(problem: SelectionProblem) -> dict[str, Any]:
+    """The problem as JSON; what the first version did not know is there only where it is used."""
+    values = asdict(problem)
+    values["constraints"] = [str(constraint) for constraint in problem.constraints]
+    values["reference_outcomes"] = dict(problem.reference_outcomes)
+    for name in ("constraints", "reference_outcomes"):
+        if not values[name]:
+            del values[name]
+    return values
 
 
 def _check_run(problem: SelectionProblem, optimizer: Optimizer, budget_usd: float) -> None:
@@ -136,14 +147,19 @@ def _check_run(problem: SelectionProblem, optimizer: Optimizer, budget_usd: floa
 
 def _timed_truth(
     problem: SelectionProblem, evaluator: Evaluator
-) -> tuple[tuple[Tensor, Tensor] | None, float]:
+) -> tuple[Sequence[Tensor] | None, float]:
     """The true averages, if the evaluator knows them, and the seconds that they took.
 
     Where Theta is too large to enumerate they would not fit into memory.
     """
     began = time.perf_counter()
     is_small = problem.space.size <= MAX_ENUMERATED
-    truth = evaluator.truth() if is_small and isinstance(evaluator, HasTruth) else None
+    truth: Sequence[Tensor] | None = None
+    if is_small and isinstance(evaluator, HasTruth):
+        truth = evaluator.truth()
+        if others := problem.limits[1:]:
+            knows = isinstance(evaluator, HasTrueOutcomes)
+            truth = (*truth, *evaluator.true_outcomes(others)) if knows else None
     return truth, time.perf_counter() - began
 
 
@@ -170,7 +186,7 @@ def _repeats(evaluator: Evaluator, history: History) -> list[Observation] | None
 def _open_trace(
     run_dir: Path | None,
     problem: SelectionProblem,
-    truth: tuple[Tensor, Tensor] | None,
+    truth: Sequence[Tensor] | None,
     closing: ExitStack,
 ) -> TraceFile | None:
     if run_dir is None:

@@ -21,29 +21,34 @@ from scope_torch.search.optimizer import TraceRow
 
 _COLUMNS = [field.name for field in fields(TraceRow)]
 _REQUIRED_COLUMNS = [field.name for field in fields(TraceRow) if field.default is MISSING]
-_TRUTH_COLUMNS = ("true_cost_usd", "true_quality")
 _TEXT_COLUMNS = ("event",)
 _COUNT_COLUMNS = ("t", "iteration", "num_queries")
 _BOUND_COLUMNS = ("u_out_usd", "gap_usd", "lower_c_usd", "upper_c_usd", "lower_g", "upper_g")
 _THETA_COLUMNS = ("theta_out", "theta_cand")
 
 
+def _truth_columns(problem: SelectionProblem) -> list[str]:
+    others = (limit.outcome for limit in problem.limits[1:])
+    return [f"true_{name}" for name in ("cost_usd", "quality", *others)]
+
+
 class TraceFile:
     """Writes `trace.csv`: the columns of `TraceRow`, then theta_out's true cost and quality.
 
-    The last two columns are empty where the truth is unknown.
+    A further constraint adds the true average of its outcome. These columns are empty where the
+    truth is unknown.
 
     Args:
         path: The file; an old one is replaced.
         problem: Gives the names of the LLMs.
-        truth: c(theta) in USD and s(theta) by flat index, two `|Theta|` tensors; None if unknown.
+        truth: See `true_values`; None if unknown.
 
     Raises:
         InputError: If the file cannot be written, here or in a method.
     """
 
     def __init__(
-        self, path: Path, problem: SelectionProblem, truth: tuple[Tensor, Tensor] | None
+        self, path: Path, problem: SelectionProblem, truth: Sequence[Tensor] | None
     ) -> None:
         self._problem, self._truth = problem, truth
         self._num_written = 0
@@ -52,7 +57,7 @@ class TraceFile:
             self._file = open(path, "w", newline="")  # noqa: SIM115 - closed by close()
         except OSError as error:
             raise cannot_write(path, error) from error
-        self._write([*_COLUMNS, *_TRUTH_COLUMNS])
+        self._write([*_COLUMNS, *_truth_columns(problem)])
 
     def update(self, trace: Sequence[TraceRow]) -> None:
         """Writes the new rows, each in one piece, because `read_trace` may read at the same time.
@@ -61,7 +66,7 @@ class TraceFile:
             trace: All rows of the search so far.
         """
         for row in trace[self._num_written :]:
-            true = ("", "")
+            true: Sequence[Any] = [""] * len(_truth_columns(self._problem))
             if self._truth is not None:
                 true = true_values(self._problem, row.theta_out, self._truth)
             self._write([*(self._cell(getattr(row, name)) for name in _COLUMNS), *true])
@@ -89,11 +94,11 @@ class RecordedRow:
 
     Args:
         row: The row.
-        truth: True average cost in USD and quality of its theta_out; None if unknown.
+        truth: `true_values` of its theta_out; None if unknown.
     """
 
     row: TraceRow
-    truth: tuple[float, float] | None
+    truth: tuple[float, ...] | None
 
 
 def read_trace(path: Path, problem: SelectionProblem) -> list[RecordedRow]:
@@ -136,7 +141,10 @@ def _damaged(path: Path, reason: object) -> InputError:
 
 def recorded_curve(problem: SelectionProblem, rows: Iterable[RecordedRow]) -> OracleCurve | None:
     """True cost and quality of theta_out against the budget; None if they are unknown."""
-    steps = {0.0: (problem.reference_cost_usd, problem.reference_quality)}
+    known_of_ref = problem.reference_outcomes
+    others = [known_of_ref.get(limit.outcome, limit.value) for limit in problem.limits[1:]]
+    steps: dict[float, tuple[float, ...]] = {}
+    steps[0.0] = (problem.reference_cost_usd, problem.reference_quality, *others)
     theta_out, known = problem.theta_ref, False
     for recorded in rows:
         if recorded.truth is None:
@@ -147,17 +155,17 @@ def recorded_curve(problem: SelectionProblem, rows: Iterable[RecordedRow]) -> Or
         elif not known and theta_out == problem.theta_ref:
             steps[0.0] = recorded.truth
         known = True
-    return OracleCurve.from_steps(steps, problem.s_0) if known else None
+    return OracleCurve.from_steps(steps, problem.s_0, problem.limits[1:]) if known else None
 
 
 def _parse_row(
     cells: dict[str, str], theta: re.Pattern[str], problem: SelectionProblem
 ) -> RecordedRow:
     values = {name: _parse_cell(name, cells.get(name) or None, theta, problem) for name in _COLUMNS}
-    cost, quality = (cells.get(name) for name in _TRUTH_COLUMNS)
+    found = [(name, cells.get(name)) for name in _truth_columns(problem)]
     truth = None
-    if cost and quality:
-        truth = _number("true_cost_usd", cost), _number("true_quality", quality)
+    if all(cell for _, cell in found):
+        truth = tuple(_number(name, cell or "") for name, cell in found)
     return RecordedRow(TraceRow(**values), truth)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, Literal
 
 import torch
@@ -73,8 +73,17 @@ class InitialPool:
         return {"initial_pool": self.kind, "base": self.base, **ties}
 
 
+def minus_quality(observation: Observation) -> tuple[float, ...]:
+    """The only constraint of the paper, but for s_0."""
+    return (-observation.quality,)
+
+
 def calibrate(
-    pool: Sequence[tuple[int, ...]], query_order: Sequence[int], *, cheaper_first: bool = True
+    pool: Sequence[tuple[int, ...]],
+    query_order: Sequence[int],
+    *,
+    cheaper_first: bool = True,
+    g: Callable[[Observation], tuple[float, ...]] = minus_quality,
 ) -> Generator[list[Request], Sequence[Observation], None]:
     """Observes many configurations on few queries, then ever fewer on ever more.
 
@@ -92,13 +101,15 @@ def calibrate(
         pool: Theta_init, in the order in which ties are broken.
         query_order: The Q queries in random order.
         cheaper_first: Whether a lower total cost breaks ties before the order of the pool does.
+        g: The constraints' values of an observation, up to a constant; of several constraints the
+            one whose total is worst counts.
 
     Yields:
         The requests of a round: configurations in pool order, each on the round's new queries.
     """
     num_queries = len(query_order)
     survivors = list(pool)
-    qualities: dict[tuple[int, ...], list[float]] = {theta: [] for theta in pool}
+    values: dict[tuple[int, ...], list[tuple[float, ...]]] = {theta: [] for theta in pool}
     costs: dict[tuple[int, ...], list[float]] = {theta: [] for theta in pool}
     done = 0
     for j in range(1, math.ceil(math.log2(num_queries)) + 2):  # alg:scope-main:bc-for
@@ -108,12 +119,12 @@ def calibrate(
         # alg:scope-main:bc-foreach
         observations = yield [Request(theta, q) for theta in survivors for q in new_queries]
         for observation in observations:
-            qualities[observation.theta].append(observation.quality)
+            values[observation.theta].append(g(observation))
             costs[observation.theta].append(observation.cost_usd)
-        # Survivors share Q_j, so s_0 cancels: the total quality ranks like S(theta).
+        # Survivors share Q_j, so s_0 cancels: the total of g ranks like S(theta).
         score = {
             theta: (
-                -math.fsum(qualities[theta]),
+                max(map(math.fsum, zip(*values[theta], strict=True)), default=0.0),
                 math.fsum(costs[theta]) if cheaper_first else 0.0,
                 position,
             )

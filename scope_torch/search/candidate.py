@@ -16,7 +16,8 @@ class QueryCandidate:
     """Bounds under the per-query surrogate, updated in closed form; a `Candidate`.
 
     With m and v the posterior mean and variance of query q before an observation y,
-    m' = m + v / (v + lam) (y - m) and v' = lam v / (v + lam): nothing is solved.
+    m' = m + v / (v + lam) (y - m) and v' = lam v / (v + lam): nothing is solved. With several
+    constraints, the bounds on g are of the worst: the largest g over its unit, see `Beta`.
 
     Args:
         surrogate: With all observations before the j-loop.
@@ -32,10 +33,10 @@ class QueryCandidate:
         query_order: Sequence[int],
         in_order: bool = False,
     ) -> None:
-        (mean_c, mean_g), variance = surrogate.moments(theta)
-        self._mean_c, self._mean_g = mean_c.tolist(), mean_g.tolist()
+        (mean_c, *mean_g), variance = surrogate.moments(theta)
+        self._mean_c, self._mean_g = mean_c.tolist(), [mean.tolist() for mean in mean_g]
         self._variance = variance.tolist()
-        self._sum_c, self._sum_g = math.fsum(self._mean_c), math.fsum(self._mean_g)
+        self._sum_c, self._sum_g = math.fsum(self._mean_c), [math.fsum(m) for m in self._mean_g]
         self._sum_variance = math.fsum(self._variance)
         self._lam, self._query_order = surrogate.lam, query_order
         self._order: Iterator[int] | None = iter(query_order) if in_order else None
@@ -52,18 +53,19 @@ class QueryCandidate:
             self._order = iter(order[(-rounded).argsort(kind="stable")].tolist())
         return list(islice(self._order, number))
 
-    def update(self, query: int, y_c: float, y_g: float) -> None:
+    def update(self, query: int, y_c: float, y_g: float, *others: float) -> None:
         """Takes in an observation (USD, quality), in the order of `next_queries`."""
         q, lam = query, self._lam
         v = self._variance[q]
         step_c = v / (v + lam) * (y_c - self._mean_c[q])
-        step_g = v / (v + lam) * (y_g - self._mean_g[q])
         self._mean_c[q] += step_c
-        self._mean_g[q] += step_g
+        for k, (mean, y) in enumerate(zip(self._mean_g, (y_g, *others), strict=True)):
+            step_g = v / (v + lam) * (y - mean[q])
+            mean[q] += step_g
+            self._sum_g[k] += step_g
         self._variance[q] = lam * v / (v + lam)
         self.information[q] += 0.5 * math.log1p(v / lam)
         self._sum_c += step_c
-        self._sum_g += step_g
         self._sum_variance += self._variance[q] - v
 
     @property
@@ -80,8 +82,15 @@ class QueryCandidate:
 
     def lower_g(self, beta: Beta) -> float:
         """L_g(theta_cand) in units of quality."""
-        return self._sum_g / len(self._variance) - beta.g * self._sigma
+        return self._worst_g(beta) - beta.g * self._sigma
 
     def upper_g(self, beta: Beta) -> float:
         """U_g(theta_cand) in units of quality."""
-        return self._sum_g / len(self._variance) + beta.g * self._sigma
+        return self._worst_g(beta) + beta.g * self._sigma
+
+    def _worst_g(self, beta: Beta) -> float:
+        """The largest mean of g over its unit."""
+        if len(self._sum_g) == 1:
+            return self._sum_g[0] / len(self._variance)
+        units = beta.units or (1.0,) * len(self._sum_g)
+        return max(s / u for s, u in zip(self._sum_g, units, strict=True)) / len(self._variance)

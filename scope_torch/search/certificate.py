@@ -17,6 +17,7 @@ from scope_torch.errors import InputError
 from scope_torch.problem import SelectionProblem
 
 _OF_REPEATS = 0.1  # part of delta that the bound on flips may be wrong with
+_ANY = 0.5  # flips of an outcome that varies in any way
 _LATER = 20  # see `share_of_delta`; chosen by simulation, LOG.md
 
 
@@ -34,7 +35,7 @@ class ByBounds:
         """See `Certificate`; every candidate has the same test."""
         return self
 
-    def update(self, quality: float, upper_g: float) -> bool:  # noqa: ARG002
+    def update(self, grades: Sequence[float], upper_g: float) -> bool:  # noqa: ARG002
         """See `Test`."""
         return upper_g <= 0
 
@@ -65,8 +66,14 @@ class BySequence:
     candidates are given up early, and the serious ones are rarely the very first. So the shares
     of the first eight are lower than without flips, those after them higher.
 
+    **Several constraints.** A candidate has a sequence for each, all with the whole share delta_k,
+    and is certified once every one of them has certified. If a configuration is infeasible, some
+    constraint does not hold, and to certify the configuration the sequence of that one must be
+    wrong. So nothing is divided by K. With flips, quality is taken to flip that often, and every
+    other outcome to vary from call to call in any way within its range (1/2).
+
     Args:
-        problem: Gives Q and s_0.
+        problem: Gives Q and the thresholds.
         delta: Failure probability of all candidates together, in (0, 1).
         flips: How often the same call gets another answer than usual, see
             `scope_torch.bounds.betting.margin`; 0: never.
@@ -92,22 +99,28 @@ class BySequence:
             flips = flips_of_repeats(*repeats, delta * _OF_REPEATS)
             self._shared = delta * (1 - _OF_REPEATS)
         self.flips = flips
-        self._num_queries, self._s_0 = problem.num_queries, problem.s_0
+        self._num_queries = problem.num_queries
+        self._thresholds = [limit.threshold for limit in problem.limits]
         self._begun = 0
 
     def next_margin(self) -> float:
         """What g of the next candidate must be below 0 by, in units of quality."""
-        return self._sequence(self._begun + 1).margin if self.flips > 0 else 0.0
+        return self._sequences(self._begun + 1)[0].margin if self.flips > 0 else 0.0
 
     def begin(self, k: int, generator: torch.Generator) -> _SequenceTest:
         """See `Certificate`."""
         self._begun = k
         order = torch.randperm(self._num_queries, generator=generator).tolist()
-        return _SequenceTest(self._sequence(k), order)
+        return _SequenceTest(self._sequences(k), order)
 
-    def _sequence(self, k: int) -> BettingSequence:
+    def _sequences(self, k: int) -> list[BettingSequence]:
+        """Those of the k-th candidate, one for each constraint."""
         share = share_of_delta(k, self._shared, _LATER if self.flips > 0 else 1)
-        return BettingSequence(self._num_queries, self._s_0, share, self.flips)
+        flips = [self.flips, *[_ANY if self.flips > 0 else 0.0] * (len(self._thresholds) - 1)]
+        return [
+            BettingSequence(self._num_queries, threshold, share, p)
+            for threshold, p in zip(self._thresholds, flips, strict=True)
+        ]
 
     def settings(self) -> dict[str, Any]:
         """See `Certificate`."""
@@ -127,14 +140,16 @@ class BySequence:
 class _SequenceTest:
     """The `Test` of one candidate."""
 
-    def __init__(self, sequence: BettingSequence, order: list[int]) -> None:
-        self._sequence = sequence
-        self.margin = sequence.margin
+    def __init__(self, sequences: list[BettingSequence], order: list[int]) -> None:
+        self._sequences = sequences
+        self.margin = sequences[0].margin
         self.order: list[int] | None = order
 
-    def update(self, quality: float, upper_g: float) -> bool:  # noqa: ARG002
+    def update(self, grades: Sequence[float], upper_g: float) -> bool:  # noqa: ARG002
         """See `Test`."""
-        return self._sequence.update(quality)
+        pairs = zip(self._sequences, grades, strict=True)
+        certified = [sequence.update(grade) for sequence, grade in pairs]  # each takes in its own
+        return all(certified)
 
 
 def certificate_of(

@@ -81,8 +81,9 @@ def compose_scope(
     kernel = HammingMatern52Kernel() if kernel is None else kernel
     space, device = problem.space, pick_device(device, problem.space.size)
     check_made_for(bounds, kernel, lam, space.num_modules)
-    of_queries = surrogate_class(surrogate, device)
-    model = of_queries(space, kernel, problem.num_queries, lam, device)
+    num_constraints = problem.num_constraints
+    of_queries = surrogate_class(surrogate, device, num_constraints)
+    model = of_queries(space, kernel, problem.num_queries, lam, device, num_constraints)
     return SCOPE(
         problem,
         surrogate=model,

@@ -19,6 +19,9 @@ _FIRST = 2  # queries whose groups are opened at first; later as many as groups 
 class JointCandidate:
     """Bounds of c and g at one configuration, query by query; a `Candidate`.
 
+    With several constraints, those on g are of the worst: the largest g over its unit, see
+    `JointSurrogate.units`.
+
     Args:
         surrogate: Up to date.
         theta: theta_cand.
@@ -42,7 +45,8 @@ class JointCandidate:
             else JointPosterior(surrogate, theta, first)
         )
         self.information = surrogate.information()
-        self._cost, self._constraint = self._posterior.cost, self._posterior.constraint
+        self._cost, self._units = self._posterior.cost, surrogate.units()
+        self._constraint, *self._others = self._posterior.constraints
         self._order, self._in_order, self._num_asked = query_order, in_order, 0
         self._waiting: list[list[int]] = []  # queries of each group, if not in order
 
@@ -77,10 +81,12 @@ class JointCandidate:
         best = int((reduction >= reduction.max() * (1 - 1e-9)).argmax())
         return self._waiting[best].pop()
 
-    def update(self, query: int, y_c: float, y_g: float) -> None:
+    def update(self, query: int, y_c: float, y_g: float, *others: float) -> None:
         """Takes in an observation (USD, quality), in the order of `next_queries`."""
         self._cost.update(query, y_c / self._a - 1 if self._surrogate.relative_cost else y_c)
         self.information[0] += self._constraint.update(query, y_g)
+        for constraint, y in zip(self._others, others, strict=True):
+            constraint.update(query, y)
 
     @property
     def mean_c(self) -> float:
@@ -91,7 +97,8 @@ class JointCandidate:
     @property
     def mean_g(self) -> float:
         """Mean of gbar(theta_cand) in units of quality."""
-        return self._constraint.mean
+        means = [self._constraint.mean, *(one.mean for one in self._others)]
+        return max(mean / unit for mean, unit in zip(means, self._units, strict=True))
 
     def lower_c(self, beta: Beta) -> float:
         """L_c(theta_cand) in USD."""
@@ -103,12 +110,12 @@ class JointCandidate:
 
     def lower_g(self, beta: Beta) -> float:
         """L_g(theta_cand) in units of quality."""
-        return self._constraint.mean - beta.g * self._constraint.sigma
+        return self.mean_g - beta.g * self._constraint.sigma
 
     def upper_g(self, beta: Beta) -> float:
         """U_g(theta_cand) in units of quality."""
         b = beta.g if beta.certify is None else beta.certify
-        return self._constraint.mean + b * self._constraint.sigma
+        return self.mean_g + b * self._constraint.sigma
 
     def _bound_c(self, b: float) -> float:
         mean, sigma = self._cost.mean, self._cost.sigma

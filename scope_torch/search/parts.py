@@ -27,8 +27,10 @@ from scope_torch.bounds.base import Beta
 class Surrogate(Protocol):
     """What was observed."""
 
-    def observe(self, theta: tuple[int, ...], query: int, y_c: float, y_g: float) -> None:
-        """Adds one observation: `y_c` in USD, `y_g` = s_0 - quality."""
+    def observe(
+        self, theta: tuple[int, ...], query: int, y_c: float, y_g: float, *others: float
+    ) -> None:
+        """Adds one observation: `y_c` in USD, `y_g` = s_0 - quality, g of further constraints."""
         ...
 
     def num_observed(self, theta: tuple[int, ...]) -> int:
@@ -109,8 +111,8 @@ class Candidate(Protocol):
         """The next queries to observe, each once; fewer if none are left."""
         ...
 
-    def update(self, query: int, y_c: float, y_g: float) -> None:
-        """Takes in an observation (USD, quality), in the order of `next_queries`."""
+    def update(self, query: int, y_c: float, y_g: float, *others: float) -> None:
+        """Takes in an observation, in the order of `next_queries`; see `Surrogate.observe`."""
         ...
 
     def lower_c(self, beta: Beta) -> float:
@@ -122,11 +124,11 @@ class Candidate(Protocol):
         ...
 
     def lower_g(self, beta: Beta) -> float:
-        """L_g(theta_cand) in units of quality."""
+        """L_g(theta_cand) in units of quality; with several constraints that of the worst."""
         ...
 
     def upper_g(self, beta: Beta) -> float:
-        """U_g(theta_cand) in units of quality."""
+        """U_g(theta_cand), likewise."""
         ...
 
 
@@ -185,11 +187,12 @@ class Test(Protocol):
 
     order: list[int] | None
 
-    def update(self, quality: float, upper_g: float) -> bool:
+    def update(self, grades: Sequence[float], upper_g: float) -> bool:
         """Whether it is certified now.
 
         Args:
-            quality: Of the newest observation, in [0, 1].
+            grades: Of the newest observation, in [0, 1], one for each constraint; the first is its
+                quality.
             upper_g: min{U_{g,t}, U_{g,t-1}} of the candidate.
         """
         ...

@@ -24,7 +24,7 @@ from scope_torch.bounds.base import Beta, ConfidenceBounds
 from scope_torch.errors import InputError
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
-from scope_torch.search.calibrate import InitialPool, calibrate
+from scope_torch.search.calibrate import InitialPool, calibrate, minus_quality
 from scope_torch.search.optimizer import Basis, Recommendation, SequentialOptimizer, Steps
 from scope_torch.search.parts import (
     Candidate,
@@ -144,7 +144,8 @@ class SCOPE(SequentialOptimizer):
     def _calibrate(self) -> Steps:
         """Algorithm 2; SCOPE-Coarse has an empty pool, and skips it."""
         cheaper_first = self._initial_pool.ties == "cheaper"
-        rounds = calibrate(self._pool, self._query_order, cheaper_first=cheaper_first)
+        g = self._g if self.problem.num_constraints > 1 else minus_quality
+        rounds = calibrate(self._pool, self._query_order, cheaper_first=cheaper_first, g=g)
         requests = next(rounds) if self._pool else []
         while requests:
             observations = yield requests
@@ -208,11 +209,12 @@ class SCOPE(SequentialOptimizer):
                 self._record(observation)
                 if pruned:  # the rest of the batch is paid for, and belongs to the model
                     continue
-                y_g = self.problem.constraint(observation.quality)
-                candidate.update(observation.query, observation.cost_usd, y_g)
+                grades = self.problem.grades(observation)
+                y_g = self.problem.violations(grades)
+                candidate.update(observation.query, observation.cost_usd, *y_g)
                 beta = self._beta(candidate)
                 previous_upper_g, upper_g = upper_g, candidate.upper_g(beta)
-                certified = test.update(observation.quality, min(upper_g, previous_upper_g))
+                certified = test.update(grades, min(upper_g, previous_upper_g))
                 if candidate.upper_c(beta) <= self.u_out and certified:  # alg:scope-main:update
                     self._improve(candidate, beta, {**about, "num_queries": j})
                 if self._is_hopeless(candidate, beta, margin):  # alg:scope-main:break
@@ -254,10 +256,13 @@ class SCOPE(SequentialOptimizer):
     def _record(self, observation: Observation) -> None:
         super()._record(observation)
         self._stopping.record(observation)
-        query, y_g = observation.query, self.problem.constraint(observation.quality)
-        self.surrogate.observe(observation.theta, query, observation.cost_usd, y_g)
+        query, y_g = observation.query, self._g(observation)
+        self.surrogate.observe(observation.theta, query, observation.cost_usd, *y_g)
         self._j[query] += 1
         self._j_max = max(self._j_max, self._j[query])
+
+    def _g(self, observation: Observation) -> tuple[float, ...]:
+        return self.problem.violations(self.problem.grades(observation))
 
     @property
     def u_out(self) -> float:

@@ -43,13 +43,16 @@ class Branched(ABC):
         kernel: A function of the Hamming distance.
         max_nodes: Prefixes that one search expands at most. A search that would need more returns
             the best it has found, and a bound on how much better anything else can be.
+        num_constraints: K, which must be 1.
 
     Raises:
-        InputError: If the kernel does not depend on the Hamming distance alone, or Theta has more
-            than 12 modules or 9.2e18 configurations.
+        InputError: If the kernel does not depend on the Hamming distance alone, Theta has more
+            than 12 modules or 9.2e18 configurations, or there are several constraints.
     """
 
-    def __init__(self, space: ConfigSpace, kernel: Kernel, max_nodes: int) -> None:
+    def __init__(
+        self, space: ConfigSpace, kernel: Kernel, max_nodes: int, num_constraints: int
+    ) -> None:
         if not isinstance(kernel, HammingKernel):
             raise InputError(
                 f"kernel={type(kernel).__name__}: branch and bound needs a kernel of the Hamming "
@@ -62,6 +65,11 @@ class Branched(ABC):
             )
         if max_nodes < 1 or max_nodes != int(max_nodes):
             raise InputError(f"max_nodes={max_nodes} must be a whole number >= 1")
+        if num_constraints > 1:
+            raise InputError(
+                f"{num_constraints} constraints: branch and bound takes one; with several, "
+                f"{MAX_ENUMERATED:.0e} configurations can be searched, by grid"
+            )
         self._space, self._kernel = space, kernel
         self.max_nodes = int(max_nodes)
         self._made: Sequence[AggregatePosterior] = ()
@@ -188,7 +196,7 @@ class BranchedPosterior(Branched):
         kernel: Kernel,
         max_nodes: int = MAX_NODES,
     ) -> None:
-        super().__init__(space, kernel, max_nodes)
+        super().__init__(space, kernel, max_nodes, surrogate.num_constraints)
         self._surrogate = surrogate
 
     def _make_aggregates(self) -> Sequence[AggregatePosterior]:

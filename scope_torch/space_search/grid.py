@@ -17,23 +17,29 @@ from scope_torch.space_search.variances import LowRank, Variances
 
 
 class GridMoments:
-    """Means of cost and constraint, their variances, and memory for lower bounds, on Theta.
+    """Means of cost and constraints, their variances, and memory for lower bounds, on Theta.
 
     Args:
         grid: Sums of the kernel over Theta.
         prior: The variance of each output before any observation; one if they share it.
+        num_constraints: K.
 
     Attributes:
-        means: `2 x |Theta|` (float64), of cost and constraint; written over by `renew`.
+        means: `(1 + K) x |Theta|` (float64), of cost and constraints; written over by `renew`.
+        worst: `|Theta|`, means of the worst constraint, see `combine`.
         lower: `2 x |Theta|`, memory for lower bounds; written over by `renew`.
         variances: Of the outputs.
     """
 
-    def __init__(self, grid: HammingGrid | DirectGrid, prior: Sequence[float]) -> None:
+    def __init__(
+        self, grid: HammingGrid | DirectGrid, prior: Sequence[float], num_constraints: int
+    ) -> None:
         self._grid = grid
         # Memory is kept: fresh pages for millions of configurations cost more than the sums.
-        self._values = torch.empty(4, grid.space.size, dtype=torch.float64, device=grid.device)
-        self.means, self.lower = self._values[:2], self._values[2:]
+        size, rows = grid.space.size, num_constraints + 3
+        self._values = torch.empty(rows, size, dtype=torch.float64, device=grid.device)
+        self.means, self.lower = self._values[:-2], self._values[-2:]
+        self.worst = self.means[1] if num_constraints == 1 else torch.empty_like(self.means[1])
         self.variances = Variances(grid, prior)
 
     def renew(self, codes: Tensor, weights: Tensor, changes: Sequence[LowRank]) -> None:
@@ -41,13 +47,28 @@ class GridMoments:
 
         Args:
             codes: D, `n x num_modules`.
-            weights: `2 x n`, of the means.
+            weights: `(1 + K) x n`, of the means.
             changes: See `Variances.plan`.
         """
         plan = self.variances.plan(codes, changes)
         rows = torch.stack([*weights, *plan.sums])
         self._grid.weighted_sums(codes, rows, out=self._values[: len(rows)])
         self.variances.apply(plan, codes, self.lower)
+
+    def combine(self, units: Sequence[float]) -> None:
+        """Makes `worst`, the largest of the means of the constraints, each over its unit.
+
+        All constraints have the same standard deviation in these units. So L_g of the worst is at
+        most 0 exactly where that of every constraint is.
+
+        Args:
+            units: Of each constraint, 1 for the first; none for 1 everywhere.
+        """
+        if len(self.means) == 2:
+            return
+        self.worst.copy_(self.means[1])
+        for mean, unit in zip(self.means[2:], units[1:] or [1.0] * len(self.means), strict=False):
+            torch.maximum(self.worst, mean / unit, out=self.worst)
 
 
 class Enumerated:
@@ -71,14 +92,15 @@ class GridPosterior(Enumerated):
 
     Attributes:
         mean_c: `|Theta|` values of mu_bar_c in USD (float64), written over by the next update.
-        mean_g: `|Theta|` values of mu_bar_g (float64), likewise.
+        mean_g: `|Theta|` values of mu_bar_g (float64), likewise; of the worst constraint in the
+            units of the last bounds, see `GridMoments.combine`.
         upper_variance: `|Theta|` upper bounds on sigma_bar^2 (float64), some of them exact.
     """
 
     def __init__(self, surrogate: QuerySurrogate, grid: HammingGrid | DirectGrid) -> None:
         self._surrogate = surrogate
-        self._moments = GridMoments(grid, [1 / surrogate.num_queries])
-        self.mean_c, self.mean_g = self._moments.means
+        self._moments = GridMoments(grid, [1 / surrogate.num_queries], surrogate.num_constraints)
+        self.mean_c, self.mean_g = self._moments.means[0], self._moments.worst
         (self.upper_variance,) = self._moments.variances.upper
         self._aggregate: AggregatePosterior | None = None  # of the last update, made when needed
         self._seen = 0  # the mark of the low-rank updates that exact variances know
@@ -102,10 +124,12 @@ class GridPosterior(Enumerated):
 
     def least_slope(self) -> float:
         """min{(mu_bar_g + 1) / sigma_bar}: the least beta_g for which some L_g is at most -1."""
+        self._moments.combine(())
         return float(((self.mean_g + 1) / self.variance.sqrt()).min())
 
     def lower_bounds(self, beta: Beta, u_out: float, theta_out: int | None) -> LowerBounds:
         """L_c and L_g on all of Theta, and their minima; arguments as in `LowerBounds`."""
+        self._moments.combine(beta.units)
         return LowerBounds(self, self._moments.lower, beta, u_out, theta_out)
 
     def make_exact(self, index: Tensor) -> bool:

@@ -48,7 +48,7 @@ class JointBranchedPosterior(Branched):
         max_nodes: int = MAX_NODES,
         margin: Callable[[], float] | None = None,
     ) -> None:
-        super().__init__(surrogate.space, surrogate.kernel, max_nodes)
+        super().__init__(surrogate.space, surrogate.kernel, max_nodes, surrogate.num_constraints)
         self._surrogate, self._margin = surrogate, margin
         self._promise_gap = 0.0
 

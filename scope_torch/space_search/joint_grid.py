@@ -34,7 +34,8 @@ class JointGridPosterior(Enumerated):
 
     Attributes:
         mean_c: `|Theta|` means of cbar in USD (float64), written over by the next update.
-        mean_g: `|Theta|` means of gbar in units of quality (float64), likewise.
+        mean_g: `|Theta|` means of gbar in units of quality (float64), likewise; of the worst
+            constraint in the units of `JointSurrogate.units`.
         upper_variance: `|Theta|` upper bounds on the variance of cbar / a, or of cbar in USD if
             costs are not relative.
         upper_variance_g: `|Theta|` upper bounds on the variance of gbar.
@@ -42,8 +43,9 @@ class JointGridPosterior(Enumerated):
 
     def __init__(self, surrogate: JointSurrogate, grid: HammingGrid | DirectGrid) -> None:
         self._surrogate = surrogate
-        self._moments = GridMoments(grid, [1 / surrogate.num_queries] * 2)
-        self._relative, self.mean_g = self._moments.means
+        prior = [1 / surrogate.num_queries] * 2
+        self._moments = GridMoments(grid, prior, surrogate.num_constraints)
+        self._relative, self.mean_g = self._moments.means[0], self._moments.worst
         self.upper_variance, self.upper_variance_g = self._moments.variances.upper
         self._a = torch.ones_like(self._relative)
         self.mean_c = torch.empty_like(self._relative)
@@ -66,6 +68,7 @@ class JointGridPosterior(Enumerated):
         ):
             variance.clamp_(max=prior)
         self._moments.renew(surrogate.observed(), surrogate.weights(), self._changes())
+        self._moments.combine(surrogate.units())
         if surrogate.relative_cost:
             torch.add(self._relative, 1.0, out=self.mean_c).mul_(self._a)  # no fresh memory
         else:
@@ -77,7 +80,8 @@ class JointGridPosterior(Enumerated):
         if updates is None:
             return ()
         changes = []
-        for rows, hyperparameters in zip(updates, self._surrogate.hyperparameters, strict=True):
+        of_c, of_g, *_ = self._surrogate.hyperparameters
+        for rows, hyperparameters in zip(updates, (of_c, of_g), strict=True):
             _, _, factor = hyperparameters.of_average(self._surrogate.num_queries)
             changes.append(LowRank(rows, rows.new_full((len(rows),), factor)))
         return changes

@@ -9,6 +9,7 @@ from html import escape
 from importlib.resources import files
 
 from scope_torch.bounds.assumptions import basis_of, certified_by
+from scope_torch.runs.metrics import is_feasible
 from scope_torch.runs.recorded import RecordedRun
 from scope_torch.search.optimizer import TraceRow
 from scope_torch.watch.candidates import Candidate, candidates
@@ -96,8 +97,8 @@ def _tiles(run: RecordedRun) -> str:
         of = f"{u_out / reference:.1%} of the reference's cost"
         tiles.append((f"{_upper_bound(run)} on θ_out's cost", f"{_usd(u_out)} {COST}", of))
     if run.rows and run.rows[-1].truth is not None:
-        cost, quality = run.rows[-1].truth
-        verdict = "feasible" if quality >= run.problem.s_0 else "NOT feasible"
+        cost, quality, *_ = run.rows[-1].truth
+        verdict = "feasible" if is_feasible(run.problem, run.rows[-1].truth) else "NOT feasible"
         of = f"{cost / reference:.1%} of the reference's; quality {quality:.3f}, {verdict}"
         tiles.append(("True cost of θ_out", f"{_usd(cost)} {COST}", of))
     if last is not None and last.gap_usd is not None:
@@ -146,8 +147,10 @@ def _basis_section(run: RecordedRun) -> str:
     problem, optimizer = run.problem, run.settings["optimizer"]
     result = run.summary()
     facts = {
-        "threshold s_0": f"{problem.s_0:.4g} average quality, (1 - {problem.epsilon:g}) x "
-        f"{problem.reference_quality:.4g} of the reference",
+        "threshold s_0": f"{problem.s_0:.4g} average quality, "
+        f"{problem.s_0 / problem.reference_quality:.4g} x {problem.reference_quality:.4g} of the "
+        "reference",
+        **{limit.outcome: f"{limit}, on average" for limit in problem.limits[1:]},
         "reference": f"{_usd(problem.reference_cost_usd)} {COST}",
     }
     bounds = optimizer.get("bounds")

@@ -53,7 +53,7 @@ def fitted(history, num_queries=8, **options) -> TunedBounds:
 
 
 def half_widths(bounds, num_queries=8) -> tuple[float, float]:
-    c, g, _ = bounds.beta(5)
+    c, g, *_ = bounds.beta(5)
     return c / math.sqrt(num_queries), g / math.sqrt(num_queries)
 
 
@@ -73,7 +73,7 @@ def test_theory_is_beta_def(num_queries, j_max, lam, R_c, R_g):
         num_queries, lam, R_c=R_c, R_g=R_g, B_c=3.0, B_g=0.7, delta=0.05, cost_unit=unit
     )
     root = math.sqrt(2 * (gain.gamma(j_max) + math.log(2 * num_queries / 0.05)))
-    c, g, _ = bounds.beta(j_max)
+    c, g, *_ = bounds.beta(j_max)
     assert g == pytest.approx(math.sqrt(num_queries) * (0.7 + R_g / math.sqrt(lam) * root))
     assert c == pytest.approx(unit * math.sqrt(num_queries) * (3 + R_c / math.sqrt(lam) * root))
 

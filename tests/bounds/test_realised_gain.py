@@ -105,7 +105,7 @@ def test_beta_is_the_root_of_the_sum_of_squares():
     )
     information = [0.0, 1.7, 30.0]
     noise = [R / math.sqrt(lam) * math.sqrt(2 * (i + math.log(2 * 3 / delta))) for i in information]
-    c, g, _ = bounds.beta(9, information)
+    c, g, *_ = bounds.beta(9, information)
     assert g == pytest.approx(math.sqrt(sum((B + x) ** 2 for x in noise)))
     assert c == pytest.approx(COST * math.sqrt(sum((3 * B + 2 * x) ** 2 for x in noise)))
     assert bounds.settings()["gain"] == bounds.gain.name == "realised"

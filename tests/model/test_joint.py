@@ -138,9 +138,8 @@ def test_columns_are_taken_in_exactly(rho):
         inner = torch.eye(len(K), dtype=torch.float64) + r * S @ K
         for zeta, one in enumerate(made):
             torch.testing.assert_close(one.B, torch.linalg.solve(inner, S), rtol=0, atol=1e-12)
-            torch.testing.assert_close(
-                one.t, torch.linalg.solve(inner, T[zeta]), rtol=0, atol=1e-11
-            )
+            (t,) = one.t
+            torch.testing.assert_close(t, torch.linalg.solve(inner, T[zeta]), rtol=0, atol=1e-11)
             assert one.log_det == pytest.approx(float(torch.logdet(inner)), abs=1e-10)
         upper = posterior.upper_variance, posterior.upper_variance_g
         for zeta in (0, 1):

@@ -74,7 +74,7 @@ def test_alpha_outside_its_range(alpha):
 def test_a_certificate_by_bounds():
     test = ByBounds().begin(3, torch.Generator())
     assert test.order is None
-    assert [test.update(1.0, upper_g) for upper_g in (0.1, 1e-300, 0.0, -0.1)] == [
+    assert [test.update((1.0,), upper_g) for upper_g in (0.1, 1e-300, 0.0, -0.1)] == [
         False, False, True, True,
     ]  # fmt: skip
 
@@ -91,7 +91,7 @@ def test_a_certificate_by_sequences_is_that_of_its_share_of_delta():
         orders.append(tuple(test.order))
         alone = BettingSequence(40, problem.s_0, share_of_delta(k, 0.1))
         outcomes = [1.0] * 40
-        certified = [test.update(x, math.inf) for x in outcomes]
+        certified = [test.update((x,), math.inf) for x in outcomes]
         assert certified == [alone.update(x) for x in outcomes]
         assert certified[-1]
         assert not certified[0]
@@ -139,7 +139,7 @@ class Never:
     def begin(self, k, generator):
         return self
 
-    def update(self, quality, upper_g):
+    def update(self, grades, upper_g):
         return False
 
     def settings(self):

@@ -2,6 +2,7 @@
 
 import functools
 import math
+from dataclasses import replace
 
 import naive
 import numpy as np
@@ -372,8 +373,7 @@ def test_refuses_a_space_too_large_to_enumerate():
     problem = make_task(0, (3, 3), 4).problem
     modules = tuple(f"m{i}" for i in range(9))
     llms = (tuple("abcdefghij"),) * 9
-    values = {**vars(problem), "modules": modules, "llms": llms, "theta_ref": (0,) * 9}
-    huge = type(problem)(**values)
+    huge = replace(problem, modules=modules, llms=llms, theta_ref=(0,) * 9)
     with pytest.raises(InputError, match="1e\\+09 configurations are more than"):
         compose_scope(
             huge,

@@ -1,0 +1,97 @@
+"""Searches with three constraints: how often anything infeasible was ever certified."""
+
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from constrained import CAP, OutcomeEvaluator, feasible
+
+from scope_torch.constraints import at_least, at_most
+from scope_torch.methods import make_scope_joint
+from scope_torch.problem import SelectionProblem
+from scope_torch.runs.runner import run
+
+DELTA, SIZES, Q = 0.1, (4, 4), 40
+NEEDED = 30  # of 40 answers that must be good, for each constraint
+
+
+def world(seed, hopeless):
+    """Every configuration but theta_0 misses one constraint by one answer; or none does.
+
+    Costs are random, below that of theta_0, so that every configuration is worth a look.
+    """
+    rng = np.random.default_rng([seed, 5])
+    good = np.ones((3, *SIZES, Q))
+    for theta in itertools.product(range(4), range(4)):
+        if theta == (3, 3):
+            continue
+        short = rng.integers(3) if hopeless else -1
+        for k in range(3):
+            bad = Q - NEEDED + 1 if k == short else int(rng.integers(0, 4))
+            good[k][theta][rng.permutation(Q)[:bad]] = 0.0
+    cost = rng.lognormal(-7, 0.7, size=SIZES)[..., None] * rng.lognormal(0, 0.2, size=(*SIZES, Q))
+    cost[3, 3] = 2 * cost.max()
+    least = NEEDED / Q
+    problem = SelectionProblem(
+        name="three",
+        modules=("a", "b"),
+        llms=(tuple("pqrs"),) * 2,
+        num_queries=Q,
+        theta_ref=(3, 3),
+        reference_quality=1.0,
+        reference_cost_usd=float(cost[3, 3].mean()),
+        # A good latency is 0 s, a bad one above the cap.
+        constraints=(
+            at_least("quality", least),
+            at_most("latency_s", CAP * (1 - least), cap=CAP),
+            at_least("safety", least),
+        ),
+        reference_outcomes={"latency_s": 0.0, "safety": 1.0},
+    )
+    latency = np.where(good[1] > 0, 0.0, 3 * CAP)
+    return problem, OutcomeEvaluator(problem, cost, good[0], latency, good[2])
+
+
+def search(seed, hopeless, watched=3):
+    """Whether one search certified anything, and anything infeasible.
+
+    Args:
+        seed: Of world and search.
+        hopeless: See `world`.
+        watched: How many of the constraints the search knows.
+    """
+    problem, evaluator = world(seed, hopeless)
+    ok = feasible(problem, evaluator)
+    known = replace(problem, constraints=problem.constraints[:watched])
+    method = make_scope_joint(known, base="p", seed=seed, device="cpu", bounds={"delta": DELTA})
+    result = run(known, method, evaluator, budget_usd=6 * Q * problem.reference_cost_usd)
+    out = {problem.space.index_of(row.theta_out) for row in result.trace}
+    return result.recommendation.basis == "certified", not all(ok[at] for at in out)
+
+
+def shares(searches, hopeless, watched=3):
+    return np.mean([search(seed, hopeless, watched) for seed in range(searches)], 0)
+
+
+def test_few_searches_of_hopeless_worlds():
+    certified, wrong = shares(12, True)
+    assert certified == wrong <= 0.25
+    certified, wrong = shares(6, False)
+    assert certified > 0.8
+    assert wrong == 0
+
+
+@pytest.mark.slow
+def test_wrong_certificates_are_as_rare_as_promised():
+    """Although nothing of delta is divided among the constraints."""
+    _, wrong = shares(1000, True)
+    assert wrong <= DELTA + 3 * math.sqrt(DELTA * (1 - DELTA) / 1000)
+
+
+@pytest.mark.slow
+def test_a_constraint_that_nobody_watches_is_violated():
+    """So the simulation can tell."""
+    _, wrong = shares(60, True, watched=2)
+    assert wrong > 3 * DELTA
