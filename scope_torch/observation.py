@@ -6,9 +6,9 @@ import contextlib
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, SupportsFloat
 from zlib import crc32
 
 from scope_torch.errors import InputError
@@ -27,6 +27,7 @@ _LINE = b'{%b,"crc":"%08x"}\n'
 _CHECKSUM = re.compile(r',"crc":"([0-9a-f]{8})"}')
 _CHECKSUM_LENGTH = len(_LINE % (b"", 0)) - 2  # without the brace and the end of the line
 _BRACE = crc32(b"{")
+_BRACES = frozenset("{}")
 
 
 class Request(NamedTuple):
@@ -60,9 +61,12 @@ class Observation:
         latency_s: Seconds the system took; None if unknown.
         module_cost_usd: Cost of each module in USD; None if unknown.
         module_tokens: (prompt, completion) tokens of each module; None if unknown.
+        outcomes: Other numbers of this run by name, such as {"output_tokens": 240.0}; finite, in
+            units that the name should tell. None if there are none.
 
     Raises:
-        InputError: If the cost is negative or not finite, or the quality is outside [0, 1].
+        InputError: If the cost is negative or not finite, the quality is outside [0, 1], or an
+            outcome is not finite or its name cannot be used.
 
     Examples:
         >>> observation = Observation(theta=(0, 2), query=5, cost_usd=0.01, quality=1.0)
@@ -82,7 +86,7 @@ class Observation:
     latency_s: float | None = None
     module_cost_usd: tuple[float, ...] | None = None
     module_tokens: tuple[tuple[int, int], ...] | None = None
-    outcomes: dict[str, float] | None = None
+    outcomes: dict[str, float] | None = field(default=None, hash=False)  # a dict has no hash
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "theta", tuple(map(int, self.theta)))
@@ -98,6 +102,8 @@ class Observation:
                 f"quality={self.quality} at theta={list(self.theta)}, query={self.query} must lie "
                 "in [0, 1]; rescale it"
             )
+        if self.outcomes is not None:
+            object.__setattr__(self, "outcomes", checked_outcomes(self.outcomes) or None)
 
     @property
     def request(self) -> Request:
@@ -130,6 +136,9 @@ class Observation:
                 values["module_tokens"] = tuple(
                     (_count(p), _count(c)) for p, c in values["module_tokens"]
                 )
+            if values.get("outcomes") is not None:
+                outcomes = values["outcomes"].items()
+                values["outcomes"] = {name: _amount(value) for name, value in outcomes}
             return cls(**values)
         except InputError:
             raise
@@ -168,10 +177,31 @@ def to_lines(observations: Iterable[Observation]) -> bytes:
     content = _dumps([_known(o) for o in observations])
     if content == b"[]":
         return b""
-    bodies = content[2:-2].split(b"},{")  # "},{" is nowhere else: no value is text or object
+    # "},{" is nowhere else: no list holds objects, and names of outcomes have no braces.
+    bodies = content[2:-2].split(b"},{")
     parts: list[Any] = [None] * (2 * len(bodies))
     parts[::2], parts[1::2] = bodies, [crc32(body, _BRACE) for body in bodies]
     return _LINE * len(bodies) % tuple(parts)
+
+
+def checked_outcomes(outcomes: Mapping[str, Any]) -> dict[str, float]:
+    """Named numbers as floats, in the same order.
+
+    Raises:
+        InputError: If a name is empty, not text or has a brace, or a value is no finite number.
+
+    Examples:
+        >>> checked_outcomes({"output_tokens": 240})
+        {'output_tokens': 240.0}
+    """
+    if not isinstance(outcomes, Mapping):
+        raise InputError(f"outcomes={outcomes!r} must map names to numbers, or be None")
+    for name, value in outcomes.items():
+        if not isinstance(name, str) or not name or _BRACES & set(name):
+            raise InputError(f"outcome {name!r}: its name must be text without braces, not empty")
+        if not (isinstance(value, SupportsFloat) and math.isfinite(value)):
+            raise InputError(f"outcome {name}={value!r} must be a finite number")
+    return {name: float(value) for name, value in outcomes.items()}
 
 
 def has_checksum(line: str) -> bool:
@@ -224,6 +254,8 @@ def _known(o: Observation) -> dict[str, Any]:
         known["module_cost_usd"] = o.module_cost_usd
     if o.module_tokens is not None:
         known["module_tokens"] = o.module_tokens
+    if o.outcomes is not None:
+        known["outcomes"] = o.outcomes
     return known
 
 

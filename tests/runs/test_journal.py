@@ -33,6 +33,8 @@ FULL = observation(
     module_cost_usd=(0.1, 1e-300),
     module_tokens=((10, 3), (0, 2**40)),
 )
+NAMED = {"output_tokens": 240.0, "a b,[]:\\n": -1.5, "null": 0.0, "Länge": 1e-300}
+WITH_OUTCOMES = observation(5, outcomes=NAMED, module_tokens=((1, 2),))
 FIVE = [observation(0), observation(1, latency_s=0.25), FULL, observation(2), observation(3)]
 
 
@@ -45,6 +47,13 @@ FIVE = [observation(0), observation(1, latency_s=0.25), FULL, observation(2), ob
         ({"quality": -0.1}, ("quality=-0.1", "theta=[1, 0], query=3", "[0, 1]", "rescale")),
         ({"quality": 1.1}, ("quality=1.1", "[0, 1]")),
         ({"quality": math.nan}, ("quality=nan",)),
+        ({"outcomes": {"tokens": math.inf}}, ("outcome tokens=inf", "finite")),
+        ({"outcomes": {"tokens": math.nan}}, ("outcome tokens=nan", "finite")),
+        ({"outcomes": {"tokens": "3"}}, ("outcome tokens='3'", "finite number")),
+        ({"outcomes": {"": 3.0}}, ("outcome ''", "not empty")),
+        ({"outcomes": {"a},{b": 3.0}}, ("outcome 'a},{b'", "without braces")),
+        ({"outcomes": {7: 3.0}}, ("outcome 7", "text")),
+        ({"outcomes": [3.0]}, ("outcomes=[3.0]", "map names to numbers")),
     ],
 )
 def test_values_out_of_range_are_refused(changed, words):
@@ -71,6 +80,12 @@ observations = st.builds(
     latency_s=st.none() | amounts,
     module_cost_usd=st.none() | st.lists(amounts, max_size=4).map(tuple),
     module_tokens=st.none() | st.lists(st.tuples(st.integers(0), st.integers(0))).map(tuple),
+    outcomes=st.none()
+    | st.dictionaries(
+        st.text(min_size=1).filter(lambda name: not set("{}") & set(name)),
+        st.floats(allow_nan=False, allow_infinity=False),
+        max_size=3,
+    ),
 )
 
 
@@ -102,6 +117,12 @@ def test_json_is_exact(made):
         '{"theta": 0, "query": 0, "cost_usd": 1.0, "quality": 0.5}',
         '{"theta": [0], "query": 0, "cost_usd": "much", "quality": 0.5}',
         '{"theta": [0], "query": 0, "cost_usd": 1.0, "quality": 0.5, "module_tokens": [[1]]}',
+        '{"theta": [0], "query": 0, "cost_usd": 1.0, "quality": 0.5, "outcomes": 3}',
+        '{"theta": [0], "query": 0, "cost_usd": 1.0, "quality": 0.5, "outcomes": {"a": "3"}}',
+        '{"theta": [0], "query": 0, "cost_usd": 1.0, "quality": 0.5, "outcomes": {"a": true}}',
+        '{"theta": [0], "query": 0, "cost_usd": 1.0, "quality": 0.5, "outcomes": {"a": NaN}}',
+        '{"theta": [0], "query": 0, "cost_usd": 1.0, "quality": 0.5, "outcomes": {"": 1}}',
+        '{"theta": [0], "query": 0, "cost_usd": 1.0, "quality": 0.5, "outcomes": {"a": 1, "a": 2}}',
     ],
 )
 def test_what_is_not_an_observation_is_refused(line):
@@ -151,6 +172,18 @@ def test_what_was_appended_is_read_again(path):
     journal.close()
     assert reopened(path) == FIVE
     assert [json.loads(line)["query"] for line in path.read_text().splitlines()] == [0, 1, 4, 2, 3]
+
+
+@pytest.mark.parametrize("encoder", [observation_module.orjson, None])
+def test_named_outcomes_are_read_again_in_their_order(path, monkeypatch, encoder):
+    monkeypatch.setattr(observation_module, "orjson", encoder)
+    made = [WITH_OUTCOMES, observation(6), observation(7, outcomes=NAMED), observation(8)]
+    write(path, made)
+    assert reopened(path) == made
+    assert list(reopened(path)[0].outcomes) == list(NAMED)
+    with_none = observation(6, outcomes={})
+    assert with_none.to_json() == observation(6).to_json()  # no outcomes, no key
+    assert Observation.from_json(with_none.to_json()) == with_none
 
 
 @pytest.mark.parametrize("amount", [math.nan, math.inf, 5e-324, 1e22, 0.1 + 0.2])
