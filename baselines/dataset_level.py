@@ -76,6 +76,7 @@ class DatasetLevelOptimizer(SequentialOptimizer):
 
     def __init__(self, problem: SelectionProblem, *, seed: int, name: str) -> None:
         check_seed(seed)
+        problem.check_objective_is_cost(name)
         self.name, self.problem, self.seed = name, problem, seed
         self._generator = torch.Generator().manual_seed(seed)
         order = torch.randperm(problem.num_queries, generator=self._generator)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -249,3 +249,69 @@ def _bound(outcome: str, value: float | None, factor: float | None) -> tuple[flo
             f"{outcome}: give either a value or relative_to_reference, got {value} and {factor}"
         )
     return (float(value), False) if value is not None else (float(factor or 0.0), True)
+
+
+def limits_if_cost(
+    constraints: Sequence[Constraint], epsilon: float | None, reference: Mapping[str, float]
+) -> tuple[Constraint, ...]:
+    """All constraints where the cost is minimised, with absolute bounds; that on quality first.
+
+    Args:
+        constraints: As given.
+        epsilon: Tolerated relative loss of quality; None if one of them is on quality.
+        reference: theta_0's average of each outcome.
+
+    Raises:
+        InputError: If they do not fit together.
+    """
+    named = _names(constraints)
+    if (QUALITY in named) == (epsilon is not None):
+        raise InputError(
+            f"epsilon={epsilon}, constraints={_texts(constraints)}: bound the quality either by "
+            "epsilon or by a constraint, as quality >= 0.8"
+        )
+    if COST in named:
+        raise InputError(
+            f"constraints={_texts(constraints)}: the cost is minimised; set objective=quality to "
+            "bound it"
+        )
+    of_quality = [c for c in constraints if c.outcome == QUALITY]
+    if epsilon is not None:
+        of_quality = [at_least(QUALITY, relative_to_reference=1 - epsilon)]
+    others = [c for c in constraints if c.outcome != QUALITY]
+    first, *_ = limits = tuple(c.resolved(reference) for c in (*of_quality, *others))
+    is_quality = first.kind == ">=" and (first.low, first.high) == (0.0, 1.0)
+    if not is_quality or not 0 < first.value <= reference[QUALITY]:
+        raise InputError(
+            f"{first}: quality lies in [0, 1], and its bound must be a least value above 0 and at "
+            f"most {reference[QUALITY]:g}, the quality of theta_0"
+        )
+    return limits
+
+
+def limits_if_quality(
+    constraints: Sequence[Constraint], epsilon: float | None, reference: Mapping[str, float]
+) -> tuple[Constraint, ...]:
+    """As `limits_if_cost`, where the quality is maximised: that on the cost is the first."""
+    named = _names(constraints)
+    of_cost = [c for c in constraints if c.outcome == COST]
+    if epsilon is not None or not of_cost or of_cost[0].kind != "<=":
+        raise InputError(
+            f"objective=quality, epsilon={epsilon}, constraints={_texts(constraints)}: set epsilon "
+            "to null, and bound the cost of a query, as cost_usd <= 0.002 cap 0.02"
+        )
+    if QUALITY in named:
+        raise InputError(f"constraints={_texts(constraints)}: the quality is maximised")
+    others = [c for c in constraints if c.outcome != COST]
+    return tuple(c.resolved(reference) for c in (*of_cost, *others))
+
+
+def _names(constraints: Sequence[Constraint]) -> list[str]:
+    named = [constraint.outcome for constraint in constraints]
+    if len(set(named)) < len(named):
+        raise InputError(f"constraints={_texts(constraints)}: one for each outcome")
+    return named
+
+
+def _texts(constraints: Sequence[Constraint]) -> list[str]:
+    return [str(constraint) for constraint in constraints]

@@ -224,7 +224,8 @@ def make_scope_joint(
         if bounds.get("widenings") is None:  # as often as it pays, or once
             bounds["widenings"] = 1 if math.isinf(deployment) else _WIDENINGS
         confidence = CredibleBounds(**_chosen(bounds, _CREDIBLE))
-    relative_cost = relative_cost is not False
+    # Costs differ by orders of magnitude; the loss 1 - quality does not.
+    relative_cost = relative_cost is not False and problem.objective == "cost"
     if relative_cost and initial_pool == "none":
         raise InputError(
             "initial_pool=none: the scale of costs is fitted to what Calibrate observes; take "
@@ -248,6 +249,7 @@ def make_scope_joint(
     delta = _sequence_delta(certificate, bounds)
     certifies = certificate_of(problem, delta, certificate_flips, reference_repeats)
     margin = certifies.next_margin
+    by_cost = gap_tolerance is None or problem.objective == "quality"
     payoff = ExpectedReturn(problem.num_queries, deployment, relative_cost, margin)
     return SCOPE(
         problem,
@@ -258,12 +260,12 @@ def make_scope_joint(
         make_candidate=partial(JointCandidate, joint),
         bounds=confidence,
         pool=InitialPool(problem, initial_pool, _codes_of_base(problem, base, initial_pool)),
-        choice=LeastCost(None, margin) if gap_tolerance is None else MostPromising(margin),
+        choice=LeastCost(None, margin) if by_cost else MostPromising(margin),
         certificate=certifies,
         stopping=Stopping(gap_tolerance),
         payoff=payoff if deployment < math.inf else None,
         seed=seed,
-        u_out=problem.reference_cost_usd,
+        u_out=problem.first_u_out,
         prune=prune,
         batch_size=batch_size,
         name=name,
@@ -271,7 +273,12 @@ def make_scope_joint(
 
 
 def _deployment(problem: SelectionProblem, budget_usd: float | None) -> float:
-    """H: as the problem says, derived from the budget, or infinite if neither is known."""
+    """H: as the problem says, derived from the budget, or infinite if neither is known.
+
+    What a better quality is worth nobody has said, so for that objective it is infinite.
+    """
+    if problem.objective == "quality":
+        return math.inf
     if problem.deployment_queries is not None:
         return problem.deployment_queries
     if budget_usd is None:

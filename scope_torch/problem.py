@@ -6,12 +6,20 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
-from scope_torch.constraints import COST, QUALITY, Constraint, at_least
+from scope_torch.constraints import (
+    COST,
+    QUALITY,
+    Constraint,
+    limits_if_cost,
+    limits_if_quality,
+)
 from scope_torch.errors import InputError
 from scope_torch.observation import Observation
 from scope_torch.space import ConfigSpace
+
+Objective = Literal["cost", "quality"]
 
 
 @dataclass(frozen=True)
@@ -19,7 +27,8 @@ class SelectionProblem:
     """Constrained LLM selection for a compound AI system (problem-main).
 
     Minimise the average cost c(theta) over Theta subject to g(theta) = s_0 - s(theta) <= 0, where
-    s_0 = (1 - epsilon) s(theta_0), and to g_k(theta) <= 0 for every further constraint.
+    s_0 = (1 - epsilon) s(theta_0), and to g_k(theta) <= 0 for every further constraint. Or, with
+    `objective="quality"`, maximise s(theta) subject to a bound on c(theta), and to the others.
 
     Args:
         name: Name of the problem, shown in paths, logs and plots.
@@ -38,6 +47,8 @@ class SelectionProblem:
         constraints: Further constraints, see `at_least` and `at_most`, or their texts.
         reference_outcomes: theta_0's average of each outcome that they name, in the unit of the
             outcome and with its cap; needed if they are relative to it.
+        objective: `cost`, which is minimised, or `quality`, which is maximised; then one of the
+            constraints bounds `cost_usd`, and none the quality.
 
     Raises:
         InputError: If a value is outside its range, or a name is repeated.
@@ -65,6 +76,10 @@ class SelectionProblem:
         >>> fast = replace(problem, constraints=["latency_s <= 2 cap 10"])
         >>> [str(constraint) for constraint in fast.limits]
         ['quality >= 0.76', 'latency_s <= 2 cap 10']
+        >>> cap = "cost_usd <= 0.005 cap 0.1"
+        >>> best = replace(problem, objective="quality", epsilon=None, constraints=[cap])
+        >>> [str(constraint) for constraint in best.limits]
+        ['cost_usd <= 0.005 cap 0.1']
     """
 
     name: str
@@ -78,6 +93,7 @@ class SelectionProblem:
     deployment_queries: float | None = None
     constraints: tuple[Constraint, ...] = ()
     reference_outcomes: Mapping[str, float] = field(default_factory=dict, hash=False)
+    objective: Objective = "cost"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "llms", _lists_of_llms(self.modules, self.llms))
@@ -117,35 +133,26 @@ class SelectionProblem:
         object.__setattr__(self, "theta_ref", self.space.check(theta_ref, "theta_ref"))
         parsed = [Constraint.parse(c) if isinstance(c, str) else c for c in self.constraints]
         object.__setattr__(self, "constraints", tuple(parsed))
+        if self.objective not in ("cost", "quality"):
+            raise InputError(f"objective={self.objective!r} must be cost or quality")
         _ = self.limits
 
     @cached_property
     def limits(self) -> tuple[Constraint, ...]:
-        """All constraints with absolute bounds; that on quality is the first."""
-        named = [constraint.outcome for constraint in self.constraints]
-        if len(set(named)) < len(named):
-            raise InputError(f"constraints={_texts(self.constraints)}: one for each outcome")
-        if (QUALITY in named) == (self.epsilon is not None):
-            raise InputError(
-                f"epsilon={self.epsilon}, constraints={_texts(self.constraints)}: bound the "
-                "quality either by epsilon or by a constraint, as quality >= 0.8"
-            )
-        if COST in named:
-            raise InputError(f"constraints={_texts(self.constraints)}: the cost is minimised")
-        known = {QUALITY: self.reference_quality, **self.reference_outcomes}
-        of_quality = [c for c in self.constraints if c.outcome == QUALITY]
-        if self.epsilon is not None:
-            of_quality = [at_least(QUALITY, relative_to_reference=1 - self.epsilon)]
-        others = [c for c in self.constraints if c.outcome != QUALITY]
-        limits = tuple(constraint.resolved(known) for constraint in (*of_quality, *others))
-        first = limits[0]
-        is_quality = first.kind == ">=" and (first.low, first.high) == (0.0, 1.0)
-        if not is_quality or not 0 < first.value <= self.reference_quality:
-            raise InputError(
-                f"{first}: quality lies in [0, 1], and its bound must be a least value above 0 and "
-                f"at most {self.reference_quality:g}, the quality of theta_0"
-            )
-        return limits
+        """All constraints with absolute bounds; that on quality, or on the cost, is the first."""
+        known = {
+            QUALITY: self.reference_quality,
+            COST: self.reference_cost_usd,
+            **self.reference_outcomes,
+        }
+        if self.objective == "quality":
+            return limits_if_quality(self.constraints, self.epsilon, known)
+        return limits_if_cost(self.constraints, self.epsilon, known)
+
+    @property
+    def others(self) -> tuple[Constraint, ...]:
+        """The constraints but that on quality."""
+        return self.limits[1:] if self.objective == "cost" else self.limits
 
     @property
     def space(self) -> ConfigSpace:
@@ -154,8 +161,8 @@ class SelectionProblem:
 
     @property
     def s_0(self) -> float:
-        """Quality threshold (1 - epsilon) s(theta_0)."""
-        return self.limits[0].threshold
+        """Quality threshold (1 - epsilon) s(theta_0); 0 if quality is the objective."""
+        return self.limits[0].threshold if self.objective == "cost" else 0.0
 
     @property
     def num_constraints(self) -> int:
@@ -166,16 +173,42 @@ class SelectionProblem:
         """G = s_0 - quality, in units of quality; at most 0 is feasible."""
         return self.s_0 - quality
 
+    def loss(self, cost_usd: float, quality: float) -> float:
+        """What is minimised: the cost in USD, or 1 - quality."""
+        return cost_usd if self.objective == "cost" else 1 - quality
+
+    @property
+    def reference_loss(self) -> float:
+        """The loss of theta_0."""
+        return self.loss(self.reference_cost_usd, self.reference_quality)
+
+    @property
+    def first_u_out(self) -> float:
+        """What a configuration must not exceed to be better than theta_0, see `loss`.
+
+        1 if quality is the objective and theta_0 is known to violate a constraint.
+        """
+        if self.objective == "cost":
+            return self.reference_cost_usd
+        is_dear = self.reference_cost_usd > self.limits[0].value
+        return (
+            1.0
+            if is_dear or max(self.reference_violations(), default=0.0) > 0
+            else (self.reference_loss)
+        )
+
     def grades(self, observation: Observation) -> tuple[float, ...]:
-        """The grade in [0, 1] of an observation under every constraint; the first is its quality.
+        """The grade in [0, 1] of an observation under every constraint.
+
+        The first is its quality, unless quality is the objective.
 
         Raises:
             InputError: If an outcome is missing or outside its range.
         """
-        if len(self.limits) == 1:
+        if len(self.limits) == 1 and self.objective == "cost":
             return (observation.quality,)
         outcomes = {"latency_s": observation.latency_s, **(observation.outcomes or {})}
-        outcomes[QUALITY] = observation.quality
+        outcomes |= {QUALITY: observation.quality, COST: observation.cost_usd}
         grades = []
         for limit in self.limits:
             value = outcomes.get(limit.outcome)
@@ -214,12 +247,25 @@ class SelectionProblem:
         """Refuses constraints that a method does not know.
 
         Raises:
-            InputError: If there are several constraints.
+            InputError: If there are several constraints, or the objective is not the cost.
         """
+        self.check_objective_is_cost(method)
         if self.num_constraints > 1:
             raise InputError(
                 f"method={method} knows a bound on quality only, not {self.limits[1]}; take scope, "
                 "scope_joint, cei, config, safeopt, optuna_gp or random"
+            )
+
+    def check_objective_is_cost(self, method: str) -> None:
+        """Refuses an objective that a method does not know.
+
+        Raises:
+            InputError: If the objective is not the cost.
+        """
+        if self.objective != "cost":
+            raise InputError(
+                f"method={method} minimises the cost; for objective={self.objective} take scope or "
+                "scope_joint"
             )
 
     def violations(self, grades: Sequence[float]) -> tuple[float, ...]:
@@ -258,10 +304,6 @@ def by_module(values: Mapping[str, Any], modules: Sequence[str], name: str) -> l
     if set(values) != set(modules):
         raise InputError(f"{name} has the keys {list(values)}; give each of {list(modules)} once")
     return [values[module] for module in modules]
-
-
-def _texts(constraints: Sequence[Constraint]) -> list[str]:
-    return [str(constraint) for constraint in constraints]
 
 
 def _lists_of_llms(modules: Sequence[str], llms: Any) -> Sequence[Sequence[str]]:

@@ -43,8 +43,9 @@ class OutcomeEvaluator:
         return tuple(torch.from_numpy(a.mean(-1).ravel()) for a in (self.cost, self.quality))
 
     def true_outcomes(self, limits: Sequence[Constraint]):
-        values = {"latency_s": np.minimum(self.latency, CAP), "safety": self.safety}
-        return [torch.from_numpy(values[one.outcome].mean(-1).ravel()) for one in limits]
+        values = {"latency_s": self.latency, "safety": self.safety, "cost_usd": self.cost}
+        capped = [np.minimum(values[limit.outcome], limit.high) for limit in limits]
+        return [torch.from_numpy(outcome.mean(-1).ravel()) for outcome in capped]
 
     def fingerprint(self) -> str:
         return "constrained"

@@ -43,7 +43,8 @@ class TheoryBounds:
         B_c: Bound on the RKHS norm of l_c(., q), in cost units (ass:rkhs).
         B_g: The same of l_g(., q), in units of quality; of every constraint, in grades.
         delta: Failure probability, in (0, 1).
-        cost_unit: USD that count as one cost unit; None for c(theta_0). R_c, B_c and lambda mean
+        cost_unit: USD that count as one cost unit; None for c(theta_0), or for 1 if quality is the
+            objective. R_c, B_c and lambda mean
             little in raw USD of order 1e-3.
         rho: None for one process for each query. A number in [0, 1) for the joint process of all
             queries (docs/joint.md): B then bounds its norm, and its noise has variance
@@ -68,7 +69,8 @@ class TheoryBounds:
         cost_unit: float | None = None,
         rho: float | None = None,
     ) -> None:
-        cost_unit = problem.reference_cost_usd if cost_unit is None else cost_unit
+        if cost_unit is None:
+            cost_unit = problem.reference_cost_usd if problem.objective == "cost" else 1.0
         for name, value in {"B_c": B_c, "B_g": B_g, "cost_unit": cost_unit}.items():
             if not (math.isfinite(value) and value > 0):
                 raise InputError(f"{name}={value} must be a positive number")

@@ -53,9 +53,12 @@ class TunedBounds:
     ) -> None:
         self._rule_g = number_or_rule("b_g", b_g, RULES_G)
         self._rule_c = number_or_rule("b_c", b_c, RULES_C)
+        if problem.objective == "quality" and b_c == "reference_fraction":
+            self._rule_c = "loo"  # the loss is 1 - quality, and no fraction of a cost
         self._reference_fraction = positive("reference_fraction", reference_fraction)
         self._num_queries = problem.num_queries
         self._fraction_usd = self._reference_fraction * problem.reference_cost_usd
+        self._without_loo = "reference_fraction" if problem.objective == "cost" else "one"
         self._b: Beta | None = None
         self._widest = 0.0
         self._widened: list[float] = []
@@ -72,13 +75,13 @@ class TunedBounds:
         else:
             # Without Calibrate, or with fewer queries, there is nothing to leave out.
             loo_c = loo_g = math.nan
-            rule_c = "reference_fraction" if rule_c == "loo" else rule_c
+            rule_c = self._without_loo if rule_c == "loo" else rule_c
             rule_g = "eligible" if rule_g in ("loo", "loo_widening") else rule_g
         eligible = 0.0
         if rule_g in ("eligible", "loo_widening"):
             # A little more, so that rounding cannot make the theta that decides it ineligible.
             eligible = max(0.0, least_slope() / math.sqrt(self._num_queries)) * (1 + 1e-9)
-        by_rule_c = {"loo": loo_c, "reference_fraction": self._fraction_usd}
+        by_rule_c = {"loo": loo_c, "reference_fraction": self._fraction_usd, "one": 1.0}
         by_rule_g = {"eligible": eligible, "loo": loo_g, "loo_widening": loo_g}
         b_c = by_rule_c[rule_c] if isinstance(rule_c, str) else rule_c
         b_g = by_rule_g[rule_g] if isinstance(rule_g, str) else rule_g

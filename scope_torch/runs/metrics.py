@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from scope_torch.constraints import Constraint
+from scope_torch.constraints import COST, Constraint
 from scope_torch.problem import SelectionProblem
 from scope_torch.search.optimizer import TraceRow
 
@@ -17,6 +17,8 @@ from scope_torch.search.optimizer import TraceRow
 @dataclass(frozen=True)
 class OracleCurve:
     """True cost and quality of theta_out as step functions of the budget.
+
+    Where quality is the objective, 1 - quality stands for the cost, and s_0 is 0.
 
     theta_out at budget Lambda is the result of the search with that budget. The observation that
     takes the spend above the budget is still made and used; so theta_out at Lambda is the
@@ -28,8 +30,8 @@ class OracleCurve:
         cost_usd: `n` true average costs c(theta_out) in USD from that budget on.
         quality: `n` true average qualities s(theta_out) in [0, 1] from that budget on.
         s_0: Quality threshold.
-        others: `n x (K - 1)` relative violations of the further constraints from that budget on,
-            see `Constraint.violation`; None if there are none.
+        others: Relative violations of the constraints but that on quality from that budget on,
+            `n x` their number, see `Constraint.violation`; None if there are none.
 
     Examples:
         >>> steps = {0.0: (10.0, 0.9), 1.0: (4.0, 0.7), 2.0: (6.0, 0.85)}
@@ -105,7 +107,7 @@ class OracleCurve:
             Violations of the same shape, at least 0; that of quality is at most 1.
         """
         budget = np.asarray(budget_usd, dtype=np.float64)
-        shortfall = np.maximum(self.s_0 - self.quality, 0.0) / self.s_0
+        shortfall = np.maximum(self.s_0 - self.quality, 0.0) / (self.s_0 or 1.0)
         if self.others is not None:
             each = np.column_stack([shortfall, self.others])
             shortfall = each.sum(1) if which is None else each[:, which]
@@ -134,13 +136,18 @@ def oracle_curve(
         trace: Rows in order; only changes of theta_out matter.
         truth: See `true_values`.
     """
-    steps = {0.0: true_values(problem, problem.theta_ref, truth)}
+    steps = {0.0: step(problem, true_values(problem, problem.theta_ref, truth))}
     theta_out = problem.theta_ref
     for row in trace:
         if row.theta_out != theta_out:
             theta_out = row.theta_out
-            steps[row.from_budget_usd] = true_values(problem, theta_out, truth)
-    return OracleCurve.from_steps(steps, problem.s_0, problem.limits[1:])
+            steps[row.from_budget_usd] = step(problem, true_values(problem, theta_out, truth))
+    return OracleCurve.from_steps(steps, problem.s_0, problem.others)
+
+
+def step(problem: SelectionProblem, values: Sequence[float]) -> tuple[float, ...]:
+    """The loss in the place of the cost, see `SelectionProblem.loss`, in `true_values`."""
+    return problem.loss(values[0], values[1]), *values[1:]
 
 
 def true_values(
@@ -151,27 +158,34 @@ def true_values(
     Args:
         problem: The problem.
         theta: Codes of the configuration.
-        truth: c(theta) in USD, s(theta), and for each further constraint the average outcome, in
-            its unit and with its cap, by flat index: `1 + K` tensors of `|Theta|`.
+        truth: c(theta) in USD, s(theta), and for each constraint but that on quality the average
+            outcome, in its unit and with its cap, by flat index: tensors of `|Theta|`.
     """
     index = problem.space.index_of(theta)
     return tuple(float(values[index]) for values in truth)
 
 
+def column_of(limit: Constraint) -> str:
+    """The name of the true average of a constraint's outcome, which has the constraint's cap."""
+    return f"true_{limit.outcome}" + ("_capped" if limit.outcome == COST else "")
+
+
 def is_feasible(problem: SelectionProblem, values: Sequence[float]) -> bool:
     """Whether the `true_values` of a configuration satisfy all constraints."""
     _, quality, *others = values
-    held = [limit.violation(y) <= 0 for limit, y in zip(problem.limits[1:], others, strict=True)]
+    held = [limit.violation(y) <= 0 for limit, y in zip(problem.others, others, strict=True)]
     return quality >= problem.s_0 and all(held)
 
 
 def optimal_cost(problem: SelectionProblem, truth: Sequence[Tensor]) -> float:
     """c(theta_star) in USD: the least cost among the feasible configurations (eq:def:theta*).
 
-    +inf if no configuration satisfies all constraints; that on quality alone theta_0 satisfies.
+    The least 1 - s(theta) if quality is the objective. +inf if no configuration satisfies all
+    constraints; that on quality alone theta_0 satisfies.
     """
     cost, quality, *others = truth
     feasible = quality >= problem.s_0
-    for limit, values in zip(problem.limits[1:], others, strict=True):
+    for limit, values in zip(problem.others, others, strict=True):
         feasible &= values >= limit.value if limit.kind == ">=" else values <= limit.value
-    return float(cost[feasible].min()) if feasible.any() else math.inf
+    loss = cost if problem.objective == "cost" else 1 - quality
+    return float(loss[feasible].min()) if feasible.any() else math.inf

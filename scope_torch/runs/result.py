@@ -16,6 +16,7 @@ from scope_torch.problem import SelectionProblem
 from scope_torch.runs.directory import settings_hash, with_hashes
 from scope_torch.runs.metrics import (
     OracleCurve,
+    column_of,
     is_feasible,
     optimal_cost,
     oracle_curve,
@@ -101,8 +102,7 @@ class RunResult:
             "theta_out_codes": list(out.theta),
             "basis": out.basis,
             **self.report,
-            "u_out_usd": out.u_out_usd,
-            "gap_usd": out.gap_usd,
+            **self._bounds_of_theta_out(),
             **self._truth_of_theta_out(),
             **_facts(self.problem),
             "budget_usd": self.budget_usd,
@@ -131,22 +131,35 @@ class RunResult:
         usd = math.fsum(o.cost_usd for o in self.repeats)
         return {"num_repeats": len(self.repeats), "repeats_usd": usd}
 
+    def _bounds_of_theta_out(self) -> dict[str, Any]:
+        """Upper bounds on its cost and gap in USD, or, if quality is the objective, on the loss."""
+        out = self.recommendation
+        if self.problem.objective == "cost":
+            return {"u_out_usd": out.u_out_usd, "gap_usd": out.gap_usd}
+        least = None if out.u_out_usd is None else 1 - out.u_out_usd
+        return {"u_out_usd": None, "gap_usd": None, "least_quality": least, "regret": out.gap_usd}
+
     def _truth_of_theta_out(self) -> dict[str, Any]:
         """Its true cost and quality, and the optimal cost; None where unknown."""
         cost = quality = optimum = feasible = None
-        others: Sequence[float | None] = [None] * (self.problem.num_constraints - 1)
+        others: Sequence[float | None] = [None] * len(self.problem.others)
         if self.truth is not None:
             values = true_values(self.problem, self.recommendation.theta, self.truth)
             cost, quality, others = values[0], values[1], values[2:]
             optimum = finite(optimal_cost(self.problem, self.truth))
             feasible = is_feasible(self.problem, values)
-        limits = self.problem.limits[1:]
-        names = [f"true_{limit.outcome}" for limit in limits]
+        names = [column_of(limit) for limit in self.problem.others]
+        optimal: dict[str, float | None] = {"optimal_cost_usd": optimum}
+        if self.problem.objective == "quality":
+            optimal = {
+                "optimal_cost_usd": None,
+                "optimal_quality": None if optimum is None else 1 - optimum,
+            }
         return {
+            **dict(zip(names, others, strict=True)),
             "true_cost_usd": cost,
             "true_quality": quality,
-            **dict(zip(names, others, strict=True)),
-            "optimal_cost_usd": optimum,
+            **optimal,
             "feasible": feasible,
         }
 
@@ -164,7 +177,8 @@ def _facts(problem: SelectionProblem) -> dict[str, Any]:
         "reference_quality": problem.reference_quality,
         "epsilon": problem.epsilon,
         "s_0": problem.s_0,
-        **({"constraints": constraints} if len(constraints) > 1 else {}),
+        **({"constraints": constraints} if problem.others else {}),
+        **({} if problem.objective == "cost" else {"objective": problem.objective}),
         "num_queries": problem.num_queries,
         "num_configurations": problem.space.size,
     }

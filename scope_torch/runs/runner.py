@@ -128,6 +128,8 @@ def _problem_settings(problem: SelectionProblem) -> dict[str, Any]:
     for name in ("constraints", "reference_outcomes"):
         if not values[name]:
             del values[name]
+    if problem.objective == "cost":
+        del values["objective"]
     return values
 
 
@@ -157,7 +159,7 @@ def _timed_truth(
     truth: Sequence[Tensor] | None = None
     if is_small and isinstance(evaluator, HasTruth):
         truth = evaluator.truth()
-        if others := problem.limits[1:]:
+        if others := problem.others:
             knows = isinstance(evaluator, HasTrueOutcomes)
             truth = (*truth, *evaluator.true_outcomes(others)) if knows else None
     return truth, time.perf_counter() - began

@@ -14,9 +14,10 @@ from typing import Any
 
 from torch import Tensor
 
+from scope_torch.constraints import COST
 from scope_torch.errors import InputError, cannot_write
 from scope_torch.problem import SelectionProblem
-from scope_torch.runs.metrics import OracleCurve, true_values
+from scope_torch.runs.metrics import OracleCurve, column_of, step, true_values
 from scope_torch.search.optimizer import TraceRow
 
 _COLUMNS = [field.name for field in fields(TraceRow)]
@@ -28,8 +29,8 @@ _THETA_COLUMNS = ("theta_out", "theta_cand")
 
 
 def _truth_columns(problem: SelectionProblem) -> list[str]:
-    others = (limit.outcome for limit in problem.limits[1:])
-    return [f"true_{name}" for name in ("cost_usd", "quality", *others)]
+    others = (column_of(limit) for limit in problem.others)
+    return ["true_cost_usd", "true_quality", *others]
 
 
 class TraceFile:
@@ -141,21 +142,21 @@ def _damaged(path: Path, reason: object) -> InputError:
 
 def recorded_curve(problem: SelectionProblem, rows: Iterable[RecordedRow]) -> OracleCurve | None:
     """True cost and quality of theta_out against the budget; None if they are unknown."""
-    known_of_ref = problem.reference_outcomes
-    others = [known_of_ref.get(limit.outcome, limit.value) for limit in problem.limits[1:]]
+    known_of_ref = {COST: problem.reference_cost_usd, **problem.reference_outcomes}
+    others = [known_of_ref.get(limit.outcome, limit.value) for limit in problem.others]
     steps: dict[float, tuple[float, ...]] = {}
-    steps[0.0] = (problem.reference_cost_usd, problem.reference_quality, *others)
+    steps[0.0] = step(problem, (problem.reference_cost_usd, problem.reference_quality, *others))
     theta_out, known = problem.theta_ref, False
     for recorded in rows:
         if recorded.truth is None:
             return None
         if recorded.row.theta_out != theta_out:
             theta_out = recorded.row.theta_out
-            steps[recorded.row.from_budget_usd] = recorded.truth
+            steps[recorded.row.from_budget_usd] = step(problem, recorded.truth)
         elif not known and theta_out == problem.theta_ref:
-            steps[0.0] = recorded.truth
+            steps[0.0] = step(problem, recorded.truth)
         known = True
-    return OracleCurve.from_steps(steps, problem.s_0, problem.limits[1:]) if known else None
+    return OracleCurve.from_steps(steps, problem.s_0, problem.others) if known else None
 
 
 def _parse_row(

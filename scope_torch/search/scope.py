@@ -144,7 +144,8 @@ class SCOPE(SequentialOptimizer):
     def _calibrate(self) -> Steps:
         """Algorithm 2; SCOPE-Coarse has an empty pool, and skips it."""
         cheaper_first = self._initial_pool.ties == "cheaper"
-        g = self._g if self.problem.num_constraints > 1 else minus_quality
+        several = self.problem.num_constraints > 1 and self.problem.objective == "cost"
+        g = self._g if several else minus_quality
         rounds = calibrate(self._pool, self._query_order, cheaper_first=cheaper_first, g=g)
         requests = next(rounds) if self._pool else []
         while requests:
@@ -164,7 +165,7 @@ class SCOPE(SequentialOptimizer):
         reference, beta = self._candidate(self.problem.theta_ref), self._beta()
         if self._first_u_out is None:
             upper_c = reference.upper_c(beta)
-            self._u_out = max(upper_c, self.problem.reference_cost_usd)
+            self._u_out = max(upper_c, self.problem.first_u_out)
         else:
             self._u_out = self._first_u_out
         self._trace("calibrated", **interval(reference, beta))
@@ -187,7 +188,8 @@ class SCOPE(SequentialOptimizer):
         return self._posterior.lower_bounds(self._beta(), most_c, excluded)
 
     def _select(self, i: int, minima: Minima) -> tuple[int, ...]:
-        index = self._choice.select(i, minima, self.problem.reference_cost_usd, self.seed)
+        scale = self.problem.reference_cost_usd if self.problem.objective == "cost" else 1.0
+        index = self._choice.select(i, minima, scale, self.seed)
         return self.problem.space.theta_at(index)
 
     def _evaluate(
@@ -211,7 +213,7 @@ class SCOPE(SequentialOptimizer):
                     continue
                 grades = self.problem.grades(observation)
                 y_g = self.problem.violations(grades)
-                candidate.update(observation.query, observation.cost_usd, *y_g)
+                candidate.update(observation.query, self._loss(observation), *y_g)
                 beta = self._beta(candidate)
                 previous_upper_g, upper_g = upper_g, candidate.upper_g(beta)
                 certified = test.update(grades, min(upper_g, previous_upper_g))
@@ -256,10 +258,13 @@ class SCOPE(SequentialOptimizer):
     def _record(self, observation: Observation) -> None:
         super()._record(observation)
         self._stopping.record(observation)
-        query, y_g = observation.query, self._g(observation)
-        self.surrogate.observe(observation.theta, query, observation.cost_usd, *y_g)
-        self._j[query] += 1
-        self._j_max = max(self._j_max, self._j[query])
+        loss, y_g = self._loss(observation), self._g(observation)
+        self.surrogate.observe(observation.theta, observation.query, loss, *y_g)
+        self._j[observation.query] += 1
+        self._j_max = max(self._j_max, self._j[observation.query])
+
+    def _loss(self, observation: Observation) -> float:
+        return self.problem.loss(observation.cost_usd, observation.quality)
 
     def _g(self, observation: Observation) -> tuple[float, ...]:
         return self.problem.violations(self.problem.grades(observation))
