@@ -80,7 +80,9 @@ def make_scope(
         space_search: See `compose_scope`.
         max_nodes: See `compose_scope`.
         surrogate: Likewise.
-        certificate: `bounds`, or `sequence` at the `delta` of `bounds`; see `SCOPE`.
+        certificate: `bounds`; or at the `delta` of `bounds`: `sequence` (`BySequence`), about the
+            queries of the search, or `population` (`ByPopulation`), about the distribution that
+            they were drawn from.
         certificate_flips: With `sequence`: how often the same call is answered otherwise, see
             `scope_torch.bounds.betting.margin`. `auto`: a bound made of `reference_repeats`.
         reference_repeats: With `certificate_flips="auto"`: how many queries theta_0 answered
@@ -131,7 +133,8 @@ def make_scope(
         space_search=space_search,
         max_nodes=max_nodes,
         surrogate=surrogate,
-        sequence_delta=_sequence_delta(certificate, bounds),
+        sequence_delta=_delta_of("sequence", certificate, bounds),
+        population_delta=_delta_of("population", certificate, bounds),
         sequence_flips=certificate_flips,
         reference_repeats=reference_repeats,
         kernel=kernel,
@@ -244,8 +247,10 @@ def make_scope_joint(
         scale_if_free=problem.reference_cost_usd,
         device=device,
     )
-    delta = _sequence_delta(certificate, bounds)
-    certifies = certificate_of(problem, delta, certificate_flips, reference_repeats)
+    delta = None if certificate == "bounds" else _delta_of(certificate, certificate, bounds)
+    certifies = certificate_of(
+        problem, delta, certificate_flips, reference_repeats, certificate, seed
+    )
     margin = certifies.next_margin
     payoff = ExpectedReturn(problem.num_queries, deployment, relative_cost, margin)
     return SCOPE(
@@ -309,9 +314,10 @@ def _default_lam(bounds: Mapping[str, Any]) -> float:
     return max(largest_R**2, MIN_LAM)
 
 
-def _sequence_delta(certificate: str, bounds: Mapping[str, Any]) -> float | None:
-    _one_of("certificate", certificate, ("bounds", "sequence"))
-    return bounds.get("delta", 1e-4) if certificate == "sequence" else None
+def _delta_of(kind: str, certificate: str, bounds: Mapping[str, Any]) -> float | None:
+    """The delta of a certificate of this kind; None if another kind was chosen."""
+    _one_of("certificate", certificate, ("bounds", "sequence", "population"))
+    return bounds.get("delta", 1e-4) if certificate == kind else None
 
 
 def _codes_of_base(

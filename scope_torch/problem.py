@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from scope_torch.errors import InputError
 from scope_torch.space import ConfigSpace
+
+_ROUNDING = 1e-6  # relative; of the reference's averages
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,9 @@ class SelectionProblem:
         deployment_queries: H, how many queries the system will answer with the configuration that
             is chosen. `scope_joint` stops when searching on would cost more than it is expected to
             save on them. None if it is not known.
+        reference_answers: (cost in USD, quality) of theta_0 on each of the Q queries; None if only
+            their averages are known. Needed for statements about tomorrow's queries, see
+            `scope_torch.bounds.population`.
 
     Raises:
         InputError: If a value is outside its range, or a name is repeated.
@@ -65,6 +70,7 @@ class SelectionProblem:
     reference_cost_usd: float
     epsilon: float
     deployment_queries: float | None = None
+    reference_answers: tuple[tuple[float, float], ...] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "llms", _lists_of_llms(self.modules, self.llms))
@@ -98,10 +104,37 @@ class SelectionProblem:
                 f"deployment_queries={self.deployment_queries} must be a positive number: how many "
                 "queries the system will answer; leave it out (null) if that is not known"
             )
+        self._check_reference_answers()
         theta_ref: Any = self.theta_ref
         if isinstance(theta_ref, str) or any(isinstance(llm, str) for llm in theta_ref):
             theta_ref = self.codes(theta_ref, "theta_ref")
         object.__setattr__(self, "theta_ref", self.space.check(theta_ref, "theta_ref"))
+
+    def _check_reference_answers(self) -> None:
+        """They are plain pairs, in their ranges, and have the averages that are said."""
+        if self.reference_answers is None:
+            return
+        answers = tuple((float(cost), float(quality)) for cost, quality in self.reference_answers)
+        object.__setattr__(self, "reference_answers", answers)
+        if len(answers) != self.num_queries:
+            raise InputError(
+                f"{len(answers)} reference_answers for {self.num_queries} queries; give one pair "
+                "(cost in USD, quality) for each query, or leave them out"
+            )
+        for query, (cost, quality) in enumerate(answers):
+            if not (0 <= cost < math.inf and 0 <= quality <= 1):
+                raise InputError(
+                    f"reference_answers of query {query} are cost {cost}, quality {quality}; a cost "
+                    "is a number of USD >= 0, a quality lies in [0, 1]"
+                )
+        said = {"cost_usd": self.reference_cost_usd, "quality": self.reference_quality}
+        for (name, value), given in zip(said.items(), zip(*answers, strict=True), strict=True):
+            mean = math.fsum(given) / len(given)
+            if not math.isclose(value, mean, rel_tol=_ROUNDING):
+                raise InputError(
+                    f"reference_{name}={value}, but its reference_answers average {mean}; give "
+                    "their average, or leave the answers out (reference_answers=None)"
+                )
 
     @property
     def space(self) -> ConfigSpace:

@@ -15,6 +15,7 @@ from scope_torch.observation import History, Observation
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.directory import settings_hash, with_hashes
 from scope_torch.runs.metrics import OracleCurve, optimal_cost, oracle_curve, true_values
+from scope_torch.runs.population import tomorrow
 from scope_torch.search.optimizer import Recommendation, TraceRow
 
 
@@ -98,6 +99,7 @@ class RunResult:
             "u_out_usd": out.u_out_usd,
             "gap_usd": out.gap_usd,
             **self._truth_of_theta_out(),
+            "population": self._population(),
             **_facts(self.problem),
             "budget_usd": self.budget_usd,
             "spend_usd": self.history.spend_usd,
@@ -117,6 +119,11 @@ class RunResult:
             "paths": {"run_dir": None if self.run_dir is None else str(self.run_dir)},
         }
         return with_hashes(content)
+
+    def _population(self) -> dict[str, Any]:
+        """About tomorrow's queries; see `tomorrow`."""
+        theta, seed = self.recommendation.theta, self.settings["optimizer"].get("seed")
+        return tomorrow(self.problem, self.history, theta, self.report.get("delta"), seed)
 
     def _repeats(self) -> dict[str, Any]:
         """Number and cost of the repeats, if the evaluator keeps answers."""

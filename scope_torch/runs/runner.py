@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -112,8 +112,10 @@ def run_settings(
     problem: SelectionProblem, optimizer: Optimizer, evaluator: Evaluator, budget_usd: float
 ) -> dict[str, Any]:
     """Everything that decides a run, JSON-serialisable; arguments as in `run`."""
+    described = asdict(replace(problem, reference_answers=None))
+    del described["reference_answers"]  # a certificate that uses them says so in its settings
     return {
-        "problem": asdict(problem),
+        "problem": described,
         "optimizer": optimizer.settings(),
         "evaluator": evaluator.fingerprint(),
         "budget_usd": float(budget_usd),
