@@ -118,6 +118,7 @@ def make_scope(
         if rule == "maximum":
             gain = InformationGain(problem.space, kernel, lam, device)
         confidence = TheoryBounds(problem, gain, **_chosen(bounds, _THEORY))
+    delta = _delta_of(certificate, bounds)
     return compose_scope(
         problem,
         confidence,
@@ -133,8 +134,8 @@ def make_scope(
         space_search=space_search,
         max_nodes=max_nodes,
         surrogate=surrogate,
-        sequence_delta=_delta_of("sequence", certificate, bounds),
-        population_delta=_delta_of("population", certificate, bounds),
+        sequence_delta=delta if certificate == "sequence" else None,
+        population_delta=delta if certificate == "population" else None,
         sequence_flips=certificate_flips,
         reference_repeats=reference_repeats,
         kernel=kernel,
@@ -247,10 +248,8 @@ def make_scope_joint(
         scale_if_free=problem.reference_cost_usd,
         device=device,
     )
-    delta = None if certificate == "bounds" else _delta_of(certificate, certificate, bounds)
-    certifies = certificate_of(
-        problem, delta, certificate_flips, reference_repeats, certificate, seed
-    )
+    delta, flips = _delta_of(certificate, bounds), certificate_flips
+    certifies = certificate_of(problem, delta, flips, reference_repeats, certificate, seed)
     margin = certifies.next_margin
     payoff = ExpectedReturn(problem.num_queries, deployment, relative_cost, margin)
     return SCOPE(
@@ -314,10 +313,10 @@ def _default_lam(bounds: Mapping[str, Any]) -> float:
     return max(largest_R**2, MIN_LAM)
 
 
-def _delta_of(kind: str, certificate: str, bounds: Mapping[str, Any]) -> float | None:
-    """The delta of a certificate of this kind; None if another kind was chosen."""
+def _delta_of(certificate: str, bounds: Mapping[str, Any]) -> float | None:
+    """The delta of certificates by answers; None for those by bounds."""
     _one_of("certificate", certificate, ("bounds", "sequence", "population"))
-    return bounds.get("delta", 1e-4) if certificate == kind else None
+    return None if certificate == "bounds" else bounds.get("delta", 1e-4)
 
 
 def _codes_of_base(

@@ -70,7 +70,9 @@ class SelectionProblem:
     reference_cost_usd: float
     epsilon: float
     deployment_queries: float | None = None
-    reference_answers: tuple[tuple[float, float], ...] | None = field(default=None, repr=False)
+    reference_answers: tuple[tuple[float, float], ...] | None = field(
+        default=None, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "llms", _lists_of_llms(self.modules, self.llms))
@@ -124,8 +126,8 @@ class SelectionProblem:
         for query, (cost, quality) in enumerate(answers):
             if not (0 <= cost < math.inf and 0 <= quality <= 1):
                 raise InputError(
-                    f"reference_answers of query {query} are cost {cost}, quality {quality}; a cost "
-                    "is a number of USD >= 0, a quality lies in [0, 1]"
+                    f"reference_answers of query {query} are cost {cost}, quality {quality}; a "
+                    "cost is a number of USD >= 0, a quality lies in [0, 1]"
                 )
         said = {"cost_usd": self.reference_cost_usd, "quality": self.reference_quality}
         for (name, value), given in zip(said.items(), zip(*answers, strict=True), strict=True):

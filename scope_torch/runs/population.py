@@ -61,7 +61,8 @@ def tomorrow(
         >>> from scope_torch import make_scope_joint, run
         >>> from scope_torch.tasks.synthetic import synthetic_task
         >>> problem, evaluator, _ = synthetic_task(num_queries=400, epsilon=0.1)
-        >>> result = run(problem, make_scope_joint(problem, base="nano"), evaluator, 20.0)
+        >>> optimizer = make_scope_joint(problem, base="nano", certificate="population")
+        >>> result = run(problem, optimizer, evaluator, budget_usd=20.0)
         >>> told = tomorrow(problem, result.history, result.recommendation.theta)
         >>> [round(bound, 2) for bound in told["quality_difference"]], told["more_queries"]
         ([0.04, 0.16], 0)

@@ -15,7 +15,6 @@ from scope_torch.observation import History, Observation
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.directory import settings_hash, with_hashes
 from scope_torch.runs.metrics import OracleCurve, optimal_cost, oracle_curve, true_values
-from scope_torch.runs.population import tomorrow
 from scope_torch.search.optimizer import Recommendation, TraceRow
 
 
@@ -122,6 +121,8 @@ class RunResult:
 
     def _population(self) -> dict[str, Any]:
         """About tomorrow's queries; see `tomorrow`."""
+        from scope_torch.runs.population import tomorrow  # its bounds import gpytorch: seconds
+
         theta, seed = self.recommendation.theta, self.settings["optimizer"].get("seed")
         return tomorrow(self.problem, self.history, theta, self.report.get("delta"), seed)
 
