@@ -80,7 +80,9 @@ def make_scope(
         space_search: See `compose_scope`.
         max_nodes: See `compose_scope`.
         surrogate: Likewise.
-        certificate: `bounds`, or `sequence` at the `delta` of `bounds`; see `SCOPE`.
+        certificate: `bounds`; or at the `delta` of `bounds`: `sequence` (`BySequence`), about the
+            queries of the search, or `population` (`ByPopulation`), about the distribution that
+            they were drawn from.
         certificate_flips: With `sequence`: how often the same call is answered otherwise, see
             `scope_torch.bounds.betting.margin`. `auto`: a bound made of `reference_repeats`.
         reference_repeats: With `certificate_flips="auto"`: how many queries theta_0 answered
@@ -116,6 +118,7 @@ def make_scope(
         if rule == "maximum":
             gain = InformationGain(problem.space, kernel, lam, device)
         confidence = TheoryBounds(problem, gain, **_chosen(bounds, _THEORY))
+    delta = _delta_of(certificate, bounds)
     return compose_scope(
         problem,
         confidence,
@@ -131,7 +134,8 @@ def make_scope(
         space_search=space_search,
         max_nodes=max_nodes,
         surrogate=surrogate,
-        sequence_delta=_sequence_delta(certificate, bounds),
+        sequence_delta=delta if certificate == "sequence" else None,
+        population_delta=delta if certificate == "population" else None,
         sequence_flips=certificate_flips,
         reference_repeats=reference_repeats,
         kernel=kernel,
@@ -246,8 +250,8 @@ def make_scope_joint(
         device=device,
         num_constraints=problem.num_constraints,
     )
-    delta = _sequence_delta(certificate, bounds)
-    certifies = certificate_of(problem, delta, certificate_flips, reference_repeats)
+    delta, flips = _delta_of(certificate, bounds), certificate_flips
+    certifies = certificate_of(problem, delta, flips, reference_repeats, certificate, seed)
     margin = certifies.next_margin
     by_cost = gap_tolerance is None or problem.objective == "quality"
     payoff = ExpectedReturn(problem.num_queries, deployment, relative_cost, margin)
@@ -317,9 +321,10 @@ def _default_lam(bounds: Mapping[str, Any]) -> float:
     return max(largest_R**2, MIN_LAM)
 
 
-def _sequence_delta(certificate: str, bounds: Mapping[str, Any]) -> float | None:
-    _one_of("certificate", certificate, ("bounds", "sequence"))
-    return bounds.get("delta", 1e-4) if certificate == "sequence" else None
+def _delta_of(certificate: str, bounds: Mapping[str, Any]) -> float | None:
+    """The delta of certificates by answers; None for those by bounds."""
+    _one_of("certificate", certificate, ("bounds", "sequence", "population"))
+    return None if certificate == "bounds" else bounds.get("delta", 1e-4)
 
 
 def _codes_of_base(

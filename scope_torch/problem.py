@@ -20,6 +20,7 @@ from scope_torch.observation import Observation
 from scope_torch.space import ConfigSpace
 
 Objective = Literal["cost", "quality"]
+_ROUNDING = 1e-6  # relative; of the reference's averages
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,9 @@ class SelectionProblem:
             outcome and with its cap; needed if they are relative to it.
         objective: `cost`, which is minimised, or `quality`, which is maximised; then one of the
             constraints bounds `cost_usd`, and none the quality.
+        reference_answers: (cost in USD, quality) of theta_0 on each of the Q queries; None if only
+            their averages are known. Needed for statements about tomorrow's queries, see
+            `scope_torch.bounds.population`.
 
     Raises:
         InputError: If a value is outside its range, or a name is repeated.
@@ -94,6 +98,9 @@ class SelectionProblem:
     constraints: tuple[Constraint, ...] = ()
     reference_outcomes: Mapping[str, float] = field(default_factory=dict, hash=False)
     objective: Objective = "cost"
+    reference_answers: tuple[tuple[float, float], ...] | None = field(
+        default=None, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "llms", _lists_of_llms(self.modules, self.llms))
@@ -127,6 +134,7 @@ class SelectionProblem:
                 f"deployment_queries={self.deployment_queries} must be a positive number: how many "
                 "queries the system will answer; leave it out (null) if that is not known"
             )
+        self._check_reference_answers()
         theta_ref: Any = self.theta_ref
         if isinstance(theta_ref, str) or any(isinstance(llm, str) for llm in theta_ref):
             theta_ref = self.codes(theta_ref, "theta_ref")
@@ -154,6 +162,32 @@ class SelectionProblem:
         """The constraints but that on quality."""
         return self.limits[1:] if self.objective == "cost" else self.limits
 
+    def _check_reference_answers(self) -> None:
+        """They are plain pairs, in their ranges, and have the averages that are said."""
+        if self.reference_answers is None:
+            return
+        answers = tuple((float(cost), float(quality)) for cost, quality in self.reference_answers)
+        object.__setattr__(self, "reference_answers", answers)
+        if len(answers) != self.num_queries:
+            raise InputError(
+                f"{len(answers)} reference_answers for {self.num_queries} queries; give one pair "
+                "(cost in USD, quality) for each query, or leave them out"
+            )
+        for query, (cost, quality) in enumerate(answers):
+            if not (0 <= cost < math.inf and 0 <= quality <= 1):
+                raise InputError(
+                    f"reference_answers of query {query} are cost {cost}, quality {quality}; a "
+                    "cost is a number of USD >= 0, a quality lies in [0, 1]"
+                )
+        said = {"cost_usd": self.reference_cost_usd, "quality": self.reference_quality}
+        for (name, value), given in zip(said.items(), zip(*answers, strict=True), strict=True):
+            mean = math.fsum(given) / len(given)
+            if not math.isclose(value, mean, rel_tol=_ROUNDING):
+                raise InputError(
+                    f"reference_{name}={value}, but its reference_answers average {mean}; give "
+                    "their average, or leave the answers out (reference_answers=None)"
+                )
+
     @property
     def space(self) -> ConfigSpace:
         """Theta, the space of configurations."""
@@ -163,6 +197,13 @@ class SelectionProblem:
     def s_0(self) -> float:
         """Quality threshold (1 - epsilon) s(theta_0); 0 if quality is the objective."""
         return self.limits[0].threshold if self.objective == "cost" else 0.0
+
+    @property
+    def relative_loss(self) -> float:
+        """Epsilon, also where a constraint on quality stands in its place."""
+        if self.epsilon is not None:
+            return self.epsilon
+        return 1 - self.s_0 / self.reference_quality
 
     @property
     def num_constraints(self) -> int:
@@ -252,8 +293,8 @@ class SelectionProblem:
         self.check_objective_is_cost(method)
         if self.num_constraints > 1:
             raise InputError(
-                f"method={method} knows a bound on quality only, not {self.limits[1]}; take scope, "
-                "scope_joint, cei, config, safeopt, optuna_gp or random"
+                f"{method} knows a bound on quality only, not {self.limits[1]}; scope, "
+                "scope_joint, cei, config, safeopt, optuna_gp and random know others"
             )
 
     def check_objective_is_cost(self, method: str) -> None:
@@ -264,8 +305,8 @@ class SelectionProblem:
         """
         if self.objective != "cost":
             raise InputError(
-                f"method={method} minimises the cost; for objective={self.objective} take scope or "
-                "scope_joint"
+                f"{method} minimises the cost; scope and scope_joint know "
+                f"objective={self.objective}"
             )
 
     def violations(self, grades: Sequence[float]) -> tuple[float, ...]:

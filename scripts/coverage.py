@@ -87,7 +87,8 @@ def one_run(seed: int, certificate: str, flips: float, num_queries: int) -> Outc
     cost, quality = (truth.flatten() for truth in task.evaluator.truth())
     quality = flips + (1 - 2 * flips) * quality
     at = task.problem.space.index_of(task.problem.theta_ref)
-    problem = replace(task.problem, reference_quality=float(quality[at]))
+    s_of_reference = float(quality[at])
+    problem = replace(task.problem, reference_quality=s_of_reference, reference_answers=None)
     make, settings = CERTIFICATES[certificate]
     settings: dict[str, Any] = {**settings, "bounds": {**settings.get("bounds", {})}}
     if settings["bounds"].get("mode") == "theory":

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+_NOT_BY_BOUNDS = (
+    "certificates do not depend on the bounds; u_out, the gap and the choice of candidates do"
+)
 WIDENING = 1.5  # factor of beta each time that bounds are widened
 
 
@@ -25,7 +28,8 @@ def basis_of(settings: dict[str, Any]) -> Literal["certified", "accepted (tuned)
         >>> basis_of({"bounds": {"mode": "tuned"}, "sequence_delta": 0.05})
         'certified'
     """
-    is_proven = "sequence_delta" in settings or settings["bounds"]["mode"] == "theory"
+    by_answers = "sequence_delta" in settings or "population_delta" in settings
+    is_proven = by_answers or settings["bounds"]["mode"] == "theory"
     return "certified" if is_proven else "accepted (tuned)"
 
 
@@ -36,6 +40,8 @@ def certified_by(settings: dict[str, Any]) -> list[str]:
         settings: The `settings()` of SCOPE.
     """
     of_bounds = assumptions(settings["bounds"])
+    if "population_delta" in settings:
+        return [*_population(settings["population_delta"]), _NOT_BY_BOUNDS, *of_bounds]
     if "sequence_delta" not in settings:
         meaning = (
             f"{basis_of(settings)} means that U_g(theta_out) <= 0: while the bounds hold, the "
@@ -46,7 +52,7 @@ def certified_by(settings: dict[str, Any]) -> list[str]:
     return [
         *of_sequences,
         *_repeats(settings),
-        "certificates do not depend on the bounds; u_out, the gap and the choice of candidates do",
+        _NOT_BY_BOUNDS,
         *of_bounds,
     ]
 
@@ -114,6 +120,17 @@ def _sequences(delta: float, flips: float) -> list[str]:
         f"with probability at least 1 - {delta:g}, every certified configuration has an average "
         "quality over these queries of at least s_0, whatever the model says",
         f"this needs outcomes in [0, 1] that do not depend on the order of the calls; {noise}",
+    ]
+
+
+def _population(delta: float) -> list[str]:
+    return [
+        f"with probability at least 1 - {delta:g}, every certified configuration has an expected "
+        "quality of at least (1 - epsilon) times the reference's on the distribution that these "
+        "queries were drawn from, whatever the model says",
+        "this needs queries that are independent draws from that distribution, as tomorrow's will "
+        "be, and qualities in [0, 1] that do not depend on the order of the calls; answers may "
+        "vary from call to call",
     ]
 
 

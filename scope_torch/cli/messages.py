@@ -74,6 +74,8 @@ def describe(summary: dict[str, Any]) -> str:
     basis = summary["basis"]
     if summary.get("certificate") == "sequence":
         basis += f" by its answers at delta={summary['delta']:g}" if basis == "certified" else ""
+    elif summary.get("certificate") == "population":
+        basis += f" for tomorrow at delta={summary['delta']:g}" if basis == "certified" else ""
     elif summary.get("mode") == "theory":
         basis += ", theory bounds"
     return (

@@ -109,7 +109,7 @@ class BoundsConfig:
     R_g: float = 1e-3  # theory: sub-Gaussian constant of quality
     B_c: float = 1.0  # theory: RKHS norm of cost, in cost units
     B_g: float = 1.0  # theory: RKHS norm of quality
-    delta: float = 1e-4  # theory and certificate=sequence: failure probability
+    delta: float = 1e-4  # theory, sequence and population: failure probability
     cost_unit: float | None = None  # theory: USD; null for c(theta_0)
 
 
@@ -125,7 +125,7 @@ class JointBoundsConfig:
     R_g: float = 1e-3  # theory: sub-Gaussian constant of quality
     B_c: float = 1.0  # theory: norm of cost in the joint RKHS, in cost units
     B_g: float = 1.0  # theory: norm of quality in the joint RKHS
-    delta: float = 0.05  # theory and certificate=sequence: failure probability
+    delta: float = 0.05  # theory, sequence and population: failure probability
     cost_unit: float | None = None  # theory: USD; null for c(theta_0)
 
 
@@ -147,7 +147,7 @@ class ScopeConfig:
     space_search: str = "auto"  # grid (up to 2e8 configurations) | branch_and_bound | auto
     max_nodes: int = 100_000  # branch_and_bound: most prefixes visited to find a minimum
     surrogate: str = "auto"  # tensor (on the device) | incremental (CPU) | auto: by the device
-    certificate: str = "bounds"  # bounds: U_g <= 0 | sequence: answers in random order
+    certificate: str = "bounds"  # bounds: U_g <= 0 | sequence: by answers | population: tomorrow's
     certificate_flips: Any = 0.0  # sequence: chance that a repeated call answers otherwise | auto
     reference_repeats: list[int] | None = None  # auto: [answered otherwise, asked twice], theta_0
 

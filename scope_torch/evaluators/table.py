@@ -89,7 +89,7 @@ class RecordedTable:
         return replace(self, queries=self.queries[kept], cost_usd=cost, quality=quality)
 
     def problem(self, name: str, reference: Sequence[str], epsilon: float) -> SelectionProblem:
-        """The selection problem on this table; takes c(theta_0) and s(theta_0) from the table.
+        """The selection problem on this table; takes the answers of theta_0 from the table.
 
         Args:
             name: Name of the task.
@@ -100,15 +100,17 @@ class RecordedTable:
             InputError: If the reference is not in the table, or epsilon is outside its range.
         """
         theta_ref = codes_of(reference, self.modules, self.llms, "reference")
+        cost_usd, quality = self.cost_usd[theta_ref], self.quality[theta_ref]
         return SelectionProblem(
             name=name,
             modules=self.modules,
             llms=self.llms,
             num_queries=len(self.queries),
             theta_ref=theta_ref,
-            reference_quality=float(self.quality[theta_ref].mean()),
-            reference_cost_usd=float(self.cost_usd[theta_ref].mean()),
+            reference_quality=float(quality.mean()),
+            reference_cost_usd=float(cost_usd.mean()),
             epsilon=epsilon,
+            reference_answers=tuple(zip(cost_usd.tolist(), quality.tolist(), strict=True)),
         )
 
 

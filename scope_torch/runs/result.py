@@ -104,6 +104,7 @@ class RunResult:
             **self.report,
             **self._bounds_of_theta_out(),
             **self._truth_of_theta_out(),
+            "population": self._population(),
             **_facts(self.problem),
             "budget_usd": self.budget_usd,
             "spend_usd": self.history.spend_usd,
@@ -123,6 +124,13 @@ class RunResult:
             "paths": {"run_dir": None if self.run_dir is None else str(self.run_dir)},
         }
         return with_hashes(content)
+
+    def _population(self) -> dict[str, Any]:
+        """About tomorrow's queries; see `tomorrow`."""
+        from scope_torch.runs.population import tomorrow  # its bounds import gpytorch: seconds
+
+        theta, seed = self.recommendation.theta, self.settings["optimizer"].get("seed")
+        return tomorrow(self.problem, self.history, theta, self.report.get("delta"), seed)
 
     def _repeats(self) -> dict[str, Any]:
         """Number and cost of the repeats, if the evaluator keeps answers."""

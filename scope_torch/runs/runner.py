@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +122,8 @@ def run_settings(
 
 def _problem_settings(problem: SelectionProblem) -> dict[str, Any]:
     """The problem as JSON; what the first version did not know is there only where it is used."""
-    values = asdict(problem)
+    values = asdict(replace(problem, reference_answers=None))
+    del values["reference_answers"]  # a certificate that uses them says so in its settings
     values["constraints"] = [str(constraint) for constraint in problem.constraints]
     values["reference_outcomes"] = dict(problem.reference_outcomes)
     for name in ("constraints", "reference_outcomes"):

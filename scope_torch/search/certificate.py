@@ -15,6 +15,7 @@ from scope_torch.bounds.betting import (
 )
 from scope_torch.errors import InputError
 from scope_torch.problem import SelectionProblem
+from scope_torch.search.population import ByPopulation
 
 _OF_REPEATS = 0.1  # part of delta that the bound on flips may be wrong with
 _ANY = 0.5  # flips of an outcome that varies in any way
@@ -157,18 +158,29 @@ def certificate_of(
     delta: float | None,
     flips: float | str,
     repeats: Sequence[int] | None,
-) -> ByBounds | BySequence:
+    kind: str = "sequence",
+    seed: int = 0,
+) -> ByBounds | BySequence | ByPopulation:
     """The certificate of plain settings.
 
     Args:
         problem: What to search.
-        delta: None for `ByBounds`; a number for `BySequence`.
+        delta: None for `ByBounds`; a number for `BySequence`, or for `ByPopulation`.
         flips: See `BySequence`; `auto`: made of `repeats`.
         repeats: See `BySequence`.
+        kind: With a delta: `sequence` or `population`.
+        seed: See `ByPopulation`.
 
     Raises:
         InputError: If a value is outside its range, or only one of `auto` and `repeats` is given.
     """
+    if kind == "population" and delta is not None:
+        if flips != 0 or repeats is not None:
+            raise InputError(
+                f"certificate_flips={flips}, reference_repeats={repeats}: certificate=population "
+                "holds however often answers flip; leave both out"
+            )
+        return ByPopulation(problem, delta, seed)
     if (flips == "auto") != (repeats is not None):
         cost_usd = problem.num_queries * problem.reference_cost_usd
         raise InputError(

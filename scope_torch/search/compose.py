@@ -40,6 +40,7 @@ def compose_scope(
     sequence_delta: float | None = None,
     sequence_flips: float | str = 0.0,
     reference_repeats: Sequence[int] | None = None,
+    population_delta: float | None = None,
     kernel: Kernel | None = None,
     device: torch.device | str | None = None,
     name: str = "scope",
@@ -67,6 +68,7 @@ def compose_scope(
             delta (`BySequence`).
         sequence_flips: `certificate_flips` of `make_scope`.
         reference_repeats: See `make_scope`.
+        population_delta: A number: to certify by `ByPopulation` with that delta.
         kernel: k; default Matern 5/2.
         device: Where the algebra over Theta runs; None for `auto`, see `pick_device`.
         name: Name in results.
@@ -75,7 +77,9 @@ def compose_scope(
         InputError: If a value is outside its range, Theta is too large for `space_search`, or the
             bounds were made for another kernel or lambda.
     """
-    certificate = certificate_of(problem, sequence_delta, sequence_flips, reference_repeats)
+    kind = "sequence" if population_delta is None else "population"
+    delta = sequence_delta if population_delta is None else population_delta
+    certificate = certificate_of(problem, delta, sequence_flips, reference_repeats, kind, seed)
     choice, stopping = LeastCost(alpha, certificate.next_margin), Stopping(gap_tolerance)
     pool = InitialPool(problem, initial_pool, base, calibrate_ties)
     kernel = HammingMatern52Kernel() if kernel is None else kernel

@@ -17,11 +17,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 
 from scope_torch.bounds.base import Beta
+from scope_torch.observation import Observation
 
 
 class Surrogate(Protocol):
@@ -211,6 +212,19 @@ class Certificate(Protocol):
 
     def report(self) -> dict[str, Any]:
         """Its kind, and delta if it has one, JSON-serialisable."""
+        ...
+
+
+@runtime_checkable
+class FollowsSearch(Protocol):
+    """A `Certificate` that is told more than `Test.update` says; most are not."""
+
+    def record(self, observation: Observation) -> None:
+        """Takes in any observation, before the test of its candidate does."""
+        ...
+
+    def select(self, theta: tuple[int, ...]) -> None:
+        """Takes in theta_cand, before `begin`."""
         ...
 
 

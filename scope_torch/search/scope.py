@@ -30,6 +30,7 @@ from scope_torch.search.parts import (
     Candidate,
     Certificate,
     Choice,
+    FollowsSearch,
     M,
     MakeCandidate,
     Minima,
@@ -103,6 +104,7 @@ class SCOPE(SequentialOptimizer):
         self._posterior: Posterior[Any] = posterior
         self._choice: Choice[Any] = choice
         self._make_candidate, self._certificate = make_candidate, certificate
+        self._follows = certificate if isinstance(certificate, FollowsSearch) else None
         self._payoff = payoff
         self._stopping, self._initial_pool, self._first_u_out = stopping, pool, u_out
         self._generator = torch.Generator().manual_seed(seed)
@@ -131,6 +133,8 @@ class SCOPE(SequentialOptimizer):
             if self._stopping.is_closed(self.u_out):
                 return self._stop(GAP_CLOSED)
             all_seen = self.surrogate.num_observed(theta_cand) == self.problem.num_queries
+            if self._follows is not None:
+                self._follows.select(theta_cand)
             test = self._certificate.begin(self._candidates + 1, self._generator)
             candidate = self._candidate(theta_cand, test.order)
             if self._payoff is not None and not self._payoff.goes_on(candidate, minima):
@@ -258,6 +262,8 @@ class SCOPE(SequentialOptimizer):
     def _record(self, observation: Observation) -> None:
         super()._record(observation)
         self._stopping.record(observation)
+        if self._follows is not None:
+            self._follows.record(observation)
         loss, y_g = self._loss(observation), self._g(observation)
         self.surrogate.observe(observation.theta, observation.query, loss, *y_g)
         self._j[observation.query] += 1

@@ -237,4 +237,10 @@ def _with_measured_reference(problem: SelectionProblem, live: LiveEvaluator) -> 
         quality,
         len(observations),
     )
-    return replace(problem, reference_cost_usd=cost_usd, reference_quality=quality)
+    answers = {o.query: (o.cost_usd, o.quality) for o in observations}
+    return replace(
+        problem,
+        reference_cost_usd=cost_usd,
+        reference_quality=quality,
+        reference_answers=tuple(answers[query] for query in range(problem.num_queries)),
+    )

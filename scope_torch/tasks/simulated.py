@@ -83,20 +83,25 @@ def simulated_task(
 
 
 def _problem(name: str, world: World, reference: str, epsilon: float) -> SelectionProblem:
-    """The problem on a world, with the expected cost and quality of the reference."""
+    """The problem on a world, with the expected cost and quality of the reference.
+
+    Its answers are expectations too: s(theta_0) is known here, and they must average to it.
+    """
     modules = tuple(module.name for module in world.spec.modules)
     candidates = (tuple(llm.name for llm in world.llms),) * len(modules)
     theta_ref = codes_of([reference] * len(modules), modules, candidates, "reference")
     codes = [torch.tensor(code, device=world.device) for code in theta_ref]
     queries = torch.arange(world.num_queries, device=world.device)
-    cost_usd = torch.stack(world.module_costs(codes, queries)).sum(0).mean()
+    cost_usd = torch.stack(world.module_costs(codes, queries)).sum(0)
+    quality = world.quality(codes, queries)
     return SelectionProblem(
         name=name,
         modules=modules,
         llms=candidates,
         num_queries=world.num_queries,
         theta_ref=theta_ref,
-        reference_quality=float(world.quality(codes, queries).mean()),
-        reference_cost_usd=float(cost_usd),
+        reference_quality=float(quality.mean()),
+        reference_cost_usd=float(cost_usd.mean()),
         epsilon=epsilon,
+        reference_answers=tuple(zip(cost_usd.tolist(), quality.tolist(), strict=True)),
     )

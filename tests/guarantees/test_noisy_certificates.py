@@ -22,7 +22,7 @@ def search(seed, flips, declared, epsilon=0.1, num_queries=40):
     quality = flips + (1 - 2 * flips) * answers
     space = task.problem.space
     reference = float(quality[space.index_of(task.problem.theta_ref)])
-    problem = replace(task.problem, reference_quality=reference)
+    problem = replace(task.problem, reference_quality=reference, reference_answers=None)
     optimizer = make_scope_joint(
         problem,
         base="small",

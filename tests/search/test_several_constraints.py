@@ -219,7 +219,7 @@ def test_the_curve_has_every_violation():
 
 def test_methods_with_one_constraint_say_so():
     problem, _ = constrained_task(0)
-    with pytest.raises(InputError, match="method=llmselector knows a bound on quality only"):
+    with pytest.raises(InputError, match="llmselector knows a bound on quality only"):
         LLMSelector(problem, seed=0)
     with pytest.raises(InputError, match="3 constraints: branch and bound takes one"):
         make_scope_joint(problem, base=list(problem.names(problem.theta_ref).values()),

@@ -1,0 +1,220 @@
+"""Certificates about tomorrow's queries in a search."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from flips import Flipped
+
+from scope_torch.bounds.population import PairedSequence, least_mean
+from scope_torch.errors import InputError
+from scope_torch.methods import make_scope, make_scope_joint
+from scope_torch.observation import Observation
+from scope_torch.runs.runner import run
+from scope_torch.search.parts import FollowsSearch
+from scope_torch.search.population import ByPopulation, random_order, share_of_each
+from scope_torch.tasks.synthetic import synthetic_task
+
+TASK = synthetic_task(num_queries=200, epsilon=0.1)
+PROBLEM = TASK.problem
+ANY = torch.Generator()
+THETA = (0, 0)
+
+
+def answer(certificate, theta, query, quality):
+    certificate.record(Observation(theta, query, 0.001, quality))
+
+
+def begun(certificate, theta=THETA):
+    certificate.select(theta)
+    return certificate.begin(1, ANY)
+
+
+def differences(qualities, order, problem=PROBLEM):
+    references = [quality for _, quality in problem.reference_answers]
+    return [qualities[q] - 0.9 * references[q] for q in order]
+
+
+def test_the_shares_add_up_to_delta():
+    others = PROBLEM.space.size - 1
+    assert sum(share_of_each(PROBLEM, 0.05) for _ in range(others)) == pytest.approx(0.05)
+
+
+def test_orders_depend_on_seed_and_configuration_alone():
+    orders = {
+        tuple(random_order(PROBLEM, theta, seed)) for theta in ((0, 0), (0, 1)) for seed in (0, 1)
+    }
+    assert len(orders) == 4
+    assert all(sorted(order) == list(range(200)) for order in orders)
+    certificate = ByPopulation(PROBLEM, 0.05, 1)
+    answer(certificate, (3, 3), 5, 1.0)
+    assert begun(certificate).order == random_order(PROBLEM, THETA, 1)
+
+
+def test_the_bet_is_on_paired_answers_in_that_order():
+    certificate, order = ByPopulation(PROBLEM, 0.05, 0), random_order(PROBLEM, THETA, 0)
+    test = begun(certificate)
+    qualities = [float(q % 7 > 0) for q in range(200)]
+    expected = PairedSequence(0.1, 0.05 / 35)
+    told = []
+    for query, d in zip(order, differences(qualities, order), strict=True):
+        answer(certificate, THETA, query, qualities[query])
+        told.append(test.update(qualities[query], 1.0))
+        assert told[-1] == expected.update(d)
+    assert (told[0], told[-1]) == (False, True)
+
+
+def test_first_answers_count_also_those_of_calibrate():
+    """Answers that were known before are asked for last, and count where they come in the order."""
+    certificate, order = ByPopulation(PROBLEM, 0.05, 0), random_order(PROBLEM, THETA, 0)
+    for query in (order[1], order[3]):
+        answer(certificate, THETA, query, 1.0)
+    test = begun(certificate)
+    assert test.order == [order[0], order[2], *order[4:], order[1], order[3]]
+    expected = PairedSequence(0.1, 0.05 / 35)
+    for d in differences([1.0] * 200, order[:4]):
+        expected.update(d)
+    for query in (order[0], order[2]):
+        answer(certificate, THETA, query, 1.0)
+        test.update(1.0, 0.0)
+    stream = certificate._streams[THETA]
+    assert stream.sequence.log_capital == expected.log_capital
+    answer(certificate, THETA, order[0], 0.0)  # a later answer to a query does not count
+    test.update(0.0, 0.0)
+    assert stream.sequence.log_capital == expected.log_capital
+
+
+def test_answers_out_of_order_wait():
+    certificate, order = ByPopulation(PROBLEM, 0.05, 0), random_order(PROBLEM, THETA, 0)
+    test = begun(certificate)
+    for query in order[1:]:
+        answer(certificate, THETA, query, 1.0)
+        assert not test.update(1.0, -1.0)
+    answer(certificate, THETA, order[0], 1.0)
+    assert test.update(1.0, 1.0)
+
+
+def test_a_configuration_that_is_selected_again_goes_on():
+    certificate, order = ByPopulation(PROBLEM, 0.05, 0), random_order(PROBLEM, THETA, 0)
+    test = begun(certificate)
+    for query in order[:30]:
+        answer(certificate, THETA, query, 1.0)
+        test.update(1.0, 0.0)
+    again = begun(certificate)
+    assert again.order == order[30:] + order[:30]
+    assert certificate._streams[THETA].sequence.log_capital > 0
+
+
+def test_a_candidate_that_answered_all_in_vain_is_not_tried_again():
+    certificate = ByPopulation(PROBLEM, 0.05, 0)
+    least = least_mean(200, 0.1, 0.05 / 35)
+    assert certificate.next_margin() == begun(certificate).margin == least
+    qualities = [quality for _, quality in PROBLEM.reference_answers]
+    qualities = [1 - s if q % 9 == 0 else s for q, s in enumerate(qualities)]
+    for query, quality in enumerate(qualities):
+        answer(certificate, THETA, query, quality)
+    assert not begun(certificate).update(0.0, 0.0)
+    shown = sum(differences(qualities, range(200))) / 200
+    assert certificate.next_margin() == pytest.approx(max(least, shown + 0.5 / 200))
+    before = certificate.next_margin()
+    assert begun(certificate).margin > before
+
+
+def test_the_report_names_the_closest_candidate():
+    certificate = ByPopulation(PROBLEM, 0.05, 0)
+    assert certificate.report()["closest"] is None
+    for theta, ones in (((0, 0), 10), ((0, 1), 12), ((1, 1), 5)):
+        test = begun(certificate, theta)
+        for t, query in enumerate(random_order(PROBLEM, theta, 0)[:20]):
+            answer(certificate, theta, query, float(t < ones))
+            test.update(0.0, 0.0)
+    qualities = {q: float(t < 12) for t, q in enumerate(random_order(PROBLEM, (0, 1), 0)[:20])}
+    d = differences(qualities, qualities)
+    closest = certificate.report()["closest"]
+    assert closest["theta"] == PROBLEM.names((0, 1))
+    assert (closest["more_queries"] is None) == (sum(d) <= 0)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"reference_answers": None}, "reference_answers=None"),
+        ({"delta": 0.0}, "delta=0.0 must lie in"),
+    ],
+)
+def test_refuses(changed, words):
+    delta = changed.pop("delta", 0.05)
+    with pytest.raises(InputError, match=words):
+        ByPopulation(replace(PROBLEM, **changed), delta, 0)
+
+
+@pytest.mark.parametrize("make", [make_scope, make_scope_joint])
+@pytest.mark.parametrize(
+    "more", [{"certificate_flips": 0.1}, {"certificate_flips": "auto", "reference_repeats": [1, 9]}]
+)
+def test_flips_need_not_be_declared(make, more):
+    with pytest.raises(InputError, match="leave both out"):
+        make(PROBLEM, base="small", certificate="population", **more)
+
+
+@pytest.mark.parametrize("make", [make_scope, make_scope_joint])
+@pytest.mark.parametrize("flips", [0.0, 0.1])
+def test_searches(make, flips):
+    """Certified if and only if the result's own lower bound is at least 0."""
+    bases = []
+    for seed in range(4):
+        optimizer = make(
+            PROBLEM, base="nano", seed=seed, certificate="population", bounds={"delta": 0.05}
+        )
+        assert optimizer.settings()["population_delta"] == 0.05
+        evaluator = Flipped(TASK.evaluator, flips, seed)
+        result = run(PROBLEM, optimizer, evaluator, budget_usd=6.0)
+        told = result.summary()["population"]
+        bases.append(result.recommendation.basis)
+        if bases[-1] == "certified":
+            assert told["quality_difference"][0] >= 0
+            assert told["more_queries"] == 0
+        else:
+            assert told["reason"] == "theta_out is the reference"
+        assert any("independent draws" in line for line in result.report["assumptions"])
+    assert "certified" in bases or flips > 0
+
+
+def test_batches_are_certified_too():
+    made = [
+        make_scope_joint(PROBLEM, base="nano", certificate="population", batch_size=size)
+        for size in (1, 32, None)
+    ]
+    results = [run(PROBLEM, one, TASK.evaluator, budget_usd=20.0) for one in made]
+    assert {result.recommendation.basis for result in results} == {"certified"}
+
+
+def test_a_run_that_was_interrupted_ends_the_same(tmp_path):
+    def search(budget_usd, **where):
+        optimizer = make_scope_joint(PROBLEM, base="nano", certificate="population")
+        return run(PROBLEM, optimizer, TASK.evaluator, budget_usd, **where)
+
+    whole = search(2.0, run_dir=tmp_path)
+    lines = (tmp_path / "journal.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "journal.jsonl").write_text("".join(lines[: len(lines) // 2]))
+    (tmp_path / "result.json").unlink()
+    again = search(2.0, run_dir=tmp_path)
+    assert again.replayed > 0
+    assert again.summary()["population"] == whole.summary()["population"]
+    assert again.summary()["closest"] == whole.summary()["closest"]
+
+
+def test_other_certificates_need_not_follow():
+    plain = make_scope(PROBLEM, base="nano")
+    assert plain._follows is None
+    assert isinstance(ByPopulation(PROBLEM, 0.05, 0), FollowsSearch)
+
+
+def test_other_answers_of_the_reference_are_another_run():
+    def settings(problem):
+        return make_scope_joint(problem, base="nano", certificate="population").settings()
+
+    first, *others = PROBLEM.reference_answers
+    swapped = replace(PROBLEM, reference_answers=(*others, first))
+    assert settings(PROBLEM) != settings(swapped)
+    assert settings(PROBLEM) == settings(replace(PROBLEM))
