@@ -21,6 +21,7 @@ class TableTaskConfig:
     quality_column: str = "quality"  # in [0, 1]
     cost_column: str = "cost_usd"  # in USD
     query_column: str = "query"
+    outcome_columns: list[str] = field(default_factory=list)  # other numbers, e.g. output_tokens
     on_missing: str = "error"  # error | drop_queries
     num_queries: int | None = None  # search the first so many; null: all
     source: str = ""  # where to get the file
