@@ -56,6 +56,7 @@ class SimulatedTaskConfig:
     llms: list[str] | None = None  # candidates of every module; null: all that have a price
     world_file: str | None = None  # null: worlds.toml of the package
     price_file: str | None = None  # null: llms.toml of the package
+    outcomes: bool = False  # observations carry latency_s and output_tokens
     cache_dir: str | None = None  # true averages; null: $SCOPE_CACHE_DIR or ~/.cache/scope-torch
 
 
