@@ -21,6 +21,7 @@ class TableTaskConfig:
     quality_column: str = "quality"  # in [0, 1]
     cost_column: str = "cost_usd"  # in USD
     query_column: str = "query"
+    outcome_columns: list[str] = field(default_factory=list)  # other numbers, e.g. output_tokens
     on_missing: str = "error"  # error | drop_queries
     num_queries: int | None = None  # search the first so many; null: all
     source: str = ""  # where to get the file
@@ -55,6 +56,7 @@ class SimulatedTaskConfig:
     llms: list[str] | None = None  # candidates of every module; null: all that have a price
     world_file: str | None = None  # null: worlds.toml of the package
     price_file: str | None = None  # null: llms.toml of the package
+    outcomes: bool = False  # observations carry latency_s and output_tokens
     cache_dir: str | None = None  # true averages; null: $SCOPE_CACHE_DIR or ~/.cache/scope-torch
 
 

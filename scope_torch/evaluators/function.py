@@ -31,7 +31,7 @@ Graded = tuple[float, float | Tokens] | Mapping[str, Any]
 System = Callable[[dict[str, str], Any], Graded | Awaitable[Graded]]
 OnError = Literal["raise", "retry", "zero"]
 
-_KEYS = {"quality", "cost_usd"}, {"quality", "tokens"}
+_KEYS = {"quality", "cost_usd"}, {"quality", "tokens"}  # and perhaps outcomes
 
 
 class FunctionEvaluator:
@@ -42,8 +42,9 @@ class FunctionEvaluator:
         system: Runs the system on one query. `assignment` maps module names to LLM names. It
             returns the quality in [0, 1] and the cost in USD, or the quality and the tokens used:
             `{module: (prompt_tokens, completion_tokens)}`; as a pair, or as a dictionary with the
-            keys `quality` and `cost_usd`, or `quality` and `tokens`. May be `async def`: all its
-            calls run on one event loop, so they must not block it; see `event_loop`.
+            keys `quality` and `cost_usd`, or `quality` and `tokens`. A dictionary may also have
+            `outcomes`: other finite numbers by name, such as {"seconds": 1.2}. May be `async def`:
+            all its calls run on one event loop, so they must not block it; see `event_loop`.
         queries: The Q queries; each is passed to `system` as it is.
         concurrency: Calls in flight at a time, each in a thread. Only batches of requests can run
             concurrently: Calibrate's rounds, and the j-loop if `batch_size` is above 1.
@@ -238,9 +239,11 @@ class FunctionEvaluator:
 
     def _observation(self, request: Request, answer: Any) -> Observation:
         quality, cost = _quality_and_cost(answer)
+        outcomes = answer.get("outcomes") if isinstance(answer, Mapping) else None
         theta, query, replicate = request
         if not isinstance(cost, Mapping):
-            return Observation(theta, query, _number(cost), _number(quality), replicate)
+            cost, quality = _number(cost), _number(quality)
+            return Observation(theta, query, cost, quality, replicate, outcomes=outcomes)
         assignment = self.problem.names(theta)
         tokens = tuple(self._tokens(cost, module) for module in assignment)
         costs = tuple(
@@ -254,6 +257,7 @@ class FunctionEvaluator:
             replicate,
             module_cost_usd=costs,
             module_tokens=tokens,
+            outcomes=outcomes,
         )
 
     def _tokens(self, used: Tokens, module: str) -> tuple[int, int]:
@@ -287,7 +291,7 @@ class FunctionEvaluator:
 
 def _quality_and_cost(answer: Any) -> tuple[Any, Any]:
     """The quality, and the cost in USD or the tokens of each module; neither is checked."""
-    if isinstance(answer, Mapping) and set(answer) in _KEYS:
+    if isinstance(answer, Mapping) and set(answer) - {"outcomes"} in _KEYS:
         return answer["quality"], answer["cost_usd" if "cost_usd" in answer else "tokens"]
     if not isinstance(answer, Mapping | Set | str | bytes):
         with contextlib.suppress(TypeError, ValueError):  # not two values
@@ -295,7 +299,7 @@ def _quality_and_cost(answer: Any) -> tuple[Any, Any]:
             return quality, cost
     raise InputError(
         "it must return (quality, cost_usd), or a dictionary with just the keys quality and "
-        "cost_usd, or quality and tokens"
+        "cost_usd, or quality and tokens, and perhaps outcomes"
     )
 
 

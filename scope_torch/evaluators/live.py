@@ -9,7 +9,7 @@ import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from scope_torch.errors import InputError
@@ -40,6 +40,8 @@ class LiveEvaluator:
         client: Sends the calls. Usually a `ResponseStore`: several configurations may share a call,
             and it pays for each call only once.
         concurrency: Queries in flight at a time.
+        outcomes: Whether observations carry the named outcomes `latency_s`, the seconds that the
+            system took, and `input_tokens` and `output_tokens`, sums over the modules.
 
     Attributes:
         num_failed: Number of calls so far that gave no reply, after retries.
@@ -77,6 +79,8 @@ class LiveEvaluator:
         prices: Mapping[str, LLMInfo],
         client: ChatClient,
         concurrency: int = 8,
+        *,
+        outcomes: bool = False,
     ) -> None:
         names = [module.name for module in system.modules]
         if list(modules) != names:
@@ -87,7 +91,7 @@ class LiveEvaluator:
             raise InputError(f"concurrency={concurrency} must be at least 1")
         self._candidates = [choose_llms(dict(prices), candidates) for candidates in llms]
         self.modules, self.system, self.queries, self.metric = modules, system, queries, metric
-        self.client, self.concurrency = client, concurrency
+        self.client, self.concurrency, self.outcomes = client, concurrency, outcomes
         self.num_failed = 0
         # A pool apart: asyncio's own pool is small, and looks up host names.
         self._graders = ThreadPoolExecutor(concurrency)
@@ -122,7 +126,10 @@ class LiveEvaluator:
         quality = await asyncio.get_running_loop().run_in_executor(
             self._graders, self.metric, run.output, self.queries[query]
         )
-        return _observation(request, run, quality)
+        observation = _observation(request, run, quality)
+        return (
+            replace(observation, outcomes=_outcomes(observation)) if self.outcomes else observation
+        )
 
     def fingerprint(self) -> str:
         """Identifies the system, the queries, and how the LLMs are called and priced.
@@ -132,7 +139,7 @@ class LiveEvaluator:
         described: dict[str, Any] = {
             "system": [self.system.name, self.system.version],
             "queries": [[dict(query.fields), query.gold] for query in self.queries],
-            "llms": [[asdict(llm) for llm in candidates] for candidates in self._candidates],
+            "llms": [[_called(llm) for llm in candidates] for candidates in self._candidates],
         }
         if extra_body := getattr(self.client, "extra_body", None):
             described["extra_body"] = dict(extra_body)
@@ -167,6 +174,12 @@ class LiveEvaluator:
             return self._loop
 
 
+def _called(llm: LLMInfo) -> dict[str, Any]:
+    """How an LLM is called and priced; its published speed decides nothing in a live run."""
+    speeds = ("tokens_per_s", "first_token_s")
+    return {key: value for key, value in asdict(llm).items() if key not in speeds}
+
+
 def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
     asyncio.set_event_loop(loop)
     try:
@@ -187,3 +200,13 @@ def _observation(request: Request, run: SystemRun, quality: float) -> Observatio
         module_cost_usd=tuple(module.cost_usd for module in modules),
         module_tokens=tuple((module.prompt_tokens, module.completion_tokens) for module in modules),
     )
+
+
+def _outcomes(observation: Observation) -> dict[str, float]:
+    """Seconds and tokens of a run, as named outcomes."""
+    prompt, completion = zip(*(observation.module_tokens or ()), strict=True)
+    return {
+        "latency_s": observation.latency_s or 0.0,
+        "input_tokens": float(sum(prompt)),
+        "output_tokens": float(sum(completion)),
+    }

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from scope_torch.errors import InputError
-from scope_torch.observation import Observation, Request
+from scope_torch.observation import Observation, Request, checked_outcomes
 from scope_torch.problem import SelectionProblem, codes_of
 from scope_torch.space import ConfigSpace
 
@@ -26,6 +26,7 @@ class RecordedTable:
         queries: Identifiers of the Q queries, in the order of their indices.
         cost_usd: `M_1 x ... x M_N x Q` costs in USD (float64).
         quality: `M_1 x ... x M_N x Q` qualities in [0, 1] (float64).
+        outcomes: Other recorded numbers by name, `M_1 x ... x M_N x Q` each (float64, finite).
 
     Raises:
         InputError: If shapes do not fit, or a value is missing or outside its range.
@@ -48,17 +49,24 @@ class RecordedTable:
     queries: tuple[str, ...]
     cost_usd: np.ndarray
     quality: np.ndarray
+    outcomes: dict[str, np.ndarray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         shape = (*(len(names) for names in self.llms), len(self.queries))
-        for name, values in {"cost_usd": self.cost_usd, "quality": self.quality}.items():
+        known = {"cost_usd": self.cost_usd, "quality": self.quality}
+        for name, values in [*known.items(), *self.outcomes.items()]:
             if values.shape != shape:
                 raise InputError(f"{name} has shape {values.shape}, expected {shape}")
-        self._check(self.cost_usd, "cost_usd", np.inf, "a number >= 0 (USD)")
-        self._check(self.quality, "quality", 1.0, "in [0, 1]; rescale it")
+        checked_outcomes(dict.fromkeys(self.outcomes, 0.0))  # the names
+        self._check(self.cost_usd, "cost_usd", (0.0, np.inf), "a number >= 0 (USD)")
+        self._check(self.quality, "quality", (0.0, 1.0), "in [0, 1]; rescale it")
+        for name, values in self.outcomes.items():
+            self._check(values, name, (-np.inf, np.inf), "a finite number")
 
-    def _check(self, values: np.ndarray, name: str, upper: float, expected: str) -> None:
-        bad = ~(np.isfinite(values) & (values >= 0) & (values <= upper))
+    def _check(
+        self, values: np.ndarray, name: str, limits: tuple[float, float], expected: str
+    ) -> None:
+        bad = ~(np.isfinite(values) & (values >= limits[0]) & (values <= limits[1]))
         if bad.any():
             *theta, query = np.argwhere(bad)[0].tolist()
             value = values[(*theta, query)]
@@ -86,7 +94,13 @@ class RecordedTable:
             )
         kept = slice(num_queries)
         cost, quality = self.cost_usd[..., kept], self.quality[..., kept]
-        return replace(self, queries=self.queries[kept], cost_usd=cost, quality=quality)
+        return replace(
+            self,
+            queries=self.queries[kept],
+            cost_usd=cost,
+            quality=quality,
+            outcomes={name: values[..., kept] for name, values in self.outcomes.items()},
+        )
 
     def problem(self, name: str, reference: Sequence[str], epsilon: float) -> SelectionProblem:
         """The selection problem on this table; takes the answers of theta_0 from the table.
@@ -140,17 +154,35 @@ class TableEvaluator:
         for theta, query, replicate in requests:
             cell = (*theta, query)
             cost, quality = self.table.cost_usd[cell], self.table.quality[cell]
-            yield Observation(theta, query, float(cost), float(quality), replicate)
+            named = {name: float(values[cell]) for name, values in self.table.outcomes.items()}
+            yield Observation(
+                theta, query, float(cost), float(quality), replicate, outcomes=named or None
+            )
 
     def truth(self) -> tuple[Tensor, Tensor]:
         """The averages of the table over its queries; see `HasTruth`."""
         cost, quality = self.table.cost_usd.mean(-1), self.table.quality.mean(-1)
         return torch.from_numpy(cost.ravel()), torch.from_numpy(quality.ravel())
 
+    def true_outcomes(self) -> dict[str, Tensor]:
+        """The average of each named outcome over the queries, by flat index: `|Theta|` (float64).
+
+        Examples:
+            >>> tokens = {"tokens": np.array([[3.0, 5.0], [8.0, 8.0]])}
+            >>> ones = np.ones((2, 2))
+            >>> table = RecordedTable(("a",), (("mini", "pro"),), ("x", "y"), ones, ones, tokens)
+            >>> TableEvaluator(table).true_outcomes()["tokens"]
+            tensor([4., 8.], dtype=torch.float64)
+        """
+        averages = {name: values.mean(-1) for name, values in self.table.outcomes.items()}
+        return {name: torch.from_numpy(mean.ravel()) for name, mean in averages.items()}
+
     def fingerprint(self) -> str:
-        """A hash of the whole content of the table."""
+        """A hash of the whole content of the table; named outcomes add to it."""
         table = self.table
         digest = hashlib.sha256(repr((table.modules, table.llms, table.queries)).encode())
         digest.update(np.ascontiguousarray(table.cost_usd).tobytes())
         digest.update(np.ascontiguousarray(table.quality).tobytes())
+        for name, values in table.outcomes.items():
+            digest.update(repr(name).encode() + np.ascontiguousarray(values).tobytes())
         return digest.hexdigest()[:16]

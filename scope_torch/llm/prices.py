@@ -33,6 +33,8 @@ class LLMInfo:
         max_tokens_key: max_tokens | max_completion_tokens: the endpoint's name for the limit.
         takes_temperature: Whether it accepts a temperature.
         reasoning_effort: Sent with every call; None to send none.
+        tokens_per_s: Completion tokens per second after the first, above 0; None if not known.
+        first_token_s: Seconds to the first token of a reply, at least 0; None if not known.
     """
 
     name: str
@@ -46,6 +48,8 @@ class LLMInfo:
     max_tokens_key: str = "max_tokens"
     takes_temperature: bool = True
     reasoning_effort: str | None = None
+    tokens_per_s: float | None = None
+    first_token_s: float | None = None
 
 
 def load_llms(path: Path | str | None = None) -> dict[str, LLMInfo]:
@@ -118,6 +122,11 @@ def _missing(llm: LLMInfo) -> str:
     for key, allowed in _CHOICES.items():
         if getattr(llm, key) not in allowed:
             return f"{key} to be one of {list(allowed)}"
+    speed, first = llm.tokens_per_s, llm.first_token_s
+    if not (speed is None or (_is_price(speed) and speed > 0)):
+        return "tokens_per_s, if any, above 0"
+    if not (first is None or _is_price(first)):
+        return "first_token_s, if any, at least 0"
     if not isinstance(llm.takes_temperature, bool):
         return "takes_temperature to be true or false"
     return ""

@@ -29,6 +29,7 @@ def simulated_task(
     world_file: str | None = None,
     price_file: str | None = None,
     cache_dir: str | None = None,
+    outcomes: bool = False,
     device: str | None = None,
 ) -> Task:
     """A simulated compound system with its problem; calls no LLM and costs nothing.
@@ -47,6 +48,7 @@ def simulated_task(
         world_file: TOML file of the tasks; see `load_worlds`.
         price_file: TOML file of the prices; see `load_llms`.
         cache_dir: Folder for the true averages; see `SimulatedEvaluator`.
+        outcomes: Whether observations carry `latency_s` and `output_tokens`.
         device: Where expectations are computed; None for the CPU.
 
     Raises:
@@ -74,7 +76,11 @@ def simulated_task(
             device=device,
         )
         return SimulatedEvaluator(
-            drawn, cost_noise=cost_noise, noise_seed=noise_seed, cache_dir=cache_dir
+            drawn,
+            cost_noise=cost_noise,
+            noise_seed=noise_seed,
+            cache_dir=cache_dir,
+            outcomes=outcomes,
         )
 
     search = evaluator("search")

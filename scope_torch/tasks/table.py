@@ -20,6 +20,7 @@ from scope_torch.tasks.files import MAX_BYTES, find_data, read_decompressed, too
 
 OnMissing = Literal["error", "drop_queries"]
 _HEADER_BYTES = 1_000_000
+_OUTCOME = "_outcome:"  # before the names of columns of outcomes, while the table is read
 # polars panics on bytes that its Rust code did not expect.
 _POLARS_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 
@@ -34,6 +35,7 @@ def table_task(
     quality_column: str = "quality",
     cost_column: str = "cost_usd",
     query_column: str = "query",
+    outcome_columns: Sequence[str] = (),
     on_missing: OnMissing = "error",
     num_queries: int | None = None,
     source: str = "",
@@ -51,6 +53,7 @@ def table_task(
         quality_column: Column of qualities in [0, 1].
         cost_column: Column of costs in USD.
         query_column: Column of query identifiers.
+        outcome_columns: Columns of other numbers; observations carry them by these names.
         on_missing: `error` or `drop_queries`; see `load_table`.
         num_queries: Use only the first queries of the table, this many; None for all.
         source: Where to get the file, for the error message.
@@ -80,6 +83,7 @@ def table_task(
         quality_column=quality_column,
         cost_column=cost_column,
         query_column=query_column,
+        outcome_columns=outcome_columns,
         on_missing=on_missing,
         max_bytes=max_bytes,
     )
@@ -95,13 +99,14 @@ def load_table(
     quality_column: str = "quality",
     cost_column: str = "cost_usd",
     query_column: str = "query",
+    outcome_columns: Sequence[str] = (),
     on_missing: OnMissing = "error",
     max_bytes: int = MAX_BYTES,
 ) -> RecordedTable:
     """Reads a table with one row for each (configuration, query).
 
     LLMs are sorted by name and queries by identifier, so the order of the rows does not matter. A
-    cell is missing if it has no row, or an empty cost or quality.
+    cell is missing if it has no row, or an empty cost, quality or outcome.
 
     Args:
         path: CSV or Parquet file, plain or gzipped; its content tells which.
@@ -109,6 +114,7 @@ def load_table(
         quality_column: Column of qualities in [0, 1].
         cost_column: Column of costs in USD.
         query_column: Column of query identifiers.
+        outcome_columns: Columns of other finite numbers, such as tokens or seconds.
         on_missing: `error` refuses a table with a missing cell; `drop_queries` keeps only the
             queries that were observed under every configuration.
         max_bytes: Largest size of the file, decompressed; of Parquet, of its columns, where a
@@ -127,26 +133,27 @@ def load_table(
     frame = _read(path, max_bytes)
     try:
         keys = [*module_columns, query_column]
-        frame = _checked(frame, path, keys, quality_column, cost_column)
-        return _dense(frame, path, list(module_columns), query_column, on_missing)
+        _check_columns(frame, path, [*keys, quality_column, cost_column, *outcome_columns])
+        numbers = {"_quality": quality_column, "_cost": cost_column}
+        numbers |= {_OUTCOME + name: name for name in outcome_columns}
+        frame = _checked(frame, path, keys, numbers)
+        return _dense(frame, path, list(module_columns), query_column, list(numbers), on_missing)
     except _POLARS_ERRORS as error:  # values that are neither names nor numbers
         raise InputError(f"{path}: {_reason(error)}; make its columns text and numbers") from error
 
 
 def _checked(
-    frame: pl.DataFrame, path: Path, keys: list[str], quality_column: str, cost_column: str
+    frame: pl.DataFrame, path: Path, keys: list[str], numbers: dict[str, str]
 ) -> pl.DataFrame:
-    """The columns `keys`, and `_quality` and `_cost` as numbers; one row for each key."""
-    _check_columns(frame, path, [*keys, quality_column, cost_column])
+    """The columns `keys`, and `numbers` under their new names; one row for each key."""
     frame = frame.select(
         *(pl.col(name) for name in keys),
-        pl.col(quality_column).alias("_quality"),
-        pl.col(cost_column).alias("_cost"),
+        *(pl.col(in_file).alias(name) for name, in_file in numbers.items()),
     )
     for name in keys:
         if frame[name].null_count():
             raise InputError(f"{path}: column {name!r} has an empty cell; fill it")
-    frame = _numbers(frame, path, {"_quality": quality_column, "_cost": cost_column})
+    frame = _numbers(frame, path, numbers)
     repeated = frame.filter(frame.select(keys).is_duplicated())
     if len(repeated):
         row = repeated.select(keys).row(0, named=True)
@@ -216,6 +223,7 @@ def _dense(
     path: Path,
     module_columns: list[str],
     query_column: str,
+    number_columns: list[str],
     on_missing: OnMissing,
 ) -> RecordedTable:
     """Puts the rows into arrays with one axis for each module, and one for the queries."""
@@ -236,18 +244,23 @@ def _dense(
         for column, values in zip(module_columns, names, strict=True)
     ]
     query = frame[query_column].replace_strict(queries, range(len(queries))).to_numpy()
-    cost = np.full((*space.sizes, len(queries)), np.nan)
-    quality, present = np.full_like(cost, np.nan), np.zeros(cost.shape, dtype=bool)
-    cells = (*theta, query)
-    cost[cells], quality[cells], present[cells] = frame["_cost"], frame["_quality"], True
+    shape, cells = (*space.sizes, len(queries)), (*theta, query)
+    present = np.zeros(shape, dtype=bool)
+    present[cells] = True
+    numbers = {name: np.full(shape, np.nan) for name in number_columns}
+    for name, values in numbers.items():
+        values[cells] = frame[name]
     llms = tuple(tuple(column.to_list()) for column in names)
     identifiers = tuple(str(q) for q in queries.to_list())
     complete: np.ndarray = np.all(present.reshape(-1, len(queries)), axis=0)
     if not complete.all():
         _check_missing(present, path, module_columns, llms, identifiers, complete, on_missing)
-        cost, quality = cost[..., complete], quality[..., complete]
+        numbers = {name: values[..., complete] for name, values in numbers.items()}
         identifiers = tuple(q for q, keep in zip(identifiers, complete, strict=True) if keep)
-    return RecordedTable(tuple(module_columns), llms, identifiers, cost, quality)
+    outcomes = {n.removeprefix(_OUTCOME): v for n, v in numbers.items() if n.startswith(_OUTCOME)}
+    return RecordedTable(
+        tuple(module_columns), llms, identifiers, numbers["_cost"], numbers["_quality"], outcomes
+    )
 
 
 def _check_missing(

@@ -83,6 +83,22 @@ def test_cost_and_tokens_are_those_of_all_calls_in_module_order(tmp_path):
             assert observed.latency_s > 0
 
 
+def test_outcomes_are_seconds_and_tokens_if_asked_for(tmp_path):
+    with FakeEndpoint(say) as endpoint, live_on(endpoint, tmp_path) as live:
+        fingerprint = live.evaluator.fingerprint()
+        (plain,) = observe(live, ALL[0])
+        live.evaluator.outcomes = True
+        (named,) = observe(live, ALL[0])
+        assert live.evaluator.fingerprint() == fingerprint
+    assert plain.outcomes is None
+    prompt, completion = zip(*named.module_tokens, strict=True)
+    assert named.outcomes == {
+        "latency_s": named.latency_s,
+        "input_tokens": sum(prompt),
+        "output_tokens": sum(completion),
+    }
+
+
 def test_an_output_that_cannot_be_parsed_has_quality_0_at_its_cost(tmp_path):
     def answer(request):
         return "garbled words" if prompt_of(request).startswith("last") else say(request)

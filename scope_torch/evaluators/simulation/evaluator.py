@@ -20,6 +20,7 @@ from torch import Tensor
 
 from scope_torch.errors import InputError
 from scope_torch.evaluators.simulation.counter_random import normal, stream_key, uniform
+from scope_torch.evaluators.simulation.latency import expected_outcomes, mean_outcomes, speeds
 from scope_torch.evaluators.simulation.world import World
 from scope_torch.observation import Observation, Request
 from scope_torch.space import check_seed, splitmix64
@@ -33,6 +34,7 @@ class _Observed(NamedTuple):
 
     quality: list[float]
     module_cost_usd: list[tuple[float, ...]]
+    outcomes: list[dict[str, float] | None]
 
 
 class SimulatedEvaluator:
@@ -48,9 +50,11 @@ class SimulatedEvaluator:
         noise_seed: Seed of the observations in the same world.
         cache_dir: Folder for the true averages of all configurations, which may take minutes to
             compute; None for $SCOPE_CACHE_DIR, or ~/.cache/scope-torch if that is not set.
+        outcomes: Whether observations carry the named outcomes `latency_s` and `output_tokens`;
+            they vary around their expectation by the same factor as the cost.
 
     Raises:
-        InputError: If the noise is outside its range.
+        InputError: If the noise is outside its range, or outcomes need a speed that is not known.
 
     Examples:
         >>> from scope_torch.evaluators.simulation.spec import load_worlds
@@ -72,13 +76,16 @@ class SimulatedEvaluator:
         cost_noise: float = 0.03,
         noise_seed: int = 0,
         cache_dir: Path | str | None = None,
+        outcomes: bool = False,
     ) -> None:
         if not 0 <= cost_noise <= 0.25:
             raise InputError(f"cost_noise={cost_noise} must lie in [0, 0.25]")
         check_seed(noise_seed, "noise_seed")
+        if outcomes:
+            speeds(world.llms)
         self.world = world
         self.cost_noise, self.noise_seed = cost_noise, noise_seed
-        self._cache_dir = cache_dir
+        self._cache_dir, self._outcomes = cache_dir, outcomes
         self._observed = lru_cache(_CACHE_SIZE)(self._observe_all)
 
     def evaluate(self, requests: Iterable[Request]) -> Iterator[Observation]:
@@ -87,7 +94,10 @@ class SimulatedEvaluator:
             observed = self._observed(theta, replicate)
             costs = observed.module_cost_usd[query]
             quality = observed.quality[query]
-            yield Observation(theta, query, sum(costs), quality, replicate, module_cost_usd=costs)
+            outcomes = observed.outcomes[query]
+            yield Observation(
+                theta, query, sum(costs), quality, replicate, None, costs, outcomes=outcomes
+            )
 
     def truth(self) -> tuple[Tensor, Tensor]:
         """The true averages; see `HasTruth`. Computed once for each world, then cached on disk."""
@@ -99,9 +109,16 @@ class SimulatedEvaluator:
             _save(path, quality.numpy())
         return cost_usd, quality
 
+    def true_outcomes(self) -> dict[str, Tensor]:
+        """Expected outcomes by flat index: `|Theta|` each (float64); none if not asked for."""
+        return mean_outcomes(self.world) if self._outcomes else {}
+
     def fingerprint(self) -> str:
-        """Identifies the world, its constants and the noise."""
-        return _digest([self.world.settings(), self.cost_noise, self.noise_seed])
+        """Identifies the world, its constants and the noise; with outcomes, also the speeds."""
+        described: list[object] = [self.world.settings(), self.cost_noise, self.noise_seed]
+        if self._outcomes:
+            described.append(speeds(self.world.llms))
+        return _digest(described)
 
     def _observe_all(self, theta: tuple[int, ...], replicate: int) -> _Observed:
         """Observes all queries at once, which is much faster than one at a time."""
@@ -114,8 +131,21 @@ class SimulatedEvaluator:
         if world.randomness > 0:
             quality = (uniform(self._stream(_ANSWER), counter) < quality).double()
         noise = normal(self._stream(_COST_NOISE), counter)
-        costs = costs * (1 + self.cost_noise * noise)[:, None]
-        return _Observed(quality.tolist(), [tuple(row) for row in costs.tolist()])
+        factor = 1 + self.cost_noise * noise
+        costs = costs * factor[:, None]
+        outcomes = self._observed_outcomes(codes, queries, factor)
+        return _Observed(quality.tolist(), [tuple(row) for row in costs.tolist()], outcomes)
+
+    def _observed_outcomes(
+        self, codes: list[Tensor], queries: Tensor, factor: Tensor
+    ) -> list[dict[str, float] | None]:
+        """The named outcomes on all queries; `factor` is that of the cost, with mean 1."""
+        if not self._outcomes:
+            return [None] * len(queries)
+        written = self.world.module_output_tokens(codes, queries)
+        expected = expected_outcomes(self.world, codes, written)
+        observed = [(mean.cpu() * factor).tolist() for mean in expected.values()]
+        return [dict(zip(expected, row, strict=True)) for row in zip(*observed, strict=True)]
 
     def _stream(self, stream: int) -> int:
         return stream_key(stream_key(self.world.world_seed, stream), self.noise_seed)

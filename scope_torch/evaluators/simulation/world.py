@@ -156,9 +156,18 @@ class World:
             costs.append(self._input_usd[codes[i]] * read + self._output_usd[codes[i]] * written)
         return costs
 
+    def module_output_tokens(self, codes: Sequence[Tensor], query: Tensor) -> list[Tensor]:
+        """Expected output tokens of each module, N tensors; arguments as in `quality`."""
+        return [written[codes[i], query] for i, written in enumerate(self._output)]
+
+    def mean_output_tokens(self) -> list[Tensor]:
+        """Their averages over the queries, N tensors (float64) that broadcast to `sizes`."""
+        views = self.grid_codes()
+        return [output.mean(1)[view] for output, view in zip(self._output, views, strict=True)]
+
     def mean_cost(self) -> Tensor:
         """c(theta) in USD by flat index: `|Theta|` (float64, CPU)."""
-        views = self._grid_codes()
+        views = self.grid_codes()
         written = [output.mean(1) for output in self._output]
         cost = torch.zeros((), dtype=torch.float64, device=self.device)
         for i, parents in enumerate(self.spec.parents):
@@ -171,7 +180,7 @@ class World:
 
     def mean_quality(self) -> Tensor:
         """s(theta) by flat index: `|Theta|` (float64, CPU). May take minutes."""
-        views = self._grid_codes()
+        views = self.grid_codes()
         quality = torch.zeros(self.space.sizes, dtype=torch.float64, device=self.device)
         # In blocks of queries and of LLMs of the first module.
         queries = max(1, _BLOCK // self.space.size)
@@ -211,7 +220,7 @@ class World:
         prices = [llm.output_usd_per_mtok * 1e-6 for llm in self.llms]
         return torch.tensor(prices, dtype=torch.float64, device=self.device)
 
-    def _grid_codes(self) -> list[Tensor]:
+    def grid_codes(self) -> list[Tensor]:
         """Codes of all of Theta: N tensors that broadcast to `sizes`."""
         n = self.space.num_modules
         return [

@@ -1,0 +1,53 @@
+"""AgentOpt's selectors on a small table; those that need the package are skipped without it."""
+
+import numpy as np
+import pytest
+
+from scope_torch.evaluators.table import RecordedTable
+from scripts.agentopt_selectors import SELECTORS, Lookup, select, table_of
+
+LLMS = ("mini", "pro")
+QUALITY = np.zeros((2, 2, 20))
+QUALITY[1, 0] = 1.0  # pro, mini is right on all queries
+QUALITY[1, 1, :12] = 1.0
+TABLE = RecordedTable(
+    ("planner", "solver"),
+    (LLMS, LLMS),
+    tuple(map(str, range(20))),
+    np.arange(80.0).reshape(2, 2, 20),
+    QUALITY,
+    {"output_tokens": np.ones((2, 2, 20))},
+)
+
+
+def test_a_pair_is_paid_for_once():
+    lookup = Lookup(TABLE)
+    application = lookup({"solver": "mini", "planner": "pro"})
+    assert [application.run(3), application.run(3), application.run(4)] == [1.0, 1.0, 1.0]
+    assert lookup.spend_usd == TABLE.cost_usd[1, 0, 3] + TABLE.cost_usd[1, 0, 4]
+
+
+@pytest.mark.parametrize("selector", ["brute_force", "arm_elimination", "random_search"])
+def test_selectors_choose_from_the_table(selector):
+    pytest.importorskip("agentopt")
+    made = select(TABLE, selector, seed=1)
+    assert made == select(TABLE, selector, seed=1)
+    assert made["best_quality"] == 1.0
+    if selector == "brute_force":
+        assert made["choice"] == "pro + mini"
+        assert made["spend_usd"] == TABLE.cost_usd.sum()
+    if selector == "random_search":  # a quarter of four configurations, on all queries
+        assert made["spend_usd"] in TABLE.cost_usd.sum(-1)
+    assert made["selector"] in SELECTORS
+
+
+def test_the_table_sums_up_the_runs(tmp_path):
+    path = tmp_path / "runs.csv"
+    path.write_text(
+        "task,selector,seed,spend_usd,choice,true_quality,best_quality\n"
+        "t,a,0,1.0,x,0.9,0.9\nt,a,1,3.0,y,0.7,0.9\nt,b,0,5.0,x,0.9,0.9\n"
+    )
+    assert table_of(path).splitlines()[2:] == [
+        "| t | a | 2 | 2.00 | 50% | 0.1000, 0.2000 |",
+        "| t | b | 1 | 5.00 | 100% | 0.0000, 0.0000 |",
+    ]

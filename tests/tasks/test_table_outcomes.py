@@ -1,0 +1,98 @@
+"""Named outcomes of recorded tables."""
+
+import numpy as np
+import pytest
+
+from scope_torch.errors import InputError
+from scope_torch.evaluators.table import TableEvaluator
+from scope_torch.observation import Request
+from scope_torch.tasks.table import load_table, table_task
+
+ROWS = """_answer,query,quality,cost_usd,tokens,seconds
+mini,q1,1,0.001,10,-0.5
+mini,q2,0,0.001,30,0.25
+pro,q1,1,0.01,7,1
+pro,q2,1,0.02,8,2
+"""
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "runs.csv"
+    path.write_text(ROWS)
+    return path
+
+
+def evaluator(path, **changed) -> TableEvaluator:
+    settings = {"outcome_columns": ["tokens", "seconds"], **changed}
+    task = table_task(
+        name="t", path=str(path), module_columns=["_answer"], reference=["pro"], epsilon=0.1,
+        **settings,
+    )  # fmt: skip
+    assert isinstance(task.evaluator, TableEvaluator)
+    return task.evaluator
+
+
+def test_observations_carry_the_columns_in_their_order(path):
+    made = list(evaluator(path).evaluate([Request((1,), 1), Request((0,), 0, 1)]))
+    assert [o.outcomes for o in made] == [
+        {"tokens": 8.0, "seconds": 2.0},
+        {"tokens": 10.0, "seconds": -0.5},
+    ]
+    assert list(made[0].outcomes) == ["tokens", "seconds"]
+
+
+def test_truth_is_the_average_over_the_queries(path):
+    truth = evaluator(path).true_outcomes()
+    assert {name: mean.tolist() for name, mean in truth.items()} == {
+        "tokens": [20.0, 7.5],
+        "seconds": [-0.125, 1.5],
+    }
+    first = evaluator(path, num_queries=1).true_outcomes()
+    assert first["tokens"].tolist() == [10.0, 7.0]
+
+
+def test_without_the_option_nothing_changes(path):
+    plain, named = evaluator(path, outcome_columns=[]), evaluator(path)
+    (observation,) = plain.evaluate([Request((0,), 0)])
+    assert observation.outcomes is None
+    assert plain.true_outcomes() == {}
+    assert plain.fingerprint() == "cb9bd4582b4a7d33"
+    assert named.fingerprint() != plain.fingerprint()
+    assert evaluator(path, outcome_columns=["seconds", "tokens"]).fingerprint() not in (
+        plain.fingerprint(),
+        named.fingerprint(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("cell", "columns", "words"),
+    [
+        ("many", ["tokens"], ("'tokens'", "'many'", "not a number")),
+        ("inf", ["tokens"], ("tokens=inf", "query q1", "finite number")),
+        ("nan", ["tokens"], ("tokens=nan", "finite number")),
+        ("", ["tokens"], ("1 cells are missing", "query q1")),
+        ("10", ["words"], ("no column 'words'", "seconds")),
+        ("10", ["tokens", "tokens"], ("name one column twice",)),
+        ("10", ["cost_usd"], ("name one column twice",)),
+    ],
+)
+def test_columns_that_cannot_be_used_are_refused(path, cell, columns, words):
+    path.write_text(ROWS.replace("0.001,10,", f"0.001,{cell},"))
+    with pytest.raises(InputError) as caught:
+        load_table(path, ["_answer"], outcome_columns=columns)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_a_name_with_braces_is_refused(path):
+    path.write_text(ROWS.replace("tokens", "{tokens}"))
+    with pytest.raises(InputError, match="without braces"):
+        load_table(path, ["_answer"], outcome_columns=["{tokens}"])
+
+
+def test_queries_without_an_outcome_can_be_dropped(path):
+    path.write_text(ROWS.replace("0.001,10,", "0.001,,"))
+    table = load_table(path, ["_answer"], outcome_columns=["tokens"], on_missing="drop_queries")
+    assert table.queries == ("q2",)
+    np.testing.assert_array_equal(table.outcomes["tokens"], [[30.0], [8.0]])
