@@ -158,7 +158,7 @@ def run_all(path: Path, tasks: Sequence[str], selectors: Sequence[str], seeds: i
     """Writes one row for each run, as soon as it is done; adds to the file if it is there."""
     new = not path.exists()
     with path.open("a", newline="") as file:
-        writer = csv.DictWriter[str](file, COLUMNS, lineterminator="\n")
+        writer: csv.DictWriter[str] = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         if new:
             writer.writeheader()
         for task in tasks:
