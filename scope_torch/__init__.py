@@ -29,6 +29,7 @@ from scope_torch._moved import MovedFinder
 
 if TYPE_CHECKING:
     __version__: str
+    from scope_torch.constraints import Constraint, at_least, at_most
     from scope_torch.errors import InputError
     from scope_torch.evaluators.function import FunctionEvaluator
     from scope_torch.evaluators.table import RecordedTable, TableEvaluator
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
 _MODULE_OF = {
     "Callback": "runs.callbacks",
+    "Constraint": "constraints",
     "FunctionEvaluator": "evaluators.function",
     "HammingKernel": "model.kernels",
     "InputError": "errors",
@@ -55,6 +57,8 @@ _MODULE_OF = {
     "SelectionProblem": "problem",
     "SequentialOptimizer": "search.optimizer",
     "TableEvaluator": "evaluators.table",
+    "at_least": "constraints",
+    "at_most": "constraints",
     "load_llms": "llm.prices",
     "make_scope": "methods",
     "make_scope_joint": "methods",
@@ -63,6 +67,9 @@ _MODULE_OF = {
 
 __all__ = [  # noqa: RUF022 - in the order of use: problem, search, run, extensions
     "SelectionProblem",
+    "Constraint",
+    "at_least",
+    "at_most",
     "make_scope",
     "make_scope_joint",
     "FunctionEvaluator",

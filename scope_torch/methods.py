@@ -230,11 +230,7 @@ def make_scope_joint(
         confidence = CredibleBounds(**_chosen(bounds, _CREDIBLE))
     # Costs differ by orders of magnitude; the loss 1 - quality does not.
     relative_cost = relative_cost is not False and problem.objective == "cost"
-    if relative_cost and initial_pool == "none":
-        raise InputError(
-            "initial_pool=none: the scale of costs is fitted to what Calibrate observes; take "
-            "base or random"
-        )
+    _check_scale(relative_cost, initial_pool)
     lam = 1e-6 if lam is None else lam
     device = pick_device(device, problem.space.size)
     check_made_for(confidence, kernel, lam, problem.space.num_modules)
@@ -274,6 +270,14 @@ def make_scope_joint(
         batch_size=batch_size,
         name=name,
     )
+
+
+def _check_scale(relative_cost: bool, initial_pool: PoolKind) -> None:
+    if relative_cost and initial_pool == "none":
+        raise InputError(
+            "initial_pool=none: the scale of costs is fitted to what Calibrate observes; take "
+            "base or random"
+        )
 
 
 def _deployment(problem: SelectionProblem, budget_usd: float | None) -> float:

@@ -6,7 +6,7 @@ import pytest
 from source_code import imported, imports, modules
 
 FLOORS = [
-    {"errors", "space", "problem", "observation"},
+    {"errors", "space", "constraints", "problem", "observation"},
     {"model"},
     {"bounds"},
     {"space_search"},

@@ -20,6 +20,7 @@ from scope_torch.llm.keys import check_key_env
 # api_key_env=A, api_key_env=A,B, api_key_env=choice(A,B), {api_key_env:A}
 _TYPED_KEY = re.compile(r"api_key_env[\"']?(?:=(?:choice\()?(.*)|:([^,}]*))", re.DOTALL)
 _OF_HYDRA = ("_target_", "_convert_", "_recursive_", "_partial_")  # not arguments
+_OF_PROBLEM = ("constraints", "objective")  # of a task; see `with_constraints`
 
 
 def build(node: DictConfig, **extra: Any) -> Any:
@@ -36,7 +37,8 @@ def build(node: DictConfig, **extra: Any) -> Any:
     target = check_target(str(node._target_))
     arguments = OmegaConf.to_container(node, resolve=True, throw_on_missing=True)
     assert isinstance(arguments, dict)
-    given = {str(name): value for name, value in arguments.items() if name not in _OF_HYDRA}
+    not_given = (*_OF_HYDRA, *_OF_PROBLEM)
+    given = {str(name): value for name, value in arguments.items() if name not in not_given}
     accepted = inspect.signature(target).parameters
     return target(**given | {name: value for name, value in extra.items() if name in accepted})
 

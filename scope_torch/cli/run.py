@@ -9,6 +9,7 @@ import os
 import re
 import sys
 import traceback
+from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -42,6 +43,7 @@ from scope_torch.runs.directory import finished_summary, write_atomically
 from scope_torch.runs.plotting import CurvePlot
 from scope_torch.runs.runner import run, run_settings
 from scope_torch.tasks import Task
+from scope_torch.tasks.constrained import named_outcomes, with_constraints
 from scope_torch.tracking.progress import ProgressBar
 
 # Keys that are not written into the path of a run: they have a component of their own, must not
@@ -167,7 +169,7 @@ def run_from_config(cfg: DictConfig, directory: Path) -> dict[str, Any]:
         return build(cfg.method, problem=problem, kernel=kernel, **common)
 
     # `before_paying` finds a wrong base LLM before a live task pays for its reference.
-    task: Task = build(cfg.task, before_paying=make_method)
+    task: Task = _constrained(cfg, make_method)
     problem = replace(task.problem, deployment_queries=cfg.deployment_queries)
     task = task._replace(problem=problem)
     try:
@@ -175,6 +177,18 @@ def run_from_config(cfg: DictConfig, directory: Path) -> dict[str, Any]:
         return _run_task(cfg, task, method, tracker, directory)
     finally:
         close_evaluator(task.evaluator)
+
+
+def _constrained(cfg: DictConfig, make_method: Callable[[SelectionProblem], Any]) -> Task:
+    """The task of a config, with its constraints."""
+    constraints = [str(text) for text in cfg.task.constraints]
+    extra: dict[str, Any] = {}
+    if names := named_outcomes(constraints):
+        columns = [*cfg.task.get("outcome_columns", ())]
+        extra["outcome_columns"] = [*dict.fromkeys([*columns, *names])]
+        extra["outcomes"] = True
+    task: Task = build(cfg.task, before_paying=make_method, **extra)
+    return with_constraints(task, constraints, cfg.task.objective)
 
 
 def _run_task(

@@ -18,6 +18,8 @@ class TableTaskConfig:
     module_columns: list[str] = field(default_factory=list)  # columns naming each module's LLM
     reference: list[str] = field(default_factory=list)  # theta_0: one LLM for each module
     epsilon: float = 0.01  # tolerated relative loss of quality, in (0, 1)
+    constraints: list[str] = field(default_factory=list)  # e.g. "latency_s <= 2 cap 10"
+    objective: str = "cost"  # cost | quality, with a constraint on cost_usd
     quality_column: str = "quality"  # in [0, 1]
     cost_column: str = "cost_usd"  # in USD
     query_column: str = "query"
@@ -38,6 +40,8 @@ class SyntheticTaskConfig:
     num_queries: int = 60
     world_seed: int = 3
     epsilon: float = 0.05
+    constraints: list[str] = field(default_factory=list)  # e.g. "cost_usd <= 0.01 cap 0.1"
+    objective: str = "cost"  # cost | quality, with a constraint on cost_usd
 
 
 @dataclass
@@ -49,6 +53,8 @@ class SimulatedTaskConfig:
     world: str = MISSING  # text_to_sql | data_transformation | data_imputation | entity_resolution
     reference: str = "GPT-5.2"  # theta_0: this LLM in every module
     epsilon: float = 0.01
+    constraints: list[str] = field(default_factory=list)  # e.g. "latency_s <= 2 cap 10"
+    objective: str = "cost"  # cost | quality, with a constraint on cost_usd
     world_seed: int = 0  # seed of the world: LLMs' skills, queries
     randomness: float = 0.0  # noise of an answer, in units of the margin; 0: deterministic LLMs
     cost_noise: float = 0.03  # relative spread of observed costs
@@ -69,6 +75,8 @@ class CompoundTaskConfig:
     dataset: str = MISSING  # airport_city | restaurant | tde | amazon_google | febrl | bird
     reference: list[str] = field(default_factory=list)  # theta_0: an LLM for each module, or one
     epsilon: float = 0.01  # tolerated relative loss of quality, in (0, 1)
+    constraints: list[str] = field(default_factory=list)  # e.g. "latency_s <= 2 cap 10"
+    objective: str = "cost"  # cost | quality, with a constraint on cost_usd
     evaluator: str = "${evaluator}"
     llm: Any = "${llm}"
     llms: list[str] | None = None  # candidates of every module; null: all that have a price

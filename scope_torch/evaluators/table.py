@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from scope_torch.constraints import Constraint
 from scope_torch.errors import InputError
 from scope_torch.observation import Observation, Request, checked_outcomes
 from scope_torch.problem import SelectionProblem, codes_of
@@ -164,18 +165,34 @@ class TableEvaluator:
         cost, quality = self.table.cost_usd.mean(-1), self.table.quality.mean(-1)
         return torch.from_numpy(cost.ravel()), torch.from_numpy(quality.ravel())
 
-    def true_outcomes(self) -> dict[str, Tensor]:
-        """The average of each named outcome over the queries, by flat index: `|Theta|` (float64).
+    def true_outcomes(self, limits: Sequence[Constraint]) -> list[Tensor]:
+        """The average outcome of each constraint by flat index; see `HasTrueOutcomes`.
 
         Examples:
-            >>> tokens = {"tokens": np.array([[3.0, 5.0], [8.0, 8.0]])}
+            >>> from scope_torch.constraints import at_most
+            >>> tokens = {"tokens": np.array([[3.0, 5.0], [8.0, 80.0]])}
             >>> ones = np.ones((2, 2))
             >>> table = RecordedTable(("a",), (("mini", "pro"),), ("x", "y"), ones, ones, tokens)
-            >>> TableEvaluator(table).true_outcomes()["tokens"]
-            tensor([4., 8.], dtype=torch.float64)
+            >>> TableEvaluator(table).true_outcomes([at_most("tokens", 5, cap=10)])
+            [tensor([4., 9.], dtype=torch.float64)]
         """
-        averages = {name: values.mean(-1) for name, values in self.table.outcomes.items()}
-        return {name: torch.from_numpy(mean.ravel()) for name, mean in averages.items()}
+        return [torch.from_numpy(self._counted(limit).mean(-1).ravel()) for limit in limits]
+
+    def average_outcome(self, theta: Sequence[int], limit: Constraint) -> float:
+        """That of one configuration."""
+        return float(self._counted(limit)[tuple(theta)].mean())
+
+    def _counted(self, limit: Constraint) -> np.ndarray:
+        """A constraint's outcome, of which no more counts than its cap: `M_1 x ... x M_N x Q`."""
+        table = self.table
+        known = {"cost_usd": table.cost_usd, "quality": table.quality, **table.outcomes}
+        if limit.outcome not in known:
+            raise InputError(
+                f"{limit}: the table has no outcome {limit.outcome!r}, but {list(known)}; name its "
+                "column in task.outcome_columns"
+            )
+        values = known[limit.outcome]
+        return np.minimum(values, limit.high) if limit.is_cap else values
 
     def fingerprint(self) -> str:
         """A hash of the whole content of the table; named outcomes add to it."""

@@ -28,8 +28,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from scope_torch.model.collapsed import Collapsed
 from scope_torch.model.factor import Array
-from scope_torch.model.joint import Collapsed, Hyperparameters, JointSurrogate
+from scope_torch.model.joint import Hyperparameters, JointSurrogate
 from scope_torch.model.joint_queries import JointQueries, QueriesAt, times_gram
 
 

@@ -60,6 +60,10 @@ class HasTrueOutcomes(Protocol):
         """
         ...
 
+    def average_outcome(self, theta: Sequence[int], limit: Constraint) -> float:
+        """That of one configuration, given as codes."""
+        ...
+
 
 @runtime_checkable
 class KeepsAnswers(Protocol):

@@ -64,6 +64,7 @@ def compound_task(
     reference_cost_usd: float | None = None,
     data: Mapping[str, Any] | None = None,
     system: Mapping[str, Any] | None = None,
+    outcomes: bool = False,
     before_paying: Callable[[SelectionProblem], object] | None = None,
 ) -> Task:
     """A compound system on a data set.
@@ -87,6 +88,7 @@ def compound_task(
         reference_cost_usd: c(theta_0) in USD; None if and only if `reference_quality` is None.
         data: Arguments of the data set's loader.
         system: Arguments of the function that makes the system.
+        outcomes: Whether live observations carry seconds and tokens; see `LiveEvaluator`.
         before_paying: Called before the reference is run, to find other errors first. Its argument
             is the problem with 1 in place of the reference's quality and cost.
 
@@ -123,6 +125,7 @@ def compound_task(
         prices=prices,
         client=_client(settings, {llm_name: prices[llm_name] for llm_name in names}),
         concurrency=settings["concurrency"],
+        outcomes=outcomes,
     )
     live = evaluator_on(loaded.queries[:num_queries])
     problem = SelectionProblem(  # finds other errors before the reference is paid for

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from scope_torch.constraints import at_most
 from scope_torch.errors import InputError
 from scope_torch.evaluators.function import FunctionEvaluator
 from scope_torch.evaluators.simulation.evaluator import SimulatedEvaluator
@@ -44,14 +45,23 @@ def test_latency_is_first_tokens_and_output_over_speed_of_all_modules():
 
 def test_true_outcomes_are_the_averages_without_noise():
     evaluator = simulated(cost_noise=0.0)
-    truth, queries = evaluator.true_outcomes(), evaluator.world.num_queries
+    limits = [
+        at_most("latency_s", 5, cap=15),
+        at_most("output_tokens", 1e5, cap=1e6),
+        at_most("cost_usd", 1e-3, cap=1),
+    ]
+    truth, queries = evaluator.true_outcomes(limits), evaluator.world.num_queries
     for theta in [(0, 0, 0), (2, 1, 0)]:
         made = list(evaluator.evaluate([Request(theta, q) for q in range(queries)]))
         flat = theta[0] * 9 + theta[1] * 3 + theta[2]
-        for name, means in truth.items():
+        for limit, means in zip(limits, truth, strict=True):
             assert means.shape == (27,)
-            average = sum(o.outcomes[name] for o in made) / queries
+            seen = [{**o.outcomes, "cost_usd": o.cost_usd}[limit.outcome] for o in made]
+            average = sum(min(one, limit.high) for one in seen) / queries
             assert average == pytest.approx(float(means[flat]), rel=1e-12)
+            assert evaluator.average_outcome(theta, limit) == pytest.approx(average, rel=1e-12)
+    with pytest.raises(InputError, match="simulated systems have cost_usd"):
+        evaluator.true_outcomes([at_most("safety", 0.5)])
 
 
 def test_outcomes_are_the_same_in_any_order_and_differ_by_replicate():
@@ -69,7 +79,6 @@ def test_outcomes_change_nothing_else():
     requests = [Request((0, 1, 2), q) for q in range(5)]
     made = list(named.evaluate(requests))
     assert [replace(o, outcomes=None) for o in made] == list(plain.evaluate(requests))
-    assert plain.true_outcomes() == {}
     assert plain.fingerprint() != named.fingerprint()
 
 

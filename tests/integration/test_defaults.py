@@ -36,6 +36,11 @@ SPECIAL = {
     ("TableTaskConfig", "epsilon"): REQUIRED,
     ("CompoundTaskConfig", "reference"): REQUIRED,
     ("CompoundTaskConfig", "epsilon"): REQUIRED,
+    **{
+        (f"{task}TaskConfig", key): "of the problem; see with_constraints"
+        for task in ("Table", "Synthetic", "Simulated", "Compound")
+        for key in ("constraints", "objective")
+    },
     ("CompoundTaskConfig", "evaluator"): FROM_RUN,
     ("CompoundTaskConfig", "llm"): FROM_RUN,
     ("ScopeConfig", "base"): FROM_RUN,

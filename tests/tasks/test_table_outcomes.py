@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from scope_torch.constraints import at_most
 from scope_torch.errors import InputError
 from scope_torch.evaluators.table import TableEvaluator
 from scope_torch.observation import Request
@@ -43,20 +44,24 @@ def test_observations_carry_the_columns_in_their_order(path):
 
 
 def test_truth_is_the_average_over_the_queries(path):
-    truth = evaluator(path).true_outcomes()
-    assert {name: mean.tolist() for name, mean in truth.items()} == {
-        "tokens": [20.0, 7.5],
-        "seconds": [-0.125, 1.5],
-    }
-    first = evaluator(path, num_queries=1).true_outcomes()
-    assert first["tokens"].tolist() == [10.0, 7.0]
+    tokens, seconds = at_most("tokens", 50, cap=100), at_most("seconds", 1, within=(-9, 9))
+    whole = evaluator(path)
+    truth = [mean.tolist() for mean in whole.true_outcomes([tokens, seconds])]
+    assert truth == [[20.0, 7.5], [-0.125, 1.5]]
+    assert whole.average_outcome((1,), seconds) == 1.5
+    (first,) = evaluator(path, num_queries=1).true_outcomes([tokens])
+    assert first.tolist() == [10.0, 7.0]
+    # Before the average is taken, no answer counts more than the cap.
+    (capped,) = whole.true_outcomes([at_most("tokens", 5, cap=12)])
+    assert capped.tolist() == [11.0, 7.5]
 
 
 def test_without_the_option_nothing_changes(path):
     plain, named = evaluator(path, outcome_columns=[]), evaluator(path)
     (observation,) = plain.evaluate([Request((0,), 0)])
     assert observation.outcomes is None
-    assert plain.true_outcomes() == {}
+    with pytest.raises(InputError, match=r"name its column in task\.outcome_columns"):
+        plain.true_outcomes([at_most("tokens", 50, cap=100)])
     assert plain.fingerprint() == "cb9bd4582b4a7d33"
     assert named.fingerprint() != plain.fingerprint()
     assert evaluator(path, outcome_columns=["seconds", "tokens"]).fingerprint() not in (

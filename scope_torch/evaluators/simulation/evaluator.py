@@ -8,7 +8,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -18,9 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from scope_torch.constraints import Constraint
 from scope_torch.errors import InputError
 from scope_torch.evaluators.simulation.counter_random import normal, stream_key, uniform
-from scope_torch.evaluators.simulation.latency import expected_outcomes, mean_outcomes, speeds
+from scope_torch.evaluators.simulation.latency import expected_outcomes, mean_outcome, speeds
 from scope_torch.evaluators.simulation.world import World
 from scope_torch.observation import Observation, Request
 from scope_torch.space import check_seed, splitmix64
@@ -109,9 +110,18 @@ class SimulatedEvaluator:
             _save(path, quality.numpy())
         return cost_usd, quality
 
-    def true_outcomes(self) -> dict[str, Tensor]:
-        """Expected outcomes by flat index: `|Theta|` each (float64); none if not asked for."""
-        return mean_outcomes(self.world) if self._outcomes else {}
+    def true_outcomes(self, limits: Sequence[Constraint]) -> list[Tensor]:
+        """The expected outcome of each constraint by flat index; see `HasTrueOutcomes`.
+
+        A cap applies to the expectation of each query: noise at the cap is left out of account.
+        """
+        codes = self.world.grid_codes()
+        return [mean_outcome(self.world, codes, limit).reshape(-1).cpu() for limit in limits]
+
+    def average_outcome(self, theta: Sequence[int], limit: Constraint) -> float:
+        """That of one configuration."""
+        codes = [torch.tensor([code], device=self.world.device) for code in theta]
+        return float(mean_outcome(self.world, codes, limit))
 
     def fingerprint(self) -> str:
         """Identifies the world, its constants and the noise; with outcomes, also the speeds."""

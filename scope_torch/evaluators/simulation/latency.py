@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from scope_torch.constraints import Constraint
 from scope_torch.errors import InputError
 from scope_torch.evaluators.simulation.world import World
 from scope_torch.llm.prices import LLMInfo
@@ -35,14 +36,35 @@ def expected_outcomes(
     return {"latency_s": _sum(seconds), "output_tokens": _sum(written)}
 
 
-def mean_outcomes(world: World) -> dict[str, Tensor]:
-    """Averages over the queries by flat index: `|Theta|` each (float64, CPU).
+def mean_outcome(world: World, codes: Sequence[Tensor], limit: Constraint) -> Tensor:
+    """The average over the queries of a constraint's outcome, of which no more counts than its cap.
+
+    Args:
+        world: The simulated system.
+        codes: N tensors of LLM codes, one for each module, that broadcast with each other.
+        limit: A constraint on `latency_s`, `output_tokens`, `cost_usd` or `quality`.
+
+    Returns:
+        Averages of the broadcast shape, in the unit of the outcome (float64).
 
     Raises:
-        InputError: If the price list lacks the speed of an LLM.
+        InputError: If the outcome is another, or the price list lacks the speed of an LLM.
     """
-    means = expected_outcomes(world, world.grid_codes(), world.mean_output_tokens())
-    return {name: mean.reshape(-1).cpu() for name, mean in means.items()}
+    total = torch.zeros(1, dtype=torch.float64, device=world.device)
+    for query in torch.arange(world.num_queries, device=world.device):
+        total = total + _outcome(world, codes, query, limit).clamp_max(limit.high)
+    return total / world.num_queries
+
+
+def _outcome(world: World, codes: Sequence[Tensor], query: Tensor, limit: Constraint) -> Tensor:
+    if limit.outcome == "cost_usd":
+        return _sum(world.module_costs(codes, query))
+    if limit.outcome == "quality":
+        return world.quality(codes, query)
+    named = expected_outcomes(world, codes, world.module_output_tokens(codes, query))
+    if limit.outcome not in named:
+        raise InputError(f"{limit}: simulated systems have cost_usd, quality and {list(named)}")
+    return named[limit.outcome]
 
 
 def speeds(llms: Sequence[LLMInfo]) -> list[tuple[float, float]]:

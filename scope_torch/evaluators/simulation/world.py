@@ -160,11 +160,6 @@ class World:
         """Expected output tokens of each module, N tensors; arguments as in `quality`."""
         return [written[codes[i], query] for i, written in enumerate(self._output)]
 
-    def mean_output_tokens(self) -> list[Tensor]:
-        """Their averages over the queries, N tensors (float64) that broadcast to `sizes`."""
-        views = self.grid_codes()
-        return [output.mean(1)[view] for output, view in zip(self._output, views, strict=True)]
-
     def mean_cost(self) -> Tensor:
         """c(theta) in USD by flat index: `|Theta|` (float64, CPU)."""
         views = self.grid_codes()

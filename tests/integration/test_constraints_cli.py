@@ -1,0 +1,103 @@
+"""Constraints and objectives on the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_cli import LLMS, write_table
+
+
+def with_latency(rows):
+    """The same table with seconds; b-mini is slow."""
+    seconds = dict(zip(LLMS, (0.2, 3.0, 0.5), strict=True))
+    return [
+        {**row, "latency_s": seconds[row["plan"]] + seconds[row["solve"]] + 0.01 * row["query"]}
+        for row in rows
+    ]
+
+
+@pytest.fixture
+def arguments(tmp_path) -> list[str]:
+    return [
+        "task=table",
+        f"task.path={write_table(tmp_path / 'runs.csv', mutate=with_latency)}",
+        "task.module_columns=[plan,solve]",
+        "task.reference=[c-pro,c-pro]",
+        "task.epsilon=0.3",
+        "method.base=b-mini",
+        "budget_usd=1.0",
+    ]
+
+
+def result_of() -> dict:
+    return json.loads(next(Path("outputs").rglob("result.json")).read_text())
+
+
+def test_a_latency_below_a_bound(cli, arguments):
+    status, *output = cli(*arguments, "task.constraints=['latency_s <= 4 cap 9']")
+    assert status == 0, output
+    result = result_of()
+    assert result["constraints"] == ["quality >= 0.7", "latency_s <= 4 cap 9"]
+    assert result["feasible"]
+    # b-mini twice, the choice without this constraint, takes 6 s.
+    assert sorted(result["theta_out"].values()) == ["b-mini", "c-pro"]
+    assert result["true_latency_s"] == pytest.approx(3.555)
+    trace = next(Path("outputs").rglob("trace.csv")).read_text().splitlines()
+    assert trace[0].endswith("true_cost_usd,true_quality,true_latency_s")
+    observed = json.loads(next(Path("outputs").rglob("journal.jsonl")).read_text().splitlines()[0])
+    assert observed["outcomes"]["latency_s"] > 0
+    assert cli(*arguments, "task.constraints=['latency_s <= 4 cap 9']")[0] == 0  # finished
+
+
+def test_a_bound_relative_to_the_reference(cli, arguments):
+    assert cli(*arguments, "task.constraints=['latency_s <= 2.5 * reference cap 9']")[0] == 0
+    result = result_of()
+    limit = float(result["constraints"][1].split()[2])
+    assert limit == pytest.approx(2.5 * np.mean([1 + 0.01 * q for q in range(12)]))
+
+
+def test_the_best_quality_for_a_price(cli, arguments):
+    status, *output = cli(
+        *arguments,
+        "task.objective=quality",
+        "task.constraints=['cost_usd <= 0.0115 cap 0.03']",
+    )
+    assert status == 0, output
+    result = result_of()
+    assert result["objective"] == "quality"
+    assert result["feasible"]
+    assert result["true_quality"] == result["optimal_quality"] >= result["least_quality"] - 1e-6
+    assert result["u_out_usd"] is None
+
+
+def test_simulated_latency(cli):
+    status, *output = cli(
+        "task=data_imputation",
+        "method.base=Gemini 2.5 Flash-Lite",
+        "task.constraints=['latency_s <= 0.4 * reference cap 60']",
+        "budget_usd=0.05",
+    )
+    assert status == 0, output
+    result = result_of()
+    assert result["constraints"][1].startswith("latency_s <= ")
+    assert result["true_latency_s"] > 0
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("task.constraints=['latency_s < 2']", "write it as latency_s <= 2 cap 10"),
+        ("task.constraints=['latency <= 2 cap 9']", "latency"),
+        ("task.constraints=['latency_s <= 2']", "say by cap= how much counts"),
+        ("task.objective=quality", "bound the cost of a query"),
+        ("task.objective=speed", "must be cost or quality"),
+    ],
+)
+def test_a_wrong_constraint_is_refused_in_a_line(cli, arguments, override, message):
+    status, *output = cli(*arguments, override)
+    assert status != 0
+    assert message in "".join(output)
+    assert "Traceback" not in "".join(output)
