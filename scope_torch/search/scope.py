@@ -105,6 +105,7 @@ class SCOPE(SequentialOptimizer):
         self._choice: Choice[Any] = choice
         self._make_candidate, self._certificate = make_candidate, certificate
         self._follows = certificate if isinstance(certificate, FollowsSearch) else None
+        self._query_pool = self._follows.query_pool if self._follows is not None else None
         self._payoff = payoff
         self._stopping, self._initial_pool, self._first_u_out = stopping, pool, u_out
         self._generator = torch.Generator().manual_seed(seed)
@@ -148,7 +149,8 @@ class SCOPE(SequentialOptimizer):
     def _calibrate(self) -> Steps:
         """Algorithm 2; SCOPE-Coarse has an empty pool, and skips it."""
         cheaper_first = self._initial_pool.ties == "cheaper"
-        rounds = calibrate(self._pool, self._query_order, cheaper_first=cheaper_first)
+        order = self._query_order[: self._query_pool]
+        rounds = calibrate(self._pool, order, cheaper_first=cheaper_first)
         requests = next(rounds) if self._pool else []
         while requests:
             observations = yield requests
@@ -207,10 +209,10 @@ class SCOPE(SequentialOptimizer):
             most = min(batch_size, num_queries - start)
             batch = candidate.next_queries(most)  # alg:scope-main:sort, by eq:uncertainty-score
             observations = yield [Request(theta_cand, q) for q in batch]  # alg:scope-main:observe
-            pruned = False
+            ended = False
             for j, observation in enumerate(observations, start + 1):
                 self._record(observation)
-                if pruned:  # the rest of the batch is paid for, and belongs to the model
+                if ended:  # the rest of the batch is paid for, and belongs to the model
                     continue
                 y_g = self.problem.constraint(observation.quality)
                 candidate.update(observation.query, observation.cost_usd, y_g)
@@ -219,11 +221,12 @@ class SCOPE(SequentialOptimizer):
                 certified = test.update(observation.quality, min(upper_g, previous_upper_g))
                 if candidate.upper_c(beta) <= self.u_out and certified:  # alg:scope-main:update
                     self._improve(candidate, beta, {**about, "num_queries": j})
+                    ended = self._query_pool is not None
                 if self._is_hopeless(candidate, beta, margin):  # alg:scope-main:break
-                    pruned = True
+                    ended = True
                     self._pruned += 1
                     self._trace("pruned", **about, num_queries=j, **interval(candidate, beta))
-            if pruned:
+            if ended:
                 return
         bounds = interval(candidate, self._beta(candidate))
         self._trace("completed", **about, num_queries=num_queries, **bounds)
