@@ -30,7 +30,7 @@ def share_of_each(problem: SelectionProblem, delta: float) -> float:
 
 def random_order(problem: SelectionProblem, theta: Theta, seed: int) -> list[int]:
     """The order in which the answers of `theta` count: uniformly random, by seed and theta."""
-    rng = np.random.default_rng([_ORDERS, seed, *theta])
+    rng = np.random.default_rng([_ORDERS, seed % 2**64, *theta])
     return rng.permutation(problem.num_queries).tolist()
 
 

@@ -42,9 +42,11 @@ def test_the_shares_add_up_to_delta():
 
 def test_orders_depend_on_seed_and_configuration_alone():
     orders = {
-        tuple(random_order(PROBLEM, theta, seed)) for theta in ((0, 0), (0, 1)) for seed in (0, 1)
+        tuple(random_order(PROBLEM, theta, seed))
+        for theta in ((0, 0), (0, 1))
+        for seed in (0, 1, -1)
     }
-    assert len(orders) == 4
+    assert len(orders) == 6
     assert all(sorted(order) == list(range(200)) for order in orders)
     certificate = ByPopulation(PROBLEM, 0.05, 1)
     answer(certificate, (3, 3), 5, 1.0)
