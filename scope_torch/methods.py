@@ -56,6 +56,7 @@ def make_scope(
     certificate: str = "bounds",
     certificate_flips: float | str = 0.0,
     reference_repeats: Sequence[int] | None = None,
+    query_pool: int | None = None,
     kernel: Kernel | None = None,
     device: torch.device | str | None = None,
     name: str = "scope",
@@ -88,6 +89,9 @@ def make_scope(
         reference_repeats: With `certificate_flips="auto"`: how many queries theta_0 answered
             otherwise the second time, and how many it answered twice. A second measurement of
             theta_0 costs Q c(theta_0).
+        query_pool: With `population`, if there are more queries than a search needs: Calibrate
+            looks at this many. A candidate draws from all of them in an order of its own, and stops
+            once it is theta_out. None: Calibrate looks at all, and a candidate answers all.
         kernel: See `SCOPE`.
         device: See `SCOPE`.
         name: Name in results.
@@ -136,6 +140,7 @@ def make_scope(
         surrogate=surrogate,
         sequence_delta=delta if certificate == "sequence" else None,
         population_delta=delta if certificate == "population" else None,
+        query_pool=query_pool,
         sequence_flips=certificate_flips,
         reference_repeats=reference_repeats,
         kernel=kernel,
@@ -164,6 +169,7 @@ def make_scope_joint(
     certificate: str | None = None,
     certificate_flips: float | str = 0.0,
     reference_repeats: Sequence[int] | None = None,
+    query_pool: int | None = None,
     budget_usd: float | None = None,
     kernel: Kernel | None = None,
     device: torch.device | str | None = None,
@@ -194,6 +200,7 @@ def make_scope_joint(
         certificate: See `make_scope`; None for `sequence`, with `theory` for `bounds`.
         certificate_flips: See `make_scope`.
         reference_repeats: See `make_scope`.
+        query_pool: See `make_scope`.
         budget_usd: Lambda. With it, the search stops when it no longer pays even if the problem
             does not say `deployment_queries`, see `derived_deployment`.
         kernel: See `SCOPE`.
@@ -246,8 +253,8 @@ def make_scope_joint(
         device=device,
         num_constraints=problem.num_constraints,
     )
-    delta, flips = _delta_of(certificate, bounds), certificate_flips
-    certifies = certificate_of(problem, delta, flips, reference_repeats, certificate, seed)
+    of_answers = _delta_of(certificate, bounds), certificate_flips, reference_repeats
+    certifies = certificate_of(problem, *of_answers, certificate, seed, query_pool)
     margin = certifies.next_margin
     by_cost = gap_tolerance is None or problem.objective == "quality"
     payoff = ExpectedReturn(problem.num_queries, deployment, relative_cost, margin)

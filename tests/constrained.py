@@ -47,6 +47,10 @@ class OutcomeEvaluator:
         capped = [np.minimum(values[limit.outcome], limit.high) for limit in limits]
         return [torch.from_numpy(outcome.mean(-1).ravel()) for outcome in capped]
 
+    def average_outcome(self, theta, limit: Constraint) -> float:
+        (averages,) = self.true_outcomes([limit])
+        return float(averages[self.problem.space.index_of(theta)])
+
     def fingerprint(self) -> str:
         return "constrained"
 

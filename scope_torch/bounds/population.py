@@ -171,7 +171,7 @@ def queries_needed(differences: np.ndarray, epsilon: float, delta: float) -> int
 
     Returns:
         The number of all queries, not only of those that are missing; None if the mean is not
-        positive, or so small that the number has more than nine digits.
+        positive, or so small that even the smallest stake would lose.
 
     Examples:
         >>> queries_needed(np.tile([0.1, 0.1, 1.0, 0.1, 0.0, 0.1, -0.9, 0.1], 50), 0.1, 0.05)

@@ -160,6 +160,7 @@ class ScopeConfig:
     certificate: str = "bounds"  # bounds: U_g <= 0 | sequence: by answers | population: tomorrow's
     certificate_flips: Any = 0.0  # sequence: chance that a repeated call answers otherwise | auto
     reference_repeats: list[int] | None = None  # auto: [answered otherwise, asked twice], theta_0
+    query_pool: int | None = None  # population: queries of Calibrate; candidates draw from all
 
 
 @dataclass
@@ -184,6 +185,7 @@ class ScopeJointConfig:
     certificate: str | None = None  # see ScopeConfig; null: sequence, with theory bounds
     certificate_flips: Any = 0.0  # sequence: chance that a repeated call answers otherwise | auto
     reference_repeats: list[int] | None = None  # auto: [answered otherwise, asked twice], theta_0
+    query_pool: int | None = None  # population: queries of Calibrate; candidates draw from all
 
 
 @dataclass

@@ -160,6 +160,7 @@ def certificate_of(
     repeats: Sequence[int] | None,
     kind: str = "sequence",
     seed: int = 0,
+    query_pool: int | None = None,
 ) -> ByBounds | BySequence | ByPopulation:
     """The certificate of plain settings.
 
@@ -170,6 +171,7 @@ def certificate_of(
         repeats: See `BySequence`.
         kind: With a delta: `sequence` or `population`.
         seed: See `ByPopulation`.
+        query_pool: Likewise.
 
     Raises:
         InputError: If a value is outside its range, or only one of `auto` and `repeats` is given.
@@ -180,7 +182,12 @@ def certificate_of(
                 f"certificate_flips={flips}, reference_repeats={repeats}: certificate=population "
                 "holds however often answers flip; leave both out"
             )
-        return ByPopulation(problem, delta, seed)
+        return ByPopulation(problem, delta, seed, query_pool)
+    if query_pool is not None:
+        raise InputError(
+            f"query_pool={query_pool} needs certificate=population: other certificates are about "
+            "all queries"
+        )
     if (flips == "auto") != (repeats is not None):
         cost_usd = problem.num_queries * problem.reference_cost_usd
         raise InputError(

@@ -41,6 +41,7 @@ def compose_scope(
     sequence_flips: float | str = 0.0,
     reference_repeats: Sequence[int] | None = None,
     population_delta: float | None = None,
+    query_pool: int | None = None,
     kernel: Kernel | None = None,
     device: torch.device | str | None = None,
     name: str = "scope",
@@ -69,6 +70,7 @@ def compose_scope(
         sequence_flips: `certificate_flips` of `make_scope`.
         reference_repeats: See `make_scope`.
         population_delta: A number: to certify by `ByPopulation` with that delta.
+        query_pool: See `make_scope`.
         kernel: k; default Matern 5/2.
         device: Where the algebra over Theta runs; None for `auto`, see `pick_device`.
         name: Name in results.
@@ -79,7 +81,8 @@ def compose_scope(
     """
     kind = "sequence" if population_delta is None else "population"
     delta = sequence_delta if population_delta is None else population_delta
-    certificate = certificate_of(problem, delta, sequence_flips, reference_repeats, kind, seed)
+    of_answers = delta, sequence_flips, reference_repeats
+    certificate = certificate_of(problem, *of_answers, kind, seed, query_pool)
     choice, stopping = LeastCost(alpha, certificate.next_margin), Stopping(gap_tolerance)
     pool = InitialPool(problem, initial_pool, base, calibrate_ties)
     kernel = HammingMatern52Kernel() if kernel is None else kernel

@@ -217,7 +217,14 @@ class Certificate(Protocol):
 
 @runtime_checkable
 class FollowsSearch(Protocol):
-    """A `Certificate` that is told more than `Test.update` says; most are not."""
+    """A `Certificate` that is told more than `Test.update` says; most are not.
+
+    Attributes:
+        query_pool: How many queries Calibrate looks at, if the queries are a pool to draw from;
+            the search then ends the j-loop once the candidate is theta_out. None for all of them.
+    """
+
+    query_pool: int | None
 
     def record(self, observation: Observation) -> None:
         """Takes in any observation, before the test of its candidate does."""

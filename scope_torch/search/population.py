@@ -31,7 +31,7 @@ def share_of_each(problem: SelectionProblem, delta: float) -> float:
 
 def random_order(problem: SelectionProblem, theta: Theta, seed: int) -> list[int]:
     """The order in which the answers of `theta` count: uniformly random, by seed and theta."""
-    rng = np.random.default_rng([_ORDERS, seed, *theta])
+    rng = np.random.default_rng([_ORDERS, seed % 2**64, *theta])
     return rng.permutation(problem.num_queries).tolist()
 
 
@@ -55,21 +55,30 @@ class ByPopulation:
         problem: Gives Q, epsilon and the answers of theta_0.
         delta: Failure probability of all configurations together, in (0, 1).
         seed: Of the search; decides the orders.
+        query_pool: See `FollowsSearch`. Draws from the other queries, that nobody else has asked,
+            are then what certifies most candidates.
 
     Raises:
-        InputError: If delta is outside its range, or the problem has no answers of theta_0.
+        InputError: If a number is outside its range, or the problem has no answers of theta_0.
     """
 
-    def __init__(self, problem: SelectionProblem, delta: float, seed: int) -> None:
+    def __init__(
+        self, problem: SelectionProblem, delta: float, seed: int, query_pool: int | None = None
+    ) -> None:
         check_sequence(delta, 0.0)
         problem.check_one_constraint("scope with certificate=population")
+        if query_pool is not None and not 1 <= query_pool <= problem.num_queries:
+            raise InputError(
+                f"query_pool={query_pool} must be 1 to {problem.num_queries}: how many of the "
+                "queries Calibrate looks at; leave it out (null) for all"
+            )
         if problem.reference_answers is None:
             raise InputError(
                 "certificate=population pairs answers with those of the reference, but "
                 "reference_answers=None: give SelectionProblem the reference's cost and quality of "
                 "each query, or take certificate=sequence"
             )
-        self.delta = delta
+        self.delta, self.query_pool = delta, query_pool
         self._problem, self._seed = problem, seed
         self._references = [quality for _, quality in problem.reference_answers]
         self._share = share_of_each(problem, delta)
@@ -118,7 +127,8 @@ class ByPopulation:
     def settings(self) -> dict[str, Any]:
         """See `Certificate`; the reference's answers decide which candidate is certified."""
         answers = hashlib.sha256(repr(self._references).encode()).hexdigest()[:16]
-        return {"population_delta": self.delta, "reference_answers": answers}
+        pool = {} if self.query_pool is None else {"query_pool": self.query_pool}
+        return {"population_delta": self.delta, "reference_answers": answers, **pool}
 
     def report(self) -> dict[str, Any]:
         """See `Certificate`; also the candidate that came closest without a certificate.

@@ -105,6 +105,7 @@ class SCOPE(SequentialOptimizer):
         self._choice: Choice[Any] = choice
         self._make_candidate, self._certificate = make_candidate, certificate
         self._follows = certificate if isinstance(certificate, FollowsSearch) else None
+        self._query_pool = self._follows.query_pool if self._follows is not None else None
         self._payoff = payoff
         self._stopping, self._initial_pool, self._first_u_out = stopping, pool, u_out
         self._generator = torch.Generator().manual_seed(seed)
@@ -150,7 +151,8 @@ class SCOPE(SequentialOptimizer):
         cheaper_first = self._initial_pool.ties == "cheaper"
         several = self.problem.num_constraints > 1 and self.problem.objective == "cost"
         g = self._g if several else minus_quality
-        rounds = calibrate(self._pool, self._query_order, cheaper_first=cheaper_first, g=g)
+        order = self._query_order[: self._query_pool]
+        rounds = calibrate(self._pool, order, cheaper_first=cheaper_first, g=g)
         requests = next(rounds) if self._pool else []
         while requests:
             observations = yield requests
@@ -210,10 +212,10 @@ class SCOPE(SequentialOptimizer):
             most = min(batch_size, num_queries - start)
             batch = candidate.next_queries(most)  # alg:scope-main:sort, by eq:uncertainty-score
             observations = yield [Request(theta_cand, q) for q in batch]  # alg:scope-main:observe
-            pruned = False
+            ended = False
             for j, observation in enumerate(observations, start + 1):
                 self._record(observation)
-                if pruned:  # the rest of the batch is paid for, and belongs to the model
+                if ended:  # the rest of the batch is paid for, and belongs to the model
                     continue
                 grades = self.problem.grades(observation)
                 y_g = self.problem.violations(grades)
@@ -223,11 +225,12 @@ class SCOPE(SequentialOptimizer):
                 certified = test.update(grades, min(upper_g, previous_upper_g))
                 if candidate.upper_c(beta) <= self.u_out and certified:  # alg:scope-main:update
                     self._improve(candidate, beta, {**about, "num_queries": j})
+                    ended = self._query_pool is not None
                 if self._is_hopeless(candidate, beta, margin):  # alg:scope-main:break
-                    pruned = True
+                    ended = True
                     self._pruned += 1
                     self._trace("pruned", **about, num_queries=j, **interval(candidate, beta))
-            if pruned:
+            if ended:
                 return
         bounds = interval(candidate, self._beta(candidate))
         self._trace("completed", **about, num_queries=num_queries, **bounds)

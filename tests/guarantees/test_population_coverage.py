@@ -91,6 +91,20 @@ def at_most(delta, searches):
     return delta + 3 * math.sqrt(delta * (1 - delta) / searches)
 
 
+@pytest.mark.parametrize("flips", [0.0, 0.02, 0.1])
+def test_no_search_can_be_wrong_more_often_than_promised(flips):
+    """1,000 samples: how often any configuration would be certified if it answered all queries."""
+    pools, wrong = [Pool(seed, flips) for seed in range(4)], 0
+    for seed in range(1000):
+        answers = pools[seed % 4].sample(seed, 200).quality
+        flipped = np.random.default_rng([seed, 1]).random(answers.shape) < flips
+        d = np.abs(answers - flipped) - (1 - EPSILON) * answers[REFERENCE]
+        d = np.delete(d.reshape(-1, 200), 8, axis=0)  # without the reference
+        capital = sum(np.cumprod(1 + f * d / 0.9, axis=1) for f in np.arange(1, 20) / 20) / 19
+        wrong += bool((capital >= 8 / DELTA).any())
+    assert 0 < wrong / 1000 <= at_most(DELTA, 1000)
+
+
 def test_few_searches():
     wrong, certified = wrong_and_certified(6, 0.02, good=0.2)
     assert wrong <= 1 / 6

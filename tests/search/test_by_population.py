@@ -42,9 +42,11 @@ def test_the_shares_add_up_to_delta():
 
 def test_orders_depend_on_seed_and_configuration_alone():
     orders = {
-        tuple(random_order(PROBLEM, theta, seed)) for theta in ((0, 0), (0, 1)) for seed in (0, 1)
+        tuple(random_order(PROBLEM, theta, seed))
+        for theta in ((0, 0), (0, 1))
+        for seed in (0, 1, -1)
     }
-    assert len(orders) == 4
+    assert len(orders) == 6
     assert all(sorted(order) == list(range(200)) for order in orders)
     certificate = ByPopulation(PROBLEM, 0.05, 1)
     answer(certificate, (3, 3), 5, 1.0)
@@ -162,13 +164,13 @@ def test_flips_need_not_be_declared(make, more):
 def test_searches(make, flips):
     """Certified if and only if the result's own lower bound is at least 0."""
     bases = []
-    for seed in range(4):
+    for seed in range(2):
         optimizer = make(
             PROBLEM, base="nano", seed=seed, certificate="population", bounds={"delta": 0.05}
         )
         assert optimizer.settings()["population_delta"] == 0.05
         evaluator = Flipped(TASK.evaluator, flips, seed)
-        result = run(PROBLEM, optimizer, evaluator, budget_usd=6.0)
+        result = run(PROBLEM, optimizer, evaluator, budget_usd=4.0)
         told = result.summary()["population"]
         bases.append(result.recommendation.basis)
         if bases[-1] == "certified":
@@ -181,10 +183,8 @@ def test_searches(make, flips):
 
 
 def test_batches_are_certified_too():
-    made = [
-        make_scope_joint(PROBLEM, base="nano", certificate="population", batch_size=size)
-        for size in (1, 32, None)
-    ]
+    settings = {"certificate": "population", "bounds": {"delta": 0.05}}
+    made = [make_scope(PROBLEM, base="nano", batch_size=size, **settings) for size in (1, 32, None)]
     results = [run(PROBLEM, one, TASK.evaluator, budget_usd=20.0) for one in made]
     assert {result.recommendation.basis for result in results} == {"certified"}
 
@@ -218,3 +218,51 @@ def test_other_answers_of_the_reference_are_another_run():
     swapped = replace(PROBLEM, reference_answers=(*others, first))
     assert settings(PROBLEM) != settings(swapped)
     assert settings(PROBLEM) == settings(replace(PROBLEM))
+
+
+LARGE = synthetic_task(num_queries=1500, epsilon=0.1)
+
+
+def test_a_pool_costs_calibrate_and_a_candidate_few_queries():
+    problem = LARGE.problem
+    optimizer = make_scope_joint(problem, base="nano", certificate="population", query_pool=60)
+    order = optimizer._query_order
+    result = run(problem, optimizer, LARGE.evaluator, budget_usd=20.0)
+    calibrated = next(row.t for row in result.trace if row.event == "calibrated")
+    first = [o.query for o in result.history][:calibrated]
+    assert set(first) == set(order[:60])
+    out, told = result.recommendation, result.summary()["population"]
+    asked = [o.query for o in result.history if o.theta == out.theta]
+    assert out.basis == "certified"
+    assert told["answered"] == len(set(asked)) < 1500
+    assert told["quality_difference"][0] >= 0
+    whole = make_scope_joint(problem, base="nano", certificate="population")
+    assert result.history.spend_usd < run(problem, whole, LARGE.evaluator, 20.0).history.spend_usd
+
+
+def test_a_pool_in_batches():
+    optimizer = make_scope_joint(
+        LARGE.problem, base="nano", certificate="population", query_pool=60, batch_size=100
+    )
+    result = run(LARGE.problem, optimizer, LARGE.evaluator, budget_usd=20.0)
+    asked = [o.query for o in result.history if o.theta == result.recommendation.theta]
+    assert result.recommendation.basis == "certified"
+    assert len(set(asked)) < 1500
+
+
+@pytest.mark.parametrize("make", [make_scope, make_scope_joint])
+def test_what_a_pool_needs(make):
+    for size in (0, 201):
+        with pytest.raises(InputError, match=f"query_pool={size} must be 1 to 200"):
+            make(PROBLEM, base="nano", certificate="population", query_pool=size)
+    for certificate in ("bounds", "sequence"):
+        with pytest.raises(InputError, match="query_pool=60 needs certificate=population"):
+            make(PROBLEM, base="nano", certificate=certificate, query_pool=60)
+
+
+def test_settings_name_the_pool_only_if_there_is_one():
+    def settings(**more):
+        return make_scope(PROBLEM, base="nano", certificate="population", **more).settings()
+
+    assert "query_pool" not in settings()
+    assert settings(query_pool=60) == {**settings(), "query_pool": 60}
