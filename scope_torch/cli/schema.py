@@ -177,6 +177,24 @@ class ScopeJointConfig:
 
 
 @dataclass
+class ScopeFrontConfig:
+    """The search for the whole front; see `scope_torch.methods.make_scope_front`."""
+
+    _target_: str = "scope_torch.methods.make_scope_front"
+    name: str = "scope_front"
+    base: Any = "${base}"  # theta_base: a cheap LLM, or [one for each module], or {module: one}
+    b: float = 3.0  # half-width of the optimistic corner in standard deviations
+    widenings: int = 1  # how often b grows by half, once nothing can improve the front
+    rule: str = "area"  # what is largest for each USD: area added to the front | chance of any
+    axis: str = "log"  # of the area below the front: log (of USD) | usd
+    rho: float | None = None  # see ScopeJointConfig
+    amplitude: float | None = None  # see ScopeJointConfig
+    initial_pool: str = "base"  # base | random
+    lam: float = 1e-6  # see ScopeJointConfig
+    batch_size: int = 1  # queries in flight in the j-loop
+
+
+@dataclass
 class RandomSearchConfig:
     """Random search; see `baselines.random_search.RandomSearch`."""
 
