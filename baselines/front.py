@@ -30,7 +30,6 @@ from scope_torch.search.hypervolume import non_dominated
 from scope_torch.search.optimizer import Steps
 
 Suggestions = Generator[tuple[int, ...], Evaluation, None]
-_REPEATS = 100  # suggestions in a row that are known already, before one is drawn at random
 _LEAST_USD = 1e-12  # free configurations have no logarithm
 
 
@@ -41,10 +40,15 @@ class FrontBaseline(DatasetLevelOptimizer):
         problem: What to search.
         seed: Decides everything that is random.
         name: Name in tables.
+        most_repeats: So many suggestions in a row may be known already; then comes a random one
+            that is not.
     """
 
-    def __init__(self, problem: SelectionProblem, *, seed: int, name: str) -> None:
+    def __init__(
+        self, problem: SelectionProblem, *, seed: int, name: str, most_repeats: int = 100
+    ) -> None:
         super().__init__(problem, seed=seed, name=name)
+        self._most_repeats = most_repeats
         self.known: dict[tuple[int, ...], Evaluation] = {}
 
     @property
@@ -62,7 +66,7 @@ class FrontBaseline(DatasetLevelOptimizer):
         suggestions, repeats = self._suggest(), 0
         theta = next(suggestions, None)
         while theta is not None:
-            if theta not in self.known or repeats >= _REPEATS:
+            if theta not in self.known or repeats >= self._most_repeats:
                 left = self._left()
                 if not left:
                     break
@@ -93,7 +97,8 @@ class RandomFront(FrontBaseline):
         super().__init__(problem, seed=seed, name=name)
 
     def _suggest(self) -> Suggestions:
-        yield from self._left()
+        for theta in self._left():
+            _ = yield theta
 
 
 class OptunaFront(FrontBaseline):
@@ -105,12 +110,20 @@ class OptunaFront(FrontBaseline):
         sampler: Name of a class of `optuna.samplers`: `NSGAIISampler` or `GPSampler`.
         options: Arguments of the sampler.
         name: Name in tables.
+        most_repeats: See `FrontBaseline`.
     """
 
     def __init__(
-        self, problem: SelectionProblem, *, seed: int, sampler: str, options: Any = None, name: str
+        self,
+        problem: SelectionProblem,
+        *,
+        seed: int,
+        sampler: str,
+        options: Any = None,
+        name: str,
+        most_repeats: int = 100,
     ) -> None:
-        super().__init__(problem, seed=seed, name=name)
+        super().__init__(problem, seed=seed, name=name, most_repeats=most_repeats)
         self._sampler, self._options = sampler, dict(options or {})
 
     def _suggest(self) -> Suggestions:
@@ -152,7 +165,7 @@ class LogNEHVI(FrontBaseline):
         problem: SelectionProblem,
         *,
         seed: int,
-        num_first: int = 10,
+        num_first: int = 5,
         per_usd: bool = False,
         name: str = "qlognehvi",
     ) -> None:
@@ -160,7 +173,8 @@ class LogNEHVI(FrontBaseline):
         self._num_first, self._per_usd = num_first, per_usd
 
     def _suggest(self) -> Suggestions:
-        yield from self._left()[: self._num_first]
+        for theta in self._left()[: self._num_first]:
+            _ = yield theta
         while left := self._left():
             yield left[self._choose(torch.tensor(left, dtype=torch.float64))]
 
