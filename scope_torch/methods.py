@@ -15,8 +15,6 @@ from scope_torch.bounds.base import check_made_for
 from scope_torch.bounds.information_gain import InformationGain, RealisedGain
 from scope_torch.errors import InputError
 from scope_torch.model.devices import joint_class, pick_device
-from scope_torch.model.hamming_sums import make_grid
-from scope_torch.model.joint import JointSurrogate
 from scope_torch.model.kernels import HammingMatern52Kernel
 from scope_torch.model.per_query import MIN_LAM
 from scope_torch.problem import SelectionProblem, by_module
@@ -24,7 +22,6 @@ from scope_torch.search.calibrate import InitialPool, PoolKind, Ties
 from scope_torch.search.certificate import certificate_of
 from scope_torch.search.choice import LeastCost, MostPromising
 from scope_torch.search.compose import compose_scope as compose_scope
-from scope_torch.search.front_search import ScopeFront
 from scope_torch.search.joint_candidate import JointCandidate
 from scope_torch.search.payoff import ExpectedReturn, derived_deployment
 from scope_torch.search.scope import SCOPE
@@ -32,7 +29,6 @@ from scope_torch.search.stopping import Stopping
 from scope_torch.space_search.branched import MAX_NODES
 from scope_torch.space_search.joint_branched import MAX_NODES as JOINT_MAX_NODES
 from scope_torch.space_search.joint_branched import make_joint_search
-from scope_torch.space_search.joint_grid import JointGridPosterior
 
 Base = str | Sequence[str] | Mapping[str, str] | None
 _TUNED = ("b_g", "b_c", "reference_fraction")
@@ -124,7 +120,7 @@ def make_scope(
         problem,
         confidence,
         seed=seed,
-        base=_codes_of_base(problem, base, initial_pool),
+        base=codes_of_base(problem, base, initial_pool),
         initial_pool=initial_pool,
         calibrate_ties=calibrate_ties,
         prune=prune,
@@ -260,7 +256,7 @@ def make_scope_joint(
         ),
         make_candidate=partial(JointCandidate, joint),
         bounds=confidence,
-        pool=InitialPool(problem, initial_pool, _codes_of_base(problem, base, initial_pool)),
+        pool=InitialPool(problem, initial_pool, codes_of_base(problem, base, initial_pool)),
         choice=LeastCost(None, margin) if gap_tolerance is None else MostPromising(margin),
         certificate=certifies,
         stopping=Stopping(gap_tolerance),
@@ -268,82 +264,6 @@ def make_scope_joint(
         seed=seed,
         u_out=problem.reference_cost_usd,
         prune=prune,
-        batch_size=batch_size,
-        name=name,
-    )
-
-
-def make_scope_front(
-    problem: SelectionProblem,
-    *,
-    seed: int = 0,
-    base: Base = None,
-    b: float = 3.0,
-    widenings: int = 1,
-    rule: str = "area",
-    axis: str = "log",
-    rho: float | None = None,
-    amplitude: float | None = None,
-    initial_pool: PoolKind = "base",
-    lam: float = 1e-6,
-    batch_size: int = 1,
-    kernel: Kernel | None = None,
-    name: str = "scope_front",
-) -> ScopeFront:
-    """Builds the search for the whole front of cost and quality.
-
-    Args:
-        problem: What to search; Theta must be small enough to enumerate. epsilon decides theta_out
-            alone, not what is searched.
-        seed: Seed of the run.
-        base: See `make_scope`.
-        b: See `ScopeFront`.
-        widenings: See `ScopeFront`.
-        rule: See `ScopeFront`.
-        axis: See `ScopeFront`.
-        rho: See `JointSurrogate`.
-        amplitude: See `JointSurrogate`.
-        initial_pool: `base` or `random`, see `InitialPool`.
-        lam: See `make_scope_joint`.
-        batch_size: See `ScopeFront`.
-        kernel: k; default Matern 5/2.
-        name: Name in results.
-
-    Raises:
-        InputError: If a value is unknown or outside its range, or Theta is too large.
-
-    Examples:
-        >>> from scope_torch.runs.runner import run
-        >>> from scope_torch.tasks.synthetic import synthetic_task
-        >>> task = synthetic_task()
-        >>> search = make_scope_front(task.problem, base="small", seed=1)
-        >>> result = run(task.problem, search, task.evaluator, budget_usd=3.0)
-        >>> best = result.pareto().points[-1]  # the most accurate configuration
-        >>> best.basis, round(best.quality, 3)
-        ('observed', 1.0)
-    """
-    if initial_pool == "none":
-        raise InputError("initial_pool=none: the search starts from Calibrate; take base or random")
-    kernel = HammingMatern52Kernel() if kernel is None else kernel
-    joint = JointSurrogate(
-        problem.space,
-        kernel,
-        problem.num_queries,
-        lam,
-        rho=rho,
-        amplitude=amplitude,
-        scale_if_free=problem.reference_cost_usd,
-    )
-    return ScopeFront(
-        problem,
-        surrogate=joint,
-        posterior=JointGridPosterior(joint, make_grid(problem.space, kernel)),
-        pool=InitialPool(problem, initial_pool, _codes_of_base(problem, base, initial_pool)),
-        seed=seed,
-        b=b,
-        widenings=widenings,
-        rule=rule,
-        axis=axis,
         batch_size=batch_size,
         name=name,
     )
@@ -394,9 +314,10 @@ def _sequence_delta(certificate: str, bounds: Mapping[str, Any]) -> float | None
     return bounds.get("delta", 1e-4) if certificate == "sequence" else None
 
 
-def _codes_of_base(
+def codes_of_base(
     problem: SelectionProblem, base: Base, initial_pool: PoolKind
 ) -> tuple[int, ...] | None:
+    """Codes of theta_base; None if `initial_pool` does not need it."""
     if initial_pool != "base" or base is None:
         return None
     if isinstance(base, Mapping):

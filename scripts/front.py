@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run without inst
 from baselines.front import LogNEHVI, OptunaFront, RandomFront
 from scope_torch.cli.build import build
 from scope_torch.cli.compose import compose
-from scope_torch.methods import make_scope_front
+from scope_torch.front_method import make_scope_front
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
 from scope_torch.search.hypervolume import Axis, Front, non_dominated, on_axis

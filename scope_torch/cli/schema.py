@@ -178,9 +178,9 @@ class ScopeJointConfig:
 
 @dataclass
 class ScopeFrontConfig:
-    """The search for the whole front; see `scope_torch.methods.make_scope_front`."""
+    """The search for the whole front; see `scope_torch.front_method.make_scope_front`."""
 
-    _target_: str = "scope_torch.methods.make_scope_front"
+    _target_: str = "scope_torch.front_method.make_scope_front"
     name: str = "scope_front"
     base: Any = "${base}"  # theta_base: a cheap LLM, or [one for each module], or {module: one}
     b: float = 3.0  # half-width of the optimistic corner in standard deviations

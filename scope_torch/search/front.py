@@ -29,7 +29,6 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from scope_torch.bounds.betting import BettingSequence, share_of_delta
 from scope_torch.observation import History
 from scope_torch.problem import SelectionProblem
 from scope_torch.search.averages import AllAverages
@@ -253,6 +252,8 @@ class _Maker:
 
     def _certified(self, thresholds: Sequence[float]) -> dict[tuple[int, ...], float]:
         """The largest threshold that is certified, of each configuration that has one."""
+        from scope_torch.bounds.betting import BettingSequence, share_of_delta  # slow to import
+
         certified: dict[tuple[int, ...], float] = {}
         out = self._optimizer.recommend()
         if out.basis == "certified":

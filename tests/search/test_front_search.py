@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
+from scope_torch.cli.build import build
+from scope_torch.cli.compose import compose
 from scope_torch.errors import InputError
-from scope_torch.methods import make_scope_front
+from scope_torch.front_method import make_scope_front
 from scope_torch.runs.runner import run
 from scope_torch.tasks.synthetic import synthetic_task
 from scope_torch.testing import KnownTask, OptimizerConformance, drive
@@ -114,3 +116,11 @@ def test_a_resumed_search_goes_on_where_it_stopped(tmp_path):
 def test_settings_outside_their_range_are_refused(settings, message):
     with pytest.raises(InputError, match=message):
         make(synthetic_task().problem, 0, **settings)
+
+
+def test_the_command_line_knows_it():
+    cfg = compose(["task=synthetic", "method=scope_front", "method.rule=chance", "seed=3"])
+    task = build(cfg.task)
+    search = build(cfg.method, problem=task.problem, kernel=build(cfg.kernel), seed=cfg.seed)
+    expected = make_scope_front(task.problem, base=cfg.base, rule="chance", seed=3)
+    assert search.settings() == expected.settings()
