@@ -196,15 +196,14 @@ class _Maker:
         return FrontTable(tuple(by_loss), self._points())
 
     def _points(self) -> tuple[FrontRow, ...]:
-        rows = [self._reference()]
-        rows += [self._row(theta) for theta, _ in self._answers if theta != rows[0].theta]
-        kept = non_dominated([row.cost_usd for row in rows], [row.quality for row in rows])
-        return tuple(rows[i] for i in kept)
+        reference = self._reference()
+        seen = [theta for theta, _ in self._answers if theta != reference.theta]
+        values = [(reference.cost_usd, reference.quality), *map(self._means, seen)]
+        kept = non_dominated([cost for cost, _ in values], [quality for _, quality in values])
+        return tuple(self._row(seen[i - 1]) if i else reference for i in kept)  # slow: intervals
 
     def _known(self) -> Iterator[FrontRow]:
-        for theta, answers in self._answers:
-            if answers.num_left == 0 and not self._flips:
-                yield self._row(theta)
+        yield from (self._row(theta) for theta, _ in self._answers if self._is_known(theta))
 
     def _reference(self) -> FrontRow:
         p = self._problem
@@ -216,18 +215,20 @@ class _Maker:
         self, theta: tuple[int, ...], basis: str = "estimated", at_least: float = 0.0
     ) -> FrontRow:
         """A configuration with its averages if they are known, else as the surrogate sees it."""
-        names, answers = self._problem.names(theta), self._answers[theta]
-        if answers.num_left == 0 and not self._flips:
-            return _exactly(names, theta, "observed", answers.cost_usd, answers.quality)
-        cost, quality = self._means(theta)
+        names, (cost, quality) = self._problem.names(theta), self._means(theta)
+        if self._is_known(theta):
+            return _exactly(names, theta, "observed", cost, quality)
         of_cost, of_quality = self._intervals(theta)
         if of_quality is not None:
             of_quality = max(of_quality[0], at_least), max(of_quality[1], at_least)
         return FrontRow(names, theta, basis, cost, quality, of_cost, of_quality)
 
+    def _is_known(self, theta: tuple[int, ...]) -> bool:
+        return self._answers[theta].num_left == 0 and not self._flips
+
     def _means(self, theta: tuple[int, ...]) -> tuple[float, float]:
-        """Of the surrogate if it is enumerated, else of the answers; USD and quality."""
-        if len(self._mean_c):
+        """Known averages; else of the surrogate if it is enumerated, else of the answers."""
+        if len(self._mean_c) and not self._is_known(theta):
             at = self._problem.space.index_of(theta)
             return float(self._mean_c[at]), min(1.0, max(0.0, float(self._mean_q[at])))
         return self._answers[theta].cost_usd, self._answers[theta].quality
