@@ -29,6 +29,7 @@ def test_shares_from_which_on_something_holds():
     assert first(found(ROWS[:3]), 4) is None
     assert kept(found(ROWS[:3]), 3) is None
     assert kept(found(ROWS[:2]), 3) == 0.1
+    assert kept(found(ROWS), 1, 0.6) == 0.2
     assert [at(found(ROWS), share, 1) for share in (0.05, 0.1, 0.39, 0.5)] == [0.0, 0.5, 0.7, 1.0]
     assert shares([0.1, None, 0.3]) == "30% (10% to never)"
 
@@ -68,6 +69,6 @@ def test_the_judge_measures_by_the_truth():
 
 def test_the_table_has_a_row_for_each_method():
     text = table([found(ROWS), found(ROWS[:3], seed=1)])
-    assert "| random | 0.000 | 0.000 | 0.500 | 0.700 | 0.850 | 0.850 |" in text
-    assert "Means over 2 seeds." in text
-    assert "| random | 10% (10% to 10%) | never (40% to never) | never (40% to never) |  |" in text
+    assert "| random | 2 | 0.000 | 0.000 | 0.500 | 0.700 | 0.850 | 0.850 |" in text
+    never = "never (40% to never)"
+    assert f"| random | {never} | 10% (10% to 10%) | {never} | {never} |  |" in text
