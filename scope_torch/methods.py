@@ -127,7 +127,7 @@ def make_scope(
         problem,
         confidence,
         seed=seed,
-        base=_codes_of_base(problem, base, initial_pool),
+        base=codes_of_base(problem, base, initial_pool),
         initial_pool=initial_pool,
         calibrate_ties=calibrate_ties,
         prune=prune,
@@ -266,7 +266,7 @@ def make_scope_joint(
         ),
         make_candidate=partial(JointCandidate, joint),
         bounds=confidence,
-        pool=InitialPool(problem, initial_pool, _codes_of_base(problem, base, initial_pool)),
+        pool=InitialPool(problem, initial_pool, codes_of_base(problem, base, initial_pool)),
         choice=LeastCost(None, margin) if by_cost else MostPromising(margin),
         certificate=certifies,
         stopping=Stopping(gap_tolerance),
@@ -338,9 +338,10 @@ def _delta_of(certificate: str, bounds: Mapping[str, Any]) -> float | None:
     return None if certificate == "bounds" else bounds.get("delta", 1e-4)
 
 
-def _codes_of_base(
+def codes_of_base(
     problem: SelectionProblem, base: Base, initial_pool: PoolKind
 ) -> tuple[int, ...] | None:
+    """Codes of theta_base; None if `initial_pool` does not need it."""
     if initial_pool != "base" or base is None:
         return None
     if isinstance(base, Mapping):

@@ -11,7 +11,7 @@ FLOORS = [
     {"bounds"},
     {"space_search"},
     {"search"},
-    {"methods"},
+    {"methods", "front_method"},
     {"runs"},
     {"llm", "systems", "evaluators", "tasks", "tracking", "watch"},
     {"testing"},

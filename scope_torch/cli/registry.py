@@ -20,6 +20,7 @@ from scope_torch.cli.schema import (
     RandomSearchConfig,
     SafeOptConfig,
     ScopeConfig,
+    ScopeFrontConfig,
     ScopeJointConfig,
     SimulatedTaskConfig,
     SyntheticTaskConfig,
@@ -52,6 +53,7 @@ def register() -> None:
     store.store(group="schema/task", name="compound", node=CompoundTaskConfig)
     store.store(group="schema/method", name="scope", node=ScopeConfig)
     store.store(group="schema/method", name="scope_joint", node=ScopeJointConfig)
+    store.store(group="schema/method", name="scope_front", node=ScopeFrontConfig)
     store.store(group="schema/method", name="random_search", node=RandomSearchConfig)
     store.store(group="schema/method", name="cei", node=CEIConfig)
     store.store(group="schema/method", name="config_bo", node=ConfigBOConfig)

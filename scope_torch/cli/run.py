@@ -188,7 +188,14 @@ def _constrained(cfg: DictConfig, make_method: Callable[[SelectionProblem], Any]
         extra["outcome_columns"] = [*dict.fromkeys([*columns, *names])]
         extra["outcomes"] = True
     task: Task = build(cfg.task, before_paying=make_method, **extra)
-    return with_constraints(task, constraints, cfg.task.objective)
+    if cfg.task.objective != "pareto":
+        return with_constraints(task, constraints, cfg.task.objective)
+    if cfg.method.name != "scope_front" or constraints:
+        raise InputError(
+            f"task.objective=pareto: method={cfg.method.name}, constraints={constraints}; "
+            "method=scope_front searches the front of cost and quality, without constraints"
+        )
+    return task
 
 
 def _run_task(

@@ -19,7 +19,7 @@ class TableTaskConfig:
     reference: list[str] = field(default_factory=list)  # theta_0: one LLM for each module
     epsilon: float = 0.01  # tolerated relative loss of quality, in (0, 1)
     constraints: list[str] = field(default_factory=list)  # e.g. "latency_s <= 2 cap 10"
-    objective: str = "cost"  # cost | quality, with a constraint on cost_usd
+    objective: str = "cost"  # cost | quality (bound cost_usd) | pareto (method=scope_front)
     quality_column: str = "quality"  # in [0, 1]
     cost_column: str = "cost_usd"  # in USD
     query_column: str = "query"
@@ -41,7 +41,7 @@ class SyntheticTaskConfig:
     world_seed: int = 3
     epsilon: float = 0.05
     constraints: list[str] = field(default_factory=list)  # e.g. "cost_usd <= 0.01 cap 0.1"
-    objective: str = "cost"  # cost | quality, with a constraint on cost_usd
+    objective: str = "cost"  # cost | quality (bound cost_usd) | pareto (method=scope_front)
 
 
 @dataclass
@@ -54,7 +54,7 @@ class SimulatedTaskConfig:
     reference: str = "GPT-5.2"  # theta_0: this LLM in every module
     epsilon: float = 0.01
     constraints: list[str] = field(default_factory=list)  # e.g. "latency_s <= 2 cap 10"
-    objective: str = "cost"  # cost | quality, with a constraint on cost_usd
+    objective: str = "cost"  # cost | quality (bound cost_usd) | pareto (method=scope_front)
     world_seed: int = 0  # seed of the world: LLMs' skills, queries
     randomness: float = 0.0  # noise of an answer, in units of the margin; 0: deterministic LLMs
     cost_noise: float = 0.03  # relative spread of observed costs
@@ -76,7 +76,7 @@ class CompoundTaskConfig:
     reference: list[str] = field(default_factory=list)  # theta_0: an LLM for each module, or one
     epsilon: float = 0.01  # tolerated relative loss of quality, in (0, 1)
     constraints: list[str] = field(default_factory=list)  # e.g. "latency_s <= 2 cap 10"
-    objective: str = "cost"  # cost | quality, with a constraint on cost_usd
+    objective: str = "cost"  # cost | quality (bound cost_usd) | pareto (method=scope_front)
     evaluator: str = "${evaluator}"
     llm: Any = "${llm}"
     llms: list[str] | None = None  # candidates of every module; null: all that have a price
@@ -186,6 +186,24 @@ class ScopeJointConfig:
     certificate_flips: Any = 0.0  # sequence: chance that a repeated call answers otherwise | auto
     reference_repeats: list[int] | None = None  # auto: [answered otherwise, asked twice], theta_0
     query_pool: int | None = None  # population: queries of Calibrate; candidates draw from all
+
+
+@dataclass
+class ScopeFrontConfig:
+    """The search for the whole front; see `scope_torch.front_method.make_scope_front`."""
+
+    _target_: str = "scope_torch.front_method.make_scope_front"
+    name: str = "scope_front"
+    base: Any = "${base}"  # theta_base: a cheap LLM, or [one for each module], or {module: one}
+    b: float = 3.0  # half-width of the optimistic corner in standard deviations
+    widenings: int = 1  # how often b grows by half, once nothing can improve the front
+    rule: str = "area"  # what is largest for each USD: area added to the front | chance of any
+    axis: str = "log"  # of the area below the front: log (of USD) | usd
+    rho: float | None = None  # see ScopeJointConfig
+    amplitude: float | None = None  # see ScopeJointConfig
+    initial_pool: str = "base"  # base | random
+    lam: float = 1e-6  # see ScopeJointConfig
+    batch_size: int = 1  # queries in flight in the j-loop
 
 
 @dataclass

@@ -12,7 +12,12 @@ from scope_torch.errors import InputError
 ALLOW = "SCOPE_ALLOW_TARGETS"  # in the environment: no config can allow itself
 _OWN = ("scope_torch", "baselines")
 _allowed: tuple[str, ...] = ()
-_OWN_FUNCTIONS = ("scope_torch.tasks", "scope_torch.methods", "baselines")  # others write files
+_OWN_FUNCTIONS = (  # others write files
+    "scope_torch.tasks",
+    "scope_torch.methods",
+    "scope_torch.front_method",
+    "baselines",
+)
 
 
 def read_allowed() -> None:

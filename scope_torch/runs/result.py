@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from scope_torch.errors import InputError
 from scope_torch.observation import History, Observation
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.directory import settings_hash, with_hashes
@@ -22,6 +23,7 @@ from scope_torch.runs.metrics import (
     oracle_curve,
     true_values,
 )
+from scope_torch.search.front import FrontTable
 from scope_torch.search.optimizer import Recommendation, TraceRow
 
 
@@ -78,6 +80,20 @@ class RunResult:
     replayed: int
     run_dir: Path | None = field(default=None)
     repeats: Sequence[Observation] | None = None
+    front: FrontTable | None = None
+
+    def pareto(self) -> FrontTable:
+        """For every loss of quality the cheapest configuration, and what that rests on.
+
+        Raises:
+            InputError: If the problem has further constraints or another objective, of which the
+                table knows nothing, or the result was made without its observations.
+        """
+        if self.front is None:
+            raise InputError(
+                "this result has no front: run() makes it, of problems with a bound on quality only"
+            )
+        return self.front
 
     @property
     def llms(self) -> dict[str, str]:
@@ -112,6 +128,7 @@ class RunResult:
             "num_observations": len(self.history),
             **self._repeats(),
             "stop_reason": self.stop_reason,
+            **({} if self.front is None else {"pareto": self.front.to_json()}),
             "seed": self.settings["optimizer"].get("seed"),
             "settings_hash": settings_hash(self.settings),
             "timing": {

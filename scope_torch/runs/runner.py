@@ -24,6 +24,7 @@ from scope_torch.runs.journal import Journal
 from scope_torch.runs.result import RunResult
 from scope_torch.runs.source import ObservationSource
 from scope_torch.runs.trace import TraceFile
+from scope_torch.search.front import front_of
 from scope_torch.search.optimizer import Optimizer
 from scope_torch.space import MAX_ENUMERATED
 
@@ -91,6 +92,7 @@ def run(
             repeats=_repeats(evaluator, search.history),
             trace=optimizer.trace,
             report=optimizer.report(),
+            front=front_of(problem, optimizer, search.history),
             settings=settings,
             truth=truth,
             seconds={

@@ -25,6 +25,7 @@ from scope_torch.errors import InputError
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
 from scope_torch.search.calibrate import InitialPool, calibrate, minus_quality
+from scope_torch.search.front import Estimates, estimates_of
 from scope_torch.search.optimizer import Basis, Recommendation, SequentialOptimizer, Steps
 from scope_torch.search.parts import (
     Candidate,
@@ -294,6 +295,16 @@ class SCOPE(SequentialOptimizer):
         basis = self._basis if self._certified else "reference"
         gap = self._stopping.gap(self._u_out)
         return Recommendation(self._theta_out, basis, self._u_out, gap)
+
+    def estimates(self) -> Estimates | None:
+        """All averages, for `front_of`; None before Calibrate has ended."""
+        return None if self._u_out is None else estimates_of(self._posterior, self._interval)
+
+    def _interval(self, theta: tuple[int, ...]) -> dict[str, float]:
+        """Bounds at `theta`: two standard deviations if they are credible, else as they are."""
+        candidate = self._candidate(theta)
+        credible = self.bounds.mode == "credible"
+        return interval(candidate, Beta(2.0, 2.0) if credible else self._beta(candidate))
 
     def settings(self) -> dict[str, Any]:
         """Everything that decides what is asked; see `Optimizer`."""

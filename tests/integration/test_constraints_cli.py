@@ -101,3 +101,14 @@ def test_a_wrong_constraint_is_refused_in_a_line(cli, arguments, override, messa
     assert status != 0
     assert message in "".join(output)
     assert "Traceback" not in "".join(output)
+
+
+def test_the_front_by_its_objective(cli, arguments):
+    assert cli(*arguments, "task.objective=pareto", "method=scope_front")[0] == 0
+    result = result_of()
+    front = result["pareto"]["points"]
+    assert [row["cost_usd"] for row in front] == sorted(row["cost_usd"] for row in front)
+    assert result["method"] == "scope_front"
+    status, *output = cli(*arguments, "task.objective=pareto", "output_dir=other")
+    assert status != 0
+    assert "method=scope_front searches the front" in "".join(output)

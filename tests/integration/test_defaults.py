@@ -45,6 +45,7 @@ SPECIAL = {
     ("CompoundTaskConfig", "llm"): FROM_RUN,
     ("ScopeConfig", "base"): FROM_RUN,
     ("ScopeJointConfig", "base"): FROM_RUN,
+    ("ScopeFrontConfig", "base"): FROM_RUN,
     ("LLAMBOConfig", "name"): "follows the backend in both, see test_llambo",
     ("BoundsConfig", "mode"): "see test_bounds_left_out",
     ("BoundsConfig", "gain"): "see test_bounds_left_out",

@@ -1,0 +1,80 @@
+"""Averages of the answers of each configuration, as far as they were observed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from scope_torch.observation import Observation
+
+
+class Averages:
+    """Answers of one configuration, query by query; repeats of a query are averaged.
+
+    Args:
+        num_queries: Q.
+
+    Examples:
+        >>> answers = Averages(num_queries=4)
+        >>> answers.add(Observation((0,), query=2, cost_usd=0.1, quality=0.5))
+        >>> answers.num_left, answers.cost_usd, answers.quality, answers.most_quality
+        (3, 0.1, 0.5, 0.875)
+    """
+
+    def __init__(self, num_queries: int) -> None:
+        self._num_queries = num_queries
+        self._of_query: dict[int, tuple[int, float, float]] = {}  # number, USD, quality
+        self._cost_usd = self._quality = 0.0  # sums over the queries seen
+
+    def add(self, observation: Observation) -> None:
+        """Takes in an observation of this configuration."""
+        number, cost, quality = self._of_query.get(observation.query, (0, 0.0, 0.0))
+        new_cost = cost + (observation.cost_usd - cost) / (number + 1)
+        new_quality = quality + (observation.quality - quality) / (number + 1)
+        self._of_query[observation.query] = number + 1, new_cost, new_quality
+        self._cost_usd += new_cost - cost
+        self._quality += new_quality - quality
+
+    def __contains__(self, query: int) -> bool:
+        return query in self._of_query
+
+    @property
+    def num_left(self) -> int:
+        """Number of queries not yet observed."""
+        return self._num_queries - len(self._of_query)
+
+    @property
+    def cost_usd(self) -> float:
+        """Average cost in USD of the queries seen."""
+        return self._cost_usd / len(self._of_query)
+
+    @property
+    def quality(self) -> float:
+        """Average quality of the queries seen."""
+        return self._quality / len(self._of_query)
+
+    @property
+    def most_quality(self) -> float:
+        """Average quality of all queries, if every answer that is still out were right."""
+        return (self._quality + self.num_left) / self._num_queries
+
+
+class AllAverages:
+    """The `Averages` of every configuration that was observed, by configuration.
+
+    Args:
+        num_queries: Q.
+    """
+
+    def __init__(self, num_queries: int) -> None:
+        self._num_queries = num_queries
+        self._of: dict[tuple[int, ...], Averages] = {}
+
+    def add(self, observation: Observation) -> None:
+        """Takes in an observation."""
+        self._of.setdefault(observation.theta, Averages(self._num_queries)).add(observation)
+
+    def __getitem__(self, theta: tuple[int, ...]) -> Averages:
+        return self._of.get(theta) or Averages(self._num_queries)
+
+    def __iter__(self) -> Iterator[tuple[tuple[int, ...], Averages]]:
+        return iter(self._of.items())

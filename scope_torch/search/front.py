@@ -1,0 +1,295 @@
+"""The front after a search: for every loss of quality, the cheapest configuration.
+
+Each row says what it rests on:
+
+| basis | |
+| --- | --- |
+| `observed` | all Q queries were observed: cost and quality are known averages |
+| `certified` | the average is at least the threshold, with probability 1 - delta, see below |
+| `reference` | theta_0, whose averages are known beforehand |
+| `estimated` | it looks best by the surrogate's means: not certified, at any probability |
+
+A row is `certified` in two cases. theta_out is, for losses down to the epsilon of the search, if
+the search certified it. And every candidate of a search with `certificate=sequence` has answers in
+random order and a share delta_k of delta: its betting sequence (`BettingSequence`) is asked again
+with other thresholds. Let m be its true average. Only thresholds above m can be certified wrongly.
+The sequence of a higher threshold never has more capital, so if any is wrong, those just above m
+are, which has a probability of at most delta_k. So all thresholds of all candidates hold at once
+with probability 1 - delta, theta_out included. If answers flip (`certificate_flips`), neither one
+answer for each query nor these sequences say enough: then only theta_out is `certified`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from scope_torch.observation import History
+from scope_torch.problem import SelectionProblem
+from scope_torch.search.averages import AllAverages
+from scope_torch.search.hypervolume import non_dominated
+from scope_torch.search.optimizer import Optimizer
+
+LOSSES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2)  # relative to s(theta_0)
+_MOST = 10_000_000  # configurations; with more, a look at all of Theta takes seconds
+_ROUNDING = 1e-12
+
+Interval = tuple[float, float]
+
+
+class Estimates(NamedTuple):
+    """What a search believes of all averages, when it has ended.
+
+    `mean_c` (USD) and `mean_g` (units of quality) are by flat index, `|Theta|` each, or None if
+    Theta is not enumerated. `bounds` gives L_c, U_c (USD), L_g and U_g of one configuration by the
+    names of `TraceRow`.
+    """
+
+    mean_c: Tensor | None
+    mean_g: Tensor | None
+    bounds: Callable[[tuple[int, ...]], dict[str, float]]
+
+
+def estimates_of(
+    posterior: Any, bounds: Callable[[tuple[int, ...]], dict[str, float]]
+) -> Estimates:
+    """`Estimates` by a posterior on Theta, which takes in the last observations.
+
+    Args:
+        posterior: A `Posterior`; one that enumerates Theta has `mean_c` and `mean_g`.
+        bounds: See `Estimates`.
+    """
+    posterior.update()
+    return Estimates(getattr(posterior, "mean_c", None), getattr(posterior, "mean_g", None), bounds)
+
+
+@runtime_checkable
+class HasEstimates(Protocol):
+    """An optimizer with a surrogate."""
+
+    def estimates(self) -> Estimates | None:
+        """See `Estimates`; None if there is no surrogate yet. Call it after the search alone."""
+        ...
+
+
+@dataclass(frozen=True)
+class FrontRow:
+    """One configuration of the front.
+
+    Args:
+        llms: The LLM of each module.
+        theta: Its codes.
+        basis: See the table of this module.
+        cost_usd: Average cost in USD, known or estimated.
+        quality: Average quality, known or estimated.
+        cost_interval: Bounds of the cost in USD; None if there is no surrogate.
+        quality_interval: Bounds of the quality, likewise. A `certified` row: the lower one is the
+            threshold, if that is higher.
+        epsilon: The relative loss of quality that the row answers; None in `FrontTable.points`.
+        threshold: (1 - epsilon) s(theta_0), likewise.
+    """
+
+    llms: dict[str, str]
+    theta: tuple[int, ...]
+    basis: str
+    cost_usd: float
+    quality: float
+    cost_interval: Interval | None
+    quality_interval: Interval | None
+    epsilon: float | None = None
+    threshold: float | None = None
+
+
+@dataclass(frozen=True)
+class FrontTable:
+    """The front of one search, made by `front_of`.
+
+    Args:
+        by_loss: For each loss, the cheapest configuration that is known or certified to be good
+            enough, at worst theta_0; and then the one that looks cheapest, if it looks cheaper.
+        points: Of theta_0 and all configurations observed at least once, those that no other beats
+            in both cost and quality, by rising cost.
+    """
+
+    by_loss: tuple[FrontRow, ...]
+    points: tuple[FrontRow, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """As in `result.json`."""
+        return {
+            "by_loss": [_row_json(row) for row in self.by_loss],
+            "points": [_row_json(row) for row in self.points],
+        }
+
+    def __str__(self) -> str:
+        lines = [f"{'loss':>5}  {'basis':<10} {'USD/query':>10}  {'quality':>7}  LLMs"]
+        for row in (*self.by_loss, *self.points):
+            loss = "" if row.epsilon is None else f"{row.epsilon:.0%}"
+            llms = ", ".join(f"{module}={llm}" for module, llm in row.llms.items())
+            values = f"{row.cost_usd:10.3g}  {row.quality:7.3f}"
+            lines.append(f"{loss:>5}  {row.basis:<10} {values}  {llms}")
+        return "\n".join(lines)
+
+
+def front_of(
+    problem: SelectionProblem,
+    optimizer: Optimizer,
+    history: History,
+    losses: Sequence[float] = LOSSES,
+) -> FrontTable | None:
+    """The front that a finished search has found; None if quality is not the only constraint.
+
+    Args:
+        problem: What was searched.
+        optimizer: The search, when it has ended. Its surrogate takes in the last observations.
+        history: All its observations.
+        losses: The relative losses of quality to answer.
+
+    Examples:
+        >>> from scope_torch import make_scope_joint, run
+        >>> from scope_torch.tasks.synthetic import synthetic_task
+        >>> task = synthetic_task()
+        >>> search = make_scope_joint(task.problem, base="small", seed=1)
+        >>> result = run(task.problem, search, task.evaluator, budget_usd=3.0)
+        >>> rows = result.pareto().by_loss
+        >>> [(row.epsilon, row.basis) for row in rows if row.basis != "estimated"][-1]
+        (0.2, 'certified')
+    """
+    if problem.others:
+        return None
+    return _Maker(problem, optimizer, history).table(losses)
+
+
+class _Maker:
+    """What `front_of` needs to know of a search."""
+
+    def __init__(self, problem: SelectionProblem, optimizer: Optimizer, history: History) -> None:
+        self._problem, self._report = problem, optimizer.report()
+        self._optimizer, self._history = optimizer, history
+        self._answers = AllAverages(problem.num_queries)
+        for observation in history:
+            self._answers.add(observation)
+        self._flips = bool(self._report.get("flips"))
+        found = optimizer.estimates() if isinstance(optimizer, HasEstimates) else None
+        self._estimates = found if problem.space.size <= _MOST else None
+        self._mean_c = self._mean_q = torch.zeros(0)
+        if found is not None and found.mean_c is not None and found.mean_g is not None:
+            self._mean_c, self._mean_q = found.mean_c.cpu(), problem.s_0 - found.mean_g.cpu()
+
+    def table(self, losses: Sequence[float]) -> FrontTable:
+        thresholds = [(1 - loss) * self._problem.reference_quality for loss in losses]
+        certified = self._certified(thresholds)
+        by_loss: list[FrontRow] = []
+        for loss, threshold in zip(losses, thresholds, strict=True):
+            rows = [self._reference(), *self._known()]
+            rows = [row for row in rows if row.quality >= threshold - _ROUNDING]
+            for theta, most in certified.items():
+                if most >= threshold:
+                    rows.append(self._row(theta, "certified", threshold))
+            safe = min(rows, key=lambda row: row.cost_usd)
+            best = self._looks_best(threshold)
+            for row in (safe, *([best] if best and best.cost_usd < safe.cost_usd else [])):
+                by_loss.append(replace(row, epsilon=loss, threshold=threshold))
+        return FrontTable(tuple(by_loss), self._points())
+
+    def _points(self) -> tuple[FrontRow, ...]:
+        reference = self._reference()
+        seen = [theta for theta, _ in self._answers if theta != reference.theta]
+        values = [(reference.cost_usd, reference.quality), *map(self._means, seen)]
+        kept = non_dominated([cost for cost, _ in values], [quality for _, quality in values])
+        return tuple(self._row(seen[i - 1]) if i else reference for i in kept)  # slow: intervals
+
+    def _known(self) -> Iterator[FrontRow]:
+        yield from (self._row(theta) for theta, _ in self._answers if self._is_known(theta))
+
+    def _reference(self) -> FrontRow:
+        p = self._problem
+        cost, quality = p.reference_cost_usd, p.reference_quality
+        names = p.names(p.theta_ref)
+        return _exactly(names, p.theta_ref, "reference", cost, quality)
+
+    def _row(
+        self, theta: tuple[int, ...], basis: str = "estimated", at_least: float = 0.0
+    ) -> FrontRow:
+        """A configuration with its averages if they are known, else as the surrogate sees it."""
+        names, (cost, quality) = self._problem.names(theta), self._means(theta)
+        if self._is_known(theta):
+            return _exactly(names, theta, "observed", cost, quality)
+        of_cost, of_quality = self._intervals(theta)
+        if of_quality is not None:
+            of_quality = max(of_quality[0], at_least), max(of_quality[1], at_least)
+        return FrontRow(names, theta, basis, cost, quality, of_cost, of_quality)
+
+    def _is_known(self, theta: tuple[int, ...]) -> bool:
+        return self._answers[theta].num_left == 0 and not self._flips
+
+    def _means(self, theta: tuple[int, ...]) -> tuple[float, float]:
+        """Known averages; else of the surrogate if it is enumerated, else of the answers."""
+        if len(self._mean_c) and not self._is_known(theta):
+            at = self._problem.space.index_of(theta)
+            return float(self._mean_c[at]), min(1.0, max(0.0, float(self._mean_q[at])))
+        return self._answers[theta].cost_usd, self._answers[theta].quality
+
+    def _intervals(self, theta: tuple[int, ...]) -> tuple[Interval | None, Interval | None]:
+        if self._estimates is None:
+            return None, None
+        bounds, s_0 = self._estimates.bounds(theta), self._problem.s_0
+        cost = max(0.0, bounds["lower_c_usd"]), max(0.0, bounds["upper_c_usd"])
+        quality = [min(1.0, max(0.0, s_0 - bounds[g])) for g in ("upper_g", "lower_g")]
+        return (cost if math.isfinite(cost[1]) else None), (quality[0], quality[1])
+
+    def _looks_best(self, threshold: float) -> FrontRow | None:
+        """The cheapest by the surrogate's means; None without an enumerated surrogate."""
+        if not len(self._mean_c):
+            return None
+        cost = torch.where(self._mean_q >= threshold - _ROUNDING, self._mean_c, math.inf)
+        index = int(cost.argmin())
+        if not math.isfinite(float(cost[index])):
+            return None
+        return self._row(self._problem.space.theta_at(index))
+
+    def _certified(self, thresholds: Sequence[float]) -> dict[tuple[int, ...], float]:
+        """The largest threshold that is certified, of each configuration that has one."""
+        from scope_torch.bounds.betting import BettingSequence, share_of_delta  # slow to import
+
+        certified: dict[tuple[int, ...], float] = {}
+        out = self._optimizer.recommend()
+        if out.basis == "certified":
+            certified[out.theta] = self._problem.s_0
+        if self._report.get("certificate") != "sequence" or self._flips:
+            return certified
+        for k, (theta, qualities) in enumerate(self._candidates(), 1):
+            share = share_of_delta(k, self._report["delta"])
+            for threshold in sorted(thresholds):
+                sequence = BettingSequence(self._problem.num_queries, threshold, share)
+                if not any(sequence.update(quality) for quality in qualities):
+                    break
+                certified[theta] = max(threshold, certified.get(theta, 0.0))
+        return certified
+
+    def _candidates(self) -> Iterator[tuple[tuple[int, ...], list[float]]]:
+        """Each candidate of the search, with its qualities in the order of the j-loop."""
+        begun = [row for row in self._optimizer.trace if row.event == "selected"]
+        ends = [*(row.t for row in begun[1:]), len(self._history)]
+        for row, end in zip(begun, ends, strict=True):
+            assert row.theta_cand is not None
+            yield row.theta_cand, [self._history[t].quality for t in range(row.t, end)]
+
+
+def _exactly(
+    llms: dict[str, str], theta: tuple[int, ...], basis: str, cost_usd: float, quality: float
+) -> FrontRow:
+    """A row whose averages are known."""
+    both = (cost_usd, cost_usd), (quality, quality)
+    return FrontRow(llms, theta, basis, cost_usd, quality, both[0], both[1])
+
+
+def _row_json(row: FrontRow) -> dict[str, Any]:
+    values = dict(row.__dict__)
+    del values["theta"]
+    return {name: value for name, value in values.items() if value is not None}

@@ -1,0 +1,314 @@
+"""scope_front: a search for the whole front of cost and quality.
+
+| symbol | here | unit |
+| --- | --- | --- |
+| F, the front of the configurations observed on all queries | `_known` | |
+| A, area that a configuration is expected to add to F | `expected_improvement` | axis x quality |
+| P, the chance that it adds any | `expected_improvement` | |
+| n = P left + 2 (1 - P), queries until it is known or given up | `_returns` | |
+| A / (n E[c]) | `_returns` | area for each USD |
+
+The search is Calibrate, and then in each iteration:
+
+1. theta_cand is the configuration with the largest A / (n E[c]), under the joint surrogate.
+2. It is observed query by query, in random order.
+3. It is left once its own A / (n E[c]) falls below the second largest, or once its optimistic
+   corner adds nothing to F. It may become theta_cand again. No pair is asked for twice.
+
+With `rule=chance` P takes the place of A. Then a member of the front that adds little counts as
+much as any other: the exact front is found sooner, most of its area later (docs/results-front.md).
+
+The optimistic corner is b standard deviations from the means. If nothing is left that can improve
+on F, b is multiplied by 1.5, as often as `widenings` says; then the search ends.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scope_torch.bounds.assumptions import WIDENING
+from scope_torch.bounds.base import Beta, positive
+from scope_torch.errors import InputError
+from scope_torch.model.joint import JointSurrogate
+from scope_torch.observation import Observation, Request
+from scope_torch.problem import SelectionProblem
+from scope_torch.search.averages import AllAverages
+from scope_torch.search.calibrate import InitialPool, calibrate
+from scope_torch.search.front import Estimates, estimates_of
+from scope_torch.search.hypervolume import (
+    Axis,
+    Costs,
+    Front,
+    Qualities,
+    check_axis,
+    expected_improvement,
+    non_dominated,
+    on_axis,
+)
+from scope_torch.search.joint_candidate import JointCandidate
+from scope_torch.search.optimizer import Recommendation, SequentialOptimizer, Steps
+from scope_torch.search.scope import interval
+from scope_torch.space import check_seed, first_tied, tie_width
+from scope_torch.space_search.joint_grid import JointGridPosterior
+
+NOTHING_LEFT = "no other configuration can improve the front in these bounds"
+_GIVEN_UP = 2.0  # queries after which a hopeless candidate is given up, as in `payoff.py`
+_WORST = math.e  # costs of so many times the dearest mean add nothing
+_LEAST = 1e-9  # costs below this part of c(theta_0) count as it: free LLMs have no logarithm
+_MEAN, _ONE_SD = Beta(0.0, 0.0), Beta(1.0, 1.0)
+
+
+class ScopeFront(SequentialOptimizer):
+    """Searches for the whole front of cost and quality.
+
+    It does not use the averages of theta_0, but for the choice of theta_out: of the front, the
+    cheapest configuration whose quality is estimated at s_0 or more, if it is cheaper than theta_0.
+
+    Args:
+        problem: What to search.
+        surrogate: The joint surrogate.
+        posterior: Its averages on all of Theta.
+        pool: Theta_init of Calibrate.
+        seed: Decides the query orders, the random pool and all ties.
+        b: Half-width of the optimistic corner in standard deviations.
+        widenings: How often b is multiplied by 1.5.
+        rule: `area`: A for each USD; `chance`: P for each USD.
+        axis: Of the area: `log` counts halving a cost the same everywhere, `usd` counts USD.
+        batch_size: Queries of a candidate that are asked for at a time.
+        name: Name in results.
+
+    Attributes:
+        front: What is recommended now, by rising cost: of all configurations observed at least
+            once, those that no other beats by its posterior mean.
+
+    Raises:
+        InputError: If a value is outside its range.
+    """
+
+    def __init__(
+        self,
+        problem: SelectionProblem,
+        *,
+        surrogate: JointSurrogate,
+        posterior: JointGridPosterior,
+        pool: InitialPool,
+        seed: int,
+        b: float = 3.0,
+        widenings: int = 1,
+        rule: str = "area",
+        axis: str = "log",
+        batch_size: int = 1,
+        name: str = "scope_front",
+    ) -> None:
+        if batch_size < 1 or batch_size != int(batch_size):
+            raise InputError(f"batch_size={batch_size} must be a whole number >= 1")
+        if widenings < 0 or widenings != int(widenings):
+            raise InputError(f"widenings={widenings} must be a whole number >= 0")
+        if rule not in ("area", "chance"):
+            raise InputError(f"rule={rule!r} must be area or chance")
+        problem.check_one_constraint(name)
+        self.name, self.problem, self.seed = name, problem, check_seed(seed)
+        self.surrogate, self.rule, self.batch_size = surrogate, rule, batch_size
+        self.b, self.widenings = positive("b", b), widenings
+        self.axis: Axis = check_axis(axis)
+        self._posterior, self._initial_pool = posterior, pool
+        self._generator = torch.Generator().manual_seed(seed)
+        self._query_order = self._random_order()
+        self._pool = pool.draw(problem.space, self._generator)
+        self._answers = AllAverages(problem.num_queries)
+        self._known = Front((), 0.0)
+        self._candidates = self._widened = 0
+        self._out = Recommendation(problem.theta_ref, "reference")
+        self.front: list[tuple[int, ...]] = []
+        super().__init__()
+
+    def _search(self) -> Steps:
+        yield from self._calibrate()
+        self._look()
+        self._trace("calibrated")
+        while True:
+            chosen = self._choose()
+            if chosen is None:
+                return self._stop(NOTHING_LEFT)
+            theta, second = chosen
+            self._candidates += 1
+            self._trace("selected", iteration=self._candidates, theta_cand=theta, num_queries=0)
+            yield from self._evaluate(theta, second)
+            yield
+            self._look()
+
+    def _calibrate(self) -> Steps:
+        """Algorithm 2."""
+        rounds = calibrate(self._pool, self._query_order)
+        requests = next(rounds)
+        while requests:
+            observations = yield requests
+            for observation in observations:
+                self._record(observation)
+            try:
+                requests = rounds.send(observations)
+            except StopIteration:
+                break
+        yield
+
+    def _look(self) -> None:
+        """Brings the posterior up to date, and with it F and the recommended front."""
+        self._posterior.update()
+        self._costs, self._qualities = self._moments()
+        qualities = self._qualities
+        dearest = float(self._posterior.mean_c.max())
+        worst = _WORST * max(dearest, self.problem.reference_cost_usd)
+        known: list[tuple[float, float]] = []
+        seen: list[tuple[float, float, tuple[int, ...]]] = []
+        for theta, answers in self._answers:
+            if answers.num_left == 0:
+                cost, quality = answers.cost_usd, answers.quality
+                known.append((self._on_axis(cost), quality))
+            else:
+                at = self.problem.space.index_of(theta)
+                cost = float(self._posterior.mean_c[at])
+                quality = min(float(qualities.mean[at]), answers.most_quality)
+            seen.append((cost, quality, theta))
+        self._known = Front(known, on_axis(worst, self.axis))
+        kept = [seen[i] for i in non_dominated([s[0] for s in seen], [s[1] for s in seen])]
+        self.front = [theta for _, _, theta in kept]
+        self._recommend_from(kept)
+
+    def _moments(self) -> tuple[Costs, Qualities]:
+        """Of all configurations."""
+        posterior = self._posterior
+        _ = posterior.variance  # makes all variances exact
+        c, g, lower_c, lower_g = (torch.empty_like(posterior.mean_g) for _ in range(4))
+        posterior.fill_lower(slice(None), _MEAN, c, g)
+        posterior.fill_lower(slice(None), _ONE_SD, lower_c, lower_g)
+        cap = torch.ones_like(g)
+        self._left = torch.full_like(g, self.problem.num_queries)
+        for theta, answers in self._answers:
+            at = self.problem.space.index_of(theta)
+            cap[at], self._left[at] = answers.most_quality, answers.num_left
+        qualities = Qualities(self.problem.s_0 - g, g - lower_g, cap)
+        return Costs(c.log(), c.log() - lower_c.log()), qualities
+
+    def _recommend_from(self, front: list[tuple[float, float, tuple[int, ...]]]) -> None:
+        """theta_out: the cheapest of the front that seems good enough; else theta_0."""
+        good = (point for point in front if point[1] >= self.problem.s_0)
+        cost, _, theta = next(good, (math.inf, 0.0, self.problem.theta_ref))
+        before, self._out = self._out, Recommendation(self.problem.theta_ref, "reference")
+        if cost < self.problem.reference_cost_usd and theta != self.problem.theta_ref:
+            is_known = self._answers[theta].num_left == 0
+            self._out = Recommendation(theta, "observed" if is_known else "estimated")
+        if self._out.theta != before.theta:
+            self._trace("improved")
+
+    def _choose(self) -> tuple[tuple[int, ...], float] | None:
+        """theta_cand, and the second largest return; None if nothing can improve on F."""
+        returns = self._returns(self._costs, self._qualities, self._left)
+        while returns.max() < 0:
+            if self._widened == self.widenings:
+                return None
+            self._widened += 1
+            self._trace("widened")
+            returns = self._returns(self._costs, self._qualities, self._left)
+        best = float(returns.max())
+        tied = (returns >= best - tie_width(best, 0.0)).nonzero()[:, 0]
+        index = first_tied(tied, self.seed)
+        returns[index] = -1.0
+        return self.problem.space.theta_at(index), float(returns.max())
+
+    def _returns(self, costs: Costs, qualities: Qualities, left: Tensor) -> Tensor:
+        """Expected area for each USD; -1 where the optimistic corner adds nothing to F.
+
+        Args:
+            costs: Of some configurations.
+            qualities: Of the same.
+            left: How many of their queries were not observed.
+        """
+        area, chance = expected_improvement(self._known, costs, qualities, self.axis)
+        n = torch.minimum(chance * left + (1 - chance) * _GIVEN_UP, left)
+        price = n * torch.exp(costs.mean + costs.sd**2 / 2)
+        b = self.b * WIDENING**self._widened
+        lower_c = costs.mean - b * costs.sd
+        upper_q = torch.minimum(qualities.mean + b * qualities.sd, qualities.cap)
+        beaten = self._known.beats(lower_c if self.axis == "log" else lower_c.exp(), upper_q)
+        worth = area if self.rule == "area" else chance
+        return torch.where(beaten | (left == 0), -1.0, worth / price)
+
+    def _evaluate(self, theta: tuple[int, ...], second: float) -> Steps:
+        """Observes theta_cand until another configuration returns more."""
+        seen = self._answers[theta]
+        order = [query for query in self._random_order() if query not in seen]
+        candidate = JointCandidate(self.surrogate, theta, order, in_order=True)
+        while batch := candidate.next_queries(self.batch_size):
+            observations = yield [Request(theta, query) for query in batch]
+            for observation in observations:
+                self._record(observation)
+                y_g = self.problem.constraint(observation.quality)
+                candidate.update(observation.query, observation.cost_usd, y_g)
+            answers = self._answers[theta]
+            returns = self._return_of(candidate, answers.num_left, answers.most_quality)
+            if returns < max(second, 0.0):
+                return
+        self._trace("completed", theta_cand=theta, num_queries=self.problem.num_queries)
+
+    def _return_of(self, candidate: JointCandidate, left: int, cap: float) -> float:
+        log_c, mean_q = math.log(candidate.lower_c(_MEAN)), self.problem.s_0 - candidate.mean_g
+        sd_c = log_c - math.log(candidate.lower_c(_ONE_SD))
+        sd_q = candidate.mean_g - candidate.lower_g(_ONE_SD)
+        values = torch.tensor([log_c, sd_c, mean_q, sd_q, cap, left], dtype=torch.float64)
+        mean_c, spread_c, quality, spread_q, most, open_ = values[:, None]
+        of_quality = Qualities(quality, spread_q, most)
+        return float(self._returns(Costs(mean_c, spread_c), of_quality, open_))
+
+    def _on_axis(self, cost_usd: float) -> float:
+        return on_axis(cost_usd, self.axis, _LEAST * self.problem.reference_cost_usd)
+
+    def _random_order(self) -> list[int]:
+        order = torch.randperm(self.problem.num_queries, generator=self._generator)
+        return order.tolist()
+
+    def _record(self, observation: Observation) -> None:
+        super()._record(observation)
+        y_g = self.problem.constraint(observation.quality)
+        theta, query = observation.theta, observation.query
+        self.surrogate.observe(theta, query, observation.cost_usd, y_g)
+        self._answers.add(observation)
+
+    def recommend(self) -> Recommendation:
+        """theta_out: `observed` on all queries, or `estimated` by the surrogate."""
+        return self._out
+
+    def estimates(self) -> Estimates:
+        """The posterior of all averages, with bounds of two standard deviations; see `front_of`."""
+        order = list(range(self.problem.num_queries))
+
+        def bounds(theta: tuple[int, ...]) -> dict[str, float]:
+            return interval(JointCandidate(self.surrogate, theta, order), Beta(2.0, 2.0))
+
+        return estimates_of(self._posterior, bounds)
+
+    def settings(self) -> dict[str, Any]:
+        """Everything that decides what is asked; see `Optimizer`."""
+        return {
+            "name": self.name,
+            "seed": self.seed,
+            "b": self.b,
+            "widenings": self.widenings,
+            "rule": self.rule,
+            "axis": self.axis,
+            "batch_size": self.batch_size,
+            **self._initial_pool.settings(),
+            **self.surrogate.settings(),
+        }
+
+    def report(self) -> dict[str, Any]:
+        """Counts, the bounds, and the recommended front as LLMs by module; see `Optimizer`."""
+        return {
+            "candidates": self._candidates,
+            "widened": self._widened,
+            "front": [self.problem.names(theta) for theta in self.front],
+            **self.surrogate.report(),
+        }

@@ -1,0 +1,126 @@
+"""scope_front: what holds of any optimizer, and what it is for."""
+
+import numpy as np
+import pytest
+
+from scope_torch.cli.build import build
+from scope_torch.cli.compose import compose
+from scope_torch.errors import InputError
+from scope_torch.front_method import make_scope_front
+from scope_torch.runs.runner import run
+from scope_torch.tasks.synthetic import synthetic_task
+from scope_torch.testing import KnownTask, OptimizerConformance, drive
+
+
+def make(problem, seed, **settings):
+    return make_scope_front(problem, base=problem.llms[0][0], seed=seed, **settings)
+
+
+class TestScopeFront(OptimizerConformance):
+    @pytest.fixture
+    def make_optimizer(self):
+        return make
+
+
+class TestByChanceInBatches(OptimizerConformance):
+    @pytest.fixture
+    def make_optimizer(self):
+        return lambda problem, seed: make(problem, seed, rule="chance", batch_size=4)
+
+
+def true_front(task: KnownTask) -> list[tuple[float, float]]:
+    points = list(zip(task.mean_cost.tolist(), task.mean_quality.tolist(), strict=False))
+    return sorted(
+        p for p in points if not any(o != p and o[0] <= p[0] and o[1] >= p[1] for o in points)
+    )
+
+
+def at(task: KnownTask, theta: tuple[int, ...]) -> tuple[float, float]:
+    index = task.problem.space.index_of(theta)
+    return float(task.mean_cost[index]), float(task.mean_quality[index])
+
+
+@pytest.mark.parametrize("axis", ["log", "usd"])
+@pytest.mark.parametrize("rule", ["area", "chance"])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_finds_the_exact_front(rule, axis, seed):
+    task = KnownTask.random(seed, (4, 4), 40, graded=False)
+    search = make(task.problem, seed, rule=rule, axis=axis, widenings=3)
+    told = drive(search, task, 10_000)
+    assert [at(task, theta) for theta in search.front] == true_front(task)
+    assert len(told) < 0.95 * task.problem.space.size * 40
+    assert search.stop_reason == "no other configuration can improve the front in these bounds"
+
+
+def test_asks_for_no_pair_twice():
+    task = KnownTask.random(1, (4, 4), 20, graded=False)
+    told = drive(make(task.problem, 0), task, 10_000)
+    pairs = [(o.theta, o.query) for o in told]
+    assert len(set(pairs)) == len(pairs)
+
+
+def test_cheap_configurations_come_first():
+    """Of the money, most goes to dear configurations; of the first tenth, most to cheap ones."""
+    task = KnownTask.random(4, (4, 4), 60, graded=False)
+    told = drive(make(task.problem, 0), task, 10_000)
+    spend = np.cumsum([o.cost_usd for o in told])
+    early = [o.cost_usd for o, total in zip(told, spend, strict=False) if total < spend[-1] / 10]
+    assert np.median(early) < np.median([o.cost_usd for o in told[len(early) :]])
+
+
+def test_theta_out_is_the_cheapest_of_the_front_that_is_good_enough():
+    task = KnownTask.random(2, (4, 4), 40, graded=False)
+    search = make(task.problem, 0, widenings=3)
+    drive(search, task, 10_000)
+    good = [theta for theta in search.front if at(task, theta)[1] >= task.problem.s_0]
+    assert search.recommend().theta == good[0]
+    assert at(task, good[0])[0] == pytest.approx(task.best_cost)
+
+
+def test_free_llms_do_not_stop_it():
+    task = KnownTask.random(3, (3, 3), 12, graded=False)
+    free = task.table.cost_usd.copy()
+    free[0] = 0.0
+    task = KnownTask.of(free, task.table.quality, task.problem.theta_ref)
+    search = make(task.problem, 0)
+    drive(search, task, 10_000)
+    assert search.stop_reason is not None
+    assert at(task, search.front[0])[0] == 0.0
+
+
+def test_a_resumed_search_goes_on_where_it_stopped(tmp_path):
+    task = synthetic_task(num_queries=20)
+
+    def go(run_dir, budget):
+        search = make_scope_front(task.problem, base="small", seed=1)
+        return run(task.problem, search, task.evaluator, budget, run_dir=run_dir)
+
+    go(tmp_path / "a", 0.05)
+    resumed, whole = go(tmp_path / "a", 0.3), go(tmp_path / "b", 0.3)
+    assert resumed.replayed > 0
+    assert [o.request for o in resumed.history] == [o.request for o in whole.history]
+    assert resumed.summary()["result_hash"] == whole.summary()["result_hash"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"b": 0.0}, "b=0.0 must be a positive number"),
+        ({"widenings": -1}, "widenings=-1 must be a whole number"),
+        ({"rule": "best"}, "rule='best' must be area or chance"),
+        ({"axis": "eur"}, "axis='eur' must be log or usd"),
+        ({"batch_size": 0}, "batch_size=0 must be a whole number"),
+        ({"initial_pool": "none"}, "initial_pool=none: the search starts from Calibrate"),
+    ],
+)
+def test_settings_outside_their_range_are_refused(settings, message):
+    with pytest.raises(InputError, match=message):
+        make(synthetic_task().problem, 0, **settings)
+
+
+def test_the_command_line_knows_it():
+    cfg = compose(["task=synthetic", "method=scope_front", "method.rule=chance", "seed=3"])
+    task = build(cfg.task)
+    search = build(cfg.method, problem=task.problem, kernel=build(cfg.kernel), seed=cfg.seed)
+    expected = make_scope_front(task.problem, base=cfg.base, rule="chance", seed=3)
+    assert search.settings() == expected.settings()
