@@ -275,7 +275,7 @@ class _Maker:
     def _candidates(self) -> Iterator[tuple[tuple[int, ...], list[float]]]:
         """Each candidate of the search, with its qualities in the order of the j-loop."""
         begun = [row for row in self._optimizer.trace if row.event == "selected"]
-        ends = [*(row.t for row in begun[1:]), len(self._history)]
+        ends = [*(row.t for row in begun), len(self._history)][1:]
         for row, end in zip(begun, ends, strict=True):
             assert row.theta_cand is not None
             yield row.theta_cand, [self._history[t].quality for t in range(row.t, end)]

@@ -170,9 +170,10 @@ def test_a_space_that_is_not_enumerated_has_no_row_that_looks_best():
     assert {row.basis for row in result.pareto().by_loss} <= {"reference", "observed", "certified"}
 
 
-def test_a_search_that_ended_in_calibrate_has_no_estimates():
+@pytest.mark.parametrize("make", [make_scope, make_scope_joint])
+def test_a_search_that_ended_in_calibrate_has_no_estimates(make):
     task = make_task(0)
-    search = make_scope(task.problem, base="llm0", seed=0)
+    search = make(task.problem, base="llm0", seed=0)
     result = run(task.problem, search, TableEvaluator(task.table), 1e-9)
     assert search.estimates() is None
     assert [row.basis for row in result.pareto().by_loss] == ["reference"] * len(LOSSES)
