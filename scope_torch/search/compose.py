@@ -17,7 +17,7 @@ from scope_torch.search.candidate import QueryCandidate
 from scope_torch.search.certificate import certificate_of
 from scope_torch.search.choice import LeastCost
 from scope_torch.search.scope import SCOPE
-from scope_torch.search.stopping import Stopping
+from scope_torch.search.stopping import stopping_of
 from scope_torch.space_search.branched import MAX_NODES, make_posterior
 
 
@@ -83,7 +83,8 @@ def compose_scope(
     delta = sequence_delta if population_delta is None else population_delta
     of_answers = delta, sequence_flips, reference_repeats
     certificate = certificate_of(problem, *of_answers, kind, seed, query_pool)
-    choice, stopping = LeastCost(alpha, certificate.next_margin), Stopping(gap_tolerance)
+    choice = LeastCost(alpha, certificate.next_margin)
+    stopping = stopping_of(problem, gap_tolerance)
     pool = InitialPool(problem, initial_pool, base, calibrate_ties)
     kernel = HammingMatern52Kernel() if kernel is None else kernel
     space, device = problem.space, pick_device(device, problem.space.size)

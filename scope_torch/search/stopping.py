@@ -16,11 +16,13 @@ import math
 
 from scope_torch.errors import InputError
 from scope_torch.observation import Observation
+from scope_torch.problem import SelectionProblem
 
 NOTHING_LEFT = "no other configuration can improve on theta_out in these bounds"
 NOTHING_FOUND = "none found that can improve on theta_out in these bounds within max_nodes"
 GAP_CLOSED = "optimality gap within gap_tolerance"
 NO_LONGER_PAYS = "no candidate is expected to save more than finding out costs"
+LEAST_GAIN = 1e-3  # in units of quality
 FREE_CANDIDATE = "the best candidate is free and observed on every query"
 
 
@@ -30,15 +32,17 @@ class Stopping:
     Args:
         gap_tolerance: Stop once the gap is at most this fraction of u_out. None: to the letter of
             alg:scope-main, which neither skips an iteration nor stops before the budget is spent.
+        least_gain: A candidate must be able to improve on u_out by this much, in its unit.
+            Qualities are often equal: without it, the equal ones would be asked again for ever.
 
     Raises:
         InputError: If the tolerance is negative or not a number.
     """
 
-    def __init__(self, gap_tolerance: float | None = 0.0) -> None:
+    def __init__(self, gap_tolerance: float | None = 0.0, least_gain: float = 0.0) -> None:
         if gap_tolerance is not None and not gap_tolerance >= 0:
             raise InputError(f"gap_tolerance={gap_tolerance} must be at least 0, or None")
-        self.gap_tolerance = gap_tolerance
+        self.gap_tolerance, self._least_gain = gap_tolerance, least_gain
         self._least_c: float | None = None
         self._charged: set[tuple[int, ...]] = set()
 
@@ -62,7 +66,7 @@ class Stopping:
         Returns:
             The largest L_c in USD, and the flat index of a configuration that does not count.
         """
-        return (u_out, theta_out) if self.skips else (math.inf, None)
+        return (u_out - self._least_gain, theta_out) if self.skips else (math.inf, None)
 
     def select(self, least_c: float) -> None:
         """Takes in min{L_c : L_g <= 0} in USD at a selection."""
@@ -89,3 +93,8 @@ class Stopping:
     def is_free(self, theta: tuple[int, ...]) -> bool:
         """Whether no observation of `theta` has cost anything so far."""
         return theta not in self._charged
+
+
+def stopping_of(problem: SelectionProblem, gap_tolerance: float | None) -> Stopping:
+    """The rules for a problem: a quality that is better by less than 0.001 is not worth a query."""
+    return Stopping(gap_tolerance, LEAST_GAIN if problem.objective == "quality" else 0.0)

@@ -86,3 +86,17 @@ def test_what_does_not_fit_is_refused():
     ):
         with pytest.raises(InputError, match=message):
             replace(problem, **changes)
+
+
+def test_equal_qualities_end_the_search():
+    """Two configurations are equally good: the second is not asked again until the budget ends."""
+    problem, evaluator = quality_task(1, share=1.0)
+    evaluator.quality[:] = 0.0
+    evaluator.quality[..., :12] = 1.0  # all equal
+    problem = replace(
+        problem, reference_quality=0.6, reference_answers=None, constraints=problem.constraints
+    )
+    for method in searches(problem):
+        result = run(problem, method, evaluator, budget_usd=1e3 * float(evaluator.cost.sum()))
+        assert result.stop_reason.startswith("no other configuration can improve")
+        assert result.history.spend_usd < 2 * float(evaluator.cost.sum())
