@@ -181,7 +181,7 @@ class LogNEHVI(FrontBaseline):
     def _choose(self, choices: Tensor) -> int:
         X = torch.tensor(list(self.known), dtype=torch.float64)
         Y = torch.tensor([(-log_cost(e), -e.g) for e in self.known.values()], dtype=torch.float64)
-        with warnings.catch_warnings(), torch.random.fork_rng():
+        with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
             warnings.simplefilter("ignore")  # of fitting
             torch.manual_seed(self.seed)
             model = self._fitted(X, Y)

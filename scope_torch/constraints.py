@@ -229,10 +229,8 @@ def at_most(
             and `within` are, or the value is outside the range.
 
     Examples:
-        >>> at_most("output_tokens", 300)
-        Traceback (most recent call last):
-            ...
-        scope_torch.errors.InputError: output_tokens <= 300: the bound must lie in the range ...
+        >>> print(at_most("output_tokens", relative_to_reference=1.2, cap=4000))
+        output_tokens <= 1.2 * reference cap 4000
     """
     if cap is not None and within is not None:
         raise InputError(f"{outcome}: give cap={cap} or within={within}, not both")

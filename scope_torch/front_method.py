@@ -62,7 +62,7 @@ def make_scope_front(
         >>> result = run(task.problem, search, task.evaluator, budget_usd=3.0)
         >>> best = result.pareto().points[-1]  # the most accurate configuration
         >>> best.basis, round(best.quality, 3)
-        ('observed', 1.0)
+        ('observed', 0.583)
     """
     if initial_pool == "none":
         raise InputError("initial_pool=none: the search starts from Calibrate; take base or random")
