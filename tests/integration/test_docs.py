@@ -1,5 +1,6 @@
 """What the README promises, done."""
 
+import doctest
 import re
 import subprocess
 import sys
@@ -21,6 +22,12 @@ def test_the_example_of_the_readme_runs_and_resumes(tmp_path, monkeypatch, capsy
     exec(compile(example, "README.md", "exec"), {})
     assert capsys.readouterr().out == first
     assert journal.read_bytes() == before
+
+
+def test_the_figures_of_the_page_about_promises():
+    page = ROOT / "docs" / "explanation" / "which-promise.md"
+    failed, tried = doctest.testfile(str(page), module_relative=False)
+    assert (failed, tried > 5) == (0, True)
 
 
 @pytest.mark.slow

@@ -26,6 +26,7 @@ SHOWN = {  # figures, and what a notebook's text relies on
     ),
     "surrogate": (3, [r"means: \de-1[67]\n", r"variances: \de-1[67]\n", r"difference: \de-1[67]\n",
                       r"sum: \de-1[45]\n"]),
+    "three_constraints": (1, [r"satisfies all three: True\n", r"feasible: True\n"]),
     "paper_figures": (2, [r"runs\.csv\ntable\.md", r"scope +c_bf .*%; V: 0, 0\n"]),
 }  # fmt: skip
 
