@@ -70,7 +70,10 @@ def describe(summary: dict[str, Any]) -> str:
     if summary["true_cost_usd"] is not None:
         ratio = summary["true_cost_usd"] / summary["reference_cost_usd"]
         verdict = "feasible" if summary["feasible"] else "NOT feasible"
-        relative = f"\n  true cost {ratio:.1%} of the reference, {verdict}"
+        of_quality = ""
+        if summary.get("objective") == "quality":
+            of_quality = f", true quality {summary['true_quality']:.3g}"
+        relative = f"\n  true cost {ratio:.1%} of the reference{of_quality}, {verdict}"
     basis = summary["basis"]
     if summary.get("certificate") == "sequence":
         basis += f" by its answers at delta={summary['delta']:g}" if basis == "certified" else ""

@@ -8,12 +8,13 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from scope_torch.cli.paper import CITATION, paper_curves, paper_numbers, paper_task
 from scope_torch.errors import InputError
 from scope_torch.runs.directory import write_atomically
 from scope_torch.runs.finished import FinishedRun, Group, column, load_runs, median
-from scope_torch.runs.plotting import plot_curves
+from scope_torch.runs.plotting import lines_of, plot_curves
 
 Groups = dict[Group, list[FinishedRun]]
 
@@ -147,26 +148,34 @@ def _write_runs(path: Path, groups: Groups) -> None:
 
 
 def _figures(output_dir: Path, groups: Groups) -> Iterator[Path]:
-    for task, budget in sorted({(task, budget) for task, _, budget in groups}):
+    def kind(runs: Sequence[FinishedRun]) -> str:
+        return runs[0].result.get("objective", "cost")
+
+    cases = {(task, budget, kind(runs)) for (task, _, budget), runs in groups.items()}
+    for task, budget, objective in sorted(cases):
         shown = {
             label: runs
             for (name, label, usd), runs in groups.items()
-            if (name, usd) == (task, budget) and runs[0].curve is not None
+            if (name, usd, kind(runs)) == (task, budget, objective) and runs[0].curve is not None
         }
         if not shown:
             continue
         first = next(iter(shown.values()))[0]
-        optima = {run.result["optimal_cost_usd"] for runs in shown.values() for run in runs}
+        lines = [lines_of(run.result) for runs in shown.values() for run in runs]
+        optima = {one["optimal_cost_usd"] for one in lines}
+        drawn: dict[str, Any] = {**lines[0], "optimal_cost_usd": None}
+        if len(optima) == 1:
+            drawn["optimal_cost_usd"] = optima.pop()
         kernel = first.settings["optimizer"].get("kernel", {}).get("name", "")
         paper = paper_curves(task, first.result["reference"], kernel)
-        path = output_dir / f"{re.sub(r'[^A-Za-z0-9_.-]+', '_', task)}_{budget:g}usd.png"
+        of = "" if objective == "cost" else f"_{objective}"
+        path = output_dir / f"{re.sub(r'[^A-Za-z0-9_.-]+', '_', task)}_{budget:g}usd{of}.png"
         plot_curves(
             {label: [c for run in runs if (c := run.curve)] for label, runs in shown.items()},
             budget,
             path,
             title=f"{task}: median, least and most over runs",
-            reference_cost_usd=first.result["reference_cost_usd"],
-            optimal_cost_usd=optima.pop() if len(optima) == 1 else None,
+            **drawn,
             paper={name: curve for name, curve in paper.items() if name in shown},
             paper_source=CITATION,
         )

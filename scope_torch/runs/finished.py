@@ -118,6 +118,14 @@ def _deployment_measures(deployment: dict[str, Any]) -> dict[str, float | None]:
 def _curve_measures(curve: OracleCurve, result: dict[str, Any]) -> dict[str, float | None]:
     budget, reference = result["budget_usd"], result["reference_cost_usd"]
     optimum = result["optimal_cost_usd"]
+    of_all = {
+        "violation": float(curve.violation(budget)),
+        "feasible": float(result["feasible"]),
+        "last_improvement_usd": last_improvement(curve),
+    }
+    if result.get("objective") == "quality":  # the curve has 1 - quality in the place of the cost
+        lost = result["optimal_quality"] and result["optimal_quality"] - result["true_quality"]
+        return {**of_all, "quality_lost": lost}
 
     def best(budget_usd: float) -> float:
         return min(float(curve.best_feasible_cost(budget_usd)), reference)
@@ -125,12 +133,10 @@ def _curve_measures(curve: OracleCurve, result: dict[str, Any]) -> dict[str, flo
     costs = {f"cost_{p}": best(budget * p / 100) / reference for p in (10, 25, 50, 100)}
     return {
         **costs,
-        "of_optimum": best(budget) / optimum,
+        "of_optimum": optimum and best(budget) / optimum,
         "area": _area(curve, budget, reference) / reference,
-        "violation": float(curve.violation(budget)),
-        "feasible": float(result["feasible"]),
-        "last_improvement_usd": last_improvement(curve),
-        "near_optimum_usd": first_within(curve, NEAR * optimum, budget),
+        **of_all,
+        "near_optimum_usd": optimum and first_within(curve, NEAR * optimum, budget),
     }
 
 

@@ -38,12 +38,26 @@ class CurvePlot(Callback):
                 summary["budget_usd"],
                 path,
                 title=f"{summary['task']}, {summary['method']}, seed {summary['seed']}",
-                reference_cost_usd=summary["reference_cost_usd"],
-                optimal_cost_usd=summary["optimal_cost_usd"],
+                **lines_of(summary),
             )
         except OSError as error:
             path.unlink(missing_ok=True)
             raise cannot_write(path, error) from error
+
+
+def lines_of(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Reference and optimum of a result, and what its curve is of, for `plot_curves`."""
+    if summary.get("objective", "cost") == "cost":
+        return {
+            "reference_cost_usd": summary["reference_cost_usd"],
+            "optimal_cost_usd": summary["optimal_cost_usd"],
+        }
+    best = summary["optimal_quality"]
+    return {
+        "reference_cost_usd": 1 - summary["reference_quality"],
+        "optimal_cost_usd": None if best is None else 1 - best,
+        "label": "least feasible 1 - quality",
+    }
 
 
 def plot_curves(
@@ -56,6 +70,7 @@ def plot_curves(
     optimal_cost_usd: float | None = None,
     paper: Mapping[str, tuple[np.ndarray, np.ndarray]] | None = None,
     paper_source: str = "",
+    label: str = "best feasible cost [USD/query]",
 ) -> None:
     """Draws c_bf and V against the budget: the median over seeds, with the range shaded.
 
@@ -68,6 +83,7 @@ def plot_curves(
         optimal_cost_usd: c(theta_star) in USD, drawn as a line; None if unknown.
         paper: Published curves by method: budgets in USD and costs in USD.
         paper_source: Where the published curves are from.
+        label: Of the axis of c_bf; if quality is the objective, 1 - quality takes its place.
     """
     figure = Figure(figsize=(8.2, 5.6), layout="constrained")
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
@@ -85,9 +101,9 @@ def plot_curves(
     if optimal_cost_usd is not None:
         upper.axhline(optimal_cost_usd, color="0.4", lw=0.8, ls="-.", label="optimum")
     if paper:
-        label = textwrap.fill(f"dotted: {paper_source}", 28)
-        upper.plot([], [], color="0.4", lw=1.2, ls=":", label=label)
-    upper.set(yscale="log", ylabel="best feasible cost [USD/query]")
+        dotted = textwrap.fill(f"dotted: {paper_source}", 28)
+        upper.plot([], [], color="0.4", lw=1.2, ls=":", label=dotted)
+    upper.set(yscale="log", ylabel=label)
     upper.set_title(title, loc="left", fontsize="medium")
     figure.legend(*upper.get_legend_handles_labels(), loc="outside right upper", fontsize="small")
     lower.set(xlabel="search budget [USD]", ylabel="violation $V$", xlim=(0, budget_usd))

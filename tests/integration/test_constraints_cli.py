@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 from test_cli import LLMS, write_table
 
+from scope_torch.cli.report import report
+from scope_torch.cli.watch import watch
+
 
 def with_latency(rows):
     """The same table with seconds; b-mini is slow."""
@@ -112,3 +115,22 @@ def test_the_front_by_its_objective(cli, arguments):
     status, *output = cli(*arguments, "task.objective=pareto", "output_dir=other")
     assert status != 0
     assert "method=scope_front searches the front" in "".join(output)
+
+
+def test_report_and_page_of_runs_with_other_objectives(cli, arguments):
+    """Runs for the best quality stand beside others, in a figure of their own."""
+    assert cli(*arguments)[0] == 0
+    bound = "task.constraints=['cost_usd <= 0.0115 cap 0.03']"
+    assert cli(*arguments, "task.objective=quality", bound)[0] == 0
+    assert cli(*arguments, "task.constraints=['latency_s <= 0.1 cap 9']")[0] == 0  # nothing is
+    unmet = [json.loads(path.read_text()) for path in Path("outputs").rglob("result.json")]
+    assert sorted((one["feasible"], one["optimal_cost_usd"] is None) for one in unmet) == [
+        (False, True), (True, False), (True, True),
+    ]  # fmt: skip
+    assert "table_1usd_quality.png" in report(Path("outputs"))
+    figures = sorted(path.name for path in Path("outputs").glob("*.png"))
+    assert figures == ["table_1usd.png", "table_1usd_quality.png"]
+    for path in Path("outputs").rglob("result.json"):
+        watch(path.parent, None, None)
+        page = (path.parent / "watch.html").read_text()
+        assert "NOT feasible" in page or "feasible" in page
