@@ -27,11 +27,11 @@ test-slow: $(VENV)/installed
 	$(BIN)/pip install -q -e ".[docs]"
 	$(BIN)/python -m pytest -m slow -n $(WORKERS) --durations=10
 
-# The counts of docs/reliability.md.
+# The counts of docs/reliability.md, and of the simulations in docs/explanation.
 test-long: export OMP_NUM_THREADS = 1
 test-long: export SCOPE_LONG = 1
 test-long: $(VENV)/installed
-	$(BIN)/python -m pytest -m slow tests/reliability tests/llm -n $(WORKERS) --durations=10
+	$(BIN)/python -m pytest -m slow tests/reliability tests/llm tests/guarantees -n $(WORKERS) --durations=10
 
 # The lower bounds of pyproject.toml. Old releases warn about new ones of their dependencies.
 test-minimal: export OMP_NUM_THREADS = 1
