@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from dataclasses import replace
 
@@ -19,6 +20,7 @@ from baselines.random_search import RandomSearch
 from baselines.safeopt import SafeOpt
 from scope_torch.bounds import Beta, TheoryBounds, TunedBounds
 from scope_torch.bounds.information_gain import RealisedGain
+from scope_torch.constraints import at_most
 from scope_torch.errors import InputError
 from scope_torch.methods import make_scope, make_scope_joint
 from scope_torch.model.hamming_sums import make_grid
@@ -251,3 +253,34 @@ def test_tuned_half_widths_are_each_constraints_own():
     beta = bounds.beta(0)
     assert [beta.g * unit / 4 for unit in beta.units] == pytest.approx(loo.tolist())
     assert bounds.report()["b_g_units"] == list(beta.units)
+
+
+@pytest.mark.parametrize("objective", ["cost", "quality"])
+def test_a_search_that_was_interrupted_ends_the_same(tmp_path, objective):
+    """Outcomes are in the journal: half of it is enough to go on from."""
+    problem, evaluator = constrained_task(8)
+    if objective == "quality":
+        bound = at_most(
+            "cost_usd", float(np.median(evaluator.cost)), cap=float(evaluator.cost.max())
+        )
+        limits = (bound, *problem.constraints)
+        problem = replace(problem, objective="quality", epsilon=None, constraints=limits)
+    base = list(problem.names(problem.theta_ref).values())
+
+    def search():
+        method = make_scope_joint(problem, base=base, seed=1)
+        budget = 300 * float(evaluator.cost.mean())
+        return run(problem, method, evaluator, budget_usd=budget, run_dir=tmp_path / "run")
+
+    first = search()
+    journal = tmp_path / "run" / "journal.jsonl"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    assert b'"outcomes":{"safety":' in lines[0]
+    (tmp_path / "run" / "result.json").unlink()
+    journal.write_bytes(b"".join(lines[: len(lines) // 2]))
+    again = search()
+    assert journal.read_bytes() == b"".join(lines)
+    assert again.replayed == len(lines) // 2
+    assert again.recommendation == first.recommendation
+    settings = json.loads((tmp_path / "run" / "settings.json").read_text())["problem"]
+    assert settings["constraints"] == [str(one) for one in problem.constraints]
