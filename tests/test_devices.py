@@ -6,10 +6,12 @@ would differ between runs.
 """
 
 import functools
+from functools import partial
 
 import pretend_gpu
 import pytest
 import torch
+from constrained import constrained_task
 from pretend_gpu import PretendGpu
 from tables import make_task
 
@@ -87,6 +89,28 @@ def test_the_joint_surrogate_where_the_search_chooses_the_queries(settings):
     assert log.errors == []
     plain = make_scope_joint(task.problem, base="llm0", device="cpu", **settings)
     expected = run(task.problem, plain, task.evaluator(), task.budget(5))
+    assert found.recommendation.theta == expected.recommendation.theta
+
+
+@pytest.mark.parametrize("name", ["scope", "scope_joint", "cei", "config", "safeopt"])
+def test_several_constraints(name):
+    """The search of the CPU; the algebra of single queries stays there (docs/gpu.md)."""
+    problem, evaluator = constrained_task(8)
+    base = list(problem.names(problem.theta_ref).values())
+    make = {
+        "scope": partial(make_scope, base=base),
+        "scope_joint": partial(make_scope_joint, base=base),
+        "cei": partial(CEI, seed=0, mask_repeats=True),
+        "config": partial(CONFIG, seed=0),
+        "safeopt": partial(SafeOpt, seed=0),
+    }[name]
+    budget = 60 * float(evaluator.cost.mean())
+    expected = run(problem, make(problem, device="cpu"), evaluator, budget)
+    with PretendGpu() as log:
+        found = run(problem, make(problem, device="gpu"), evaluator, budget)
+    assert log.errors == []
+    assert log.launches.total() > 20
+    assert list(found.history) == list(expected.history)
     assert found.recommendation.theta == expected.recommendation.theta
 
 
