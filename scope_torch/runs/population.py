@@ -34,7 +34,19 @@ def tomorrow(
     They hold if the Q queries are independent draws from it, however `theta` was chosen: every
     configuration has a share of delta (`share_of_each`). Pairs are those of the first answer to
     each query and the reference's, in `random_order`. A query without an answer counts as answered
-    in the worst way, which is safe for both bounds.
+    in the worst way, which is safe for both bounds. In the dictionary:
+
+    | key | |
+    | --- | --- |
+    | `delta` | each of the four bounds is wrong with a probability of at most this |
+    | `answered` | on how many queries `theta` was observed |
+    | `quality_difference` | bounds on E[s(theta, q) - (1 - epsilon) s(theta_0, q)] |
+    | `cost_ratio` | bounds on E[c(theta, q)] / E[c(theta_0, q)]; the second is None if unknown |
+    | `cost_cap_usd` | costs count up to this: four times c(theta_0) |
+    | `num_capped` | how many of the costs that were paired are above the cap |
+    | `more_queries` | about how many further queries would raise the lower bound of the difference |
+    | | to 0; 0 if it is there; None if the average is too low |
+    | `reason` | why the other entries but `delta` are None; None if they are not |
 
     Args:
         problem: With `reference_answers`.
@@ -44,18 +56,7 @@ def tomorrow(
         seed: Of the search; decides the order.
 
     Returns:
-        JSON-serialisable:
-
-        - `delta`: each of the four bounds is wrong with a probability of at most this
-        - `answered`: on how many queries `theta` was observed
-        - `quality_difference`: bounds on E[s(theta, q) - (1 - epsilon) s(theta_0, q)]
-        - `cost_ratio`: bounds on E[c(theta, q)] / E[c(theta_0, q)], of costs that count up to
-          `cost_cap_usd`, four times c(theta_0); the second is None if it is unknown
-        - `num_capped`: how many of the costs that were paired are above the cap
-        - `more_queries`: about how many further queries would raise the lower bound of the
-          difference to 0, if answers go on as they began; 0 if it is there; None if the average
-          is too low
-        - `reason`: why the other entries but `delta` are None; None if they are not
+        The dictionary, JSON-serialisable.
 
     Examples:
         >>> from scope_torch import make_scope_joint, run
