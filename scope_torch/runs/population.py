@@ -44,7 +44,7 @@ def tomorrow(
     | `cost_ratio` | bounds on E[c(theta, q)] / E[c(theta_0, q)]; the second is None if unknown |
     | `cost_cap_usd` | costs count up to this: four times c(theta_0) |
     | `num_capped` | how many of the costs that were paired are above the cap |
-    | `more_queries` | about how many further queries would raise the lower bound of the difference |
+    | `more_queries` | about how many more queries would raise the bound on the difference |
     | | to 0; 0 if it is there; None if the average is too low |
     | `reason` | why the other entries but `delta` are None; None if they are not |
 
