@@ -92,7 +92,8 @@ def _tiles(run: RecordedRun) -> str:
     tiles = [("Spend", spend, meter)]
     asked = f"{run.problem.num_queries:,} queries, {run.problem.space.size:,} configurations"
     tiles.append(("Observations", f"{len(run.observations):,}", asked))
-    u_out = None if last is None else last.u_out_usd
+    is_cost = run.problem.objective == "cost"  # else the bounds are on 1 - quality
+    u_out = None if last is None or not is_cost else last.u_out_usd
     if u_out is not None:
         of = f"{u_out / reference:.1%} of the reference's cost"
         tiles.append((f"{_upper_bound(run)} on θ_out's cost", f"{_usd(u_out)} {COST}", of))
@@ -101,7 +102,7 @@ def _tiles(run: RecordedRun) -> str:
         verdict = "feasible" if is_feasible(run.problem, run.rows[-1].truth) else "NOT feasible"
         of = f"{cost / reference:.1%} of the reference's; quality {quality:.3f}, {verdict}"
         tiles.append(("True cost of θ_out", f"{_usd(cost)} {COST}", of))
-    if last is not None and last.gap_usd is not None:
+    if last is not None and last.gap_usd is not None and is_cost:
         of = "" if not u_out else f"{last.gap_usd / u_out:.1%} of that bound"
         tiles.append(("Optimality gap", f"{_usd(last.gap_usd)} {COST}", of))
     return '<div class="tiles">' + "".join(map(_tile, tiles)) + "</div>"
@@ -146,11 +147,16 @@ def _basis_section(run: RecordedRun) -> str:
     """Mode and half-widths of the bounds, and the assumptions behind them."""
     problem, optimizer = run.problem, run.settings["optimizer"]
     result = run.summary()
+    of_quality = "maximised"
+    if problem.objective == "cost":
+        share = problem.s_0 / problem.reference_quality
+        of_quality = (
+            f"{problem.s_0:.4g} on average, {share:.4g} x {problem.reference_quality:.4g} of the "
+            "reference"
+        )
     facts = {
-        "threshold s_0": f"{problem.s_0:.4g} average quality, "
-        f"{problem.s_0 / problem.reference_quality:.4g} x {problem.reference_quality:.4g} of the "
-        "reference",
-        **{limit.outcome: f"{limit}, on average" for limit in problem.limits[1:]},
+        "threshold s_0" if problem.objective == "cost" else "quality": of_quality,
+        **{limit.outcome: f"{limit}, on average" for limit in problem.others},
         "reference": f"{_usd(problem.reference_cost_usd)} {COST}",
     }
     bounds = optimizer.get("bounds")
@@ -175,6 +181,8 @@ def charts(run: RecordedRun, found: Sequence[Candidate]) -> list[Chart]:
     if not run.rows:
         return []
     x_max = max(run.spend_usd, run.rows[-1].row.spend_usd, 1e-12)
+    if run.problem.objective == "quality":  # bounds in the rows are on 1 - quality, not in USD
+        return [_quality(run, x_max)]
     return [
         chart
         for chart in (_cost(run, x_max), _quality(run, x_max), _gap(run, x_max),
@@ -211,11 +219,14 @@ def _quality(run: RecordedRun, x_max: float) -> Chart:
     for start, end, row in _intervals(rows, x_max):
         if row.lower_g is not None and row.upper_g is not None:
             low, high = (min(max(problem.s_0 - g, 0), 1) for g in (row.upper_g, row.lower_g))
+            if problem.objective == "quality":
+                low, high = (1 - (loss or 0.0) for loss in (row.upper_c_usd, row.lower_c_usd))
             hint = f"bounds when chosen: {low:.4f} to {high:.4f}"
             chart.band((start, end), (low, high), "a", "bounds when it was chosen", hint)
     known = [(r.row.spend_usd, r.truth[1]) for r in run.rows if r.truth is not None]
     chart.steps(known, x_max, "c thin", "true quality")
-    chart.rule(problem.s_0, "b dash", "threshold s_0")
+    if problem.objective == "cost":
+        chart.rule(problem.s_0, "b dash", "threshold s_0")
     chart.rule(problem.reference_quality, "neutral dash", "reference")
     return chart
 
@@ -280,9 +291,13 @@ def _table(run: RecordedRun, found: Sequence[Candidate]) -> str:
 def _row(run: RecordedRun, turn: Candidate) -> str:
     last, s_0 = turn.last, run.problem.s_0
     cost = quality = "–"
+    is_cost = run.problem.objective == "cost"
     if last.lower_c_usd is not None and last.upper_c_usd is not None:
-        cost = f"{_usd(last.lower_c_usd)} to {_usd(last.upper_c_usd)}"
-    if last.lower_g is not None and last.upper_g is not None:
+        if is_cost:
+            cost = f"{_usd(last.lower_c_usd)} to {_usd(last.upper_c_usd)}"
+        else:
+            quality = f"{1 - last.upper_c_usd:.3f} to {1 - last.lower_c_usd:.3f}"
+    if last.lower_g is not None and last.upper_g is not None and is_cost:
         quality = f"{s_0 - last.upper_g:.3f} to {s_0 - last.lower_g:.3f}"
     style = "c" if turn.improved else _STYLES.get(turn.outcome, "muted")
     ended = f"{turn.outcome}, improved θ_out" if turn.improved else turn.outcome
