@@ -32,6 +32,7 @@ class Usage(NamedTuple):
     completion_tokens: int
     cached_tokens: int = 0
     estimated: bool = False  # True: an upper estimate instead of the server's count
+    cache_write_tokens: int = 0  # prompt tokens that were written to the provider's cache
 
 
 class Reply(NamedTuple):
@@ -60,19 +61,20 @@ class BadReply(Exception):
 
 
 def cost_usd(llm: LLMInfo, usage: Usage) -> float:
-    """Tokens x price in USD; cached prompt tokens have a price of their own.
+    """Tokens x price in USD; prompt tokens that a cache gave or got have prices of their own.
 
     Examples:
         >>> round(cost_usd(LLMInfo("mini", 0.25, 2.0), Usage(1_000_000, 500_000)), 6)
         1.25
     """
-    cached_price = llm.cached_input_usd_per_mtok
-    if cached_price is None:
-        cached_price = llm.input_usd_per_mtok
-    uncached = usage.prompt_tokens - usage.cached_tokens
+    price = llm.input_usd_per_mtok
+    cached_price = price if (p := llm.cached_input_usd_per_mtok) is None else p
+    write_price = price if (p := llm.cache_write_usd_per_mtok) is None else p
+    uncached = usage.prompt_tokens - usage.cached_tokens - usage.cache_write_tokens
     return (
-        uncached * llm.input_usd_per_mtok
+        uncached * price
         + usage.cached_tokens * cached_price
+        + usage.cache_write_tokens * write_price
         + usage.completion_tokens * llm.output_usd_per_mtok
     ) / 1e6
 
@@ -113,7 +115,7 @@ def read_reply(content: Any, most: Usage | None = None) -> Reply:
             raise BadReply("sent malformed JSON") from None
     if not isinstance(content, dict):
         raise BadReply("sent no chat completion")
-    usage = _usage(content.get("usage"), most)
+    usage = read_usage(content.get("usage"), most)
     error, choices = content.get("error"), content.get("choices")
     if isinstance(error, dict) and not choices:
         raise BadReply("sent an error", usage, error)
@@ -150,8 +152,13 @@ def _text(content: Any) -> str:
     return text[:MAX_TEXT_CHARS]
 
 
-def _usage(reported: Any, most: Usage | None) -> Usage | None:
-    """The tokens that a server reports; None if there are none, or none that can be believed."""
+def read_usage(reported: Any, most: Usage | None = None) -> Usage | None:
+    """The tokens that a server reports; None if there are none, or none that can be believed.
+
+    Args:
+        reported: The usage of a chat completion.
+        most: Upper estimate of the tokens; None to believe every count up to 2**53.
+    """
     if not isinstance(reported, dict):
         return None
     prompt, completion = reported.get("prompt_tokens"), reported.get("completion_tokens")

@@ -27,6 +27,8 @@ class LLMInfo:
         gpqa: Score on GPQA in [0, 1], without reasoning; None if not published.
         cached_input_usd_per_mtok: Price of a million prompt tokens that the server reports as
             cached, in USD; None for the price of other prompt tokens.
+        cache_write_usd_per_mtok: Price of a million prompt tokens that the server reports as
+            written to its cache, in USD; None for the price of other prompt tokens.
         model: Its name at the endpoint; None for `name`. Two entries may have the same model and
             differ in `prompting`.
         prompting: chat | few_shot: the style of prompts that a compound system sends to it.
@@ -50,6 +52,7 @@ class LLMInfo:
     reasoning_effort: str | None = None
     tokens_per_s: float | None = None
     first_token_s: float | None = None
+    cache_write_usd_per_mtok: float | None = None
 
 
 def load_llms(path: Path | str | None = None) -> dict[str, LLMInfo]:
@@ -112,9 +115,10 @@ def _missing(llm: LLMInfo) -> str:
     named = isinstance(llm.name, str) and llm.name
     if not (named and all(map(_is_price, prices)) and all(map(_is_number, scores))):
         return _PRICED
-    cached = llm.cached_input_usd_per_mtok
-    if not (cached is None or _is_price(cached)):
-        return "cached_input_usd_per_mtok, if any, in USD and at least 0"
+    for key in ("cached_input_usd_per_mtok", "cache_write_usd_per_mtok"):
+        price = getattr(llm, key)
+        if not (price is None or _is_price(price)):
+            return f"{key}, if any, in USD and at least 0"
     for key in ("model", "reasoning_effort"):
         value = getattr(llm, key)
         if not (value is None or (isinstance(value, str) and value)):

@@ -1,0 +1,117 @@
+"""Published prices by day and tier, own prices that override them, and caches."""
+
+import pickle
+from datetime import date
+
+import pytest
+
+from scope_torch.errors import InputError
+from scope_torch.llm.billing import Usage
+from scope_torch.llm.price_list import PriceList
+from scope_torch.llm.prices import LLMInfo
+
+DAY = date(2026, 6, 1)
+MTOK = 1e6
+
+
+def usd(*parts):
+    """Tokens x USD per million tokens, by hand."""
+    return sum(tokens * price for tokens, price in parts) / MTOK
+
+
+@pytest.mark.parametrize(
+    ("llm", "usage", "expected"),
+    [
+        # openai.com/api/pricing: GPT-4o mini 0.15, cached 0.075, output 0.60
+        ("gpt-4o-mini", Usage(1000, 100), usd((1000, 0.15), (100, 0.6))),
+        ("openai/gpt-4o-mini", Usage(1000, 100, 400), usd((600, 0.15), (400, 0.075), (100, 0.6))),
+        # platform.claude.com/docs/en/about-claude/pricing: Haiku 4.5 1, read 0.1, write 1.25, 5
+        (
+            "anthropic:claude-haiku-4-5",
+            Usage(1000, 100, 400, cache_write_tokens=300),
+            usd((300, 1.0), (400, 0.1), (300, 1.25), (100, 5.0)),
+        ),
+        # ai.google.dev/gemini-api/docs/pricing: Gemini 2.5 Pro up to 200k 1.25 and 10, above 2.50
+        # and 15, for all tokens of the call
+        ("gemini-2.5-pro", Usage(200_000, 1000), usd((200_000, 1.25), (1000, 10))),
+        ("gemini-2.5-pro", Usage(200_001, 1000), usd((200_001, 2.5), (1000, 15))),
+    ],
+)
+def test_published_prices(llm, usage, expected):
+    assert PriceList(at=DAY).cost_usd(llm, usage) == pytest.approx(expected, rel=1e-14)
+
+
+def test_the_price_of_the_day():
+    """openai.com: o3 fell from 10 and 40 USD to 2 and 8 on 10 June 2025."""
+    usage = Usage(1_000_000, 1_000_000)
+    assert PriceList(at=date(2025, 6, 9)).cost_usd("o3", usage) == 50.0
+    assert PriceList(at=date(2025, 6, 11)).cost_usd("o3", usage) == 10.0
+    assert PriceList(at=date(2025, 6, 9)).usd_per_mtok("o3") == (10.0, 40.0)
+
+
+def test_own_prices_come_first():
+    own = {"gpt-4o-mini": LLMInfo("gpt-4o-mini", 1.0, 2.0), "local": LLMInfo("local", 0.0, 0.0)}
+    prices = PriceList(own, at=DAY)
+    assert prices.cost_usd("gpt-4o-mini", Usage(1_000_000, 1_000_000)) == 3.0
+    assert prices.cost_usd("local", Usage(10**9, 10**9)) == 0.0
+    assert prices.usd_per_mtok("gpt-4o") == (2.5, 10.0)
+    assert prices.describe(["local"])["local"]["source"] == "own prices"
+
+
+def test_own_price_of_a_cache_write():
+    llm = LLMInfo("mine", 1.0, 5.0, cached_input_usd_per_mtok=0.1, cache_write_usd_per_mtok=1.25)
+    usage = Usage(1000, 100, 400, cache_write_tokens=300)
+    expected = usd((300, 1.0), (400, 0.1), (300, 1.25), (100, 5.0))
+    assert PriceList({"mine": llm}).cost_usd("mine", usage) == pytest.approx(expected, rel=1e-15)
+    plain = LLMInfo("mine", 1.0, 5.0)  # without prices of their own they cost what others do
+    assert PriceList({"mine": plain}).cost_usd("mine", usage) == pytest.approx(1500 / MTOK)
+
+
+def test_without_caches():
+    usage = Usage(1000, 100, 400, cache_write_tokens=300)
+    for llm in ("claude-haiku-4-5", "mine"):
+        own = {"mine": LLMInfo("mine", 1.0, 5.0, 0.1)}
+        prices = PriceList(own, cached="uncached", at=DAY)
+        assert prices.cost_usd(llm, usage) == pytest.approx(usd((1000, 1.0), (100, 5.0)))
+        assert prices.describe([llm])[llm]["cached"] == "uncached"
+
+
+def test_a_price_list_from_a_file(tmp_path):
+    path = tmp_path / "prices.toml"
+    path.write_text(
+        'version = 1\n[[llm]]\nname = "mine"\ninput_usd_per_mtok = 0.5\noutput_usd_per_mtok = 1.5\n'
+    )
+    prices = PriceList(path, at=DAY)
+    assert prices.usd_per_mtok("mine") == (0.5, 1.5)
+    assert prices.describe(["mine"])["mine"]["source"] == str(path)
+
+
+def test_what_a_bill_says_of_a_published_price():
+    found = PriceList(at=DAY).describe(["openai/gpt-4o-mini"])["openai/gpt-4o-mini"]
+    assert found.pop("source").startswith("genai-prices 0.")
+    assert found == {
+        "input_usd_per_mtok": 0.15,
+        "output_usd_per_mtok": 0.6,
+        "cached_input_usd_per_mtok": 0.075,
+        "cached": "as_billed",
+        "model": "gpt-4o-mini",
+        "at": "2026-06-01",
+    }
+
+
+def test_unknown_names_are_refused_with_the_mend():
+    prices = PriceList()
+    with pytest.raises(InputError, match=r"for 'small', 'nobody/x'; .*prices.toml .*\"small\""):
+        prices.check(["gpt-4o-mini", "small", "nobody/x", "small"])
+    with pytest.raises(InputError, match="no price is known for 'small'"):
+        prices.cost_usd("small", Usage(1, 1))
+    with pytest.raises(InputError, match="cached='sometimes'"):
+        PriceList(cached="sometimes")  # type: ignore[arg-type]
+
+
+def test_a_copy_by_pickle_has_the_same_prices():
+    prices = PriceList({"mine": LLMInfo("mine", 1.0, 5.0)}, cached="uncached", at=DAY)
+    copy = pickle.loads(pickle.dumps(prices))
+    names = ["mine", "gpt-4o-mini"]
+    assert copy.describe(names) == prices.describe(names)
+    assert copy.at == DAY
