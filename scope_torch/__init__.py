@@ -28,11 +28,14 @@ from typing import TYPE_CHECKING, Any
 from scope_torch._moved import MovedFinder
 
 if TYPE_CHECKING:
+    from scope_torch import metrics as metrics
+
     __version__: str
     from scope_torch.constraints import Constraint, at_least, at_most
     from scope_torch.errors import InputError
     from scope_torch.evaluators.function import FunctionEvaluator
     from scope_torch.evaluators.table import RecordedTable, TableEvaluator
+    from scope_torch.llm.price_list import PriceList
     from scope_torch.llm.prices import load_llms
     from scope_torch.methods import make_scope, make_scope_joint
     from scope_torch.model.kernels import HammingKernel
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
     from scope_torch.runs.result import RunResult
     from scope_torch.runs.runner import run
     from scope_torch.search.optimizer import Optimizer, SequentialOptimizer
+    from scope_torch.selection.face import select
 
 _MODULE_OF = {
     "Callback": "runs.callbacks",
@@ -51,6 +55,7 @@ _MODULE_OF = {
     "InputError": "errors",
     "Observation": "observation",
     "Optimizer": "search.optimizer",
+    "PriceList": "llm.price_list",
     "RecordedTable": "evaluators.table",
     "Request": "observation",
     "RunResult": "runs.result",
@@ -63,9 +68,13 @@ _MODULE_OF = {
     "make_scope": "methods",
     "make_scope_joint": "methods",
     "run": "runs.runner",
+    "select": "selection.face",
 }
 
-__all__ = [  # noqa: RUF022 - in the order of use: problem, search, run, extensions
+__all__ = [  # noqa: RUF022 - in the order of use: the front door, problem, search, run, extensions
+    "select",
+    "PriceList",
+    "metrics",
     "SelectionProblem",
     "Constraint",
     "at_least",
@@ -96,6 +105,8 @@ def __getattr__(name: str) -> Any:
     """Imports a public name when it is first used (PEP 562)."""
     if name == "__version__":
         return _version()
+    if name == "metrics":
+        return import_module("scope_torch.metrics")
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f"scope_torch.{_MODULE_OF[name]}"), name)

@@ -25,7 +25,6 @@ MOVED = {
     "hamming_grid": "model.hamming_sums",
     "information_gain": "bounds.information_gain",
     "joint_surrogate": "model.joint",
-    "metrics": "runs.metrics",
     "plotting": "runs.plotting",
     "posteriors": "model.aggregate",
     "recorded_run": "runs.recorded",

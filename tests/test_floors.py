@@ -6,14 +6,15 @@ import pytest
 from source_code import imported, imports, modules
 
 FLOORS = [
-    {"errors", "space", "constraints", "problem", "observation"},
+    {"errors", "space", "constraints", "problem", "observation", "metrics"},
     {"model"},
     {"bounds"},
     {"space_search"},
     {"search"},
     {"methods", "front_method"},
     {"runs"},
-    {"llm", "systems", "evaluators", "tasks", "tracking", "watch"},
+    {"llm", "serve", "systems", "evaluators", "tasks", "tracking", "watch"},
+    {"selection"},
     {"testing"},
     {"cli"},
 ]

@@ -28,6 +28,8 @@ NEED_MORE = (
     "tasks.table",
     "tasks.live",
     "runs.plotting",
+    "selection.face",
+    "selection.steps",
     "tracking.progress",
     "tracking.wandb",
 )
@@ -119,6 +121,7 @@ def test_the_three_lists_of_public_names_agree():
     listed = {name for name in scope_torch.__all__ if name != "__version__"}
     assert len(listed) == len(scope_torch.__all__) - 1
     where = {name: f"scope_torch.{module}" for name, module in scope_torch._MODULE_OF.items()}
+    where["metrics"] = "scope_torch"  # a module
     assert where == _type_checking_imports()
     assert where.keys() == listed
 
@@ -150,6 +153,15 @@ def test_an_old_path_leads_to_the_new_module(old, monkeypatch):
     assert [str(w.message) for w in warned] == [f"scope_torch.{old} is now {new}"]
     assert {w.category for w in warned} == {DeprecationWarning}
     assert module.__name__ == new
+
+
+def test_the_metrics_of_runs_are_found_where_they_were():
+    from scope_torch.runs.metrics import oracle_curve
+
+    with pytest.warns(DeprecationWarning, match=r"is now scope_torch.runs.metrics.oracle_curve"):
+        assert scope_torch.metrics.oracle_curve is oracle_curve
+    with pytest.raises(AttributeError, match="'scope_torch.metrics' has no attribute 'exact'"):
+        _ = scope_torch.metrics.exact
 
 
 @pytest.mark.parametrize("stub", STUBS)

@@ -17,7 +17,7 @@ mixed over fractions. `scope_torch.bounds.betting` is about the sampled queries 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -113,6 +113,25 @@ def upper_difference(differences: np.ndarray, epsilon: float, delta: float) -> f
         return most_log_capital((-mean - differences) / (1 + mean)) >= math.log(1 / delta)
 
     return -_last(refuted, -1.0, a)
+
+
+def mean_interval(values: Sequence[float], delta: float = 0.05) -> tuple[float, float]:
+    """Bounds on the mean of a distribution on [0, 1]; each is wrong with probability delta / 2.
+
+    Args:
+        values: `n` independent draws, in any order that does not depend on them.
+        delta: Failure probability, in (0, 1).
+
+    Examples:
+        >>> low, high = mean_interval([1.0, 1.0, 1.0, 0.0, 1.0] * 8)
+        >>> round(low, 2), round(high, 2)
+        (0.59, 0.95)
+    """
+    x = np.asarray(values, dtype=np.float64)
+    least = 1 - 1e-9  # losses of more than 1 - epsilon do not happen: values are not negative
+    low = lower_difference(x, least, delta / 2)
+    high = 1 - lower_difference(1 - x, least, delta / 2)
+    return max(0.0, low), min(1.0, high)
 
 
 def upper_ratio(costs: np.ndarray, references: np.ndarray, delta: float) -> float:

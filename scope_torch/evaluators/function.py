@@ -14,24 +14,27 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import starmap
 from typing import Any, Literal, SupportsFloat
 
 from scope_torch.errors import InputError
 from scope_torch.evaluators.event_loop import result_of
 from scope_torch.evaluators.window import in_window
-from scope_torch.llm.billing import Usage, cost_usd
+from scope_torch.llm.billing import Usage
+from scope_torch.llm.price_list import PriceList
 from scope_torch.llm.prices import LLMInfo, choose_llms
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
 
 logger = logging.getLogger(__name__)
 
-Tokens = Mapping[str, tuple[int, int]]
+Tokens = Mapping[str, tuple[int, int] | Usage]
 Graded = tuple[float, float | Tokens] | Mapping[str, Any]
 System = Callable[[dict[str, str], Any], Graded | Awaitable[Graded]]
 OnError = Literal["raise", "retry", "zero"]
 
-_KEYS = {"quality", "cost_usd"}, {"quality", "tokens"}  # and perhaps outcomes
+# And perhaps outcomes.
+_KEYS = {"quality", "cost_usd"}, {"quality", "tokens"}, {"quality", "module_cost_usd", "tokens"}
 
 
 class FunctionEvaluator:
@@ -42,15 +45,18 @@ class FunctionEvaluator:
         system: Runs the system on one query. `assignment` maps module names to LLM names. It
             returns the quality in [0, 1] and the cost in USD, or the quality and the tokens used:
             `{module: (prompt_tokens, completion_tokens)}`; as a pair, or as a dictionary with the
-            keys `quality` and `cost_usd`, or `quality` and `tokens`. A dictionary may also have
-            `outcomes`: other finite numbers by name, such as {"seconds": 1.2}. May be `async def`:
-            all its calls run on one event loop, so they must not block it; see `event_loop`.
+            keys `quality` and `cost_usd`, or `quality` and `tokens`. The tokens of a module may be
+            a `Usage`, which knows cached ones. With `module_cost_usd`, in USD by module, `tokens`
+            are recorded, not priced. A dictionary may also have `outcomes`: other finite numbers
+            by name, such as {"seconds": 1.2}. May be `async def`: all its calls run on one event
+            loop, so they must not block it; see `event_loop`.
         queries: The Q queries; each is passed to `system` as it is.
         concurrency: Calls in flight at a time, each in a thread. Only batches of requests can run
             concurrently: Calibrate's rounds, and the j-loop if `batch_size` is above 1.
         name: Identifies the system; None for the name of the function. A journal is only resumed
             with the same name and queries, so change the name when you change the function.
-        prices: The price list, for a system that returns tokens; see `load_llms`.
+        prices: The price list, for a system that returns tokens: a `PriceList`, or LLMs by name as
+            `load_llms` reads them.
         deterministic: Whether the system answers the same query under the same configuration the
             same way. Each pair is then asked once, also by a search that was resumed, and a repeat
             (see `calibrate`) gets the quality and the cost of the first answer without a call.
@@ -59,7 +65,8 @@ class FunctionEvaluator:
             observation has quality 0 and costs `failed_cost_usd`; a warning names every such call.
         max_retries: See `on_error`.
         retry_wait_s: Seconds before the first retry; twice as many before each further one.
-        failed_cost_usd: USD charged for a call that raised, with `on_error="zero"`.
+        failed_cost_usd: USD charged for a call that raised, with `on_error="zero"`. An exception
+            with an attribute `cost_usd` says itself what it cost, also before a retry.
 
     Attributes:
         num_failed: Number of calls so far that gave quality 0 because they raised.
@@ -90,7 +97,7 @@ class FunctionEvaluator:
         queries: Sequence[Any],
         concurrency: int = 1,
         name: str | None = None,
-        prices: Mapping[str, LLMInfo] | None = None,
+        prices: PriceList | Mapping[str, LLMInfo] | None = None,
         *,
         deterministic: bool = False,
         on_error: OnError = "raise",
@@ -108,8 +115,10 @@ class FunctionEvaluator:
         for key, value in {**numbers, "failed_cost_usd": failed_cost_usd}.items():
             if not 0 <= value < math.inf:
                 raise InputError(f"{key}={value} must be a number >= 0")
-        for llms in problem.llms if prices is not None else ():
-            choose_llms(dict(prices or {}), llms)
+        if isinstance(prices, Mapping):
+            for llms in problem.llms:
+                choose_llms(dict(prices), llms)
+            prices = PriceList(prices)
         self.problem, self.system, self.queries = problem, system, queries
         self.concurrency = concurrency
         self.name = name if name is not None else getattr(system, "__qualname__", "system")
@@ -119,6 +128,7 @@ class FunctionEvaluator:
         self._changed = threading.Condition()  # guards the three that follow
         self._answers: dict[tuple[tuple[int, ...], int], Observation] = {}
         self._asking: set[tuple[tuple[int, ...], int]] = set()
+        self._paid: set[tuple[tuple[int, ...], int]] = set()
 
     def evaluate(self, requests: Iterable[Request]) -> Iterator[Observation]:
         """Calls the function for every request; see `Evaluator` and `in_window`.
@@ -147,13 +157,24 @@ class FunctionEvaluator:
             for known in filter(self._is_answer, observations):
                 self._answers.setdefault((known.theta, known.query), known)
 
+    def paid(self, observations: Iterable[Observation]) -> None:
+        """Takes in answers that were paid for before the run; see `remember`.
+
+        An observation of the run that asks for one of their pairs is a repeat.
+
+        Args:
+            observations: Those of a measurement by this evaluator, or by one like it.
+        """
+        self.remember(known := list(observations))
+        self._paid = {(o.theta, o.query) for o in filter(self._is_answer, known)}
+
     def repeats(self, observations: Iterable[Observation]) -> list[Observation]:
         """The observations that repeat an earlier answer; with `deterministic`, no call made them.
 
         Args:
             observations: The observations of a run, in the asked order.
         """
-        answered: set[tuple[tuple[int, ...], int]] = set()
+        answered = set(self._paid)
         repeated: list[Observation] = []
         for observation in observations:
             pair = observation.theta, observation.query
@@ -191,27 +212,36 @@ class FunctionEvaluator:
         except Exception as error:
             if self.on_error != "zero":
                 error.add_note(f"raised by the system for {self._named(request)}")
+                if usd := getattr(error, "cost_usd", 0.0):
+                    error.add_note(f"this run cost {usd:.3g} USD, which are in no observation")
                 raise
             return self._failed(request, error)
+        answer, lost_usd = answer
         try:
             observation = self._observation(request, answer)
         except (TypeError, ValueError, OverflowError) as error:
             raise InputError(
                 f"the system returned {reprlib.repr(answer)} for {self._named(request)}: {error}"
             ) from error
+        if lost_usd:
+            observation = replace(observation, cost_usd=observation.cost_usd + lost_usd)
         if self.deterministic:
             self._answers[request.theta, request.query] = observation
         return observation
 
-    def _answer(self, request: Request) -> Any:
-        """What the system returns; asks again if it raises and may be asked again."""
-        attempt = 0
+    def _answer(self, request: Request) -> tuple[Any, float]:
+        """What the system returns, and the USD of attempts that failed.
+
+        Asks again if it raises and may be asked again.
+        """
+        attempt, lost_usd = 0, 0.0
         while True:
             try:
                 assignment = self.problem.names(request.theta)
                 answer = self.system(assignment, self.queries[request.query])
-                return result_of(answer) if inspect.isawaitable(answer) else answer
+                return (result_of(answer) if inspect.isawaitable(answer) else answer), lost_usd
             except Exception as error:
+                lost_usd += getattr(error, "cost_usd", 0.0)
                 if self.on_error != "retry" or attempt >= self._max_retries:
                     raise
                 wait_s = self._retry_wait_s * 2**attempt
@@ -227,58 +257,65 @@ class FunctionEvaluator:
             "the system raised %r for %s; quality 0 at %g USD (failed call %d)",
             error,
             self._named(request),
-            self._failed_cost_usd,
+            usd := getattr(error, "cost_usd", self._failed_cost_usd),
             self.num_failed,
         )
         theta, query, replicate = request
-        return Observation(theta, query, self._failed_cost_usd, 0.0, replicate)
+        return Observation(theta, query, usd, 0.0, replicate)
 
     def _named(self, request: Request) -> str:
         query = reprlib.repr(self.queries[request.query])
         return f"query {request.query}, {query}, under {self.problem.names(request.theta)}"
 
     def _observation(self, request: Request, answer: Any) -> Observation:
-        quality, cost = _quality_and_cost(answer)
+        quality, cost, tokens = _parts(answer)
         outcomes = answer.get("outcomes") if isinstance(answer, Mapping) else None
         theta, query, replicate = request
-        if not isinstance(cost, Mapping):
-            cost, quality = _number(cost), _number(quality)
-            return Observation(theta, query, cost, quality, replicate, outcomes=outcomes)
-        assignment = self.problem.names(theta)
-        tokens = tuple(self._tokens(cost, module) for module in assignment)
-        costs = tuple(
-            self._priced(llm, *used) for llm, used in zip(assignment.values(), tokens, strict=True)
-        )
+        costs = used = None
+        if isinstance(tokens, Mapping):
+            used = [self._usage(tokens, module) for module in self.problem.modules]
+        if isinstance(cost, Mapping):
+            self._check_modules(cost)
+            costs = tuple(_number(cost.get(module, 0.0)) for module in self.problem.modules)
+        elif cost is None and used is not None:
+            llms = self.problem.names(theta).values()
+            costs = tuple(starmap(self._priced, zip(llms, used, strict=True)))
         return Observation(
             theta,
             query,
-            sum(costs),
+            _number(cost) if costs is None else sum(costs),
             _number(quality),
             replicate,
             module_cost_usd=costs,
-            module_tokens=tokens,
+            module_tokens=None if used is None else tuple(u[:2] for u in used),
             outcomes=outcomes,
         )
 
-    def _tokens(self, used: Tokens, module: str) -> tuple[int, int]:
-        unknown = set(used) - set(self.problem.modules)
-        if unknown:
+    def _usage(self, tokens: Tokens, module: str) -> Usage:
+        self._check_modules(tokens)
+        used = tokens.get(module, (0, 0))
+        prompt, completion = used[:2] if isinstance(used, Usage) else used
+        if prompt < 0 or completion < 0:
+            raise InputError(
+                f"the system used {tokens[module]} tokens in {module!r}; both numbers must be at "
+                "least 0"
+            )
+        return used if isinstance(used, Usage) else Usage(int(prompt), int(completion))
+
+    def _check_modules(self, values: Mapping[str, Any]) -> None:
+        if unknown := set(values) - set(self.problem.modules):
             raise InputError(
                 f"the system used tokens in {sorted(unknown)}; the modules are "
                 f"{list(self.problem.modules)}"
             )
-        prompt, completion = used.get(module, (0, 0))
-        if prompt < 0 or completion < 0:
-            raise InputError(
-                f"the system used {used[module]} tokens in {module!r}; both numbers must be at "
-                "least 0"
-            )
-        return int(prompt), int(completion)
 
-    def _priced(self, llm: str, prompt: int, completion: int) -> float:
+    def _priced(self, llm: str, usage: Usage) -> float:
         if self._prices is None:
-            raise InputError("the system returns tokens; give FunctionEvaluator prices=load_llms()")
-        return cost_usd(self._prices[llm], Usage(prompt, completion))
+            raise InputError(
+                "the system returns tokens; give prices= a price list, such as load_llms() or the "
+                "path of a prices.toml"
+            )
+        return self._prices.cost_usd(llm, usage)
 
     def fingerprint(self) -> str:
         """The name with a hash of the queries, or of their number if they are not plain data."""
@@ -289,14 +326,15 @@ class FunctionEvaluator:
         return f"{self.name}-{hashlib.sha256(queries.encode()).hexdigest()[:16]}"
 
 
-def _quality_and_cost(answer: Any) -> tuple[Any, Any]:
-    """The quality, and the cost in USD or the tokens of each module; neither is checked."""
+def _parts(answer: Any) -> tuple[Any, Any, Any]:
+    """The quality, the cost, and the tokens by module, or None; nothing is checked."""
     if isinstance(answer, Mapping) and set(answer) - {"outcomes"} in _KEYS:
-        return answer["quality"], answer["cost_usd" if "cost_usd" in answer else "tokens"]
+        cost = answer.get("cost_usd", answer.get("module_cost_usd"))
+        return answer["quality"], cost, answer.get("tokens")
     if not isinstance(answer, Mapping | Set | str | bytes):
         with contextlib.suppress(TypeError, ValueError):  # not two values
             quality, cost = answer
-            return quality, cost
+            return (quality, None, cost) if isinstance(cost, Mapping) else (quality, cost, None)
     raise InputError(
         "it must return (quality, cost_usd), or a dictionary with just the keys quality and "
         "cost_usd, or quality and tokens, and perhaps outcomes"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from scope_torch.errors import InputError
 from scope_torch.observation import History, Observation
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.directory import settings_hash, with_hashes
+from scope_torch.runs.held_out import HeldOut
 from scope_torch.runs.metrics import (
     OracleCurve,
     column_of,
@@ -51,6 +52,14 @@ class RunResult:
         run_dir: Directory with the files of the run; None if it has none.
         repeats: The observations in `history` that a kept answer gave, without a call; None if the
             evaluator keeps no answers.
+        front: See `pareto`.
+        reference: theta_0 on every query, if it was measured for this search.
+        probe: Observations that told where the search should start; not a part of `history`.
+        held_out: The comparison on queries that the search has not seen, if there are any.
+        queries: The inputs of the queries, if they are known.
+        answers: What the application returned, by configuration and query, where it was kept.
+        prices: Prices of the LLMs, see `PriceList.describe`.
+        num_failed: Calls of this process that failed and count as quality 0.
 
     Examples:
         >>> from scope_torch import make_scope, run
@@ -81,6 +90,13 @@ class RunResult:
     run_dir: Path | None = field(default=None)
     repeats: Sequence[Observation] | None = None
     front: FrontTable | None = None
+    reference: Sequence[Observation] | None = None
+    probe: Sequence[Observation] = ()
+    held_out: HeldOut | None = None
+    queries: Sequence[Any] | None = None
+    answers: Mapping[tuple[tuple[int, ...], int], Any] | None = None
+    prices: Mapping[str, Any] | None = None
+    num_failed: int = 0
 
     def pareto(self) -> FrontTable:
         """For every loss of quality the cheapest configuration, and what that rests on.

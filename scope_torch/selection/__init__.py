@@ -1,0 +1,1 @@
+"""`select`: the front door."""

@@ -1,0 +1,159 @@
+"""`select`: from an application and a data set to the LLM of each module, in one call.
+
+A thin face: it measures the reference, makes the problem, the evaluator and the search from objects
+that one can use directly too, runs them, and returns the usual `RunResult`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from scope_torch.constraints import Constraint
+from scope_torch.evaluators.application import App, Application, Metric, items_of
+from scope_torch.evaluators.function import FunctionEvaluator, OnError
+from scope_torch.methods import Base, make_scope_joint
+from scope_torch.problem import Objective, SelectionProblem
+from scope_torch.runs.callbacks import Callback
+from scope_torch.runs.result import RunResult
+from scope_torch.search.optimizer import Optimizer
+from scope_torch.selection.setup import Models, Prices, Reference, set_up
+from scope_torch.selection.steps import is_shown, search, served
+
+if TYPE_CHECKING:
+    from scope_torch.serve.endpoint import Endpoint
+
+
+def select(
+    app: App | str | Sequence[str],
+    *,
+    models: Models,
+    dataset: Sequence[Any],
+    reference: Reference,
+    budget_usd: float,
+    metric: Metric | None = None,
+    max_quality_loss: float | None = None,
+    min_quality: float | None = None,
+    constraints: Sequence[Constraint | str] = (),
+    objective: Objective = "cost",
+    prices: Prices = None,
+    endpoint: Endpoint | str | None = None,
+    base: Base = None,
+    holdout: float = 0.0,
+    deployment_queries: float | None = None,
+    concurrency: int = 1,
+    batch_size: int | None = None,
+    repeat: bool = False,
+    on_error: OnError = "raise",
+    optimizer: Callable[[SelectionProblem], Optimizer] | None = None,
+    run_dir: Path | str | None = None,
+    name: str | None = None,
+    seed: int = 0,
+    dry_run: bool = False,
+    progress: bool | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> RunResult:
+    """Chooses which LLM runs each module of an application.
+
+    The reference, a configuration that you trust, answers every query once. Then a search looks for
+    the cheapest configuration whose average quality is at most `max_quality_loss` lower, and
+    certifies it. With `run_dir` every call is on disk before it is used: the same program goes on
+    where it was stopped, pays for nothing twice, and gives the same result.
+
+    Args:
+        app: `app(models, input)`, where `models` maps modules to LLMs; may be `async def`. Returns
+            (output, USD), or (output, {module: (prompt tokens, completion tokens)}); or a dict, see
+            `Application`. With `endpoint`: `app(input)`, which returns the output alone, or a
+            command such as "python app.py {input}", see `Command`.
+        models: The candidates: names of LLMs by module, or one list for all modules.
+        dataset: Pairs (input, expected); without `metric` the inputs.
+        reference: The LLM of each module, or one name for all modules.
+        budget_usd: Everything together may cost this much, and the call that crosses it.
+        metric: `metric(expected, output)`, in [0, 1]; see `scope_torch.metrics`. None: the app
+            returns its quality in the place of the output.
+        max_quality_loss: Epsilon, relative to the reference, such as 0.05.
+        min_quality: Instead of it: the least average quality, in [0, 1].
+        constraints: On other outcomes, see `at_most`. `latency_s` is measured.
+        objective: `cost`; or `quality`, with a constraint such as "cost_usd <= 0.01 cap 0.1".
+        prices: Of tokens: path of a price list, LLMs by name, or a `PriceList`. None: the published
+            prices of today.
+        endpoint: Address of your LLMs, such as "https://api.openai.com/v1", or an `Endpoint`: the
+            app asks it for the model `scope/MODULE`, and its usage is the cost.
+        base: A cheap LLM, or one for each module, where the search starts. None: the cheapest by
+            price, or by a probe on one query if the prices are not known.
+        holdout: Share of the queries on which choice and reference are compared at the end, and
+            which the search does not see.
+        deployment_queries: How many queries the system will answer. The search stops when it no
+            longer pays. None: as many as cost 100 budgets with the reference.
+        concurrency: Runs of the app at a time.
+        batch_size: Queries that the search asks for at a time; None for `concurrency`. It decides
+            what is asked, so a run is resumed with the same one.
+        repeat: Whether to run the app again for a pair that was answered, because answers vary.
+        on_error: What to do if the app raises, see `FunctionEvaluator`.
+        optimizer: Makes another search for the problem, such as
+            `lambda problem: make_scope(problem, base="small")`.
+        run_dir: Directory of the journal; None writes no files.
+        name: Of the application, in the journal and in plots; change it when you change the app.
+        seed: Decides all that is random.
+        dry_run: Make no call, and return the `Plan` in the place of a result (type checkers are
+            told otherwise, so that programs need no case for it).
+        progress: Whether to show the spend, the choice and the time left; None: on a terminal.
+        callbacks: Trackers, see `run`.
+
+    Raises:
+        InputError: If a setting cannot be used, before the first call; or if the reference alone
+            would cost more than the budget.
+
+    Examples:
+        >>> import scope_torch as st
+        >>> def app(models, question):
+        ...     answer = question.upper() if models["answer"] != "nano" else question
+        ...     return answer, {"nano": 0.001, "mini": 0.002, "pro": 0.03}[models["answer"]]
+        >>> result = st.select(
+        ...     app, models={"answer": ["nano", "mini", "pro"]}, reference="pro", budget_usd=5,
+        ...     dataset=[(text, text.upper()) for text in ["one", "two", "three"] * 10],
+        ...     metric=st.metrics.exact_match, max_quality_loss=0.05,
+        ... )
+        >>> result.llms
+        {'answer': 'nano'}
+    """
+    setup = set_up(
+        app=app,
+        name=name,
+        models=models,
+        reference=reference,
+        items=items_of(dataset, metric is not None),
+        holdout=holdout,
+        seed=seed,
+        prices=prices,
+        endpoint=endpoint,
+        base=base,
+        needs_base=optimizer is None,
+        budget_usd=budget_usd,
+        run_dir=run_dir,
+        constraints=constraints,
+        min_quality=min_quality,
+        epsilon=max_quality_loss,
+        objective=objective,
+        deployment_queries=deployment_queries,
+    )
+    if dry_run:
+        return cast(RunResult, setup.plan())
+    if optimizer is None:
+        size = concurrency if batch_size is None else batch_size
+        optimizer = partial(make_scope_joint, seed=seed, batch_size=size)
+    outcomes = [limit.outcome for limit in setup.problem.constraints]
+    with served(endpoint, setup.prices) as running:
+        application = Application(app, metric, running, outcomes)
+        make_evaluator = partial(
+            FunctionEvaluator,
+            system=application,
+            concurrency=concurrency,
+            name=name,
+            prices=setup.prices,
+            deterministic=not repeat,
+            on_error=on_error,
+        )
+        return search(setup, application, make_evaluator, optimizer, is_shown(progress), callbacks)

@@ -1,0 +1,249 @@
+"""The steps of a selection: probe, reference, search, held-out queries."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from tqdm import tqdm
+
+from scope_torch.bounds.population import mean_interval
+from scope_torch.constraints import COST, QUALITY, Constraint
+from scope_torch.errors import InputError
+from scope_torch.evaluators.application import Application, Item
+from scope_torch.evaluators.function import FunctionEvaluator
+from scope_torch.llm.price_list import PriceList
+from scope_torch.methods import Base
+from scope_torch.observation import Observation, Request
+from scope_torch.problem import SelectionProblem
+from scope_torch.runs.callbacks import Callback
+from scope_torch.runs.evaluator import Evaluator
+from scope_torch.runs.held_out import HeldOut
+from scope_torch.runs.measure import measure
+from scope_torch.runs.result import RunResult
+from scope_torch.runs.runner import run
+from scope_torch.search.optimizer import Optimizer
+from scope_torch.selection.setup import Setup
+from scope_torch.tracking.progress import ProgressBar
+
+_TOO_DEAR_AFTER = 5  # queries of the reference, to say what all of them will cost
+
+
+@contextmanager
+def served(endpoint: Any, prices: PriceList) -> Generator[Any, None, None]:
+    """The endpoint while the application runs; an address becomes an `Endpoint`; None stays."""
+    if endpoint is None:
+        yield None
+        return
+    from scope_torch.serve.endpoint import Endpoint  # needs starlette
+
+    with Endpoint(endpoint, prices=prices) if isinstance(endpoint, str) else endpoint as running:
+        yield running
+
+
+def is_shown(progress: bool | None) -> bool:
+    """Whether to show progress; None: on a terminal."""
+    return sys.stderr.isatty() if progress is None else progress
+
+
+def search(
+    setup: Setup,
+    application: Application,
+    make_evaluator: Callable[..., FunctionEvaluator],
+    make_optimizer: Callable[..., Optimizer],
+    show: bool,
+    callbacks: Sequence[Callback],
+) -> RunResult:
+    """Measures the reference, searches, and compares on the held-out queries.
+
+    Raises:
+        InputError: If the reference alone would cost more than the budget.
+    """
+    _say(show, setup.plan())
+    evaluator = make_evaluator(setup.problem, queries=setup.searched)
+    probe, base = _probe(setup, evaluator)
+    reference = _measure_reference(setup, evaluator, spent_usd=_cost(probe), show=show)
+    problem = _with_reference(setup.problem, reference)
+    evaluator = make_evaluator(problem, queries=setup.searched)
+    evaluator.paid([*probe, *reference])
+    left = setup.budget_usd - _cost(probe) - _cost(reference)
+    left -= 2 * problem.reference_cost_usd * len(setup.held_out)
+    if left <= 0:
+        raise InputError(
+            f"the reference took {_cost(reference):.3g} of budget_usd={setup.budget_usd:g}, and "
+            "nothing is left for the search; raise it, or give fewer queries"
+        )
+    _say(show, _of_reference(problem, left))
+    if setup.needs_base:
+        how = {"base": base} if base is not None else {"initial_pool": "random"}
+        make_optimizer = partial(make_optimizer, budget_usd=left, **how)
+    watching = [*([ProgressBar()] if show else []), *callbacks]
+    result = run(
+        problem, make_optimizer(problem), evaluator, left, run_dir=setup.folder, callbacks=watching
+    )
+    return replace(
+        result,
+        reference=reference,
+        probe=probe,
+        held_out=_held_out(setup, make_evaluator, result, show),
+        queries=[item.input for item in setup.searched],
+        answers=_by_codes(problem, application.answers, setup.searched),
+        prices=setup.prices.describe(_names_in(problem)) if setup.is_priced else None,
+        num_failed=evaluator.num_failed,
+    )
+
+
+def _say(show: bool, text: object) -> None:
+    if show:
+        print(text, file=sys.stderr)
+
+
+def _cost(observations: Sequence[Observation]) -> float:
+    return math.fsum(observation.cost_usd for observation in observations)
+
+
+def _names_in(problem: SelectionProblem) -> list[str]:
+    return list(dict.fromkeys(llm for names in problem.llms for llm in names))
+
+
+def _of_reference(problem: SelectionProblem, left_usd: float) -> str:
+    """What was measured of theta_0, and what the rest of the budget can buy."""
+    low, high = mean_interval([quality for _, quality in problem.reference_answers or ()])
+    return (
+        f"reference: quality {problem.reference_quality:.3g} (on queries like these {low:.2g} to "
+        f"{high:.2g}), {problem.reference_cost_usd:.3g} USD a query; {left_usd:.3g} USD are left "
+        f"for the search, as much as {left_usd / problem.reference_cost_usd:,.0f} runs of it"
+    )
+
+
+def _measure_reference(
+    setup: Setup, evaluator: Evaluator, spent_usd: float, show: bool
+) -> list[Observation]:
+    """theta_0 on every query, once and for good.
+
+    Raises:
+        InputError: If it would cost more than the budget: after five queries, or as soon as it has.
+    """
+    problem, folder = setup.problem, setup.inside("reference")
+    spent, number, Q, budget_usd = 0.0, 0, problem.num_queries, setup.budget_usd - spent_usd
+    with tqdm(total=Q, desc="reference", unit="query", disable=not show) as bar:
+
+        def observed(observation: Observation) -> None:
+            nonlocal spent, number
+            spent, number = spent + observation.cost_usd, number + 1
+            bar.update()
+            bar.set_postfix_str(f"{spent:.3g} USD", refresh=False)
+            expected = spent / number * Q
+            if max(spent, expected if number >= _TOO_DEAR_AFTER else 0.0) >= budget_usd:
+                raise InputError(
+                    f"the reference cost {spent:.3g} USD on {number} of {Q} queries, so about "
+                    f"{expected:.3g} USD on all, and budget_usd={setup.budget_usd:g}; raise it, or "
+                    "give fewer queries"
+                    + ("" if folder is None else " (what was measured is kept in run_dir)")
+                )
+
+        requests = [Request(problem.theta_ref, query) for query in range(Q)]
+        facts = {"prices_at": setup.prices.at.isoformat()} if setup.is_priced else {}
+        return measure(evaluator, requests, folder=folder, facts=facts, observed=observed)
+
+
+def _probe(setup: Setup, evaluator: FunctionEvaluator) -> tuple[list[Observation], Base]:
+    """The LLM that is cheapest on one query, in all modules, and the calls that tell.
+
+    None, without a call, if no LLM is a candidate of every module.
+    """
+    problem = setup.problem
+    common = [llm for llm in problem.llms[0] if all(llm in names for names in problem.llms)]
+    if setup.base is not None or not setup.needs_base or not common:
+        return [], setup.base
+    thetas = [problem.codes([llm] * len(problem.modules)) for llm in common]
+    found = measure(
+        evaluator, [Request(theta, 0) for theta in thetas], folder=setup.inside("probe")
+    )
+    cheapest = min(found, key=lambda observation: observation.cost_usd)
+    if evaluator.deterministic:  # the reference gets the kept answer, and is billed for it
+        found = [observation for observation in found if observation.theta != problem.theta_ref]
+    return found, problem.names(cheapest.theta)
+
+
+def _held_out(
+    setup: Setup, make_evaluator: Callable[..., FunctionEvaluator], result: RunResult, show: bool
+) -> HeldOut | None:
+    """Choice and reference on the queries that the search has not seen."""
+    number = len(setup.held_out)
+    if not number:
+        return None
+    problem = replace(setup.problem, num_queries=number)
+    evaluator = make_evaluator(problem, queries=setup.held_out)
+    thetas = list(dict.fromkeys([problem.theta_ref, result.recommendation.theta]))
+    with tqdm(total=number * len(thetas), desc="held out", disable=not show) as bar:
+
+        def count(_: Observation) -> None:
+            bar.update()
+
+        found = [
+            measure(
+                evaluator,
+                [Request(theta, query) for query in range(number)],
+                folder=setup.inside(f"held_out/{'-'.join(map(str, theta))}"),
+                observed=count,
+            )
+            for theta in thetas
+        ]
+    return HeldOut(number, choice=found[-1], reference=found[0])
+
+
+def _by_codes(
+    problem: SelectionProblem,
+    answers: Mapping[tuple[tuple[str, ...], int], Any],
+    items: Sequence[Item],
+) -> dict[tuple[tuple[int, ...], int], Any]:
+    """Outputs by configuration and query of the search."""
+    query_of = {item.number: query for query, item in enumerate(items)}
+    return {
+        (problem.codes(names), query_of[index]): output
+        for (names, index), output in answers.items()
+        if index in query_of
+    }
+
+
+def _with_reference(problem: SelectionProblem, answers: Sequence[Observation]) -> SelectionProblem:
+    """The problem with theta_0 as it was measured.
+
+    Raises:
+        InputError: If it was never right, or free, or an outcome of a constraint is missing.
+    """
+    costs = [answer.cost_usd for answer in answers]
+    qualities = [answer.quality for answer in answers]
+    return replace(
+        problem,
+        reference_quality=_mean(qualities),
+        reference_cost_usd=_mean(costs),
+        reference_answers=tuple(zip(costs, qualities, strict=True)),
+        reference_outcomes={
+            limit.outcome: _mean([_outcome(answer, limit) for answer in answers])
+            for limit in problem.constraints
+            if limit.outcome not in (QUALITY, COST)
+        },
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def _outcome(answer: Observation, limit: Constraint) -> float:
+    """In its own unit, at most its cap."""
+    value = (answer.outcomes or {}).get(limit.outcome)
+    if value is None:
+        raise InputError(
+            f"the app says no {limit.outcome!r}, which the constraint {limit} needs; return a dict "
+            f"with outcomes={{{limit.outcome!r}: ...}}"
+        )
+    limit.grade(value)  # refuses a value outside its range
+    return min(value, limit.high)

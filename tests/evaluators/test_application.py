@@ -1,0 +1,229 @@
+"""Applications as they are: functions, coroutines, commands; with their own bill, or measured."""
+
+import contextlib
+import contextvars
+import os
+import subprocess
+import sys
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from scope_torch.errors import InputError
+from scope_torch.evaluators.application import Application, Command, Item
+from scope_torch.evaluators.function import FunctionEvaluator
+from scope_torch.llm.billing import Usage
+from scope_torch.observation import Request
+from scope_torch.problem import SelectionProblem
+
+MODELS = {"plan": "nano", "solve": "pro"}
+ITEM = Item(3, "six", "SIX")
+IN_FLIGHT = contextvars.ContextVar("query in flight")
+
+
+def same(expected, output):
+    return float(expected == output)
+
+
+class Measures:
+    """In the place of an `Endpoint`: one call of `plan` for each query."""
+
+    def __init__(self):
+        self.seen = []
+
+    @contextlib.contextmanager
+    def query(self, models):
+        self.seen.append(dict(models))
+        bill = SimpleNamespace(cost_usd=0.25, prompt_tokens=7, completion_tokens=3)
+        ledger = SimpleNamespace(by_module=lambda: {"plan": bill}, cost_usd=0.25)
+        token = IN_FLIGHT.set(len(self.seen))
+        yield SimpleNamespace(ledger=ledger, env={"OPENAI_BASE_URL": "http://127.0.0.1:1/q/5/v1"})
+        IN_FLIGHT.reset(token)
+
+
+@pytest.mark.parametrize(
+    ("returned", "expected"),
+    [
+        (("SIX", 0.5), {"quality": 1.0, "cost_usd": 0.5}),
+        (["six", 0.5], {"quality": 0.0, "cost_usd": 0.5}),
+        (("SIX", {"plan": (1, 2)}), {"quality": 1.0, "tokens": {"plan": (1, 2)}}),
+        (
+            {"output": "SIX", "cost_usd": 0.5, "outcomes": {"steps": 2}},
+            {"quality": 1.0, "cost_usd": 0.5, "outcomes": {"steps": 2}},
+        ),
+    ],
+)
+def test_an_app_that_says_its_cost(returned, expected):
+    assert Application(lambda *_: returned, same)(MODELS, ITEM) == expected
+
+
+def test_an_app_that_grades_itself_is_passed_on():
+    application = Application(lambda *_: (0.5, 0.01))
+    assert application(MODELS, ITEM) == (0.5, 0.01)
+    assert application.answers == {}
+
+
+def test_what_it_is_given_and_what_is_kept():
+    seen = []
+    application = Application(lambda *given: seen.append(given) or ("six!", 0.1), same)
+    application(MODELS, ITEM)
+    assert seen == [(MODELS, "six")]
+    assert application.answers == {(("nano", "pro"), 3): "six!"}
+
+
+def test_an_app_that_is_measured():
+    endpoint = Measures()
+    graded = Application(str.upper, same, endpoint)(MODELS, ITEM)
+    assert graded == {
+        "quality": 1.0,
+        "module_cost_usd": {"plan": 0.25, "solve": 0.0},
+        "tokens": {"plan": (7, 3), "solve": (0, 0)},
+    }
+    assert endpoint.seen == [MODELS]
+
+
+def test_a_measured_app_may_take_the_models_too():
+    def app(models, text):
+        return text.upper() if models == MODELS else "another"
+
+    assert Application(app, same, Measures())(MODELS, ITEM)["quality"] == 1.0
+
+
+def test_a_coroutine_knows_the_query_in_flight():
+    async def app(text):
+        return str(IN_FLIGHT.get())
+
+    application = Application(app, lambda _, output: float(output == "1"), Measures())
+    assert application(MODELS, ITEM)["quality"] == 1.0
+
+
+def test_latency_and_tokens_are_measured_where_they_are_needed():
+    def app(text):
+        time.sleep(0.02)
+        return text.upper()
+
+    names = ["latency_s", "output_tokens", "input_tokens"]
+    outcomes = Application(app, same, Measures(), names)(MODELS, ITEM)["outcomes"]
+    assert outcomes["latency_s"] >= 0.02
+    assert (outcomes["input_tokens"], outcomes["output_tokens"]) == (7, 3)
+    assert "outcomes" not in Application(app, same, Measures())(MODELS, ITEM)
+
+    def said(models, text):
+        return {"output": text, "tokens": {"plan": Usage(5, 2)}, "outcomes": {"latency_s": 9.0}}
+
+    outcomes = Application(said, same, None, names)(MODELS, ITEM)["outcomes"]
+    assert outcomes == {"latency_s": 9.0, "input_tokens": 5, "output_tokens": 2}
+
+
+def test_a_command_needs_an_endpoint():
+    with pytest.raises(InputError, match=r"'python app.py' cannot say .*; give endpoint="):
+        Application("python app.py", same)
+
+
+def python(code):
+    return [sys.executable, "-c", code]
+
+
+def test_the_last_line_of_a_command_is_its_answer():
+    code = "import sys; print('thinking'); print(sys.argv[1].upper())"
+    given = '; echo "$HOME" {input} {output}'  # nothing of it is for a shell, or a placeholder
+    assert Command([*python(code), "{input}"])(given) == given.upper()
+
+
+def test_a_command_reads_standard_input_and_writes_a_file():
+    code = "import sys; open(sys.argv[1], 'w').write(sys.stdin.read() * 2)"
+    assert Command([*python(code), "{output}"])("ab\n") == "ab\nab\n"
+    assert Command(python("import sys; print(sys.stdin.read())"))({"a": 1}) == '{"a": 1}'
+
+
+def test_a_command_finds_the_endpoint_in_its_environment():
+    code = "import os; print(os.environ['OPENAI_BASE_URL'], 'PATH' in os.environ)"
+    application = Application(
+        python(code), lambda _, output: float(output.endswith("True")), Measures()
+    )
+    assert application(MODELS, ITEM)["quality"] == 1.0
+    assert application.answers[("nano", "pro"), 3] == "http://127.0.0.1:1/q/5/v1 True"
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("raise SystemExit('out of luck')", "ended with status 1: out of luck"),
+        ("pass", "printed nothing"),
+        ("import time; time.sleep(60)", "took more than 0.5 s"),
+    ],
+)
+def test_a_command_that_fails(code, message):
+    with pytest.raises(RuntimeError, match=message):
+        Command(python(code), timeout_s=0.5 if "sleep" in code else 60)("input")
+
+
+def test_a_command_that_takes_too_long_is_killed_with_its_children(tmp_path):
+    path = tmp_path / "child"
+    code = (
+        "import subprocess, sys, time; "
+        "p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']); "
+        f"open({str(path)!r}, 'w').write(str(p.pid)); time.sleep(60)"
+    )
+    with pytest.raises(RuntimeError, match="took more than"):
+        Command(python(code), timeout_s=2)("input")
+    child = int(path.read_text())
+    deadline = time.monotonic() + 20
+    while _is_running(child):
+        assert time.monotonic() < deadline, "the child of the command still runs"
+        time.sleep(0.05)
+
+
+def _is_running(pid):
+    """A killed child whose parent is gone may stay as a zombie, until somebody reaps it."""
+    done = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True)
+    return bool(done.stdout.strip()) and not done.stdout.strip().startswith("Z")
+
+
+def test_an_empty_command_is_refused():
+    with pytest.raises(InputError, match="the command is empty"):
+        Command(" ")
+
+
+def test_commands_run_in_a_session_of_their_own():
+    """Ctrl-C in the terminal must not end the calls in flight: they are paid for."""
+    sessions = []
+    code = "import os; print(os.getsid(0))"
+    thread = threading.Thread(target=lambda: sessions.append(Command(python(code))("x")))
+    thread.start()
+    thread.join()
+    assert int(sessions[0]) != os.getsid(0)
+
+
+class Broken(RuntimeError):
+    pass
+
+
+@pytest.mark.parametrize("on_error", ["raise", "retry", "zero"])
+def test_what_a_failed_run_cost_is_not_lost(on_error):
+    """A run that breaks after a call was billed: 0.25 USD, see `Measures`."""
+    calls = []
+
+    def breaks_once(text):
+        calls.append(text)
+        if len(calls) == 1:
+            raise Broken
+        return text.upper()
+
+    problem = SelectionProblem(
+        "app", ("plan", "solve"), (("nano",), ("pro",)), 1, (0, 0), 1.0, 1.0, 0.1
+    )
+    application = Application(breaks_once, same, Measures())
+    evaluator = FunctionEvaluator(
+        problem, application, [ITEM], on_error=on_error, retry_wait_s=0, failed_cost_usd=9.0
+    )
+    if on_error == "raise":
+        with pytest.raises(Broken) as caught:
+            list(evaluator.evaluate([Request((0, 0), 0)]))
+        assert "0.25 USD, which are in no observation" in caught.value.__notes__[1]
+    else:
+        (observation,) = evaluator.evaluate([Request((0, 0), 0)])
+        expected = (0.5, 1.0) if on_error == "retry" else (0.25, 0.0)
+        assert (observation.cost_usd, observation.quality) == expected

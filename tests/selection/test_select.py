@@ -1,0 +1,336 @@
+"""`select`: an application, a data set and a reference in; the choice, with its bill, out."""
+
+import asyncio
+import json
+import math
+import random
+
+import pytest
+
+import scope_torch as st
+from scope_torch.errors import InputError
+from scope_torch.evaluators.function import FunctionEvaluator
+from scope_torch.llm.prices import LLMInfo
+from scope_torch.selection.setup import split
+
+PRICE = {"nano": 1e-4, "mini": 4e-4, "pro": 1e-2}  # USD of a call
+SKILL = {"nano": 0.6, "mini": 0.99, "pro": 1.0}
+REFERENCE = {"plan": "pro", "solve": "pro"}
+
+
+class App:
+    """Two modules; an input in capitals is the right answer. Knows its own bill."""
+
+    def __init__(self):
+        self.calls = []
+
+    def __call__(self, models, text):
+        self.calls.append((tuple(models.values()), text))
+        return self.answer(models, text), self.cost(models)
+
+    @staticmethod
+    def answer(models, text):
+        luck = random.Random(f"{sorted(models.items())} {text}")
+        is_right = all(luck.random() < SKILL[llm] for llm in models.values())
+        return text.upper() if is_right else text
+
+    @staticmethod
+    def cost(models):
+        return sum(PRICE[llm] for llm in models.values())
+
+    def usd(self):
+        return math.fsum(PRICE[llm] for llms, _ in self.calls for llm in llms)
+
+
+def settings(**changes):
+    return {
+        "models": list(PRICE),
+        "reference": REFERENCE,
+        "dataset": [(f"query {i}", f"QUERY {i}") for i in range(40)],
+        "metric": st.metrics.exact_match,
+        "max_quality_loss": 0.1,
+        "budget_usd": 3.0,
+        "name": "my_app",
+    } | changes
+
+
+def exactly(expected, output):
+    return float(expected == output)
+
+
+def paid(result):
+    """Everything that was called for, from the observations."""
+    held_out = result.held_out
+    parts = [result.probe, result.reference, result.history]
+    parts += [] if held_out is None else [held_out.choice, held_out.reference]
+    usd = math.fsum(o.cost_usd for part in parts for o in part)
+    return usd - math.fsum(o.cost_usd for o in result.repeats or ()) + result.surplus_usd
+
+
+def test_the_choice_and_the_bill_of_a_selection():
+    app = App()
+    result = st.select(app, **settings(metric=exactly, holdout=0.1))
+    assert result.llms == {"plan": "mini", "solve": "mini"}
+    assert result.recommendation.basis == "certified"
+    assert result.problem.reference_quality == 1.0
+    assert result.problem.reference_cost_usd == pytest.approx(0.02)
+    assert len(result.reference) == result.problem.num_queries == 36
+    assert result.held_out.num_queries == len(result.held_out.choice) == 4
+    assert paid(result) == pytest.approx(app.usd(), rel=1e-12)
+    assert len(set(app.calls)) == len(app.calls)  # nothing is asked twice
+    assert app.usd() < 3.0
+    assert result.queries == [text for text in result.queries if ("x", text) not in app.calls]
+
+
+def test_the_search_does_not_see_the_held_out_queries():
+    app = App()
+    result = st.select(app, **settings(metric=exactly, holdout=0.25))
+    kept = {f"query {i}" for i in range(40)} - set(result.queries)
+    assert len(kept) == 10
+    asked = {llms for llms, text in app.calls if text in kept}
+    assert asked == {tuple(result.llms.values()), ("pro", "pro")}
+
+
+def test_a_search_of_the_same_problem_by_hand_is_the_same():
+    """`select` is a thin face: the same objects, put together by hand, give the same result."""
+    result = st.select(App(), **settings(metric=exactly))
+    dataset = settings()["dataset"]
+
+    def graded(models, pair):
+        text, expected = pair
+        return exactly(expected, App.answer(models, text)), App.cost(models)
+
+    llms = tuple(PRICE)
+    problem = st.SelectionProblem(
+        "my_app",
+        ("plan", "solve"),
+        (llms, llms),
+        40,
+        (2, 2),
+        1.0,
+        result.problem.reference_cost_usd,
+        0.1,
+    )
+    left = 3.0 - math.fsum(o.cost_usd for o in [*result.probe, *result.reference])
+    by_hand = st.run(
+        problem,
+        st.make_scope_joint(problem, base="nano", seed=0, budget_usd=left),
+        FunctionEvaluator(problem, graded, dataset),
+        left,
+    )
+    assert by_hand.recommendation == result.recommendation
+    assert [o.request for o in by_hand.history] == [o.request for o in result.history]
+
+
+@pytest.mark.parametrize("stop_after", [1, 20, 41, 60, 100])
+def test_a_selection_that_breaks_goes_on_where_it_stopped(stop_after, tmp_path):
+    whole = App()
+    expected = st.select(whole, **settings(metric=exactly, run_dir=tmp_path / "whole", holdout=0.1))
+    first, second = App(), App()
+
+    def breaks(models, text):
+        if len(first.calls) == stop_after:
+            raise KeyboardInterrupt
+        return first(models, text)
+
+    with pytest.raises(KeyboardInterrupt):
+        st.select(breaks, **settings(metric=exactly, run_dir=tmp_path / "run", holdout=0.1))
+    found = st.select(second, **settings(metric=exactly, run_dir=tmp_path / "run", holdout=0.1))
+    assert first.calls + second.calls == whole.calls
+    assert found.recommendation == expected.recommendation
+    assert found.summary()["result_hash"] == expected.summary()["result_hash"]
+    journal = "run/journal.jsonl", "whole/journal.jsonl"
+    assert (tmp_path / journal[0]).read_bytes() == (tmp_path / journal[1]).read_bytes()
+
+
+def test_the_reference_is_not_measured_again_and_stays_as_it_was(tmp_path):
+    calls = []
+
+    def moving(models, text):  # another answer each time it is asked
+        calls.append(text)
+        return (text.upper() if len(calls) % 7 else text), App.cost(models)
+
+    arguments = settings(metric=exactly, run_dir=tmp_path, max_quality_loss=0.3)
+    first = st.select(moving, **arguments)
+    number = len(calls)
+    again = st.select(moving, **arguments)
+    assert len(calls) == number
+    assert again.problem == first.problem
+    assert 0.7 < first.problem.reference_quality < 1
+    frozen = json.loads((tmp_path / "settings.json").read_text())["problem"]
+    assert frozen["reference_quality"] == first.problem.reference_quality
+
+
+def test_a_larger_budget_goes_on(tmp_path):
+    def spend(budget_usd):
+        app = App()
+        make = lambda problem: st.make_scope_joint(problem, base="nano")  # noqa: E731
+        arguments = settings(metric=exactly, run_dir=tmp_path, optimizer=make)
+        return app, st.select(app, **(arguments | {"budget_usd": budget_usd}))
+
+    _, small = spend(0.81)
+    app, large = spend(3.0)
+    assert small.stop_reason == "budget"
+    assert len(large.history) > len(small.history)
+    assert ("pro", "pro") not in {llms for llms, _ in app.calls}
+
+
+def test_an_asynchronous_app_with_tokens_and_prices():
+    prices = {llm: LLMInfo(llm, 1e3 * usd, 2e3 * usd) for llm, usd in PRICE.items()}
+    tokens = (500, 250)  # so a call costs PRICE[llm]
+
+    async def app(models, text):
+        await asyncio.sleep(0)
+        return App.answer(models, text), dict.fromkeys(models, tokens)
+
+    found = st.select(app, **settings(metric=exactly, prices=prices, concurrency=4))
+    alone = st.select(App(), **settings(metric=exactly, batch_size=4, base="nano"))
+    assert found.llms == alone.llms == {"plan": "mini", "solve": "mini"}
+    assert not found.probe  # the prices tell which LLM is the cheapest
+    assert [o.request for o in found.history] == [o.request for o in alone.history]
+    assert found.history[0].module_tokens == (tokens, tokens)
+    assert found.prices.keys() >= set()
+
+
+def test_an_app_that_grades_itself():
+    def graded(models, text):
+        return exactly(text.upper(), App.answer(models, text)), App.cost(models)
+
+    inputs = [text for text, _ in settings()["dataset"]]
+    result = st.select(graded, **settings(metric=None, dataset=inputs))
+    assert result.llms == {"plan": "mini", "solve": "mini"}
+    assert result.answers == {}
+
+
+def test_outputs_are_kept_by_configuration_and_query():
+    result = st.select(App(), **settings(metric=exactly, holdout=0.1))
+    for observation in result.history:
+        output = result.answers[observation.theta, observation.query]
+        models = result.problem.names(observation.theta)
+        assert output == App.answer(models, result.queries[observation.query])
+
+
+def test_a_least_quality_instead_of_a_loss():
+    result = st.select(App(), **settings(metric=exactly, max_quality_loss=None, min_quality=0.5))
+    assert result.problem.s_0 == 0.5
+    assert result.problem.epsilon is None
+    assert result.llms["plan"] == "nano" or result.llms["solve"] == "nano"
+
+
+def test_latency_is_measured_and_relative_constraints_know_the_reference():
+    def app(models, text):
+        return {
+            "output": App.answer(models, text),
+            "cost_usd": App.cost(models),
+            "outcomes": {"steps": 2.0 if models["plan"] == "nano" else 5.0},
+        }
+
+    limits = ["latency_s <= 30 cap 60", "steps <= 1.0 * reference cap 10"]
+    result = st.select(app, **settings(metric=exactly, constraints=limits))
+    assert result.problem.reference_outcomes["steps"] == 5.0
+    assert 0 < result.problem.reference_outcomes["latency_s"] < 30
+    assert result.recommendation.basis == "certified"
+    assert set(result.history[0].outcomes) == {"latency_s", "steps"}
+
+
+def test_the_best_quality_for_a_price():
+    limit = "cost_usd <= 0.001 cap 0.03"
+    arguments = settings(metric=exactly, max_quality_loss=None, objective="quality")
+    result = st.select(App(), **(arguments | {"constraints": [limit]}))
+    assert result.llms == {"plan": "mini", "solve": "mini"}
+
+
+def test_a_dry_run_calls_nothing_and_says_what_it_may_cost():
+    app = App()
+    prices = {llm: LLMInfo(llm, 1e3 * usd, 2e3 * usd) for llm, usd in PRICE.items()}
+    text = str(st.select(app, **settings(holdout=0.1, dry_run=True, prices=prices)))
+    assert app.calls == []
+    assert "9 configurations, 36 queries, 4 held out" in text
+    # 36 x 2 x (1000 x 10 + 250 x 20) / 1e6 USD
+    assert "the reference costs 1.08 USD" in text
+    left = 3.0 - (36 + 8) * 0.03
+    assert f"{left / 0.03:,.0f} more runs of it, or {left / 0.0003:,.0f} of the cheapest" in text
+    assert "probe" in str(st.select(app, **settings(dry_run=True)))
+
+
+def test_a_reference_that_costs_too_much_is_stopped_after_five_queries(tmp_path):
+    app = App()
+    with pytest.raises(InputError, match=r"0.1 USD on 5 of 40 .* 0.8 USD on all, .*=0.5; raise"):
+        st.select(app, **settings(budget_usd=0.5, base="nano", run_dir=tmp_path))
+    assert len(app.calls) == 5
+    st.select(app, **settings(budget_usd=3, base="nano", run_dir=tmp_path))
+    assert len(set(app.calls)) == len(app.calls)
+
+
+def test_without_a_common_llm_the_search_starts_anywhere():
+    models = {"plan": ["nano", "pro"], "solve": ["mini", "pro"]}
+    app = App()
+    result = st.select(
+        app,
+        **settings(metric=exactly, models={**models, "solve": ["mini"]}, reference=["pro", "mini"]),
+    )
+    assert result.probe == []
+    assert result.settings["optimizer"]["initial_pool"] == "random"
+
+
+def test_silent_without_a_terminal_and_told_on_request(capsys):
+    st.select(App(), **settings())
+    assert capsys.readouterr() == ("", "")
+    st.select(App(), **settings(progress=True))
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "reference: quality 1 " in err
+    assert "9 configurations, 40 queries" in err
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"models": "nano"}, "models='nano' must be a list"),
+        ({"models": {"plan": "nano"}}, r"models\['plan'\]='nano' must be a list"),
+        ({"reference": "ultra"}, "'ultra', which is not among its models"),
+        ({"reference": {"plan": "pro"}, "models": {"plan": ["pro"], "solve": ["pro"]}}, "each of"),
+        ({"reference": ["pro"], "models": {"plan": ["pro"], "solve": ["pro"]}}, "one LLM for each"),
+        ({"dataset": []}, "dataset is empty"),
+        ({"dataset": "questions"}, "must be a list"),
+        ({"dataset": ["question"]}, r"dataset\[0\]='question' must be a pair"),
+        ({"max_quality_loss": None}, "how good is good enough"),
+        ({"min_quality": 0.9}, "not both"),
+        ({"max_quality_loss": 5}, "epsilon=5"),
+        ({"budget_usd": 0}, "budget_usd=0"),
+        ({"holdout": 1.5}, "holdout=1.5"),
+        ({"holdout": 0.001}, "leaves nothing"),
+        ({"base": "ultra"}, "ultra"),
+        ({"concurrency": 0}, "concurrency=0"),
+        ({"constraints": ["latency < 2"]}, "write it as"),
+        ({"prices": {"nano": LLMInfo("nano", 1.0, 1.0)}}, "mini"),
+        ({"on_error": "ignore"}, "on_error='ignore'"),
+    ],
+)
+def test_a_wrong_setting_is_refused_before_the_first_call(changes, message):
+    app = App()
+    with pytest.raises(InputError, match=message):
+        st.select(app, **settings(**changes))
+    assert app.calls == []
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        ("just text", r"'just text'; return \(output, USD\)"),
+        (("text", "free"), "'free' is not a number"),
+        (("text", {"plan": (1, 2)}), "no price is known for .nano.; give prices="),
+        ({"output": "text", "usd": 1}, r"return \(output, USD\)"),
+    ],
+)
+def test_an_app_that_returns_something_else_is_told_so(returned, message):
+    with pytest.raises(InputError, match=message):
+        st.select(lambda *_: returned, **settings())
+
+
+def test_the_held_out_share_is_that_of_the_seed():
+    parts = [split(range(50), 0.2, seed) for seed in (0, 0, 1)]
+    assert parts[0] == parts[1] != parts[2]
+    for searched, held_out in parts:
+        assert sorted(searched + held_out) == list(range(50))
+        assert len(held_out) == 10
