@@ -13,7 +13,7 @@ FLOORS = [
     {"search"},
     {"methods", "front_method"},
     {"runs"},
-    {"llm", "systems", "evaluators", "tasks", "tracking", "watch"},
+    {"llm", "systems", "evaluators", "serve", "tasks", "tracking", "watch"},
     {"testing"},
     {"cli"},
 ]

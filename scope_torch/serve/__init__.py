@@ -1,1 +1,1 @@
-"""A loopback endpoint for applications that stay as they are: the model they ask for is a module."""
+"""A loopback endpoint for unchanged applications: the model that they ask for is a module."""

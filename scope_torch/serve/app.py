@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scope_torch.llm.billing import Usage
 from scope_torch.llm.price_list import PriceList
-from scope_torch.serve.apis import APIS, CHAT, MESSAGES, Api, Refused, module_of, outgoing, wants_usage
+from scope_torch.serve.apis import (
+    APIS,
+    CHAT,
+    MESSAGES,
+    Api,
+    Refused,
+    module_of,
+    outgoing,
+    wants_usage,
+)
 from scope_torch.serve.estimates import most_of
 from scope_torch.serve.headers import check_caller, query_string
 from scope_torch.serve.ledger import Ledger
@@ -23,7 +32,9 @@ if TYPE_CHECKING:
 
 MAX_REQUEST_BYTES = 64 << 20
 
-_PATH = re.compile(r"(?:/q/(?P<key>[^/]+))?/v1(?P<what>/chat/completions|/responses|/messages|/models)")
+_PATH = re.compile(
+    r"(?:/q/(?P<key>[^/]+))?/v1(?P<what>/chat/completions|/responses|/messages|/models)"
+)
 
 
 class Settings(NamedTuple):

@@ -15,8 +15,23 @@ from scope_torch.serve.queries import HEADER
 Headers = list[tuple[str, str]]
 
 _HOP_BY_HOP = frozenset(
-    "connection keep-alive te trailer trailers transfer-encoding upgrade expect host "
-    "content-length content-encoding accept-encoding forwarded origin referer".split()
+    [
+        "connection",
+        "keep-alive",
+        "te",
+        "trailer",
+        "trailers",
+        "transfer-encoding",
+        "upgrade",
+        "expect",
+        "host",
+        "content-length",
+        "content-encoding",
+        "accept-encoding",
+        "forwarded",
+        "origin",
+        "referer",
+    ]
 )
 # Of the application's own account, which is not the account of the key in use.
 _OWN = re.compile(

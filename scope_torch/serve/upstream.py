@@ -244,5 +244,7 @@ async def _pump(response: Any, reading: Reading, pieces: asyncio.Queue[bytes | R
 
 def _refusal(api: Api, trouble: Refused) -> Answer:
     return Answer(
-        trouble.status, {"content-type": "application/json"}, api.error(trouble.status, str(trouble))
+        trouble.status,
+        {"content-type": "application/json"},
+        api.error(trouble.status, str(trouble)),
     )

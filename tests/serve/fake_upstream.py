@@ -201,7 +201,9 @@ class _Chat:
         reason = "tool_calls" if say.tool else "stop"
         choice = {"index": 0, "message": message, "finish_reason": reason, "logprobs": None}
         base = self._base("chat.completion", request)
-        return base | {"choices": [choice]} | ({"usage": self.usage(bill)} if say.tells_usage else {})
+        return (
+            base | {"choices": [choice]} | ({"usage": self.usage(bill)} if say.tells_usage else {})
+        )
 
     def events(self, request: dict, say: Say, bill: Served) -> Iterator[str]:
         base = self._base("chat.completion.chunk", request)
