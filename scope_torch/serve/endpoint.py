@@ -9,6 +9,7 @@ import math
 import socket
 import threading
 from collections.abc import Generator, Mapping
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from scope_torch.errors import InputError
@@ -247,9 +248,8 @@ def _is_cut(exc_info: Any) -> bool:
 
 def _check_packages() -> None:
     try:
-        import httpx  # noqa: F401
-        import starlette  # noqa: F401
-        import uvicorn  # noqa: F401
+        for name in ("httpx", "starlette", "uvicorn"):
+            import_module(name)
     except ImportError as error:
         raise InputError(
             f'the endpoint needs the package {error.name}: pip install "scope-torch[serve]"'

@@ -15,17 +15,18 @@ from scope_torch.llm.billing import (
 )
 from scope_torch.serve.apis import Api
 
-REFERRED_TOKENS = (
-    65_536  # for content that a request only names: images by URL, files, earlier turns
-)
+REFERRED_TOKENS = 65_536  # for what a request only names: images by URL, files, earlier turns
 UNLIMITED_TOKENS = 16_384  # beyond what was received, if the request sets no limit
 
-_REFERENCES = frozenset(
-    ["previous_response_id", "conversation", "prompt", "container", "file_id", "file_url"]
-)
-_NO_WORDS = frozenset(
-    ["id", "type", "role", "object", "status", "index", "finish_reason", "call_id", "item_id"]
-)
+_REFERENCES = {
+    "previous_response_id",
+    "conversation",
+    "prompt",
+    "container",
+    "file_id",
+    "file_url",
+}
+_NO_WORDS = {"id", "type", "role", "object", "status", "index", "finish_reason", "call_id"}
 
 
 class Most(NamedTuple):

@@ -14,29 +14,15 @@ from scope_torch.serve.queries import HEADER
 
 Headers = list[tuple[str, str]]
 
-_HOP_BY_HOP = frozenset(
-    [
-        "connection",
-        "keep-alive",
-        "te",
-        "trailer",
-        "trailers",
-        "transfer-encoding",
-        "upgrade",
-        "expect",
-        "host",
-        "content-length",
-        "content-encoding",
-        "accept-encoding",
-        "forwarded",
-        "origin",
-        "referer",
-    ]
+# Of one connection, or about the page that asks.
+_OF_CONNECTION = re.compile(
+    r"connection|keep-alive|te|trailers?|transfer-encoding|upgrade|expect|host|forwarded|origin"
+    r"|referer|content-(type|length|encoding)|accept-encoding"
 )
 # Of the application's own account, which is not the account of the key in use.
 _OWN = re.compile(
     r"auth|cookie|api-?key|subscription-key|token|secret|openai-(organization|project)|^proxy-"
-    r"|^x-forwarded-|^sec-|^x-goog-"
+    rf"|^x-forwarded-|^sec-|^x-goog-|^{HEADER}$"
 )
 _BACK = re.compile(
     r"content-type|retry-after(-ms)?|x-should-retry|(x-)?request-id|(x-ratelimit|anthropic|openai)-.+"
@@ -53,8 +39,11 @@ def to_upstream(app: Iterable[tuple[str, str]], api: Api, api_key_env: str | Non
     """
     app = [(name.lower(), value) for name, value in app]
     named = {n.strip().lower() for k, v in app if k == "connection" for n in v.split(",")}
-    dropped = _HOP_BY_HOP | named | {HEADER, "content-type"}
-    kept = [(k, v) for k, v in app if k not in dropped and not _OWN.search(k)]
+    kept = [
+        (name, value)
+        for name, value in app
+        if not (name in named or _OF_CONNECTION.fullmatch(name) or _OWN.search(name))
+    ]
     kept += [("content-type", "application/json"), *((k.lower(), v) for k, v in ONE_CALL.items())]
     if key := key_of(api_key_env, "the upstream"):
         kept.append(("authorization", f"Bearer {key}"))

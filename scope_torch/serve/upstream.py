@@ -102,7 +102,7 @@ class Upstream:
         )
 
     async def close(self) -> None:
-        """Waits for the requests in flight, which end by their own limits, and closes the client."""
+        """Waits for the requests in flight, and closes the client."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=self._timeout_s + 1)
         for task in self._tasks:
@@ -243,8 +243,5 @@ async def _pump(response: Any, reading: Reading, pieces: asyncio.Queue[bytes | R
 
 
 def _refusal(api: Api, trouble: Refused) -> Answer:
-    return Answer(
-        trouble.status,
-        {"content-type": "application/json"},
-        api.error(trouble.status, str(trouble)),
-    )
+    content = api.error(trouble.status, str(trouble))
+    return Answer(trouble.status, {"content-type": "application/json"}, content)
