@@ -21,7 +21,7 @@ _OF_CONNECTION = re.compile(
 )
 # Of the application's own account, which is not the account of the key in use.
 _OWN = re.compile(
-    r"auth|cookie|api-?key|subscription-key|token|secret|openai-(organization|project)|^proxy-"
+    r"auth|cookie|api[-_]?key|subscription[-_]key|token|secret|openai-(organization|project)|^proxy-"
     rf"|^x-forwarded-|^sec-|^x-goog-|^{HEADER}$"
 )
 _BACK = re.compile(
