@@ -46,10 +46,12 @@ if TYPE_CHECKING:
     from scope_torch.runs.runner import run
     from scope_torch.search.optimizer import Optimizer, SequentialOptimizer
     from scope_torch.selection.face import select
+    from scope_torch.serve.endpoint import Endpoint
 
 _MODULE_OF = {
     "Callback": "runs.callbacks",
     "Constraint": "constraints",
+    "Endpoint": "serve.endpoint",
     "FunctionEvaluator": "evaluators.function",
     "HammingKernel": "model.kernels",
     "InputError": "errors",
@@ -73,6 +75,7 @@ _MODULE_OF = {
 
 __all__ = [  # noqa: RUF022 - in the order of use: the front door, problem, search, run, extensions
     "select",
+    "Endpoint",
     "PriceList",
     "metrics",
     "SelectionProblem",

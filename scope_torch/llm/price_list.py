@@ -37,6 +37,7 @@ class PriceList:
         at: The day of the published prices; None for today.
 
     Attributes:
+        llms: LLMs of `own` by name.
         at: That day.
 
     Raises:
@@ -60,13 +61,13 @@ class PriceList:
         if cached not in ("as_billed", "uncached"):
             raise InputError(f"cached={cached!r} must be as_billed or uncached")
         is_path = isinstance(own, str | Path)
-        self._own = load_llms(own) if is_path else dict(own or {})
+        self.llms = load_llms(own) if is_path else dict(own or {})
         self._source = str(own) if is_path else "own prices"
         self._cached: Cached = cached
         self.at = at or datetime.now(UTC).date()
 
     def __repr__(self) -> str:
-        return f"PriceList({len(self._own)} own LLMs, published prices of {self.at})"
+        return f"PriceList({len(self.llms)} own LLMs, published prices of {self.at})"
 
     def cost_usd(self, llm: str, usage: Usage) -> float:
         """The cost of a call in USD.
@@ -76,8 +77,8 @@ class PriceList:
         """
         if self._cached == "uncached":
             usage = usage._replace(cached_tokens=0, cache_write_tokens=0)
-        if llm in self._own:
-            return cost_usd(self._own[llm], usage)
+        if llm in self.llms:
+            return cost_usd(self.llms[llm], usage)
         from genai_prices import Usage as PublishedUsage
 
         counts = PublishedUsage(
@@ -94,8 +95,8 @@ class PriceList:
         Raises:
             InputError: If the LLM has no price.
         """
-        if llm in self._own:
-            return self._own[llm].input_usd_per_mtok, self._own[llm].output_usd_per_mtok
+        if llm in self.llms:
+            return self.llms[llm].input_usd_per_mtok, self.llms[llm].output_usd_per_mtok
         price = self._model_price(llm)
         return _base(price.input_mtok) or 0.0, _base(price.output_mtok) or 0.0
 
@@ -105,7 +106,7 @@ class PriceList:
         Raises:
             InputError: If there is one; the message names all of them.
         """
-        unknown = [name for name in names if name not in self._own and _published(name) is None]
+        unknown = [name for name in names if name not in self.llms and _published(name) is None]
         if unknown:
             names = ", ".join(map(repr, dict.fromkeys(unknown)))
             raise InputError(
@@ -113,10 +114,6 @@ class PriceList:
                 f'and, for each, [[llm]] name = "{unknown[0]}", input_usd_per_mtok = 0.25, '
                 "output_usd_per_mtok = 2.0 (USD for a million tokens)"
             )
-
-    def model_of(self, llm: str) -> str:
-        """Its name at the endpoint."""
-        return (self._own[llm].model or llm) if llm in self._own else llm
 
     def describe(self, names: Iterable[str]) -> dict[str, Any]:
         """The prices of LLMs, JSON-serialisable, for bills.
@@ -139,8 +136,8 @@ class PriceList:
     def _described(self, llm: str) -> dict[str, Any]:
         given, said = self.usd_per_mtok(llm)
         values = {"input_usd_per_mtok": given, "output_usd_per_mtok": said, "cached": self._cached}
-        if llm in self._own:
-            cached = self._own[llm].cached_input_usd_per_mtok
+        if llm in self.llms:
+            cached = self.llms[llm].cached_input_usd_per_mtok
             return {**values, "cached_input_usd_per_mtok": cached, "source": self._source}
         cached = _base(self._model_price(llm).cache_read_mtok)
         return {

@@ -421,7 +421,7 @@ def test_commands_beside_the_search(cli, table_arguments):
 @pytest.mark.parametrize(
     ("argument", "mend"),
     [
-        ("reprot", "begin with a command: evaluate, record_table, replay_wandb, report, watch"),
+        ("reprot", "begin with a command: evaluate, record_table, replay_wandb, report, serve"),
         ("metod=scope", "you wrote metod=scope; Key 'metod' not in 'Config'"),
         ("metod=scope", "`scope-torch --cfg job` lists the keys"),
         ("+metod=scope", "`scope-torch --cfg job` lists the keys"),

@@ -1,0 +1,131 @@
+"""Serves a choice for good: `scope-torch serve --models models.json --base-url URL`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from scope_torch.errors import InputError
+from scope_torch.llm.price_list import PriceList
+from scope_torch.serve.endpoint import Endpoint
+from scope_torch.serve.ledger import Ledger
+
+VERSION = 1  # of models.json
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Entry point; serves until Ctrl-C or SIGTERM; exits with 2 if the user can mend an error."""
+    asked = _parser().parse_args(argv)
+    try:
+        endpoint = Endpoint(
+            asked.base_url,
+            api_key_env=asked.api_key_env,
+            prices=PriceList(asked.prices),
+            host=asked.host,
+            port=asked.port,
+            chosen=read_models(asked.models),
+        )
+        signal.signal(signal.SIGTERM, _interrupt)
+        serve(endpoint, asked.models)
+    except (InputError, OSError) as error:
+        print(f"serve: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+def serve(endpoint: Endpoint, models: Path) -> None:
+    """Serves until an interrupt, then waits for requests in flight and prints the bills.
+
+    A second interrupt does not wait.
+    """
+    chosen = read_models(models)
+    try:
+        with endpoint:
+            print(f"{endpoint.url}/v1 answers until Ctrl-C for these models:")
+            for module, llm in chosen.items():
+                print(f"  scope/{module} -> {llm}", flush=True)
+            threading.Event().wait()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        print(totals(endpoint.ledger), flush=True)
+
+
+def totals(ledger: Ledger) -> str:
+    """The bills of all modules, a line for each.
+
+    Examples:
+        >>> print(totals(Ledger()))
+        0 calls, 0 USD
+    """
+    bills = ledger.by_module()
+    lines = [
+        f"  {module}: {bill.calls} calls ({bill.failed} failed), {bill.prompt_tokens} + "
+        f"{bill.completion_tokens} tokens, {bill.cost_usd:.6g} USD"
+        for module, bill in bills.items()
+    ]
+    calls = sum(bill.calls for bill in bills.values())
+    total = f"{calls} calls, {ledger.cost_usd:.6g} USD"
+    if ledger.estimated_usd:
+        total += f", of which {ledger.estimated_usd:.6g} USD are upper estimates"
+    return "\n".join([total, *lines])
+
+
+def read_models(path: Path) -> dict[str, str]:
+    """Reads a choice.
+
+    Args:
+        path: A JSON file: {"version": 1, "models": {"planner": "medium", ...}}.
+
+    Returns:
+        Module -> LLM.
+
+    Raises:
+        InputError: If it cannot be read, is of another version, or names no LLM for each module.
+    """
+    wanted = '{"version": 1, "models": {"MODULE": "LLM", ...}}'
+    try:
+        content: Any = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"cannot read {path}: {error}") from None
+    version = content.get("version") if isinstance(content, dict) else None
+    if version != VERSION:
+        raise InputError(
+            f"{path} is of version {version}, this program reads version {VERSION}: {wanted}"
+        )
+    models = content.get("models")
+    if not (isinstance(models, dict) and models and all(map(_is_name, models.values()))):
+        raise InputError(f"{path} has models={models!r:.200}; write {wanted}")
+    return models
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+def _interrupt(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "scope-torch serve",
+        description="Answers for the modules of an application, by the LLMs that were chosen.",
+    )
+    add = parser.add_argument
+    add("--models", type=Path, required=True, help="JSON file with the LLM of each module")
+    add("--base-url", required=True, help="the upstream, such as https://api.openai.com/v1")
+    add("--api-key-env", help="environment variable with the upstream's key (none)")
+    add("--port", type=int, default=8700, help="8700; 0 takes a free one")
+    add("--host", default="127.0.0.1", help="127.0.0.1; another one opens it to other machines")
+    add("--prices", type=Path, help="TOML file with prices of your own")
+    return parser
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""The three APIs: their paths, errors, limits, and the body that goes to the upstream."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from scope_torch.errors import InputError
+from scope_torch.llm.prices import LLMInfo
+
+_RESERVED = ("model", "stream", "messages", "input")
+
+
+@dataclass(frozen=True)
+class Api:
+    """One API of chat.
+
+    Args:
+        path: Its path behind `/v1`.
+        limits: Keys of the longest reply in tokens.
+        said: Keys of a reply under which an LLM's words are.
+    """
+
+    path: str
+    limits: tuple[str, ...]
+    said: tuple[str, ...]
+
+    def error(self, status: int, message: str) -> bytes:
+        """The body of an error, in the format of this API."""
+        kind = _ERRORS.get(status, "invalid_request_error" if status < 500 else "api_error")
+        error: dict[str, Any] = {"type": kind, "message": message}
+        if self is MESSAGES:
+            return json.dumps({"type": "error", "error": error}).encode()
+        return json.dumps({"error": error | {"param": None, "code": f"scope_{status}"}}).encode()
+
+    def error_event(self, status: int, message: str) -> bytes:
+        """An event that ends a stream with an error."""
+        return b"event: error\ndata: " + self.error(status, message) + b"\n\n"
+
+
+_ERRORS = {403: "permission_error", 404: "not_found_error", 413: "request_too_large"}
+CHAT = Api("/chat/completions", ("max_completion_tokens", "max_tokens"), ("choices",))
+RESPONSES = Api("/responses", ("max_output_tokens",), ("output",))
+MESSAGES = Api("/messages", ("max_tokens",), ("content",))
+APIS = {api.path: api for api in (CHAT, RESPONSES, MESSAGES)}
+
+
+class Refused(Exception):
+    """A request or a reply that is not passed on.
+
+    Args:
+        status: Status for the application.
+        message: What is wrong and how to mend it; without the key.
+    """
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def check_extra_body(extra: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The keys that are added to every request.
+
+    Raises:
+        InputError: If one of them is the application's own, or no JSON.
+    """
+    extra = dict(extra or {})
+    if wrong := [key for key in _RESERVED if key in extra]:
+        raise InputError(f"extra_body has {wrong}, which the application decides; leave them out")
+    try:
+        json.dumps(extra, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"extra_body cannot be sent as JSON ({error}); mend it") from None
+    return extra
+
+
+def module_of(model: object, assignment: Mapping[str, str], prefix: str) -> str:
+    """The module that a request means by the name of a model.
+
+    Raises:
+        Refused: If there is no such module.
+    """
+    if isinstance(model, str):
+        for name in (model, model.removeprefix(prefix)):
+            if name in assignment:
+                return name
+    names = ", ".join(f"{prefix}{module}" for module in assignment)
+    raise Refused(404, f"there is no module {model!r:.200}; ask for one of these models: {names}")
+
+
+def outgoing(
+    api: Api, body: Mapping[str, Any], llm: str, info: LLMInfo | None, extra: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The body for the upstream: the application's, with the LLM in place of the module.
+
+    Streams of chat completions ask for usage.
+
+    Args:
+        api: The API of the request.
+        body: What the application sent.
+        llm: The LLM that answers.
+        info: Its entry in the price list; None for none. What the entry says about calls holds:
+            its `model`, `reasoning_effort`, `max_tokens_key`, and whether it takes a temperature.
+        extra: Keys to add.
+    """
+    out = {**body, "model": (info and info.model) or llm}
+    if info is not None:
+        _as_listed(api, out, info)
+    out.update(extra)
+    if api is CHAT and out.get("stream"):
+        options = out.get("stream_options")
+        out["stream_options"] = {
+            **(options if isinstance(options, dict) else {}),
+            "include_usage": True,
+        }
+    return out
+
+
+def _as_listed(api: Api, out: dict[str, Any], info: LLMInfo) -> None:
+    """Without it, two entries of one model would be the same, and some LLMs would refuse."""
+    if not info.takes_temperature:
+        out.pop("temperature", None)
+    if info.reasoning_effort is not None and api is CHAT:
+        out.setdefault("reasoning_effort", info.reasoning_effort)
+    if info.reasoning_effort is not None and api is RESPONSES:
+        out.setdefault("reasoning", {"effort": info.reasoning_effort})
+    if api is CHAT and info.max_tokens_key != "max_tokens" and "max_tokens" in out:
+        out.setdefault(info.max_tokens_key, out.pop("max_tokens"))
+
+
+def wants_usage(body: Mapping[str, Any]) -> bool:
+    """Whether the application asked for the usage of a streamed chat completion."""
+    options = body.get("stream_options")
+    return isinstance(options, dict) and bool(options.get("include_usage"))

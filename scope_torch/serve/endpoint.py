@@ -1,0 +1,256 @@
+"""The endpoint that an unchanged application asks, and its life."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import socket
+import threading
+from collections.abc import Generator, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from scope_torch.errors import InputError
+from scope_torch.llm.client import check_url
+from scope_torch.llm.price_list import PriceList
+from scope_torch.serve.apis import check_extra_body
+from scope_torch.serve.app import App, Settings
+from scope_torch.serve.current import IN_FLIGHT
+from scope_torch.serve.ledger import Ledger
+from scope_torch.serve.queries import Queries, QueryInFlight
+from scope_torch.serve.upstream import StreamCut, Upstream
+
+if TYPE_CHECKING:
+    import uvicorn
+
+_STARTING_S = 30.0
+_STOPPING_S = 5.0  # beyond the time of the requests
+_KEEP_ALIVE_S = 60
+
+
+class Endpoint:
+    """An endpoint on this machine that answers for modules; a context manager.
+
+    It speaks OpenAI's chat completions and responses, and Anthropic's messages. An application asks
+    it for the model `scope/planner`; `planner` is the module, and the query in flight says which
+    LLM answers. The request goes to the upstream with the LLM's name, the reply comes back as it
+    is, and its tokens are booked for module and query.
+
+    A reply without usage that can be believed, or a cut one, is booked by an upper estimate. A
+    reply is read to its end even if the application hangs up, because it is paid for.
+
+    Args:
+        base_url: The upstream: the address in front of `/chat/completions`, `/responses` and
+            `/messages`, such as `https://api.openai.com/v1`.
+        api_key_env: Environment variable that holds the upstream's key; None for no key.
+        prices: Prices of the LLMs; None for the default list.
+        host: Where it listens. All but the loopback interface opens it to other machines, which
+            then spend your money.
+        port: Its port; 0 for a free one.
+        prefix: In front of the modules' names; the names alone are understood too.
+        timeout_s: The longest time of one request in seconds.
+        extra_body: Keys that every request gets, such as {"service_tier": "flex"}.
+        chosen: Module -> LLM for good: requests that name no query are answered by it.
+
+    Attributes:
+        ledger: The bills of all queries together.
+
+    Raises:
+        InputError: If a setting cannot be used, or a package is missing.
+
+    Examples:
+        >>> from scope_torch.llm.price_list import PriceList
+        >>> from scope_torch.llm.prices import LLMInfo
+        >>> prices = PriceList({"mini": LLMInfo("mini", 0.25, 2.0)})
+        >>> with Endpoint("http://127.0.0.1:8000/v1", prices=prices) as endpoint:
+        ...     with endpoint.query({"planner": "mini"}) as query:
+        ...         run_application = query.env  # or query.base_url, query.headers
+        >>> query.ledger.cost_usd
+        0.0
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        api_key_env: str | None = None,
+        prices: PriceList | None = None,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        prefix: str = "scope/",
+        timeout_s: float = 600.0,
+        extra_body: Mapping[str, Any] | None = None,
+        chosen: Mapping[str, str] | None = None,
+    ) -> None:
+        _check_packages()
+        if not (isinstance(timeout_s, int | float) and 0 < timeout_s < math.inf):
+            raise InputError(f"timeout_s={timeout_s!r} must be a number of seconds above 0")
+        if not 0 <= port < 2**16:
+            raise InputError(f"port={port} must be from 0 to {2**16 - 1}; 0 takes a free one")
+        self._prices = PriceList() if prices is None else prices
+        self._host, self._port, self._timeout_s = host, port, timeout_s
+        self._upstream = Upstream(check_url(base_url), api_key_env, timeout_s)
+        self._queries, self.ledger = Queries(), Ledger()
+        extra = check_extra_body(extra_body)
+        choice = None if chosen is None else self._checked(chosen)
+        settings = Settings(self._prices, prefix, host, extra, choice)
+        self._app = App(settings, self._queries, self._upstream, self.ledger)
+        self._address: tuple[str, int] | None = None
+        self._server: uvicorn.Server | None = None
+        self._thread: threading.Thread | None = None
+
+    def __repr__(self) -> str:
+        return f"Endpoint({self.url if self._address else 'not started'})"
+
+    def __enter__(self) -> Endpoint:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def url(self) -> str:
+        """Its address without path, such as `http://127.0.0.1:41234`.
+
+        Raises:
+            InputError: If it is not started.
+        """
+        if self._address is None:
+            raise InputError("the endpoint is not started; say `with Endpoint(...) as endpoint:`")
+        host, port = self._address
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    def start(self) -> None:
+        """Starts to listen, in a thread.
+
+        Raises:
+            InputError: If the address cannot be used, or it is started already.
+        """
+        if self._thread is not None:
+            raise InputError("the endpoint is started already; stop it first")
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        try:
+            listener = socket.create_server((self._host, self._port), family=family, backlog=1024)
+        except OSError as error:
+            raise InputError(
+                f"cannot listen on {self._host}, port {self._port}: {error.strerror or error}; "
+                "choose another port, or 0 for a free one"
+            ) from None
+        self._address = self._host, listener.getsockname()[1]
+        listens = threading.Event()
+        self._thread = threading.Thread(
+            target=self._serve, args=(listener, listens), name="scope-torch-serve", daemon=True
+        )
+        self._thread.start()
+        if not listens.wait(_STARTING_S):
+            raise RuntimeError("the endpoint did not start")
+
+    def stop(self) -> None:
+        """Stops to listen, and waits for requests in flight, up to `timeout_s` each."""
+        if self._thread is None:
+            return
+        if self._server is not None:
+            self._server.should_exit = True
+        self._thread.join(self._timeout_s + _STOPPING_S)
+        self._thread = self._server = self._address = None
+
+    @contextlib.contextmanager
+    def query(
+        self, assignment: Mapping[str, str], name: str | None = None
+    ) -> Generator[QueryInFlight, None, None]:
+        """Registers one run of the application; a context manager.
+
+        At its end it waits for requests in flight, up to `timeout_s`, because they are paid for.
+        Later ones are refused.
+
+        Args:
+            assignment: Module -> LLM.
+            name: Name for messages.
+
+        Raises:
+            InputError: If an LLM has no price, or the endpoint is not started.
+        """
+        query = self._queries.add(self.url, self._checked(assignment), name)
+        token = IN_FLIGHT.set(query)
+        try:
+            yield query
+        finally:
+            IN_FLIGHT.reset(token)
+            query.end(self._timeout_s)
+            self._queries.remove(query)
+
+    def _checked(self, assignment: Mapping[str, str]) -> dict[str, str]:
+        """The assignment, if the price of each LLM is known."""
+        if not assignment:
+            raise InputError("no module has an LLM; give {module: LLM, ...}")
+        self._prices.check(list(dict.fromkeys(assignment.values())))
+        return dict(assignment)
+
+    def _serve(self, listener: socket.socket, listens: threading.Event) -> None:
+        asyncio.run(self._main(listener, listens))
+
+    async def _main(self, listener: socket.socket, listens: threading.Event) -> None:
+        self._upstream.open()
+        self._server = _server(self._app.asgi(), math.ceil(self._timeout_s), listens)
+        try:
+            await self._server.serve(sockets=[listener])
+        finally:
+            await self._upstream.close()
+
+
+def _server(app: Any, graceful_s: int, listens: threading.Event) -> uvicorn.Server:
+    """A server that says when it listens, and leaves the loggers of this process alone."""
+    import uvicorn
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    class Protocol(H11Protocol):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self.logger, self.access_log = _logger(), False
+
+    class Server(uvicorn.Server):
+        async def startup(self, *args: Any, **kwargs: Any) -> None:
+            await super().startup(*args, **kwargs)
+            listens.set()
+
+    return Server(
+        uvicorn.Config(
+            app,
+            loop="asyncio",
+            http=Protocol,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            log_level=None,
+            access_log=True,  # False would silence the access log of the whole process
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=_KEEP_ALIVE_S,
+            timeout_graceful_shutdown=graceful_s,
+        )
+    )
+
+
+def _logger() -> logging.Logger:
+    """The logger of the HTTP server, without streams that were cut on purpose."""
+    logger = logging.getLogger("scope_torch.serve.http")
+    if not logger.filters:
+        logger.addFilter(lambda record: not _is_cut(record.exc_info))
+    return logger
+
+
+def _is_cut(exc_info: Any) -> bool:
+    return bool(exc_info) and isinstance(exc_info[1], StreamCut)
+
+
+def _check_packages() -> None:
+    try:
+        for name in ("httpx", "starlette", "uvicorn"):
+            import_module(name)
+    except ImportError as error:
+        raise InputError(
+            f'the endpoint needs the package {error.name}: pip install "scope-torch[serve]"'
+        ) from None

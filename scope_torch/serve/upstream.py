@@ -1,0 +1,247 @@
+"""Sends requests to the upstream, and reads every reply to its end, because it is paid for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from scope_torch.errors import InputError
+from scope_torch.llm.billing import MAX_REPLY_BYTES, Usage
+from scope_torch.llm.keys import key_of, redact_logs, without_secrets
+from scope_torch.serve.apis import Api, Refused
+from scope_torch.serve.headers import Headers, to_application, to_upstream
+from scope_torch.serve.reading import Events, Reading
+
+if TYPE_CHECKING:
+    import httpx
+
+_NOT_SENT = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout", "ProxyError"})
+_ENCODINGS = ("", "identity", "gzip", "deflate")  # unpacked in small pieces
+_STREAM = "text/event-stream"
+_END = b""
+
+
+@dataclass
+class Request:
+    """A request on its way.
+
+    Args:
+        api: Its API.
+        content: The body for the upstream.
+        headers: The application's headers.
+        query: The query string, without question mark.
+        reading: Reads the bill of the reply.
+        book: Takes the billed tokens (None for nothing) and whether it failed; called once, before
+            the application has the end of the reply.
+    """
+
+    api: Api
+    content: bytes
+    headers: Headers
+    query: str
+    reading: Reading
+    book: Callable[[Usage | None, bool], None]
+
+
+class StreamCut(Exception):
+    """A stream ended too early; the connection to the application is closed likewise."""
+
+
+@dataclass
+class Answer:
+    """An answer for the application.
+
+    Args:
+        status: Status.
+        headers: Headers.
+        content: The body; None for a stream.
+        pieces: The events of a stream, as they come; then `_END`, or the error that cut it.
+    """
+
+    status: int
+    headers: dict[str, str]
+    content: bytes | None = None
+    pieces: asyncio.Queue[bytes | Refused] | None = None
+
+
+class Upstream:
+    """The endpoint that requests are forwarded to.
+
+    Redirects are refused, because they would send the prompts to another address. Every request has
+    a connection of its own: on a shared one, a server that answers twice would answer the next
+    request with the surplus reply.
+
+    Args:
+        base_url: Address in front of `/chat/completions`.
+        api_key_env: Environment variable with the key; None for none.
+        timeout_s: The longest time of one request, in seconds.
+    """
+
+    def __init__(self, base_url: str, api_key_env: str | None, timeout_s: float) -> None:
+        self._base_url, self._key_env, self._timeout_s = base_url, api_key_env, timeout_s
+        self._client: httpx.AsyncClient | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.check_access()
+
+    def check_access(self) -> None:
+        """Raises InputError if the key is not set."""
+        key_of(self._key_env, f"the endpoint at {self._base_url}")
+
+    def open(self) -> None:
+        """Makes the client, in the event loop that uses it."""
+        import httpx
+
+        redact_logs(("httpx", "httpcore"), self._key_env)
+        self._client = httpx.AsyncClient(
+            follow_redirects=False,
+            # A shorter time to connect: then a request that was never sent ends as such.
+            timeout=httpx.Timeout(self._timeout_s, connect=self._timeout_s / 2),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
+        )
+
+    async def close(self) -> None:
+        """Waits for the requests in flight, and closes the client."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=self._timeout_s + 1)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._client is not None:
+            await self._client.aclose()
+
+    async def forward(self, request: Request) -> Answer:
+        """The answer to a request. It is read to its end even if nobody waits for it any more."""
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        task = asyncio.create_task(self._forward(request, answer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return await answer
+
+    async def _forward(self, request: Request, answer: asyncio.Future[Answer]) -> None:
+        reading, whole = request.reading, None
+        trouble = Refused(502, "the endpoint was stopped")
+        pieces: asyncio.Queue[bytes | Refused] = asyncio.Queue()
+
+        def begin(status: int, headers: dict[str, str]) -> None:
+            if not answer.done():  # the application may have hung up
+                answer.set_result(Answer(status, headers, pieces=pieces))
+
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                whole = await self._exchange(request, begin, pieces)
+        except Exception as error:
+            trouble = self._trouble(error, reading)
+        finally:  # also if the task is cancelled
+            cut = whole is None
+            request.book(reading.bill(), reading.failed or cut)
+            pieces.put_nowait(trouble if cut else _END)
+            if not answer.done():
+                answer.set_result(whole or _refusal(request.api, trouble))
+
+    async def _exchange(
+        self,
+        request: Request,
+        begin: Callable[[int, dict[str, str]], None],
+        pieces: asyncio.Queue[bytes | Refused],
+    ) -> Answer:
+        """Sends the request and reads the reply; a stream goes into `pieces`."""
+        response = await self._send(request)
+        try:
+            status, kind = response.status_code, response.headers.get("content-type", "")
+            _check(response, request.reading)
+            headers = to_application(response.headers, self._key_env)
+            if status < 300 and kind.partition(";")[0].strip().lower() == _STREAM:
+                begin(status, headers)
+                await _pump(response, request.reading, pieces)
+                return Answer(status, headers, pieces=pieces)
+            content = await _read(response)
+            request.reading.whole(content)
+        finally:
+            await response.aclose()
+        if status >= 300:
+            content = await asyncio.to_thread(self._redacted, content)
+        return Answer(status, headers, content)
+
+    async def _send(self, request: Request) -> httpx.Response:
+        assert self._client is not None
+        url = self._base_url + request.api.path + (f"?{request.query}" if request.query else "")
+        headers = to_upstream(request.headers, request.api, self._key_env)
+        sent = self._client.build_request("POST", url, content=request.content, headers=headers)
+        return await self._client.send(sent, stream=True)
+
+    def _redacted(self, content: bytes) -> bytes:
+        text = content.decode("utf-8", "surrogateescape")
+        return without_secrets(text, self._key_env).encode("utf-8", "surrogateescape")
+
+    def _trouble(self, error: Exception, reading: Reading) -> Refused:
+        """Why a request got no whole reply; says to `reading` if it was never sent."""
+        if isinstance(error, Refused):
+            return error
+        if isinstance(error, InputError):  # the key is not set any more
+            reading.free = True
+            return Refused(502, str(error))
+        if isinstance(error, TimeoutError):
+            return Refused(504, f"the upstream had not answered after {self._timeout_s:g} s")
+        kind = type(error).__name__
+        if kind in _NOT_SENT:
+            reading.free = True
+            return Refused(502, f"the upstream cannot be reached ({kind}); check its base URL")
+        status = 504 if "Timeout" in kind else 502
+        return Refused(status, f"the connection to the upstream was lost ({kind})")
+
+
+async def pieces_of(answer: Answer, api: Api) -> AsyncIterator[bytes]:
+    """The pieces of a stream for the application.
+
+    Raises:
+        StreamCut: If the upstream cut it; the last piece is then an error event.
+    """
+    assert answer.pieces is not None
+    while (piece := await answer.pieces.get()) is not _END:
+        if isinstance(piece, Refused):
+            yield api.error_event(piece.status, str(piece))
+            raise StreamCut(str(piece))
+        yield piece
+
+
+def _check(response: Any, reading: Reading) -> None:
+    """Refuses redirects and unknown encodings.
+
+    Raises:
+        Refused: If the reply is one of these.
+    """
+    status = response.status_code
+    reading.failed = reading.free = status >= 300
+    if 300 <= status < 400:
+        raise Refused(502, f"the upstream answered {status}, a redirect; check its base URL")
+    encoding = response.headers.get("content-encoding", "").strip().lower()
+    if encoding not in _ENCODINGS:
+        raise Refused(502, "the upstream sent a reply in an encoding that was not asked for")
+
+
+async def _read(response: Any) -> bytes:
+    content = bytearray()
+    async for piece in response.aiter_bytes():
+        content += piece
+        if len(content) > MAX_REPLY_BYTES:
+            raise Refused(502, f"the upstream sent more than {MAX_REPLY_BYTES} bytes")
+    return bytes(content)
+
+
+async def _pump(response: Any, reading: Reading, pieces: asyncio.Queue[bytes | Refused]) -> None:
+    """Passes the events of a stream on, as they come."""
+    events = Events()
+    async for piece in response.aiter_bytes():
+        for event in events.feed(piece):
+            if reading.event(event):
+                pieces.put_nowait(event)
+    if rest := events.rest():
+        reading.event(rest)
+        pieces.put_nowait(rest)
+
+
+def _refusal(api: Api, trouble: Refused) -> Answer:
+    content = api.error(trouble.status, str(trouble))
+    return Answer(trouble.status, {"content-type": "application/json"}, content)

@@ -1,0 +1,99 @@
+"""`scope-torch serve` in a process of its own: a choice for good."""
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+
+import openai
+import pytest
+from llm.fake_endpoint import only_loopback  # noqa: F401
+from serve.fake_upstream import Say
+from serve.serve_cases import CHOICE, MESSAGES, PATHS, body_of, message_of, post, upstream  # noqa: F401
+
+PRICES = """
+version = 1
+price_source = "test"
+price_date = "2026-11-21"
+[[llm]]
+name = "medium"
+input_usd_per_mtok = 1.0
+output_usd_per_mtok = 4.0
+cached_input_usd_per_mtok = 0.25
+[[llm]]
+name = "small"
+model = "vendor/small-1"
+input_usd_per_mtok = 0.1
+output_usd_per_mtok = 0.4
+"""
+CHOSEN = {"planner": "medium", "solver": "small"}
+
+
+def write(folder, models: object) -> list[str]:
+    (folder / "models.json").write_text(json.dumps(models))
+    (folder / "prices.toml").write_text(PRICES)
+    return ["--models", str(folder / "models.json"), "--prices", str(folder / "prices.toml")]
+
+
+def start(*arguments: str) -> subprocess.Popen:
+    command = [sys.executable, "-m", "scope_torch.cli.run", "serve", "--port", "0", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+def test_a_choice_is_served_until_an_interrupt(tmp_path, upstream, monkeypatch, sign):
+    monkeypatch.setenv("UPSTREAM_KEY", "sk-of-the-upstream-123")
+    arguments = write(tmp_path, {"version": 1, "models": CHOSEN})
+    more = ["--base-url", upstream.url, "--api-key-env", "UPSTREAM_KEY"]
+    with start(*arguments, *more) as process:
+        url = process.stdout.readline().split()[0]
+        lines = [process.stdout.readline() for _ in CHOSEN]
+        assert lines == ["  scope/planner -> medium\n", "  scope/solver -> small\n"]
+        with openai.OpenAI(base_url=url, api_key="own") as client:
+            for module in CHOSEN:
+                client.chat.completions.create(model=f"scope/{module}", messages=MESSAGES)
+        assert message_of(post(url + PATHS[0], body_of(PATHS[0], "gpt"))).startswith("there is no")
+        gate = threading.Event()
+        upstream.answer = lambda _: Say(gate=gate)
+        threading.Timer(0.5, gate.set).start()
+        cut = threading.Timer(0.2, process.send_signal, [sign])
+        cut.start()  # while a request is in flight
+        assert post(url + PATHS[0], body_of(PATHS[0])).status == 200
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (0, "")
+    total = sum(upstream.usd_by_tag().values())
+    assert out.splitlines()[0] == f"3 calls, {total:.6g} USD"
+    assert out.splitlines()[1].startswith("  planner: 2 calls (0 failed), ")
+    assert upstream.headers[0]["authorization"] == "Bearer sk-of-the-upstream-123"
+
+
+@pytest.mark.parametrize(
+    ("models", "told"),
+    [
+        ({"models": CHOSEN}, "is of version None, this program reads version 1"),
+        ({"version": 2, "models": CHOSEN}, "is of version 2"),
+        ([], "is of version None"),
+        ({"version": 1}, "has models=None; write"),
+        ({"version": 1, "models": {}}, "has models={}; write"),
+        ({"version": 1, "models": {"planner": 3}}, "has models={'planner': 3}"),
+        ({"version": 1, "models": {"planner": "gpt-nobody-knows"}}, "gpt-nobody-knows"),
+    ],
+)
+def test_a_file_that_is_no_choice(tmp_path, capsys, models, told):
+    from scope_torch.cli.serve import main
+
+    with pytest.raises(SystemExit) as ended:
+        main([*write(tmp_path, models), "--base-url", "http://127.0.0.1:1/v1"])
+    assert ended.value.code == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_file_that_does_not_exist(tmp_path, capsys):
+    from scope_torch.cli.serve import main
+
+    with pytest.raises(SystemExit) as ended:
+        main(["--models", str(tmp_path / "no.json"), "--base-url", "http://127.0.0.1:1/v1"])
+    assert ended.value.code == 2
+    assert "cannot read" in capsys.readouterr().err
