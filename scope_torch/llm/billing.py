@@ -33,6 +33,7 @@ class Usage(NamedTuple):
     cached_tokens: int = 0
     estimated: bool = False  # True: an upper estimate instead of the server's count
     cache_write_tokens: int = 0  # prompt tokens that were written to the provider's cache
+    cache_write_1h_tokens: int = 0  # the part of them that it keeps for an hour, at another price
 
 
 class Reply(NamedTuple):

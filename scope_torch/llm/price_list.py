@@ -76,7 +76,7 @@ class PriceList:
             InputError: If the LLM has no price.
         """
         if self._cached == "uncached":
-            usage = usage._replace(cached_tokens=0, cache_write_tokens=0)
+            usage = Usage(usage.prompt_tokens, usage.completion_tokens)
         if llm in self.llms:
             return cost_usd(self.llms[llm], usage)
         from genai_prices import Usage as PublishedUsage
@@ -86,6 +86,7 @@ class PriceList:
             output_tokens=usage.completion_tokens,
             cache_read_tokens=usage.cached_tokens,
             cache_write_tokens=usage.cache_write_tokens,
+            cache_write_1h_tokens=usage.cache_write_1h_tokens,
         )
         return float(self._model_price(llm).calc_price(counts)["total_price"])
 

@@ -70,4 +70,9 @@ def _of_messages(reported: Mapping[str, Any]) -> Usage | None:
     completion = reported.get("output_tokens")
     if not (all(map(is_count, counts)) and is_count(completion) and is_count(sum(counts))):
         return None
-    return Usage(sum(counts), completion, counts[1], cache_write_tokens=counts[2])
+    written = reported.get("cache_creation")
+    long = written.get("ephemeral_1h_input_tokens") if isinstance(written, Mapping) else 0
+    long = min(counts[2], long) if is_count(long) else 0
+    return Usage(
+        sum(counts), completion, counts[1], cache_write_tokens=counts[2], cache_write_1h_tokens=long
+    )

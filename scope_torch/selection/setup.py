@@ -166,8 +166,7 @@ def set_up(
     limits = _with_quality(constraints, min_quality, values["epsilon"], values["objective"])
     problem = _unmeasured(name or _name_of(app), llms, len(searched), trusted, limits, **values)
     folder = None if run_dir is None else Path(run_dir)
-    known = prices if prices is not None else getattr(endpoint, "prices", None)
-    price_list = _price_list(known, folder)
+    price_list = _price_list(prices, endpoint, folder)
     is_priced = prices is not None or endpoint is not None
     if is_priced:
         price_list.check(llm for names in llms.values() for llm in names)
@@ -206,8 +205,12 @@ def _with_quality(
     return constraints
 
 
-def _price_list(prices: Prices, folder: Path | None) -> PriceList:
+def _price_list(prices: Prices, endpoint: Any, folder: Path | None) -> PriceList:
     """The price list of a run; a run that is resumed keeps the day of its prices."""
+    if endpoint is not None and not isinstance(endpoint, str):
+        if prices is not None:
+            raise InputError("prices= and an Endpoint, which has prices too; give them to Endpoint")
+        return endpoint.prices
     if isinstance(prices, PriceList):
         return prices
     day = None

@@ -56,6 +56,7 @@ class Endpoint:
 
     Attributes:
         ledger: The bills of all queries together.
+        prices: Prices of the LLMs.
 
     Raises:
         InputError: If a setting cannot be used, or a package is missing.
@@ -89,13 +90,13 @@ class Endpoint:
             raise InputError(f"timeout_s={timeout_s!r} must be a number of seconds above 0")
         if not 0 <= port < 2**16:
             raise InputError(f"port={port} must be from 0 to {2**16 - 1}; 0 takes a free one")
-        self._prices = PriceList() if prices is None else prices
+        self.prices = PriceList() if prices is None else prices
         self._host, self._port, self._timeout_s = host, port, timeout_s
         self._upstream = Upstream(check_url(base_url), api_key_env, timeout_s)
         self._queries, self.ledger = Queries(), Ledger()
         extra = check_extra_body(extra_body)
         choice = None if chosen is None else self._checked(chosen)
-        settings = Settings(self._prices, prefix, host, extra, choice)
+        settings = Settings(self.prices, prefix, host, extra, choice)
         self._app = App(settings, self._queries, self._upstream, self.ledger)
         self._address: tuple[str, int] | None = None
         self._server: uvicorn.Server | None = None
@@ -186,7 +187,7 @@ class Endpoint:
         """The assignment, if the price of each LLM is known."""
         if not assignment:
             raise InputError("no module has an LLM; give {module: LLM, ...}")
-        self._prices.check(list(dict.fromkeys(assignment.values())))
+        self.prices.check(list(dict.fromkeys(assignment.values())))
         return dict(assignment)
 
     def _serve(self, listener: socket.socket, listens: threading.Event) -> None:

@@ -139,5 +139,5 @@ def test_a_missing_package_is_named(make, package, extra, monkeypatch):
 def test_the_upper_estimate_of_a_prompt():
     """2 bytes of UTF-8 a token, rounded up, roles included; 8 tokens for every message."""
     messages = (Message("user", "日本"), Message("user", "\ud800"))
-    assert billing.most_tokens(ChatCall("a", messages, 9)) == (5 + 8 + 3 + 8, 9, 0, True, 0)
-    assert billing.most_tokens(ChatCall("a", (), 9)) == (0, 9, 0, True, 0)
+    assert billing.most_tokens(ChatCall("a", messages, 9)) == (5 + 8 + 3 + 8, 9, 0, True, 0, 0)
+    assert billing.most_tokens(ChatCall("a", (), 9)) == (0, 9, 0, True, 0, 0)

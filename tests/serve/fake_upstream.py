@@ -11,6 +11,7 @@ from scope_torch.llm.price_list import PriceList
 from scope_torch.llm.prices import LLMInfo
 
 LLMS = {
+    "tiny": LLMInfo("tiny", 0.05, 0.2),
     "small": LLMInfo("small", 0.1, 0.4, model="vendor/small-1"),
     "medium": LLMInfo("medium", 1.0, 4.0, cached_input_usd_per_mtok=0.25),
     "large": LLMInfo("large", 10.0, 40.0),
@@ -92,7 +93,7 @@ class FakeUpstream:
 
     def usd_by_tag(self) -> dict[str, float]:
         """What each tag is billed, in USD."""
-        by_model = {llm.model or llm.name: llm for llm in LLMS.values()}
+        by_model = {name: llm for llm in LLMS.values() for name in (llm.name, llm.model)}
         bills: dict[str, float] = defaultdict(float)
         for bill in self.served:
             llm = by_model[bill.model]

@@ -1,0 +1,122 @@
+"""The same application by a function, by the endpoint and as a command, as a newcomer connects it.
+
+The lines are those of docs/howto/your-application.md.
+"""
+
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from llm.fake_endpoint import only_loopback  # noqa: F401
+from openai import OpenAI
+from selection import planner_solver, world
+from serve.fake_upstream import LLMS
+
+import scope_torch as st
+from scope_torch.serve.current import base_url
+
+APPLICATION = Path(planner_solver.__file__)
+PAGE = Path(__file__).resolve().parents[2] / "docs/howto/your-application.md"
+CONCEPTS = ["app", "models", "dataset", "metric", "reference", "budget"]
+
+
+@pytest.fixture
+def upstream():
+    with world.upstream() as upstream:
+        yield upstream
+
+
+def adapters():
+    """The functions `app` of the page, in its order."""
+    blocks = re.findall(r"```py\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    return [block for block in blocks if block.startswith("def app(")]
+
+
+def adapter(number, upstream):
+    names = {
+        "OpenAI": lambda base_url=upstream.url, api_key="-": OpenAI(
+            base_url=base_url, api_key=api_key
+        ),
+        "plan_and_solve": planner_solver.plan_and_solve,
+        "base_url": base_url,
+    }
+    exec(compile(adapters()[number], PAGE.name, "exec"), names)
+    return names["app"]
+
+
+def selected(app, tmp_path, questions=world.QUESTIONS, **changes):
+    return st.select(
+        app,
+        models={"planner": world.LLM_NAMES, "solver": world.LLM_NAMES},
+        dataset=questions,
+        metric=st.metrics.exact_match,
+        reference="large",
+        max_quality_loss=0.1,
+        budget_usd=5,
+        name="planner_solver",
+        run_dir=tmp_path / "run",
+        **changes,
+    )
+
+
+def billed(result):
+    parts = result.probe, result.reference, result.history
+    usd = sum(o.cost_usd for part in parts for o in part) + result.surplus_usd
+    return usd - sum(o.cost_usd for o in result.repeats)
+
+
+@pytest.mark.parametrize(("number", "most_lines"), [(0, 8), (1, 3)])
+def test_few_lines_connect_an_application(number, most_lines):
+    assert len(adapters()) == 2
+    assert len(adapters()[number].strip().splitlines()) <= most_lines
+
+
+def test_six_words_are_enough():
+    words = re.findall(r"\*\*(\w+)\*\*", PAGE.read_text().partition("## 1.")[0])
+    assert words == CONCEPTS
+
+
+@pytest.mark.parametrize("concurrency", [1, 8])
+def test_three_ways_to_the_same_choice(concurrency, upstream, tmp_path):
+    """By tokens with prices, and measured: the same search, and the bill of the upstream."""
+    found = []
+    for number, changes in enumerate([{"prices": dict(LLMS)}, {"endpoint": endpoint(upstream)}]):
+        upstream.served.clear()
+        app = adapter(number, upstream)
+        folder = tmp_path / str(number)
+        result = selected(app, folder, concurrency=concurrency, batch_size=4, **changes)
+        assert result.recommendation.basis == "certified"
+        assert result.llms == {"planner": "medium", "solver": "medium"}
+        usd = upstream.usd_by_tag()[""]
+        if number:  # cached tokens are in the reply, but not in the pairs that the app returns
+            assert billed(result) == pytest.approx(usd, rel=1e-12)
+        else:
+            assert billed(result) > usd
+        found.append([o.request for o in result.history])
+    assert len(found[0]) == len(found[1])
+
+
+def endpoint(upstream):
+    return st.Endpoint(upstream.url, prices=st.PriceList(dict(LLMS)))
+
+
+@pytest.mark.slow
+def test_a_command_without_a_line_of_adapter(upstream, tmp_path, monkeypatch):
+    monkeypatch.setenv("PLANNER_MODEL", "scope/planner")
+    monkeypatch.setenv("SOLVER_MODEL", "scope/solver")
+    command = [sys.executable, str(APPLICATION), "{input}"]
+    few = world.QUESTIONS[:15]  # a process takes a second to import its client
+    result = selected(command, tmp_path, few, endpoint=endpoint(upstream), concurrency=2)
+    assert result.llms == {"planner": "medium", "solver": "medium"}
+    assert billed(result) == pytest.approx(upstream.usd_by_tag()[""], rel=1e-12)
+    assert "OPENAI_BASE_URL" not in os.environ
+    # Each call of a module is on its account.
+    for observation in result.history:
+        assert sum(observation.module_cost_usd) == pytest.approx(observation.cost_usd, rel=1e-12)
+        assert all(prompt > 0 for prompt, _ in observation.module_tokens)
+
+
+def test_the_application_knows_nothing_of_the_package():
+    assert "scope" not in APPLICATION.read_text()
