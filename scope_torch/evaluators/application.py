@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scope_torch.errors import InputError
 from scope_torch.evaluators.event_loop import result_of
+from scope_torch.evaluators.outputs import Outputs
 
 if TYPE_CHECKING:
     from scope_torch.serve.endpoint import Endpoint
@@ -86,10 +87,10 @@ class Application:
             place of the output if it grades itself.
         outcomes: Names of the outcomes that are needed. `latency_s` and, with an endpoint,
             `input_tokens` and `output_tokens` are measured if the application does not say them.
+        path: File for the outputs, see `Outputs`.
 
     Attributes:
-        answers: The output of each run by LLMs, in the order of the modules, and position of the
-            item; empty if the application grades itself.
+        outputs: What it returned; empty if it grades itself.
 
     Examples:
         >>> application = Application(lambda models, x: (x.upper(), 0.01), lambda e, o: e == o)
@@ -103,6 +104,7 @@ class Application:
         metric: Metric | None = None,
         endpoint: Endpoint | None = None,
         outcomes: Sequence[str] = (),
+        path: Path | None = None,
     ) -> None:
         self._app: App = app if callable(app) else Command(app)
         if isinstance(self._app, Command) and endpoint is None:
@@ -112,7 +114,7 @@ class Application:
             )
         self._metric, self._endpoint, self._outcomes = metric, endpoint, frozenset(outcomes)
         self._takes_models = endpoint is None or _number_of_arguments(self._app) > 1
-        self.answers: dict[tuple[tuple[str, ...], int], Any] = {}
+        self.outputs = Outputs(path)
         self.__qualname__ = getattr(self._app, "__qualname__", "app")
 
     def __call__(self, models: dict[str, str], item: Item) -> Any:
@@ -170,7 +172,7 @@ class Application:
     def _graded(self, output: Any, models: dict[str, str], item: Item) -> dict[str, Any]:
         if self._metric is None:
             return dict(output) if isinstance(output, Mapping) else {"quality": output}
-        self.answers[tuple(models.values()), item.number] = output
+        self.outputs.keep(list(models.values()), item.number, output)
         return {"quality": self._metric(item.expected, output)}
 
     def _with_outcomes(self, graded: Any, measured: dict[str, float]) -> Any:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from scope_torch.constraints import Constraint
+from scope_torch.errors import InputError
 from scope_torch.evaluators.application import App, Application, Metric, items_of
 from scope_torch.evaluators.function import FunctionEvaluator, OnError
 from scope_torch.methods import Base, make_scope_joint
@@ -119,6 +120,14 @@ def select(
         >>> result.llms
         {'answer': 'nano'}
     """
+    if optimizer is not None and not (base is None and batch_size is None):
+        raise InputError(
+            f"base={base!r} and batch_size={batch_size} are those of the default search; give them "
+            "to your optimizer"
+        )
+    batch_size = concurrency if batch_size is None else batch_size
+    if batch_size < 1:
+        raise InputError(f"batch_size={batch_size} must be at least 1")
     setup = set_up(
         app=app,
         name=name,
@@ -142,11 +151,10 @@ def select(
     if dry_run:
         return cast(RunResult, setup.plan())
     if optimizer is None:
-        size = concurrency if batch_size is None else batch_size
-        optimizer = partial(make_scope_joint, seed=seed, batch_size=size)
+        optimizer = partial(make_scope_joint, seed=seed, batch_size=batch_size)
     outcomes = [limit.outcome for limit in setup.problem.constraints]
     with served(endpoint, setup.prices) as running:
-        application = Application(app, metric, running, outcomes)
+        application = Application(app, metric, running, outcomes, setup.inside("outputs.jsonl"))
         make_evaluator = partial(
             FunctionEvaluator,
             system=application,

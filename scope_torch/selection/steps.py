@@ -92,7 +92,7 @@ def search(
         probe=probe,
         held_out=_held_out(setup, make_evaluator, result, show),
         queries=[item.input for item in setup.searched],
-        answers=_by_codes(problem, application.answers, setup.searched),
+        answers=_by_codes(problem, application.outputs, setup.searched),
         prices=setup.prices.describe(_names_in(problem)) if setup.is_priced else None,
         num_failed=evaluator.num_failed,
     )

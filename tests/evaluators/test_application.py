@@ -62,7 +62,7 @@ def test_an_app_that_says_its_cost(returned, expected):
 def test_an_app_that_grades_itself_is_passed_on():
     application = Application(lambda *_: (0.5, 0.01))
     assert application(MODELS, ITEM) == (0.5, 0.01)
-    assert application.answers == {}
+    assert len(application.outputs) == 0
 
 
 def test_what_it_is_given_and_what_is_kept():
@@ -70,7 +70,7 @@ def test_what_it_is_given_and_what_is_kept():
     application = Application(lambda *given: seen.append(given) or ("six!", 0.1), same)
     application(MODELS, ITEM)
     assert seen == [(MODELS, "six")]
-    assert application.answers == {(("nano", "pro"), 3): "six!"}
+    assert dict(application.outputs) == {(("nano", "pro"), 3): "six!"}
 
 
 def test_an_app_that_is_measured():
@@ -144,7 +144,7 @@ def test_a_command_finds_the_endpoint_in_its_environment():
         python(code), lambda _, output: float(output.endswith("True")), Measures()
     )
     assert application(MODELS, ITEM)["quality"] == 1.0
-    assert application.answers[("nano", "pro"), 3] == "http://127.0.0.1:1/q/5/v1 True"
+    assert application.outputs[("nano", "pro"), 3] == "http://127.0.0.1:1/q/5/v1 True"
 
 
 @pytest.mark.parametrize(

@@ -210,6 +210,16 @@ def test_outputs_are_kept_by_configuration_and_query():
         assert output == App.answer(models, result.queries[observation.query])
 
 
+def test_outputs_are_there_after_a_resume_too(tmp_path):
+    first = st.select(App(), **settings(metric=exactly, run_dir=tmp_path))
+    with open(tmp_path / "outputs.jsonl", "a") as file:
+        file.write('{"llms": ["nano"')  # cut by a crash
+    app = App()
+    again = st.select(app, **settings(metric=exactly, run_dir=tmp_path))
+    assert app.calls == []
+    assert again.answers == first.answers
+
+
 def test_a_least_quality_instead_of_a_loss():
     result = st.select(App(), **settings(metric=exactly, max_quality_loss=None, min_quality=0.5))
     assert result.problem.s_0 == 0.5
@@ -301,7 +311,10 @@ def test_silent_without_a_terminal_and_told_on_request(capsys):
         ({"holdout": 1.5}, "holdout=1.5"),
         ({"holdout": 0.001}, "leaves nothing"),
         ({"base": "ultra"}, "ultra"),
-        ({"concurrency": 0}, "concurrency=0"),
+        ({"concurrency": 0}, "batch_size=0"),
+        ({"concurrency": 0, "batch_size": 1}, "concurrency=0"),
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"base": "nano", "optimizer": print}, "base='nano' and batch_size=None"),
         ({"constraints": ["latency < 2"]}, "write it as"),
         ({"prices": {"nano": LLMInfo("nano", 1.0, 1.0)}}, "mini"),
         ({"on_error": "ignore"}, "on_error='ignore'"),

@@ -1,0 +1,76 @@
+"""What an application returned, kept to be read after the search."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from scope_torch.errors import cannot_write
+
+Key = tuple[tuple[str, ...], int]
+
+
+class Outputs(Mapping[Key, Any]):
+    """Outputs by the LLMs of a run, in the order of the modules, and the position of its item.
+
+    The last output of a pair counts. They decide nothing: a file that is damaged or missing only
+    leaves gaps.
+
+    Args:
+        path: A file of JSON lines to which each output is appended, and whose outputs are known
+            from the beginning; an output that is not plain data is written as text. None keeps
+            them in memory only.
+
+    Raises:
+        InputError: If the file cannot be written.
+
+    Examples:
+        >>> outputs = Outputs()
+        >>> outputs.keep(["nano", "pro"], 3, "42")
+        >>> outputs[("nano", "pro"), 3]
+        '42'
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path, self._lock = path, threading.Lock()
+        self._known = dict(_read(path)) if path is not None and path.exists() else {}
+
+    def __getitem__(self, key: Key) -> Any:
+        return self._known[key]
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(list(self._known))
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def keep(self, llms: Sequence[str], number: int, output: Any) -> None:
+        """Keeps an output; any thread may call it.
+
+        Raises:
+            InputError: If the file cannot be written.
+        """
+        with self._lock:
+            self._known[tuple(llms), number] = output
+            if self._path is None:
+                return
+            try:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                with open(self._path, "a", encoding="utf-8") as file:
+                    entry = {"llms": list(llms), "number": number, "output": output}
+                    file.write(json.dumps(entry, default=str) + "\n")
+            except OSError as error:
+                raise cannot_write(self._path, error) from error
+
+
+def _read(path: Path) -> Iterator[tuple[Key, Any]]:
+    """The entries of a file; the last line may be cut."""
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            entry = json.loads(line)
+            yield (tuple(entry["llms"]), int(entry["number"])), entry["output"]
+        except (ValueError, KeyError, TypeError):
+            continue
