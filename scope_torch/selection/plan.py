@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+TOO_DEAR_AFTER = 5  # queries of the reference, to say what all of them will cost
 _TOKENS = 1000, 250  # prompt and completion of a call in the example
 
 
@@ -32,7 +33,7 @@ class Plan:
         >>> print(Plan("my_app", candidates, reference, 40, 0, 5.0, has_probe=True))
         my_app: 2 modules (plan 2, solve 2 LLMs): 4 configurations, 40 queries
         1. probe: each LLM answers one query; the cheapest is where the search starts
-        2. reference plan=pro, solve=pro: 40 runs, at most 5 USD; ended early if it is too little
+        2. reference plan=pro, solve=pro: 40 runs; stopped after 5 if they would take over 5 USD
         3. search: with the rest of 5 USD, in which everything is counted
     """
 
@@ -60,8 +61,8 @@ class Plan:
         reference = ", ".join(f"{module}={llm}" for module, llm in self.reference.items())
         budget = f"{self.budget_usd:g} USD"
         steps = [
-            f"reference {reference}: {self.num_queries} runs, at most {budget}; ended early if "
-            "it is too little",
+            f"reference {reference}: {self.num_queries} runs; stopped after {TOO_DEAR_AFTER} if "
+            f"they would take over {budget}",
             f"search: with the rest of {budget}, in which everything is counted",
         ]
         if self.has_probe:

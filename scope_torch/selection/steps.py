@@ -28,10 +28,9 @@ from scope_torch.runs.measure import measure
 from scope_torch.runs.result import RunResult
 from scope_torch.runs.runner import run
 from scope_torch.search.optimizer import Optimizer
+from scope_torch.selection.plan import TOO_DEAR_AFTER
 from scope_torch.selection.setup import Setup
 from scope_torch.tracking.progress import ProgressBar
-
-_TOO_DEAR_AFTER = 5  # queries of the reference, to say what all of them will cost
 
 
 @contextmanager
@@ -139,7 +138,7 @@ def _measure_reference(
             bar.update()
             bar.set_postfix_str(f"{spent:.3g} USD", refresh=False)
             expected = spent / number * Q
-            if max(spent, expected if number >= _TOO_DEAR_AFTER else 0.0) >= budget_usd:
+            if max(spent, expected if number >= TOO_DEAR_AFTER else 0.0) >= budget_usd:
                 raise InputError(
                     f"the reference cost {spent:.3g} USD on {number} of {Q} queries, so about "
                     f"{expected:.3g} USD on all, and budget_usd={setup.budget_usd:g}; raise it, or "
