@@ -23,9 +23,18 @@ test test-slow: export OMP_NUM_THREADS = 1
 test: lint types
 	$(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --durations=10
 
-test-slow: $(VENV)/installed
+# Agent frameworks, and another client: apart, so that they decide no dependency of the others. Where
+# they cannot be had, their tests are skipped.
+test-slow: export SCOPE_AGENTS = $(abspath build/agents)
+test-slow: export SCOPE_OPENAI2 = $(abspath build/openai2)
+
+test-slow: $(VENV)/installed build/agents
 	$(BIN)/pip install -q -e ".[docs]"
 	$(BIN)/python -m pytest -m slow -n $(WORKERS) --durations=10
+
+build/agents: $(VENV)/installed constraints/agents.txt
+	-$(BIN)/pip install -q --upgrade --target build/openai2 "openai<3"
+	-$(BIN)/pip install -q --upgrade --target build/agents -r constraints/agents.txt
 
 # The counts of docs/reliability.md, and of the simulations in docs/explanation.
 test-long: export OMP_NUM_THREADS = 1
