@@ -217,7 +217,7 @@ def _check_settings(path: Path, old: dict[str, Any], new: dict[str, Any]) -> Non
     if changed:
         raise InputError(
             f"{path.parent} holds a run with other settings: {'; '.join(changed[:3])}. Restore "
-            "them, or choose another output_dir"
+            "them, or choose another output_dir (in Python: run_dir)"
         )
 
 
