@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-import pytest
-from serve.fake_upstream import FakeUpstream, prices
+from serve.fake_upstream import prices
 
 from scope_torch.serve.endpoint import Endpoint
 
@@ -33,18 +32,6 @@ class Got(NamedTuple):
 def serving(url: str, **settings: Any) -> Iterator[Endpoint]:
     """An endpoint in front of an upstream."""
     with Endpoint(url, **{"prices": prices(), "timeout_s": 20.0, **settings}) as endpoint:
-        yield endpoint
-
-
-@pytest.fixture
-def upstream() -> Iterator[FakeUpstream]:
-    with FakeUpstream() as upstream:
-        yield upstream
-
-
-@pytest.fixture
-def endpoint(upstream: FakeUpstream) -> Iterator[Endpoint]:
-    with serving(upstream.url) as endpoint:
         yield endpoint
 
 

@@ -11,9 +11,8 @@ from pathlib import Path
 import anthropic
 import openai
 import pytest
-from llm.fake_endpoint import only_loopback  # noqa: F401
 from serve.fake_upstream import FakeUpstream, Say
-from serve.serve_cases import CHOICE, MESSAGES, PATHS, body_of, endpoint, post, upstream  # noqa: F401
+from serve.serve_cases import CHOICE, MESSAGES, PATHS, body_of, post
 
 from scope_torch.serve import current
 
@@ -79,7 +78,9 @@ def test_tools_and_images_pass(client, query, upstream, stream):
         model="scope/planner", stream=stream, extra_body={"odd": [1, None]}, **sent
     )
     if stream:
-        calls = [call for chunk in reply for c in chunk.choices for call in c.delta.tool_calls or ()]
+        calls = [
+            call for chunk in reply for c in chunk.choices for call in c.delta.tool_calls or ()
+        ]
     else:
         calls = reply.choices[0].message.tool_calls
     assert [json.loads(call.function.arguments) for call in calls] == [{"key": "a\u00e9\U0001f600"}]
@@ -133,8 +134,11 @@ def test_current_names_the_query_in_flight(endpoint):
 def test_anthropic(query, upstream):
     with anthropic.Anthropic(base_url=query.env["ANTHROPIC_BASE_URL"], api_key="own") as client:
         reply = client.beta.messages.create(
-            model="scope/planner", max_tokens=99, messages=MESSAGES, betas=["odd-2026"],
-                extra_query={"beta": "true", "api_key": "own"},
+            model="scope/planner",
+            max_tokens=99,
+            messages=MESSAGES,
+            betas=["odd-2026"],
+            extra_query={"beta": "true", "api_key": "own"},
         )
     assert reply.content[0].text == SAID
     assert upstream.paths == ["/v1/messages?beta=true"]

@@ -9,19 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import anthropic
 import openai
 import pytest
-from llm.fake_endpoint import only_loopback  # noqa: F401
 from serve.fake_upstream import LLMS, FakeUpstream, Say
-from serve.serve_cases import (  # noqa: F401
-    CHOICE,
-    MESSAGES,
-    PATHS,
-    body_of,
-    endpoint,
-    message_of,
-    post,
-    serving,
-    upstream,
-)
+from serve.serve_cases import CHOICE, MESSAGES, PATHS, body_of, message_of, post, serving
 
 NUM_QUERIES = 24
 

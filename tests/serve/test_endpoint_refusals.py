@@ -3,21 +3,11 @@
 import anthropic
 import openai
 import pytest
-from llm.fake_endpoint import only_loopback  # noqa: F401
-from serve.serve_cases import (  # noqa: F401
-    CHOICE,
-    MESSAGES,
-    PATHS,
-    body_of,
-    endpoint,
-    message_of,
-    post,
-    serving,
-    upstream,
-)
+from serve.serve_cases import CHOICE, MESSAGES, PATHS, body_of, message_of, post, serving
 
 from scope_torch.errors import InputError
-from scope_torch.serve import current, endpoint as module_of_endpoint
+from scope_torch.serve import current
+from scope_torch.serve import endpoint as module_of_endpoint
 from scope_torch.serve.endpoint import Endpoint
 
 NAMES = "scope/planner, scope/solver, scope/critic"

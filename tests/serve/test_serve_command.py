@@ -8,9 +8,8 @@ import threading
 
 import openai
 import pytest
-from llm.fake_endpoint import only_loopback  # noqa: F401
 from serve.fake_upstream import Say
-from serve.serve_cases import CHOICE, MESSAGES, PATHS, body_of, message_of, post, upstream  # noqa: F401
+from serve.serve_cases import MESSAGES, PATHS, body_of, message_of, post
 
 PRICES = """
 version = 1
