@@ -92,12 +92,15 @@ def check_reply(got, number: int) -> None:
     "when", ["in the same packet", "in the next packet", "after the next request"]
 )
 def test_a_surplus_reply_answers_no_other_request(when):
-    with RawServer(Defective(when)) as server, serving(server.url) as endpoint:
-        with endpoint.query(CHOICE) as query:
-            for i in range(6):
-                messages = [{"role": "user", "content": f"question {i}"}]
-                got = post(query.base_url + CHAT, body_of(CHAT) | {"messages": messages})
-                assert got.json()["choices"][0]["message"]["content"] == f"answer {i}"
+    with (
+        RawServer(Defective(when)) as server,
+        serving(server.url) as endpoint,
+        endpoint.query(CHOICE) as query,
+    ):
+        for i in range(6):
+            messages = [{"role": "user", "content": f"question {i}"}]
+            got = post(query.base_url + CHAT, body_of(CHAT) | {"messages": messages})
+            assert got.json()["choices"][0]["message"]["content"] == f"answer {i}"
     assert server.num_connections == 6
     assert query.ledger.cost_usd == pytest.approx(6 * usd_of(3, 2))
 
@@ -107,9 +110,12 @@ def test_a_surplus_reply_answers_no_other_request(when):
     ids=["gzip bomb", "endless", "gzip bomb as an error", "endless error", "packed twice"],
 )  # fmt: skip
 def test_a_huge_reply_is_refused(reply):
-    with RawServer(lambda *_: reply()) as server, serving(server.url) as endpoint:
-        with endpoint.query(CHOICE) as query:
-            got = post(query.base_url + CHAT, body_of(CHAT))
+    with (
+        RawServer(lambda *_: reply()) as server,
+        serving(server.url) as endpoint,
+        endpoint.query(CHOICE) as query,
+    ):
+        got = post(query.base_url + CHAT, body_of(CHAT))
     assert got.status == 502
     told = "in an encoding that was not asked for" if reply is layers else "than 8388608 bytes"
     assert told in message_of(got)
@@ -180,9 +186,12 @@ STREAMS = {
 def test_streams_that_are_cut_or_odd(name):
     pieces, text, is_cut, bill = STREAMS[name]
     body = body_of(CHAT, stream=True)
-    with RawServer(lambda *_: [*pieces, CUT]) as server, serving(server.url) as endpoint:
-        with endpoint.query(CHOICE) as query:
-            got = post(query.base_url + CHAT, body)
+    with (
+        RawServer(lambda *_: [*pieces, CUT]) as server,
+        serving(server.url) as endpoint,
+        endpoint.query(CHOICE) as query,
+    ):
+        got = post(query.base_url + CHAT, body)
     assert (got.status, got.cut) == (200, is_cut)
     assert text is None or said(got.body) == text
     assert b'"usage"' not in got.body or name in ("usage with the last words",)
@@ -203,9 +212,12 @@ def said(stream: bytes) -> str:
 
 def test_an_event_without_end_is_given_up():
     pieces = [STREAM_HEAD + b"\r\n", *[b"data: " + b"x" * (1 << 20)] * 9, CUT]
-    with RawServer(lambda *_: pieces) as server, serving(server.url) as endpoint:
-        with endpoint.query(CHOICE) as query:
-            got = post(query.base_url + CHAT, body_of(CHAT, stream=True))
+    with (
+        RawServer(lambda *_: pieces) as server,
+        serving(server.url) as endpoint,
+        endpoint.query(CHOICE) as query,
+    ):
+        got = post(query.base_url + CHAT, body_of(CHAT, stream=True))
     assert got.cut
     assert b"more than 8388608 bytes" in got.body
     assert query.ledger.estimated_usd == pytest.approx(most_usd(body_of(CHAT, stream=True)))
@@ -222,11 +234,13 @@ def test_clients_notice_a_cut_stream(upstream):
             with pytest.raises(openai.APIError):
                 [*client.responses.create(model="scope/planner", input="hi", stream=True)]
         url = query.env["ANTHROPIC_BASE_URL"]
-        with anthropic.Anthropic(base_url=url, api_key="x", max_retries=0) as client:
-            with pytest.raises(anthropic.APIError):
-                [*client.messages.create(
-                    model="scope/planner", max_tokens=99, messages=MESSAGES, stream=True
-                )]  # fmt: skip
+        with (
+            anthropic.Anthropic(base_url=url, api_key="x", max_retries=0) as client,
+            pytest.raises(anthropic.APIError),
+        ):
+            [*client.messages.create(
+                model="scope/planner", max_tokens=99, messages=MESSAGES, stream=True
+            )]  # fmt: skip
     bill = query.ledger.by_module()["planner"]
     assert (bill.calls, bill.failed) == (3, 3)
     assert query.ledger.cost_usd > upstream.usd_by_tag()[""]
@@ -253,9 +267,12 @@ def test_errors_pass_and_the_client_sends_again(upstream):
     limited = Status(429, b'{"error": {"message": "slow down"}}', {"retry-after-ms": "1"})
     replies = iter([limited, Status(503), Say()])
     upstream.answer = lambda _: next(replies)
-    with serving(upstream.url) as endpoint, endpoint.query(CHOICE) as query:
-        with openai.OpenAI(base_url=query.base_url, api_key="x") as client:
-            reply = client.chat.completions.create(model="scope/planner", messages=MESSAGES)
+    with (
+        serving(upstream.url) as endpoint,
+        endpoint.query(CHOICE) as query,
+        openai.OpenAI(base_url=query.base_url, api_key="x") as client,
+    ):
+        reply = client.chat.completions.create(model="scope/planner", messages=MESSAGES)
     assert reply.choices[0].message.content == "it is fine."
     bill = query.ledger.by_module()["planner"]
     assert (bill.calls, bill.failed, bill.estimated_usd) == (3, 2, 0.0)
@@ -307,11 +324,13 @@ def test_no_key_in_errors_headers_or_logs(upstream, monkeypatch, caplog):
     headers = {"x-request-id": key, "retry-after": "1"}
     upstream.answer = lambda _: Status(401, body, headers)
     caplog.set_level(logging.DEBUG)
-    with serving(upstream.url, api_key_env="UPSTREAM_KEY") as endpoint:
-        with endpoint.query(CHOICE) as query:
-            own = {"Authorization": "Bearer sk-of-the-application", "x-api-key": "own-key-123"}
-            own |= {"Cookie": "c=1", "OpenAI-Organization": "org-1", "X-Title": "kept"}
-            got = [post(query.base_url + path, body_of(path), own) for path in PATHS]
+    with (
+        serving(upstream.url, api_key_env="UPSTREAM_KEY") as endpoint,
+        endpoint.query(CHOICE) as query,
+    ):
+        own = {"Authorization": "Bearer sk-of-the-application", "x-api-key": "own-key-123"}
+        own |= {"Cookie": "c=1", "OpenAI-Organization": "org-1", "X-Title": "kept"}
+        got = [post(query.base_url + path, body_of(path), own) for path in PATHS]
     assert [g.status for g in got] == [401] * 3
     assert message_of(got[0]) == "Incorrect API key provided: ***"
     assert {g.headers["x-request-id"] for g in got} == {"***"}

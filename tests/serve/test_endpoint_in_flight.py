@@ -33,9 +33,12 @@ def test_eight_in_flight_are_never_mixed_up():
         assert texts == [f"{model} to {number}" for model in models]
         return {f"{number} {m}": bill.cost_usd for m, bill in query.ledger.by_module().items()}
 
-    with FakeUpstream(answer) as upstream, serving(upstream.url) as endpoint:
-        with ThreadPoolExecutor(8) as pool:
-            ledgers = [*pool.map(one, range(NUM_QUERIES))]
+    with (
+        FakeUpstream(answer) as upstream,
+        serving(upstream.url) as endpoint,
+        ThreadPoolExecutor(8) as pool,
+    ):
+        ledgers = [*pool.map(one, range(NUM_QUERIES))]
     booked = {tag: usd for ledger in ledgers for tag, usd in ledger.items()}
     assert booked == pytest.approx(upstream.usd_by_tag(), abs=1e-9)
     assert len(booked) == 3 * NUM_QUERIES
@@ -67,17 +70,17 @@ def application(query, number: int) -> list[str]:
 def test_a_stream_passes_as_it_comes(endpoint, upstream):
     gate = threading.Event()
     upstream.answer = lambda _: Say(gate=gate)
-    with endpoint.query(CHOICE) as query:
-        with openai.OpenAI(base_url=query.base_url, api_key="x") as client:
-            chunks = iter(
-                client.chat.completions.create(
-                    model="scope/planner", messages=MESSAGES, stream=True
-                )
-            )
-            first = next(chunks)  # the upstream sends no more before the gate opens
-            assert first.choices[0].delta.role == "assistant"
-            gate.set()
-            assert len([*chunks]) == 4
+    with (
+        endpoint.query(CHOICE) as query,
+        openai.OpenAI(base_url=query.base_url, api_key="x") as client,
+    ):
+        chunks = iter(
+            client.chat.completions.create(model="scope/planner", messages=MESSAGES, stream=True)
+        )
+        first = next(chunks)  # the upstream sends no more before the gate opens
+        assert first.choices[0].delta.role == "assistant"
+        gate.set()
+        assert len([*chunks]) == 4
 
 
 @pytest.mark.parametrize("path", PATHS)

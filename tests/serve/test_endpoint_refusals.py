@@ -53,12 +53,16 @@ def test_a_request_of_no_query(endpoint, upstream, path):
 
 
 def test_clients_show_the_refusal_and_do_not_ask_again(endpoint, query, upstream):
-    with openai.OpenAI(base_url=f"{endpoint.url}/v1", api_key="x") as client:
-        with pytest.raises(openai.ConflictError, match="belongs to no query in flight"):
-            client.chat.completions.create(model="scope/planner", messages=MESSAGES)
-    with anthropic.Anthropic(base_url=query.env["ANTHROPIC_BASE_URL"], api_key="x") as client:
-        with pytest.raises(anthropic.NotFoundError, match="there is no module 'claude'"):
-            client.messages.create(model="claude", max_tokens=9, messages=MESSAGES)
+    with (
+        openai.OpenAI(base_url=f"{endpoint.url}/v1", api_key="x") as client,
+        pytest.raises(openai.ConflictError, match="belongs to no query in flight"),
+    ):
+        client.chat.completions.create(model="scope/planner", messages=MESSAGES)
+    with (
+        anthropic.Anthropic(base_url=query.env["ANTHROPIC_BASE_URL"], api_key="x") as client,
+        pytest.raises(anthropic.NotFoundError, match="there is no module 'claude'"),
+    ):
+        client.messages.create(model="claude", max_tokens=9, messages=MESSAGES)
     assert upstream.requests == []
 
 
@@ -151,9 +155,11 @@ def test_pages_of_other_sites(upstream, header, value, status):
     ],
 )
 def test_settings_that_cannot_be_used(settings, told):
-    with pytest.raises(InputError, match="(?s)" + told):
-        with serving(settings.pop("base_url", "http://127.0.0.1:1/v1"), **settings):
-            pass
+    with (
+        pytest.raises(InputError, match="(?s)" + told),
+        serving(settings.pop("base_url", "http://127.0.0.1:1/v1"), **settings),
+    ):
+        pass
 
 
 def test_an_llm_without_price(endpoint):
