@@ -43,6 +43,13 @@ class Request:
     query: str
     reading: Reading
     book: Callable[[Usage | None, bool], None]
+    _is_booked: bool = False
+
+    def end(self, *, cut: bool = False) -> None:
+        """Books the request, the first time."""
+        if not self._is_booked:
+            self._is_booked = True
+            self.book(self.reading.bill(), self.reading.failed or cut)
 
 
 class StreamCut(Exception):
@@ -134,8 +141,8 @@ class Upstream:
         except Exception as error:
             trouble = self._trouble(error, reading)
         finally:  # also if the task is cancelled
-            cut = whole is None
-            request.book(reading.bill(), reading.failed or cut)
+            cut = whole is None and not reading.ended
+            request.end(cut=cut)
             pieces.put_nowait(trouble if cut else _END)
             if not answer.done():
                 answer.set_result(whole or _refusal(request.api, trouble))
@@ -154,7 +161,7 @@ class Upstream:
             headers = to_application(response.headers, self._key_env)
             if status < 300 and kind.partition(";")[0].strip().lower() == _STREAM:
                 begin(status, headers)
-                await _pump(response, request.reading, pieces)
+                await _pump(response, request, pieces)
                 return Answer(status, headers, pieces=pieces)
             content = await _read(response)
             request.reading.whole(content)
@@ -230,13 +237,18 @@ async def _read(response: Any) -> bytes:
     return bytes(content)
 
 
-async def _pump(response: Any, reading: Reading, pieces: asyncio.Queue[bytes | Refused]) -> None:
-    """Passes the events of a stream on, as they come."""
-    events = Events()
+async def _pump(response: Any, request: Request, pieces: asyncio.Queue[bytes | Refused]) -> None:
+    """Passes the events of a stream on, as they come, up to the one that ends it."""
+    events, reading = Events(), request.reading
     async for piece in response.aiter_bytes():
         for event in events.feed(piece):
-            if reading.event(event):
+            passes = reading.event(event)
+            if reading.ended:
+                request.end()
+            if passes:
                 pieces.put_nowait(event)
+            if reading.ended:
+                return
     if rest := events.rest():
         reading.event(rest)
         pieces.put_nowait(rest)
