@@ -118,9 +118,9 @@ class App:
         settings = self._settings
         module = module_of(body.get("model"), choice.assignment, settings.prefix)
         llm = choice.assignment[module]
-        info = settings.prices.llms.get(llm)
+        info = settings.prices.own.get(llm)
         out = outgoing(api, body, llm, info, settings.extra_body)
-        content = json.dumps(out, ensure_ascii=False).encode("utf-8", "surrogatepass")
+        content = _encoded(out)
         most = most_of(api, out, len(content))
 
         def book(usage: Usage | None, failed: bool) -> None:
@@ -217,6 +217,14 @@ async def _body(incoming: Incoming) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise Refused(400, "the body of the request is no JSON object")
     return body
+
+
+def _encoded(body: dict[str, Any]) -> bytes:
+    """JSON in UTF-8, or in ASCII if a text has half of a surrogate pair."""
+    try:
+        return json.dumps(body, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return json.dumps(body).encode()
 
 
 def _ended() -> Refused:

@@ -36,7 +36,7 @@ class Events:
     """
 
     def __init__(self) -> None:
-        self._held = b""
+        self._held = bytearray()
         self._num_bytes = 0
 
     def feed(self, piece: bytes) -> Iterator[bytes]:
@@ -52,13 +52,13 @@ class Events:
             raise Refused(502, f"the upstream sent more than {MAX_REPLY_BYTES} bytes in an event")
         start = 0
         while end := _END_OF_EVENT.search(self._held, max(start, looked)):
-            yield self._held[start : end.end()]
+            yield bytes(self._held[start : end.end()])
             start = end.end()
-        self._held = self._held[start:]
+        del self._held[:start]
 
     def rest(self) -> bytes:
         """Bytes after the last whole event."""
-        return self._held
+        return bytes(self._held)
 
 
 def data_of(event: bytes) -> bytes:

@@ -142,10 +142,12 @@ class Upstream:
             trouble = self._trouble(error, reading)
         finally:  # also if the task is cancelled
             cut = whole is None and not reading.ended
-            request.end(cut=cut)
-            pieces.put_nowait(trouble if cut else _END)
-            if not answer.done():
-                answer.set_result(whole or _refusal(request.api, trouble))
+            try:
+                request.end(cut=cut)
+            finally:
+                pieces.put_nowait(trouble if cut else _END)
+                if not answer.done():
+                    answer.set_result(whole or _refusal(request.api, trouble))
 
     async def _exchange(
         self,
