@@ -24,7 +24,7 @@ from scope_torch.serve.headers import check_caller, query_string
 from scope_torch.serve.ledger import Ledger
 from scope_torch.serve.queries import HEADER, Queries, QueryInFlight
 from scope_torch.serve.reading import Reading
-from scope_torch.serve.upstream import Request, Upstream, pieces_of
+from scope_torch.serve.upstream import Request, Upstream, pieces_of, refusal
 
 if TYPE_CHECKING:
     from starlette.requests import Request as Incoming
@@ -92,10 +92,8 @@ class App:
                 return Response(self._models(choice), media_type="application/json")
             return await self._forward(incoming, api, choice)
         except Refused as error:
-            # Clients would send a 409 again, and nothing would have changed.
-            headers = {"x-should-retry": "false"}
-            content = api.error(error.status, str(error))
-            return Response(content, error.status, headers, media_type="application/json")
+            answer = refusal(api, error)
+            return Response(answer.content, answer.status, answer.headers)
         except ClientDisconnect:
             return Response(status_code=499)  # nobody reads it
 

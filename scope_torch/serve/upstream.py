@@ -147,7 +147,7 @@ class Upstream:
             finally:
                 pieces.put_nowait(trouble if cut else _END)
                 if not answer.done():
-                    answer.set_result(whole or _refusal(request.api, trouble))
+                    answer.set_result(whole or refusal(request.api, trouble))
 
     async def _exchange(
         self,
@@ -192,13 +192,15 @@ class Upstream:
             reading.free = True
             return Refused(502, str(error))
         if isinstance(error, TimeoutError):
-            return Refused(504, f"the upstream had not answered after {self._timeout_s:g} s")
+            waited = f"the upstream had not answered after {self._timeout_s:g} s"
+            return Refused(504, waited, again=True)
         kind = type(error).__name__
         if kind in _NOT_SENT:
             reading.free = True
-            return Refused(502, f"the upstream cannot be reached ({kind}); check its base URL")
+            unreachable = f"the upstream cannot be reached ({kind}); check its base URL"
+            return Refused(502, unreachable, again=True)
         status = 504 if "Timeout" in kind else 502
-        return Refused(status, f"the connection to the upstream was lost ({kind})")
+        return Refused(status, f"the connection to the upstream was lost ({kind})", again=True)
 
 
 async def pieces_of(answer: Answer, api: Api) -> AsyncIterator[bytes]:
@@ -256,6 +258,7 @@ async def _pump(response: Any, request: Request, pieces: asyncio.Queue[bytes | R
         pieces.put_nowait(rest)
 
 
-def _refusal(api: Api, trouble: Refused) -> Answer:
-    content = api.error(trouble.status, str(trouble))
-    return Answer(trouble.status, {"content-type": "application/json"}, content)
+def refusal(api: Api, refused: Refused) -> Answer:
+    """The answer that says what was refused, in the format of an API."""
+    headers = {"content-type": "application/json", **refused.headers}
+    return Answer(refused.status, headers, api.error(refused.status, str(refused)))

@@ -197,3 +197,13 @@ def test_no_query_is_in_flight_here(endpoint):
     for ask in (current.base_url, current.headers):
         with pytest.raises(InputError, match="no query is in flight here"):
             ask()
+
+
+def test_a_start_that_fails_says_why(upstream, monkeypatch):
+    monkeypatch.setenv("HTTP_PROXY", "ftp://nowhere")
+    endpoint = Endpoint(upstream.url)
+    with pytest.raises(InputError, match="did not start: "):
+        endpoint.start()
+    monkeypatch.delenv("HTTP_PROXY")
+    with endpoint:
+        assert post(f"{endpoint.url}/v1{PATHS[0]}", body_of(PATHS[0])).status == 409
