@@ -6,9 +6,11 @@ import os
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import anthropic
+import httpx
 import openai
 import pytest
 from serve.fake_upstream import FakeUpstream, Say
@@ -121,6 +123,30 @@ def test_openai_async_with_one_client_for_all_queries(endpoint, upstream):
 
     assert asyncio.run(main()) == [(["medium"] * 2, 2), (["large"] * 2, 2)]
     assert endpoint.ledger.cost_usd == pytest.approx(upstream.usd_by_tag()[""], abs=1e-15)
+
+
+@pytest.mark.parametrize("kind", ["httpx", "openai"])
+def test_one_client_of_eight_threads(endpoint, upstream, kind):
+    """Each thread has a query of its own in its context."""
+    upstream.answer = lambda request: Say(f"{request['model']} to {request['messages'][0]['name']}")
+    http = current.tagged(httpx.Client() if kind == "httpx" else openai.DefaultHttpxClient())
+    url = f"{endpoint.url}/v1/chat/completions"
+
+    def app(number: int) -> str:
+        message = {"role": "user", "content": "hi", "name": str(number)}
+        reply = http.post(url, json={"model": "scope/planner", "messages": [message]})
+        return reply.json()["choices"][0]["message"]["content"]
+
+    def one(number: int) -> tuple[str, int]:
+        llm = ("medium", "large")[number % 2]
+        with endpoint.query({"planner": llm}) as query:
+            said = app(number)
+        assert said == f"{llm} to {number}"
+        return llm, query.ledger.by_module()["planner"].calls
+
+    with http, ThreadPoolExecutor(8) as pool:
+        assert {calls for _, calls in pool.map(one, range(40))} == {1}
+        assert http.post(url, json={"model": "scope/planner"}).status_code == 409  # of no query
 
 
 def test_current_names_the_query_in_flight(endpoint):
