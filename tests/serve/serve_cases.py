@@ -2,7 +2,8 @@
 
 import http.client
 import json
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -62,3 +63,11 @@ def post(url: str, body: object, headers: Mapping[str, str] = {}, *, method: str
 
 def message_of(got: Got) -> str:
     return got.json()["error"]["message"]
+
+
+def wait_until(done: Callable[[], object]) -> None:
+    """Waits until the condition holds."""
+    deadline = time.monotonic() + 20
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)

@@ -3,14 +3,22 @@
 import http.client
 import json
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import anthropic
 import openai
 import pytest
 from serve.fake_upstream import LLMS, FakeUpstream, Say
-from serve.serve_cases import CHOICE, MESSAGES, PATHS, body_of, message_of, post, serving
+from serve.serve_cases import (
+    CHOICE,
+    MESSAGES,
+    PATHS,
+    body_of,
+    message_of,
+    post,
+    serving,
+    wait_until,
+)
 
 NUM_QUERIES = 24
 
@@ -100,8 +108,8 @@ def test_a_hang_up_before_a_reply_is_paid_in_full(endpoint, upstream):
     gate = threading.Event()
     upstream.answer = lambda _: Say(gate=gate)
     with endpoint.query(CHOICE) as query:
-        hang_up(f"{query.base_url}{PATHS[0]}", body_of(PATHS[0]), first=0)
-        wait_until(lambda: upstream.served)
+        url = f"{query.base_url}{PATHS[0]}"
+        hang_up(url, body_of(PATHS[0]), when=lambda: upstream.served)
         threading.Timer(0.2, gate.set).start()  # while the query waits for its requests
     assert query.ledger.cost_usd == pytest.approx(upstream.usd_by_tag()[""], abs=1e-12)
     assert query.ledger.by_module()["planner"].calls == 1
@@ -156,20 +164,12 @@ def test_an_endpoint_starts_again(upstream):
         assert post(f"{query.base_url}{PATHS[0]}", body_of(PATHS[0])).status == 200
 
 
-def hang_up(url: str, body: dict, first: int) -> None:
+def hang_up(url: str, body: dict, *, first: int = 0, when=lambda: True) -> None:
     """Sends a request, reads some bytes of the answer, and closes the connection."""
     host, path = url.removeprefix("http://").split("/", 1)
     connection = http.client.HTTPConnection(host, timeout=20)
     connection.request("POST", f"/{path}", json.dumps(body))
     if first:
         connection.getresponse().read(first)
-    else:
-        time.sleep(0.1)  # the endpoint reads it
+    wait_until(when)
     connection.close()
-
-
-def wait_until(done) -> None:
-    deadline = time.monotonic() + 20
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
