@@ -53,11 +53,14 @@ class Refused(Exception):
     Args:
         status: Status for the application.
         message: What is wrong and how to mend it; without the key.
+        again: Whether the application's client may send the request again by itself.
     """
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, *, again: bool = False) -> None:
         super().__init__(message)
         self.status = status
+        # Clients would send a 409 or a 502 again; most of them obey this header.
+        self.headers = {} if again else {"x-should-retry": "false"}
 
 
 def check_extra_body(extra: Mapping[str, Any] | None) -> dict[str, Any]:

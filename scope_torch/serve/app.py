@@ -24,7 +24,7 @@ from scope_torch.serve.headers import check_caller, query_string
 from scope_torch.serve.ledger import Ledger
 from scope_torch.serve.queries import HEADER, Queries, QueryInFlight
 from scope_torch.serve.reading import Reading
-from scope_torch.serve.upstream import Request, Upstream, pieces_of
+from scope_torch.serve.upstream import Request, Upstream, pieces_of, refusal
 
 if TYPE_CHECKING:
     from starlette.requests import Request as Incoming
@@ -92,10 +92,8 @@ class App:
                 return Response(self._models(choice), media_type="application/json")
             return await self._forward(incoming, api, choice)
         except Refused as error:
-            # Clients would send a 409 again, and nothing would have changed.
-            headers = {"x-should-retry": "false"}
-            content = api.error(error.status, str(error))
-            return Response(content, error.status, headers, media_type="application/json")
+            answer = refusal(api, error)
+            return Response(answer.content, answer.status, answer.headers)
         except ClientDisconnect:
             return Response(status_code=499)  # nobody reads it
 
@@ -118,9 +116,9 @@ class App:
         settings = self._settings
         module = module_of(body.get("model"), choice.assignment, settings.prefix)
         llm = choice.assignment[module]
-        info = settings.prices.llms.get(llm)
+        info = settings.prices.own.get(llm)
         out = outgoing(api, body, llm, info, settings.extra_body)
-        content = json.dumps(out, ensure_ascii=False).encode("utf-8", "surrogatepass")
+        content = _encoded(out)
         most = most_of(api, out, len(content))
 
         def book(usage: Usage | None, failed: bool) -> None:
@@ -217,6 +215,14 @@ async def _body(incoming: Incoming) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise Refused(400, "the body of the request is no JSON object")
     return body
+
+
+def _encoded(body: dict[str, Any]) -> bytes:
+    """JSON in UTF-8, or in ASCII if a text has half of a surrogate pair."""
+    try:
+        return json.dumps(body, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return json.dumps(body).encode()
 
 
 def _ended() -> Refused:

@@ -25,8 +25,10 @@ from scope_torch.serve.upstream import StreamCut, Upstream
 if TYPE_CHECKING:
     import uvicorn
 
+logger = logging.getLogger(__name__)
+
 _STARTING_S = 30.0
-_STOPPING_S = 5.0  # beyond the time of the requests
+_CLOSING_S = 5.0  # beyond the time of the requests
 _KEEP_ALIVE_S = 60
 
 
@@ -101,6 +103,7 @@ class Endpoint:
         self._address: tuple[str, int] | None = None
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
+        self._error: Exception | None = None
 
     def __repr__(self) -> str:
         return f"Endpoint({self.url if self._address else 'not started'})"
@@ -122,6 +125,7 @@ class Endpoint:
         if self._address is None:
             raise InputError("the endpoint is not started; say `with Endpoint(...) as endpoint:`")
         host, port = self._address
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
     def start(self) -> None:
@@ -141,13 +145,15 @@ class Endpoint:
                 "choose another port, or 0 for a free one"
             ) from None
         self._address = self._host, listener.getsockname()[1]
-        listens = threading.Event()
+        listens, self._error = threading.Event(), None
         self._thread = threading.Thread(
             target=self._serve, args=(listener, listens), name="scope-torch-serve", daemon=True
         )
         self._thread.start()
-        if not listens.wait(_STARTING_S):
-            raise RuntimeError("the endpoint did not start")
+        listens.wait(_STARTING_S)
+        if self._error is not None:
+            self._thread = self._address = None
+            raise InputError(f"the endpoint did not start: {self._error}") from self._error
 
     def stop(self) -> None:
         """Stops to listen, and waits for requests in flight, up to `timeout_s` each."""
@@ -155,7 +161,7 @@ class Endpoint:
             return
         if self._server is not None:
             self._server.should_exit = True
-        self._thread.join(self._timeout_s + _STOPPING_S)
+        self._thread.join(self._timeout_s + _CLOSING_S)
         self._thread = self._server = self._address = None
 
     @contextlib.contextmanager
@@ -180,7 +186,7 @@ class Endpoint:
             yield query
         finally:
             IN_FLIGHT.reset(token)
-            query.end(self._timeout_s)
+            query.end(self._timeout_s + _CLOSING_S)
             self._queries.remove(query)
 
     def _checked(self, assignment: Mapping[str, str]) -> dict[str, str]:
@@ -191,7 +197,15 @@ class Endpoint:
         return dict(assignment)
 
     def _serve(self, listener: socket.socket, listens: threading.Event) -> None:
-        asyncio.run(self._main(listener, listens))
+        try:
+            asyncio.run(self._main(listener, listens))
+        except Exception as error:  # as for a proxy in the environment that is no URL
+            self._error = error
+            if listens.is_set():
+                logger.exception("the endpoint ended with an error")
+        finally:
+            listener.close()
+            listens.set()
 
     async def _main(self, listener: socket.socket, listens: threading.Event) -> None:
         self._upstream.open()

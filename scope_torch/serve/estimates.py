@@ -91,24 +91,35 @@ def prompt_believable(usage: Usage, most: Most) -> bool:
 
 def said_bytes(value: Any) -> int:
     """Bytes of all text in a part of a reply, without its names and roles."""
-    if isinstance(value, str):
-        return len(value.encode("utf-8", "replace"))
-    if isinstance(value, list):
-        return sum(map(said_bytes, value))
-    if isinstance(value, dict):
-        return sum(said_bytes(v) for k, v in value.items() if k not in _NO_WORDS)
-    return 0
+    total, rest = 0, [value]
+    while rest:  # a loop, because a reply may be nested deeply
+        part = rest.pop()
+        if isinstance(part, str):
+            total += len(part.encode("utf-8", "replace"))
+        elif isinstance(part, list):
+            rest.extend(part)
+        elif isinstance(part, dict):
+            rest.extend(inner for key, inner in part.items() if key not in _NO_WORDS)
+    return total
 
 
 def _refers(value: Any) -> bool:
     """Whether a request names content that lies elsewhere."""
-    if isinstance(value, dict):
-        return any(
-            (key in _REFERENCES and bool(inner)) or _is_address(key, inner) or _refers(inner)
-            for key, inner in value.items()
-            if key != "tools"  # whose schemas may use any name
-        )
-    return isinstance(value, list) and any(map(_refers, value))
+    rest = [value]
+    while rest:
+        part = rest.pop()
+        if isinstance(part, list):
+            rest.extend(part)
+        elif isinstance(part, dict):
+            if any(map(_is_reference, part, part.values())):
+                return True
+            # The schemas of tools may use any name.
+            rest.extend(inner for key, inner in part.items() if key != "tools")
+    return False
+
+
+def _is_reference(key: Any, value: Any) -> bool:
+    return (key in _REFERENCES and bool(value)) or _is_address(key, value)
 
 
 def _is_address(key: Any, value: Any) -> bool:

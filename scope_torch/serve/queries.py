@@ -35,7 +35,7 @@ class QueryInFlight:
         self._in_flight, self._ended = 0, False
 
     def __repr__(self) -> str:
-        return f"QueryInFlight({self.key}, {self.assignment})"
+        return f"QueryInFlight({self.name or self.key}, {self.assignment})"
 
     @property
     def base_url(self) -> str:

@@ -36,7 +36,7 @@ class Events:
     """
 
     def __init__(self) -> None:
-        self._held = b""
+        self._held = bytearray()
         self._num_bytes = 0
 
     def feed(self, piece: bytes) -> Iterator[bytes]:
@@ -52,13 +52,13 @@ class Events:
             raise Refused(502, f"the upstream sent more than {MAX_REPLY_BYTES} bytes in an event")
         start = 0
         while end := _END_OF_EVENT.search(self._held, max(start, looked)):
-            yield self._held[start : end.end()]
+            yield bytes(self._held[start : end.end()])
             start = end.end()
-        self._held = self._held[start:]
+        del self._held[:start]
 
     def rest(self) -> bytes:
         """Bytes after the last whole event."""
-        return self._held
+        return bytes(self._held)
 
 
 def data_of(event: bytes) -> bytes:
@@ -83,11 +83,12 @@ class Reading:
     Attributes:
         failed: Whether the application gets an error, or a cut reply.
         free: Whether nothing was billed, unless the reply says otherwise.
+        ended: Whether the last event of a stream was read.
     """
 
     def __init__(self, api: Api, most: Most, wants_usage: bool) -> None:
         self._api, self._most, self._wants_usage = api, most, wants_usage
-        self.failed = self.free = False
+        self.failed = self.free = self.ended = False
         self._reported: dict[str, Any] | None = None
         self._is_final = True  # False: the counts may still grow
         self._said = 0
@@ -105,7 +106,9 @@ class Reading:
 
     def event(self, event: bytes) -> bool:
         """Reads an event of a stream; returns whether the application gets it."""
-        content = _decoded(data_of(event))
+        data = data_of(event)
+        content = _decoded(data)
+        self.ended |= self._api is CHAT and data.strip() == b"[DONE]"
         if content is None:
             return True
         if self._api is CHAT:
@@ -143,6 +146,7 @@ class Reading:
         self.failed |= kind in ("error", "response.failed")
         response = event.get("response")
         ended = kind in ("response.completed", "response.incomplete", "response.failed")
+        self.ended |= ended
         if ended and isinstance(response, dict):
             self._reported = response
 
@@ -150,6 +154,7 @@ class Reading:
         """The first event counts the prompt; the last ones add the tokens of the reply."""
         self._said += said_bytes(event.get("delta"))
         self.failed |= event.get("type") == "error"
+        self.ended |= event.get("type") == "message_stop"
         message = event.get("message")
         usage = (message if isinstance(message, dict) else event).get("usage")
         if event.get("type") in ("message_start", "message_delta") and isinstance(usage, dict):

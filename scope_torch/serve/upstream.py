@@ -43,6 +43,13 @@ class Request:
     query: str
     reading: Reading
     book: Callable[[Usage | None, bool], None]
+    _is_booked: bool = False
+
+    def end(self, *, cut: bool = False) -> None:
+        """Books the request, the first time."""
+        if not self._is_booked:
+            self._is_booked = True
+            self.book(self.reading.bill(), self.reading.failed or cut)
 
 
 class StreamCut(Exception):
@@ -134,11 +141,13 @@ class Upstream:
         except Exception as error:
             trouble = self._trouble(error, reading)
         finally:  # also if the task is cancelled
-            cut = whole is None
-            request.book(reading.bill(), reading.failed or cut)
-            pieces.put_nowait(trouble if cut else _END)
-            if not answer.done():
-                answer.set_result(whole or _refusal(request.api, trouble))
+            cut = whole is None and not reading.ended
+            try:
+                request.end(cut=cut)
+            finally:
+                pieces.put_nowait(trouble if cut else _END)
+                if not answer.done():
+                    answer.set_result(whole or refusal(request.api, trouble))
 
     async def _exchange(
         self,
@@ -154,7 +163,7 @@ class Upstream:
             headers = to_application(response.headers, self._key_env)
             if status < 300 and kind.partition(";")[0].strip().lower() == _STREAM:
                 begin(status, headers)
-                await _pump(response, request.reading, pieces)
+                await _pump(response, request, pieces)
                 return Answer(status, headers, pieces=pieces)
             content = await _read(response)
             request.reading.whole(content)
@@ -183,13 +192,15 @@ class Upstream:
             reading.free = True
             return Refused(502, str(error))
         if isinstance(error, TimeoutError):
-            return Refused(504, f"the upstream had not answered after {self._timeout_s:g} s")
+            waited = f"the upstream had not answered after {self._timeout_s:g} s"
+            return Refused(504, waited, again=True)
         kind = type(error).__name__
         if kind in _NOT_SENT:
             reading.free = True
-            return Refused(502, f"the upstream cannot be reached ({kind}); check its base URL")
+            unreachable = f"the upstream cannot be reached ({kind}); check its base URL"
+            return Refused(502, unreachable, again=True)
         status = 504 if "Timeout" in kind else 502
-        return Refused(status, f"the connection to the upstream was lost ({kind})")
+        return Refused(status, f"the connection to the upstream was lost ({kind})", again=True)
 
 
 async def pieces_of(answer: Answer, api: Api) -> AsyncIterator[bytes]:
@@ -230,18 +241,24 @@ async def _read(response: Any) -> bytes:
     return bytes(content)
 
 
-async def _pump(response: Any, reading: Reading, pieces: asyncio.Queue[bytes | Refused]) -> None:
-    """Passes the events of a stream on, as they come."""
-    events = Events()
+async def _pump(response: Any, request: Request, pieces: asyncio.Queue[bytes | Refused]) -> None:
+    """Passes the events of a stream on, as they come, up to the one that ends it."""
+    events, reading = Events(), request.reading
     async for piece in response.aiter_bytes():
         for event in events.feed(piece):
-            if reading.event(event):
+            passes = reading.event(event)
+            if reading.ended:
+                request.end()
+            if passes:
                 pieces.put_nowait(event)
+            if reading.ended:
+                return
     if rest := events.rest():
         reading.event(rest)
         pieces.put_nowait(rest)
 
 
-def _refusal(api: Api, trouble: Refused) -> Answer:
-    content = api.error(trouble.status, str(trouble))
-    return Answer(trouble.status, {"content-type": "application/json"}, content)
+def refusal(api: Api, refused: Refused) -> Answer:
+    """The answer that says what was refused, in the format of an API."""
+    headers = {"content-type": "application/json", **refused.headers}
+    return Answer(refused.status, headers, api.error(refused.status, str(refused)))

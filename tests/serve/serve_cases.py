@@ -2,13 +2,13 @@
 
 import http.client
 import json
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-import pytest
-from serve.fake_upstream import FakeUpstream, prices
+from serve.fake_upstream import prices
 
 from scope_torch.serve.endpoint import Endpoint
 
@@ -33,18 +33,6 @@ class Got(NamedTuple):
 def serving(url: str, **settings: Any) -> Iterator[Endpoint]:
     """An endpoint in front of an upstream."""
     with Endpoint(url, **{"prices": prices(), "timeout_s": 20.0, **settings}) as endpoint:
-        yield endpoint
-
-
-@pytest.fixture
-def upstream() -> Iterator[FakeUpstream]:
-    with FakeUpstream() as upstream:
-        yield upstream
-
-
-@pytest.fixture
-def endpoint(upstream: FakeUpstream) -> Iterator[Endpoint]:
-    with serving(upstream.url) as endpoint:
         yield endpoint
 
 
@@ -75,3 +63,11 @@ def post(url: str, body: object, headers: Mapping[str, str] = {}, *, method: str
 
 def message_of(got: Got) -> str:
     return got.json()["error"]["message"]
+
+
+def wait_until(done: Callable[[], object]) -> None:
+    """Waits until the condition holds."""
+    deadline = time.monotonic() + 20
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)

@@ -6,14 +6,15 @@ import os
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import anthropic
+import httpx
 import openai
 import pytest
-from llm.fake_endpoint import only_loopback  # noqa: F401
 from serve.fake_upstream import FakeUpstream, Say
-from serve.serve_cases import CHOICE, MESSAGES, PATHS, body_of, endpoint, post, upstream  # noqa: F401
+from serve.serve_cases import CHOICE, MESSAGES, PATHS, body_of, post
 
 from scope_torch.serve import current
 
@@ -79,7 +80,9 @@ def test_tools_and_images_pass(client, query, upstream, stream):
         model="scope/planner", stream=stream, extra_body={"odd": [1, None]}, **sent
     )
     if stream:
-        calls = [call for chunk in reply for c in chunk.choices for call in c.delta.tool_calls or ()]
+        calls = [
+            call for chunk in reply for c in chunk.choices for call in c.delta.tool_calls or ()
+        ]
     else:
         calls = reply.choices[0].message.tool_calls
     assert [json.loads(call.function.arguments) for call in calls] == [{"key": "a\u00e9\U0001f600"}]
@@ -122,6 +125,30 @@ def test_openai_async_with_one_client_for_all_queries(endpoint, upstream):
     assert endpoint.ledger.cost_usd == pytest.approx(upstream.usd_by_tag()[""], abs=1e-15)
 
 
+@pytest.mark.parametrize("kind", ["httpx", "openai"])
+def test_one_client_of_eight_threads(endpoint, upstream, kind):
+    """Each thread has a query of its own in its context."""
+    upstream.answer = lambda request: Say(f"{request['model']} to {request['messages'][0]['name']}")
+    http = current.tagged(httpx.Client() if kind == "httpx" else openai.DefaultHttpxClient())
+    url = f"{endpoint.url}/v1/chat/completions"
+
+    def app(number: int) -> str:
+        message = {"role": "user", "content": "hi", "name": str(number)}
+        reply = http.post(url, json={"model": "scope/planner", "messages": [message]})
+        return reply.json()["choices"][0]["message"]["content"]
+
+    def one(number: int) -> tuple[str, int]:
+        llm = ("medium", "large")[number % 2]
+        with endpoint.query({"planner": llm}) as query:
+            said = app(number)
+        assert said == f"{llm} to {number}"
+        return llm, query.ledger.by_module()["planner"].calls
+
+    with http, ThreadPoolExecutor(8) as pool:
+        assert {calls for _, calls in pool.map(one, range(40))} == {1}
+        assert http.post(url, json={"model": "scope/planner"}).status_code == 409  # of no query
+
+
 def test_current_names_the_query_in_flight(endpoint):
     with endpoint.query(CHOICE) as query:
         assert (current.base_url(), current.headers()) == (query.base_url, query.headers)
@@ -133,8 +160,11 @@ def test_current_names_the_query_in_flight(endpoint):
 def test_anthropic(query, upstream):
     with anthropic.Anthropic(base_url=query.env["ANTHROPIC_BASE_URL"], api_key="own") as client:
         reply = client.beta.messages.create(
-            model="scope/planner", max_tokens=99, messages=MESSAGES, betas=["odd-2026"],
-                extra_query={"beta": "true", "api_key": "own"},
+            model="scope/planner",
+            max_tokens=99,
+            messages=MESSAGES,
+            betas=["odd-2026"],
+            extra_query={"beta": "true", "api_key": "own"},
         )
     assert reply.content[0].text == SAID
     assert upstream.paths == ["/v1/messages?beta=true"]

@@ -3,24 +3,21 @@
 import http.client
 import json
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import anthropic
 import openai
 import pytest
-from llm.fake_endpoint import only_loopback  # noqa: F401
 from serve.fake_upstream import LLMS, FakeUpstream, Say
-from serve.serve_cases import (  # noqa: F401
+from serve.serve_cases import (
     CHOICE,
     MESSAGES,
     PATHS,
     body_of,
-    endpoint,
     message_of,
     post,
     serving,
-    upstream,
+    wait_until,
 )
 
 NUM_QUERIES = 24
@@ -44,9 +41,12 @@ def test_eight_in_flight_are_never_mixed_up():
         assert texts == [f"{model} to {number}" for model in models]
         return {f"{number} {m}": bill.cost_usd for m, bill in query.ledger.by_module().items()}
 
-    with FakeUpstream(answer) as upstream, serving(upstream.url) as endpoint:
-        with ThreadPoolExecutor(8) as pool:
-            ledgers = [*pool.map(one, range(NUM_QUERIES))]
+    with (
+        FakeUpstream(answer) as upstream,
+        serving(upstream.url) as endpoint,
+        ThreadPoolExecutor(8) as pool,
+    ):
+        ledgers = [*pool.map(one, range(NUM_QUERIES))]
     booked = {tag: usd for ledger in ledgers for tag, usd in ledger.items()}
     assert booked == pytest.approx(upstream.usd_by_tag(), abs=1e-9)
     assert len(booked) == 3 * NUM_QUERIES
@@ -78,17 +78,17 @@ def application(query, number: int) -> list[str]:
 def test_a_stream_passes_as_it_comes(endpoint, upstream):
     gate = threading.Event()
     upstream.answer = lambda _: Say(gate=gate)
-    with endpoint.query(CHOICE) as query:
-        with openai.OpenAI(base_url=query.base_url, api_key="x") as client:
-            chunks = iter(
-                client.chat.completions.create(
-                    model="scope/planner", messages=MESSAGES, stream=True
-                )
-            )
-            first = next(chunks)  # the upstream sends no more before the gate opens
-            assert first.choices[0].delta.role == "assistant"
-            gate.set()
-            assert len([*chunks]) == 4
+    with (
+        endpoint.query(CHOICE) as query,
+        openai.OpenAI(base_url=query.base_url, api_key="x") as client,
+    ):
+        chunks = iter(
+            client.chat.completions.create(model="scope/planner", messages=MESSAGES, stream=True)
+        )
+        first = next(chunks)  # the upstream sends no more before the gate opens
+        assert first.choices[0].delta.role == "assistant"
+        gate.set()
+        assert len([*chunks]) == 4
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -108,8 +108,8 @@ def test_a_hang_up_before_a_reply_is_paid_in_full(endpoint, upstream):
     gate = threading.Event()
     upstream.answer = lambda _: Say(gate=gate)
     with endpoint.query(CHOICE) as query:
-        hang_up(f"{query.base_url}{PATHS[0]}", body_of(PATHS[0]), first=0)
-        wait_until(lambda: upstream.served)
+        url = f"{query.base_url}{PATHS[0]}"
+        hang_up(url, body_of(PATHS[0]), when=lambda: upstream.served)
         threading.Timer(0.2, gate.set).start()  # while the query waits for its requests
     assert query.ledger.cost_usd == pytest.approx(upstream.usd_by_tag()[""], abs=1e-12)
     assert query.ledger.by_module()["planner"].calls == 1
@@ -164,20 +164,12 @@ def test_an_endpoint_starts_again(upstream):
         assert post(f"{query.base_url}{PATHS[0]}", body_of(PATHS[0])).status == 200
 
 
-def hang_up(url: str, body: dict, first: int) -> None:
+def hang_up(url: str, body: dict, *, first: int = 0, when=lambda: True) -> None:
     """Sends a request, reads some bytes of the answer, and closes the connection."""
     host, path = url.removeprefix("http://").split("/", 1)
     connection = http.client.HTTPConnection(host, timeout=20)
     connection.request("POST", f"/{path}", json.dumps(body))
     if first:
         connection.getresponse().read(first)
-    else:
-        time.sleep(0.1)  # the endpoint reads it
+    wait_until(when)
     connection.close()
-
-
-def wait_until(done) -> None:
-    deadline = time.monotonic() + 20
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)

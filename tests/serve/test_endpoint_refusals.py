@@ -3,21 +3,11 @@
 import anthropic
 import openai
 import pytest
-from llm.fake_endpoint import only_loopback  # noqa: F401
-from serve.serve_cases import (  # noqa: F401
-    CHOICE,
-    MESSAGES,
-    PATHS,
-    body_of,
-    endpoint,
-    message_of,
-    post,
-    serving,
-    upstream,
-)
+from serve.serve_cases import CHOICE, MESSAGES, PATHS, body_of, message_of, post, serving
 
 from scope_torch.errors import InputError
-from scope_torch.serve import current, endpoint as module_of_endpoint
+from scope_torch.serve import current
+from scope_torch.serve import endpoint as module_of_endpoint
 from scope_torch.serve.endpoint import Endpoint
 
 NAMES = "scope/planner, scope/solver, scope/critic"
@@ -63,12 +53,16 @@ def test_a_request_of_no_query(endpoint, upstream, path):
 
 
 def test_clients_show_the_refusal_and_do_not_ask_again(endpoint, query, upstream):
-    with openai.OpenAI(base_url=f"{endpoint.url}/v1", api_key="x") as client:
-        with pytest.raises(openai.ConflictError, match="belongs to no query in flight"):
-            client.chat.completions.create(model="scope/planner", messages=MESSAGES)
-    with anthropic.Anthropic(base_url=query.env["ANTHROPIC_BASE_URL"], api_key="x") as client:
-        with pytest.raises(anthropic.NotFoundError, match="there is no module 'claude'"):
-            client.messages.create(model="claude", max_tokens=9, messages=MESSAGES)
+    with (
+        openai.OpenAI(base_url=f"{endpoint.url}/v1", api_key="x") as client,
+        pytest.raises(openai.ConflictError, match="belongs to no query in flight"),
+    ):
+        client.chat.completions.create(model="scope/planner", messages=MESSAGES)
+    with (
+        anthropic.Anthropic(base_url=query.env["ANTHROPIC_BASE_URL"], api_key="x") as client,
+        pytest.raises(anthropic.NotFoundError, match="there is no module 'claude'"),
+    ):
+        client.messages.create(model="claude", max_tokens=9, messages=MESSAGES)
     assert upstream.requests == []
 
 
@@ -161,9 +155,11 @@ def test_pages_of_other_sites(upstream, header, value, status):
     ],
 )
 def test_settings_that_cannot_be_used(settings, told):
-    with pytest.raises(InputError, match="(?s)" + told):
-        with serving(settings.pop("base_url", "http://127.0.0.1:1/v1"), **settings):
-            pass
+    with (
+        pytest.raises(InputError, match="(?s)" + told),
+        serving(settings.pop("base_url", "http://127.0.0.1:1/v1"), **settings),
+    ):
+        pass
 
 
 def test_an_llm_without_price(endpoint):
@@ -201,3 +197,13 @@ def test_no_query_is_in_flight_here(endpoint):
     for ask in (current.base_url, current.headers):
         with pytest.raises(InputError, match="no query is in flight here"):
             ask()
+
+
+def test_a_start_that_fails_says_why(upstream, monkeypatch):
+    monkeypatch.setenv("HTTP_PROXY", "ftp://nowhere")
+    endpoint = Endpoint(upstream.url)
+    with pytest.raises(InputError, match="did not start: "):
+        endpoint.start()
+    monkeypatch.delenv("HTTP_PROXY")
+    with endpoint:
+        assert post(f"{endpoint.url}/v1{PATHS[0]}", body_of(PATHS[0])).status == 409

@@ -5,12 +5,12 @@ import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import openai
 import pytest
-from llm.fake_endpoint import only_loopback  # noqa: F401
 from serve.fake_upstream import Say
-from serve.serve_cases import CHOICE, MESSAGES, PATHS, body_of, message_of, post, upstream  # noqa: F401
+from serve.serve_cases import MESSAGES, PATHS, body_of, message_of, post, wait_until
 
 PRICES = """
 version = 1
@@ -57,10 +57,12 @@ def test_a_choice_is_served_until_an_interrupt(tmp_path, upstream, monkeypatch, 
         assert message_of(post(url + PATHS[0], body_of(PATHS[0], "gpt"))).startswith("there is no")
         gate = threading.Event()
         upstream.answer = lambda _: Say(gate=gate)
-        threading.Timer(0.5, gate.set).start()
-        cut = threading.Timer(0.2, process.send_signal, [sign])
-        cut.start()  # while a request is in flight
-        assert post(url + PATHS[0], body_of(PATHS[0])).status == 200
+        with ThreadPoolExecutor(1) as pool:
+            got = pool.submit(post, url + PATHS[0], body_of(PATHS[0]))
+            wait_until(lambda: len(upstream.served) == 3)
+            process.send_signal(sign)  # while a request is in flight
+            threading.Timer(0.3, gate.set).start()
+            assert got.result().status == 200
         out, err = process.communicate(timeout=30)
     assert (process.returncode, err) == (0, "")
     total = sum(upstream.usd_by_tag().values())
