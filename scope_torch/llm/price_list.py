@@ -37,7 +37,7 @@ class PriceList:
         at: The day of the published prices; None for today.
 
     Attributes:
-        llms: LLMs of `own` by name.
+        own: LLMs of the own price list by name.
         at: That day.
 
     Raises:
@@ -61,13 +61,13 @@ class PriceList:
         if cached not in ("as_billed", "uncached"):
             raise InputError(f"cached={cached!r} must be as_billed or uncached")
         is_path = isinstance(own, str | Path)
-        self.llms = load_llms(own) if is_path else dict(own or {})
+        self.own = load_llms(own) if is_path else dict(own or {})
         self._source = str(own) if is_path else "own prices"
         self._cached: Cached = cached
         self.at = at or datetime.now(UTC).date()
 
     def __repr__(self) -> str:
-        return f"PriceList({len(self.llms)} own LLMs, published prices of {self.at})"
+        return f"PriceList({len(self.own)} own LLMs, published prices of {self.at})"
 
     def cost_usd(self, llm: str, usage: Usage) -> float:
         """The cost of a call in USD.
@@ -77,8 +77,8 @@ class PriceList:
         """
         if self._cached == "uncached":
             usage = Usage(usage.prompt_tokens, usage.completion_tokens)
-        if llm in self.llms:
-            return cost_usd(self.llms[llm], usage)
+        if llm in self.own:
+            return cost_usd(self.own[llm], usage)
         from genai_prices import Usage as PublishedUsage
 
         counts = PublishedUsage(
@@ -96,8 +96,8 @@ class PriceList:
         Raises:
             InputError: If the LLM has no price.
         """
-        if llm in self.llms:
-            return self.llms[llm].input_usd_per_mtok, self.llms[llm].output_usd_per_mtok
+        if llm in self.own:
+            return self.own[llm].input_usd_per_mtok, self.own[llm].output_usd_per_mtok
         price = self._model_price(llm)
         return _base(price.input_mtok) or 0.0, _base(price.output_mtok) or 0.0
 
@@ -107,7 +107,7 @@ class PriceList:
         Raises:
             InputError: If there is one; the message names all of them.
         """
-        unknown = [name for name in names if name not in self.llms and _published(name) is None]
+        unknown = [name for name in names if name not in self.own and _published(name) is None]
         if unknown:
             names = ", ".join(map(repr, dict.fromkeys(unknown)))
             raise InputError(
@@ -137,8 +137,8 @@ class PriceList:
     def _described(self, llm: str) -> dict[str, Any]:
         given, said = self.usd_per_mtok(llm)
         values = {"input_usd_per_mtok": given, "output_usd_per_mtok": said, "cached": self._cached}
-        if llm in self.llms:
-            cached = self.llms[llm].cached_input_usd_per_mtok
+        if llm in self.own:
+            cached = self.own[llm].cached_input_usd_per_mtok
             return {**values, "cached_input_usd_per_mtok": cached, "source": self._source}
         cached = _base(self._model_price(llm).cache_read_mtok)
         return {
