@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from scope_torch.errors import cannot_write
 from scope_torch.problem import SelectionProblem
-from scope_torch.runs.digits import per_thousand, quality
+from scope_torch.runs.digits import per_thousand, plain, quality
 from scope_torch.runs.words import in_words
 from scope_torch.search.hypervolume import non_dominated
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _BLUE, _RED, _GREY, _GREEN = "#1f77b4", "#d62728", "0.45", "#2a7f3f"
-_SOME = 0.15  # share of the queries from which on an interval is drawn
-_MOST_INTERVALS = 40  # more would hide the points
+_SOME = 0.25  # share of the queries from which on an interval is drawn
+_MOST_INTERVALS = 25  # more would hide the points
 _PER_1000 = 1000
 Row = Mapping[str, Any]
 
@@ -33,9 +33,9 @@ def plot_looked_at(
     """Draws cost and quality of each configuration, with the reference and the choice marked.
 
     The area of a point grows with the number of queries that were answered. Whiskers are the
-    intervals of those answered on at least 15% of the queries (of the 40 most answered ones at
+    intervals of those answered on a quarter of the queries or more (of the 25 most answered ones at
     most). The steps join the configurations that no other one beats, of those observed on at least
-    15% of the queries. The shaded area is not feasible.
+    a quarter of the queries. The shaded area is not feasible.
 
     Args:
         problem: What was searched.
@@ -64,15 +64,17 @@ def plot_looked_at(
     figure = Figure(figsize=(7.2, 4.6), layout="constrained")
     axes = figure.subplots()
     shown = [row for row in rows if row["cost_usd"] is not None and row["quality"] is not None]
-    least = problem.num_queries * _SOME
+    least = _least(problem)
     some = [row for row in shown if row["queries"] >= least or row["status"] in _MARKED]
     _scale(axes, shown)
     _infeasible(axes, problem)
     _intervals(axes, some)
     _front(axes, some)
     _points(axes, problem, shown)
-    _marks(axes, problem, shown, certified)
     _finish(axes, problem, shown)
+    _marks(axes, problem, shown, certified)
+    handles = axes.get_legend_handles_labels()
+    figure.legend(*handles, loc="outside lower center", ncols=3, fontsize="small", frameon=False)
     if path is not None:
         try:
             figure.savefig(path, dpi=200)
@@ -82,6 +84,11 @@ def plot_looked_at(
 
 
 _MARKED = ("choice", "reference")
+
+
+def _least(problem: SelectionProblem) -> float:
+    """Queries from which on a configuration has an interval, and may stand on the front."""
+    return problem.num_queries * _SOME
 
 
 def _x(usd_per_query: float) -> float:
@@ -139,7 +146,7 @@ def _front(axes: Axes, some: Sequence[Row]) -> None:
     x = [_x(some[i]["cost_usd"]) for i in kept]
     y = [some[i]["quality"] for i in kept]
     style: dict[str, Any] = {"color": "0.35", "lw": 1.1, "alpha": 0.8, "zorder": 2.5}
-    label = "Pareto front of these"
+    label = "Pareto front"
     axes.plot([*x, axes.get_xlim()[1]], [*y, y[-1]], drawstyle="steps-post", label=label, **style)
 
 
@@ -148,22 +155,23 @@ def _colour(row: Row) -> str:
 
 
 def _points(axes: Axes, problem: SelectionProblem, shown: Sequence[Row]) -> None:
-    """Everything looked at; larger where more queries were answered, pale where it was dropped."""
+    """Everything looked at; larger where more queries were answered."""
     others = [row for row in shown if row["status"] not in _MARKED]
     good = [row for row in others if row["status"] in ("certified", "accepted")]
-    good_ones = {"color": _GREEN, "alpha": 0.75, "label": "was the choice for a time"}
-    rest = [row for row in others if row not in good]
-    for group, style in (
-        (rest, {"color": _BLUE, "alpha": 0.45, "label": "looked at"}),
-        (good, good_ones),
-    ):
+    few = [row for row in others if row not in good and row["queries"] < _least(problem)]
+    rest = [row for row in others if row not in good and row not in few]
+    styles: list[dict[str, Any]] = [
+        {"facecolors": "none", "edgecolors": _BLUE, "alpha": 0.5, "label": "on few queries"},
+        {"color": _BLUE, "alpha": 0.5, "edgecolors": "white", "label": "looked at"},
+        {"color": _GREEN, "alpha": 0.75, "edgecolors": "white", "label": "the choice for a time"},
+    ]
+    for group, style in zip((few, rest, good), styles, strict=True):
         if group:
             axes.scatter(
                 [_x(row["cost_usd"]) for row in group],
                 [row["quality"] for row in group],
                 s=[8 + 62 * row["queries"] / problem.num_queries for row in group],
-                edgecolors="white",
-                linewidths=0.5,
+                linewidths=0.6,
                 zorder=3,
                 **style,
             )
@@ -177,28 +185,37 @@ def _marks(axes: Axes, problem: SelectionProblem, shown: Sequence[Row], certifie
     at = _x(reference["cost_usd"]), reference["quality"]
     axes.scatter(*at, marker="*", s=210, color="black", label="reference", **style)
     if choice is None or choice is reference:
-        _label(axes, reference, problem, "the choice: the reference")
+        _label(axes, reference, problem, "keep the reference", "black")
         return
     kind = "choice, certified" if certified else "choice, not certified"
     at = _x(choice["cost_usd"]), choice["quality"]
     axes.scatter(*at, marker="D", s=75, color=_RED, label=kind, **style)
-    _label(axes, choice, problem, "")
+    _label(axes, choice, problem, "", _RED)
 
 
-def _label(axes: Axes, row: Row, problem: SelectionProblem, title: str) -> None:
+def _label(axes: Axes, row: Row, problem: SelectionProblem, title: str, colour: str) -> None:
     """Name, cost and quality of a configuration, above the data, with a line to its point."""
     names = textwrap.fill(in_words(problem.names(row["theta"]), 120), 44)
     values = f"{per_thousand(row['cost_usd'])} USD, quality {quality(row['quality'])}"
+    point = _x(row["cost_usd"]), row["quality"]
+    at = axes.transAxes.inverted().transform(axes.transData.transform(point))[0]
+    side = "left" if at < 0.33 else "right" if at > 0.67 else "center"
     axes.annotate(
         "\n".join(part for part in (title, names, values) if part),
-        (_x(row["cost_usd"]), row["quality"]),
-        xytext=(0.0, 1.02),
+        point,
+        xytext=(at, 1.02),
         textcoords="axes fraction",
-        ha="left",
+        ha=side,
         va="bottom",
         fontsize="small",
-        color=_RED if row["status"] == "choice" else "black",
-        arrowprops={"arrowstyle": "-", "color": "0.6", "lw": 0.7, "shrinkB": 5},
+        color=colour,
+        arrowprops={
+            "arrowstyle": "-",
+            "color": "0.6",
+            "lw": 0.7,
+            "shrinkB": 5,
+            "relpos": ({"left": 0.0, "right": 1.0}.get(side, 0.5), 0.0),
+        },
         zorder=4,
     )
 
@@ -214,14 +231,7 @@ def _finish(axes: Axes, problem: SelectionProblem, shown: Sequence[Row]) -> None
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(color="0.9", lw=0.6, zorder=0)
     axes.set_axisbelow(True)
-    what = f"quality {quality(problem.s_0)}: threshold"
+    what = f"least quality, {plain(problem.s_0)}"
     if problem.objective == "quality":
-        what = f"{per_thousand(problem.limits[0].value)} USD: most that it may cost"
+        what = f"highest cost, {per_thousand(problem.limits[0].value)} USD"
     axes.plot([], [], color=_GREY, lw=0.9, ls=(0, (4, 3)), label=what)
-    axes.figure.legend(
-        *axes.get_legend_handles_labels(),
-        loc="outside lower center",
-        ncols=3,
-        fontsize="small",
-        frameon=False,
-    )

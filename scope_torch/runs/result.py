@@ -126,14 +126,19 @@ class RunResult:
         return self.problem.names(self.recommendation.theta)
 
     @cached_property
+    def _known(self) -> tuple[Evidence, Estimate]:
+        evidence = Evidence(self.problem, self.history, self.trace, self.report, self.front)
+        return evidence, evidence.quality_of_choice(self.recommendation)
+
+    @property
     def evidence(self) -> Evidence:
         """What is known of each configuration's cost and quality."""
-        return Evidence(self.problem, self.history, self.trace, self.report, self.front)
+        return self._known[0]
 
-    @cached_property
+    @property
     def quality(self) -> Estimate:
         """Average quality of theta_out on the queries searched on, see `Estimate`."""
-        return self.evidence.quality_of_choice(self.recommendation)
+        return self._known[1]
 
     @property
     def cost_usd(self) -> Estimate:

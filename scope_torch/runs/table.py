@@ -200,7 +200,9 @@ def disagreements_of(
         *("quality_choice", "quality_reference", "cost_usd_choice", "cost_usd_reference"),
         *([] if answers is None else ["answer_choice", "answer_reference"]),
     ]
-    kinds = {name: polars.Float64 if "_" in name else polars.String for name in names}
+    kinds: dict[str, Any] = {
+        name: polars.Float64 if "_" in name else polars.String for name in names
+    }
     kinds |= {name: polars.String for name in names if name.startswith("answer")}
     kinds["query"] = polars.Int64
     return polars.DataFrame({n: [row[n] for row in rows] for n in names}, schema=kinds)

@@ -163,7 +163,8 @@ def in_words(llms: Mapping[str, str], room: int) -> str:
     if len(text) <= room:
         return text
     if len(set(llms.values())) == 1:
-        return f"{next(iter(llms.values()))} in {'both' if len(llms) == 2 else f'all {len(llms)}'} modules"
+        number = "both" if len(llms) == 2 else f"all {len(llms)}"
+        return f"{next(iter(llms.values()))} in {number} modules"
     number = len(pairs) - 1
     while number > 1 and len(", ".join(pairs[:number])) + len(" and 99 more modules") > room:
         number -= 1
@@ -261,11 +262,11 @@ def _sure(found: Estimate) -> str:
         return found.basis
     if found.basis.startswith("certified"):
         confidence = found.basis.removeprefix("certified").strip()
-        return f"at least {quality(found.lower, 'down')}" + (confidence and f", {confidence}")
+        return f"at least {plain(found.lower, side='down')}" + (confidence and f", {confidence}")
     upper = 1.0 if found.upper is None else found.upper
-    between = f"{quality(found.lower, 'down')} to {quality(upper, 'up')}"
-    short = "by the model, no probability" if found.basis.startswith(MODEL) else found.basis
-    return f"{between} {short}" if found.basis.startswith(MODEL) else f"{between}, {short}"
+    between = f"{plain(found.lower, side='down')} to {plain(upper, side='up')}"
+    by_model = found.basis.startswith(MODEL)
+    return f"{between} by the model, no probability" if by_model else f"{between}, {found.basis}"
 
 
 def _evidence(result: Told) -> str:
