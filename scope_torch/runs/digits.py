@@ -69,15 +69,15 @@ def percent(fraction: float) -> str:
 
 
 def usd(value: float) -> str:
-    """An amount of USD with three significant digits, and at least two decimals.
+    """An amount of USD with two decimals, and with two significant digits below 0.1.
 
     Examples:
         >>> usd(0.9), usd(12.3456), usd(0.004512), usd(1234.5), usd(0.0)
-        ('0.90', '12.35', '0.00451', '1234.50', '0')
+        ('0.90', '12.35', '0.0045', '1234.50', '0')
     """
     if value == 0:
         return "0"
-    return f"{value:.2f}" if abs(value) >= 0.1 else plain(value)
+    return f"{value:.2f}" if abs(value) >= 0.1 else plain(value, 2)
 
 
 def per_thousand(usd_per_query: float, side: Side = "nearest") -> str:

@@ -33,9 +33,8 @@ def plot_looked_at(
     """Draws cost and quality of each configuration, with the reference and the choice marked.
 
     The area of a point grows with the number of queries that were answered. Whiskers are the
-    intervals of those answered on a quarter of the queries or more (of the 25 most answered ones at
-    most). The steps join the configurations that no other one beats, of those observed on at least
-    a quarter of the queries. The shaded area is not feasible.
+    intervals of those that answered a quarter of the queries or more, and at most 25 of them. The
+    steps join the configurations of these that no other one beats. The shaded area is not feasible.
 
     Args:
         problem: What was searched.
@@ -74,7 +73,10 @@ def plot_looked_at(
     _finish(axes, problem, shown)
     _marks(axes, problem, shown, certified)
     handles = axes.get_legend_handles_labels()
-    figure.legend(*handles, loc="outside lower center", ncols=3, fontsize="small", frameon=False)
+    columns = 3 if len(handles[0]) <= 6 else 4
+    figure.legend(
+        *handles, loc="outside lower center", ncols=columns, fontsize="small", frameon=False
+    )
     if path is not None:
         try:
             figure.savefig(path, dpi=200)
@@ -195,7 +197,7 @@ def _marks(axes: Axes, problem: SelectionProblem, shown: Sequence[Row], certifie
 
 def _label(axes: Axes, row: Row, problem: SelectionProblem, title: str, colour: str) -> None:
     """Name, cost and quality of a configuration, above the data, with a line to its point."""
-    names = textwrap.fill(in_words(problem.names(row["theta"]), 120), 44)
+    names = textwrap.fill(in_words(problem.names(row["theta"]), 120), 52, break_on_hyphens=False)
     values = f"{per_thousand(row['cost_usd'])} USD, quality {quality(row['quality'])}"
     point = _x(row["cost_usd"]), row["quality"]
     at = axes.transAxes.inverted().transform(axes.transData.transform(point))[0]

@@ -160,7 +160,7 @@ def in_words(llms: Mapping[str, str], room: int) -> str:
     """
     pairs = [f"{module}={llm}" for module, llm in llms.items()]
     text = ", ".join(pairs)
-    if len(text) <= room:
+    if len(text) <= room or len(pairs) == 1:
         return text
     if len(set(llms.values())) == 1:
         number = "both" if len(llms) == 2 else f"all {len(llms)}"
@@ -270,18 +270,18 @@ def _sure(found: Estimate) -> str:
 
 
 def _evidence(result: Told) -> str:
-    line = why(result)
-    if line.startswith("certified") and result.problem.others:
+    """Why, then the constraints, then held-out queries; the longest form that fits."""
+    grounds, full, held = _grounds(result), why(result), result.held_out
+    hold = unseen = ""
+    if result.certified and result.problem.others:
         limits = len(result.problem.limits)
-        line += f"; all {limits} constraints hold" if limits > 1 else "; its constraint holds"
-    held = result.held_out
+        hold = f"; all {limits} constraints hold" if limits > 1 else "; its constraint holds"
     if held is not None:
-        mine, theirs = quality(held.quality), quality(held.reference_quality)
-        short = f"; on {held.num_queries} held-out queries {mine} against {theirs}"
-        if len(line + short) > _WIDTH:  # the certificate matters less than new queries
-            line = _grounds(result)
-        line += short
-    return line
+        averages = f"{quality(held.quality)} against {quality(held.reference_quality)}"
+        unseen = f"; on {held.num_queries:,} held-out queries {averages}"
+    brief = grounds.partition(":")[0]
+    forms = [full + hold + unseen, grounds + hold + unseen, grounds + unseen, brief + unseen]
+    return next((form for form in forms if len(form) <= _WIDTH), forms[-1])
 
 
 def _search(result: Told) -> str:
@@ -297,5 +297,5 @@ def _search(result: Told) -> str:
 
 def _bill(bill: Bill) -> str:
     parts = [f"{name} {usd(paid)}" for name, paid in bill.amounts.items() if paid]
-    failed = f"; {bill.num_failed:,} failed calls" if bill.num_failed else ""
+    failed = f"; {bill.num_failed:,} failed" if bill.num_failed else ""
     return f"bill {usd(bill.total_usd)} USD" + (f": {', '.join(parts)}" if parts else "") + failed

@@ -108,7 +108,9 @@ def test_bounds_of_the_model_are_said_to_have_no_probability():
     n = len(answers)
     assert n < 60
     assert result.recommendation.basis == "accepted (tuned)"
-    assert result.quality.basis == f"bounds of the model, no probability; {n} of 60 queries answered"
+    assert (
+        result.quality.basis == f"bounds of the model, no probability; {n} of 60 queries answered"
+    )
     sure = sum(q for _, q in answers.values()) / 60
     assert sure <= result.quality.lower <= result.quality.value <= result.quality.upper
     assert result.quality.upper <= sure + (60 - n) / 60
@@ -191,7 +193,11 @@ def test_a_search_without_a_model():
 def test_theta_out_that_was_never_observed():
     result = joint()
     seen = {o.theta for o in result.history} | {result.problem.theta_ref}
-    theta = next(t for t in map(tuple, torch.cartesian_prod(*[torch.arange(6)] * 2).tolist()) if t not in seen)
+    theta = next(
+        t
+        for t in map(tuple, torch.cartesian_prod(*[torch.arange(6)] * 2).tolist())
+        if t not in seen
+    )
     out = replace(result.recommendation, theta=theta, basis="estimated")
     result = replace(result, recommendation=out, front=None)
     assert result.quality[:3] == (None, 0.0, 1.0)
@@ -211,7 +217,9 @@ def test_repeats_of_a_query_are_averaged():
     for o in result.history:
         history.append(o)
     again = next(o for o in result.history if o.theta == theta)
-    history.append(replace(again, replicate=1, quality=1 - again.quality, cost_usd=3 * again.cost_usd))
+    history.append(
+        replace(again, replicate=1, quality=1 - again.quality, cost_usd=3 * again.cost_usd)
+    )
     answers = answers_of(replace(result, history=history), theta)
     assert answers[again.query] == pytest.approx((2 * again.cost_usd, 0.5))
     assert replace(result, history=history, front=None).evidence.answers[theta].quality == (

@@ -97,7 +97,7 @@ def test_the_counts_of_one_search():
 
 
 def test_a_table_of_1500_candidates_takes_no_longer_than_its_rows():
-    """Twice as many candidates take about twice as long, not four times."""
+    """Four times as many candidates take about four times as long, not sixteen times."""
     llms = tuple(f"llm{i}" for i in range(40))
     values = {"reference_quality": 0.9, "reference_cost_usd": 1.0, "epsilon": 0.05}
     problem = SelectionProblem("big", ("a", "b"), (llms, llms), 20, (39, 39), **values)
@@ -113,9 +113,12 @@ def test_a_table_of_1500_candidates_takes_no_longer_than_its_rows():
         return len(found), time.perf_counter() - began
 
     table(10)
-    (few, first), (many, second) = table(375), table(1500)
-    assert (few, many) == (376, 1501)
-    assert second < 12 * max(first, 1e-3)
+    for _ in range(4):  # other work on the machine slows one of them down
+        (few, first), (many, second) = table(375), table(1500)
+        assert (few, many) == (376, 1501)
+        if second < 8 * first:
+            break
+    assert second < 8 * first
 
 
 def test_a_module_that_is_called_like_a_column():
@@ -186,7 +189,9 @@ def test_the_figure_shows_each_configuration(make, tmp_path):
     assert sum(len(c.get_offsets()) for c in points) == len(result.table())
     handles, labels = axes.get_legend_handles_labels()
     assert {"reference", "looked at", "Pareto front"} <= set(labels)
-    choice = next(handle for handle, label in zip(handles, labels, strict=True) if "choice, " in label)
+    choice = next(
+        handle for handle, label in zip(handles, labels, strict=True) if "choice, " in label
+    )
     x, y = choice.get_offsets()[0]
     assert (x / 1000, y) == pytest.approx((result.cost_usd.value, result.quality.value))
     for line in axes.collections:
