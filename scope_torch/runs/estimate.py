@@ -97,7 +97,7 @@ class Evidence:
         >>> result = run(problem, make_scope(problem, base="nano", seed=0), evaluator, 0.1)
         >>> evidence = Evidence(problem, result.history, result.trace, result.report, result.front)
         >>> print(evidence.quality(problem.theta_ref))
-        0.5 (the reference)
+        0.45 (the reference)
     """
 
     def __init__(

@@ -29,7 +29,7 @@ class HeldOut:
         >>> reference = [Observation((1,), q, cost_usd=0.1, quality=q > 3) for q in range(40)]
         >>> held_out = HeldOut(40, choice, reference)
         >>> round(held_out.difference.value, 3), round(held_out.difference.lower, 2)
-        (0.1, -0.1)
+        (0.1, -0.06)
     """
 
     num_queries: int

@@ -79,7 +79,7 @@ class RunResult:
         >>> result.choice
         {'module_1': 'nano', 'module_2': 'mini'}
         >>> print(result.quality)
-        0.5 (all 20 queries answered)
+        0.55 (all 20 queries answered)
         >>> result.recommendation.basis, len(result.history), result.stop_reason
         ('accepted (tuned)', 82, 'budget')
         >>> result.summary()["feasible"]  # the truth is known here

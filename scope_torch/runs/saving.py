@@ -81,7 +81,8 @@ def load_models(path: Path | str) -> dict[str, str]:
     """The LLM of each module, from a file that `RunResult.save` has written.
 
     Args:
-        path: A `*.json`, `*.yaml`, `.env` or `litellm*.yaml` file.
+        path: A `*.json`, `*.yaml`, `.env` or `litellm*.yaml` file; the LLMs of the last have
+            LiteLLM's names, with the provider in front.
 
     Raises:
         InputError: If the file cannot be read, or is none of these.

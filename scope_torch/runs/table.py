@@ -55,7 +55,7 @@ def looked_at(evidence: Evidence, out: Recommendation) -> list[dict[str, Any]]:
         >>> problem, evaluator, _ = synthetic_task(num_queries=20)
         >>> result = run(problem, make_scope(problem, base="nano", seed=0), evaluator, 0.1)
         >>> [row["status"] for row in looked_at(result.evidence, result.recommendation)][-2:]
-        ['dropped: too dear', 'reference']
+        ['not tried', 'reference']
     """
     reference = evidence.problem.theta_ref
     thetas = dict.fromkeys([reference, out.theta, *(theta for theta, _ in evidence.answers)])
@@ -165,8 +165,8 @@ def disagreements_of(
         >>> from scope_torch.tasks.synthetic import synthetic_task
         >>> problem = synthetic_task(num_queries=2).problem
         >>> other = 1 - problem.reference_answers[1][1]
-        >>> told = [Observation((0, 0), 1, cost_usd=0.01, quality=other)]
-        >>> disagreements_of(problem, (0, 0), told, None, ["a", "b"], None)["input"].to_list()
+        >>> told = [Observation((1, 1), 1, cost_usd=0.01, quality=other)]
+        >>> disagreements_of(problem, (1, 1), told, None, ["a", "b"], None)["input"].to_list()
         ['b']
     """
     import polars

@@ -110,7 +110,7 @@ def lines_of(result: Told) -> dict[str, str]:
         >>> problem, evaluator, _ = synthetic_task(num_queries=20)
         >>> result = run(problem, make_scope(problem, base="nano", seed=0), evaluator, 0.1)
         >>> lines_of(result)["quality"]
-        'quality 0.50 against 0.50 (all 20 queries answered)'
+        'quality 0.55 against 0.45 (all 20 queries answered)'
     """
     lines = {
         "choice": _choice(result),
