@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -14,7 +15,9 @@ from torch import Tensor
 from scope_torch.errors import InputError
 from scope_torch.observation import History, Observation
 from scope_torch.problem import SelectionProblem
+from scope_torch.runs.bill import Bill, cost_of
 from scope_torch.runs.directory import settings_hash, with_hashes
+from scope_torch.runs.estimate import Estimate, Evidence, savings_of
 from scope_torch.runs.held_out import HeldOut
 from scope_torch.runs.metrics import (
     OracleCurve,
@@ -24,13 +27,20 @@ from scope_torch.runs.metrics import (
     oracle_curve,
     true_values,
 )
+from scope_torch.runs.saving import save_models
+from scope_torch.runs.table import disagreements_of, looked_at, table_of
+from scope_torch.runs.words import html_of, lines_of, one_line, why
 from scope_torch.search.front import FrontTable
 from scope_torch.search.optimizer import Recommendation, TraceRow
 
+if TYPE_CHECKING:
+    import polars
+    from matplotlib.figure import Figure
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class RunResult:
-    """A finished run; made by `run`.
+    """A finished run; made by `run`. Print it: six lines say what to use, and why.
 
     Args:
         problem: The problem that was searched.
@@ -66,8 +76,10 @@ class RunResult:
         >>> from scope_torch.tasks.synthetic import synthetic_task
         >>> problem, evaluator, _ = synthetic_task(num_queries=20)
         >>> result = run(problem, make_scope(problem, base="nano", seed=0), evaluator, 0.1)
-        >>> result.llms
+        >>> result.choice
         {'module_1': 'nano', 'module_2': 'mini'}
+        >>> print(result.quality)
+        0.55 (all 20 queries answered)
         >>> result.recommendation.basis, len(result.history), result.stop_reason
         ('accepted (tuned)', 82, 'budget')
         >>> result.summary()["feasible"]  # the truth is known here
@@ -98,6 +110,125 @@ class RunResult:
     prices: Mapping[str, Any] | None = None
     num_failed: int = 0
 
+    def __str__(self) -> str:
+        return "\n".join(lines_of(self).values())
+
+    def __repr__(self) -> str:
+        return one_line(self, type(self).__name__)
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        return html_of(self)
+
+    @property
+    def choice(self) -> dict[str, str]:
+        """theta_out: the LLM of each module."""
+        return self.problem.names(self.recommendation.theta)
+
+    @cached_property
+    def _known(self) -> tuple[Evidence, Estimate]:
+        evidence = Evidence(self.problem, self.history, self.trace, self.report, self.front)
+        return evidence, evidence.quality_of_choice(self.recommendation)
+
+    @property
+    def evidence(self) -> Evidence:
+        """What is known of each configuration's cost and quality."""
+        return self._known[0]
+
+    @property
+    def quality(self) -> Estimate:
+        """Average quality of theta_out on the queries searched on, see `Estimate`."""
+        return self._known[1]
+
+    @property
+    def cost_usd(self) -> Estimate:
+        """Average cost of a query with theta_out in USD, likewise."""
+        return self.evidence.cost_usd(self.recommendation.theta)
+
+    @property
+    def savings(self) -> Estimate:
+        """1 - c(theta_out) / c(theta_0), a fraction; its interval is that of the cost."""
+        return savings_of(self.cost_usd, self.problem.reference_cost_usd)
+
+    @property
+    def certified(self) -> bool:
+        """Whether theta_out satisfies all constraints with a proven probability, or surely.
+
+        Surely: it was observed on all queries, and answers do not change from call to call. False
+        if theta_out is the reference.
+        """
+        out = self.recommendation
+        if out.theta == self.problem.theta_ref:
+            return False
+        return out.basis == "certified" or self.evidence.is_feasible(out.theta)
+
+    @property
+    def why(self) -> str:
+        """What `certified` rests on, or why nothing was certified, in a sentence."""
+        return why(self)
+
+    @property
+    def bill(self) -> Bill:
+        """What reference, search and held-out queries have cost."""
+        repeats = self.repeats or []
+        before = [*(self.reference or []), *self.probe]
+        held_out = [] if self.held_out is None else self.held_out.paid
+        return Bill(
+            reference_usd=cost_of(self.reference),
+            probe_usd=cost_of(self.probe),
+            search_usd=max(0.0, cost_of(self.history) - cost_of(repeats)),
+            in_flight_usd=self.surplus_usd,
+            held_out_usd=cost_of(held_out),
+            repeats_usd=cost_of(repeats),
+            num_calls=len(before) + len(self.history) - len(repeats) + len(held_out),
+            num_failed=self.num_failed,
+            prices=self.prices,
+        )
+
+    def table(self) -> polars.DataFrame:
+        """Each configuration looked at; for the columns see `scope_torch.runs.table`."""
+        return table_of(self.evidence, self.recommendation)
+
+    def disagreements(self) -> polars.DataFrame:
+        """The queries that theta_out and theta_0 answered with different quality.
+
+        Raises:
+            InputError: If theta_0's answers to each query are not known.
+        """
+        theta, known = self.recommendation.theta, (self.queries, self.answers)
+        return disagreements_of(self.problem, theta, self.history, self.reference, *known)
+
+    def plot(self, path: Path | str | None = None) -> Figure:
+        """Cost and quality of all that was looked at, see `scope_torch.runs.figure`.
+
+        Args:
+            path: PNG, PDF or SVG file to write; None for none.
+        """
+        from scope_torch.runs.figure import plot_looked_at  # matplotlib takes long to import
+
+        rows = looked_at(self.evidence, self.recommendation)
+        return plot_looked_at(self.problem, rows, self.certified, path)
+
+    def save(self, path: Path | str) -> Path:
+        """Writes the LLM of each module, in the form that the name says.
+
+        Args:
+            path: `models.json`, `models.yaml`, `.env` or `litellm.yaml`; see
+                `scope_torch.runs.saving`, whose `load_models` reads it.
+
+        Raises:
+            InputError: If the name says no form, or the file cannot be written.
+        """
+        facts = {
+            "basis": self.recommendation.basis,
+            "certified": self.certified,
+            "quality": self.quality.value,
+            "cost_usd": self.cost_usd.value,
+            "reference": self.problem.names(self.problem.theta_ref),
+            "settings_hash": settings_hash(self.settings),
+        }
+        return save_models(path, self.choice, facts)
+
     def pareto(self) -> FrontTable:
         """For every loss of quality the cheapest configuration, and what that rests on.
 
@@ -113,8 +244,8 @@ class RunResult:
 
     @property
     def llms(self) -> dict[str, str]:
-        """theta_out: the LLM of each module."""
-        return self.problem.names(self.recommendation.theta)
+        """theta_out, as `choice`."""
+        return self.choice
 
     @property
     def curve(self) -> OracleCurve | None:
@@ -143,6 +274,8 @@ class RunResult:
             "surplus_usd": self.surplus_usd,
             "num_observations": len(self.history),
             **self._repeats(),
+            **({} if self.reference is None else {"reference_usd": cost_of(self.reference)}),
+            **({} if self.held_out is None else {"held_out": self.held_out.to_json()}),
             "stop_reason": self.stop_reason,
             **({} if self.front is None else {"pareto": self.front.to_json()}),
             "seed": self.settings["optimizer"].get("seed"),

@@ -33,7 +33,7 @@ from scope_torch.observation import History
 from scope_torch.problem import SelectionProblem
 from scope_torch.search.averages import AllAverages
 from scope_torch.search.hypervolume import non_dominated
-from scope_torch.search.optimizer import Optimizer
+from scope_torch.search.optimizer import Optimizer, TraceRow
 
 LOSSES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2)  # relative to s(theta_0)
 _MOST = 10_000_000  # configurations; with more, a look at all of Theta takes seconds
@@ -84,7 +84,7 @@ class FrontRow:
     Args:
         llms: The LLM of each module.
         theta: Its codes.
-        basis: See the table of this module.
+        basis: See the table of this module; of `FrontTable.choice` that of theta_out.
         cost_usd: Average cost in USD, known or estimated.
         quality: Average quality, known or estimated.
         cost_interval: Bounds of the cost in USD; None if there is no surrogate.
@@ -114,10 +114,12 @@ class FrontTable:
             enough, at worst theta_0; and then the one that looks cheapest, if it looks cheaper.
         points: Of theta_0 and all configurations observed at least once, those that no other beats
             in both cost and quality, by rising cost.
+        choice: theta_out as the search sees it at its end.
     """
 
     by_loss: tuple[FrontRow, ...]
     points: tuple[FrontRow, ...]
+    choice: FrontRow | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As in `result.json`."""
@@ -195,7 +197,10 @@ class _Maker:
             best = self._looks_best(threshold)
             for row in (safe, *([best] if best and best.cost_usd < safe.cost_usd else [])):
                 by_loss.append(replace(row, epsilon=loss, threshold=threshold))
-        return FrontTable(tuple(by_loss), self._points())
+        out = self._optimizer.recommend()
+        is_reference = out.theta == self._problem.theta_ref
+        choice = self._reference() if is_reference else self._row(out.theta, out.basis)
+        return FrontTable(tuple(by_loss), self._points(), choice)
 
     def _points(self) -> tuple[FrontRow, ...]:
         reference = self._reference()
@@ -263,7 +268,7 @@ class _Maker:
             certified[out.theta] = self._problem.s_0
         if self._report.get("certificate") != "sequence" or self._flips:
             return certified
-        for k, (theta, qualities) in enumerate(self._candidates(), 1):
+        for k, (theta, qualities) in enumerate(turns(self._optimizer.trace, self._history), 1):
             share = share_of_delta(k, self._report["delta"])
             for threshold in sorted(thresholds):
                 sequence = BettingSequence(self._problem.num_queries, threshold, share)
@@ -272,13 +277,21 @@ class _Maker:
                 certified[theta] = max(threshold, certified.get(theta, 0.0))
         return certified
 
-    def _candidates(self) -> Iterator[tuple[tuple[int, ...], list[float]]]:
-        """Each candidate of the search, with its qualities in the order of the j-loop."""
-        begun = [row for row in self._optimizer.trace if row.event == "selected"]
-        ends = [*(row.t for row in begun), len(self._history)][1:]
-        for row, end in zip(begun, ends, strict=True):
-            assert row.theta_cand is not None
-            yield row.theta_cand, [self._history[t].quality for t in range(row.t, end)]
+
+def turns(
+    trace: Sequence[TraceRow], history: History
+) -> Iterator[tuple[tuple[int, ...], list[float]]]:
+    """Each candidate of a search, with its qualities in the order of the j-loop.
+
+    Args:
+        trace: The changes in the search.
+        history: All its observations.
+    """
+    begun = [row for row in trace if row.event == "selected"]
+    ends = [*(row.t for row in begun), len(history)][1:]
+    for row, end in zip(begun, ends, strict=True):
+        assert row.theta_cand is not None
+        yield row.theta_cand, [history[t].quality for t in range(row.t, end)]
 
 
 def _exactly(

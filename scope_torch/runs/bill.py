@@ -1,0 +1,93 @@
+"""What a selection has cost, by what it was paid for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from scope_torch.observation import Observation
+from scope_torch.runs.digits import plain, usd
+
+
+@dataclass(frozen=True)
+class Bill:
+    """Amounts in USD, and numbers of calls; a call is one run of the application on one query.
+
+    Args:
+        reference_usd: Measuring theta_0 before the search.
+        probe_usd: Calls before it that told where the search should start.
+        search_usd: The search, without repeats.
+        in_flight_usd: Calls that were under way when the search ended.
+        held_out_usd: Choice and reference on held-out queries.
+        repeats_usd: What kept answers would have cost; not paid, and not in the total.
+        num_calls: Calls that were paid for, without those in flight.
+        num_failed: Calls that failed, and count as quality 0.
+        prices: By LLM its prices, their source and day, see `PriceList.describe`; None if unknown.
+
+    Examples:
+        >>> prices = {"nano": {"input_usd_per_mtok": 0.05, "output_usd_per_mtok": 0.4,
+        ...     "source": "genai-prices 0.2.3", "at": "2026-06-01"}}
+        >>> print(Bill(reference_usd=0.41, search_usd=0.52, in_flight_usd=0.01, num_calls=312,
+        ...     prices=prices))
+        reference      0.41 USD
+        search         0.52 USD
+        in flight      0.01 USD
+        total          0.94 USD for 312 calls, 0 failed
+        nano: 0.05 in, 0.4 out (USD per million tokens; genai-prices 0.2.3, 2026-06-01)
+    """
+
+    reference_usd: float = 0.0
+    probe_usd: float = 0.0
+    search_usd: float = 0.0
+    in_flight_usd: float = 0.0
+    held_out_usd: float = 0.0
+    repeats_usd: float = 0.0
+    num_calls: int = 0
+    num_failed: int = 0
+    prices: Mapping[str, Any] | None = field(default=None, hash=False)
+
+    @property
+    def total_usd(self) -> float:
+        """What was paid in all, in USD."""
+        return math.fsum(self.amounts.values())
+
+    @property
+    def amounts(self) -> dict[str, float]:
+        """What was paid in USD, by what for."""
+        return {
+            "reference": self.reference_usd,
+            "probe": self.probe_usd,
+            "search": self.search_usd,
+            "in flight": self.in_flight_usd,
+            "held out": self.held_out_usd,
+        }
+
+    def __str__(self) -> str:
+        lines = [f"{name:<10} {usd(paid):>8} USD" for name, paid in self.amounts.items() if paid]
+        failed = f"{self.num_calls} calls, {self.num_failed} failed"
+        lines.append(f"{'total':<10} {usd(self.total_usd):>8} USD for {failed}")
+        if self.repeats_usd:
+            lines.append(f"not paid   {usd(self.repeats_usd):>8} USD: answers that were kept")
+        return "\n".join([*lines, *(_price(llm, p) for llm, p in (self.prices or {}).items())])
+
+
+def cost_of(observations: Iterable[Observation] | None) -> float:
+    """Their cost in USD; 0 for None.
+
+    Examples:
+        >>> cost_of([Observation((0,), query=0, cost_usd=0.5, quality=1.0)])
+        0.5
+    """
+    return math.fsum(observation.cost_usd for observation in observations or ())
+
+
+def _price(llm: str, price: Mapping[str, Any]) -> str:
+    parts = [
+        f"{plain(price[key])} {name}"
+        for key, name in (("input_usd_per_mtok", "in"), ("output_usd_per_mtok", "out"))
+        if price.get(key) is not None
+    ]
+    about = [str(price[key]) for key in ("source", "at") if price.get(key)]
+    return f"{llm}: {', '.join(parts)} (USD per million tokens; {', '.join(about)})"

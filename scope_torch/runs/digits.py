@@ -1,0 +1,90 @@
+"""Numbers as people read them: a few digits, no exponents, and bounds rounded to the safe side."""
+
+from __future__ import annotations
+
+import math
+from decimal import ROUND_CEILING, ROUND_DOWN, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
+from typing import Literal
+
+Side = Literal["nearest", "down", "up"]
+_ROUNDINGS = {"nearest": ROUND_HALF_EVEN, "down": ROUND_FLOOR, "up": ROUND_CEILING}
+_MOST_DECIMALS = 9
+
+
+def plain(value: float, digits: int = 3, side: Side = "nearest") -> str:
+    """A number with so many significant digits, without an exponent and without trailing zeros.
+
+    Args:
+        value: Any number.
+        digits: Significant digits; digits before the point are never dropped.
+        side: `down` for a lower bound, `up` for an upper one: neither says more than is known.
+
+    Examples:
+        >>> plain(0.043512), plain(1234.6), plain(2.0)
+        ('0.0435', '1235', '2')
+        >>> plain(0.94777, 3, "down"), plain(0.94777, 2, "up")
+        ('0.947', '0.95')
+    """
+    if not math.isfinite(value):
+        return str(value)
+    exact = Decimal(repr(float(value)))
+    if not exact:
+        return "0"
+    decimals = min(_MOST_DECIMALS, max(0, digits - 1 - exact.adjusted()))
+    rounded = exact.quantize(Decimal(1).scaleb(-decimals), rounding=_ROUNDINGS[side])
+    text = f"{rounded:f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def quality(value: float, side: Side = "nearest") -> str:
+    """A quality in [0, 1] with two decimals, or with more where two would say 0 or 1.
+
+    Examples:
+        >>> quality(0.5), quality(1.0), quality(0.9967)
+        ('0.50', '1.00', '0.997')
+        >>> quality(0.9477, "down")
+        '0.94'
+    """
+    for decimals in range(2, _MOST_DECIMALS):
+        scaled = Decimal(repr(float(value)))
+        rounded = scaled.quantize(Decimal(1).scaleb(-decimals), rounding=_ROUNDINGS[side])
+        if value in (0.0, 1.0) or rounded not in (0, 1) or side != "nearest":
+            return f"{rounded:f}"
+    return repr(float(value))
+
+
+def percent(fraction: float) -> str:
+    """A fraction as a percentage; never "100%" below 1, and never "0%" above 0.
+
+    Examples:
+        >>> percent(0.957), percent(0.9996), percent(1.0), percent(0.0004)
+        ('96%', '99.96%', '100%', '0.04%')
+    """
+    exact = Decimal(repr(float(fraction))) * 100
+    for decimals in range(_MOST_DECIMALS):
+        rounded = exact.quantize(Decimal(1).scaleb(-decimals))
+        if rounded == exact or abs(rounded) not in (0, 100):
+            return f"{rounded:f}%"
+    return f"{exact.quantize(Decimal(1).scaleb(-_MOST_DECIMALS), rounding=ROUND_DOWN):f}%"
+
+
+def usd(value: float) -> str:
+    """An amount of USD with two decimals, and with two significant digits below 0.1.
+
+    Examples:
+        >>> usd(0.9), usd(12.3456), usd(0.004512), usd(1234.5), usd(0.0)
+        ('0.90', '12.35', '0.0045', '1234.50', '0')
+    """
+    if value == 0:
+        return "0"
+    return f"{value:.2f}" if abs(value) >= 0.1 else plain(value, 2)
+
+
+def per_thousand(usd_per_query: float, side: Side = "nearest") -> str:
+    """USD for 1,000 queries.
+
+    Examples:
+        >>> per_thousand(0.0000435), per_thousand(0.01)
+        ('0.0435', '10')
+    """
+    return plain(1000 * usd_per_query, side=side)

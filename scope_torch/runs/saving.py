@@ -1,0 +1,206 @@
+"""Files with the LLM of each module: for the application, for `scope-torch serve`, for LiteLLM.
+
+| name | content |
+| --- | --- |
+| `*.json` | `version`, `models` (LLM by module), and what the choice rests on |
+| `*.yaml`, `*.yml` | the same |
+| `.env`, `*.env` | a line for each module, such as `SCOPE_PLANNER=medium` |
+| `litellm*.yaml` | `model_list` of a LiteLLM proxy or Router, with a model `scope/planner` |
+
+The name of a variable in `.env` is `SCOPE_` and the module in capitals, with `_` for all but
+ASCII letters and digits. The comment above it has the module's own name, which `load_models` reads.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from scope_torch.errors import InputError, cannot_write
+from scope_torch.runs.directory import write_atomically
+
+VERSION = 1
+_NAMES = '"models.json", "models.yaml", ".env" or "litellm.yaml"'
+_MODULE = "# module "
+# Names with one of these in front are known to LiteLLM as they are.
+_PROVIDERS = (
+    "anthropic azure azure_ai bedrock cerebras cohere deepinfra deepseek fireworks_ai gemini groq "
+    "hosted_vllm huggingface mistral nvidia_nim ollama ollama_chat openai openrouter perplexity "
+    "replicate sambanova together_ai vertex_ai vllm watsonx xai"
+)
+_FAMILIES = {"claude": "anthropic", "gemini": "gemini"}
+
+
+def save_models(path: Path | str, models: Mapping[str, str], facts: Mapping[str, Any]) -> Path:
+    """Writes the LLM of each module, in one step: readers see the old file or the new one.
+
+    Args:
+        path: Its name says the form, see the table of this module.
+        models: The LLM of each module.
+        facts: Further entries of the JSON or YAML file.
+
+    Returns:
+        The path.
+
+    Raises:
+        InputError: If the name says no form, the modules cannot be told apart as variables, or the
+            file cannot be written.
+
+    Examples:
+        >>> path = save_models("models.json", {"planner": "medium"}, {"certified": True})
+        >>> print(path.read_text())
+        {
+          "version": 1,
+          "models": {
+            "planner": "medium"
+          },
+          "certified": true
+        }
+        <BLANKLINE>
+        >>> print(save_models(".env", {"planner": "medium"}, {}).read_text())
+        # module "planner"
+        SCOPE_PLANNER=medium
+        <BLANKLINE>
+    """
+    path = Path(path)
+    content = {"version": VERSION, "models": dict(models), **facts}
+    text = _form(path)(content)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise cannot_write(path.parent, error) from error
+    write_atomically(path, text)
+    return path
+
+
+def load_models(path: Path | str) -> dict[str, str]:
+    """The LLM of each module, from a file that `RunResult.save` has written.
+
+    Args:
+        path: A `*.json`, `*.yaml`, `.env` or `litellm*.yaml` file; the LLMs of the last have
+            LiteLLM's names, with the provider in front.
+
+    Raises:
+        InputError: If the file cannot be read, or is none of these.
+
+    Examples:
+        >>> load_models(save_models("models.yaml", {"planner": "medium"}, {}))
+        {'planner': 'medium'}
+    """
+    path = Path(path)
+    _form(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {path}: {error}; write it with result.save()") from error
+    try:
+        models = _from_env(text) if _is_env(path) else _from_content(_parsed(path, text))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        mend = "write it with result.save()"
+        raise InputError(f"{path} gives no LLM for each module ({error}); {mend}") from error
+    if not models or not all(isinstance(v, str) and v for pair in models.items() for v in pair):
+        raise InputError(f"{path} gives no LLM for each module; write it with result.save()")
+    return models
+
+
+def _form(path: Path) -> Callable[[Mapping[str, Any]], str]:
+    """What makes the text of a file with this name."""
+    if _is_env(path):
+        return _env
+    if path.suffix == ".json":
+        return _json
+    if path.suffix in (".yaml", ".yml"):
+        return _litellm if path.name.startswith("litellm") else _yaml
+    raise InputError(f"{path.name!r} says no form of file; name it {_NAMES}")
+
+
+def _is_env(path: Path) -> bool:
+    return path.name == ".env" or path.suffix == ".env"
+
+
+def _json(content: Mapping[str, Any]) -> str:
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+
+
+def _yaml(content: Mapping[str, Any]) -> str:
+    import yaml
+
+    return yaml.safe_dump(dict(content), sort_keys=False, allow_unicode=True)
+
+
+def _env(content: Mapping[str, Any]) -> str:
+    lines: list[str] = []
+    names: dict[str, str] = {}
+    for module, llm in content["models"].items():
+        name = "SCOPE_" + re.sub(r"[^A-Z0-9]", "_", module.upper(), flags=re.ASCII)
+        if name in names:
+            raise InputError(
+                f"modules {names[name]!r} and {module!r} would both be {name}; save a *.json file"
+            )
+        if not llm.isprintable():
+            raise InputError(f"llm {llm!r} has characters that .env cannot hold; save a *.json")
+        names[name] = module
+        lines += [f"{_MODULE}{json.dumps(module)}", f"{name}={shlex.quote(llm)}"]
+    return "\n".join(lines) + "\n"
+
+
+def _litellm(content: Mapping[str, Any]) -> str:
+    import yaml
+
+    model_list = [
+        {"model_name": f"scope/{module}", "litellm_params": {"model": _of_litellm(llm)}}
+        for module, llm in content["models"].items()
+    ]
+    note = (
+        "# openai/ stands for any endpoint of this kind: set OPENAI_API_BASE and OPENAI_API_KEY.\n"
+    )
+    return note + yaml.safe_dump({"model_list": model_list}, sort_keys=False, allow_unicode=True)
+
+
+def _of_litellm(llm: str) -> str:
+    """The name with its provider in front."""
+    provider, separator, _ = llm.partition("/")
+    if separator and provider in _PROVIDERS.split():
+        return llm
+    families = [p for start, p in _FAMILIES.items() if llm.startswith(start)]
+    return f"{(families or ['openai'])[0]}/{llm}"
+
+
+def _parsed(path: Path, text: str) -> Any:
+    if path.suffix == ".json":
+        return json.loads(text)
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(" ".join(str(error).split())) from error
+
+
+def _from_content(content: Any) -> dict[str, str]:
+    if "model_list" in content:
+        return {
+            entry["model_name"].removeprefix("scope/"): entry["litellm_params"]["model"]
+            for entry in content["model_list"]
+        }
+    if content.get("version") != VERSION:
+        raise ValueError(f"version={content.get('version')!r} must be {VERSION}")
+    return dict(content["models"])
+
+
+def _from_env(text: str) -> dict[str, str]:
+    models: dict[str, str] = {}
+    module = None
+    for line in text.splitlines():
+        if line.startswith(_MODULE):
+            module = json.loads(line.removeprefix(_MODULE))
+        elif line.startswith("SCOPE_"):
+            name, _, value = line.partition("=")
+            (llm,) = shlex.split(value)
+            models[module or name.removeprefix("SCOPE_").lower()] = llm
+            module = None
+    return models

@@ -1,0 +1,301 @@
+"""A result in words: at most six lines, each under 110 characters."""
+
+from __future__ import annotations
+
+import html
+import textwrap
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from scope_torch.observation import History
+from scope_torch.problem import SelectionProblem
+from scope_torch.runs.bill import Bill
+from scope_torch.runs.digits import per_thousand, percent, plain, quality, usd
+from scope_torch.runs.estimate import MODEL, Estimate, Evidence
+from scope_torch.runs.held_out import HeldOut
+from scope_torch.search.optimizer import Recommendation
+from scope_torch.search.stopping import (
+    FREE_CANDIDATE,
+    GAP_CLOSED,
+    NO_LONGER_PAYS,
+    NOTHING_FOUND,
+    NOTHING_LEFT,
+)
+
+_WIDTH = 109
+_MORE = 'more: .table() .pareto() .plot() .disagreements() .bill .why .save("models.json")'
+_STOPS = {
+    "budget": "the budget is spent",
+    NO_LONGER_PAYS: "it no longer pays",
+    NOTHING_LEFT: "nothing is left that can be better",
+    NOTHING_FOUND: "nothing was found that can be better",
+    GAP_CLOSED: "the optimum is close enough",
+    FREE_CANDIDATE: "the best candidate is free and fully observed",
+}
+
+
+class Told(Protocol):
+    """A result, as far as the words need it: a `RunResult`."""
+
+    @property
+    def problem(self) -> SelectionProblem:
+        """What was searched."""
+        ...
+
+    @property
+    def recommendation(self) -> Recommendation:
+        """theta_out and its basis."""
+        ...
+
+    @property
+    def stop_reason(self) -> str:
+        """Why the search ended."""
+        ...
+
+    @property
+    def history(self) -> History:
+        """All observations."""
+        ...
+
+    @property
+    def report(self) -> Mapping[str, Any]:
+        """Values that the method recorded."""
+        ...
+
+    @property
+    def evidence(self) -> Evidence:
+        """What is known of each configuration."""
+        ...
+
+    @property
+    def quality(self) -> Estimate:
+        """Of theta_out."""
+        ...
+
+    @property
+    def cost_usd(self) -> Estimate:
+        """Of theta_out, of a query."""
+        ...
+
+    @property
+    def savings(self) -> Estimate:
+        """Against theta_0."""
+        ...
+
+    @property
+    def certified(self) -> bool:
+        """Whether theta_out is."""
+        ...
+
+    @property
+    def bill(self) -> Bill:
+        """What was paid."""
+        ...
+
+    @property
+    def held_out(self) -> HeldOut | None:
+        """The comparison on held-out queries."""
+        ...
+
+
+def lines_of(result: Told) -> dict[str, str]:
+    """The six lines, by what each is about.
+
+    Args:
+        result: A `RunResult`.
+
+    Examples:
+        >>> from scope_torch import make_scope, run
+        >>> from scope_torch.tasks.synthetic import synthetic_task
+        >>> problem, evaluator, _ = synthetic_task(num_queries=20)
+        >>> result = run(problem, make_scope(problem, base="nano", seed=0), evaluator, 0.1)
+        >>> lines_of(result)["quality"]
+        'quality 0.55 against 0.45 (all 20 queries answered)'
+    """
+    lines = {
+        "choice": _choice(result),
+        "quality": _quality(result),
+        "evidence": _evidence(result),
+        "search": _search(result),
+        "bill": _bill(result.bill),
+        "more": _MORE,
+    }
+    return {
+        name: textwrap.shorten(line, _WIDTH, placeholder=" ...") for name, line in lines.items()
+    }
+
+
+def html_of(result: Told) -> str:
+    """The six lines as a table, escaped."""
+    rows = "".join(
+        f"<tr><th style='text-align:left'>{name}</th>"
+        f"<td style='text-align:left'>{html.escape(line)}</td></tr>"
+        for name, line in lines_of(result).items()
+    )
+    return f"<table>{rows}</table>"
+
+
+def one_line(result: Told, name: str) -> str:
+    """The `repr` of a result."""
+    llms = in_words(result.problem.names(result.recommendation.theta), 60)
+    kept = " (reference)" if result.recommendation.theta == result.problem.theta_ref else ""
+    certified = "certified" if result.certified else "not certified"
+    return f"<{name} of {result.problem.name!r}: {llms}{kept}, {certified}>"
+
+
+def in_words(llms: Mapping[str, str], room: int) -> str:
+    """The LLM of each module in at most so many characters; equal ones are named once.
+
+    Args:
+        llms: By module.
+        room: Characters; a single long name may take more.
+
+    Examples:
+        >>> in_words({"plan": "medium", "solve": "small"}, 60)
+        'plan=medium, solve=small'
+        >>> in_words({f"step_{i}": "small" for i in range(9)}, 60)
+        'small in all 9 modules'
+        >>> in_words({f"step_{i}": f"llm_{i}" for i in range(9)}, 40)
+        'step_0=llm_0 and 8 more modules'
+    """
+    pairs = [f"{module}={llm}" for module, llm in llms.items()]
+    text = ", ".join(pairs)
+    if len(text) <= room or len(pairs) == 1:
+        return text
+    if len(set(llms.values())) == 1:
+        number = "both" if len(llms) == 2 else f"all {len(llms)}"
+        return f"{next(iter(llms.values()))} in {number} modules"
+    number = len(pairs) - 1
+    while number > 1 and len(", ".join(pairs[:number])) + len(" and 99 more modules") > room:
+        number -= 1
+    left = len(pairs) - number
+    return f"{', '.join(pairs[:number])} and {left} more module{'s' * (left > 1)}"
+
+
+def why(result: Told) -> str:
+    """One sentence: what the choice rests on, and whether to search on would pay.
+
+    Args:
+        result: A `RunResult`.
+
+    Examples:
+        >>> from scope_torch import make_scope, run
+        >>> from scope_torch.tasks.synthetic import synthetic_task
+        >>> problem, evaluator, _ = synthetic_task(num_queries=20)
+        >>> result = run(problem, make_scope(problem, base="nano", seed=0), evaluator, 0.1)
+        >>> why(result)
+        'certified: all 20 queries were answered, so its averages are known'
+    """
+    returns = result.report.get("expected_return")
+    if returns is None or result.stop_reason != "budget":
+        return _grounds(result)
+    return f"{_grounds(result)}; another USD of search is expected to return {plain(returns)} USD"
+
+
+def _grounds(result: Told) -> str:
+    out, problem, report = result.recommendation, result.problem, result.report
+    Q = problem.num_queries
+    if out.theta == problem.theta_ref:
+        better = "cheaper" if problem.objective == "cost" else "better"
+        reason = _STOPS.get(result.stop_reason, result.stop_reason)
+        return f"not certified: nothing {better} than the reference was, and {reason}"
+    if result.certified and result.evidence.is_known(out.theta):
+        return f"certified: all {Q} queries were answered, so its averages are known"
+    if out.basis == "certified":
+        delta = report.get("delta")
+        sure = "" if delta is None else f" with {percent(1 - delta)} confidence"
+        if report.get("certificate") == "population":
+            return f"certified{sure} on queries like these {Q}"
+        bounds = "" if report.get("certificate") == "sequence" else ", if the model's bounds hold"
+        return f"certified{sure} on these {Q} queries{bounds}"
+    return {
+        "accepted (tuned)": "not certified: accepted by bounds of the model, without a probability",
+        "estimated": "not certified: the model expects it to be good enough",
+    }.get(out.basis, "not certified: the best of what was observed")
+
+
+def _choice(result: Told) -> str:
+    problem, out = result.problem, result.recommendation
+    is_reference = out.theta == problem.theta_ref
+    about = _of_cost(result) if problem.objective == "cost" else _of_quality(result)
+    if is_reference:
+        better = "cheaper" if problem.objective == "cost" else "better"
+        about = f"nothing {better} was certified ({_per_query(problem.reference_cost_usd)})"
+    begin = "Keep the reference " if is_reference else "Use "
+    room = _WIDTH - len(begin) - len(about) - 2
+    return f"{begin}{in_words(problem.names(out.theta), max(20, room))}: {about}"
+
+
+def _of_cost(result: Told) -> str:
+    cost, saved, theirs = result.cost_usd, result.savings, result.problem.reference_cost_usd
+    if cost.value is None or saved.value is None:
+        return "its cost is not known"
+    about = f"{per_thousand(cost.value)} instead of {_per_query(theirs)}"
+    if saved.value < 0:
+        return f"{percent(-saved.value)} dearer ({about})"
+    return f"{percent(saved.value)} cheaper ({about})"
+
+
+def _of_quality(result: Told) -> str:
+    mine, theirs = result.quality.value, result.problem.reference_quality
+    found = "unknown" if mine is None else quality(mine)
+    cost = result.cost_usd.value
+    price = "" if cost is None else f", {_per_query(cost)}"
+    return f"quality {found} instead of {quality(theirs)}{price}"
+
+
+def _per_query(usd_per_query: float) -> str:
+    return f"{per_thousand(usd_per_query)} USD per 1,000 queries"
+
+
+def _quality(result: Told) -> str:
+    problem, mine = result.problem, result.quality
+    theirs = quality(problem.reference_quality)
+    if mine.value is None:
+        return f"quality unknown, reference {theirs} ({mine.basis})"
+    return f"quality {quality(mine.value)} against {theirs} ({_sure(mine)})"
+
+
+def _sure(found: Estimate) -> str:
+    """The interval of a quality and what it means."""
+    if found.is_exact or found.lower is None:
+        return found.basis
+    if found.basis.startswith("certified"):
+        confidence = found.basis.removeprefix("certified").strip()
+        return f"at least {plain(found.lower, side='down')}" + (confidence and f", {confidence}")
+    upper = 1.0 if found.upper is None else found.upper
+    between = f"{plain(found.lower, side='down')} to {plain(upper, side='up')}"
+    by_model = found.basis.startswith(MODEL)
+    return f"{between} by the model, no probability" if by_model else f"{between}, {found.basis}"
+
+
+def _evidence(result: Told) -> str:
+    """Why, then the constraints, then held-out queries; the longest form that fits."""
+    grounds, full, held = _grounds(result), why(result), result.held_out
+    hold = unseen = ""
+    if result.certified and result.problem.others:
+        limits = len(result.problem.limits)
+        hold = f"; all {limits} constraints hold" if limits > 1 else "; its constraint holds"
+    if held is not None:
+        averages = f"{quality(held.quality)} against {quality(held.reference_quality)}"
+        unseen = f"; on {held.num_queries:,} held-out queries {averages}"
+    brief = grounds.partition(":")[0]
+    forms = [full + hold + unseen, grounds + hold + unseen, grounds + unseen, brief + unseen]
+    return next((form for form in forms if len(form) <= _WIDTH), forms[-1])
+
+
+def _search(result: Told) -> str:
+    size, calls = result.problem.space.size, len(result.history)
+    looked = sum(1 for _ in result.evidence.answers)
+    reason = _STOPS.get(result.stop_reason, result.stop_reason)
+    plural = "s" * (size > 1)
+    return (
+        f"searched {size:,} configuration{plural}, looked at {looked:,} in {calls:,} "
+        f"call{'s' * (calls != 1)}; stopped: {reason}"
+    )
+
+
+def _bill(bill: Bill) -> str:
+    parts = [f"{name} {usd(paid)}" for name, paid in bill.amounts.items() if paid]
+    failed = f"; {bill.num_failed:,} failed" if bill.num_failed else ""
+    return f"bill {usd(bill.total_usd)} USD" + (f": {', '.join(parts)}" if parts else "") + failed

@@ -1,0 +1,128 @@
+"""Saved choices: four forms of a file, and reading them back."""
+
+import json
+
+import pytest
+import yaml
+from results_for_tests import joint
+
+from scope_torch.errors import InputError
+from scope_torch.runs.directory import settings_hash
+from scope_torch.runs.saving import load_models, save_models
+
+ODD = {"Plan ner": "openai/gpt-5", "größe": "it's $HOME", 'say "hi"': "qwen2:0.5b #1"}
+
+
+@pytest.mark.parametrize("name", ["models.json", "a.yaml", "b.yml", ".env", "prod.env"])
+@pytest.mark.parametrize("models", [{"planner": "medium"}, ODD])
+def test_what_is_saved_is_loaded(tmp_path, name, models):
+    path = save_models(tmp_path / "new" / name, models, {})
+    assert path == tmp_path / "new" / name
+    assert load_models(path) == models
+    assert [p.name for p in path.parent.iterdir()] == [name]
+
+
+def test_a_file_says_what_the_choice_rests_on(tmp_path):
+    result = joint()
+    for name, read in (("models.json", json.loads), ("models.yaml", yaml.safe_load)):
+        assert read(result.save(tmp_path / name).read_text()) == {
+            "version": 1,
+            "models": result.choice,
+            "basis": "certified",
+            "certified": True,
+            "quality": result.quality.value,
+            "cost_usd": result.cost_usd.value,
+            "reference": {"module_1": "frontier", "module_2": "frontier"},
+            "settings_hash": settings_hash(result.settings),
+        }
+
+
+def test_names_of_variables_are_safe(tmp_path):
+    text = save_models(tmp_path / ".env", ODD, {}).read_text()
+    names = [line.partition("=")[0] for line in text.splitlines() if line.startswith("SCOPE_")]
+    assert names == ["SCOPE_PLAN_NER", "SCOPE_GR_SSE", "SCOPE_SAY__HI_"]
+    assert all(name.replace("_", "").isalnum() and name.isascii() for name in names)
+
+
+def test_a_file_of_variables_without_comments(tmp_path):
+    path = tmp_path / "my.env"
+    path.write_text("OTHER=1\nSCOPE_PLANNER=medium\nSCOPE_SOLVER='a b'\n")
+    assert load_models(path) == {"planner": "medium", "solver": "a b"}
+
+
+@pytest.mark.parametrize(
+    ("models", "message"),
+    [
+        ({"a-b": "x", "a_b": "y"}, "would both be SCOPE_A_B"),
+        ({"a": "x\ny"}, "cannot hold"),
+    ],
+)
+def test_variables_that_cannot_be(tmp_path, models, message):
+    with pytest.raises(InputError, match=message):
+        save_models(tmp_path / ".env", models, {})
+    assert list(tmp_path.iterdir()) == []
+
+
+MODELS = {"planner": "medium", "solver": "claude-sonnet-5", "judge": "groq/llama", "x": "meta/y"}
+
+
+def test_litellm_gets_a_model_for_each_module(tmp_path):
+    path = save_models(tmp_path / "litellm.yaml", MODELS, {"quality": 1.0})
+    found = yaml.safe_load(path.read_text())
+    assert found.keys() == {"model_list"}
+    assert {m["model_name"]: m["litellm_params"]["model"] for m in found["model_list"]} == {
+        "scope/planner": "openai/medium",
+        "scope/solver": "anthropic/claude-sonnet-5",
+        "scope/judge": "groq/llama",
+        "scope/x": "openai/meta/y",
+    }
+    assert load_models(path)["planner"] == "openai/medium"
+
+
+def test_litellm_loads_it(tmp_path):
+    litellm = pytest.importorskip("litellm")
+    path = save_models(tmp_path / "litellm_config.yaml", MODELS, {})
+    router = litellm.Router(model_list=yaml.safe_load(path.read_text())["model_list"])
+    assert set(router.get_model_names()) == {f"scope/{module}" for module in MODELS}
+
+
+@pytest.mark.parametrize("name", ["models.toml", "models", "models.txt"])
+def test_an_unknown_form(tmp_path, name):
+    message = r'name it "models.json", "models.yaml", ".env" or "litellm.yaml"'
+    with pytest.raises(InputError, match=message):
+        joint().save(tmp_path / name)
+    with pytest.raises(InputError, match=message):
+        load_models(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.json", "{"),
+        ("a.json", "[]"),
+        ("a.json", '{"version": 2, "models": {"a": "b"}}'),
+        ("a.json", '{"version": 1}'),
+        ("a.json", '{"version": 1, "models": {}}'),
+        ("a.json", '{"version": 1, "models": {"a": 3}}'),
+        ("a.json", '{"version": 1, "models": "medium"}'),
+        ("a.yaml", "a: ["),
+        ("a.yaml", ""),
+        (".env", "OTHER=1"),
+        (".env", "SCOPE_A='x"),
+        (".env", "SCOPE_A=x y"),
+        ("litellm.yaml", "model_list: 3"),
+        ("litellm.yaml", "model_list: [{model_name: scope/a}]"),
+    ],
+)
+def test_damaged_files(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(InputError, match=r"gives no LLM for each module.*result.save"):
+        load_models(tmp_path / name)
+
+
+def test_files_that_are_not_there(tmp_path):
+    with pytest.raises(InputError, match="cannot read"):
+        load_models(tmp_path / "models.json")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot write"):
+        joint().save(tmp_path / "file" / "models.json")
