@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from scope_torch.runs.callbacks import Callback
     from scope_torch.runs.result import RunResult
     from scope_torch.runs.runner import run
+    from scope_torch.runs.saving import load_models
     from scope_torch.search.optimizer import Optimizer, SequentialOptimizer
     from scope_torch.selection.face import select
     from scope_torch.serve.endpoint import Endpoint
@@ -67,6 +68,7 @@ _MODULE_OF = {
     "at_least": "constraints",
     "at_most": "constraints",
     "load_llms": "llm.prices",
+    "load_models": "runs.saving",
     "make_scope": "methods",
     "make_scope_joint": "methods",
     "run": "runs.runner",
@@ -90,6 +92,7 @@ __all__ = [  # noqa: RUF022 - in the order of use: the front door, problem, sear
     "load_llms",
     "run",
     "RunResult",
+    "load_models",
     "Callback",
     "Observation",
     "Request",

@@ -10,13 +10,14 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))  # run without installing
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run without installing
 
 from scope_torch.cli.build import build
 from scope_torch.cli.compose import compose
 from scope_torch.methods import make_scope_joint
 from scope_torch.runs.runner import run
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def main(arguments: list[str]) -> None:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import json
 import signal
 import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from scope_torch.errors import InputError
 from scope_torch.llm.price_list import PriceList
+from scope_torch.runs.saving import load_models
 from scope_torch.serve.endpoint import Endpoint
 from scope_torch.serve.ledger import Ledger
-
-VERSION = 1  # of models.json
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -29,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             prices=PriceList(asked.prices),
             host=asked.host,
             port=asked.port,
-            chosen=read_models(asked.models),
+            chosen=load_models(asked.models),
         )
         signal.signal(signal.SIGTERM, _interrupt)
         serve(endpoint, asked.models)
@@ -43,7 +41,7 @@ def serve(endpoint: Endpoint, models: Path) -> None:
 
     A second interrupt does not wait.
     """
-    chosen = read_models(models)
+    chosen = load_models(models)
     try:
         with endpoint:
             print(f"{endpoint.url}/v1 answers until Ctrl-C for these models:")
@@ -76,38 +74,6 @@ def totals(ledger: Ledger) -> str:
     return "\n".join([total, *lines])
 
 
-def read_models(path: Path) -> dict[str, str]:
-    """Reads a choice.
-
-    Args:
-        path: A JSON file: {"version": 1, "models": {"planner": "medium", ...}}.
-
-    Returns:
-        Module -> LLM.
-
-    Raises:
-        InputError: If it cannot be read, is of another version, or names no LLM for each module.
-    """
-    wanted = '{"version": 1, "models": {"MODULE": "LLM", ...}}'
-    try:
-        content: Any = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"cannot read {path}: {error}") from None
-    version = content.get("version") if isinstance(content, dict) else None
-    if version != VERSION:
-        raise InputError(
-            f"{path} is of version {version}, this program reads version {VERSION}: {wanted}"
-        )
-    models = content.get("models")
-    if not (isinstance(models, dict) and models and all(map(_is_name, models.values()))):
-        raise InputError(f"{path} has models={models!r:.200}; write {wanted}")
-    return models
-
-
-def _is_name(value: object) -> bool:
-    return isinstance(value, str) and bool(value)
-
-
 def _interrupt(*_: object) -> NoReturn:
     raise KeyboardInterrupt
 
@@ -118,7 +84,12 @@ def _parser() -> argparse.ArgumentParser:
         description="Answers for the modules of an application, by the LLMs that were chosen.",
     )
     add = parser.add_argument
-    add("--models", type=Path, required=True, help="JSON file with the LLM of each module")
+    add(
+        "--models",
+        type=Path,
+        required=True,
+        help="file of result.save(): models.json, models.yaml or .env",
+    )
     add("--base-url", required=True, help="the upstream, such as https://api.openai.com/v1")
     add("--api-key-env", help="environment variable with the upstream's key (none)")
     add("--port", type=int, default=8700, help="8700; 0 takes a free one")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from scope_torch.errors import InputError
 from scope_torch.observation import History, Observation
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.bill import Bill, cost_of
-from scope_torch.runs.directory import settings_hash, with_hashes
+from scope_torch.runs.directory import settings_hash, with_hashes, write_atomically
 from scope_torch.runs.estimate import Estimate, Evidence, savings_of
 from scope_torch.runs.held_out import HeldOut
 from scope_torch.runs.metrics import (
@@ -144,6 +145,21 @@ class RunResult:
     def cost_usd(self) -> Estimate:
         """Average cost of a query with theta_out in USD, likewise."""
         return self.evidence.cost_usd(self.recommendation.theta)
+
+    @property
+    def reference_quality(self) -> Estimate:
+        """s(theta_0); the interval is about its quality on other queries like these.
+
+        With probability 95% it contains the expected quality, if the queries are independent draws.
+        Its ends are None if theta_0's answers to each query are not known.
+        """
+        value, answers = self.problem.reference_quality, self.problem.reference_answers
+        if answers is None:
+            return Estimate(value, basis="as given")
+        from scope_torch.bounds.population import mean_interval  # its bounds import gpytorch
+
+        low, high = mean_interval([quality for _, quality in answers])
+        return Estimate(value, low, high, "95% confidence on queries like these")
 
     @property
     def savings(self) -> Estimate:
@@ -274,8 +290,7 @@ class RunResult:
             "surplus_usd": self.surplus_usd,
             "num_observations": len(self.history),
             **self._repeats(),
-            **({} if self.reference is None else {"reference_usd": cost_of(self.reference)}),
-            **({} if self.held_out is None else {"held_out": self.held_out.to_json()}),
+            **self._measured(),
             "stop_reason": self.stop_reason,
             **({} if self.front is None else {"pareto": self.front.to_json()}),
             "seed": self.settings["optimizer"].get("seed"),
@@ -290,6 +305,27 @@ class RunResult:
             "paths": {"run_dir": None if self.run_dir is None else str(self.run_dir)},
         }
         return with_hashes(content)
+
+    def write(self) -> None:
+        """Writes `result.json` into the directory of the run, if it has one.
+
+        Raises:
+            InputError: If the file cannot be written.
+        """
+        if self.run_dir is not None:
+            content = json.dumps(self.summary(), indent=2) + "\n"
+            write_atomically(self.run_dir / "result.json", content)
+
+    def _measured(self) -> dict[str, Any]:
+        """What was measured besides the search."""
+        if self.reference is None:
+            return {}
+        quality = self.reference_quality
+        return {
+            "reference_usd": cost_of(self.reference),
+            "reference_quality_interval": [quality.lower, quality.upper],
+            **({} if self.held_out is None else {"held_out": self.held_out.to_json()}),
+        }
 
     def _population(self) -> dict[str, Any]:
         """About tomorrow's queries; see `tomorrow`."""

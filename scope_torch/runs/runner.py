@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -18,7 +17,7 @@ from scope_torch.errors import InputError
 from scope_torch.observation import History, Observation, Request
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.callbacks import Callback
-from scope_torch.runs.directory import open_run_dir, write_atomically
+from scope_torch.runs.directory import open_run_dir
 from scope_torch.runs.evaluator import Evaluator, HasTrueOutcomes, HasTruth, KeepsAnswers
 from scope_torch.runs.journal import Journal
 from scope_torch.runs.result import RunResult
@@ -103,8 +102,7 @@ def run(
             replayed=source.replayed,
             run_dir=run_dir,
         )
-        if run_dir is not None:
-            write_atomically(run_dir / "result.json", json.dumps(result.summary(), indent=2) + "\n")
+        result.write()
         for callback in callbacks:
             callback.end(result)
     return result

@@ -41,8 +41,13 @@ def served(endpoint: Any, prices: PriceList) -> Generator[Any, None, None]:
         return
     from scope_torch.serve.endpoint import Endpoint  # needs starlette
 
-    with Endpoint(endpoint, prices=prices) if isinstance(endpoint, str) else endpoint as running:
-        yield running
+    if isinstance(endpoint, str):
+        endpoint = Endpoint(endpoint, prices=prices)
+    if endpoint.is_started:
+        yield endpoint  # whoever has started it stops it
+    else:
+        with endpoint:
+            yield endpoint
 
 
 def is_shown(progress: bool | None) -> bool:
@@ -85,7 +90,7 @@ def search(
     result = run(
         problem, make_optimizer(problem), evaluator, left, run_dir=setup.folder, callbacks=watching
     )
-    return replace(
+    found = replace(
         result,
         reference=reference,
         probe=probe,
@@ -95,6 +100,8 @@ def search(
         prices=setup.prices.describe(_names_in(problem)) if setup.is_priced else None,
         num_failed=evaluator.num_failed,
     )
+    found.write()
+    return found
 
 
 def _say(show: bool, text: object) -> None:

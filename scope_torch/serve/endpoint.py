@@ -116,6 +116,11 @@ class Endpoint:
         self.stop()
 
     @property
+    def is_started(self) -> bool:
+        """Whether it listens."""
+        return self._address is not None
+
+    @property
     def url(self) -> str:
         """Its address without path, such as `http://127.0.0.1:41234`.
 

@@ -74,12 +74,12 @@ def test_a_choice_is_served_until_an_interrupt(tmp_path, upstream, monkeypatch, 
 @pytest.mark.parametrize(
     ("models", "told"),
     [
-        ({"models": CHOSEN}, "is of version None, this program reads version 1"),
-        ({"version": 2, "models": CHOSEN}, "is of version 2"),
-        ([], "is of version None"),
-        ({"version": 1}, "has models=None; write"),
-        ({"version": 1, "models": {}}, "has models={}; write"),
-        ({"version": 1, "models": {"planner": 3}}, "has models={'planner': 3}"),
+        ({"models": CHOSEN}, "gives no LLM for each module (version=None must be 1)"),
+        ({"version": 2, "models": CHOSEN}, "version=2 must be 1"),
+        ([], "gives no LLM for each module"),
+        ({"version": 1}, "gives no LLM for each module ('models'); write it with result.save()"),
+        ({"version": 1, "models": {}}, "gives no LLM for each module; write it with"),
+        ({"version": 1, "models": {"planner": 3}}, "gives no LLM for each module"),
         ({"version": 1, "models": {"planner": "gpt-nobody-knows"}}, "gpt-nobody-knows"),
     ],
 )
