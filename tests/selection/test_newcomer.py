@@ -61,12 +61,6 @@ def selected(app, tmp_path, questions=world.QUESTIONS, **changes):
     )
 
 
-def billed(result):
-    parts = result.probe, result.reference, result.history
-    usd = sum(o.cost_usd for part in parts for o in part) + result.surplus_usd
-    return usd - sum(o.cost_usd for o in result.repeats)
-
-
 @pytest.mark.parametrize(("number", "most_lines"), [(0, 8), (1, 3)])
 def test_few_lines_connect_an_application(number, most_lines):
     assert len(adapters()) == 2
@@ -78,24 +72,22 @@ def test_six_words_are_enough():
     assert words == CONCEPTS
 
 
-@pytest.mark.parametrize("concurrency", [1, 8])
-def test_three_ways_to_the_same_choice(concurrency, upstream, tmp_path):
-    """By tokens with prices, and measured: the same search, and the bill of the upstream."""
-    found = []
+@pytest.mark.parametrize(
+    "concurrency", [pytest.param(1, marks=pytest.mark.slow), 8], ids="{}_at_a_time".format
+)
+def test_by_tokens_with_prices_and_measured(concurrency, upstream, tmp_path):
+    """The same choice, and the bill of the upstream to the last digit."""
     for number, changes in enumerate([{"prices": dict(LLMS)}, {"endpoint": endpoint(upstream)}]):
         upstream.served.clear()
         app = adapter(number, upstream)
-        folder = tmp_path / str(number)
-        result = selected(app, folder, concurrency=concurrency, batch_size=4, **changes)
-        assert result.recommendation.basis == "certified"
-        assert result.llms == {"planner": "medium", "solver": "medium"}
-        usd = upstream.usd_by_tag()[""]
-        if number:  # cached tokens are in the reply, but not in the pairs that the app returns
-            assert billed(result) == pytest.approx(usd, rel=1e-12)
-        else:
-            assert billed(result) > usd
-        found.append([o.request for o in result.history])
-    assert len(found[0]) == len(found[1])
+        result = selected(app, tmp_path / str(number), concurrency=concurrency, **changes)
+        assert result.certified
+        assert result.choice == {"planner": "medium", "solver": "medium"}
+        billed = upstream.usd_by_tag()[""]
+        if number:
+            assert result.bill.total_usd == pytest.approx(billed, rel=1e-12)
+        else:  # the app returns no cached tokens, so they are priced as fresh ones
+            assert result.bill.total_usd > billed
 
 
 def endpoint(upstream):
@@ -109,8 +101,8 @@ def test_a_command_without_a_line_of_adapter(upstream, tmp_path, monkeypatch):
     command = [sys.executable, str(APPLICATION), "{input}"]
     few = world.QUESTIONS[:15]  # a process takes a second to import its client
     result = selected(command, tmp_path, few, endpoint=endpoint(upstream), concurrency=2)
-    assert result.llms == {"planner": "medium", "solver": "medium"}
-    assert billed(result) == pytest.approx(upstream.usd_by_tag()[""], rel=1e-12)
+    assert result.choice == {"planner": "medium", "solver": "medium"}
+    assert result.bill.total_usd == pytest.approx(upstream.usd_by_tag()[""], rel=1e-12)
     assert "OPENAI_BASE_URL" not in os.environ
     # Each call of a module is on its account.
     for observation in result.history:
