@@ -23,7 +23,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run without installing
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-import scope_torch as st
+from scope_torch.runs.saving import load_models
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "howto" / "your-application.md"
@@ -58,7 +58,7 @@ def row(number: int, way: str, upstream: Any, folder: Path) -> str:
 
     _, dry_s = timed(lambda: select(dry_run=True))
     result, seconds = timed(select)
-    _, saved_s = timed(lambda: st.load_models(result.save(folder / "models.json")))
+    _, saved_s = timed(lambda: load_models(result.save(folder / "models.json")))
     search_s = result.seconds["total"]
     steps = " | ".join(f"{s:.2g} s" for s in (dry_s, seconds - search_s, search_s, saved_s))
     billed = upstream.usd_by_tag()[""]

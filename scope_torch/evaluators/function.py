@@ -312,8 +312,8 @@ class FunctionEvaluator:
     def _priced(self, llm: str, usage: Usage) -> float:
         if self._prices is None:
             raise InputError(
-                "the system returns tokens; give prices= a price list, such as load_llms() or the "
-                "path of a prices.toml"
+                "the system returns tokens; give FunctionEvaluator prices=load_llms(), or a "
+                "PriceList"
             )
         return self._prices.cost_usd(llm, usage)
 

@@ -14,6 +14,7 @@ import numpy as np
 from scope_torch.errors import InputError
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.directory import read_json, read_settings, result_of
+from scope_torch.runs.measure import is_measurement
 from scope_torch.runs.metrics import OracleCurve
 from scope_torch.runs.recorded import recorded_problem
 from scope_torch.runs.trace import RecordedRow, read_trace, recorded_curve
@@ -193,9 +194,17 @@ def load_runs(output_dir: Path) -> tuple[dict[Group, list[FinishedRun]], list[st
         f"{status}: {path}"
         for status, name in (("unfinished", "settings.json"), ("failed", "error.log"))
         for path in sorted(p.parent for p in output_dir.rglob(name))
-        if not (path / "result.json").exists()
+        if not (path / "result.json").exists() and not _is_measurement(path)
     ]
     return dict(sorted(groups.items())), remarks
+
+
+def _is_measurement(path: Path) -> bool:
+    """Whether it is a part of another run, without a result of its own; see `measure`."""
+    try:
+        return is_measurement(read_settings(path / "settings.json"))
+    except (FileNotFoundError, InputError):
+        return False
 
 
 def column(runs: Sequence[FinishedRun], name: str) -> list[float]:

@@ -12,6 +12,8 @@ from scope_torch.runs.directory import open_run_dir
 from scope_torch.runs.evaluator import Evaluator, KeepsAnswers
 from scope_torch.runs.source import ObservationSource
 
+_NAME = "measure"
+
 
 def measure(
     evaluator: Evaluator,
@@ -68,6 +70,11 @@ def measure(
             journal.close()
 
 
+def is_measurement(settings: Mapping[str, Any]) -> bool:
+    """Whether these are the settings of a measurement, not of a run."""
+    return settings["optimizer"]["name"] == _NAME
+
+
 def _settings(
     evaluator: Evaluator, requests: Sequence[Request], facts: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -75,7 +82,7 @@ def _settings(
     thetas = sorted({request.theta for request in requests})
     return {
         "problem": {"thetas": json.loads(json.dumps(thetas)), "num_pairs": len(requests), **facts},
-        "optimizer": {"name": "measure"},
+        "optimizer": {"name": _NAME},
         "evaluator": evaluator.fingerprint(),
         "budget_usd": 0.0,
     }

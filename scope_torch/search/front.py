@@ -197,10 +197,15 @@ class _Maker:
             best = self._looks_best(threshold)
             for row in (safe, *([best] if best and best.cost_usd < safe.cost_usd else [])):
                 by_loss.append(replace(row, epsilon=loss, threshold=threshold))
+        return FrontTable(tuple(by_loss), self._points(), self._choice())
+
+    def _choice(self) -> FrontRow | None:
+        """theta_out; None if neither answers nor a model say anything about it."""
         out = self._optimizer.recommend()
-        is_reference = out.theta == self._problem.theta_ref
-        choice = self._reference() if is_reference else self._row(out.theta, out.basis)
-        return FrontTable(tuple(by_loss), self._points(), choice)
+        if out.theta == self._problem.theta_ref:
+            return self._reference()
+        is_seen = self._answers[out.theta].num_left < self._problem.num_queries
+        return self._row(out.theta, out.basis) if is_seen or len(self._mean_c) else None
 
     def _points(self) -> tuple[FrontRow, ...]:
         reference = self._reference()

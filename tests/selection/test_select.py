@@ -11,7 +11,9 @@ import scope_torch as st
 from scope_torch.errors import InputError
 from scope_torch.evaluators.function import FunctionEvaluator
 from scope_torch.llm.prices import LLMInfo
+from scope_torch.runs.finished import load_runs
 from scope_torch.selection.setup import split
+from scope_torch.selection.steps import served
 
 PRICE = {"nano": 1e-4, "mini": 4e-4, "pro": 1e-2}  # USD of a call
 SKILL = {"nano": 0.6, "mini": 0.99, "pro": 1.0}
@@ -218,6 +220,35 @@ def test_outputs_are_there_after_a_resume_too(tmp_path):
     again = st.select(app, **settings(metric=exactly, run_dir=tmp_path))
     assert app.calls == []
     assert again.answers == first.answers
+
+
+def test_result_json_has_all_that_was_measured(tmp_path):
+    result = st.select(App(), **settings(metric=exactly, run_dir=tmp_path, holdout=0.1))
+    written = json.loads((tmp_path / "result.json").read_text())
+    assert written == json.loads(json.dumps(result.summary()))
+    assert written["reference_usd"] == pytest.approx(36 * 0.02)
+    low, high = written["reference_quality_interval"]
+    assert low < result.problem.reference_quality == 1.0 == high
+    assert written["held_out"]["num_queries"] == 4
+
+
+def test_a_report_does_not_take_the_reference_for_a_run(tmp_path):
+    st.select(App(), **settings(metric=exactly, run_dir=tmp_path / "a", holdout=0.1))
+    groups, remarks = load_runs(tmp_path)
+    assert [len(runs) for runs in groups.values()] == [1]
+    assert remarks == []
+
+
+def test_an_endpoint_that_runs_already_goes_on():
+    class Running:
+        is_started = True
+        prices = st.PriceList()
+
+        def __enter__(self):
+            raise AssertionError("it is started already")
+
+    with served(Running(), st.PriceList()) as endpoint:
+        assert endpoint.is_started
 
 
 def test_a_least_quality_instead_of_a_loss():
