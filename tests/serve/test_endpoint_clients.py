@@ -242,7 +242,10 @@ def test_a_process_needs_only_its_environment(query, upstream):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not os.environ.get("SCOPE_OPENAI2"), reason="needs a folder with openai 2")
+@pytest.mark.skipif(
+    not Path(os.environ.get("SCOPE_OPENAI2", ""), "openai").is_dir(),
+    reason="needs a folder with openai 2",
+)
 def test_openai_2(query, upstream):
     """The folder is made by `pip install --target FOLDER "openai<3"`."""
     assert run_app(query, os.environ["SCOPE_OPENAI2"]) == "2 True\n"
