@@ -61,6 +61,11 @@ def main() -> None:
     read_allowed()
     logging.basicConfig(format="scope-torch: %(message)s")
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # or Hydra prints errors itself
+    if sys.argv[1:] == ["--version"]:  # or Hydra says its own
+        print(f"scope-torch {import_module('scope_torch').__version__}")
+        return
+    if sys.argv[1:2] == ["run"]:
+        del sys.argv[1]
     if len(sys.argv) > 1 and sys.argv[1] in COMMANDS:  # all else is Hydra's
         import_module(f"scope_torch.cli.{sys.argv[1]}").main(sys.argv[2:])
         return

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+import scope_torch
 from scope_torch.cli import COMMANDS
 from scope_torch.cli import report as report_script
 
@@ -390,6 +391,16 @@ def test_a_base_for_each_module(cli, table_arguments, method):
         status, _, err = cli(*kept, f"base={wrong}")
         assert status == 2
         assert told in err
+
+
+def test_the_version_is_that_of_the_package(cli):
+    assert cli("--version") == (0, f"scope-torch {scope_torch.__version__}\n", "")
+
+
+def test_run_is_the_bare_form(cli, table_arguments):
+    bare = cli(*table_arguments)
+    assert bare[0] == 0
+    assert cli("run", *table_arguments)[1] == bare[1]
 
 
 def test_help_shows_the_commands_and_the_keys(cli):
