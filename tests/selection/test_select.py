@@ -4,6 +4,7 @@ import asyncio
 import json
 import math
 import random
+from datetime import date
 
 import pytest
 
@@ -192,6 +193,23 @@ def test_an_asynchronous_app_with_tokens_and_prices():
     assert [o.request for o in found.history] == [o.request for o in alone.history]
     assert found.history[0].module_tokens == (tokens, tokens)
     assert found.prices.keys() >= set()
+
+
+def test_a_resumed_run_keeps_the_day_of_its_prices(tmp_path):
+    own = {llm: LLMInfo(llm, 1e3 * usd, 2e3 * usd) for llm, usd in PRICE.items()}
+
+    def app(models, text):
+        return App.answer(models, text), dict.fromkeys(models, (500, 250))
+
+    january = st.PriceList(own, at=date(2026, 1, 5))
+    arguments = settings(metric=exactly, run_dir=tmp_path)
+    first = st.select(app, **arguments, prices=january)
+    again = st.select(app, **arguments, prices=own)  # today, by default
+    assert again.replayed == len(first.history)
+    frozen = json.loads((tmp_path / "reference/settings.json").read_text())
+    assert frozen["problem"]["prices_at"] == "2026-01-05"
+    with pytest.raises(InputError, match=r"prices_at was '2026-01-05', now '2026-02-01'"):
+        st.select(app, **arguments, prices=st.PriceList(own, at=date(2026, 2, 1)))
 
 
 def test_an_app_that_grades_itself():
