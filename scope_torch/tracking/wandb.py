@@ -19,7 +19,10 @@ CURVES = ("spend_usd", "u_out_usd", "gap_usd", "iteration", "num_queries", "lowe
 
 
 class WandbTracker(Callback):
-    """Logs the trace against spend_usd, and the result as a summary and as an artifact.
+    """Logs the trace against spend_usd, c_bf against budget_usd, and the result.
+
+    The numbers and words of `result.json` are scalars of the summary, by which runs can be sorted;
+    the whole of it is there as `result`, and in an artifact.
 
     A resumed search reports all rows of its trace again, to a new W&B run.
     `scripts/replay_wandb.py` does the same from the directory of a run.
@@ -65,10 +68,19 @@ class WandbTracker(Callback):
             group=self._group or problem.name,
             job_type=optimizer.name,
             name=f"{problem.name}-{optimizer.name}-{settings.get('seed')}",
-            config={"task": problem.name, "budget_usd": budget_usd, "optimizer": settings},
+            config={
+                "task": problem.name,
+                "budget_usd": budget_usd,
+                "optimizer": settings,
+                "problem": _described(problem),
+            },
             reinit="create_new",
         )
-        self._run.define_metric("spend_usd")
+        # A step of its own: the budgets of the curve end above what was spent.
+        for step in ("budget_usd", "spend_usd"):
+            self._run.define_metric(step)
+        for name in ("c_bf_usd", "violation"):
+            self._run.define_metric(name, step_metric="budget_usd")
         self._run.define_metric("*", step_metric="spend_usd")
 
     def changed(self, row: TraceRow) -> None:
@@ -85,8 +97,9 @@ class WandbTracker(Callback):
         summary = result.summary()
         if result.curve is not None:
             for budget, cost, v in result.curve.points(summary["budget_usd"]):
-                self._run.log({"spend_usd": budget, "c_bf_usd": cost, "violation": v})
-        self._run.summary.update({"result": summary})
+                self._run.log({"budget_usd": budget, "c_bf_usd": cost, "violation": v})
+        scalars = {k: v for k, v in summary.items() if isinstance(v, str | int | float)}
+        self._run.summary.update({**scalars, "result": summary})
         table = wandb.Table(columns=["key", "value"])
         for key, value in summary.items():
             table.add_data(key, str(value))
@@ -103,6 +116,21 @@ class WandbTracker(Callback):
         if self._run is not None:
             self._run.finish(exit_code=0 if error is None else 1)
             self._run = None
+
+
+def _described(problem: SelectionProblem) -> dict[str, Any]:
+    """What was searched, for the config."""
+    return {
+        "epsilon": problem.epsilon,
+        "constraints": [str(limit) for limit in problem.limits],
+        "objective": problem.objective,
+        "num_queries": problem.num_queries,
+        "num_configurations": problem.space.size,
+        "llms": {m: list(names) for m, names in zip(problem.modules, problem.llms, strict=True)},
+        "reference": problem.names(problem.theta_ref),
+        "reference_quality": problem.reference_quality,
+        "reference_cost_usd": problem.reference_cost_usd,
+    }
 
 
 def _files(run_dir: Path | None) -> list[Path]:

@@ -69,6 +69,16 @@ def history(found: list[Any]) -> list[dict[str, float]]:
     ]
 
 
+def summary(found: list[Any]) -> dict[str, Any]:
+    """The values that the run set at its end, on top of the last ones that it logged."""
+    values: dict[str, Any] = {}
+    for record in found:
+        if record.HasField("summary"):
+            for item in record.summary.update:
+                values[item.key or "/".join(item.nested_key)] = json.loads(item.value_json)
+    return values
+
+
 @pytest.fixture
 def task(monkeypatch):
     monkeypatch.setenv("WANDB_SILENT", "true")
@@ -91,9 +101,22 @@ def test_an_offline_run_holds_curves_config_and_table(task, tmp_path):
     rows = history(found)
     spends = [row["spend_usd"] for row in rows if "u_out_usd" in row]
     assert spends == [row.spend_usd for row in result.trace]
-    assert any("c_bf_usd" in row for row in rows)
+    curve = [row for row in rows if "c_bf_usd" in row]
+    assert curve[-1]["budget_usd"] == budget
+    assert not any("spend_usd" in row for row in curve)
     metrics = [record.metric for record in found if record.HasField("metric")]
-    assert any(metric.step_metric == "spend_usd" for metric in metrics)
+    steps = {metric.name or metric.glob_name: metric.step_metric for metric in metrics}
+    assert (steps["c_bf_usd"], steps["violation"], steps["*"]) == (
+        "budget_usd",
+        "budget_usd",
+        "spend_usd",
+    )
+    assert config["problem"]["llms"] == {m: list(problem.llms[0]) for m in problem.modules}
+    assert config["problem"]["reference"] == problem.names(problem.theta_ref)
+    assert config["problem"]["num_queries"] == 12
+    last = summary(found)
+    assert last["spend_usd"] == result.history.spend_usd < budget
+    assert (last["basis"], last["feasible"]) == (result.recommendation.basis, True)
     assert any(record.HasField("exit") and record.exit.exit_code == 0 for record in found)
 
 
