@@ -105,8 +105,8 @@ print(f"cost {cost_usd / result.problem.reference_cost_usd:.1%} of the reference
 # %%
 problem = result.problem
 queries_run = np.zeros(problem.space.sizes, dtype=int)
-for observation in result.history:
-    queries_run[observation.theta] += 1
+for theta, _ in {(observation.theta, observation.query) for observation in result.history}:
+    queries_run[theta] += 1  # each query once, also if it was asked again
 
 fig, axes = plt.subplots(figsize=(5.6, 4.4), layout="constrained")
 image = axes.imshow(queries_run, cmap="Blues", vmin=0, vmax=problem.num_queries)
