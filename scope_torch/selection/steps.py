@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -31,6 +32,8 @@ from scope_torch.search.optimizer import Optimizer
 from scope_torch.selection.plan import TOO_DEAR_AFTER
 from scope_torch.selection.setup import Setup
 from scope_torch.tracking.progress import ProgressBar
+
+logger = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -73,6 +76,12 @@ def search(
     probe, base = _probe(setup, evaluator)
     reference = _measure_reference(setup, evaluator, spent_usd=_cost(probe), show=show)
     problem = _with_reference(setup.problem, reference)
+    if failed := evaluator.num_failed:
+        logger.warning(
+            "%d runs before the search failed and count as quality 0: a failing reference lowers "
+            "the threshold. If that is not what you want, begin anew with on_error='retry'",
+            failed,
+        )
     evaluator = make_evaluator(problem, queries=setup.searched)
     evaluator.paid([*probe, *reference])
     left = setup.budget_usd - _cost(probe) - _cost(reference)
@@ -98,7 +107,7 @@ def search(
         queries=[item.input for item in setup.searched],
         answers=_by_codes(problem, application.outputs, setup.searched),
         prices=setup.prices.describe(_names_in(problem)) if setup.is_priced else None,
-        num_failed=evaluator.num_failed,
+        num_failed=failed + evaluator.num_failed,
     )
     found.write()
     return found

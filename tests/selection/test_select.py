@@ -222,6 +222,18 @@ def test_an_app_that_grades_itself():
     assert result.answers == {}
 
 
+def test_a_reference_that_fails_is_told(caplog):
+    def fails_at_seven(models, text):
+        if text == "query 7":
+            raise ConnectionError("down")
+        return App.answer(models, text), App.cost(models)
+
+    result = st.select(fails_at_seven, **settings(metric=exactly, on_error="zero", base="nano"))
+    assert result.problem.reference_quality == 39 / 40
+    assert "1 runs before the search failed" in caplog.text
+    assert result.bill.num_failed == 1 + sum(o.query == 7 for o in result.history)
+
+
 def test_outputs_are_kept_by_configuration_and_query():
     result = st.select(App(), **settings(metric=exactly, holdout=0.1))
     for observation in result.history:
