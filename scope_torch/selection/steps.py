@@ -6,7 +6,7 @@ import logging
 import math
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -46,11 +46,18 @@ def served(endpoint: Any, prices: PriceList) -> Generator[Any, None, None]:
 
     if isinstance(endpoint, str):
         endpoint = Endpoint(endpoint, prices=prices)
-    if endpoint.is_started:
-        yield endpoint  # whoever has started it stops it
-    else:
-        with endpoint:
+    before = endpoint.ledger.estimated_usd
+    try:
+        # Whoever has started it stops it.
+        with nullcontext() if endpoint.is_started else endpoint:
             yield endpoint
+    finally:
+        if estimated := endpoint.ledger.estimated_usd - before:
+            logger.warning(
+                "%.3g USD of the bill are an upper estimate: replies were cut, or came without "
+                "usage that can be believed",
+                estimated,
+            )
 
 
 def is_shown(progress: bool | None) -> bool:

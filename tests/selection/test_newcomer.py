@@ -12,7 +12,7 @@ import pytest
 from llm.fake_endpoint import only_loopback  # noqa: F401
 from openai import OpenAI
 from selection import planner_solver, world
-from serve.fake_upstream import LLMS
+from serve.fake_upstream import LLMS, FakeUpstream
 
 import scope_torch as st
 from scope_torch.serve.current import base_url
@@ -88,6 +88,18 @@ def test_by_tokens_with_prices_and_measured(concurrency, upstream, tmp_path):
             assert result.bill.total_usd == pytest.approx(billed, rel=1e-12)
         else:  # the app returns no cached tokens, so they are priced as fresh ones
             assert result.bill.total_usd > billed
+
+
+def test_an_upper_estimate_is_told(tmp_path, caplog):
+    def answer(request):
+        return world.answer(request)._replace(tells_usage=False)
+
+    with FakeUpstream(answer) as silent:
+        result = selected(
+            adapter(1, silent), tmp_path, world.QUESTIONS[:5], endpoint=endpoint(silent)
+        )
+        assert result.bill.total_usd > silent.usd_by_tag()[""]
+    assert "USD of the bill are an upper estimate" in caplog.text
 
 
 def endpoint(upstream):

@@ -15,6 +15,7 @@ from scope_torch.llm.prices import LLMInfo
 from scope_torch.runs.finished import load_runs
 from scope_torch.selection.setup import split
 from scope_torch.selection.steps import served
+from scope_torch.serve.ledger import Ledger
 
 PRICE = {"nano": 1e-4, "mini": 4e-4, "pro": 1e-2}  # USD of a call
 SKILL = {"nano": 0.6, "mini": 0.99, "pro": 1.0}
@@ -272,6 +273,7 @@ def test_a_report_does_not_take_the_reference_for_a_run(tmp_path):
 def test_an_endpoint_that_runs_already_goes_on():
     class Running:
         is_started = True
+        ledger = Ledger()
         prices = st.PriceList()
 
         def __enter__(self):

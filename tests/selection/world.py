@@ -18,10 +18,10 @@ _KNOWS = {
 
 
 def upstream() -> FakeUpstream:
-    return FakeUpstream(_answer)
+    return FakeUpstream(answer)
 
 
-def _answer(request: dict) -> Say:
+def answer(request: dict) -> Say:
     """A plan is `good` or `poor`; a good solver with a good plan gives the right answer."""
     prompt = request["messages"][-1]["content"]
     number = int(re.search(r"is (\d+) ", prompt)[1])
