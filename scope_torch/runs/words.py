@@ -23,6 +23,7 @@ from scope_torch.search.stopping import (
 )
 
 _WIDTH = 109
+_IF_FIXED = ", if answers do not vary"  # from call to call; certificate_flips drops it
 _MORE = 'more: .table() .pareto() .plot() .disagreements() .bill .why .save("models.json")'
 _STOPS = {
     "budget": "the budget is spent",
@@ -184,7 +185,7 @@ def why(result: Told) -> str:
         >>> problem, evaluator, _ = synthetic_task(num_queries=20)
         >>> result = run(problem, make_scope(problem, base="nano", seed=0), evaluator, 0.1)
         >>> why(result)
-        'certified: all 20 queries were answered, so its averages are known'
+        'certified on these 20 queries, all answered, if answers do not vary'
     """
     returns = result.report.get("expected_return")
     if returns is None or result.stop_reason != "budget":
@@ -200,14 +201,16 @@ def _grounds(result: Told) -> str:
         reason = _STOPS.get(result.stop_reason, result.stop_reason)
         return f"not certified: nothing {better} than the reference was, and {reason}"
     if result.certified and result.evidence.is_known(out.theta):
-        return f"certified: all {Q} queries were answered, so its averages are known"
+        return f"certified on these {Q} queries, all answered{_IF_FIXED}"
     if out.basis == "certified":
         delta = report.get("delta")
         sure = "" if delta is None else f" with {percent(1 - delta)} confidence"
         if report.get("certificate") == "population":
             return f"certified{sure} on queries like these {Q}"
-        bounds = "" if report.get("certificate") == "sequence" else ", if the model's bounds hold"
-        return f"certified{sure} on these {Q} queries{bounds}"
+        fixed = "" if report.get("flips") else _IF_FIXED
+        if report.get("certificate") != "sequence":
+            fixed = ", if the model's bounds hold"
+        return f"certified{sure} on these {Q} queries{fixed}"
     return {
         "accepted (tuned)": "not certified: accepted by bounds of the model, without a probability",
         "estimated": "not certified: the model expects it to be good enough",
@@ -278,9 +281,9 @@ def _evidence(result: Told) -> str:
         hold = f"; all {limits} constraints hold" if limits > 1 else "; its constraint holds"
     if held is not None:
         averages = f"{quality(held.quality)} against {quality(held.reference_quality)}"
-        unseen = f"; on {held.num_queries:,} held-out queries {averages}"
-    brief = grounds.partition(":")[0]
-    forms = [full + hold + unseen, grounds + hold + unseen, grounds + unseen, brief + unseen]
+        unseen = f"; held out: {averages}"
+    brief = grounds.partition(_IF_FIXED)[0].partition(":")[0]
+    forms = [full + hold + unseen, grounds + hold + unseen, brief + hold + unseen, brief + unseen]
     return next((form for form in forms if len(form) <= _WIDTH), forms[-1])
 
 

@@ -83,7 +83,7 @@ def test_the_words_of_a_certified_choice():
         "Use module_1=nano, module_2=nano: "
         "99.6% cheaper (0.257 instead of 60.6 USD per 1,000 queries)",
         "quality 0.45 against 0.44 (at least 0.351, with 95% confidence)",
-        "certified with 95% confidence on these 400 queries",
+        "certified with 95% confidence on these 400 queries, if answers do not vary",
     ]
 
 
@@ -134,8 +134,8 @@ def test_a_choice_that_is_dearer():
 def test_held_out_queries_have_their_place():
     result = replace(half_certified(), held_out=held_out(20))
     assert str(result).splitlines()[2] == (
-        "certified with 95% confidence on these 400 queries; "
-        "on 20 held-out queries 0.95 against 0.90"
+        "certified with 95% confidence on these 400 queries, if answers do not vary; "
+        "held out: 0.95 against 0.90"
     )
 
 
