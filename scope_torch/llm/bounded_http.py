@@ -8,7 +8,7 @@ from scope_torch.llm.billing import MAX_REPLY_BYTES
 
 # h11 keeps surplus bytes of a reply, and takes them for the reply to the next request.
 ONE_CALL = {"Connection": "close", "Accept-Encoding": "gzip, deflate"}
-_ENCODINGS = ("", "identity", "gzip", "deflate")  # unpacked in small pieces
+ENCODINGS = ("", "identity", "gzip", "deflate")  # unpacked in small pieces
 _OF_TRANSFER = ("content-encoding", "content-length", "transfer-encoding")
 
 
@@ -44,7 +44,7 @@ def bounded(client_type: Any) -> Any:
 
 async def _read(response: Any) -> bytes:
     encoding = response.headers.get("content-encoding", "").strip().lower()
-    if encoding not in _ENCODINGS:
+    if encoding not in ENCODINGS:
         raise ReplyRefused("sent a reply in an encoding that was not asked for")
     content = bytearray()
     async for piece in response.aiter_bytes():

@@ -12,7 +12,8 @@ from scope_torch.llm.failures import SendError
 from scope_torch.llm.keys import key_of, redact_logs
 from scope_torch.llm.retrying import Connection, RetryingClient
 
-_NOT_SENT = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout", "ProxyError"})
+# Kinds of errors after which a server cannot have got the request.
+NOT_SENT = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout", "ProxyError"})
 _NO_KEY = "none"  # without a key, openai would send the one in OPENAI_API_KEY
 
 
@@ -75,7 +76,7 @@ class OpenAIClient(RetryingClient):
                 if isinstance(error.__cause__, ReplyRefused):  # so does openai 2
                     raise SendError(str(error.__cause__)) from None
                 kind = type(error.__cause__ or error).__name__
-                raise SendError(f"was lost ({kind})", sent=kind not in _NOT_SENT) from None
+                raise SendError(f"was lost ({kind})", sent=kind not in NOT_SENT) from None
             return raw.content
 
         return Connection(send, client.close)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from scope_torch.errors import InputError
 from scope_torch.llm.billing import MAX_REPLY_BYTES, Usage
+from scope_torch.llm.bounded_http import ENCODINGS
+from scope_torch.llm.client import NOT_SENT
 from scope_torch.llm.keys import key_of, redact_logs, without_secrets
 from scope_torch.serve.apis import Api, Refused
 from scope_torch.serve.headers import Headers, to_application, to_upstream
@@ -17,8 +19,6 @@ from scope_torch.serve.reading import Events, Reading
 if TYPE_CHECKING:
     import httpx
 
-_NOT_SENT = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout", "ProxyError"})
-_ENCODINGS = ("", "identity", "gzip", "deflate")  # unpacked in small pieces
 _STREAM = "text/event-stream"
 _END = b""
 
@@ -195,7 +195,7 @@ class Upstream:
             waited = f"the upstream had not answered after {self._timeout_s:g} s"
             return Refused(504, waited, again=True)
         kind = type(error).__name__
-        if kind in _NOT_SENT:
+        if kind in NOT_SENT:
             reading.free = True
             unreachable = f"the upstream cannot be reached ({kind}); check its base URL"
             return Refused(502, unreachable, again=True)
@@ -228,7 +228,7 @@ def _check(response: Any, reading: Reading) -> None:
     if 300 <= status < 400:
         raise Refused(502, f"the upstream answered {status}, a redirect; check its base URL")
     encoding = response.headers.get("content-encoding", "").strip().lower()
-    if encoding not in _ENCODINGS:
+    if encoding not in ENCODINGS:
         raise Refused(502, "the upstream sent a reply in an encoding that was not asked for")
 
 
