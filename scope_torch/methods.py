@@ -17,12 +17,14 @@ from scope_torch.errors import InputError
 from scope_torch.model.devices import joint_class, pick_device
 from scope_torch.model.kernels import HammingMatern52Kernel
 from scope_torch.model.per_query import MIN_LAM
+from scope_torch.observation import Observation
 from scope_torch.problem import SelectionProblem, by_module
 from scope_torch.search.calibrate import InitialPool, PoolKind, Ties
 from scope_torch.search.certificate import certificate_of
 from scope_torch.search.choice import LeastCost, MostPromising
 from scope_torch.search.compose import compose_scope as compose_scope
 from scope_torch.search.joint_candidate import JointCandidate
+from scope_torch.search.known import Known, known_of
 from scope_torch.search.payoff import ExpectedReturn, derived_deployment
 from scope_torch.search.scope import SCOPE
 from scope_torch.search.stopping import stopping_of
@@ -59,6 +61,7 @@ def make_scope(
     query_pool: int | None = None,
     kernel: Kernel | None = None,
     device: torch.device | str | None = None,
+    known: Known | Sequence[Observation] = (),
     name: str = "scope",
 ) -> SCOPE:
     """Builds SCOPE; arguments not listed are those of `scope_torch.search.scope.SCOPE`.
@@ -94,6 +97,8 @@ def make_scope(
             once it is theta_out. None: Calibrate looks at all, and a candidate answers all.
         kernel: See `SCOPE`.
         device: See `SCOPE`.
+        known: Observations of earlier searches, in the codes of this problem, or a `Known`; see
+            `scope_torch.search.known`.
         name: Name in results.
 
     Raises:
@@ -145,6 +150,7 @@ def make_scope(
         reference_repeats=reference_repeats,
         kernel=kernel,
         device=device,
+        known=known,
         name=name,
     )
 
@@ -173,6 +179,7 @@ def make_scope_joint(
     budget_usd: float | None = None,
     kernel: Kernel | None = None,
     device: torch.device | str | None = None,
+    known: Known | Sequence[Observation] = (),
     name: str = "scope_joint",
 ) -> SCOPE:
     """Builds SCOPE with the joint surrogate.
@@ -205,6 +212,7 @@ def make_scope_joint(
             does not say `deployment_queries`, see `derived_deployment`.
         kernel: See `SCOPE`.
         device: See `SCOPE`.
+        known: See `make_scope`.
         name: Name in results.
 
     Raises:
@@ -254,7 +262,8 @@ def make_scope_joint(
         num_constraints=problem.num_constraints,
     )
     of_answers = _delta_of(certificate, bounds), certificate_flips, reference_repeats
-    certifies = certificate_of(problem, *of_answers, certificate, seed, query_pool)
+    known = known_of(problem, known, certificate_flips)
+    certifies = certificate_of(problem, *of_answers, certificate, seed, query_pool, known)
     margin = certifies.next_margin
     by_cost = gap_tolerance is None or problem.objective == "quality"
     payoff = ExpectedReturn(problem.num_queries, deployment, relative_cost, margin)
@@ -275,6 +284,7 @@ def make_scope_joint(
         u_out=problem.first_u_out,
         prune=prune,
         batch_size=batch_size,
+        known=known,
         name=name,
     )
 

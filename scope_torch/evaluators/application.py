@@ -41,6 +41,11 @@ class Item(NamedTuple):
     input: Any
     expected: Any = None
 
+    @property
+    def content(self) -> tuple[Any, Any]:
+        """What it is, wherever it stands."""
+        return self.input, self.expected
+
 
 def items_of(dataset: Sequence[Any], with_expected: bool) -> list[Item]:
     """The elements of a data set.

@@ -25,6 +25,7 @@ from scope_torch.llm.price_list import PriceList
 from scope_torch.llm.prices import LLMInfo, choose_llms
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
+from scope_torch.runs.evaluator import keys_of
 
 logger = logging.getLogger(__name__)
 
@@ -154,7 +155,7 @@ class FunctionEvaluator:
             observations: Those of an earlier process. Failed calls among them are no answers.
         """
         if self.deterministic:
-            for known in filter(self._is_answer, observations):
+            for known in filter(self.is_answer, observations):
                 self._answers.setdefault((known.theta, known.query), known)
 
     def paid(self, observations: Iterable[Observation]) -> None:
@@ -166,7 +167,7 @@ class FunctionEvaluator:
             observations: Those of a measurement by this evaluator, or by one like it.
         """
         self.remember(known := list(observations))
-        self._paid = {(o.theta, o.query) for o in filter(self._is_answer, known)}
+        self._paid = {(o.theta, o.query) for o in filter(self.is_answer, known)}
 
     def repeats(self, observations: Iterable[Observation]) -> list[Observation]:
         """The observations that repeat an earlier answer; with `deterministic`, no call made them.
@@ -180,12 +181,12 @@ class FunctionEvaluator:
             pair = observation.theta, observation.query
             if pair in answered:
                 repeated.append(observation)
-            elif self._is_answer(observation):
+            elif self.is_answer(observation):
                 answered.add(pair)
         return repeated
 
-    def _is_answer(self, observation: Observation) -> bool:
-        """False for a call that may have raised: the pair is asked again."""
+    def is_answer(self, observation: Observation) -> bool:
+        """False for a call that may have raised: its pair is asked again."""
         values = observation.quality, observation.cost_usd
         return self.on_error != "zero" or values != (0.0, self._failed_cost_usd)
 
@@ -316,6 +317,18 @@ class FunctionEvaluator:
                 "PriceList"
             )
         return self._prices.cost_usd(llm, usage)
+
+    def query_keys(self) -> list[str] | None:
+        """See `HasQueryKeys`; an element of a data set is known by its content alone."""
+        return keys_of(getattr(query, "content", query) for query in self.queries)
+
+    def describe_prices(self) -> dict[str, Any] | None:
+        """See `HasPrices`; None without a price list, or if it lacks an LLM: costs are given."""
+        names = dict.fromkeys(llm for llms in self.problem.llms for llm in llms)
+        try:
+            return None if self._prices is None else self._prices.describe(names)
+        except InputError:
+            return None
 
     def fingerprint(self) -> str:
         """The name with a hash of the queries, or of their number if they are not plain data."""

@@ -15,8 +15,10 @@ from typing import Any
 from scope_torch.errors import InputError
 from scope_torch.evaluators.window import in_window
 from scope_torch.llm.chat import ChatClient, LLMError
+from scope_torch.llm.price_list import PriceList
 from scope_torch.llm.prices import LLMInfo, choose_llms
 from scope_torch.observation import Observation, Request
+from scope_torch.runs.evaluator import keys_of
 from scope_torch.systems.graph import CompoundSystem, SystemRun
 from scope_torch.tasks.dataset import Metric, Query
 
@@ -145,6 +147,15 @@ class LiveEvaluator:
             described["extra_body"] = dict(extra_body)
         canonical = json.dumps(described, sort_keys=True, default=str)
         return f"{self.system.name}-{hashlib.sha256(canonical.encode()).hexdigest()[:16]}"
+
+    def query_keys(self) -> list[str] | None:
+        """See `HasQueryKeys`."""
+        return keys_of((dict(query.fields), query.gold) for query in self.queries)
+
+    def describe_prices(self) -> dict[str, Any]:
+        """See `HasPrices`."""
+        llms = {llm.name: llm for candidates in self._candidates for llm in candidates}
+        return PriceList(llms).describe(llms)
 
     def close(self) -> None:
         """Closes the client with its connections, and the metric; ends the event loop.

@@ -194,6 +194,10 @@ class TableEvaluator:
         values = known[limit.outcome]
         return np.minimum(values, limit.high) if limit.is_cap else values
 
+    def query_keys(self) -> list[str]:
+        """See `HasQueryKeys`: the identifiers of the table."""
+        return [str(query) for query in self.table.queries]
+
     def fingerprint(self) -> str:
         """A hash of the whole content of the table; named outcomes add to it."""
         table = self.table

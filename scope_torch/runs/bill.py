@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scope_torch.observation import Observation
 from scope_torch.runs.digits import plain, usd
+
+if TYPE_CHECKING:
+    from scope_torch.runs.result import RunResult
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,8 @@ class Bill:
         repeats_usd: What kept answers would have cost; not paid, and not in the total.
         num_calls: Calls that were paid for, without those in flight.
         num_failed: Calls that failed, and count as quality 0.
+        num_known: Answers of earlier searches that were taken over.
+        known_usd: What these would cost today; not paid, and not in the total.
         prices: By LLM its prices, their source and day, see `PriceList.describe`; None if unknown.
 
     Examples:
@@ -46,6 +51,8 @@ class Bill:
     repeats_usd: float = 0.0
     num_calls: int = 0
     num_failed: int = 0
+    num_known: int = 0
+    known_usd: float = 0.0
     prices: Mapping[str, Any] | None = field(default=None, hash=False)
 
     @property
@@ -70,7 +77,31 @@ class Bill:
         lines.append(f"{'total':<10} {usd(self.total_usd):>8} USD for {failed}")
         if self.repeats_usd:
             lines.append(f"not paid   {usd(self.repeats_usd):>8} USD: answers that were kept")
+        if self.num_known:
+            taken = f"{self.num_known} answers of earlier searches"
+            lines.append(f"not paid   {usd(self.known_usd):>8} USD: {taken}")
         return "\n".join([*lines, *(_price(llm, p) for llm, p in (self.prices or {}).items())])
+
+
+def bill_of(result: RunResult) -> Bill:
+    """What a run and its measurements have cost."""
+    repeats, taken_over = result.repeats or [], set(result.known)
+    reference = [one for one in result.reference or [] if one not in taken_over]
+    held_out = [] if result.held_out is None else result.held_out.paid
+    num_measured = len(reference) + len(result.probe) + len(held_out)
+    return Bill(
+        reference_usd=cost_of(reference),
+        probe_usd=cost_of(result.probe),
+        search_usd=max(0.0, cost_of(result.history) - cost_of(repeats)),
+        in_flight_usd=result.surplus_usd,
+        held_out_usd=cost_of(held_out),
+        repeats_usd=cost_of(repeats),
+        num_calls=num_measured + len(result.history) - len(repeats),
+        num_failed=result.num_failed,
+        num_known=len(result.known),
+        known_usd=cost_of(result.known),
+        prices=result.prices,
+    )
 
 
 def cost_of(observations: Iterable[Observation] | None) -> float:

@@ -89,6 +89,7 @@ class Evidence:
         trace: The changes in the search.
         report: Values that the method recorded.
         front: See `front_of`; None if the problem has further constraints.
+        known: Observations of earlier searches.
 
     Examples:
         >>> from scope_torch import make_scope, run
@@ -107,11 +108,13 @@ class Evidence:
         trace: Sequence[TraceRow],
         report: Mapping[str, Any],
         front: FrontTable | None,
+        known: Sequence[Observation] = (),
     ) -> None:
         self.problem, self.history, self.trace, self.report = problem, history, trace, report
         self.answers = AllAverages(problem.num_queries)
         self._of: dict[tuple[int, ...], list[Observation]] = {}
-        for observation in history:
+        self._known_thetas = {observation.theta for observation in known}
+        for observation in (*known, *history):
             self.answers.add(observation)
             self._of.setdefault(observation.theta, []).append(observation)
         self.tried = {row.theta_cand for row in trace}
@@ -196,7 +199,8 @@ class Evidence:
     def _by_sequences(self, theta: tuple[int, ...]) -> tuple[float, float]:
         """The ends that the betting sequences of theta, as the k-th candidate, certify."""
         lower, upper = 0.0, 1.0
-        for k, (candidate, qualities) in enumerate(turns(self.trace, self.history), 1):
+        of_turns = turns(self.trace, self.history, self._known_thetas)
+        for k, (candidate, qualities) in enumerate(of_turns, 1):
             if candidate == theta:
                 lower = max(lower, self._largest_threshold(k, qualities))
                 upper = min(upper, 1 - self._largest_threshold(k, [1 - q for q in qualities]))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Protocol, runtime_checkable
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -66,6 +68,24 @@ class HasTrueOutcomes(Protocol):
 
 
 @runtime_checkable
+class HasQueryKeys(Protocol):
+    """An evaluator that knows its queries by their content, for `continue_from`."""
+
+    def query_keys(self) -> list[str] | None:
+        """A text for each query, equal for equal queries; None if they are not plain data."""
+        ...
+
+
+@runtime_checkable
+class HasPrices(Protocol):
+    """An evaluator whose costs are tokens times prices, for `continue_from`."""
+
+    def describe_prices(self) -> Mapping[str, Mapping[str, Any]] | None:
+        """By LLM USD per million tokens, see `PriceList.describe`; None if costs are given."""
+        ...
+
+
+@runtime_checkable
 class KeepsAnswers(Protocol):
     """An evaluator that, if `deterministic` is True, answers a repeated pair without a call."""
 
@@ -78,3 +98,20 @@ class KeepsAnswers(Protocol):
     def repeats(self, observations: Iterable[Observation]) -> list[Observation]:
         """Those of a run, in the asked order, that needed no call; for `result.json`."""
         ...
+
+
+def keys_of(queries: Iterable[Any]) -> list[str] | None:
+    """16 hex digits for the content of each query; see `HasQueryKeys`.
+
+    Args:
+        queries: Plain data, as JSON knows it; else the keys are None.
+
+    Examples:
+        >>> keys_of([("2 + 2?", "4"), ("2 + 2?", "4")]) == ["0958482cce40dfb9"] * 2
+        True
+    """
+    try:
+        texts = [json.dumps(query, sort_keys=True) for query in queries]
+    except (TypeError, ValueError):
+        return None
+    return [hashlib.sha256(text.encode()).hexdigest()[:16] for text in texts]

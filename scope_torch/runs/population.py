@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ def tomorrow(
     theta: tuple[int, ...],
     delta: float | None = None,
     seed: int | None = None,
+    known: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Bounds on the quality and the cost of a configuration on the distribution of the queries.
 
@@ -54,6 +55,7 @@ def tomorrow(
         theta: Codes of theta_out.
         delta: Failure probability of each bound; None for 0.05.
         seed: Of the search; decides the order.
+        known: The report of `Known`, if answers of earlier searches are among the observations.
 
     Returns:
         The dictionary, JSON-serialisable.
@@ -75,12 +77,14 @@ def tomorrow(
         return _unknown(delta, "theta_out is the reference")
     if problem.reference_answers is None:
         return _unknown(delta, "the reference's answers to each query are not known")
+    if known is not None and not known["same_reference"]:
+        return _unknown(delta, "an earlier search, whose answers are known, had another reference")
     first: dict[int, Observation] = {}
     for observation in observations:
         if observation.theta == theta:
             first.setdefault(observation.query, observation)
     order = random_order(problem, theta, seed or 0)
-    share = share_of_each(problem, delta)
+    share = share_of_each(problem, delta, known["num_others"] if known else 0)
     return {
         "delta": delta,
         "answered": len(first),

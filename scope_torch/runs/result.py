@@ -16,7 +16,7 @@ from torch import Tensor
 from scope_torch.errors import InputError
 from scope_torch.observation import History, Observation
 from scope_torch.problem import SelectionProblem
-from scope_torch.runs.bill import Bill, cost_of
+from scope_torch.runs.bill import Bill, bill_of, cost_of
 from scope_torch.runs.directory import settings_hash, with_hashes, write_atomically
 from scope_torch.runs.estimate import Estimate, Evidence, savings_of
 from scope_torch.runs.held_out import HeldOut
@@ -71,6 +71,7 @@ class RunResult:
         answers: What the application returned, by configuration and query, where it was kept.
         prices: Prices of the LLMs, see `PriceList.describe`.
         num_failed: Calls of this process that failed and count as quality 0.
+        known: Observations of earlier searches; not a part of `history`, and not paid again.
 
     Examples:
         >>> from scope_torch import make_scope, run
@@ -110,6 +111,7 @@ class RunResult:
     answers: Mapping[tuple[tuple[int, ...], int], Any] | None = None
     prices: Mapping[str, Any] | None = None
     num_failed: int = 0
+    known: Sequence[Observation] = ()
 
     def __str__(self) -> str:
         return "\n".join(lines_of(self).values())
@@ -127,19 +129,20 @@ class RunResult:
         return self.problem.names(self.recommendation.theta)
 
     @cached_property
-    def _known(self) -> tuple[Evidence, Estimate]:
-        evidence = Evidence(self.problem, self.history, self.trace, self.report, self.front)
+    def _told(self) -> tuple[Evidence, Estimate]:
+        of_search = self.history, self.trace, self.report, self.front
+        evidence = Evidence(self.problem, *of_search, self.known)
         return evidence, evidence.quality_of_choice(self.recommendation)
 
     @property
     def evidence(self) -> Evidence:
         """What is known of each configuration's cost and quality."""
-        return self._known[0]
+        return self._told[0]
 
     @property
     def quality(self) -> Estimate:
         """Average quality of theta_out on the queries searched on, see `Estimate`."""
-        return self._known[1]
+        return self._told[1]
 
     @property
     def cost_usd(self) -> Estimate:
@@ -186,20 +189,7 @@ class RunResult:
     @property
     def bill(self) -> Bill:
         """What reference, search and held-out queries have cost."""
-        repeats = self.repeats or []
-        before = [*(self.reference or []), *self.probe]
-        held_out = [] if self.held_out is None else self.held_out.paid
-        return Bill(
-            reference_usd=cost_of(self.reference),
-            probe_usd=cost_of(self.probe),
-            search_usd=max(0.0, cost_of(self.history) - cost_of(repeats)),
-            in_flight_usd=self.surplus_usd,
-            held_out_usd=cost_of(held_out),
-            repeats_usd=cost_of(repeats),
-            num_calls=len(before) + len(self.history) - len(repeats) + len(held_out),
-            num_failed=self.num_failed,
-            prices=self.prices,
-        )
+        return bill_of(self)
 
     def table(self) -> polars.DataFrame:
         """Each configuration looked at; for the columns see `scope_torch.runs.table`."""
@@ -211,8 +201,9 @@ class RunResult:
         Raises:
             InputError: If theta_0's answers to each query are not known.
         """
-        theta, known = self.recommendation.theta, (self.queries, self.answers)
-        return disagreements_of(self.problem, theta, self.history, self.reference, *known)
+        theta, of_queries = self.recommendation.theta, (self.queries, self.answers)
+        answers = [*self.known, *self.history]
+        return disagreements_of(self.problem, theta, answers, self.reference, *of_queries)
 
     def plot(self, path: Path | str | None = None) -> Figure:
         """Cost and quality of all that was looked at, see `scope_torch.runs.figure`.
@@ -332,7 +323,9 @@ class RunResult:
         from scope_torch.runs.population import tomorrow  # its bounds import gpytorch: seconds
 
         theta, seed = self.recommendation.theta, self.settings["optimizer"].get("seed")
-        return tomorrow(self.problem, self.history, theta, self.report.get("delta"), seed)
+        answers = [*self.known, *self.history]
+        known = self.report.get("known")
+        return tomorrow(self.problem, answers, theta, self.report.get("delta"), seed, known)
 
     def _repeats(self) -> dict[str, Any]:
         """Number and cost of the repeats, if the evaluator keeps answers."""

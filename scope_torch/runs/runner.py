@@ -18,12 +18,14 @@ from scope_torch.observation import History, Observation, Request
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.callbacks import Callback
 from scope_torch.runs.directory import open_run_dir
+from scope_torch.runs.earlier import describe_run
 from scope_torch.runs.evaluator import Evaluator, HasTrueOutcomes, HasTruth, KeepsAnswers
 from scope_torch.runs.journal import Journal
 from scope_torch.runs.result import RunResult
 from scope_torch.runs.source import ObservationSource
 from scope_torch.runs.trace import TraceFile
 from scope_torch.search.front import front_of
+from scope_torch.search.known import Known
 from scope_torch.search.optimizer import Optimizer
 from scope_torch.space import MAX_ENUMERATED
 
@@ -72,6 +74,8 @@ def run(
     began = time.perf_counter()
     settings = run_settings(problem, optimizer, evaluator, budget_usd)
     run_dir = None if run_dir is None else Path(run_dir)
+    known: Known | None = getattr(optimizer, "known", None)
+    observations = [] if known is None else known.observations
     truth, truth_seconds = _timed_truth(problem, evaluator)
     with ExitStack() as closing:
         journal = _open_journal(run_dir, settings, evaluator, closing)
@@ -89,9 +93,10 @@ def run(
             history=search.history,
             surplus_usd=source.surplus_usd(search.history),
             repeats=_repeats(evaluator, search.history),
+            known=observations,
             trace=optimizer.trace,
             report=optimizer.report(),
-            front=front_of(problem, optimizer, search.history),
+            front=front_of(problem, optimizer, search.history, known=observations),
             settings=settings,
             truth=truth,
             seconds={
@@ -174,6 +179,7 @@ def _open_journal(
     durable = not getattr(evaluator, "free", False)
     journal = open_run_dir(run_dir, settings, durable)
     closing.callback(journal.close)
+    describe_run(run_dir, evaluator)
     if isinstance(evaluator, KeepsAnswers):
         evaluator.remember(journal.recorded)
     return journal

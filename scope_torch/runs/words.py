@@ -292,9 +292,10 @@ def _search(result: Told) -> str:
     looked = sum(1 for _ in result.evidence.answers)
     reason = _STOPS.get(result.stop_reason, result.stop_reason)
     plural = "s" * (size > 1)
+    old = f" and {result.bill.num_known:,} earlier answers" if result.bill.num_known else ""
     return (
         f"searched {size:,} configuration{plural}, looked at {looked:,} in {calls:,} "
-        f"call{'s' * (calls != 1)}; stopped: {reason}"
+        f"call{'s' * (calls != 1)}{old}; stopped: {reason}"
     )
 
 

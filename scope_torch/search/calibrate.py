@@ -78,6 +78,16 @@ def minus_quality(observation: Observation) -> tuple[float, ...]:
     return (-observation.quality,)
 
 
+def num_requests(num_configurations: int, num_queries: int) -> int:
+    """How many observations Calibrate makes of a pool of so many configurations."""
+    total, done = 0, 0
+    for j in range(1, math.ceil(math.log2(num_queries)) + 2):
+        prefix = min(2 ** (j - 1), num_queries)
+        total += num_configurations * (prefix - done)
+        done, num_configurations = prefix, math.ceil(num_configurations / 2)
+    return total
+
+
 def calibrate(
     pool: Sequence[tuple[int, ...]],
     query_order: Sequence[int],

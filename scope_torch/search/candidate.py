@@ -48,7 +48,7 @@ class QueryCandidate:
         sigma^2 is rounded to 1e-9, since equal scores differ by rounding.
         """
         if self._order is None:
-            order = np.array(self._query_order)
+            order = np.array(self._query_order, dtype=np.intp)
             rounded = np.rint(np.array(self._variance)[order] * 1e9)
             self._order = iter(order[(-rounded).argsort(kind="stable")].tolist())
         return list(islice(self._order, number))

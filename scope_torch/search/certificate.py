@@ -15,6 +15,7 @@ from scope_torch.bounds.betting import (
 )
 from scope_torch.errors import InputError
 from scope_torch.problem import SelectionProblem
+from scope_torch.search.known import Known
 from scope_torch.search.population import ByPopulation
 
 _OF_REPEATS = 0.1  # part of delta that the bound on flips may be wrong with
@@ -161,6 +162,7 @@ def certificate_of(
     kind: str = "sequence",
     seed: int = 0,
     query_pool: int | None = None,
+    known: Known | None = None,
 ) -> ByBounds | BySequence | ByPopulation:
     """The certificate of plain settings.
 
@@ -172,6 +174,7 @@ def certificate_of(
         kind: With a delta: `sequence` or `population`.
         seed: See `ByPopulation`.
         query_pool: Likewise.
+        known: Observations of earlier searches, see `scope_torch.search.known`.
 
     Raises:
         InputError: If a value is outside its range, or only one of `auto` and `repeats` is given.
@@ -182,7 +185,10 @@ def certificate_of(
                 f"certificate_flips={flips}, reference_repeats={repeats}: certificate=population "
                 "holds however often answers flip; leave both out"
             )
-        return ByPopulation(problem, delta, seed, query_pool)
+        if known is not None:
+            known.check_reference()
+        num_others = 0 if known is None else known.num_others
+        return ByPopulation(problem, delta, seed, query_pool, num_others)
     if query_pool is not None:
         raise InputError(
             f"query_pool={query_pool} needs certificate=population: other certificates are about "

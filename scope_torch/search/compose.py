@@ -11,11 +11,13 @@ from gpytorch.kernels import Kernel
 from scope_torch.bounds.base import ConfidenceBounds, check_made_for
 from scope_torch.model.devices import pick_device, surrogate_class
 from scope_torch.model.kernels import HammingMatern52Kernel
+from scope_torch.observation import Observation
 from scope_torch.problem import SelectionProblem
 from scope_torch.search.calibrate import InitialPool, PoolKind, Ties
 from scope_torch.search.candidate import QueryCandidate
 from scope_torch.search.certificate import certificate_of
 from scope_torch.search.choice import LeastCost
+from scope_torch.search.known import Known, known_of
 from scope_torch.search.scope import SCOPE
 from scope_torch.search.stopping import stopping_of
 from scope_torch.space_search.branched import MAX_NODES, make_posterior
@@ -44,6 +46,7 @@ def compose_scope(
     query_pool: int | None = None,
     kernel: Kernel | None = None,
     device: torch.device | str | None = None,
+    known: Known | Sequence[Observation] = (),
     name: str = "scope",
 ) -> SCOPE:
     """Composes the paper's SCOPE around confidence bounds of your own.
@@ -73,6 +76,7 @@ def compose_scope(
         query_pool: See `make_scope`.
         kernel: k; default Matern 5/2.
         device: Where the algebra over Theta runs; None for `auto`, see `pick_device`.
+        known: Observations of earlier searches; see `make_scope`.
         name: Name in results.
 
     Raises:
@@ -82,7 +86,8 @@ def compose_scope(
     kind = "sequence" if population_delta is None else "population"
     delta = sequence_delta if population_delta is None else population_delta
     of_answers = delta, sequence_flips, reference_repeats
-    certificate = certificate_of(problem, *of_answers, kind, seed, query_pool)
+    known = known_of(problem, known, sequence_flips)
+    certificate = certificate_of(problem, *of_answers, kind, seed, query_pool, known)
     choice = LeastCost(alpha, certificate.next_margin)
     stopping = stopping_of(problem, gap_tolerance)
     pool = InitialPool(problem, initial_pool, base, calibrate_ties)
@@ -107,5 +112,6 @@ def compose_scope(
         seed=seed,
         prune=prune,
         batch_size=batch_size,
+        known=known,
         name=name,
     )

@@ -22,14 +22,14 @@ answer for each query nor these sequences say enough: then only theta_out is `ce
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from scope_torch.observation import History
+from scope_torch.observation import History, Observation
 from scope_torch.problem import SelectionProblem
 from scope_torch.search.averages import AllAverages
 from scope_torch.search.hypervolume import non_dominated
@@ -143,6 +143,7 @@ def front_of(
     optimizer: Optimizer,
     history: History,
     losses: Sequence[float] = LOSSES,
+    known: Sequence[Observation] = (),
 ) -> FrontTable | None:
     """The front that a finished search has found; None if quality is not the only constraint.
 
@@ -151,6 +152,7 @@ def front_of(
         optimizer: The search, when it has ended. Its surrogate takes in the last observations.
         history: All its observations.
         losses: The relative losses of quality to answer.
+        known: Observations of earlier searches.
 
     Examples:
         >>> from scope_torch import make_scope_joint, run
@@ -164,18 +166,25 @@ def front_of(
     """
     if problem.others:
         return None
-    return _Maker(problem, optimizer, history).table(losses)
+    return _Maker(problem, optimizer, history, known).table(losses)
 
 
 class _Maker:
     """What `front_of` needs to know of a search."""
 
-    def __init__(self, problem: SelectionProblem, optimizer: Optimizer, history: History) -> None:
+    def __init__(
+        self,
+        problem: SelectionProblem,
+        optimizer: Optimizer,
+        history: History,
+        known: Sequence[Observation],
+    ) -> None:
         self._problem, self._report = problem, optimizer.report()
         self._optimizer, self._history = optimizer, history
         self._answers = AllAverages(problem.num_queries)
-        for observation in history:
+        for observation in (*known, *history):
             self._answers.add(observation)
+        self._known_thetas = {observation.theta for observation in known}
         self._flips = bool(self._report.get("flips"))
         found = optimizer.estimates() if isinstance(optimizer, HasEstimates) else None
         self._estimates = found if problem.space.size <= _MOST else None
@@ -273,7 +282,8 @@ class _Maker:
             certified[out.theta] = self._problem.s_0
         if self._report.get("certificate") != "sequence" or self._flips:
             return certified
-        for k, (theta, qualities) in enumerate(turns(self._optimizer.trace, self._history), 1):
+        of_turns = turns(self._optimizer.trace, self._history, self._known_thetas)
+        for k, (theta, qualities) in enumerate(of_turns, 1):
             share = share_of_delta(k, self._report["delta"])
             for threshold in sorted(thresholds):
                 sequence = BettingSequence(self._problem.num_queries, threshold, share)
@@ -284,19 +294,22 @@ class _Maker:
 
 
 def turns(
-    trace: Sequence[TraceRow], history: History
+    trace: Sequence[TraceRow], history: History, known: Collection[tuple[int, ...]] = ()
 ) -> Iterator[tuple[tuple[int, ...], list[float]]]:
     """Each candidate of a search, with its qualities in the order of the j-loop.
 
     Args:
         trace: The changes in the search.
         history: All its observations.
+        known: Candidates that answered earlier searches too. Their new answers alone are in no
+            random order, so they are left out.
     """
     begun = [row for row in trace if row.event == "selected"]
     ends = [*(row.t for row in begun), len(history)][1:]
     for row, end in zip(begun, ends, strict=True):
         assert row.theta_cand is not None
-        yield row.theta_cand, [history[t].quality for t in range(row.t, end)]
+        is_known = row.theta_cand in known
+        yield row.theta_cand, [] if is_known else [history[t].quality for t in range(row.t, end)]
 
 
 def _exactly(

@@ -51,7 +51,7 @@ from scope_torch.search.hypervolume import (
 )
 from scope_torch.search.joint_candidate import JointCandidate
 from scope_torch.search.optimizer import Recommendation, SequentialOptimizer, Steps
-from scope_torch.search.scope import interval
+from scope_torch.search.parts import interval
 from scope_torch.space import check_seed, first_tied, tie_width
 from scope_torch.space_search.joint_grid import JointGridPosterior
 

@@ -250,3 +250,13 @@ class Payoff(Protocol):
     def report(self) -> dict[str, Any]:
         """What belongs into a result, JSON-serialisable."""
         ...
+
+
+def interval(candidate: Candidate, beta: Beta) -> dict[str, float]:
+    """The bounds of a candidate as columns of `TraceRow`."""
+    return {
+        "lower_c_usd": candidate.lower_c(beta),
+        "upper_c_usd": candidate.upper_c(beta),
+        "lower_g": candidate.lower_g(beta),
+        "upper_g": candidate.upper_g(beta),
+    }

@@ -20,13 +20,19 @@ _ORDERS = 23  # keeps these random orders apart from other uses of a seed
 Theta = tuple[int, ...]
 
 
-def share_of_each(problem: SelectionProblem, delta: float) -> float:
+def share_of_each(problem: SelectionProblem, delta: float, num_others: int = 0) -> float:
     """The share of delta of one configuration: all but theta_0 have the same.
 
     It is fixed before the search. So a statement about the configuration that a search picks fails
     with probability at most `delta`, however the search picks it.
+
+    Args:
+        problem: Gives Theta.
+        delta: In (0, 1).
+        num_others: Configurations outside Theta that were candidates when answers were made that
+            count; see `scope_torch.search.known`.
     """
-    return delta / max(1, problem.space.size - 1)
+    return delta / max(1, problem.space.size + num_others - 1)
 
 
 def random_order(problem: SelectionProblem, theta: Theta, seed: int) -> list[int]:
@@ -57,13 +63,19 @@ class ByPopulation:
         seed: Of the search; decides the orders.
         query_pool: See `FollowsSearch`. Draws from the other queries, that nobody else has asked,
             are then what certifies most candidates.
+        num_others: See `share_of_each`.
 
     Raises:
         InputError: If a number is outside its range, or the problem has no answers of theta_0.
     """
 
     def __init__(
-        self, problem: SelectionProblem, delta: float, seed: int, query_pool: int | None = None
+        self,
+        problem: SelectionProblem,
+        delta: float,
+        seed: int,
+        query_pool: int | None = None,
+        num_others: int = 0,
     ) -> None:
         check_sequence(delta, 0.0)
         problem.check_one_constraint("scope with certificate=population")
@@ -81,7 +93,7 @@ class ByPopulation:
         self.delta, self.query_pool = delta, query_pool
         self._problem, self._seed = problem, seed
         self._references = [quality for _, quality in problem.reference_answers]
-        self._share = share_of_each(problem, delta)
+        self._share = share_of_each(problem, delta, num_others)
         self._margin = least_mean(problem.num_queries, problem.relative_loss, self._share)
         self._step = 0.5 / problem.num_queries
         self._first: dict[Theta, dict[int, float]] = {}

@@ -15,6 +15,7 @@ SCOPE-Coarse and scope_joint.
 
 from __future__ import annotations
 
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
 from scope_torch.search.calibrate import InitialPool, calibrate, minus_quality
 from scope_torch.search.front import Estimates, estimates_of
+from scope_torch.search.known import Known, Trial
 from scope_torch.search.optimizer import Basis, Recommendation, SequentialOptimizer, Steps
 from scope_torch.search.parts import (
     Candidate,
@@ -38,7 +40,7 @@ from scope_torch.search.parts import (
     Payoff,
     Posterior,
     Surrogate,
-    Test,
+    interval,
 )
 from scope_torch.search.stopping import (
     FREE_CANDIDATE,
@@ -49,6 +51,8 @@ from scope_torch.search.stopping import (
     Stopping,
 )
 from scope_torch.space import check_seed
+
+Observing = Generator[Sequence[Request], Sequence[Observation], Sequence[Observation]]
 
 
 class SCOPE(SequentialOptimizer):
@@ -72,6 +76,7 @@ class SCOPE(SequentialOptimizer):
             than c(theta_0), which tuned half-widths may put it below.
         prune: Whether a candidate is dropped early (line alg:scope-main:break); SCOPE-Coarse: no.
         batch_size: Queries of the j-loop observed at a time; 1 is the paper, None all of them.
+        known: Observations of earlier searches; None: none, as in the paper.
         name: Name in results.
 
     Raises:
@@ -95,6 +100,7 @@ class SCOPE(SequentialOptimizer):
         u_out: float | None = None,
         prune: bool = True,
         batch_size: int | None = 1,
+        known: Known | None = None,
         name: str = "scope",
     ) -> None:
         if batch_size is not None and (batch_size < 1 or batch_size != int(batch_size)):
@@ -107,12 +113,14 @@ class SCOPE(SequentialOptimizer):
         self._make_candidate, self._certificate = make_candidate, certificate
         self._follows = certificate if isinstance(certificate, FollowsSearch) else None
         self._query_pool = self._follows.query_pool if self._follows is not None else None
+        self._num_calibrated = self._query_pool
         self._payoff = payoff
         self._stopping, self._initial_pool, self._first_u_out = stopping, pool, u_out
         self._generator = torch.Generator().manual_seed(seed)
         order = torch.randperm(problem.num_queries, generator=self._generator)
         self._query_order: list[int] = order.tolist()
         self._pool = pool.draw(problem.space, self._generator)
+        self.known = Known(problem) if known is None else known
         self._j = [0] * problem.num_queries
         self._j_max = 0
         self._theta_out, self._certified = problem.theta_ref, False
@@ -122,6 +130,7 @@ class SCOPE(SequentialOptimizer):
         super().__init__()
 
     def _search(self) -> Steps:
+        self._take_in_known()
         yield from self._calibrate()  # alg:scope-main:init0
         self._initialise()  # alg:scope-main:rules, alg:scope-main:init1
         i: int | None = 0
@@ -135,30 +144,35 @@ class SCOPE(SequentialOptimizer):
             if self._stopping.is_closed(self.u_out):
                 return self._stop(GAP_CLOSED)
             all_seen = self.surrogate.num_observed(theta_cand) == self.problem.num_queries
-            if self._follows is not None:
-                self._follows.select(theta_cand)
-            test = self._certificate.begin(self._candidates + 1, self._generator)
-            candidate = self._candidate(theta_cand, test.order)
-            if self._payoff is not None and not self._payoff.goes_on(candidate, minima):
+            trial = self._begin(theta_cand)
+            candidate = self._make_candidate(theta_cand, trial.order, trial.in_order)
+            if trial.order and self._payoff and not self._payoff.goes_on(candidate, minima):
                 return self._stop(NO_LONGER_PAYS)
-            yield from self._evaluate(i, theta_cand, candidate, test)
+            yield from self._evaluate(i, theta_cand, candidate, trial)
             if all_seen and self._stopping.is_free(theta_cand):
                 return self._stop(FREE_CANDIDATE)
             yield
             self._posterior.update()
+
+    def _take_in_known(self) -> None:
+        """Observations of earlier searches: for the model, and for the certificate."""
+        for observation in self.known.observations:
+            self._learn(observation)
+        if self.known.observations:
+            self._generator.manual_seed(self.known.order_seed(self.seed))
+            self._query_order = self.known.most_answered(self._pool, self._query_order)
+            self._pool, self._num_calibrated = self.known.pool(self._pool, self._query_pool)
 
     def _calibrate(self) -> Steps:
         """Algorithm 2; SCOPE-Coarse has an empty pool, and skips it."""
         cheaper_first = self._initial_pool.ties == "cheaper"
         several = self.problem.num_constraints > 1 and self.problem.objective == "cost"
         g = self._g if several else minus_quality
-        order = self._query_order[: self._query_pool]
+        order = self._query_order[: self._num_calibrated]
         rounds = calibrate(self._pool, order, cheaper_first=cheaper_first, g=g)
         requests = next(rounds) if self._pool else []
         while requests:
-            observations = yield requests
-            for observation in observations:
-                self._record(observation)
+            observations = yield from self._observe(requests)
             try:
                 requests = rounds.send(observations)
             except StopIteration:
@@ -196,20 +210,34 @@ class SCOPE(SequentialOptimizer):
 
     def _select(self, i: int, minima: Minima) -> tuple[int, ...]:
         scale = self.problem.reference_cost_usd if self.problem.objective == "cost" else 1.0
+        if (best := self.known.take_best()) is not None:  # its evaluation costs nothing
+            return best
         index = self._choice.select(i, minima, scale, self.seed)
         return self.problem.space.theta_at(index)
 
+    def _begin(self, theta_cand: tuple[int, ...]) -> Trial:
+        """Draws the order of the candidate's queries, if its certificate needs one."""
+        if self._follows is not None:
+            self._follows.select(theta_cand)
+        test = self._certificate.begin(self._candidates + 1, self._generator)
+        return self.known.trial(theta_cand, test, self._query_order)
+
     def _evaluate(
-        self, i: int, theta_cand: tuple[int, ...], candidate: Candidate, test: Test
+        self, i: int, theta_cand: tuple[int, ...], candidate: Candidate, trial: Trial
     ) -> Steps:
         """The j-loop: lines alg:scope-main:sort to alg:scope-main:break."""
         self._candidates += 1
-        margin: float = getattr(test, "margin", 0.0)  # a test of one's own may have none
         about: dict[str, Any] = {"iteration": i, "theta_cand": theta_cand}
         upper_g = candidate.upper_g(self._beta(candidate))
         num_queries = self.problem.num_queries
         batch_size = self.batch_size or num_queries
-        for start in range(0, num_queries, batch_size):  # alg:scope-main:for
+        num_known = num_queries - len(trial.order)
+        certified = num_known > 0 and trial.begin(upper_g)
+        if not trial.order:
+            about["num_queries"] = num_queries
+            if self._judge(candidate, certified, trial.margin, about):
+                return
+        for start in range(num_known, num_queries, batch_size):  # alg:scope-main:for
             most = min(batch_size, num_queries - start)
             batch = candidate.next_queries(most)  # alg:scope-main:sort, by eq:uncertainty-score
             observations = yield [Request(theta_cand, q) for q in batch]  # alg:scope-main:observe
@@ -221,20 +249,28 @@ class SCOPE(SequentialOptimizer):
                 grades = self.problem.grades(observation)
                 y_g = self.problem.violations(grades)
                 candidate.update(observation.query, self._loss(observation), *y_g)
-                beta = self._beta(candidate)
-                previous_upper_g, upper_g = upper_g, candidate.upper_g(beta)
-                certified = test.update(grades, min(upper_g, previous_upper_g))
-                if candidate.upper_c(beta) <= self.u_out and certified:  # alg:scope-main:update
-                    self._improve(candidate, beta, {**about, "num_queries": j})
-                    ended = self._query_pool is not None
-                if self._is_hopeless(candidate, beta, margin):  # alg:scope-main:break
-                    ended = True
-                    self._pruned += 1
-                    self._trace("pruned", **about, num_queries=j, **interval(candidate, beta))
+                previous_upper_g, upper_g = upper_g, candidate.upper_g(self._beta(candidate))
+                certified = trial.update(grades, min(upper_g, previous_upper_g))
+                about["num_queries"] = j
+                ended = self._judge(candidate, certified, trial.margin, about)
             if ended:
                 return
-        bounds = interval(candidate, self._beta(candidate))
-        self._trace("completed", **about, num_queries=num_queries, **bounds)
+        about["num_queries"] = num_queries
+        self._trace("completed", **about, **interval(candidate, self._beta(candidate)))
+
+    def _judge(
+        self, candidate: Candidate, certified: bool, margin: float, about: dict[str, Any]
+    ) -> bool:
+        """Makes theta_cand theta_out, or gives it up; returns whether its j-loop ends."""
+        beta, ended = self._beta(candidate), False
+        if candidate.upper_c(beta) <= self.u_out and certified:  # alg:scope-main:update
+            self._improve(candidate, beta, about)
+            ended = self._query_pool is not None
+        if self._is_hopeless(candidate, beta, margin):  # alg:scope-main:break
+            ended = True
+            self._pruned += 1
+            self._trace("pruned", **about, **interval(candidate, beta))
+        return ended
 
     def _improve(self, candidate: Candidate, beta: Beta, about: dict[str, Any]) -> None:
         """Makes theta_cand theta_out."""
@@ -252,9 +288,9 @@ class SCOPE(SequentialOptimizer):
             return False
         return candidate.lower_g(beta) > -margin or candidate.lower_c(beta) > self.u_out
 
-    def _candidate(self, theta: tuple[int, ...], order: list[int] | None = None) -> Candidate:
-        """Bounds at `theta`; its queries in `order`, or the most informative first."""
-        return self._make_candidate(theta, order or self._query_order, order is not None)
+    def _candidate(self, theta: tuple[int, ...]) -> Candidate:
+        """Bounds at `theta`."""
+        return self._make_candidate(theta, self._query_order)
 
     def _beta(self, candidate: Candidate | None = None) -> Beta:
         """beta_t; `candidate` knows of its own observations since the last selection."""
@@ -263,8 +299,25 @@ class SCOPE(SequentialOptimizer):
         information = self.surrogate.information() if candidate is None else candidate.information
         return self.bounds.beta(self._j_max, information)
 
+    def _observe(self, requests: Sequence[Request]) -> Observing:
+        """Observations of `requests`; a pair that is known is not asked for."""
+        new = [request for request in requests if self.known.answer(request) is None]
+        observed = iter((yield new) if new else ())
+        answers: list[Observation] = []
+        for request in requests:
+            answer = self.known.answer(request)
+            if answer is None:
+                if (answer := next(observed, None)) is None:  # the budget is spent
+                    break
+                self._record(answer)
+            answers.append(answer)
+        return answers
+
     def _record(self, observation: Observation) -> None:
         super()._record(observation)
+        self._learn(observation)
+
+    def _learn(self, observation: Observation) -> None:
         self._stopping.record(observation)
         if self._follows is not None:
             self._follows.record(observation)
@@ -320,6 +373,7 @@ class SCOPE(SequentialOptimizer):
             **self.surrogate.settings(),
             **self._posterior.settings(),
             **self._certificate.settings(),
+            **self.known.settings(),
         }
 
     def report(self) -> dict[str, Any]:
@@ -328,19 +382,10 @@ class SCOPE(SequentialOptimizer):
             **self.bounds.report(),
             "candidates": self._candidates,
             "candidates_pruned": self._pruned,
+            **self.known.report(),
             "selection": self._posterior.report(),
             **self._certificate.report(),
             **(self._payoff.report() if self._payoff else {}),
             "assumptions": certified_by(self.settings()),
             **self.surrogate.report(),
         }
-
-
-def interval(candidate: Candidate, beta: Beta) -> dict[str, float]:
-    """The bounds of a candidate as columns of `TraceRow`."""
-    return {
-        "lower_c_usd": candidate.lower_c(beta),
-        "upper_c_usd": candidate.upper_c(beta),
-        "lower_g": candidate.lower_g(beta),
-        "upper_g": candidate.upper_g(beta),
-    }

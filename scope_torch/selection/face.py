@@ -50,6 +50,7 @@ def select(
     on_error: OnError = "raise",
     optimizer: Callable[[SelectionProblem], Optimizer] | None = None,
     run_dir: Path | str | None = None,
+    continue_from: Path | str | Sequence[Path | str] = (),
     name: str | None = None,
     seed: int = 0,
     dry_run: bool = False,
@@ -96,6 +97,8 @@ def select(
         optimizer: Makes another search for the problem, such as
             `lambda problem: make_scope(problem, base="small")`.
         run_dir: Directory of the journal; None writes no files.
+        continue_from: Directories of older runs of this application, whose answers are known;
+            models, queries, prices and thresholds may differ. See docs/howto/continue.md.
         name: Of the application, in the journal and in plots; change it when you change the app.
         seed: Decides all that is random.
         dry_run: Make no call, and return the `Plan` in the place of a result (type checkers are
@@ -124,6 +127,11 @@ def select(
         raise InputError(
             f"base={base!r} and batch_size={batch_size} are those of the default search; give them "
             "to your optimizer"
+        )
+    if optimizer is not None and continue_from:
+        raise InputError(
+            f"continue_from={continue_from} is for the default search; give your optimizer "
+            "known=known_from(...), see scope_torch.runs.earlier"
         )
     batch_size = concurrency if batch_size is None else batch_size
     if batch_size < 1:
@@ -164,4 +172,6 @@ def select(
             deterministic=not repeat,
             on_error=on_error,
         )
-        return search(setup, application, make_evaluator, optimizer, is_shown(progress), callbacks)
+        earlier = [continue_from] if isinstance(continue_from, Path | str) else continue_from
+        steps = application, make_evaluator, optimizer, is_shown(progress), callbacks
+        return search(setup, *steps, earlier)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
@@ -23,11 +24,13 @@ from scope_torch.methods import Base
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.callbacks import Callback
+from scope_torch.runs.earlier import known_from
 from scope_torch.runs.evaluator import Evaluator
 from scope_torch.runs.held_out import HeldOut
 from scope_torch.runs.measure import measure
 from scope_torch.runs.result import RunResult
 from scope_torch.runs.runner import run
+from scope_torch.search.known import Known
 from scope_torch.search.optimizer import Optimizer
 from scope_torch.selection.plan import TOO_DEAR_AFTER
 from scope_torch.selection.setup import Setup
@@ -72,6 +75,7 @@ def search(
     make_optimizer: Callable[..., Optimizer],
     show: bool,
     callbacks: Sequence[Callback],
+    earlier: Sequence[Path | str] = (),
 ) -> RunResult:
     """Measures the reference, searches, and compares on the held-out queries.
 
@@ -80,8 +84,10 @@ def search(
     """
     _say(show, setup.plan())
     evaluator = make_evaluator(setup.problem, queries=setup.searched)
-    probe, base = _probe(setup, evaluator)
-    reference = _measure_reference(setup, evaluator, spent_usd=_cost(probe), show=show)
+    known = _known(setup, evaluator, earlier, show)
+    evaluator.paid(known.observations)
+    probe, base = _probe(setup, evaluator, known)
+    reference = _measure_reference(setup, evaluator, known, spent_usd=_cost(probe), show=show)
     problem = _with_reference(setup.problem, reference)
     if failed := evaluator.num_failed:
         logger.warning(
@@ -90,18 +96,20 @@ def search(
             failed,
         )
     evaluator = make_evaluator(problem, queries=setup.searched)
-    evaluator.paid([*probe, *reference])
-    left = setup.budget_usd - _cost(probe) - _cost(reference)
+    evaluator.paid([*known.observations, *probe, *reference])
+    taken_over = set(known.observations)
+    measured_usd = _cost([one for one in reference if one not in taken_over])
+    left = setup.budget_usd - _cost(probe) - measured_usd
     left -= 2 * problem.reference_cost_usd * len(setup.held_out)
     if left <= 0:
         raise InputError(
-            f"the reference took {_cost(reference):.3g} of budget_usd={setup.budget_usd:g}, and "
+            f"the reference took {measured_usd:.3g} of budget_usd={setup.budget_usd:g}, and "
             "nothing is left for the search; raise it, or give fewer queries"
         )
     _say(show, _of_reference(problem, left))
     if setup.needs_base:
         how = {"base": base} if base is not None else {"initial_pool": "random"}
-        make_optimizer = partial(make_optimizer, budget_usd=left, **how)
+        make_optimizer = partial(make_optimizer, budget_usd=left, known=known, **how)
     watching = [*([ProgressBar()] if show else []), *callbacks]
     result = run(
         problem, make_optimizer(problem), evaluator, left, run_dir=setup.folder, callbacks=watching
@@ -118,6 +126,23 @@ def search(
     )
     found.write()
     return found
+
+
+def _known(
+    setup: Setup, evaluator: FunctionEvaluator, earlier: Sequence[Path | str], show: bool
+) -> Known:
+    """What older runs observed."""
+    if not earlier:
+        return Known(setup.problem)
+    known = known_from(
+        earlier,
+        setup.problem,
+        evaluator,
+        answers_vary=not evaluator.deterministic,
+        run_dir=setup.folder,
+    )
+    _say(show, f"known from earlier runs: {len(known.observations):,} answers")
+    return known
 
 
 def _say(show: bool, text: object) -> None:
@@ -144,15 +169,18 @@ def _of_reference(problem: SelectionProblem, left_usd: float) -> str:
 
 
 def _measure_reference(
-    setup: Setup, evaluator: Evaluator, spent_usd: float, show: bool
+    setup: Setup, evaluator: Evaluator, known: Known, spent_usd: float, show: bool
 ) -> list[Observation]:
-    """theta_0 on every query, once and for good.
+    """theta_0 on every query, once and for good; what is known is not measured again.
 
     Raises:
         InputError: If it would cost more than the budget: after five queries, or as soon as it has.
     """
     problem, folder = setup.problem, setup.inside("reference")
-    spent, number, Q, budget_usd = 0.0, 0, problem.num_queries, setup.budget_usd - spent_usd
+    spent, number, budget_usd = 0.0, 0, setup.budget_usd - spent_usd
+    of_query = {o.query: o for o in known.observations[::-1] if o.theta == problem.theta_ref}
+    missing = [query for query in range(problem.num_queries) if query not in of_query]
+    Q = len(missing)
     with tqdm(total=Q, desc="reference", unit="query", disable=not show) as bar:
 
         def observed(observation: Observation) -> None:
@@ -169,12 +197,16 @@ def _measure_reference(
                     + ("" if folder is None else " (what was measured is kept in run_dir)")
                 )
 
-        requests = [Request(problem.theta_ref, query) for query in range(Q)]
+        requests = [Request(problem.theta_ref, query) for query in missing]
         facts = {"prices_at": setup.prices.at.isoformat()} if setup.is_priced else {}
-        return measure(evaluator, requests, folder=folder, facts=facts, observed=observed)
+        found = measure(evaluator, requests, folder=folder, facts=facts, observed=observed)
+    of_query |= {observation.query: observation for observation in found}
+    return [of_query[query] for query in range(problem.num_queries)]
 
 
-def _probe(setup: Setup, evaluator: FunctionEvaluator) -> tuple[list[Observation], Base]:
+def _probe(
+    setup: Setup, evaluator: FunctionEvaluator, known: Known
+) -> tuple[list[Observation], Base]:
     """The LLM that is cheapest on one query, in all modules, and the calls that tell.
 
     None, without a call, if no LLM is a candidate of every module.
@@ -184,10 +216,11 @@ def _probe(setup: Setup, evaluator: FunctionEvaluator) -> tuple[list[Observation
     if setup.base is not None or not setup.needs_base or not common:
         return [], setup.base
     thetas = [problem.codes([llm] * len(problem.modules)) for llm in common]
-    found = measure(
-        evaluator, [Request(theta, 0) for theta in thetas], folder=setup.inside("probe")
-    )
-    cheapest = min(found, key=lambda observation: observation.cost_usd)
+    asked = [Request(theta, 0) for theta in thetas]
+    old = [answer for request in asked if (answer := known.answer(request)) is not None]
+    new = [request for request in asked if known.answer(request) is None]
+    found = measure(evaluator, new, folder=setup.inside("probe"))
+    cheapest = min([*old, *found], key=lambda observation: observation.cost_usd)
     if evaluator.deterministic:  # the reference gets the kept answer, and is billed for it
         found = [observation for observation in found if observation.theta != problem.theta_ref]
     return found, problem.names(cheapest.theta)

@@ -1,0 +1,290 @@
+"""Observations of earlier searches, as a new search uses them.
+
+**The model** takes in all of them: an old answer is an observation of its pair like any other.
+
+**What is asked again.** If the same call always gets the same answer, a pair that is known is not
+asked again. This is what a certificate assumes that counts no flips. Where answers flip, a
+certificate asks again.
+
+**Calibrate** looks at configurations with an LLM that is new in its module.
+
+**Certificates** count an old answer only if it was not the reason for choosing the candidate, or
+could not have been one:
+
+- `bounds`: all of them. The bounds hold for all of Theta at once, however the observations were
+  chosen.
+- `sequence` without flips: all of them. The answers of a candidate are Q fixed numbers. Its order
+  is drawn afresh, after it was chosen, and does not depend on any earlier answer (`order_seed`).
+  So a sequence over known numbers is as wrong as one over new numbers, with probability at most
+  delta_k.
+- `sequence` with flips: none. A configuration that got lucky answers is chosen because of them.
+- `population`: the first answer of each pair. Whether the bet of a configuration is won depends on
+  these answers and on an order that no answer decides, not on what was chosen. All configurations
+  of the earlier searches count in the union bound, also those that are no candidates any more. The
+  pairs are formed with theta_0, so it must have been the same in every earlier search.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from scope_torch.errors import InputError
+from scope_torch.observation import Observation, Request
+from scope_torch.problem import SelectionProblem
+from scope_torch.search.calibrate import num_requests
+from scope_torch.search.parts import Test
+
+Theta = tuple[int, ...]
+_QUERIES_IF_NEW = 4  # LOG.md
+
+
+class Known:
+    """Observations of earlier searches.
+
+    Args:
+        problem: The problem of the new search.
+        observations: In its codes, the first answer to a pair first; costs in USD at the prices of
+            the new search.
+        answers_vary: Whether answers may differ from call to call; pairs are then asked again.
+        num_others: How many configurations of the earlier searches are no candidates any more.
+        same_reference: Whether theta_0 was the reference of all of them.
+        sources: What `report` says about where they come from, JSON-serialisable.
+
+    Attributes:
+        observations: As given.
+
+    Raises:
+        InputError: If one is not a pair of the problem, or lacks an outcome that a constraint
+            needs.
+
+    Examples:
+        >>> from scope_torch.tasks.synthetic import synthetic_task
+        >>> problem = synthetic_task().problem
+        >>> known = Known(problem, [Observation((0, 0), 5, cost_usd=0.01, quality=1.0)])
+        >>> list(known.answers((0, 0))), known.has_new_llm((0, 0)), known.has_new_llm((0, 1))
+        ([5], False, True)
+    """
+
+    def __init__(
+        self,
+        problem: SelectionProblem,
+        observations: Sequence[Observation] = (),
+        *,
+        answers_vary: bool = False,
+        num_others: int = 0,
+        same_reference: bool = True,
+        sources: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
+        self.observations, self.sources = list(observations), list(sources)
+        self.num_others, self.same_reference = num_others, same_reference
+        self._problem, self.answers_vary = problem, answers_vary
+        self._answers: dict[Theta, dict[int, Observation]] = {}
+        self._is_best_taken = False
+        self._used: list[set[int]] = [set() for _ in problem.modules]
+        for observation in self.observations:
+            self._check(observation)
+            self._answers.setdefault(observation.theta, {}).setdefault(
+                observation.query, observation
+            )
+            for codes, code in zip(self._used, observation.theta, strict=True):
+                codes.add(code)
+
+    def _check(self, observation: Observation) -> None:
+        theta, query = observation.theta, observation.query
+        self._problem.space.check(theta, "theta of a known observation")
+        if not 0 <= query < self._problem.num_queries:
+            raise InputError(
+                f"a known observation is of query {query}, but the problem has "
+                f"{self._problem.num_queries}; leave out what is no query any more"
+            )
+        self._problem.grades(observation)
+
+    def check_reference(self) -> None:
+        """Refuses observations that `certificate=population` must not count.
+
+        Raises:
+            InputError: If an earlier search had another reference.
+        """
+        if self.observations and not self.same_reference:
+            raise InputError(
+                "certificate=population pairs answers with the reference's, but an earlier search "
+                "had another reference: its answers may be the reason for this one; take "
+                "certificate=sequence, or search anew on new queries"
+            )
+
+    @property
+    def usd(self) -> float:
+        """What the observations would cost today, in USD."""
+        return math.fsum(observation.cost_usd for observation in self.observations)
+
+    def answers(self, theta: Theta) -> dict[int, Observation]:
+        """The first answers of a configuration by query, if they need not be asked again."""
+        return {} if self.answers_vary else self._answers.get(theta, {})
+
+    def answer(self, request: Request) -> Observation | None:
+        """The first answer of a pair, if it need not be asked again."""
+        return self.answers(request.theta).get(request.query)
+
+    def most_answered(self, thetas: Sequence[Theta], query_order: Sequence[int]) -> list[int]:
+        """The queries, those first that most of `thetas` have answered; ties in order."""
+        number = Counter(query for theta in thetas for query in self.answers(theta))
+        return sorted(query_order, key=lambda query: -number[query])
+
+    def pool(self, pool: list[Theta], num_queries: int | None) -> tuple[list[Theta], int | None]:
+        """What Calibrate looks at: configurations, and how many queries; None for all.
+
+        Only the configurations that use something new, and only on a few queries: the search finds
+        out the rest where it pays. If less is known than Calibrate would observe, it is made as
+        usual.
+        """
+        Q = num_queries or self._problem.num_queries
+        if len(self.observations) < num_requests(len(pool), Q):
+            return pool, num_queries
+        return [theta for theta in pool if self.has_new_llm(theta)], min(_QUERIES_IF_NEW, Q)
+
+    def trial(self, theta: Theta, test: Test, query_order: Sequence[int]) -> Trial:
+        """The test of a candidate, with what is known of it; see `Trial`.
+
+        A candidate of which all is known is asked again, should it be chosen once more: it would
+        else be chosen for nothing for ever.
+        """
+        answers = self.answers(theta)
+        if len(answers) == self._problem.num_queries:
+            del self._answers[theta]
+        grades = {query: self._problem.grades(answer) for query, answer in answers.items()}
+        return Trial(test, grades, query_order)
+
+    def has_new_llm(self, theta: Theta) -> bool:
+        """Whether some module uses an LLM that it was never observed with."""
+        return any(code not in used for used, code in zip(self._used, theta, strict=True))
+
+    def complete(self) -> list[Theta]:
+        """The configurations of which every query need not be asked again."""
+        Q = self._problem.num_queries
+        return [theta for theta in self._answers if len(self.answers(theta)) == Q]
+
+    def take_best(self) -> Theta | None:
+        """The best complete configuration whose averages satisfy every constraint, if any, once.
+
+        theta_0 does not count: the search starts from it anyway.
+        """
+        if self._is_best_taken:
+            return None
+        self._is_best_taken = True
+        problem, Q = self._problem, self._problem.num_queries
+        best: tuple[float, Theta] | None = None
+        for theta in self.complete():
+            answers = self._answers[theta].values()
+            loss = math.fsum(problem.loss(o.cost_usd, o.quality) for o in answers) / Q
+            columns = zip(*(problem.violations(problem.grades(o)) for o in answers), strict=True)
+            if theta != problem.theta_ref and max(map(math.fsum, columns)) <= 0:
+                best = min(best or (loss, theta), (loss, theta))
+        return None if best is None else best[1]
+
+    def settings(self) -> dict[str, Any]:
+        """A hash of the observations; nothing if there are none."""
+        if not self.observations:
+            return {}
+        lines = "\n".join(observation.to_json() for observation in self.observations)
+        return {"known": hashlib.sha256(lines.encode()).hexdigest()[:16]}
+
+    def order_seed(self, seed: int) -> int:
+        """A seed for the orders of certificates that depends on all that is known.
+
+        With the seed alone, an order could repeat that of the search in which the answers were
+        found.
+        """
+        content = f"{seed} {self.settings()}".encode()
+        return int.from_bytes(hashlib.sha256(content).digest()[:8], "big") >> 1
+
+    def report(self) -> dict[str, Any]:
+        """What is known, and whether certificates count it; nothing if there is nothing.
+
+        `usd` is what the observations would cost today, in USD; for the others see `Known`.
+        """
+        if not self.observations:
+            return {}
+        return {
+            "known": {
+                "observations": len(self.observations),
+                "usd": self.usd,
+                "counted": not self.answers_vary,
+                "num_others": self.num_others,
+                "same_reference": self.same_reference,
+                "sources": [dict(source) for source in self.sources],
+            }
+        }
+
+
+def known_of(
+    problem: SelectionProblem, known: Known | Sequence[Observation], flips: float | str
+) -> Known:
+    """Observations of earlier searches as a search takes them.
+
+    Args:
+        problem: Of the new search.
+        known: Observations in the codes of the problem, or a `Known` of the same candidates.
+        flips: How often the certificate counts on another answer, see `certificate_of`.
+
+    Raises:
+        InputError: See `Known`.
+    """
+    if not isinstance(known, Known):
+        known = Known(problem, known)
+    return Known(
+        problem,
+        known.observations,
+        answers_vary=known.answers_vary or flips != 0,
+        num_others=known.num_others,
+        same_reference=known.same_reference,
+        sources=known.sources,
+    )
+
+
+class Trial:
+    """The test of a candidate, some of whose answers are known.
+
+    Args:
+        test: From `Certificate.begin`.
+        grades: Of the known answers, by query.
+        query_order: All queries, in the order in which ties are broken.
+
+    Attributes:
+        order: The queries that must be asked.
+        in_order: Whether in just that order.
+        margin: See `Test`.
+    """
+
+    def __init__(
+        self, test: Test, grades: Mapping[int, Sequence[float]], query_order: Sequence[int]
+    ) -> None:
+        self._test, self._grades = test, grades
+        self.in_order = test.order is not None
+        order = query_order if test.order is None else test.order
+        self.order = [query for query in order if query not in grades] if grades else order
+        self.margin: float = getattr(test, "margin", 0.0)  # a test of one's own may have none
+        self._waiting = deque(order if grades and self.in_order else ())
+
+    def begin(self, upper_g: float) -> bool:
+        """Whether the candidate is certified by known answers; there must be some."""
+        if not self.in_order:
+            return self._test.update((), upper_g)
+        return self._take_known(upper_g, certified=False)
+
+    def update(self, grades: Sequence[float], upper_g: float) -> bool:
+        """See `Test`; the known answers that come next in its order follow."""
+        certified = self._test.update(grades, upper_g)
+        if not self._waiting:
+            return certified
+        self._waiting.popleft()
+        return self._take_known(upper_g, certified)
+
+    def _take_known(self, upper_g: float, certified: bool) -> bool:
+        while self._waiting and self._waiting[0] in self._grades:
+            grades = self._grades[self._waiting.popleft()]
+            certified = self._test.update(grades, upper_g)
+        return certified
