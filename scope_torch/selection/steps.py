@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import sys
+from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -216,9 +217,11 @@ def _probe(
     if setup.base is not None or not setup.needs_base or not common:
         return [], setup.base
     thetas = [problem.codes([llm] * len(problem.modules)) for llm in common]
-    asked = [Request(theta, 0) for theta in thetas]
-    old = [answer for request in asked if (answer := known.answer(request)) is not None]
-    new = [request for request in asked if known.answer(request) is None]
+    number = Counter(query for theta in thetas for query in known.answers(theta))
+    query = max(number, key=number.__getitem__, default=0)
+    answers = {theta: known.answers(theta).get(query) for theta in thetas}
+    old = [answer for answer in answers.values() if answer is not None]
+    new = [Request(theta, query) for theta, answer in answers.items() if answer is None]
     found = measure(evaluator, new, folder=setup.inside("probe"))
     cheapest = min([*old, *found], key=lambda observation: observation.cost_usd)
     if evaluator.deterministic:  # the reference gets the kept answer, and is billed for it

@@ -69,9 +69,7 @@ def test_a_new_price_changes_the_choice_without_a_call(task, make):
     """The cheapest of the known ones is chosen at the prices of today."""
     observations = everything(task)
     first = finished(task, make, known=observations, certificate="sequence").recommend().theta
-    dearer = [
-        replace(o, cost_usd=o.cost_usd * 50) if o.theta == first else o for o in observations
-    ]
+    dearer = [replace(o, cost_usd=o.cost_usd * 50) if o.theta == first else o for o in observations]
     second = finished(task, make, known=dearer, certificate="sequence")
     assert second.t == 0
     feasible = task.mean_quality >= task.problem.s_0 - 1e-12

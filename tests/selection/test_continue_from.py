@@ -1,0 +1,231 @@
+"""`select(continue_from=...)`: next month's search knows what this month's observed."""
+
+import json
+import math
+import shutil
+
+import pytest
+from selection.test_select import App, exactly, settings
+
+import scope_torch as st
+from scope_torch.errors import InputError
+from scope_torch.llm.prices import LLMInfo
+from scope_torch.observation import Observation
+from scope_torch.runs.earlier import repriced
+
+TOKENS = {"plan": (1000, 100), "solve": (2000, 50)}
+
+
+class Tokens(App):
+    """Says its tokens in the place of its bill."""
+
+    def __call__(self, models, text):
+        answer, _ = super().__call__(models, text)
+        return answer, TOKENS
+
+
+def prices(**usd_per_mtok):
+    """A price list: prompt tokens at so much, completion tokens at four times as much."""
+    return {
+        name: LLMInfo(name, input_usd_per_mtok=usd, output_usd_per_mtok=4 * usd)
+        for name, usd in ({"nano": 0.1, "mini": 0.4, "pro": 10.0} | usd_per_mtok).items()
+    }
+
+
+def first(tmp_path, app=None, **changes):
+    app = app or App()
+    result = st.select(app, **settings(metric=exactly, run_dir=tmp_path / "june", **changes))
+    return app, result
+
+
+def july(tmp_path, app=None, **changes):
+    app = app or App()
+    changes = {"run_dir": tmp_path / "july", "continue_from": tmp_path / "june"} | changes
+    result = st.select(app, **settings(metric=exactly, **changes))
+    return app, result
+
+
+def test_the_same_again_costs_nothing(tmp_path):
+    before, older = first(tmp_path)
+    app, result = july(tmp_path)
+    assert app.calls == []
+    assert result.choice == older.choice == {"plan": "mini", "solve": "mini"}
+    assert result.recommendation.basis == "certified"
+    assert result.bill.total_usd == 0
+    assert result.bill.num_known == len(set(before.calls))
+    assert result.bill.known_usd == pytest.approx(before.usd(), rel=1e-12)
+    assert "earlier answers" in str(result)
+    saved = json.loads((tmp_path / "july" / "result.json").read_text())
+    (source,) = saved["known"]["sources"]
+    assert source["used"] == len(set(before.calls))
+    assert source["path"] == str((tmp_path / "june").resolve())
+    assert saved["known"]["counted"]
+
+
+def test_a_new_llm_is_all_that_is_asked(tmp_path):
+    first(tmp_path, models=["nano", "pro"])
+    app, result = july(tmp_path, models=["nano", "mini", "pro"])
+    fresh = App()
+    st.select(fresh, **settings(metric=exactly))
+    assert result.choice == {"plan": "mini", "solve": "mini"}
+    assert result.recommendation.basis == "certified"
+    assert all("mini" in llms for llms, _ in app.calls)
+    assert 0 < app.usd() < 0.2 * fresh.usd()
+    assert result.bill.total_usd == pytest.approx(app.usd(), rel=1e-12)
+
+
+def test_codes_may_differ(tmp_path):
+    """Names count, not positions: neither of LLMs nor of modules nor of queries."""
+    first(tmp_path)
+    dataset = settings()["dataset"]
+    app, result = july(
+        tmp_path,
+        models={"solve": ["pro", "nano", "mini"], "plan": ["mini", "pro", "nano"]},
+        reference={"solve": "pro", "plan": "pro"},
+        dataset=dataset[::-1],
+    )
+    assert app.calls == []
+    assert result.choice == {"solve": "mini", "plan": "mini"}
+
+
+def test_queries_may_come_and_go(tmp_path):
+    before, _ = first(tmp_path)
+    dataset = [(f"query {i}", f"QUERY {i}") for i in range(10, 50)]
+    app, result = july(tmp_path, dataset=dataset)
+    assert not set(before.calls) & set(app.calls)
+    assert {text for llms, text in app.calls if llms == ("pro", "pro")} == {
+        f"query {i}" for i in range(40, 50)
+    }
+    left_out = result.report["known"]["sources"][0]["left_out"]
+    assert left_out["no_query"] > 0
+    assert result.problem.num_queries == 40
+
+
+def test_an_llm_may_go(tmp_path):
+    first(tmp_path)
+    app, result = july(tmp_path, models=["nano", "pro"])
+    assert "mini" not in {llm for llms, _ in app.calls for llm in llms}
+    known = result.report["known"]
+    assert known["sources"][0]["left_out"]["no_candidate"] > 0
+    assert known["num_others"] == 9 - 4
+
+
+def test_a_threshold_may_change(tmp_path):
+    first(tmp_path)
+    app, result = july(tmp_path, max_quality_loss=0.5)
+    assert result.problem.s_0 == 0.5
+    assert ("pro", "pro") not in {llms for llms, _ in app.calls}
+
+
+def test_new_prices_alone_cost_nothing_if_what_is_known_decides(tmp_path):
+    """What was paid then is told apart from what it costs today."""
+    first(tmp_path, Tokens(), prices=prices())
+    app, result = july(tmp_path, Tokens(), prices=prices(mini=0.5))
+    assert app.calls == []
+    assert result.choice == {"plan": "mini", "solve": "mini"}
+    (source,) = result.report["known"]["sources"]
+    assert source["repriced"] > 0
+    assert result.bill.known_usd > source["usd_then"] > 0
+    tokens = sum(4 * said + given for given, said in TOKENS.values())
+    assert result.problem.reference_cost_usd == pytest.approx(tokens * 10.0 / 1e6)
+
+
+def test_new_prices_may_lead_to_another_choice(tmp_path):
+    """Mini becomes dearer than pro."""
+    before, _ = first(tmp_path, Tokens(), prices=prices())
+    app, result = july(tmp_path, Tokens(), prices=prices(mini=20.0))
+    assert "mini" not in result.choice.values()
+    assert len(app.calls) < len(before.calls) / 5
+    assert not set(before.calls) & set(app.calls)
+
+
+def test_the_prices_of_a_run_are_kept(tmp_path):
+    first(tmp_path, Tokens(), prices=prices())
+    kept = json.loads((tmp_path / "june" / "prices.json").read_text())["prices"]
+    assert kept["mini"]["input_usd_per_mtok"] == 0.4
+    assert len(json.loads((tmp_path / "june" / "queries.json").read_text())["queries"]) == 40
+
+
+def test_a_search_that_continues_is_resumed(tmp_path):
+    """From its own files, even if the older run has gone."""
+    first(tmp_path, models=["nano", "pro"])
+
+    class Stopped(App):
+        def __call__(self, models, text):
+            if len(self.calls) == 5:
+                raise KeyboardInterrupt
+            return super().__call__(models, text)
+
+    stopped = Stopped()
+    with pytest.raises(KeyboardInterrupt):
+        july(tmp_path, stopped, models=["nano", "mini", "pro"])
+    shutil.rmtree(tmp_path / "june")
+    app, result = july(tmp_path, models=["nano", "mini", "pro"])
+    assert not set(stopped.calls) & set(app.calls)
+    assert result.choice == {"plan": "mini", "solve": "mini"}
+    total = math.fsum([stopped.usd(), app.usd()])
+    assert result.bill.total_usd == pytest.approx(total, rel=1e-12)
+
+
+def test_a_chain_of_searches(tmp_path):
+    """What a search took over is taken over from it."""
+    first(tmp_path, models=["nano", "pro"])
+    july(tmp_path, models=["nano", "mini", "pro"])
+    app, result = july(tmp_path, run_dir=tmp_path / "august", continue_from=tmp_path / "july")
+    assert app.calls == []
+    assert result.choice == {"plan": "mini", "solve": "mini"}
+
+
+def test_several_older_runs(tmp_path):
+    first(tmp_path, models=["nano", "pro"])
+    st.select(App(), **settings(metric=exactly, models=["mini", "pro"], run_dir=tmp_path / "b"))
+    app, result = july(tmp_path, continue_from=[tmp_path / "june", tmp_path / "b"])
+    assert [source["used"] > 0 for source in result.report["known"]["sources"]] == [True, True]
+    assert {llms for llms, _ in app.calls} <= {("nano", "mini"), ("mini", "nano")}
+
+
+def test_repeat_asks_again(tmp_path):
+    """Where answers vary, old ones tell the model which configuration to try, and no more."""
+    first(tmp_path)
+    app, result = july(tmp_path, repeat=True)
+    assert not result.report["known"]["counted"]
+    assert len(app.calls) >= 20
+    assert result.choice == {"plan": "mini", "solve": "mini"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"name": "other"}, "is a run of 'my_app', this is one of 'other'"),
+        ({"reference": {"plan": "pro", "act": "pro"}}, r"has the modules \['plan', 'solve'\]"),
+        ({"continue_from": "nowhere"}, "nowhere is not the directory of a run"),
+        ({"optimizer": lambda problem: st.make_scope(problem, base="nano")}, "default search"),
+    ],
+)
+def test_what_cannot_be_continued_is_refused(tmp_path, changes, message):
+    first(tmp_path)
+    app = App()
+    with pytest.raises(InputError, match=message):
+        july(tmp_path, app, **changes)
+    assert app.calls == []
+
+
+def test_a_directory_keeps_what_it_continues_from(tmp_path):
+    first(tmp_path)
+    july(tmp_path)
+    with pytest.raises(InputError, match="restore continue_from"):
+        july(tmp_path, continue_from=[tmp_path / "june", tmp_path / "june"])
+    with pytest.raises(InputError, match="other settings"):
+        july(tmp_path, continue_from=())
+
+
+def test_a_module_keeps_its_cost_to_the_last_digit_where_no_price_changed():
+    one = Observation(
+        (0, 0), 0, 0.3, 1.0, module_cost_usd=(0.1, 0.2), module_tokens=((1, 1), (7, 7))
+    )
+    price = {"a": {"input_usd_per_mtok": 1.0, "output_usd_per_mtok": 3.0}}
+    assert repriced(one, ["a", "a"], price, price) is one
+    # A cached call costs less than its tokens: its share of the new price is the same.
+    twice = {"a": {"input_usd_per_mtok": 2.0, "output_usd_per_mtok": 6.0}}
+    assert repriced(one, ["a", "a"], price, twice).module_cost_usd == (0.2, 0.4)
+    assert repriced(one, ["a", "a"], None, twice).cost_usd == pytest.approx((8 + 56) / 1e6)
