@@ -243,9 +243,7 @@ def make_scope_joint(
         if bounds.get("widenings") is None:
             bounds["widenings"] = _widenings(problem, deployment)
         confidence = CredibleBounds(**_chosen(bounds, _CREDIBLE))
-    # Costs differ by orders of magnitude; the loss 1 - quality does not.
-    relative_cost = relative_cost is not False and problem.objective == "cost"
-    _check_scale(relative_cost, initial_pool)
+    relative_cost = _is_relative(problem, relative_cost, initial_pool)
     lam = 1e-6 if lam is None else lam
     device = pick_device(device, problem.space.size)
     check_made_for(confidence, kernel, lam, problem.space.num_modules)
@@ -261,12 +259,12 @@ def make_scope_joint(
         device=device,
         num_constraints=problem.num_constraints,
     )
-    of_answers = _delta_of(certificate, bounds), certificate_flips, reference_repeats
     known = known_of(problem, known, certificate_flips)
-    certifies = certificate_of(problem, *of_answers, certificate, seed, query_pool, known)
+    of_answers = _delta_of(certificate, bounds), certificate_flips, reference_repeats, certificate
+    certifies = certificate_of(problem, *of_answers, seed, query_pool, known)
     margin = certifies.next_margin
     by_cost = gap_tolerance is None or problem.objective == "quality"
-    payoff = ExpectedReturn(problem.num_queries, deployment, relative_cost, margin)
+    pays = ExpectedReturn(problem.num_queries, deployment, relative_cost, margin)
     return SCOPE(
         problem,
         surrogate=joint,
@@ -279,7 +277,7 @@ def make_scope_joint(
         choice=LeastCost(None, margin) if by_cost else MostPromising(margin),
         certificate=certifies,
         stopping=stopping_of(problem, gap_tolerance),
-        payoff=payoff if deployment < math.inf else None,
+        payoff=pays if deployment < math.inf else None,
         seed=seed,
         u_out=problem.first_u_out,
         prune=prune,
@@ -289,12 +287,18 @@ def make_scope_joint(
     )
 
 
-def _check_scale(relative_cost: bool, initial_pool: PoolKind) -> None:
-    if relative_cost and initial_pool == "none":
+def _is_relative(
+    problem: SelectionProblem, relative_cost: bool | None, initial_pool: PoolKind
+) -> bool:
+    """Whether costs are in units of the query's mean: they differ by orders of magnitude."""
+    if relative_cost is False or problem.objective != "cost":
+        return False  # the loss 1 - quality does not
+    if initial_pool == "none":
         raise InputError(
             "initial_pool=none: the scale of costs is fitted to what Calibrate observes; take "
             "base or random"
         )
+    return True
 
 
 def _deployment(problem: SelectionProblem, budget_usd: float | None) -> float:

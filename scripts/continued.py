@@ -119,7 +119,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("overrides", nargs="+", help="such as task=hotpotqa")
     parser.add_argument("--seeds", type=_numbers, default=[0], help="such as 0-4")
-    parser.add_argument("--llms", nargs="*", help="added; `optimal`; default: all that can be")
+    parser.add_argument(
+        "--llms",
+        nargs="*",
+        help="added; default: all that can be; `optimal`: those of the optimum; `any`: one",
+    )
     parser.add_argument("--to", type=Path, required=True, help="CSV file, added to")
     given = parser.parse_args(arguments)
     cfg = compose([*given.overrides, "method=scope_joint"])
@@ -131,8 +135,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         writer: csv.DictWriter[str] = csv.DictWriter(file, COLUMNS)
         if is_new:
             writer.writeheader()
-        llms = optimal_llms(task) if given.llms == ["optimal"] else given.llms or names
-        for llm in dict.fromkeys(llm for llm in llms if llm not in used):
+        others = [name for name in names if name not in used]
+        llms = given.llms or others
+        if given.llms == ["optimal"]:
+            llms = [llm for llm in optimal_llms(task) if llm not in used]
+        if given.llms == ["any"]:
+            llms = [others[int(cfg.task.get("world_seed", 0)) % len(others)]]
+        for llm in dict.fromkeys(llms):
             for seed in given.seeds:
                 found = compare(task, cfg.base, llm, seed, cfg.budget_usd)
                 about = {"task": task.problem.name, "llm": llm, "seed": seed}

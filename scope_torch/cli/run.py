@@ -40,8 +40,10 @@ from scope_torch.problem import SelectionProblem
 from scope_torch.runs.callbacks import Callback
 from scope_torch.runs.deployment import deploy
 from scope_torch.runs.directory import finished_summary, write_atomically
+from scope_torch.runs.earlier import known_from
 from scope_torch.runs.plotting import CurvePlot
 from scope_torch.runs.runner import run, run_settings
+from scope_torch.search.known import Known
 from scope_torch.tasks import Task
 from scope_torch.tasks.constrained import named_outcomes, with_constraints
 from scope_torch.tracking.progress import ProgressBar
@@ -168,20 +170,34 @@ def run_from_config(cfg: DictConfig, directory: Path) -> dict[str, Any]:
 
     tracker = build(cfg.tracking, run_dir=directory)
 
-    def make_method(problem: SelectionProblem) -> Any:
+    def make_method(problem: SelectionProblem, **known: Known) -> Any:
         kernel = build(cfg.kernel)
         common = {"seed": cfg.seed, "device": cfg.device, "budget_usd": cfg.budget_usd}
-        return build(cfg.method, problem=problem, kernel=kernel, **common)
+        return build(cfg.method, problem=problem, kernel=kernel, **common, **known)
 
     # `before_paying` finds a wrong base LLM before a live task pays for its reference.
     task: Task = _constrained(cfg, make_method)
     problem = replace(task.problem, deployment_queries=cfg.deployment_queries)
     task = task._replace(problem=problem)
     try:
-        method = make_method(task.problem)
+        method = make_method(task.problem, **_known(cfg, task, directory))
+        if cfg.continue_from and not hasattr(method, "known"):
+            raise InputError(
+                f"continue_from={cfg.continue_from}: method={cfg.method.name} uses no observations "
+                "of earlier runs; scope and scope_joint do"
+            )
         return _run_task(cfg, task, method, tracker, directory)
     finally:
         close_evaluator(task.evaluator)
+
+
+def _known(cfg: DictConfig, task: Task, directory: Path) -> dict[str, Known]:
+    """What the runs that are named in `continue_from` observed; empty if none is."""
+    if not cfg.continue_from:
+        return {}
+    given = cfg.continue_from
+    paths = [given] if isinstance(given, str) else [str(path) for path in given]
+    return {"known": known_from(paths, task.problem, task.evaluator, run_dir=directory)}
 
 
 def _constrained(cfg: DictConfig, make_method: Callable[[SelectionProblem], Any]) -> Task:

@@ -389,5 +389,6 @@ class Config:
     seed: int = 0
     device: str | None = None  # null or auto: CUDA if present and Theta is large
     deploy: bool = False  # afterwards evaluate theta_out and theta_0 on held-out queries (RQ2)
+    continue_from: Any = None  # folders of older runs, whose observations are known
     experiment: str = ""  # a folder of output_dir, and the group in W&B; default: the task's name
     output_dir: str = "outputs"  # runs: output_dir[/experiment]/task/method[/overrides]/seed=...

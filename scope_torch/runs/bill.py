@@ -5,13 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scope_torch.observation import Observation
 from scope_torch.runs.digits import plain, usd
-
-if TYPE_CHECKING:
-    from scope_torch.runs.result import RunResult
 
 
 @dataclass(frozen=True)
@@ -83,8 +80,8 @@ class Bill:
         return "\n".join([*lines, *(_price(llm, p) for llm, p in (self.prices or {}).items())])
 
 
-def bill_of(result: RunResult) -> Bill:
-    """What a run and its measurements have cost."""
+def bill_of(result: Any) -> Bill:
+    """What a run and its measurements have cost, of its `RunResult`."""
     repeats, taken_over = result.repeats or [], set(result.known)
     reference = [one for one in result.reference or [] if one not in taken_over]
     held_out = [] if result.held_out is None else result.held_out.paid

@@ -68,7 +68,7 @@ def run(
         >>> result.llms
         {'module_1': 'nano', 'module_2': 'mini'}
         >>> sorted(path.name for path in result.run_dir.iterdir())
-        ['journal.jsonl', 'result.json', 'settings.json', 'trace.csv']
+        ['journal.jsonl', 'queries.json', 'result.json', 'settings.json', 'trace.csv']
     """
     _check_run(problem, optimizer, budget_usd)
     began = time.perf_counter()

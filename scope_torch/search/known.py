@@ -30,13 +30,15 @@ import hashlib
 import math
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scope_torch.errors import InputError
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
 from scope_torch.search.calibrate import num_requests
-from scope_torch.search.parts import Test
+
+if TYPE_CHECKING:
+    from scope_torch.search.parts import Test  # which imports gpytorch: seconds
 
 Theta = tuple[int, ...]
 _QUERIES_IF_NEW = 4  # LOG.md

@@ -186,7 +186,7 @@ def test_callbacks_and_journal_are_closed_whatever_fails(tmp_path, monkeypatch):
 def test_the_files_of_a_run(tmp_path):
     result = search(run_dir=str(tmp_path / "new" / "run"))
     run_dir = tmp_path / "new" / "run"
-    names = {"journal.jsonl", "settings.json", "trace.csv", "result.json"}
+    names = {"journal.jsonl", "queries.json", "settings.json", "trace.csv", "result.json"}
     assert {path.name for path in run_dir.iterdir()} == names
     assert journaled(run_dir) == list(result.history)
     summary = json.loads((run_dir / "result.json").read_text())
