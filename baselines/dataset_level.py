@@ -152,9 +152,22 @@ class DatasetLevelOptimizer(SequentialOptimizer):
         return [_average(group) for group in repeats.values()]
 
     def tie_order(self) -> Tensor:
-        """pi, the seeded order in which ties are broken: `|Theta|` flat indices (int64)."""
-        keys = tie_rank(torch.arange(self.problem.space.size), self.seed)
-        return keys.argsort()
+        """pi, the seeded order in which ties are broken: flat indices of what may be chosen."""
+        index = None if self.problem.rule is None else self.problem.rule.index
+        index = torch.arange(self.problem.space.size) if index is None else index
+        return index[tie_rank(index, self.seed).argsort()]
+
+    def allowed_near(self, theta: tuple[int, ...]) -> tuple[int, ...]:
+        """`theta` itself if it may be chosen, else the nearest that may.
+
+        One that was not evaluated yet, as long as there is one.
+        """
+        rule = self.problem.rule
+        if rule is None or rule(theta):
+            return theta
+        evaluated = {evaluation.theta for evaluation in self.evaluations}
+        near = rule.nearest(theta, lambda one: one not in evaluated) or rule.nearest(theta)
+        return self.problem.theta_ref if near is None else near
 
     def _trace(self, event: str, **values: Any) -> None:
         super()._trace(event, iteration=len(self.evaluations), **values)

@@ -271,7 +271,11 @@ def make_scope_joint(
         problem,
         surrogate=joint,
         posterior=make_joint_search(
-            joint, space_search=space_search, max_nodes=max_nodes, margin=margin
+            joint,
+            space_search=space_search,
+            max_nodes=max_nodes,
+            margin=margin,
+            allowed=problem.rule,
         ),
         make_candidate=partial(JointCandidate, joint),
         bounds=confidence,

@@ -180,6 +180,8 @@ def is_feasible(problem: SelectionProblem, values: Sequence[float]) -> bool:
 def optimal_cost(problem: SelectionProblem, truth: Sequence[Tensor]) -> float:
     """c(theta_star) in USD: the least cost among the feasible configurations (eq:def:theta*).
 
+    Of those that may be chosen; what was not recorded completely is NaN, and does not count.
+
     The least 1 - s(theta) if quality is the objective. +inf if no configuration satisfies all
     constraints; that on quality alone theta_0 satisfies.
     """
@@ -187,5 +189,7 @@ def optimal_cost(problem: SelectionProblem, truth: Sequence[Tensor]) -> float:
     feasible = quality >= problem.s_0
     for limit, values in zip(problem.others, others, strict=True):
         feasible &= values >= limit.value if limit.kind == ">=" else values <= limit.value
+    if (mask := problem.allowed_mask()) is not None:
+        feasible &= mask
     loss = cost if problem.objective == "cost" else 1 - quality
     return float(loss[feasible].min()) if feasible.any() else math.inf

@@ -127,8 +127,11 @@ def run_settings(
 
 def _problem_settings(problem: SelectionProblem) -> dict[str, Any]:
     """The problem as JSON; what the first version did not know is there only where it is used."""
-    values = asdict(replace(problem, reference_answers=None))
+    values = asdict(replace(problem, reference_answers=None, allowed=None))
     del values["reference_answers"]  # a certificate that uses them says so in its settings
+    del values["allowed"]
+    if problem.rule is not None:
+        values["allowed"] = problem.rule.digest()
     values["constraints"] = [str(constraint) for constraint in problem.constraints]
     values["reference_outcomes"] = dict(problem.reference_outcomes)
     for name in ("constraints", "reference_outcomes"):

@@ -26,8 +26,10 @@ class InitialPool:
         problem: What is searched.
         kind: `base`, the neighbours of theta_base in every module (SCOPE, eq:theta-1-def);
             `random`, as many configurations drawn uniformly (SCOPE-Rand); `none`, to skip
-            Calibrate (SCOPE-Coarse).
-        base: Codes of the configuration with theta_base in every module; used by `base` only.
+            Calibrate (SCOPE-Coarse). Only allowed ones; see `Allowed.around` for who stands in the
+            place of a neighbour that is not.
+        base: Codes of the configuration with theta_base in every module; used by `base` only. It
+            need not be allowed itself.
         ties: Which of the configurations with equal quality Calibrate keeps, a matter on which the
             paper is silent: the `cheaper` ones; some at `random`, by the seed; or the first ones of
             the `pool`.
@@ -51,6 +53,7 @@ class InitialPool:
             raise InputError("base=None: Calibrate needs a base LLM; name a cheap one")
         self.kind: PoolKind = kind
         self.ties: Ties = ties
+        self._rule = problem.rule
         self.base = problem.space.check(base or (), "base") if kind == "base" else None
 
     def draw(self, space: ConfigSpace, generator: torch.Generator) -> list[tuple[int, ...]]:
@@ -64,8 +67,12 @@ class InitialPool:
         if self.kind == "none":
             return []
         if self.base is not None:
-            return space.neighbours(self.base)
-        return space.sample(1 + sum(size - 1 for size in space.sizes), generator)
+            return (
+                space.neighbours(self.base) if self._rule is None else self._rule.around(self.base)
+            )
+        count = 1 + sum(size - 1 for size in space.sizes)
+        sample = space.sample if self._rule is None else self._rule.sample
+        return sample(count, generator)
 
     def settings(self) -> dict[str, Any]:
         """The arguments, JSON-serialisable; journals of early versions know no `ties`."""

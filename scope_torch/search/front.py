@@ -267,6 +267,8 @@ class _Maker:
         if not len(self._mean_c):
             return None
         cost = torch.where(self._mean_q >= threshold - _ROUNDING, self._mean_c, math.inf)
+        if (mask := self._problem.allowed_mask()) is not None:
+            cost[~mask] = math.inf
         index = int(cost.argmin())
         if not math.isfinite(float(cost[index])):
             return None

@@ -206,18 +206,24 @@ class ScopeFront(SequentialOptimizer):
 
     def _choose(self) -> tuple[tuple[int, ...], float] | None:
         """theta_cand, and the second largest return; None if nothing can improve on F."""
-        returns = self._returns(self._costs, self._qualities, self._left)
+        returns = self._allowed_returns()
         while returns.max() < 0:
             if self._widened == self.widenings:
                 return None
             self._widened += 1
             self._trace("widened")
-            returns = self._returns(self._costs, self._qualities, self._left)
+            returns = self._allowed_returns()
         best = float(returns.max())
         tied = (returns >= best - tie_width(best, 0.0)).nonzero()[:, 0]
         index = first_tied(tied, self.seed)
         returns[index] = -1.0
         return self.problem.space.theta_at(index), float(returns.max())
+
+    def _allowed_returns(self) -> Tensor:
+        """`_returns` on all of Theta; -1 where nothing may be chosen."""
+        returns = self._returns(self._costs, self._qualities, self._left)
+        mask = self.problem.allowed_mask()
+        return returns if mask is None else returns.masked_fill_(~mask, -1.0)
 
     def _returns(self, costs: Costs, qualities: Qualities, left: Tensor) -> Tensor:
         """Expected area for each USD; -1 where the optimistic corner adds nothing to F.

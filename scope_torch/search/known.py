@@ -181,7 +181,9 @@ class Known:
             answers = self._answers[theta].values()
             loss = math.fsum(problem.loss(o.cost_usd, o.quality) for o in answers) / Q
             columns = zip(*(problem.violations(problem.grades(o)) for o in answers), strict=True)
-            if theta != problem.theta_ref and max(map(math.fsum, columns)) <= 0:
+            if theta == problem.theta_ref or not problem.is_allowed(theta):
+                continue
+            if max(map(math.fsum, columns)) <= 0:
                 best = min(best or (loss, theta), (loss, theta))
         return None if best is None else best[1]
 
