@@ -10,6 +10,7 @@ import torch
 
 from baselines.abacus_module import ModuleFrontier, PairTotals
 from baselines.pareto_plan import Option, Plan, cheapest_allowed_plan, cheapest_plan
+from scope_torch.allowed import Allowed
 from scope_torch.errors import InputError
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
@@ -127,7 +128,7 @@ class Abacus(SequentialOptimizer):
             base, swap = ((*theta[:i], m, *theta[i + 1 :]) for m in (other, llm))
             num_seen = module.num_seen(llm)
             num_more = self._step if num_seen else self._j
-            queries = self._query_order[num_seen : num_seen + num_more]
+            queries = self._common(base, swap)[num_seen : num_seen + num_more]
             requests = self._requests(base, swap, queries)
             observations = yield requests
             self._add(observations)
@@ -164,10 +165,24 @@ class Abacus(SequentialOptimizer):
 
     def _context(self, i: int, llm: int, other: int) -> tuple[int, ...] | None:
         """The LLMs of the other modules: of the base, or of what is nearest and allows both."""
-        base, rule = self.base, self.problem.rule
-        if rule is None:
+        base, rule, offered = self.base, self.problem.rule, self.problem.offered
+        if rule is None and not offered:
             return base
-        return rule.nearest(base, lambda one: rule((*one[:i], other, *one[i + 1 :])), {i: llm})
+        num_seen = self._modules[i].num_seen(llm)
+        rule = rule or Allowed(self.problem.modules, self.problem.llms, None)
+
+        def can_go_on(one: tuple[int, ...]) -> bool:
+            swapped = (*one[:i], other, *one[i + 1 :])
+            return rule(swapped) and len(self._common(one, swapped)) > num_seen
+
+        return rule.nearest(base, can_go_on, {i: llm})
+
+    def _common(self, one: tuple[int, ...], other: tuple[int, ...]) -> Sequence[int]:
+        """The queries on which both can be observed, in order."""
+        if not self.problem.offered:
+            return self._query_order
+        both = set(self.problem.queries_of(one)) & set(self.problem.queries_of(other))
+        return [query for query in self._query_order if query in both]
 
     def _requests(
         self, base: tuple[int, ...], swap: tuple[int, ...], queries: Sequence[int]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
@@ -114,6 +115,8 @@ class LLMSelector(DatasetLevelOptimizer):
 def count_votes(qualities: Mapping[int, Sequence[float]]) -> dict[int, int]:
     """Votes for each LLM: every query votes for all LLMs that reach the best quality on it.
 
+    An LLM whose configuration has no such query (NaN) gets no vote of it.
+
     Args:
         qualities: The `num_queries` qualities with each LLM in the module.
 
@@ -123,7 +126,7 @@ def count_votes(qualities: Mapping[int, Sequence[float]]) -> dict[int, int]:
     """
     votes = dict.fromkeys(qualities, 0)
     for on_query in zip(*qualities.values(), strict=True):
-        best = max(on_query)
+        best = max((quality for quality in on_query if not math.isnan(quality)), default=0.0)
         for llm, quality in zip(qualities, on_query, strict=True):
             votes[llm] += quality == best
     return votes

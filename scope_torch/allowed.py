@@ -11,6 +11,7 @@ Examples:
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -65,6 +66,32 @@ def codes_of_list(
     return tuple(sorted(codes))
 
 
+def checked_offered(
+    offered: Mapping[Theta, Sequence[int]], space: ConfigSpace, num_queries: int, theta_ref: Theta
+) -> dict[Theta, tuple[int, ...]]:
+    """The queries of each configuration that cannot be observed on all of them; rising.
+
+    Raises:
+        InputError: If one has none, or another than 0 to `num_queries` - 1, or if theta_0 is one.
+    """
+    checked: dict[Theta, tuple[int, ...]] = {}
+    for theta, queries in offered.items():
+        own = tuple(sorted(set(map(int, queries))))
+        if not own or own[0] < 0 or own[-1] >= num_queries:
+            raise InputError(
+                f"offered gives {theta} the queries {list(own[:3])}...; give some of 0 to "
+                f"{num_queries - 1}, or do not allow it"
+            )
+        if len(own) < num_queries:
+            checked[space.check(theta, "offered")] = own
+    if theta_ref in checked:
+        raise InputError(
+            f"theta_0, {theta_ref}, can be observed on {len(checked[theta_ref])} of {num_queries} "
+            "queries alone; every other configuration is compared with it: take a complete one"
+        )
+    return checked
+
+
 class Allowed:
     """The configurations that may be chosen.
 
@@ -75,19 +102,20 @@ class Allowed:
     Args:
         modules: Names of the modules.
         llms: For each module, the names of its candidate LLMs.
-        given: A rule, which is told {module: LLM}; or codes, as from `codes_of_list`.
+        given: A rule, which is told {module: LLM}; codes, as from `codes_of_list`; None for all.
     """
 
     def __init__(
         self,
         modules: Sequence[str],
         llms: Sequence[Sequence[str]],
-        given: Rule | tuple[Theta, ...],
+        given: Rule | tuple[Theta, ...] | None,
     ) -> None:
         self.space = ConfigSpace(tuple(map(len, llms)))
         self._modules, self._llms = modules, llms
         self._rule = given if callable(given) else None
-        self._listed = None if callable(given) else frozenset(given)
+        self._listed = None if callable(given) or given is None else frozenset(given)
+        self._without: frozenset[Theta] = frozenset()
 
     @property
     def is_listed(self) -> bool:
@@ -102,10 +130,13 @@ class Allowed:
         """
         if self._listed is not None:
             return tuple(theta) in self._listed
+        if tuple(theta) in self._without:
+            return False
         return self._ask([names[code] for names, code in zip(self._llms, theta, strict=True)])
 
     def _ask(self, names: Sequence[str]) -> bool:
-        assert self._rule is not None
+        if self._rule is None:
+            return True
         llms = dict(zip(self._modules, names, strict=True))
         try:
             answer: Any = self._rule(dict(llms))
@@ -135,8 +166,24 @@ class Allowed:
             mask = torch.zeros(self.space.size, dtype=torch.bool)
             mask[self.index] = True
             return mask
+        if self._rule is None:
+            return torch.ones(self.space.size, dtype=torch.bool)
         answers = map(self._ask, itertools.product(*self._llms))
         return torch.from_numpy(np.fromiter(answers, dtype=bool, count=self.space.size))
+
+    def without(self, thetas: Collection[Theta]) -> Allowed:
+        """Without some configurations."""
+        made = copy.copy(self)
+        made.__dict__.pop("index", None)
+        if self._listed is not None:
+            made._listed = self._listed - set(thetas)
+            made.__dict__.pop("mask", None)
+            return made
+        made._without = self._without | set(thetas)
+        if self.mask is not None and thetas:
+            made.mask = self.mask.clone()
+            made.mask[list(map(self.space.index_of, thetas))] = False
+        return made
 
     @property
     def count(self) -> int | None:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from scope_torch.allowed import Allowed, Listed, Rule, codes_of_list
+from scope_torch.allowed import Allowed, Listed, Rule, checked_offered, codes_of_list
 from scope_torch.constraints import (
     COST,
     QUALITY,
@@ -61,6 +61,9 @@ class SelectionProblem:
         allowed: Which configurations may be chosen: a rule, such as
             `lambda llms: llms["planner"] != llms["critic"]`, or a list of configurations; None for
             all. No method observes or returns another one. See `scope_torch.allowed`.
+        offered: For configurations, as codes, that cannot be observed on every query: the queries
+            on which they can. None if all can be observed on all. See docs/howto/own-data.md,
+            "A table with holes".
 
     Raises:
         InputError: If a value is outside its range, a name is repeated, or theta_0 is not allowed.
@@ -110,6 +113,9 @@ class SelectionProblem:
         default=None, repr=False, compare=False
     )
     allowed: Rule | Listed | None = field(default=None, repr=False)
+    offered: Mapping[tuple[int, ...], Sequence[int]] | None = field(
+        default=None, repr=False, hash=False
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "llms", lists_of_llms(self.modules, self.llms))
@@ -157,6 +163,9 @@ class SelectionProblem:
             listed = codes_of_list(self.allowed, self.modules, self.llms)
             object.__setattr__(self, "allowed", listed)
         self._check_reference_is_allowed()
+        if self.offered is not None:
+            offered = checked_offered(self.offered, self.space, self.num_queries, self.theta_ref)
+            object.__setattr__(self, "offered", offered)
 
     @cached_property
     def limits(self) -> tuple[Constraint, ...]:
@@ -197,6 +206,10 @@ class SelectionProblem:
         """How many configurations may be chosen; |Theta| if a rule was given for too many."""
         count = None if self.rule is None else self.rule.count
         return self.space.size if count is None else count
+
+    def queries_of(self, theta: tuple[int, ...]) -> Sequence[int]:
+        """The queries on which a configuration can be observed, rising."""
+        return (self.offered or {}).get(theta, range(self.num_queries))
 
     def _check_reference_is_allowed(self) -> None:
         if not self.is_allowed(self.theta_ref):

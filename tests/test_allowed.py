@@ -69,8 +69,8 @@ def test_a_list_of_codes_names_and_dicts():
         ([("nano", "max")], r"allowed\[0\]: 'max' is not a candidate of module 'critic'"),
         ([{"planner": "nano"}], r"allowed\[0\] has the keys \['planner'\]"),
         ([(0, 3)], r"allowed\[0\]=\[0, 3\]"),
-        (lambda llms: 1 / 0, r"ZeroDivisionError .* for {'planner': 'pro', 'critic': 'mini'}"),
-        (lambda llms: "yes", r"returned 'yes' for {'planner': 'pro', 'critic': 'mini'}"),
+        (lambda _: 1 / 0, r"ZeroDivisionError .* for {'planner': 'pro', 'critic': 'mini'}"),
+        (lambda _: "yes", r"returned 'yes' for {'planner': 'pro', 'critic': 'mini'}"),
     ],
 )
 def test_refusals(allowed, text):

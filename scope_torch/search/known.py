@@ -153,9 +153,13 @@ class Known:
         else be chosen for nothing for ever.
         """
         answers = self.answers(theta)
-        if len(answers) == self._problem.num_queries:
+        if answers and len(answers) == len(self._problem.queries_of(theta)):
             del self._answers[theta]
         grades = {query: self._problem.grades(answer) for query, answer in answers.items()}
+        if self._problem.offered:  # where nothing can be observed, the worst grade counts
+            offered = set(self._problem.queries_of(theta))
+            worst = (0.0,) * self._problem.num_constraints
+            grades |= {query: worst for query in query_order if query not in offered}
         return Trial(test, grades, query_order)
 
     def has_new_llm(self, theta: Theta) -> bool:

@@ -176,6 +176,10 @@ class Branched(ABC):
             self._made = self._make_aggregates()
         return self._made
 
+    def restrict(self, allowed: Allowed) -> None:
+        """From now on minima are over these configurations."""
+        self._allowed, self._made_allowed = allowed, None
+
     def allowed_classes(self, labelled: LabelledPosterior) -> AllowedClasses | None:
         """Which classes of the posterior in labels have a member that may be chosen."""
         if self._allowed is None:
