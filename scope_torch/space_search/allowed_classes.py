@@ -41,7 +41,8 @@ class AllowedClasses:
             assert allowed.index is not None  # branch and bound takes no larger Theta
             self._codes = self._space.unrank(allowed.index)
             self.listed = classes.label(self._codes).unique(dim=0)
-        self._known: dict[tuple[int, ...], bool | None] = {}
+        held = [] if self.listed is None else map(tuple, self.listed.tolist())
+        self._known: dict[tuple[int, ...], bool | None] = dict.fromkeys(held, True)
         self._some: dict[tuple[int, ...], int] = {}  # a member that may be chosen
 
     def holds(self, labels: Tensor) -> list[bool | None]:
@@ -63,13 +64,12 @@ class AllowedClasses:
 
     def _has_member(self, row: tuple[int, ...]) -> bool | None:
         if row not in self._known:
-            if self.listed is not None:
-                self._known[row] = bool((self.listed == torch.tensor(row)).all(-1).any())
-            else:
-                self._known[row] = self._look(row)
+            self._known[row] = self._look(row)
         return self._known[row]
 
     def _look(self, row: tuple[int, ...]) -> bool | None:
+        if self.listed is not None:
+            return False
         is_small = self._classes.count(row) <= _TRIED
         generator = torch.Generator().manual_seed(0)
         drawn = self._classes.draw(row, _TRIED, generator)

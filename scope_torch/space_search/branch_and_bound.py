@@ -125,7 +125,8 @@ class BestFirst(ABC):
         self._expanded: list[_Expanded] = []
         # Of every prefix the best child not taken yet: bound, position in _expanded, row, child.
         self._heap: list[tuple[float, int, int, int]] = []
-        self._descend(starts)
+        if allowed is None or allowed.listed is None:
+            self._descend(starts)
 
     @abstractmethod
     def _values_at(self, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -203,7 +204,7 @@ class BestFirst(ABC):
         if self._excluded is not None:
             excess[(labels == self._excluded).all(-1)] = math.inf
         value = torch.where(excess > 0, math.inf, objective)
-        if self._allowed is not None:
+        if self._allowed is not None and self._allowed.listed is None:
             self._forbid(self._allowed, labels, value, excess)
         self._best = min([self._best, *value.tolist()])
         near = (value <= self._reach) & (value < math.inf)
