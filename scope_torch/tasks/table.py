@@ -85,6 +85,8 @@ def table_task(
         >>> task.problem.llms, task.problem.reference_cost_usd
         ((('mini', 'pro'),), 0.015)
     """
+    if configurations is not None and on_missing != "restrict":
+        raise InputError(f"task.configurations={configurations} needs task.on_missing=restrict")
     table = load_table(
         find_data(path, source),
         module_columns,
@@ -298,7 +300,7 @@ def listed_configurations(table: RecordedTable, path: Path | str) -> RecordedTab
     """A partial table of which only some configurations may be chosen.
 
     Args:
-        table: From `load_table` with `on_missing="restrict"`.
+        table: From `load_table` with `on_missing="restrict"`; a partial one.
         path: JSON, a list of configurations, each a list of LLM names in the order of the modules
             or an object by module; or CSV with a column for each module.
 
@@ -313,8 +315,6 @@ def listed_configurations(table: RecordedTable, path: Path | str) -> RecordedTab
         >>> listed_configurations(table, "listed.json").listed
         ((0, 1), (1, 1))
     """
-    if not table.partial:
-        raise InputError(f"task.configurations={path} needs task.on_missing=restrict")
     try:
         listed = codes_of_list(_configurations(Path(path)), table.modules, table.llms)
     except InputError as error:
