@@ -91,7 +91,7 @@ def cheapest_allowed_plan(
         return None
     cheapest = np.where(cost == cost.min(), qualities, -np.inf)
     at = np.unravel_index(int(cheapest.argmax()), cost.shape)
-    theta = tuple(of_module[j].llm for of_module, j in zip(options, at, strict=True))
+    theta = tuple(of_module[int(j)].llm for of_module, j in zip(options, at, strict=True))
     return Plan(theta, float(cost[at]), float(qualities[at]))
 
 

@@ -166,7 +166,7 @@ class RecordedTable:
         """The configurations with a cell, of those that are listed; None if these are all."""
         if not self.partial:
             return None
-        has_cell = self.present.any(-1)
+        has_cell: np.ndarray = np.asarray(self.present.any(-1))
         if self.listed is not None:
             return tuple(theta for theta in self.listed if has_cell[theta])
         if has_cell.all():

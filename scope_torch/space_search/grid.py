@@ -88,12 +88,12 @@ def least_allowed(values: Tensor, forbidden: Tensor | None) -> float:
 class Enumerated:
     """What all posteriors on an enumerated Theta have in common."""
 
-    mean_g: Tensor
     _forbidden: Tensor | None
 
     def restrict(self, allowed: Allowed) -> None:
         """From now on minima are over these configurations; call it after the first `update`."""
-        self._forbidden = forbidden(allowed, self.mean_g.device)
+        posterior: Any = self  # an attribute of one, a property of the others
+        self._forbidden = forbidden(allowed, posterior.mean_g.device)
 
     def settings(self) -> dict[str, Any]:
         """The arguments that decide a choice: none."""
