@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+import scope_torch as st
 from scope_torch.allowed import Allowed
 from scope_torch.errors import InputError
 from scope_torch.observation import Observation
@@ -151,6 +152,32 @@ def test_what_is_known_of_earlier_is_not_returned_where_it_is_forbidden():
     answers = [Observation((0, 0), q, 0.001, 1.0) for q in range(4)]
     assert Known(PROBLEM, answers).take_best() == (0, 0)
     assert Known(replace(PROBLEM, allowed=differ), answers).take_best() is None
+
+
+def test_select_passes_it_on():
+    """The cheapest configuration is good enough, and forbidden."""
+    asked = set()
+
+    def app(models, text):
+        asked.add((models["planner"], models["critic"]))
+        usd = {"nano": 0.001, "mini": 0.002, "pro": 0.03}
+        return text.upper(), usd[models["planner"]] + usd[models["critic"]]
+
+    result = st.select(
+        app,
+        models={"planner": LLMS, "critic": LLMS},
+        reference={"planner": "pro", "critic": "mini"},
+        dataset=[(text, text.upper()) for text in ["one", "two", "three"] * 10],
+        metric=st.metrics.exact_match,
+        max_quality_loss=0.1,
+        budget_usd=5,
+        allowed=differ,
+    )
+    assert result.llms in (
+        {"planner": "nano", "critic": "mini"},
+        {"planner": "mini", "critic": "nano"},
+    )
+    assert all(planner != critic for planner, critic in asked)
 
 
 def test_the_optimum_is_of_what_is_allowed():
