@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from baselines.abacus_module import ModuleFrontier, PairTotals
-from baselines.pareto_plan import Option, Plan, cheapest_plan
+from baselines.pareto_plan import Option, Plan, cheapest_allowed_plan, cheapest_plan
+from scope_torch.allowed import Allowed
 from scope_torch.errors import InputError
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
@@ -27,7 +28,8 @@ class Abacus(SequentialOptimizer):
     With q_i(m) the ratio of qualities and c_i(m) the cost of LLM m in module i, the estimates are
     s(theta_0) prod_i q_i(theta_i) for the quality and sum_i c_i(theta_i) for the cost of a
     configuration. theta_out is the cheapest one estimated above s_0, from the LLMs measured so far
-    and those of theta_0; no query verifies it.
+    and those of theta_0; no query verifies it. Where not all configurations are allowed, the other
+    modules hold what is nearest to the base and allows both LLMs.
 
     Reference: Russo et al. 2025, arXiv 2505.14661.
 
@@ -76,6 +78,8 @@ class Abacus(SequentialOptimizer):
             raise InputError(f"module_cost={module_cost!r} must be 'metered' or 'difference'")
         check_seed(seed)
         problem.check_one_constraint(name)
+        if problem.rule is not None and problem.allowed_mask() is None:
+            raise InputError(f"allowed: {name} takes no rule where Theta is too large to enumerate")
         self.name, self.problem, self.seed = name, problem, seed
         self._k, self._j, self._step = k, j, step
         self._module_cost, self._reuse_base = module_cost, reuse_base
@@ -119,11 +123,12 @@ class Abacus(SequentialOptimizer):
         while (choice := self._next_measurement(turn)) is not None:
             i, llm, other = choice
             turn, self._iteration = i + 1, self._iteration + 1
-            module, theta = self._modules[i], self.base
+            module, theta = self._modules[i], self._context(i, llm, other)
+            assert theta is not None
             base, swap = ((*theta[:i], m, *theta[i + 1 :]) for m in (other, llm))
             num_seen = module.num_seen(llm)
             num_more = self._step if num_seen else self._j
-            queries = self._query_order[num_seen : num_seen + num_more]
+            queries = self._common(base, swap)[num_seen : num_seen + num_more]
             requests = self._requests(base, swap, queries)
             observations = yield requests
             self._add(observations)
@@ -146,10 +151,38 @@ class Abacus(SequentialOptimizer):
         """
         num_modules = len(self._modules)
         for i in ((turn + offset) % num_modules for offset in range(num_modules)):
-            pair = self._modules[i].next_pair()
-            if pair is not None:
-                return i, *pair
+            while (pair := self._modules[i].next_pair()) is not None:
+                if (allowed := self._allowed_pair(i, *pair)) is not None:
+                    return i, *allowed
+                self._modules[i].drop(pair[0])
         return None
+
+    def _allowed_pair(self, i: int, llm: int, other: int) -> tuple[int, int] | None:
+        """An LLM, and one that it can be measured against where not all of Theta is allowed."""
+        module = self._modules[i]
+        known = (m for m in [other, module.reference, *module.estimates] if m != llm)
+        return next(((llm, m) for m in known if self._context(i, llm, m) is not None), None)
+
+    def _context(self, i: int, llm: int, other: int) -> tuple[int, ...] | None:
+        """The LLMs of the other modules: of the base, or of what is nearest and allows both."""
+        base, rule, offered = self.base, self.problem.rule, self.problem.offered
+        if rule is None and not offered:
+            return base
+        num_seen = self._modules[i].num_seen(llm)
+        rule = rule or Allowed(self.problem.modules, self.problem.llms, None)
+
+        def can_go_on(one: tuple[int, ...]) -> bool:
+            swapped = (*one[:i], other, *one[i + 1 :])
+            return rule(swapped) and len(self._common(one, swapped)) > num_seen
+
+        return rule.nearest(base, can_go_on, {i: llm})
+
+    def _common(self, one: tuple[int, ...], other: tuple[int, ...]) -> Sequence[int]:
+        """The queries on which both can be observed, in order."""
+        if not self.problem.offered:
+            return self._query_order
+        both = set(self.problem.queries_of(one)) & set(self.problem.queries_of(other))
+        return [query for query in self._query_order if query in both]
 
     def _requests(
         self, base: tuple[int, ...], swap: tuple[int, ...], queries: Sequence[int]
@@ -191,7 +224,12 @@ class Abacus(SequentialOptimizer):
         ]  # fmt: skip
         reference = Plan(problem.theta_ref, problem.reference_cost_usd, problem.reference_quality)
         # theta_0 is estimated at s(theta_0) > s_0, unless epsilon is lost in rounding
-        plan = cheapest_plan(options, problem.reference_quality, problem.s_0) or reference
+        quality, mask = problem.reference_quality, problem.allowed_mask()
+        if mask is None:
+            plan = cheapest_plan(options, quality, problem.s_0) or reference
+        else:
+            grid = mask.view(problem.space.sizes).numpy()
+            plan = cheapest_allowed_plan(options, quality, problem.s_0, grid) or reference
         if plan.theta != self._plan.theta:
             event = "improved"
         self._plan = plan

@@ -87,6 +87,11 @@ class ModuleFrontier:
         llm = min(llms, key=lambda m: (self.num_seen(m), self.order.index(m)))
         return llm, self.reference if llm == self.base else self.base
 
+    def drop(self, llm: int) -> None:
+        """Takes an LLM out that cannot be measured; the next one enters in its place."""
+        self.frontier = [m for m in self.frontier if m != llm] + self._reservoir[:1]
+        self._reservoir = self._reservoir[1:]
+
     def num_seen(self, llm: int) -> int:
         """Number of queries on which the LLM was measured, against whichever other."""
         return sum(pairs.n for (measured, _), pairs in self._pairs.items() if measured == llm)

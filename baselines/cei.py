@@ -82,6 +82,8 @@ class CEI(SurrogateOptimizer):
         best_f = self._best_f(model)
         acquisition = self._acquisition(model, best_f)
         among = self._not_evaluated(model.reduced) if self.mask_repeats else None
+        if not self.mask_repeats and (allowed := self._allowed(model.reduced)) is not None:
+            among = allowed.nonzero().squeeze(-1)
         if among is not None and not len(among):
             return self._stop("every configuration was evaluated")
         if (
@@ -105,7 +107,9 @@ class CEI(SurrogateOptimizer):
     def _not_evaluated(self, reduced: ReducedSpace) -> Tensor:
         """Classes of configurations that are no datum; a datum shares its class with no other."""
         data = reduced.rank(self.gp.surrogate.observed())
-        fresh = torch.ones(reduced.space.size, dtype=torch.bool, device=data.device)
+        fresh = self._allowed(reduced)
+        if fresh is None:
+            fresh = torch.ones(reduced.space.size, dtype=torch.bool, device=data.device)
         return fresh.index_fill_(0, data, False).nonzero().squeeze(-1)
 
     def _acquisition(self, model: DatasetModel, best_f: float | None) -> AcquisitionFunction:

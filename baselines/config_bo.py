@@ -130,7 +130,9 @@ class CONFIG(SurrogateOptimizer):
         model = self.gp.model()
         self._betas = self.betas()
         acquisition = ConstrainedLowerBound(model, *self._betas)
-        best, values = maximum(acquisition, model.reduced)
+        allowed = self._allowed(model.reduced)
+        among = None if allowed is None else allowed.nonzero().squeeze(-1)
+        best, values = maximum(acquisition, model.reduced, among)
         if best == -math.inf:
             self._declared_infeasible_at = self.t
             return self._stop("declared infeasible: no configuration has L_g <= 0")

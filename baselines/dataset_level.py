@@ -24,7 +24,7 @@ class Evaluation:
         theta: Codes of the configuration.
         cost_usd: Average observed cost of a query in USD.
         g: s_0 minus the average observed quality; at most 0 is feasible.
-        qualities: `num_queries` observed qualities, by query index.
+        qualities: `num_queries` observed qualities, by query index; NaN where it has none.
         others: As `g`, of the further constraints: threshold minus average grade.
     """
 
@@ -97,20 +97,22 @@ class DatasetLevelOptimizer(SequentialOptimizer):
         return Evaluation(problem.theta_ref, problem.reference_cost_usd, g, (), others)
 
     def _evaluate(self, theta: tuple[int, ...]) -> EvaluationSteps:
-        """Observes `theta` on every query; returns None if the budget ends before the last."""
+        """Observes `theta` on all of its queries; returns None if the budget ends before."""
         self._trace("selected", theta_cand=theta, num_queries=0)
-        observations = yield [Request(theta, query) for query in self._query_order]
+        offered = set(self.problem.queries_of(theta))
+        order = [query for query in self._query_order if query in offered]
+        observations = yield [Request(theta, query) for query in order]
         for observation in observations:
             self._record(observation)
-        if len(observations) < self.problem.num_queries:
+        if len(observations) < len(order):
             return None
         qualities = {o.query: o.quality for o in observations}
-        num_queries = self.problem.num_queries
+        num_queries = len(order)
         evaluation = Evaluation(
             theta,
             math.fsum(o.cost_usd for o in observations) / num_queries,
             self.problem.constraint(math.fsum(qualities.values()) / num_queries),
-            tuple(qualities[q] for q in range(num_queries)),
+            tuple(qualities.get(q, math.nan) for q in range(self.problem.num_queries)),
             self._others(observations),
         )
         self.evaluations.append(evaluation)
@@ -152,9 +154,22 @@ class DatasetLevelOptimizer(SequentialOptimizer):
         return [_average(group) for group in repeats.values()]
 
     def tie_order(self) -> Tensor:
-        """pi, the seeded order in which ties are broken: `|Theta|` flat indices (int64)."""
-        keys = tie_rank(torch.arange(self.problem.space.size), self.seed)
-        return keys.argsort()
+        """pi, the seeded order in which ties are broken: flat indices of what may be chosen."""
+        index = None if self.problem.rule is None else self.problem.rule.index
+        index = torch.arange(self.problem.space.size) if index is None else index
+        return index[tie_rank(index, self.seed).argsort()]
+
+    def allowed_near(self, theta: tuple[int, ...]) -> tuple[int, ...]:
+        """`theta` itself if it may be chosen, else the nearest that may.
+
+        One that was not evaluated yet, as long as there is one.
+        """
+        rule = self.problem.rule
+        if rule is None or rule(theta):
+            return theta
+        evaluated = {evaluation.theta for evaluation in self.evaluations}
+        near = rule.nearest(theta, lambda one: one not in evaluated) or rule.nearest(theta)
+        return self.problem.theta_ref if near is None else near
 
     def _trace(self, event: str, **values: Any) -> None:
         super()._trace(event, iteration=len(self.evaluations), **values)

@@ -66,6 +66,7 @@ class FrontBaseline(DatasetLevelOptimizer):
         suggestions, repeats = self._suggest(), 0
         theta = next(suggestions, None)
         while theta is not None:
+            theta = self.allowed_near(theta)
             if theta not in self.known or repeats >= self._most_repeats:
                 left = self._left()
                 if not left:
@@ -76,7 +77,7 @@ class FrontBaseline(DatasetLevelOptimizer):
                     return
                 self.known[theta] = evaluation
             repeats += 1
-            if len(self.known) == self.problem.space.size:
+            if len(self.known) == self.problem.num_allowed:
                 break
             try:
                 theta = suggestions.send(self.known[theta])

@@ -170,10 +170,10 @@ class SurrogateOptimizer(DatasetLevelOptimizer):
     ) -> None:
         super().__init__(problem, seed=seed, name=name)
         self.gp_settings = GPSettings.of(gp, self.default_gp)
-        if self.gp_settings.n_init >= problem.space.size:
+        if self.gp_settings.n_init >= problem.num_allowed:
             raise InputError(
                 f"n_init={self.gp_settings.n_init}: beside theta_0 there are only "
-                f"{problem.space.size - 1} configurations"
+                f"{problem.num_allowed - 1} configurations"
             )
         device = pick_device(device, problem.space.size)
         kernel = HammingMatern52Kernel() if kernel is None else kernel
@@ -227,8 +227,15 @@ class SurrogateOptimizer(DatasetLevelOptimizer):
             scale: Magnitude of values; differences below 1e-9 of it count as rounding.
         """
         tied = reduced.expand(values >= best - tie_width(best, scale))
+        if (mask := self.problem.allowed_mask()) is not None:
+            tied &= mask.to(tied.device)
         index = first_tied(tied.nonzero().squeeze(-1), self.seed)
         return self.problem.space.theta_at(index)
+
+    def _allowed(self, reduced: ReducedSpace) -> Tensor | None:
+        """The classes with a member that may be chosen, `size` booleans; None for all."""
+        mask = self.problem.allowed_mask()
+        return None if mask is None else reduced.any_of(mask)
 
     @property
     def _cost_scale(self) -> float:

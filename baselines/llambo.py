@@ -104,7 +104,7 @@ class LLAMBO(DatasetLevelOptimizer):
         self._rng = random.Random(seed)
         self._usage = Completion(())
         self._num_calls = self._num_replies = self._num_malformed = self._num_repeated = 0
-        self._num_padded = self._num_unpredicted = 0
+        self._num_padded = self._num_unpredicted = self._num_forbidden = 0
         self._order: Tensor | None = None  # pi
         problem.check_one_constraint(name)
         super().__init__(problem, seed=seed, name=name)
@@ -126,7 +126,7 @@ class LLAMBO(DatasetLevelOptimizer):
         return {self.problem.theta_ref, *(e.theta for e in self.evaluations)}
 
     def _num_left(self) -> int:
-        return self.problem.space.size - len(self._evaluated())
+        return self.problem.num_allowed - len(self._evaluated())
 
     def _history(self) -> list[Measured]:
         """The known averages in a fresh random order."""
@@ -172,10 +172,12 @@ class LLAMBO(DatasetLevelOptimizer):
         return self._padded(found, least)
 
     def _add_new(self, thetas: Sequence[Theta], found: dict[Theta, None]) -> None:
-        """Adds those that are neither evaluated nor found; counts the others as repeated."""
+        """Adds those that are allowed, and neither evaluated nor found; counts the others."""
         evaluated = self._evaluated()
         for theta in thetas:
-            if theta in evaluated or theta in found:
+            if not self.problem.is_allowed(theta):
+                self._num_forbidden += 1
+            elif theta in evaluated or theta in found:
                 self._num_repeated += 1
             else:
                 found[theta] = None
@@ -269,8 +271,10 @@ class LLAMBO(DatasetLevelOptimizer):
             price_in, price_out = self._price_usd
             tokens = usage.prompt_tokens * price_in + usage.completion_tokens * price_out
             cost_usd = tokens / 1e6
+        forbidden = {} if self.problem.rule is None else {"llm_forbidden": self._num_forbidden}
         return {
             **super().report(),
+            **forbidden,
             "llm_backend": self._backend.kind,
             "llm_prompts": self._num_calls,
             "llm_replies": self._num_replies,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
@@ -21,7 +22,8 @@ class LLMSelector(DatasetLevelOptimizer):
 
     theta_out is the current allocation, feasible or not; the first one is random. The cheapest
     configuration that was observed to be feasible is in the report. As in the paper (appendix,
-    adaptation details), there is no module-wise judge.
+    adaptation details), there is no module-wise judge. LLMs that make a configuration that is not
+    allowed are not tried.
 
     Reference: Chen et al. 2025, arXiv 2502.14815.
 
@@ -41,9 +43,10 @@ class LLMSelector(DatasetLevelOptimizer):
     def __init__(self, problem: SelectionProblem, *, seed: int, name: str = "llmselector") -> None:
         problem.check_one_constraint(name)
         super().__init__(problem, seed=seed, name=name)
-        self._theta_out = tuple(
+        drawn = tuple(
             int(torch.randint(size, (), generator=self._generator)) for size in problem.space.sizes
         )
+        self._theta_out = self.allowed_near(drawn)
         self._basis = "estimated"
         self._known: dict[tuple[int, ...], Evaluation] = {}
         self.num_updates = 0
@@ -69,6 +72,7 @@ class LLMSelector(DatasetLevelOptimizer):
         """
         incumbent = self._theta_out[module]
         others = (m for m in range(self.problem.space.sizes[module]) if m != incumbent)
+        others = (m for m in others if self.problem.is_allowed(self._with(module, m)))
         order = [incumbent, *sorted(others, key=lambda llm: self._tie_key(module, llm))]
         qualities = {}
         for llm in order:
@@ -111,6 +115,8 @@ class LLMSelector(DatasetLevelOptimizer):
 def count_votes(qualities: Mapping[int, Sequence[float]]) -> dict[int, int]:
     """Votes for each LLM: every query votes for all LLMs that reach the best quality on it.
 
+    An LLM whose configuration has no such query (NaN) gets no vote of it.
+
     Args:
         qualities: The `num_queries` qualities with each LLM in the module.
 
@@ -120,7 +126,7 @@ def count_votes(qualities: Mapping[int, Sequence[float]]) -> dict[int, int]:
     """
     votes = dict.fromkeys(qualities, 0)
     for on_query in zip(*qualities.values(), strict=True):
-        best = max(on_query)
+        best = max((quality for quality in on_query if not math.isnan(quality)), default=0.0)
         for llm, quality in zip(qualities, on_query, strict=True):
             votes[llm] += quality == best
     return votes

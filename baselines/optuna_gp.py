@@ -18,7 +18,8 @@ class OptunaGP(DatasetLevelOptimizer):
 
     It minimises c / c(theta_0) subject to g <= 0. Unlike CEI, Optuna fits its kernel (Matern 5/2,
     a length scale for each module), maximises its acquisition by local search, and may suggest a
-    configuration again, which is then paid for again.
+    configuration again, which is then paid for again. In the place of a suggestion that is not
+    allowed, the nearest allowed configuration is evaluated.
 
     Args:
         problem: What to search.
@@ -64,6 +65,10 @@ class OptunaGP(DatasetLevelOptimizer):
         while True:
             trial = study.ask(distributions)
             theta = tuple(trial.params[module] for module in self.problem.modules)
+            if (near := self.allowed_near(theta)) != theta:
+                study.tell(trial, state=self._optuna.trial.TrialState.FAIL)
+                study.enqueue_trial(dict(zip(self.problem.modules, near, strict=True)))
+                trial, theta = study.ask(distributions), near
             evaluation = yield from self._evaluate(theta)
             if evaluation is None:
                 return

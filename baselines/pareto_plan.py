@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 
 class Option(NamedTuple):
     """An LLM in a module.
@@ -60,6 +62,37 @@ def cheapest_plan(
             ]
         )  # fmt: skip
     return next((plan for plan in plans if plan.quality > threshold), None)
+
+
+def cheapest_allowed_plan(
+    options: Sequence[Sequence[Option]], quality: float, threshold: float, allowed: np.ndarray
+) -> Plan | None:
+    """As `cheapest_plan`, of the plans that may be chosen; looks at all of them.
+
+    Args:
+        options: See `cheapest_plan`.
+        quality: See `cheapest_plan`.
+        threshold: See `cheapest_plan`.
+        allowed: `M_1 x ... x M_N` booleans, by the codes of the LLMs.
+
+    Examples:
+        >>> cheap, good = Option(0, 1.0, 0.5), Option(1, 3.0, 1.0)
+        >>> differ = np.array([[False, True], [True, False]])
+        >>> cheapest_allowed_plan([[cheap, good], [cheap, good]], 0.8, 0.1, differ)
+        Plan(theta=(0, 1), cost_usd=4.0, quality=0.4)
+    """
+    cost, qualities = np.zeros(()), np.array(quality)
+    for of_module in options:
+        cost = cost[..., None] + np.array([option.cost_usd for option in of_module])
+        qualities = qualities[..., None] * np.array([option.quality for option in of_module])
+    may = allowed[np.ix_(*([option.llm for option in of_module] for of_module in options))]
+    cost = np.where(may & (qualities > threshold), cost, np.inf)
+    if not np.isfinite(cost).any():
+        return None
+    cheapest = np.where(cost == cost.min(), qualities, -np.inf)
+    at = np.unravel_index(int(cheapest.argmax()), cost.shape)
+    theta = tuple(of_module[int(j)].llm for of_module, j in zip(options, at, strict=True))
+    return Plan(theta, float(cost[at]), float(qualities[at]))
 
 
 def _pareto(plans: list[Plan]) -> list[Plan]:

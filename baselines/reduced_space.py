@@ -94,6 +94,18 @@ class ReducedSpace:
                 grid = grid.index_select(i, wanted)
         return grid.reshape(-1)
 
+    def any_of(self, mask: Tensor) -> Tensor:
+        """The classes with a member in `mask`, booleans by flat index in the reduced space.
+
+        Args:
+            mask: `|Theta|` booleans.
+        """
+        grid = mask.to(self._position[0].device).view(self.full.sizes)
+        for i, position in enumerate(self._position):
+            members = [(position == label).nonzero().squeeze(-1) for label in position.unique()]
+            grid = torch.stack([grid.index_select(i, one).any(i) for one in members], i)
+        return grid.reshape(-1)
+
     def in_tie_order(self, mask: Tensor, seed: int) -> Iterator[int]:
         """Classes of interchangeable configurations, ordered by the least `tie_rank` in each.
 

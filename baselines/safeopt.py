@@ -191,6 +191,8 @@ class SafeOpt(SurrogateOptimizer):
         bounds = Bounds(model.reduced, lower, upper, (upper[1:] < 0).all(0))
         if self.lipschitz is not None:
             bounds = self._intersected(bounds)
+        if (allowed := self._allowed(model.reduced)) is not None:
+            bounds.safe.logical_and_(allowed)
         bounds.safe[self._reference(model.reduced)] = True
         self._bounds = bounds
         value = bounds.upper[0].masked_fill(~bounds.safe, math.inf).neg_()
@@ -225,9 +227,15 @@ class SafeOpt(SurrogateOptimizer):
         assert self._bounds is not None
         bounds = self._bounds
         far = -1 - self.problem.space.num_modules
-        unsafe = torch.where(bounds.safe, far, 0).to(torch.int8)
+        unsafe = torch.where(self._unsafe(), 0, far).to(torch.int8)
         distance = -within_radius(unsafe, bounds.reduced.space.sizes)
         return bounds.safe & (distance <= self._radius(bounds.lower[1:].amax(0)))
+
+    def _unsafe(self) -> Tensor:
+        """What may be chosen and is not in S (bool)."""
+        assert self._bounds is not None
+        unsafe, allowed = ~self._bounds.safe, self._allowed(self._bounds.reduced)
+        return unsafe if allowed is None else unsafe & allowed
 
     def _expander(self) -> Tensor:
         """Mask of the class of the most uncertain expander; empty if there is none (bool)."""
@@ -239,7 +247,7 @@ class SafeOpt(SurrogateOptimizer):
         amp = max(self.gp_settings.amp_c, self.gp_settings.amp_g)
         untested = bounds.safe & ~maximisers & (2 * sigma * amp > self.tau)
         untested &= width > widest + 1e-9 * widest.clamp_min(1)
-        unsafe, found = ~bounds.safe, torch.zeros_like(untested)
+        unsafe, found = self._unsafe(), torch.zeros_like(untested)
         while untested.any():
             best = width[untested].max()
             tied = untested & (width >= best - 1e-9 * best.clamp_min(1))
@@ -260,7 +268,9 @@ class SafeOpt(SurrogateOptimizer):
         """For result.json: also the size of S, and whether the search stalled."""
         size = None
         if self._bounds is not None:
-            size = int(self._bounds.reduced.expand(self._bounds.safe).sum())
+            safe = self._bounds.reduced.expand(self._bounds.safe).cpu()
+            mask = self.problem.allowed_mask()
+            size = int((safe if mask is None else safe & mask).sum())
         more = {"stalled": self._stalled, "safe_set": size, "expander_tests": self._expander_tests}
         return {**super().report(), **more}
 

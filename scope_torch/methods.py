@@ -262,14 +262,14 @@ def make_scope_joint(
     known = known_of(problem, known, certificate_flips)
     of_answers = _delta_of(certificate, bounds), certificate_flips, reference_repeats, certificate
     certifies = certificate_of(problem, *of_answers, seed, query_pool, known)
-    margin = certifies.next_margin
+    margin, rule = certifies.next_margin, problem.rule
     by_cost = gap_tolerance is None or problem.objective == "quality"
     pays = ExpectedReturn(problem.num_queries, deployment, relative_cost, margin)
     return SCOPE(
         problem,
         surrogate=joint,
         posterior=make_joint_search(
-            joint, space_search=space_search, max_nodes=max_nodes, margin=margin
+            joint, space_search=space_search, max_nodes=max_nodes, margin=margin, allowed=rule
         ),
         make_candidate=partial(JointCandidate, joint),
         bounds=confidence,

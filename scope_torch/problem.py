@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
+from torch import Tensor
+
+from scope_torch.allowed import Allowed, Listed, Rule, checked_offered, codes_of_list
 from scope_torch.constraints import (
     COST,
     QUALITY,
@@ -17,7 +20,9 @@ from scope_torch.constraints import (
 )
 from scope_torch.errors import InputError
 from scope_torch.observation import Observation
-from scope_torch.space import ConfigSpace
+from scope_torch.space import ConfigSpace, by_module, codes_of, lists_of_llms
+
+__all__ = ["Objective", "SelectionProblem", "by_module", "codes_of"]
 
 Objective = Literal["cost", "quality"]
 _ROUNDING = 1e-6  # relative; of the reference's averages
@@ -53,9 +58,15 @@ class SelectionProblem:
         reference_answers: (cost in USD, quality) of theta_0 on each of the Q queries; None if only
             their averages are known. Needed for statements about tomorrow's queries, see
             `scope_torch.bounds.population`.
+        allowed: Which configurations may be chosen: a rule, such as
+            `lambda llms: llms["planner"] != llms["critic"]`, or a list of configurations; None for
+            all. No method observes or returns another one. See `scope_torch.allowed`.
+        offered: For configurations, as codes, that cannot be observed on every query: the queries
+            on which they can. None if all can be observed on all. See docs/howto/own-data.md,
+            "A table with holes".
 
     Raises:
-        InputError: If a value is outside its range, or a name is repeated.
+        InputError: If a value is outside its range, a name is repeated, or theta_0 is not allowed.
 
     Examples:
         >>> problem = SelectionProblem(
@@ -101,9 +112,13 @@ class SelectionProblem:
     reference_answers: tuple[tuple[float, float], ...] | None = field(
         default=None, repr=False, compare=False
     )
+    allowed: Rule | Listed | None = field(default=None, repr=False)
+    offered: Mapping[tuple[int, ...], Sequence[int]] | None = field(
+        default=None, repr=False, hash=False
+    )
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "llms", _lists_of_llms(self.modules, self.llms))
+        object.__setattr__(self, "llms", lists_of_llms(self.modules, self.llms))
         if len(self.modules) != len(self.llms):
             raise InputError(
                 f"{len(self.modules)} modules but {len(self.llms)} lists of LLMs; give one list "
@@ -144,6 +159,13 @@ class SelectionProblem:
         if self.objective not in ("cost", "quality"):
             raise InputError(f"objective={self.objective!r} must be cost or quality")
         _ = self.limits
+        if self.allowed is not None and not callable(self.allowed):
+            listed = codes_of_list(self.allowed, self.modules, self.llms)
+            object.__setattr__(self, "allowed", listed)
+        self._check_reference_is_allowed()
+        if self.offered is not None:
+            offered = checked_offered(self.offered, self.space, self.num_queries, self.theta_ref)
+            object.__setattr__(self, "offered", offered)
 
     @cached_property
     def limits(self) -> tuple[Constraint, ...]:
@@ -161,6 +183,40 @@ class SelectionProblem:
     def others(self) -> tuple[Constraint, ...]:
         """The constraints but that on quality."""
         return self.limits[1:] if self.objective == "cost" else self.limits
+
+    @cached_property
+    def rule(self) -> Allowed | None:
+        """Which configurations may be chosen; None for all."""
+        given: Any = self.allowed
+        return None if given is None else Allowed(self.modules, self.llms, given)
+
+    def is_allowed(self, theta: Sequence[int]) -> bool:
+        """Whether a configuration may be chosen."""
+        return self.rule is None or self.rule(theta)
+
+    def allowed_mask(self) -> Tensor | None:
+        """Which configurations may be chosen, `|Theta|` booleans on the CPU; None for all.
+
+        Also None if Theta is too large to enumerate.
+        """
+        return None if self.rule is None else self.rule.mask
+
+    @property
+    def num_allowed(self) -> int:
+        """How many configurations may be chosen; |Theta| if a rule was given for too many."""
+        count = None if self.rule is None else self.rule.count
+        return self.space.size if count is None else count
+
+    def queries_of(self, theta: tuple[int, ...]) -> Sequence[int]:
+        """The queries on which a configuration can be observed, rising."""
+        return (self.offered or {}).get(theta, range(self.num_queries))
+
+    def _check_reference_is_allowed(self) -> None:
+        if not self.is_allowed(self.theta_ref):
+            raise InputError(
+                f"allowed refuses theta_0, {self.names(self.theta_ref)}, with which every other "
+                "configuration is compared; allow it, or take another theta_ref"
+            )
 
     def _check_reference_answers(self) -> None:
         """They are plain pairs, in their ranges, and have the averages that are said."""
@@ -334,54 +390,3 @@ class SelectionProblem:
             InputError: If a name is not a candidate of its module.
         """
         return codes_of(llms, self.modules, self.llms, name)
-
-
-def by_module(values: Mapping[str, Any], modules: Sequence[str], name: str) -> list[Any]:
-    """The values of a dict in the order of the modules.
-
-    Raises:
-        InputError: If its keys are not the modules; the message calls it `name`.
-    """
-    if set(values) != set(modules):
-        raise InputError(f"{name} has the keys {list(values)}; give each of {list(modules)} once")
-    return [values[module] for module in modules]
-
-
-def _lists_of_llms(modules: Sequence[str], llms: Any) -> Sequence[Sequence[str]]:
-    if isinstance(modules, str):
-        raise InputError(f"modules={modules!r} is one text; give a list of names")
-    if isinstance(llms, Mapping):
-        llms = tuple(by_module(llms, modules, "llms"))
-    for names in (llms, *llms):
-        if isinstance(names, str):
-            raise InputError(f"llms has {names!r} in place of a list; give each module a list")
-    return llms
-
-
-def codes_of(
-    llms: Sequence[str],
-    modules: Sequence[str],
-    candidates: Sequence[Sequence[str]],
-    name: str,
-) -> tuple[int, ...]:
-    """Codes of a configuration that is given by the names of its LLMs.
-
-    Args:
-        llms: One name for each module.
-        modules: Names of the modules.
-        candidates: For each module, the names of its candidate LLMs.
-        name: Name of `llms` in error messages.
-
-    Raises:
-        InputError: If a name is not a candidate of its module.
-    """
-    if isinstance(llms, str) or len(llms) != len(modules):
-        shown = repr(llms) if isinstance(llms, str) else list(llms)
-        raise InputError(f"{name}={shown}: name one LLM for each of {list(modules)}")
-    for llm, module, names in zip(llms, modules, candidates, strict=True):
-        if llm not in names:
-            raise InputError(
-                f"{name}: {llm!r} is not a candidate of module {module!r}; choose one of "
-                f"{list(names)}"
-            )
-    return tuple(names.index(llm) for llm, names in zip(llms, candidates, strict=True))

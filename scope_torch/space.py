@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -153,6 +154,62 @@ class ConfigSpace:
             seen.update(dict.fromkeys(draws.tolist()))
         codes = self.unrank(torch.tensor(list(seen)[:count]))
         return [tuple(row) for row in codes.tolist()]
+
+
+def by_module(values: Mapping[str, Any], modules: Sequence[str], name: str) -> list[Any]:
+    """The values of a dict in the order of the modules.
+
+    Raises:
+        InputError: If its keys are not the modules; the message calls it `name`.
+    """
+    if set(values) != set(modules):
+        raise InputError(f"{name} has the keys {list(values)}; give each of {list(modules)} once")
+    return [values[module] for module in modules]
+
+
+def lists_of_llms(modules: Sequence[str], llms: Any) -> Sequence[Sequence[str]]:
+    """The candidates of each module in the order of the modules; also of a dict by module.
+
+    Raises:
+        InputError: If a text stands in the place of a list.
+    """
+    if isinstance(modules, str):
+        raise InputError(f"modules={modules!r} is one text; give a list of names")
+    if isinstance(llms, Mapping):
+        llms = tuple(by_module(llms, modules, "llms"))
+    for names in (llms, *llms):
+        if isinstance(names, str):
+            raise InputError(f"llms has {names!r} in place of a list; give each module a list")
+    return llms
+
+
+def codes_of(
+    llms: Sequence[str],
+    modules: Sequence[str],
+    candidates: Sequence[Sequence[str]],
+    name: str,
+) -> tuple[int, ...]:
+    """Codes of a configuration that is given by the names of its LLMs.
+
+    Args:
+        llms: One name for each module.
+        modules: Names of the modules.
+        candidates: For each module, the names of its candidate LLMs.
+        name: Name of `llms` in error messages.
+
+    Raises:
+        InputError: If a name is not a candidate of its module.
+    """
+    if isinstance(llms, str) or len(llms) != len(modules):
+        shown = repr(llms) if isinstance(llms, str) else list(llms)
+        raise InputError(f"{name}={shown}: name one LLM for each of {list(modules)}")
+    for llm, module, names in zip(llms, modules, candidates, strict=True):
+        if llm not in names:
+            raise InputError(
+                f"{name}: {llm!r} is not a candidate of module {module!r}; choose one of "
+                f"{list(names)}"
+            )
+    return tuple(names.index(llm) for llm, names in zip(llms, candidates, strict=True))
 
 
 def check_seed(seed: int, name: str = "seed") -> int:

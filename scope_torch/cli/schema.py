@@ -24,7 +24,8 @@ class TableTaskConfig:
     cost_column: str = "cost_usd"  # in USD
     query_column: str = "query"
     outcome_columns: list[str] = field(default_factory=list)  # other numbers, e.g. output_tokens
-    on_missing: str = "error"  # error | drop_queries
+    on_missing: str = "error"  # error | drop_queries | restrict: search only what was recorded
+    configurations: str | None = None  # restrict: JSON or CSV of the only ones that may be chosen
     num_queries: int | None = None  # search the first so many; null: all
     source: str = ""  # where to get the file
     max_bytes: int = 1_000_000_000  # largest size of the file, decompressed

@@ -1,4 +1,4 @@
-"""Recorded tables: cost and quality of every configuration on every query."""
+"""Recorded tables: cost and quality of configurations on queries."""
 
 from __future__ import annotations
 
@@ -28,6 +28,9 @@ class RecordedTable:
         cost_usd: `M_1 x ... x M_N x Q` costs in USD (float64).
         quality: `M_1 x ... x M_N x Q` qualities in [0, 1] (float64).
         outcomes: Other recorded numbers by name, `M_1 x ... x M_N x Q` each (float64, finite).
+        partial: Whether cells may be missing: NaN in all of the arrays.
+        listed: With `partial`, the only configurations that may be chosen, as codes; None: all
+            that have a cell.
 
     Raises:
         InputError: If shapes do not fit, or a value is missing or outside its range.
@@ -51,6 +54,8 @@ class RecordedTable:
     cost_usd: np.ndarray
     quality: np.ndarray
     outcomes: dict[str, np.ndarray] = field(default_factory=dict)
+    partial: bool = False
+    listed: tuple[tuple[int, ...], ...] | None = None
 
     def __post_init__(self) -> None:
         shape = (*(len(names) for names in self.llms), len(self.queries))
@@ -68,15 +73,22 @@ class RecordedTable:
         self, values: np.ndarray, name: str, limits: tuple[float, float], expected: str
     ) -> None:
         bad = ~(np.isfinite(values) & (values >= limits[0]) & (values <= limits[1]))
+        if self.partial:
+            bad &= self.present | ~np.isnan(values)
         if bad.any():
             *theta, query = np.argwhere(bad)[0].tolist()
             value = values[(*theta, query)]
             raise InputError(f"{name}={value} at {self.cell(theta, query)} must be {expected}")
 
+    @property
+    def present(self) -> np.ndarray:
+        """Which cells were recorded: `M_1 x ... x M_N x Q` booleans."""
+        return ~np.isnan(self.cost_usd)
+
     def cell(self, theta: Sequence[int], query: int) -> str:
         """Name of a cell in error messages: the LLM of each module, and the query."""
-        names = [llms[code] for llms, code in zip(self.llms, theta, strict=True)]
-        return f"{dict(zip(self.modules, names, strict=True))}, query {self.queries[query]}"
+        llms = dict(zip(self.modules, self._names(theta), strict=True))
+        return f"{llms}, query {self.queries[query]}"
 
     @property
     def space(self) -> ConfigSpace:
@@ -106,15 +118,20 @@ class RecordedTable:
     def problem(self, name: str, reference: Sequence[str], epsilon: float) -> SelectionProblem:
         """The selection problem on this table; takes the answers of theta_0 from the table.
 
+        Of a partial table, only what was recorded may be chosen, see `allowed` and `offered` of
+        `SelectionProblem`.
+
         Args:
             name: Name of the task.
             reference: theta_0, one LLM name for each module.
             epsilon: Tolerated relative loss of quality, in (0, 1).
 
         Raises:
-            InputError: If the reference is not in the table, or epsilon is outside its range.
+            InputError: If the reference is not in the table, or not on every query, or epsilon is
+                outside its range.
         """
         theta_ref = codes_of(reference, self.modules, self.llms, "reference")
+        self._check_reference(theta_ref)
         cost_usd, quality = self.cost_usd[theta_ref], self.quality[theta_ref]
         return SelectionProblem(
             name=name,
@@ -126,7 +143,43 @@ class RecordedTable:
             reference_cost_usd=float(cost_usd.mean()),
             epsilon=epsilon,
             reference_answers=tuple(zip(cost_usd.tolist(), quality.tolist(), strict=True)),
+            allowed=self._recorded(),
+            offered=self._offered(),
         )
+
+    def _check_reference(self, theta_ref: tuple[int, ...]) -> None:
+        missing = np.flatnonzero(~self.present[theta_ref]).tolist() if self.partial else []
+        if missing:
+            raise InputError(
+                f"{len(missing)} cells of the reference are missing, first "
+                f"{self.cell(theta_ref, missing[0])}: every other configuration is compared with "
+                "it; record them, or take a reference that was recorded on every query"
+            )
+        if self.listed is not None and theta_ref not in self.listed:
+            llms = dict(zip(self.modules, self._names(theta_ref), strict=True))
+            raise InputError(f"task.configurations lacks the reference, {llms}; add it")
+
+    def _names(self, theta: Sequence[int]) -> list[str]:
+        return [names[code] for names, code in zip(self.llms, theta, strict=True)]
+
+    def _recorded(self) -> tuple[tuple[int, ...], ...] | None:
+        """The configurations with a cell, of those that are listed; None if these are all."""
+        if not self.partial:
+            return None
+        has_cell: np.ndarray = np.asarray(self.present.any(-1))
+        if self.listed is not None:
+            return tuple(theta for theta in self.listed if has_cell[theta])
+        if has_cell.all():
+            return None
+        return tuple(map(tuple, np.argwhere(has_cell).tolist()))
+
+    def _offered(self) -> dict[tuple[int, ...], tuple[int, ...]] | None:
+        """The queries of the configurations that have cells, but not on all queries."""
+        if not self.partial:
+            return None
+        present = self.present
+        some = np.argwhere(present.any(-1) & ~present.all(-1)).tolist()
+        return {tuple(t): tuple(np.flatnonzero(present[tuple(t)]).tolist()) for t in some} or None
 
 
 class TableEvaluator:
@@ -155,13 +208,18 @@ class TableEvaluator:
         for theta, query, replicate in requests:
             cell = (*theta, query)
             cost, quality = self.table.cost_usd[cell], self.table.quality[cell]
+            if np.isnan(cost):
+                raise InputError(f"{self.table.cell(theta, query)} was never recorded")
             named = {name: float(values[cell]) for name, values in self.table.outcomes.items()}
             yield Observation(
                 theta, query, float(cost), float(quality), replicate, outcomes=named or None
             )
 
     def truth(self) -> tuple[Tensor, Tensor]:
-        """The averages of the table over its queries; see `HasTruth`."""
+        """The averages of the table over its queries; see `HasTruth`.
+
+        NaN where a configuration was not recorded on every query.
+        """
         cost, quality = self.table.cost_usd.mean(-1), self.table.quality.mean(-1)
         return torch.from_numpy(cost.ravel()), torch.from_numpy(quality.ravel())
 
@@ -204,6 +262,8 @@ class TableEvaluator:
         digest = hashlib.sha256(repr((table.modules, table.llms, table.queries)).encode())
         digest.update(np.ascontiguousarray(table.cost_usd).tobytes())
         digest.update(np.ascontiguousarray(table.quality).tobytes())
+        if table.listed is not None:
+            digest.update(repr(table.listed).encode())
         for name, values in table.outcomes.items():
             digest.update(repr(name).encode() + np.ascontiguousarray(values).tobytes())
         return digest.hexdigest()[:16]

@@ -97,7 +97,8 @@ class OracleCurve:
     def violation(self, budget_usd: np.ndarray | float, which: int | None = None) -> np.ndarray:
         """V: the average of max{s_0 - s(theta_out), 0} / s_0 over [0, budget]; V(0) = 0.
 
-        The integral is a sum over the intervals between changes of theta_out.
+        The integral is a sum over the intervals between changes of theta_out. Intervals in which
+        s(theta_out) is not known (NaN) do not count, neither in the sum nor in the length.
 
         Args:
             budget_usd: Budgets of any shape.
@@ -111,10 +112,19 @@ class OracleCurve:
         if self.others is not None:
             each = np.column_stack([shortfall, self.others])
             shortfall = each.sum(1) if which is None else each[:, which]
-        whole = np.concatenate([[0.0], np.cumsum(np.diff(self.budget_usd) * shortfall[:-1])])
+        if (unknown := np.isnan(shortfall)).any():
+            length = self._integral(np.where(unknown, 0.0, 1.0), budget)
+            shortfall = np.where(unknown, 0.0, shortfall)
+        else:
+            length = budget
+        integral = self._integral(shortfall, budget)
+        return np.divide(integral, length, out=np.zeros_like(integral), where=length > 0)
+
+    def _integral(self, values: np.ndarray, budget: np.ndarray) -> np.ndarray:
+        """Of a step function from 0 to each budget."""
+        whole = np.concatenate([[0.0], np.cumsum(np.diff(self.budget_usd) * values[:-1])])
         last = self._position(budget)
-        integral = whole[last] + (budget - self.budget_usd[last]) * shortfall[last]
-        return np.divide(integral, budget, out=np.zeros_like(integral), where=budget > 0)
+        return whole[last] + (budget - self.budget_usd[last]) * values[last]
 
     def points(self, budget_usd: float) -> list[tuple[float, float, float]]:
         """(budget in USD, c_bf in USD, V) wherever theta_out changes, and at `budget_usd`."""
@@ -180,6 +190,8 @@ def is_feasible(problem: SelectionProblem, values: Sequence[float]) -> bool:
 def optimal_cost(problem: SelectionProblem, truth: Sequence[Tensor]) -> float:
     """c(theta_star) in USD: the least cost among the feasible configurations (eq:def:theta*).
 
+    Of those that may be chosen; what was not recorded completely is NaN, and does not count.
+
     The least 1 - s(theta) if quality is the objective. +inf if no configuration satisfies all
     constraints; that on quality alone theta_0 satisfies.
     """
@@ -187,5 +199,7 @@ def optimal_cost(problem: SelectionProblem, truth: Sequence[Tensor]) -> float:
     feasible = quality >= problem.s_0
     for limit, values in zip(problem.others, others, strict=True):
         feasible &= values >= limit.value if limit.kind == ">=" else values <= limit.value
+    if (mask := problem.allowed_mask()) is not None:
+        feasible &= mask
     loss = cost if problem.objective == "cost" else 1 - quality
     return float(loss[feasible].min()) if feasible.any() else math.inf

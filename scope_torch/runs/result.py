@@ -348,9 +348,10 @@ class RunResult:
         others: Sequence[float | None] = [None] * len(self.problem.others)
         if self.truth is not None:
             values = true_values(self.problem, self.recommendation.theta, self.truth)
-            cost, quality, others = values[0], values[1], values[2:]
             optimum = finite(optimal_cost(self.problem, self.truth))
-            feasible = is_feasible(self.problem, values)
+            if not math.isnan(values[1]):  # else it was not recorded on every query
+                cost, quality, others = values[0], values[1], values[2:]
+                feasible = is_feasible(self.problem, values)
         names = [column_of(limit) for limit in self.problem.others]
         optimal: dict[str, float | None] = {"optimal_cost_usd": optimum}
         if self.problem.objective == "quality":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -127,8 +128,14 @@ def run_settings(
 
 def _problem_settings(problem: SelectionProblem) -> dict[str, Any]:
     """The problem as JSON; what the first version did not know is there only where it is used."""
-    values = asdict(replace(problem, reference_answers=None))
+    values = asdict(replace(problem, reference_answers=None, allowed=None, offered=None))
     del values["reference_answers"]  # a certificate that uses them says so in its settings
+    del values["allowed"], values["offered"]
+    if problem.rule is not None:
+        values["allowed"] = problem.rule.digest()
+    if problem.offered:
+        content = repr(sorted(problem.offered.items())).encode()
+        values["offered"] = hashlib.sha256(content).hexdigest()[:16]
     values["constraints"] = [str(constraint) for constraint in problem.constraints]
     values["reference_outcomes"] = dict(problem.reference_outcomes)
     for name in ("constraints", "reference_outcomes"):

@@ -69,7 +69,8 @@ class TraceFile:
         for row in trace[self._num_written :]:
             true: Sequence[Any] = [""] * len(_truth_columns(self._problem))
             if self._truth is not None:
-                true = true_values(self._problem, row.theta_out, self._truth)
+                values = true_values(self._problem, row.theta_out, self._truth)
+                true = true if math.isnan(values[1]) else values
             self._write([*(self._cell(getattr(row, name)) for name in _COLUMNS), *true])
             self._num_written += 1
 
@@ -144,18 +145,18 @@ def recorded_curve(problem: SelectionProblem, rows: Iterable[RecordedRow]) -> Or
     """True cost and quality of theta_out against the budget; None if they are unknown."""
     known_of_ref = {COST: problem.reference_cost_usd, **problem.reference_outcomes}
     others = [known_of_ref.get(limit.outcome, limit.value) for limit in problem.others]
+    unknown = (math.nan,) * (2 + len(others))  # theta_out was not recorded on every query
     steps: dict[float, tuple[float, ...]] = {}
     steps[0.0] = step(problem, (problem.reference_cost_usd, problem.reference_quality, *others))
     theta_out, known = problem.theta_ref, False
     for recorded in rows:
-        if recorded.truth is None:
-            return None
+        truth = unknown if recorded.truth is None else recorded.truth
         if recorded.row.theta_out != theta_out:
             theta_out = recorded.row.theta_out
-            steps[recorded.row.from_budget_usd] = step(problem, recorded.truth)
-        elif not known and theta_out == problem.theta_ref:
-            steps[0.0] = step(problem, recorded.truth)
-        known = True
+            steps[recorded.row.from_budget_usd] = step(problem, truth)
+        elif not known and recorded.truth is not None and theta_out == problem.theta_ref:
+            steps[0.0] = step(problem, truth)
+        known |= recorded.truth is not None
     return OracleCurve.from_steps(steps, problem.s_0, problem.others) if known else None
 
 

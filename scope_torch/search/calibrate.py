@@ -26,8 +26,10 @@ class InitialPool:
         problem: What is searched.
         kind: `base`, the neighbours of theta_base in every module (SCOPE, eq:theta-1-def);
             `random`, as many configurations drawn uniformly (SCOPE-Rand); `none`, to skip
-            Calibrate (SCOPE-Coarse).
-        base: Codes of the configuration with theta_base in every module; used by `base` only.
+            Calibrate (SCOPE-Coarse). Only allowed ones; see `Allowed.around` for who stands in the
+            place of a neighbour that is not.
+        base: Codes of the configuration with theta_base in every module; used by `base` only. It
+            need not be allowed itself.
         ties: Which of the configurations with equal quality Calibrate keeps, a matter on which the
             paper is silent: the `cheaper` ones; some at `random`, by the seed; or the first ones of
             the `pool`.
@@ -51,6 +53,7 @@ class InitialPool:
             raise InputError("base=None: Calibrate needs a base LLM; name a cheap one")
         self.kind: PoolKind = kind
         self.ties: Ties = ties
+        self._rule = problem.rule
         self.base = problem.space.check(base or (), "base") if kind == "base" else None
 
     def draw(self, space: ConfigSpace, generator: torch.Generator) -> list[tuple[int, ...]]:
@@ -64,8 +67,12 @@ class InitialPool:
         if self.kind == "none":
             return []
         if self.base is not None:
-            return space.neighbours(self.base)
-        return space.sample(1 + sum(size - 1 for size in space.sizes), generator)
+            return (
+                space.neighbours(self.base) if self._rule is None else self._rule.around(self.base)
+            )
+        count = 1 + sum(size - 1 for size in space.sizes)
+        sample = space.sample if self._rule is None else self._rule.sample
+        return sample(count, generator)
 
     def settings(self) -> dict[str, Any]:
         """The arguments, JSON-serialisable; journals of early versions know no `ties`."""
@@ -94,6 +101,7 @@ def calibrate(
     *,
     cheaper_first: bool = True,
     g: Callable[[Observation], tuple[float, ...]] = minus_quality,
+    queries_of: Callable[[tuple[int, ...]], Sequence[int]] | None = None,
 ) -> Generator[list[Request], Sequence[Observation], None]:
     """Observes many configurations on few queries, then ever fewer on ever more.
 
@@ -113,6 +121,9 @@ def calibrate(
         cheaper_first: Whether a lower total cost breaks ties before the order of the pool does.
         g: The constraints' values of an observation, up to a constant; of several constraints the
             one whose total is worst counts.
+        queries_of: The queries on which a configuration can be observed, where these differ: a
+            round then takes as many of its own, in the given order, and averages are compared
+            instead of totals. None: all on all.
 
     Yields:
         The requests of a round: configurations in pool order, each on the round's new queries.
@@ -121,24 +132,39 @@ def calibrate(
     survivors = list(pool)
     values: dict[tuple[int, ...], list[tuple[float, ...]]] = {theta: [] for theta in pool}
     costs: dict[tuple[int, ...], list[float]] = {theta: [] for theta in pool}
+    own = {theta: _in_order(query_order, queries_of, theta) for theta in pool}
     done = 0
     for j in range(1, math.ceil(math.log2(num_queries)) + 2):  # alg:scope-main:bc-for
         prefix = min(2 ** (j - 1), num_queries)  # alg:scope-main:bc-qprefix
-        new_queries = query_order[done:prefix]
-        done = prefix
         # alg:scope-main:bc-foreach
-        observations = yield [Request(theta, q) for theta in survivors for q in new_queries]
+        observations = yield [Request(t, q) for t in survivors for q in own[t][done:prefix]]
+        done = prefix
         for observation in observations:
             values[observation.theta].append(g(observation))
             costs[observation.theta].append(observation.cost_usd)
         # Survivors share Q_j, so s_0 cancels: the total of g ranks like S(theta).
+        shares = {
+            theta: 1 if queries_of is None else max(1, len(values[theta])) for theta in survivors
+        }
         score = {
             theta: (
-                max(map(math.fsum, zip(*values[theta], strict=True)), default=0.0),
-                math.fsum(costs[theta]) if cheaper_first else 0.0,
+                max(map(math.fsum, zip(*values[theta], strict=True)), default=0.0) / shares[theta],
+                math.fsum(costs[theta]) / shares[theta] if cheaper_first else 0.0,
                 position,
             )
             for position, theta in enumerate(survivors)
         }
         kept = set(sorted(survivors, key=score.__getitem__)[: math.ceil(len(survivors) / 2)])
         survivors = [theta for theta in survivors if theta in kept]  # alg:scope-main:bc-halving
+
+
+def _in_order(
+    query_order: Sequence[int],
+    queries_of: Callable[[tuple[int, ...]], Sequence[int]] | None,
+    theta: tuple[int, ...],
+) -> Sequence[int]:
+    """The queries on which `theta` can be observed."""
+    if queries_of is None:
+        return query_order
+    known = set(queries_of(theta))
+    return [query for query in query_order if query in known]

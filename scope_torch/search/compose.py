@@ -101,7 +101,13 @@ def compose_scope(
         problem,
         surrogate=model,
         posterior=make_posterior(
-            model, space, kernel, space_search=space_search, max_nodes=max_nodes, device=device
+            model,
+            space,
+            kernel,
+            space_search=space_search,
+            max_nodes=max_nodes,
+            device=device,
+            allowed=problem.rule,
         ),
         make_candidate=partial(QueryCandidate, model),
         bounds=bounds,

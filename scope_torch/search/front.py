@@ -184,7 +184,9 @@ class _Maker:
         self._answers = AllAverages(problem.num_queries)
         for observation in (*known, *history):
             self._answers.add(observation)
-        self._known_thetas = {observation.theta for observation in known}
+        self._known_thetas = {observation.theta for observation in known} | set(
+            problem.offered or ()  # their answers are not in a random order of all queries
+        )
         self._flips = bool(self._report.get("flips"))
         found = optimizer.estimates() if isinstance(optimizer, HasEstimates) else None
         self._estimates = found if problem.space.size <= _MOST else None
@@ -267,6 +269,8 @@ class _Maker:
         if not len(self._mean_c):
             return None
         cost = torch.where(self._mean_q >= threshold - _ROUNDING, self._mean_c, math.inf)
+        if (mask := self._problem.allowed_mask()) is not None:
+            cost[~mask] = math.inf
         index = int(cost.argmin())
         if not math.isfinite(float(cost[index])):
             return None
@@ -301,8 +305,8 @@ def turns(
     Args:
         trace: The changes in the search.
         history: All its observations.
-        known: Candidates that answered earlier searches too. Their new answers alone are in no
-            random order, so they are left out.
+        known: Candidates that answered earlier searches too, or that cannot be observed on all
+            queries. Their new answers alone are in no random order, so they are left out.
     """
     begun = [row for row in trace if row.event == "selected"]
     ends = [*(row.t for row in begun), len(history)][1:]

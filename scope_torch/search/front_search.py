@@ -143,7 +143,8 @@ class ScopeFront(SequentialOptimizer):
 
     def _calibrate(self) -> Steps:
         """Algorithm 2."""
-        rounds = calibrate(self._pool, self._query_order)
+        of = self.problem.queries_of if self.problem.offered else None
+        rounds = calibrate(self._pool, self._query_order, queries_of=of)
         requests = next(rounds)
         while requests:
             observations = yield requests
@@ -187,9 +188,11 @@ class ScopeFront(SequentialOptimizer):
         posterior.fill_lower(slice(None), _ONE_SD, lower_c, lower_g)
         cap = torch.ones_like(g)
         self._left = torch.full_like(g, self.problem.num_queries)
+        for theta, queries in (self.problem.offered or {}).items():
+            self._left[self.problem.space.index_of(theta)] = len(queries)
         for theta, answers in self._answers:
             at = self.problem.space.index_of(theta)
-            cap[at], self._left[at] = answers.most_quality, answers.num_left
+            cap[at], self._left[at] = answers.most_quality, self._num_left(theta)
         qualities = Qualities(self.problem.s_0 - g, g - lower_g, cap)
         return Costs(c.log(), c.log() - lower_c.log()), qualities
 
@@ -206,18 +209,24 @@ class ScopeFront(SequentialOptimizer):
 
     def _choose(self) -> tuple[tuple[int, ...], float] | None:
         """theta_cand, and the second largest return; None if nothing can improve on F."""
-        returns = self._returns(self._costs, self._qualities, self._left)
+        returns = self._allowed_returns()
         while returns.max() < 0:
             if self._widened == self.widenings:
                 return None
             self._widened += 1
             self._trace("widened")
-            returns = self._returns(self._costs, self._qualities, self._left)
+            returns = self._allowed_returns()
         best = float(returns.max())
         tied = (returns >= best - tie_width(best, 0.0)).nonzero()[:, 0]
         index = first_tied(tied, self.seed)
         returns[index] = -1.0
         return self.problem.space.theta_at(index), float(returns.max())
+
+    def _allowed_returns(self) -> Tensor:
+        """`_returns` on all of Theta; -1 where nothing may be chosen."""
+        returns = self._returns(self._costs, self._qualities, self._left)
+        mask = self.problem.allowed_mask()
+        return returns if mask is None else returns.masked_fill_(~mask, -1.0)
 
     def _returns(self, costs: Costs, qualities: Qualities, left: Tensor) -> Tensor:
         """Expected area for each USD; -1 where the optimistic corner adds nothing to F.
@@ -240,7 +249,8 @@ class ScopeFront(SequentialOptimizer):
     def _evaluate(self, theta: tuple[int, ...], second: float) -> Steps:
         """Observes theta_cand until another configuration returns more."""
         seen = self._answers[theta]
-        order = [query for query in self._random_order() if query not in seen]
+        offered = set(self.problem.queries_of(theta))
+        order = [q for q in self._random_order() if q in offered and q not in seen]
         candidate = JointCandidate(self.surrogate, theta, order, in_order=True)
         while batch := candidate.next_queries(self.batch_size):
             observations = yield [Request(theta, query) for query in batch]
@@ -249,10 +259,15 @@ class ScopeFront(SequentialOptimizer):
                 y_g = self.problem.constraint(observation.quality)
                 candidate.update(observation.query, observation.cost_usd, y_g)
             answers = self._answers[theta]
-            returns = self._return_of(candidate, answers.num_left, answers.most_quality)
+            returns = self._return_of(candidate, self._num_left(theta), answers.most_quality)
             if returns < max(second, 0.0):
                 return
         self._trace("completed", theta_cand=theta, num_queries=self.problem.num_queries)
+
+    def _num_left(self, theta: tuple[int, ...]) -> int:
+        """How many of its queries were not observed yet."""
+        holes = self.problem.num_queries - len(self.problem.queries_of(theta))
+        return self._answers[theta].num_left - holes
 
     def _return_of(self, candidate: JointCandidate, left: int, cap: float) -> float:
         log_c, mean_q = math.log(candidate.lower_c(_MEAN)), self.problem.s_0 - candidate.mean_g

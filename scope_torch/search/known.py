@@ -155,9 +155,13 @@ class Known:
         else be chosen for nothing for ever.
         """
         answers = self.answers(theta)
-        if len(answers) == self._problem.num_queries:
+        if answers and len(answers) == len(self._problem.queries_of(theta)):
             del self._answers[theta]
         grades = {query: self._problem.grades(answer) for query, answer in answers.items()}
+        if self._problem.offered:  # where nothing can be observed, the worst grade counts
+            offered = set(self._problem.queries_of(theta))
+            worst = (0.0,) * self._problem.num_constraints
+            grades |= {query: worst for query in query_order if query not in offered}
         return Trial(test, grades, query_order)
 
     def has_new_llm(self, theta: Theta) -> bool:
@@ -183,7 +187,9 @@ class Known:
             answers = self._answers[theta].values()
             loss = math.fsum(problem.loss(o.cost_usd, o.quality) for o in answers) / Q
             columns = zip(*(problem.violations(problem.grades(o)) for o in answers), strict=True)
-            if theta != problem.theta_ref and max(map(math.fsum, columns)) <= 0:
+            if theta == problem.theta_ref or not problem.is_allowed(theta):
+                continue
+            if max(map(math.fsum, columns)) <= 0:
                 best = min(best or (loss, theta), (loss, theta))
         return None if best is None else best[1]
 

@@ -21,6 +21,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 
+from scope_torch.allowed import Allowed
 from scope_torch.bounds.base import Beta
 from scope_torch.observation import Observation
 
@@ -88,6 +89,10 @@ class Posterior(Protocol[M_co]):
 
     def lower_bounds(self, beta: Beta, u_out: float, theta_out: int | None) -> M_co:
         """L_c and L_g on all of Theta but `theta_out`; see `GridPosterior.lower_bounds`."""
+        ...
+
+    def restrict(self, allowed: Allowed) -> None:
+        """From now on minima are over these configurations; only asked for in grids with holes."""
         ...
 
     def settings(self) -> dict[str, Any]:

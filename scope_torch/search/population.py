@@ -127,6 +127,7 @@ class ByPopulation:
         """See `Certificate`; a configuration that is selected again goes on with its bet."""
         theta = self._selected
         if theta not in self._streams:
+            self._fill_holes(theta)
             self._streams[theta] = _Stream(
                 random_order(self._problem, theta, self._seed),
                 self._first.setdefault(theta, {}),
@@ -135,6 +136,13 @@ class ByPopulation:
                 self._share,
             )
         return _PopulationTest(self._streams[theta], self._margin)
+
+    def _fill_holes(self, theta: Theta) -> None:
+        """A query on which `theta` cannot be observed counts as one that it answers worst."""
+        offered, first = set(self._problem.queries_of(theta)), self._first.setdefault(theta, {})
+        for query in range(self._problem.num_queries):
+            if query not in offered:
+                first[query] = 0.0
 
     def settings(self) -> dict[str, Any]:
         """See `Certificate`; the reference's answers decide which candidate is certified."""

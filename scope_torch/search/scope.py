@@ -27,6 +27,7 @@ from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
 from scope_torch.search.calibrate import InitialPool, calibrate, minus_quality
 from scope_torch.search.front import Estimates, estimates_of
+from scope_torch.search.holes import Holes
 from scope_torch.search.known import Known, Trial
 from scope_torch.search.optimizer import Basis, Recommendation, SequentialOptimizer, Steps
 from scope_torch.search.parts import (
@@ -121,6 +122,7 @@ class SCOPE(SequentialOptimizer):
         self._query_order: list[int] = order.tolist()
         self._pool = pool.draw(problem.space, self._generator)
         self.known = Known(problem) if known is None else known
+        self._holes = Holes(problem, posterior)
         self._j = [0] * problem.num_queries
         self._j_max = 0
         self._theta_out, self._certified = problem.theta_ref, False
@@ -143,7 +145,7 @@ class SCOPE(SequentialOptimizer):
             self._trace("selected", iteration=i, theta_cand=theta_cand, num_queries=0)
             if self._stopping.is_closed(self.u_out):
                 return self._stop(GAP_CLOSED)
-            all_seen = self.surrogate.num_observed(theta_cand) == self.problem.num_queries
+            all_seen = self._holes.is_all(theta_cand, self.surrogate.num_observed(theta_cand))
             trial = self._begin(theta_cand)
             candidate = self._make_candidate(theta_cand, trial.order, trial.in_order)
             if trial.order and self._payoff and not self._payoff.goes_on(candidate, minima):
@@ -153,6 +155,7 @@ class SCOPE(SequentialOptimizer):
                 return self._stop(FREE_CANDIDATE)
             yield
             self._posterior.update()
+            self._holes.observed(theta_cand, self.surrogate.num_observed(theta_cand))
 
     def _take_in_known(self) -> None:
         """Observations of earlier searches: for the model, and for the certificate."""
@@ -169,7 +172,8 @@ class SCOPE(SequentialOptimizer):
         several = self.problem.num_constraints > 1 and self.problem.objective == "cost"
         g = self._g if several else minus_quality
         order = self._query_order[: self._num_calibrated]
-        rounds = calibrate(self._pool, order, cheaper_first=cheaper_first, g=g)
+        of = self.problem.queries_of if self.problem.offered else None
+        rounds = calibrate(self._pool, order, cheaper_first=cheaper_first, g=g, queries_of=of)
         requests = next(rounds) if self._pool else []
         while requests:
             observations = yield from self._observe(requests)
@@ -182,6 +186,7 @@ class SCOPE(SequentialOptimizer):
     def _initialise(self) -> None:
         """Fixes the bounds, and U_out of theta_0."""
         self._posterior.update()
+        self._holes.begin(self._certificate)
         self.bounds.fit(self.surrogate, self._posterior.least_slope)
         reference, beta = self._candidate(self.problem.theta_ref), self._beta()
         if self._first_u_out is None:
@@ -229,10 +234,10 @@ class SCOPE(SequentialOptimizer):
         self._candidates += 1
         about: dict[str, Any] = {"iteration": i, "theta_cand": theta_cand}
         upper_g = candidate.upper_g(self._beta(candidate))
-        num_queries = self.problem.num_queries
+        num_queries = len(self.problem.queries_of(theta_cand))
         batch_size = self.batch_size or num_queries
         num_known = num_queries - len(trial.order)
-        certified = num_known > 0 and trial.begin(upper_g)
+        certified = len(trial.order) < self.problem.num_queries and trial.begin(upper_g)
         if not trial.order:
             about["num_queries"] = num_queries
             if self._judge(candidate, certified, trial.margin, about):

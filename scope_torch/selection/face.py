@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from scope_torch.allowed import Listed, Rule
 from scope_torch.constraints import Constraint
 from scope_torch.errors import InputError
 from scope_torch.evaluators.application import App, Application, Metric, items_of
@@ -39,6 +40,7 @@ def select(
     min_quality: float | None = None,
     constraints: Sequence[Constraint | str] = (),
     objective: Objective = "cost",
+    allowed: Rule | Listed | None = None,
     prices: Prices = None,
     endpoint: Endpoint | str | None = None,
     base: Base = None,
@@ -79,6 +81,8 @@ def select(
         min_quality: Instead of it: the least average quality, in [0, 1].
         constraints: On other outcomes, see `at_most`. `latency_s` is measured.
         objective: `cost`; or `quality`, with a constraint such as "cost_usd <= 0.01 cap 0.1".
+        allowed: Which configurations may be chosen: a rule on {module: LLM}, such as
+            `lambda llms: llms["plan"] != llms["judge"]`, or a list; None for all.
         prices: Of tokens: path of a price list, LLMs by name, or a `PriceList`. None: the published
             prices of today.
         endpoint: Address of your LLMs, such as "https://api.openai.com/v1", or an `Endpoint`: the
@@ -154,6 +158,7 @@ def select(
         min_quality=min_quality,
         epsilon=max_quality_loss,
         objective=objective,
+        allowed=allowed,
         deployment_queries=deployment_queries,
     )
     if dry_run:

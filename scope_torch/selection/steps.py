@@ -210,13 +210,14 @@ def _probe(
 ) -> tuple[list[Observation], Base]:
     """The LLM that is cheapest on one query, in all modules, and the calls that tell.
 
-    None, without a call, if no LLM is a candidate of every module.
+    None, without a call, if no LLM is a candidate of every module and allowed in all.
     """
     problem = setup.problem
     common = [llm for llm in problem.llms[0] if all(llm in names for names in problem.llms)]
-    if setup.base is not None or not setup.needs_base or not common:
-        return [], setup.base
     thetas = [problem.codes([llm] * len(problem.modules)) for llm in common]
+    thetas = [theta for theta in thetas if problem.is_allowed(theta)]
+    if setup.base is not None or not setup.needs_base or not thetas:
+        return [], setup.base
     number = Counter(query for theta in thetas for query in known.answers(theta))
     query = max(number, key=number.__getitem__, default=0)
     answers = {theta: known.answers(theta).get(query) for theta in thetas}

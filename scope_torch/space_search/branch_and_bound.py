@@ -38,6 +38,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from scope_torch.space_search.allowed_classes import AllowedClasses
 from scope_torch.space_search.linear import Bounded, Form, Linear, Prefixes
 from scope_torch.space_search.prefixes import LabelledPosterior
 
@@ -94,6 +95,7 @@ class BestFirst(ABC):
             time is changed as long as that helps.
         max_nodes: Prefixes expanded at most.
         excluded: Labels of a configuration that does not count, or None.
+        allowed: Which classes count; None for all.
         width: How far above a minimum a configuration still ties with it.
         enough: The search ends once it has found less than that.
     """
@@ -105,11 +107,15 @@ class BestFirst(ABC):
         starts: Tensor,
         max_nodes: int,
         excluded: Tensor | None = None,
+        allowed: AllowedClasses | None = None,
         width: Callable[[float], float] = lambda _: 0.0,
         enough: float = -math.inf,
     ) -> None:
         self._posterior, self._max_nodes, self._enough = posterior, max_nodes, enough
-        self._excluded, self._width = excluded, width
+        self._excluded, self._allowed, self._width = excluded, allowed, width
+        self._unsure = (
+            math.inf
+        )  # the least value of a class of which nobody knows whether it counts
         num_modules = len(posterior.sizes)
         self._order = tuple(range(num_modules))
         self.num_nodes = 0
@@ -119,7 +125,8 @@ class BestFirst(ABC):
         self._expanded: list[_Expanded] = []
         # Of every prefix the best child not taken yet: bound, position in _expanded, row, child.
         self._heap: list[tuple[float, int, int, int]] = []
-        self._descend(starts)
+        if allowed is None or allowed.listed is None:
+            self._descend(starts)
 
     @abstractmethod
     def _values_at(self, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -135,22 +142,38 @@ class BestFirst(ABC):
 
     def run(self) -> Minimum:
         """Searches until what is found is the minimum, or `max_nodes` prefixes are expanded."""
+        if self._allowed is not None and self._allowed.listed is not None:
+            return self._look_at_all(self._allowed.listed)
         root = torch.zeros(1, len(self._posterior.sizes), dtype=torch.int64)
         if self._best < self._enough:
             return Minimum(self._best, -math.inf, False, self._labels, 0)
         self._expand(root, 0, self._first_multiplier(root))
-        while not self.is_decided and self.num_nodes < self._max_nodes:
+        while (
+            self._best >= self._enough and self._within_reach() and self.num_nodes < self._max_nodes
+        ):
             for depth, (labels, mu) in self._take_best().items():
                 self._expand(labels, depth, mu)
         complete = not self._within_reach()
-        bound = self._best if complete else min(self._best, self._heap[0][0])
+        bound = min(self._best, self._unsure)
+        if not complete:
+            bound = min(bound, self._heap[0][0])
+        complete &= self._unsure == math.inf
         tied = self._labels[self._values <= self._reach].unique(dim=0)
         return Minimum(self._best, bound, complete, tied, self.num_nodes)
+
+    def _look_at_all(self, labels: Tensor) -> Minimum:
+        """The minimum of some classes."""
+        for part in labels.split(_LEAVES):
+            self._evaluate(part)
+        tied = self._labels[self._values <= self._reach].unique(dim=0)
+        return Minimum(self._best, self._best, True, tied, 0)
 
     @property
     def is_decided(self) -> bool:
         """Whether the minimum is found, or less than enough."""
-        return self._best < self._enough or not self._within_reach()
+        if self._best < self._enough:
+            return True
+        return not self._within_reach() and self._unsure == math.inf
 
     @property
     def _reach(self) -> float:
@@ -181,6 +204,8 @@ class BestFirst(ABC):
         if self._excluded is not None:
             excess[(labels == self._excluded).all(-1)] = math.inf
         value = torch.where(excess > 0, math.inf, objective)
+        if self._allowed is not None and self._allowed.listed is None:
+            self._forbid(self._allowed, labels, value, excess)
         self._best = min([self._best, *value.tolist()])
         near = (value <= self._reach) & (value < math.inf)
         if near.any():
@@ -189,6 +214,18 @@ class BestFirst(ABC):
             self._values = values[kept]
             self._labels = torch.cat([self._labels, labels])[kept]
         return objective, excess
+
+    def _forbid(
+        self, allowed: AllowedClasses, labels: Tensor, value: Tensor, excess: Tensor
+    ) -> None:
+        """Makes infinite what may not be chosen, as far as it is within reach."""
+        near = ((value <= self._reach) & (value < math.inf)).nonzero().squeeze(-1)
+        for row, holds in zip(near.tolist(), allowed.holds(labels[near]), strict=True):
+            if holds:
+                continue
+            if holds is None:
+                self._unsure = min(self._unsure, float(value[row]))
+            value[row] = excess[row] = math.inf
 
     def _take_best(self) -> dict[int, tuple[Tensor, Tensor]]:
         """Takes the prefixes of least bound from the heap; with their multipliers, by length."""

@@ -14,6 +14,7 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
+from scope_torch.allowed import Allowed
 from scope_torch.bounds import Beta
 from scope_torch.errors import InputError
 from scope_torch.model.aggregate import AggregatePosterior
@@ -24,6 +25,7 @@ from scope_torch.model.kernels import HammingKernel
 from scope_torch.model.per_query import QuerySurrogate
 from scope_torch.model.tensor_surrogate import TensorSurrogate
 from scope_torch.space import ConfigSpace, first_tied, tie_width
+from scope_torch.space_search.allowed_classes import AllowedClasses
 from scope_torch.space_search.branch_and_bound import BestFirst, Form, Minimum, Search
 from scope_torch.space_search.device_grid import DevicePosterior
 from scope_torch.space_search.grid import GridPosterior
@@ -44,6 +46,7 @@ class Branched(ABC):
         max_nodes: Prefixes that one search expands at most. A search that would need more returns
             the best it has found, and a bound on how much better anything else can be.
         num_constraints: K, which must be 1.
+        allowed: Which configurations may be chosen; None for all.
 
     Raises:
         InputError: If the kernel does not depend on the Hamming distance alone, Theta has more
@@ -51,7 +54,12 @@ class Branched(ABC):
     """
 
     def __init__(
-        self, space: ConfigSpace, kernel: Kernel, max_nodes: int, num_constraints: int
+        self,
+        space: ConfigSpace,
+        kernel: Kernel,
+        max_nodes: int,
+        num_constraints: int,
+        allowed: Allowed | None = None,
     ) -> None:
         if not isinstance(kernel, HammingKernel):
             raise InputError(
@@ -70,7 +78,8 @@ class Branched(ABC):
                 f"{num_constraints} constraints: branch and bound takes one; with several, "
                 f"{MAX_ENUMERATED:.0e} configurations can be searched, by grid"
             )
-        self._space, self._kernel = space, kernel
+        self._space, self._kernel, self._allowed = space, kernel, allowed
+        self._made_allowed: tuple[LabelledPosterior, AllowedClasses] | None = None
         self.max_nodes = int(max_nodes)
         self._made: Sequence[AggregatePosterior] = ()
         self._labelled: tuple[int | None, LabelledPosterior] | None = None
@@ -93,7 +102,10 @@ class Branched(ABC):
         """
         posterior, weights = self.labelled(None), self.weights
         output = len(posterior.variances) - 1
+        allowed = self.allowed_classes(posterior)
         labels, slope, prove = posterior.starts, math.inf, False
+        if allowed is not None:
+            labels = allowed.starts(labels)
         while True:
             k, sigma = posterior.at(labels, output)
             ratio = float(((weights[1] @ k + 1) / sigma).min())
@@ -103,12 +115,11 @@ class Branched(ABC):
                 return ratio
             prove, slope = prove or ratio >= slope, min(ratio, slope)
             objective, free = Form(weights[1], slope, output), Form(weights[0], 0.0)
+            how: dict[str, Any] = {"starts": labels, "allowed": allowed}
             if prove:
-                found = self.minimise(posterior, objective, free, math.inf, starts=labels)
+                found = self.minimise(posterior, objective, free, math.inf, **how)
             else:
-                found = Search(
-                    posterior, objective, free, math.inf, starts=labels, max_nodes=1
-                ).run()
+                found = Search(posterior, objective, free, math.inf, max_nodes=1, **how).run()
             labels = found.labels
 
     def settings(self) -> dict[str, Any]:
@@ -165,6 +176,18 @@ class Branched(ABC):
             self._made = self._make_aggregates()
         return self._made
 
+    def restrict(self, allowed: Allowed) -> None:
+        """From now on minima are over these configurations."""
+        self._allowed, self._made_allowed = allowed, None
+
+    def allowed_classes(self, labelled: LabelledPosterior) -> AllowedClasses | None:
+        """Which classes of the posterior in labels have a member that may be chosen."""
+        if self._allowed is None:
+            return None
+        if self._made_allowed is None or self._made_allowed[0] is not labelled:
+            self._made_allowed = labelled, AllowedClasses(self._allowed, labelled.classes)
+        return self._made_allowed[1]
+
     def labelled(self, apart: int | None) -> LabelledPosterior:
         """The posterior in labels; a configuration, by flat index, has labels of its own."""
         if self._labelled is None or self._labelled[0] != apart:
@@ -184,6 +207,7 @@ class BranchedPosterior(Branched):
         space: See `Branched`.
         kernel: Its kernel; see `Branched`.
         max_nodes: See `Branched`.
+        allowed: See `Branched`.
 
     Raises:
         InputError: See `Branched`.
@@ -195,8 +219,9 @@ class BranchedPosterior(Branched):
         space: ConfigSpace,
         kernel: Kernel,
         max_nodes: int = MAX_NODES,
+        allowed: Allowed | None = None,
     ) -> None:
-        super().__init__(space, kernel, max_nodes, surrogate.num_constraints)
+        super().__init__(space, kernel, max_nodes, surrogate.num_constraints, allowed)
         self._surrogate = surrogate
 
     def _make_aggregates(self) -> Sequence[AggregatePosterior]:
@@ -231,6 +256,7 @@ class BranchedBounds:
         self._c, self._g = Form(w_c, beta.c), Form(w_g, beta.g)
         self._excluded = None if theta_out is None else self._labelled.apart[0]
         self._starts = self._labelled.starts
+        self._allowed = posterior.allowed_classes(self._labelled)
         of_c = self._minimise(self._c, self._g, 0.0)
         of_g = self._minimise(self._g, self._c, u_out)
         self.least_c, self.least_g, self.is_exact = of_c.bound, of_g.value, of_g.complete
@@ -244,7 +270,7 @@ class BranchedBounds:
         """
         found = self._minimise(self._c, self._g, most_g, lambda best: tie_width(best, scale))
         self._posterior.note_gap(found.value - found.bound)
-        return first_of_class(self._labelled.classes, found.labels, seed)
+        return first_of_class(self._labelled.classes, found.labels, seed, self._allowed)
 
     def _minimise(
         self,
@@ -260,24 +286,38 @@ class BranchedBounds:
             limit,
             starts=self._starts,
             excluded=self._excluded,
+            allowed=self._allowed,
             width=width,
         )
 
 
-def first_of_class(classes: Classes, labels: Tensor, seed: int) -> int:
-    """The first in the order of `tie_rank`, by flat index, of the configurations with `labels`."""
+def first_of_class(
+    classes: Classes, labels: Tensor, seed: int, allowed: AllowedClasses | None = None
+) -> int:
+    """The first in the order of `tie_rank`, by flat index, of the configurations with `labels`.
+
+    Args:
+        classes: The classes.
+        labels: `r x num_modules` labels.
+        seed: See `tie_rank`.
+        allowed: Which of them count; None for all.
+    """
     rows = labels.tolist()
     counts = [classes.count(row) for row in rows]
     if sum(counts) <= MAX_ENUMERATED:
-        blocks = (block for row in rows for block in classes.members(row))
+        blocks = ((row, block) for row in rows for block in classes.members(row))
     else:
         generator = torch.Generator().manual_seed(seed)
         weights = torch.tensor(counts, dtype=torch.float64)
         drawn = weights.multinomial(_DRAWN, replacement=True, generator=generator)
         shares = zip(rows, drawn.bincount(minlength=len(rows)).tolist(), strict=True)
-        blocks = (classes.draw(row, count, generator) for row, count in shares if count)
-    firsts = torch.tensor([first_tied(block, seed) for block in blocks])
-    return first_tied(firsts, seed)
+        blocks = ((row, classes.draw(row, count, generator)) for row, count in shares if count)
+    if allowed is None:
+        firsts = [first_tied(block, seed) for _, block in blocks]
+    else:
+        found = (allowed.first(tuple(row), iter([block]), seed) for row, block in blocks)
+        firsts = [index for index in found if index is not None]
+    return first_tied(torch.tensor(firsts), seed)
 
 
 def make_posterior(
@@ -288,6 +328,7 @@ def make_posterior(
     space_search: str,
     max_nodes: int,
     device: torch.device | str | None,
+    allowed: Allowed | None = None,
 ) -> GridPosterior | DevicePosterior | BranchedPosterior:
     """The posterior on Theta, by `grid` or `branch_and_bound`; `auto`: by grid up to 2e8.
 
@@ -301,6 +342,7 @@ def make_posterior(
     fits = space.size <= MAX_ENUMERATED
     if space_search == "grid" or (space_search == "auto" and fits):
         if isinstance(surrogate, TensorSurrogate) and isinstance(kernel, HammingKernel):
-            return DevicePosterior(surrogate, DeviceSums(space, kernel, surrogate.device))
-        return GridPosterior(surrogate, make_grid(space, kernel, device))
-    return BranchedPosterior(surrogate, space, kernel, max_nodes)
+            sums = DeviceSums(space, kernel, surrogate.device)
+            return DevicePosterior(surrogate, sums, allowed)
+        return GridPosterior(surrogate, make_grid(space, kernel, device), allowed)
+    return BranchedPosterior(surrogate, space, kernel, max_nodes, allowed)

@@ -19,11 +19,12 @@ import math
 import torch
 from torch import Tensor
 
+from scope_torch.allowed import Allowed
 from scope_torch.bounds.base import Beta
 from scope_torch.model.device_sums import DeviceSums
 from scope_torch.model.tensor_surrogate import TensorSurrogate
 from scope_torch.space import tie_rank
-from scope_torch.space_search.grid import Enumerated
+from scope_torch.space_search.grid import Enumerated, forbidden, least_allowed
 
 _TIE = 1e-9  # as in `tie_width`
 _MOST_FOLLOWED = 64  # rows that a variance is followed by, before it is made anew
@@ -35,6 +36,7 @@ class DevicePosterior(Enumerated):
     Args:
         surrogate: The per-query surrogate.
         sums: Sums of its kernel over Theta.
+        allowed: Which configurations may be chosen; None for all.
 
     Attributes:
         variance: `|Theta|` values of sigma_bar^2 (float64), all exact.
@@ -51,7 +53,10 @@ class DevicePosterior(Enumerated):
         tensor(1)
     """
 
-    def __init__(self, surrogate: TensorSurrogate, sums: DeviceSums) -> None:
+    def __init__(
+        self, surrogate: TensorSurrogate, sums: DeviceSums, allowed: Allowed | None = None
+    ) -> None:
+        self._forbidden = forbidden(allowed, sums.device)
         self._surrogate, self._sums, self._ties = surrogate, sums, Ties(sums)
         self._means = self.variance = torch.empty(0)
         self._prior = self._ties.to_device([1 / surrogate.num_queries])
@@ -94,7 +99,7 @@ class DevicePosterior(Enumerated):
 
     def least_slope(self) -> float:
         """min{(mu_bar_g + 1) / sigma_bar}: the least beta_g for which some L_g is at most -1."""
-        return float(((self.mean_g + 1) / self.variance.sqrt()).min())
+        return least_allowed((self.mean_g + 1) / self.variance.sqrt(), self._forbidden)
 
     def lower_bounds(self, beta: Beta, u_out: float, theta_out: int | None) -> DeviceMinima:
         """L_c and L_g on all of Theta, and their minima; arguments as in `LowerBounds`."""
@@ -102,6 +107,8 @@ class DevicePosterior(Enumerated):
         self._surrogate.look_beside(None if theta_out is None else space.theta_at(theta_out))
         half = self._ties.to_device([-beta.c, -beta.g, -beta.c])[:, None]
         lower = torch.addcmul(self._means, half, self.variance.sqrt())
+        if self._forbidden is not None:
+            lower.masked_fill_(self._forbidden, math.inf)
         return DeviceMinima(lower, beta, u_out, theta_out, self._ties)
 
 

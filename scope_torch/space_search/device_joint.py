@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from scope_torch.allowed import Allowed
 from scope_torch.bounds.base import Beta
 from scope_torch.model.cost_scale import LEAST_MEAN
 from scope_torch.model.device_sums import DeviceSums
@@ -26,7 +27,7 @@ from scope_torch.model.joint import JointSurrogate
 from scope_torch.model.kernels import HammingKernel
 from scope_torch.model.tensor_joint import TensorJointSurrogate
 from scope_torch.space import first_tied, tie_width
-from scope_torch.space_search.grid import Enumerated
+from scope_torch.space_search.grid import Enumerated, forbidden, least_allowed
 from scope_torch.space_search.joint_grid import JointGridPosterior
 from scope_torch.space_search.minima import INELIGIBLE, Moments, Objective
 
@@ -42,11 +43,17 @@ class DeviceJointPosterior(Enumerated):
         sums: Sums of its kernel over Theta.
         has_margin: Whether the choice asks for L_g below a margin. Then the least L_g is that of
             all configurations, and takes one more wait; else its sign is enough.
+        allowed: Which configurations may be chosen; None for all.
     """
 
     def __init__(
-        self, surrogate: TensorJointSurrogate, sums: DeviceSums, has_margin: bool = False
+        self,
+        surrogate: TensorJointSurrogate,
+        sums: DeviceSums,
+        has_margin: bool = False,
+        allowed: Allowed | None = None,
     ) -> None:
+        self._forbidden = forbidden(allowed, sums.device)
         self._surrogate, self._sums, self._has_margin = surrogate, sums, has_margin
         self._means = self._variances = torch.empty(0)
         self._a = torch.ones(1, dtype=torch.float64, device=sums.device)
@@ -83,7 +90,7 @@ class DeviceJointPosterior(Enumerated):
 
     def least_slope(self) -> float:
         """min{(mean of gbar + 1) / sigma of gbar} over Theta."""
-        return float(((self.mean_g + 1) / self._variances[1].sqrt()).min())
+        return least_allowed((self.mean_g + 1) / self._variances[1].sqrt(), self._forbidden)
 
     def lower_bounds(self, beta: Beta, u_out: float, theta_out: int | None) -> FewMinima:
         """L_c and L_g, and their minima; arguments as in `LowerBounds`."""
@@ -92,6 +99,9 @@ class DeviceJointPosterior(Enumerated):
         sigma = self._variances.sqrt()
         g = torch.sub(self._means[1], sigma[1], alpha=beta.g)
         c = self._lower_c(sigma[0], beta.c)
+        if self._forbidden is not None:
+            c.masked_fill_(self._forbidden, math.inf)
+            g.masked_fill_(self._forbidden, math.inf)
         eligible = torch.where(g <= 0, c, self._inf)
         few = self._last.next_few if self._last else _FEW
         values = [eligible, self._means[1], g]
@@ -230,15 +240,17 @@ class FewMinima:
 
 
 def make_joint_posterior(
-    surrogate: JointSurrogate, has_margin: bool = False
+    surrogate: JointSurrogate, has_margin: bool = False, allowed: Allowed | None = None
 ) -> JointGridPosterior | DeviceJointPosterior:
     """The posterior on Theta: on the device if the surrogate is there.
 
     Args:
         surrogate: The joint surrogate.
         has_margin: See `DeviceJointPosterior`.
+        allowed: Which configurations may be chosen; None for all.
     """
     space, kernel, device = surrogate.space, surrogate.kernel, surrogate.device
     if isinstance(surrogate, TensorJointSurrogate) and isinstance(kernel, HammingKernel):
-        return DeviceJointPosterior(surrogate, DeviceSums(space, kernel, device), has_margin)
-    return JointGridPosterior(surrogate, make_grid(space, kernel, device))
+        sums = DeviceSums(space, kernel, device)
+        return DeviceJointPosterior(surrogate, sums, has_margin, allowed)
+    return JointGridPosterior(surrogate, make_grid(space, kernel, device), allowed)

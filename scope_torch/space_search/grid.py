@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from scope_torch.allowed import Allowed
 from scope_torch.bounds.base import Beta
 from scope_torch.model.aggregate import AggregatePosterior
 from scope_torch.model.hamming_sums import DirectGrid, HammingGrid
@@ -71,8 +72,28 @@ class GridMoments:
             torch.maximum(self.worst, mean / unit, out=self.worst)
 
 
+def forbidden(allowed: Allowed | None, device: torch.device | str) -> Tensor | None:
+    """The configurations that may not be chosen, `|Theta|` booleans; None for none."""
+    if allowed is None:
+        return None
+    assert allowed.mask is not None  # a Theta that is enumerated has one
+    return ~allowed.mask.to(device)
+
+
+def least_allowed(values: Tensor, forbidden: Tensor | None) -> float:
+    """The least of `|Theta|` values where a configuration may be chosen."""
+    return float((values if forbidden is None else values[~forbidden]).min())
+
+
 class Enumerated:
-    """What all posteriors on an enumerated Theta say of themselves."""
+    """What all posteriors on an enumerated Theta have in common."""
+
+    _forbidden: Tensor | None
+
+    def restrict(self, allowed: Allowed) -> None:
+        """From now on minima are over these configurations; call it after the first `update`."""
+        posterior: Any = self  # an attribute of one, a property of the others
+        self._forbidden = forbidden(allowed, posterior.mean_g.device)
 
     def settings(self) -> dict[str, Any]:
         """The arguments that decide a choice: none."""
@@ -89,6 +110,7 @@ class GridPosterior(Enumerated):
     Args:
         surrogate: The per-query surrogate.
         grid: Sums of its kernel over Theta.
+        allowed: Which configurations may be chosen; None for all.
 
     Attributes:
         mean_c: `|Theta|` values of mu_bar_c in USD (float64), written over by the next update.
@@ -97,8 +119,13 @@ class GridPosterior(Enumerated):
         upper_variance: `|Theta|` upper bounds on sigma_bar^2 (float64), some of them exact.
     """
 
-    def __init__(self, surrogate: QuerySurrogate, grid: HammingGrid | DirectGrid) -> None:
-        self._surrogate = surrogate
+    def __init__(
+        self,
+        surrogate: QuerySurrogate,
+        grid: HammingGrid | DirectGrid,
+        allowed: Allowed | None = None,
+    ) -> None:
+        self._surrogate, self._forbidden = surrogate, forbidden(allowed, grid.device)
         self._moments = GridMoments(grid, [1 / surrogate.num_queries], surrogate.num_constraints)
         self.mean_c, self.mean_g = self._moments.means[0], self._moments.worst
         (self.upper_variance,) = self._moments.variances.upper
@@ -125,12 +152,12 @@ class GridPosterior(Enumerated):
     def least_slope(self) -> float:
         """min{(mu_bar_g + 1) / sigma_bar}: the least beta_g for which some L_g is at most -1."""
         self._moments.combine(())
-        return float(((self.mean_g + 1) / self.variance.sqrt()).min())
+        return least_allowed((self.mean_g + 1) / self.variance.sqrt(), self._forbidden)
 
     def lower_bounds(self, beta: Beta, u_out: float, theta_out: int | None) -> LowerBounds:
         """L_c and L_g on all of Theta, and their minima; arguments as in `LowerBounds`."""
         self._moments.combine(beta.units)
-        return LowerBounds(self, self._moments.lower, beta, u_out, theta_out)
+        return LowerBounds(self, self._moments.lower, beta, u_out, theta_out, self._forbidden)
 
     def make_exact(self, index: Tensor) -> bool:
         """Makes the variance exact at the flat indices `index`; see `Variances.make_exact`."""

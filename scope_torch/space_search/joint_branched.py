@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from scope_torch.allowed import Allowed
 from scope_torch.bounds.base import Beta
 from scope_torch.errors import InputError
 from scope_torch.model.aggregate import AggregatePosterior
@@ -37,6 +38,7 @@ class JointBranchedPosterior(Branched):
         max_nodes: See `Branched`.
         margin: The search for the least L_g ends once it has found less than -margin, which is
             all that the choice asks for; None to find the least.
+        allowed: See `Branched`.
 
     Raises:
         InputError: See `Branched`.
@@ -47,8 +49,10 @@ class JointBranchedPosterior(Branched):
         surrogate: JointSurrogate,
         max_nodes: int = MAX_NODES,
         margin: Callable[[], float] | None = None,
+        allowed: Allowed | None = None,
     ) -> None:
-        super().__init__(surrogate.space, surrogate.kernel, max_nodes, surrogate.num_constraints)
+        of_space = surrogate.space, surrogate.kernel
+        super().__init__(*of_space, max_nodes, surrogate.num_constraints, allowed)
         self._surrogate, self._margin = surrogate, margin
         self._promise_gap = 0.0
 
@@ -124,6 +128,7 @@ class JointBranchedBounds:
         self._g = Form(posterior.weights[1], beta.g, 1)
         self._excluded = None if theta_out is None else self._labelled.apart[0]
         self._starts = self._labelled.starts
+        self._allowed = posterior.allowed_classes(self._labelled)
         of_c = self._minimise(self._c, self._g, 0.0)
         of_g = self._minimise(self._g, self._c, u_out, enough=enough)
         self.least_c, self.least_g = of_c.bound, of_g.value
@@ -134,7 +139,7 @@ class JointBranchedBounds:
         """Flat index of the least L_c found subject to L_g <= `most_g`; see `BranchedBounds`."""
         found = self._minimise(self._c, self._g, most_g, width=lambda best: tie_width(best, scale))
         self._posterior.note_gap(found.value - found.bound)
-        return first_of_class(self._labelled.classes, found.labels, seed)
+        return first_of_class(self._labelled.classes, found.labels, seed, self._allowed)
 
     def most_promising(self, margin: float, least_price: float, seed: int) -> int:
         """Flat index of the most promising configuration found; see `MostPromising`.
@@ -151,11 +156,12 @@ class JointBranchedBounds:
             starts=self._starts,
             max_nodes=self._posterior.max_nodes,
             excluded=self._excluded,
+            allowed=self._allowed,
             width=lambda best: tie_width(best, 0.0),
         )
         found = self._posterior.ran(search)
         self._posterior.note_promise(found)
-        return first_of_class(self._labelled.classes, found.labels, seed)
+        return first_of_class(self._labelled.classes, found.labels, seed, self._allowed)
 
     def _minimise(
         self,
@@ -171,12 +177,18 @@ class JointBranchedBounds:
             limit,
             starts=self._starts,
             excluded=self._excluded,
+            allowed=self._allowed,
             **how,
         )
 
 
 def make_joint_search(
-    surrogate: JointSurrogate, *, space_search: str, max_nodes: int, margin: Callable[[], float]
+    surrogate: JointSurrogate,
+    *,
+    space_search: str,
+    max_nodes: int,
+    margin: Callable[[], float],
+    allowed: Allowed | None = None,
 ) -> JointGridPosterior | DeviceJointPosterior | JointBranchedPosterior:
     """The posterior on Theta, by `grid` or `branch_and_bound`; `auto`: by grid up to 2e8.
 
@@ -185,6 +197,7 @@ def make_joint_search(
         space_search: As above.
         max_nodes: See `Branched`.
         margin: How far below 0 the choice asks L_g to be, in units of quality.
+        allowed: Which configurations may be chosen; None for all.
 
     Raises:
         InputError: If `space_search` is neither, or cannot search this space.
@@ -193,5 +206,5 @@ def make_joint_search(
         raise InputError(f"space_search={space_search!r} must be auto, grid or branch_and_bound")
     fits = surrogate.space.size <= MAX_ENUMERATED
     if space_search == "grid" or (space_search == "auto" and fits):
-        return make_joint_posterior(surrogate, has_margin=margin() > 0)
-    return JointBranchedPosterior(surrogate, max_nodes, margin)
+        return make_joint_posterior(surrogate, margin() > 0, allowed)
+    return JointBranchedPosterior(surrogate, max_nodes, margin, allowed)

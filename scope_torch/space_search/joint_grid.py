@@ -15,12 +15,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from scope_torch.allowed import Allowed
 from scope_torch.bounds.base import Beta
 from scope_torch.model.aggregate import AggregatePosterior
 from scope_torch.model.cost_scale import LEAST_MEAN
 from scope_torch.model.hamming_sums import DirectGrid, HammingGrid
 from scope_torch.model.joint import JointSurrogate
-from scope_torch.space_search.grid import Enumerated, GridMoments
+from scope_torch.space_search.grid import Enumerated, GridMoments, forbidden, least_allowed
 from scope_torch.space_search.minima import LowerBounds
 from scope_torch.space_search.variances import LowRank
 
@@ -31,6 +32,7 @@ class JointGridPosterior(Enumerated):
     Args:
         surrogate: The joint surrogate; `update` fits it anew when that is due.
         grid: Sums of its kernel over Theta.
+        allowed: Which configurations may be chosen; None for all.
 
     Attributes:
         mean_c: `|Theta|` means of cbar in USD (float64), written over by the next update.
@@ -41,8 +43,13 @@ class JointGridPosterior(Enumerated):
         upper_variance_g: `|Theta|` upper bounds on the variance of gbar.
     """
 
-    def __init__(self, surrogate: JointSurrogate, grid: HammingGrid | DirectGrid) -> None:
-        self._surrogate = surrogate
+    def __init__(
+        self,
+        surrogate: JointSurrogate,
+        grid: HammingGrid | DirectGrid,
+        allowed: Allowed | None = None,
+    ) -> None:
+        self._surrogate, self._forbidden = surrogate, forbidden(allowed, grid.device)
         prior = [1 / surrogate.num_queries] * 2
         self._moments = GridMoments(grid, prior, surrogate.num_constraints)
         self._relative, self.mean_g = self._moments.means[0], self._moments.worst
@@ -95,11 +102,11 @@ class JointGridPosterior(Enumerated):
     def least_slope(self) -> float:
         """min{(mean of gbar + 1) / sigma of gbar} over Theta."""
         self._moments.variances.make_all_exact(self._posteriors())
-        return float(((self.mean_g + 1) / self.upper_variance_g.sqrt()).min())
+        return least_allowed((self.mean_g + 1) / self.upper_variance_g.sqrt(), self._forbidden)
 
     def lower_bounds(self, beta: Beta, u_out: float, theta_out: int | None) -> LowerBounds:
         """L_c and L_g on all of Theta, and their minima; arguments as in `LowerBounds`."""
-        return LowerBounds(self, self._moments.lower, beta, u_out, theta_out)
+        return LowerBounds(self, self._moments.lower, beta, u_out, theta_out, self._forbidden)
 
     def make_exact(self, index: Tensor) -> bool:
         """Makes both variances exact at the flat indices `index`; see `Variances.make_exact`."""

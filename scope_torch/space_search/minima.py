@@ -73,6 +73,8 @@ class LowerBounds:
         u_out: Upper bound on c(theta_out) in USD; +inf to look at all of Theta.
         theta_out: Flat index of theta_out, which cannot improve on itself: its L_c is +inf; None
             for no exception.
+        forbidden: `|Theta|` booleans, configurations that may not be chosen: their L_c and L_g are
+            +inf; None for none.
 
     Attributes:
         c: `|Theta|` values of L_c in USD (float64), too low where the variance is not exact.
@@ -97,8 +99,9 @@ class LowerBounds:
         beta: Beta,
         u_out: float,
         theta_out: int | None,
+        forbidden: Tensor | None = None,
     ) -> None:
-        self._posterior, self.beta = posterior, beta
+        self._posterior, self.beta, self._forbidden = posterior, beta, forbidden
         self.u_out, self._theta_out = u_out, theta_out
         self.c, self.g = lower
         size = len(self.c)
@@ -196,7 +199,7 @@ class LowerBounds:
         """Makes the bounds, and their minima in every chunk."""
         for k, at in enumerate(self.chunks):
             c, g = self.c[at], self.g[at]
-            self._posterior.fill_lower(at, self.beta, c, g)
+            self._fill_lower(at, c, g)
             if self._theta_out is not None and at.start <= self._theta_out < at.stop:
                 self.c[self._theta_out] = math.inf
             scratch = self._scratch[: len(c)]
@@ -209,10 +212,17 @@ class LowerBounds:
             self._fill()
             return
         c, g = self.c.new_empty(2, len(index))
-        self._posterior.fill_lower(index, self.beta, c, g)
+        self._fill_lower(index, c, g)
         self.c[index], self.g[index] = c, g
         if self._theta_out is not None:
             self.c[self._theta_out] = math.inf
+
+    def _fill_lower(self, at: slice | Tensor, c: Tensor, g: Tensor) -> None:
+        """`Bounded.fill_lower`, and +inf where nothing may be chosen."""
+        self._posterior.fill_lower(at, self.beta, c, g)
+        if self._forbidden is not None:
+            c.masked_fill_(self._forbidden[at], math.inf)
+            g.masked_fill_(self._forbidden[at], math.inf)
 
     def _search(
         self,

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import csv
 import io
+import json
 import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
 
+from scope_torch.allowed import codes_of_list
 from scope_torch.errors import InputError
 from scope_torch.evaluators.table import RecordedTable, TableEvaluator
 from scope_torch.space import ConfigSpace
@@ -18,7 +22,8 @@ from scope_torch.tasks import Task
 from scope_torch.tasks._parquet import decoded_bytes
 from scope_torch.tasks.files import MAX_BYTES, find_data, read_decompressed, too_large
 
-OnMissing = Literal["error", "drop_queries"]
+OnMissing = Literal["error", "drop_queries", "restrict"]
+_ON_MISSING = ("error", "drop_queries", "restrict")
 _HEADER_BYTES = 1_000_000
 _OUTCOME = "_outcome:"  # before the names of columns of outcomes, while the table is read
 # polars panics on bytes that its Rust code did not expect.
@@ -37,6 +42,7 @@ def table_task(
     query_column: str = "query",
     outcome_columns: Sequence[str] = (),
     on_missing: OnMissing = "error",
+    configurations: str | None = None,
     num_queries: int | None = None,
     source: str = "",
     max_bytes: int = MAX_BYTES,
@@ -54,7 +60,9 @@ def table_task(
         cost_column: Column of costs in USD.
         query_column: Column of query identifiers.
         outcome_columns: Columns of other numbers; observations carry them by these names.
-        on_missing: `error` or `drop_queries`; see `load_table`.
+        on_missing: `error`, `drop_queries` or `restrict`; see `load_table`.
+        configurations: With `restrict`, a file with the only configurations that may be chosen, see
+            `listed_configurations`; None: all that were recorded. Looked up like `path`.
         num_queries: Use only the first queries of the table, this many; None for all.
         source: Where to get the file, for the error message.
         max_bytes: See `load_table`.
@@ -77,6 +85,8 @@ def table_task(
         >>> task.problem.llms, task.problem.reference_cost_usd
         ((('mini', 'pro'),), 0.015)
     """
+    if configurations is not None and on_missing != "restrict":
+        raise InputError(f"task.configurations={configurations} needs task.on_missing=restrict")
     table = load_table(
         find_data(path, source),
         module_columns,
@@ -87,6 +97,8 @@ def table_task(
         on_missing=on_missing,
         max_bytes=max_bytes,
     )
+    if configurations is not None:
+        table = listed_configurations(table, find_data(configurations, source))
     if num_queries is not None:
         table = table.first(num_queries)
     return Task(table.problem(name, reference, epsilon), TableEvaluator(table))
@@ -116,15 +128,16 @@ def load_table(
         query_column: Column of query identifiers.
         outcome_columns: Columns of other finite numbers, such as tokens or seconds.
         on_missing: `error` refuses a table with a missing cell; `drop_queries` keeps only the
-            queries that were observed under every configuration.
+            queries that were observed under every configuration; `restrict` keeps all, and only
+            what was recorded is offered to a search.
         max_bytes: Largest size of the file, decompressed; of Parquet, of its columns, where a
             number counts 8 bytes.
 
     Raises:
         InputError: If the file, a column or a value cannot be used; the message names it.
     """
-    if on_missing not in ("error", "drop_queries"):
-        raise InputError(f"on_missing={on_missing!r} must be error or drop_queries")
+    if on_missing not in _ON_MISSING:
+        raise InputError(f"on_missing={on_missing!r} must be error, drop_queries or restrict")
     if not module_columns:
         raise InputError(
             "module_columns is empty: name the columns, e.g. task.module_columns=[a,b]"
@@ -137,7 +150,8 @@ def load_table(
         numbers = {"_quality": quality_column, "_cost": cost_column}
         numbers |= {_OUTCOME + name: name for name in outcome_columns}
         frame = _checked(frame, path, keys, numbers)
-        return _dense(frame, path, list(module_columns), query_column, list(numbers), on_missing)
+        columns = list(module_columns), query_column, list(numbers)
+        return _dense(frame, path, *columns, on_missing, max_bytes)
     except _POLARS_ERRORS as error:  # values that are neither names nor numbers
         raise InputError(f"{path}: {_reason(error)}; make its columns text and numbers") from error
 
@@ -225,6 +239,7 @@ def _dense(
     query_column: str,
     number_columns: list[str],
     on_missing: OnMissing,
+    max_bytes: int,
 ) -> RecordedTable:
     """Puts the rows into arrays with one axis for each module, and one for the queries."""
     # From all rows: an LLM or a query must not vanish because all its cells are empty.
@@ -234,10 +249,14 @@ def _dense(
     if not len(frame):
         raise InputError(f"{path} has no complete row")
     space = ConfigSpace(tuple(len(column) for column in names))
-    if len(frame) < space.size:
+    partial = on_missing == "restrict"
+    if partial:
+        _check_size(path, space.size * len(queries) * len(number_columns), max_bytes)
+    elif len(frame) < space.size:
         raise InputError(
             f"{path} has {len(frame)} rows for {space.size} configurations: a table needs every "
-            "configuration; leave out the LLMs that were not run in all combinations"
+            "configuration; leave out the LLMs that were not run in all combinations, or search "
+            "what there is with task.on_missing=restrict"
         )
     theta = [
         frame[column].cast(pl.String).replace_strict(values, range(len(values))).to_numpy()
@@ -253,14 +272,72 @@ def _dense(
     llms = tuple(tuple(column.to_list()) for column in names)
     identifiers = tuple(str(q) for q in queries.to_list())
     complete: np.ndarray = np.all(present.reshape(-1, len(queries)), axis=0)
-    if not complete.all():
+    if not complete.all() and not partial:
         _check_missing(present, path, module_columns, llms, identifiers, complete, on_missing)
         numbers = {name: values[..., complete] for name, values in numbers.items()}
         identifiers = tuple(q for q, keep in zip(identifiers, complete, strict=True) if keep)
     outcomes = {n.removeprefix(_OUTCOME): v for n, v in numbers.items() if n.startswith(_OUTCOME)}
     return RecordedTable(
-        tuple(module_columns), llms, identifiers, numbers["_cost"], numbers["_quality"], outcomes
+        tuple(module_columns),
+        llms,
+        identifiers,
+        numbers["_cost"],
+        numbers["_quality"],
+        outcomes,
+        partial=partial,
     )
+
+
+def _check_size(path: Path, num_cells: int, max_bytes: int) -> None:
+    if 8 * num_cells > max_bytes:
+        raise InputError(
+            f"{path} is a grid of {num_cells:.3g} numbers, of 8 bytes each, with what was not "
+            f"recorded; task.max_bytes={max_bytes} is the limit: raise it, or leave out LLMs"
+        )
+
+
+def listed_configurations(table: RecordedTable, path: Path | str) -> RecordedTable:
+    """A partial table of which only some configurations may be chosen.
+
+    Args:
+        table: From `load_table` with `on_missing="restrict"`; a partial one.
+        path: JSON, a list of configurations, each a list of LLM names in the order of the modules
+            or an object by module; or CSV with a column for each module.
+
+    Raises:
+        InputError: If the file cannot be read, or names an LLM that the table does not have.
+
+    Examples:
+        >>> ones = np.ones((2, 2, 1))
+        >>> two = (("mini", "pro"),) * 2
+        >>> table = RecordedTable(("plan", "judge"), two, ("q",), ones, ones, partial=True)
+        >>> _ = Path("listed.json").write_text('[["pro", "pro"], {"plan": "mini", "judge": "pro"}]')
+        >>> listed_configurations(table, "listed.json").listed
+        ((0, 1), (1, 1))
+    """
+    try:
+        listed = codes_of_list(_configurations(Path(path)), table.modules, table.llms)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+    return replace(table, listed=listed)
+
+
+def _configurations(path: Path) -> list[Any]:
+    try:
+        text = path.read_bytes().decode()
+        listed: Any
+        if path.suffix.lower() == ".csv":
+            listed = list(csv.DictReader(io.StringIO(text)))
+        else:
+            listed = json.loads(text)
+    except (OSError, ValueError, csv.Error) as error:
+        raise InputError(f"cannot be read as JSON or CSV: {_reason(error)}") from error
+    if not isinstance(listed, list) or not all(isinstance(one, list | dict) for one in listed):
+        raise InputError("give a list of configurations, each a list of LLM names or an object")
+    named = (one.values() if isinstance(one, dict) else one for one in listed)
+    if not all(isinstance(name, str) for names in named for name in names):
+        raise InputError("a configuration must name its LLMs, as texts")
+    return listed
 
 
 def _check_missing(

@@ -40,6 +40,7 @@ def test_scope_knows_protocols_only():
         "scope_torch.problem",
         "scope_torch.search.calibrate",
         "scope_torch.search.front",
+        "scope_torch.search.holes",
         "scope_torch.search.known",
         "scope_torch.search.optimizer",
         "scope_torch.search.parts",

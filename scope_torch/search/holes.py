@@ -1,0 +1,60 @@
+"""A search where some configurations cannot be observed on every query.
+
+A candidate is observed on its own queries. What it means that the others are missing:
+
+- The surrogate knows nothing of them, so its bounds on the average over all Q queries stay wide.
+- A certificate by answers (`sequence`, `population`) counts each of them as a query that is
+  answered with the worst grade, 0. So it is about all Q queries, and never says too much.
+- A candidate that was observed on all of its queries is not chosen again: nothing more can be
+  found out about it. One that can never be certified is not chosen at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from scope_torch.allowed import Allowed
+from scope_torch.problem import SelectionProblem
+from scope_torch.search.certificate import ByBounds
+
+
+class Holes:
+    """Which configurations a search leaves out because too little of them can be observed.
+
+    Args:
+        problem: Says who can be observed on which queries.
+        posterior: Told to leave them out, by `Posterior.restrict`.
+    """
+
+    def __init__(self, problem: SelectionProblem, posterior: Any) -> None:
+        self._problem, self._posterior = problem, posterior
+        self._left = problem.rule or Allowed(problem.modules, problem.llms, None)
+
+    def begin(self, certificate: Any) -> None:
+        """Leaves out what can never be certified.
+
+        Args:
+            certificate: Of the search. One by bounds may certify everything. One by answers needs
+                an average grade at the threshold or above, even if all answers had grade 1.
+        """
+        if isinstance(certificate, ByBounds):
+            return
+        problem = self._problem
+        least = max(limit.threshold for limit in problem.limits) * problem.num_queries
+        offered = problem.offered or {}
+        self._leave_out([theta for theta, queries in offered.items() if len(queries) < least])
+
+    def observed(self, theta: tuple[int, ...], num_queries: int) -> None:
+        """Leaves out a candidate that was observed on so many queries, if these are all it has."""
+        if theta in (self._problem.offered or {}) and self.is_all(theta, num_queries):
+            self._leave_out([theta])
+
+    def is_all(self, theta: tuple[int, ...], num_queries: int) -> bool:
+        """Whether a configuration has no more than so many queries."""
+        return num_queries == len(self._problem.queries_of(theta))
+
+    def _leave_out(self, thetas: Sequence[tuple[int, ...]]) -> None:
+        if thetas:
+            self._left = self._left.without(thetas)
+            self._posterior.restrict(self._left)
