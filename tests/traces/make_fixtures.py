@@ -2,7 +2,7 @@
 
     python -m venv /tmp/traces && /tmp/traces/bin/pip install pytest openai opentelemetry-sdk \\
         opentelemetry-instrumentation-openai-v2 openinference-instrumentation-openai langfuse \\
-        langsmith opentelemetry-proto 'opentelemetry-util-genai<1.1'
+        langsmith opentelemetry-proto 'opentelemetry-util-genai<1.2'
     PYTHONPATH=.:tests /tmp/traces/bin/python tests/traces/make_fixtures.py tests/traces/fixtures
 
 The application has two modules, `plan` (gpt-4o-mini) and `solve` (gpt-4o), and calls the official
@@ -211,7 +211,7 @@ def otlp_lines(spans: Any) -> list[str]:
 class Sink:
     """A server on this machine that keeps every request: (path, headers, body)."""
 
-    def __init__(self, reply: bytes = b"{}") -> None:
+    def __init__(self, reply: str = "{}") -> None:
         self.requests: list[tuple[str, dict[str, str], bytes]] = []
         sink = self
 
@@ -230,7 +230,7 @@ class Sink:
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(reply)))
                 self.end_headers()
-                self.wfile.write(reply)
+                self.wfile.write(reply.encode())
 
             do_POST = do_PATCH = do_GET = _keep
 
@@ -267,9 +267,7 @@ def langfuse_rows() -> tuple[list[dict[str, Any]], dict[str, Any]]:
                 name="answer", as_type="span", metadata={"question": f"q{number}"}
             ) as root:
                 application(question, asking(client), module)
-                langfuse.create_score(
-                    name="correct", value=CORRECT[number], trace_id=root.trace_id
-                )
+                langfuse.create_score(name="correct", value=CORRECT[number], trace_id=root.trace_id)
         langfuse.flush()
     return [*_observations(sink), *_scores(sink)], bill(running.served)
 
@@ -360,7 +358,10 @@ def _score(sent: dict[str, Any]) -> dict[str, Any]:
 
 def langsmith_rows() -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Runs in the run data format, from the requests of LangSmith's SDK."""
-    sink = Sink(b'{"batch_ingest_config": {"use_multipart_endpoint": true, "scale_up_qsize_trigger": 1000, "scale_up_nthreads_limit": 1, "scale_down_nempty_trigger": 4, "size_limit": 100, "size_limit_bytes": 20971520}}')  # noqa: E501
+    ingest = {"use_multipart_endpoint": True, "size_limit": 100, "size_limit_bytes": 20_971_520}
+    threads = {"scale_up_qsize_trigger": 1000, "scale_up_nthreads_limit": 1}
+    threads["scale_down_nempty_trigger"] = 4
+    sink = Sink(json.dumps({"batch_ingest_config": ingest | threads}))
     os.environ |= {"LANGSMITH_TRACING": "true", "LANGSMITH_API_KEY": "ls-none"}
     os.environ["LANGSMITH_ENDPOINT"] = sink.url
     from langsmith import Client, trace, tracing_context
