@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from scope_torch.errors import InputError
+from scope_torch.observation import Observation
 from scope_torch.runs.saving import load_models, save_models
 from scope_torch.tasks.files import read_text
 from scope_torch.traces.span import number
@@ -47,40 +48,67 @@ class LoggedReference(Mapping[str, str]):
     def __len__(self) -> int:
         return len(self.models)
 
-    def answers(self, queries: Sequence[str] | None = None) -> list[tuple[float, float]]:
+    def answers(self) -> list[tuple[float, float]]:
         """(cost in USD, quality in [0, 1]) of the reference on each query.
 
-        Args:
-            queries: Their identifiers, in the order of your data set; None for all in the log.
-
         Raises:
-            InputError: If a query is not in the log, or has no cost or no score.
+            InputError: If a query has no cost or no score.
         """
-        known = {query.id: query for query in self.queries}
         found: list[tuple[float, float]] = []
-        for name in known if queries is None else queries:
-            query = known.get(name)
-            if query is None or query.cost_usd is None or query.quality is None:
-                lacks = "is not in the log" if query is None else "has no cost or no score there"
+        for query in self.queries:
+            if query.cost_usd is None or query.quality is None:
                 raise InputError(
-                    f"query {name!r} {lacks}; leave it out of your queries, log and score it, or "
-                    "let select() measure the reference: reference=dict(...) of this one"
+                    f"query {query.id!r} has no cost or no score in the log; leave it out with "
+                    "only([...]), or let select() measure the reference: reference=dict(...) of it"
                 )
             found.append((query.cost_usd, query.quality))
         return found
 
-    def averages(self, queries: Sequence[str] | None = None) -> dict[str, Any]:
-        """The arguments of `SelectionProblem` that the log knows, for these queries.
-
-        `num_queries`, `reference_cost_usd`, `reference_quality` and `reference_answers`.
+    def only(self, queries: Sequence[str]) -> LoggedReference:
+        """The same with these queries, in this order: that of your data set.
 
         Args:
-            queries: As for `answers`.
+            queries: Their identifiers.
+
+        Raises:
+            InputError: If one is not in the log.
+        """
+        known = {query.id: query for query in self.queries}
+        for name in queries:
+            if name not in known:
+                raise InputError(f"query {name!r} is not in the log; leave it out, or log it")
+        return LoggedReference(self.models, [known[name] for name in queries])
+
+    def observations(self, theta_ref: tuple[int, ...], rows: Sequence[int]) -> list[Observation]:
+        """The answers as observations of theta_0.
+
+        Args:
+            theta_ref: Codes of the reference.
+            rows: The number of each query of the problem in the log.
 
         Raises:
             InputError: As for `answers`.
         """
-        answers = self.answers(queries)
+        answers, seconds = self.answers(), [query.seconds for query in self.queries]
+        return [
+            Observation(
+                theta_ref,
+                query,
+                *answers[row],
+                outcomes=None if (s := seconds[row]) is None else {"latency_s": s},
+            )
+            for query, row in enumerate(rows)
+        ]
+
+    def averages(self) -> dict[str, Any]:
+        """The arguments of `SelectionProblem` that the log knows.
+
+        `num_queries`, `reference_cost_usd`, `reference_quality` and `reference_answers`.
+
+        Raises:
+            InputError: As for `answers`.
+        """
+        answers = self.answers()
         costs, qualities = zip(*answers, strict=True)
         return {
             "num_queries": len(answers),
@@ -131,7 +159,7 @@ def load_reference(path: Path | str) -> LoggedReference:
         >>> from scope_torch.traces.summary import Module
         >>> modules, queries = {"plan": Module("nano")}, [Query("q1", 1, 0.25, 1.0, None)]
         >>> path = save_reference("reference.json", Summary(modules, queries), {})
-        >>> load_reference(path).answers(["q1"])
+        >>> load_reference(path).only(["q1"]).answers()
         [(0.25, 1.0)]
     """
     models = load_models(path)

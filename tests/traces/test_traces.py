@@ -142,7 +142,7 @@ def test_the_file_gives_the_reference_back(name, tmp_path, capsys):
     assert averages["reference_cost_usd"] == said["cost_usd"] > 0
     assert averages["reference_quality"] == 0.75
     last = said["queries"][-1]
-    assert reference.answers([last["id"]]) == [(last["cost_usd"], last["quality"])]
+    assert reference.only([last["id"]]).answers() == [(last["cost_usd"], last["quality"])]
     assert said["format"] == (name if name in RECORDED else "opentelemetry")
 
 
