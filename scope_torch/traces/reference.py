@@ -79,6 +79,19 @@ class LoggedReference(Mapping[str, str]):
                 raise InputError(f"query {name!r} is not in the log; leave it out, or log it")
         return LoggedReference(self.models, [known[name] for name in queries])
 
+    def checked(self, num_queries: int) -> LoggedReference:
+        """This reference, for a data set of so many queries.
+
+        Raises:
+            InputError: If the log has another number, or as for `answers`.
+        """
+        if len(self.answers()) != num_queries:
+            raise InputError(
+                f"{num_queries} queries, and {len(self.queries)} in the log of the reference; give "
+                "reference.only([...]) the log's name of each query, in the order of your data set"
+            )
+        return self
+
     def observations(self, theta_ref: tuple[int, ...], rows: Sequence[int]) -> list[Observation]:
         """The answers as observations of theta_0.
 
