@@ -81,7 +81,10 @@ def search(
     _say(show, setup.plan())
     evaluator = make_evaluator(setup.problem, queries=setup.searched)
     probe, base = _probe(setup, evaluator)
-    reference = _measure_reference(setup, evaluator, spent_usd=_cost(probe), show=show)
+    rows, logged = [item.number for item in setup.searched], setup.logged
+    known = None if logged is None else logged.observations(setup.problem.theta_ref, rows)
+    reference = known or _measure_reference(setup, evaluator, spent_usd=_cost(probe), show=show)
+    paid = 0.0 if known else _cost(reference)
     problem = _with_reference(setup.problem, reference)
     if failed := evaluator.num_failed:
         logger.warning(
@@ -91,11 +94,11 @@ def search(
         )
     evaluator = make_evaluator(problem, queries=setup.searched)
     evaluator.paid([*probe, *reference])
-    left = setup.budget_usd - _cost(probe) - _cost(reference)
+    left = setup.budget_usd - _cost(probe) - paid
     left -= 2 * problem.reference_cost_usd * len(setup.held_out)
     if left <= 0:
         raise InputError(
-            f"the reference took {_cost(reference):.3g} of budget_usd={setup.budget_usd:g}, and "
+            f"the reference took {paid:.3g} of budget_usd={setup.budget_usd:g}, and "
             "nothing is left for the search; raise it, or give fewer queries"
         )
     _say(show, _of_reference(problem, left))
@@ -108,7 +111,7 @@ def search(
     )
     found = replace(
         result,
-        reference=reference,
+        reference=None if known else reference,
         probe=probe,
         held_out=_held_out(setup, make_evaluator, result, show),
         queries=[item.input for item in setup.searched],
