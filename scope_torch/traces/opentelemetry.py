@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
 from typing import Any
 
 from scope_torch.traces.span import (
@@ -221,13 +220,11 @@ def _plain(attributes: Any, depth: int = 0) -> dict[str, Any]:
 def _value(value: Any, depth: int) -> Any:
     if depth > _MOST_NESTED:
         raise UnreadableRow("its attributes are nested too deeply")
-    kind, content = next(islice(value.items(), 1), ("", None)) if _is_mapping(value) else ("", None)
+    kind, content = (
+        next(iter(value.items()), ("", None)) if isinstance(value, Mapping) else ("", None)
+    )
     if kind == "arrayValue":
         return [_value(item, depth + 1) for item in _list(content, "values")]
     if kind == "kvlistValue":
         return _plain(mapping_in(value, kind).get("values"), depth + 1)
     return content
-
-
-def _is_mapping(value: Any) -> bool:
-    return isinstance(value, Mapping)

@@ -41,7 +41,8 @@ def report(summary: Summary, traces: Traces) -> str:
             f"modules are named by the spans of the calls themselves ({', '.join(own)}); see "
             "docs/howto/import-traces.md"
         )
-    lines += [f"left out: {number} traces {why}" for why, number in summary.left_out.items()]
+    left_out = summary.left_out.items()
+    lines += [f"left out: {_number(cut, 'trace', 'traces')} {why}" for why, cut in left_out]
     lines += summary.notes
     if traces.num_unread:
         lines.append(f"not read: {_number(traces.num_unread, 'row', 'rows')}")
