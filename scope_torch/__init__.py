@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from scope_torch.search.optimizer import Optimizer, SequentialOptimizer
     from scope_torch.selection.face import select
     from scope_torch.serve.endpoint import Endpoint
+    from scope_torch.traces.reference import load_reference
 
 _MODULE_OF = {
     "Callback": "runs.callbacks",
@@ -69,6 +70,7 @@ _MODULE_OF = {
     "at_most": "constraints",
     "load_llms": "llm.prices",
     "load_models": "runs.saving",
+    "load_reference": "traces.reference",
     "make_scope": "methods",
     "make_scope_joint": "methods",
     "run": "runs.runner",
@@ -93,6 +95,7 @@ __all__ = [  # noqa: RUF022 - in the order of use: the front door, problem, sear
     "run",
     "RunResult",
     "load_models",
+    "load_reference",
     "Callback",
     "Observation",
     "Request",

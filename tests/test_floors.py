@@ -13,7 +13,7 @@ FLOORS = [
     {"search"},
     {"methods", "front_method"},
     {"runs"},
-    {"llm", "serve", "systems", "evaluators", "tasks", "tracking", "watch"},
+    {"llm", "serve", "systems", "evaluators", "tasks", "traces", "tracking", "watch"},
     {"selection"},
     {"testing"},
     {"cli"},

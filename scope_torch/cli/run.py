@@ -22,7 +22,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from scope_torch.cli import COMMANDS
+from scope_torch.cli import COMMANDS, MODULE_OF
 from scope_torch.cli.build import (
     build,
     check_device,
@@ -69,7 +69,8 @@ def main() -> None:
     if sys.argv[1:2] == ["run"]:
         del sys.argv[1]
     if len(sys.argv) > 1 and sys.argv[1] in COMMANDS:  # all else is Hydra's
-        import_module(f"scope_torch.cli.{sys.argv[1]}").main(sys.argv[2:])
+        module = MODULE_OF.get(sys.argv[1], sys.argv[1])
+        import_module(f"scope_torch.cli.{module}").main(sys.argv[2:])
         return
     with second_interrupt_ends():
         _run_jobs()

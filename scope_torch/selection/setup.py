@@ -20,6 +20,7 @@ from scope_torch.methods import Base, codes_of_base
 from scope_torch.problem import SelectionProblem, by_module
 from scope_torch.runs.directory import read_settings
 from scope_torch.selection.plan import Plan
+from scope_torch.traces.reference import LoggedReference
 
 T = TypeVar("T")
 Models = Sequence[str] | Mapping[str, Sequence[str]]
@@ -99,6 +100,7 @@ class Setup:
         needs_base: Whether it needs one.
         budget_usd: For everything.
         folder: Directory of the files; None writes none.
+        logged: theta_0 on every query, if a log knows it; then no call measures it.
     """
 
     problem: SelectionProblem
@@ -110,6 +112,7 @@ class Setup:
     needs_base: bool
     budget_usd: float
     folder: Path | None
+    logged: LoggedReference | None = None
 
     def plan(self) -> Plan:
         """What will be done, without a call."""
@@ -160,6 +163,7 @@ def set_up(
     """
     if not (math.isfinite(budget_usd) and budget_usd > 0):
         raise InputError(f"budget_usd={budget_usd} must be a positive number of USD")
+    logged = reference.checked(len(items)) if isinstance(reference, LoggedReference) else None
     llms = candidates_of(models, reference)
     trusted = reference_of(reference, llms)
     searched, held_out = split(items, holdout, seed)
@@ -174,9 +178,8 @@ def set_up(
         base = cheapest_by_price(llms, price_list.usd_per_mtok)
     if needs_base and base is not None:
         codes_of_base(problem, base, "base")  # refuses an unknown LLM before anything is paid for
-    return Setup(
-        problem, searched, held_out, price_list, is_priced, base, needs_base, budget_usd, folder
-    )
+    sets = problem, searched, held_out, price_list, is_priced
+    return Setup(*sets, base, needs_base, budget_usd, folder, logged)
 
 
 def _name_of(app: Any) -> str:

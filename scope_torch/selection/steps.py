@@ -87,8 +87,9 @@ def search(
     evaluator = make_evaluator(setup.problem, queries=setup.searched)
     known = _known(setup, evaluator, earlier, show)
     evaluator.paid(known.observations)
-    probe, base = _probe(setup, evaluator, known)
-    reference = _measure_reference(setup, evaluator, known, spent_usd=_cost(probe), show=show)
+    logged = _logged_reference(setup)
+    probe, base = _probe(setup, evaluator, [*known.observations, *logged])
+    reference = logged or _measure_reference(setup, evaluator, known, _cost(probe), show)
     problem = _with_reference(setup.problem, reference)
     if failed := evaluator.num_failed:
         logger.warning(
@@ -98,7 +99,7 @@ def search(
         )
     evaluator = make_evaluator(problem, queries=setup.searched)
     evaluator.paid([*known.observations, *probe, *reference])
-    taken_over = set(known.observations)
+    taken_over = {*known.observations, *logged}
     measured_usd = _cost([one for one in reference if one not in taken_over])
     left = setup.budget_usd - _cost(probe) - measured_usd
     left -= 2 * problem.reference_cost_usd * len(setup.held_out)
@@ -117,7 +118,7 @@ def search(
     )
     found = replace(
         result,
-        reference=reference,
+        reference=None if logged else reference,
         probe=probe,
         held_out=_held_out(setup, make_evaluator, result, show),
         queries=[item.input for item in setup.searched],
@@ -144,6 +145,14 @@ def _known(
     )
     _say(show, f"known from earlier runs: {len(known.observations):,} answers")
     return known
+
+
+def _logged_reference(setup: Setup) -> list[Observation]:
+    """theta_0 on the queries of the search, as it was logged; empty if it has to be measured."""
+    if setup.logged is None:
+        return []
+    numbers = [item.number for item in setup.searched]
+    return setup.logged.observations(setup.problem.theta_ref, numbers)
 
 
 def _say(show: bool, text: object) -> None:
@@ -206,7 +215,7 @@ def _measure_reference(
 
 
 def _probe(
-    setup: Setup, evaluator: FunctionEvaluator, known: Known
+    setup: Setup, evaluator: FunctionEvaluator, known: Sequence[Observation]
 ) -> tuple[list[Observation], Base]:
     """The LLM that is cheapest on one query, in all modules, and the calls that tell.
 
@@ -218,11 +227,11 @@ def _probe(
     thetas = [theta for theta in thetas if problem.is_allowed(theta)]
     if setup.base is not None or not setup.needs_base or not thetas:
         return [], setup.base
-    number = Counter(query for theta in thetas for query in known.answers(theta))
-    query = max(number, key=number.__getitem__, default=0)
-    answers = {theta: known.answers(theta).get(query) for theta in thetas}
-    old = [answer for answer in answers.values() if answer is not None]
-    new = [Request(theta, query) for theta, answer in answers.items() if answer is None]
+    answers = {(answer.query, answer.theta): answer for answer in known[::-1]}  # first ones stay
+    number = Counter(query for query, theta in answers if theta in thetas)
+    query = max(sorted(number), key=number.__getitem__, default=0)
+    old = [answers[query, theta] for theta in thetas if (query, theta) in answers]
+    new = [Request(theta, query) for theta in thetas if (query, theta) not in answers]
     found = measure(evaluator, new, folder=setup.inside("probe"))
     cheapest = min([*old, *found], key=lambda observation: observation.cost_usd)
     if evaluator.deterministic:  # the reference gets the kept answer, and is billed for it

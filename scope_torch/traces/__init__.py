@@ -1,0 +1,1 @@
+"""Logged traces of an application: which LLM ran each module, on what, and what it cost."""

@@ -1,0 +1,86 @@
+"""Runs of LangSmith, in its run data format: exports, `list_runs`, and `child_runs` in them.
+
+| | entry |
+| --- | --- |
+| a call | `run_type` = llm |
+| LLM | `extra.metadata.ls_model_name`; else `extra.invocation_params.model`, `inputs.model` |
+| tokens | `prompt_tokens`, `completion_tokens`, `prompt_token_details`; else `usage_metadata` |
+| cost | `total_cost` |
+| score | the average of each key of `feedback_stats` |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from scope_torch.llm.billing import Usage
+from scope_torch.traces.span import (
+    Score,
+    Span,
+    between,
+    mapping_in,
+    moment,
+    needed,
+    number,
+    recorded_usd,
+    text_in,
+    used,
+)
+
+
+def read_run(row: Mapping[str, Any]) -> Iterator[Span | Score]:
+    """A run.
+
+    Raises:
+        UnreadableRow: If it has no identifier, or no trace.
+    """
+    path = [part.rpartition("Z")[2] for part in (text_in(row, "dotted_order") or "").split(".")]
+    trace = text_in(row, "trace_id") or path[0] or needed(row, "trace_id")
+    parent = text_in(row, "parent_run_id") or (path[-2] if len(path) > 1 else None)
+    is_call = needed(row, "run_type").lower() == "llm"
+    start, end = moment(row.get("start_time")), moment(row.get("end_time"))
+    usage = _usage(row) if is_call else None
+    metadata = mapping_in(mapping_in(row, "extra"), "metadata")
+    yield Span(
+        trace,
+        needed(row, "id"),
+        parent,
+        text_in(row, "name") or "",
+        start=start,
+        seconds=between(start, end),
+        is_call=is_call,
+        llm=_llm(row, metadata) if is_call else None,
+        usage=usage,
+        cost_usd=recorded_usd([row.get("total_cost")], usage),
+        failed=bool(row.get("error")) or row.get("status") == "error",
+        attributes={**row, **metadata},
+    )
+    for name, stats in mapping_in(row, "feedback_stats").items():
+        average = number(stats.get("avg")) if isinstance(stats, Mapping) else None
+        if average is not None:
+            yield Score(trace, name, average)
+
+
+def _llm(row: Mapping[str, Any], metadata: Mapping[str, Any]) -> str | None:
+    parameters = mapping_in(mapping_in(row, "extra"), "invocation_params")
+    places = (metadata, "ls_model_name"), (parameters, "model"), (parameters, "model_name")
+    inputs = mapping_in(row, "inputs")
+    found = (text_in(*place) for place in (*places, (inputs, "model"), (inputs, "model_name")))
+    return next(filter(None, found), None)
+
+
+def _usage(row: Mapping[str, Any]) -> Usage | None:
+    details = mapping_in(row, "prompt_token_details")
+    counted = used(row.get("prompt_tokens"), row.get("completion_tokens"), *_cached(details))
+    if counted is not None and (counted.prompt_tokens or counted.completion_tokens):
+        return counted
+    metadata = mapping_in(mapping_in(row, "extra"), "metadata")
+    places = mapping_in(row, "outputs"), metadata
+    said = next(filter(None, (mapping_in(place, "usage_metadata") for place in places)), {})
+    details = mapping_in(said, "input_token_details")
+    return used(said.get("input_tokens"), said.get("output_tokens"), *_cached(details))
+
+
+def _cached(details: Mapping[str, Any]) -> tuple[Any, Any]:
+    return details.get("cache_read"), details.get("cache_creation", details.get("cache_write"))

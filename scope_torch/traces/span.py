@@ -1,0 +1,199 @@
+"""One record for the spans of all formats, and the values in them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from scope_torch.llm.billing import Usage, is_count
+from scope_torch.llm.usage import usage_of
+
+
+class UnreadableRow(Exception):
+    """A row that is not a usable span or score; the message says why."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """A step of a trace; a call of an LLM if `is_call`.
+
+    Args:
+        trace: Identifier of its trace.
+        id: Its own identifier.
+        parent: Identifier of the span around it; None if there is none.
+        name: Its name.
+        start: Seconds since 1970; None if not known.
+        seconds: How long it took; None if not known.
+        is_call: Whether it is one call of an LLM.
+        llm: The LLM that was asked for; None if it is no call, or says none.
+        usage: Tokens that were billed; None if it reports none.
+        cost_usd: The recorded cost in USD; None if none is recorded, or 0 for a call with tokens:
+            its logger knew no price.
+        failed: Whether it ended with an error.
+        attributes: Everything else that it says, by name.
+
+    Examples:
+        >>> span = Span("t1", "s1", None, "plan", llm="nano", is_call=True, usage=Usage(90, 7))
+        >>> span.usage.prompt_tokens
+        90
+    """
+
+    trace: str
+    id: str
+    parent: str | None
+    name: str
+    start: float | None = None
+    seconds: float | None = None
+    is_call: bool = False
+    llm: str | None = None
+    usage: Usage | None = None
+    cost_usd: float | None = None
+    failed: bool = False
+    attributes: Mapping[str, Any] | None = None
+
+
+class Score(NamedTuple):
+    """A grade that the log gives to a trace, or to a span in it."""
+
+    trace: str
+    name: str
+    value: float
+
+
+def text_in(row: Mapping[str, Any], *names: str) -> str | None:
+    """The first of these entries that is a text with something in it.
+
+    Examples:
+        >>> text_in({"trace_id": "", "traceId": "t1"}, "trace_id", "traceId")
+        't1'
+    """
+    found = (row.get(name) for name in names)
+    return next((value for value in found if isinstance(value, str) and value.strip()), None)
+
+
+def needed(row: Mapping[str, Any], *names: str) -> str:
+    """Such an entry, which a row must have.
+
+    Raises:
+        UnreadableRow: If it has none.
+    """
+    found = text_in(row, *names)
+    if found is None:
+        raise UnreadableRow(f"{names[0]}={row.get(names[0])!r:.40} must be a text")
+    return found
+
+
+def mapping_in(row: Any, *names: str) -> Mapping[str, Any]:
+    """The first of these entries that is a mapping with something in it; empty if none is."""
+    found = (row.get(name) for name in names) if isinstance(row, Mapping) else ()
+    return next((value for value in found if isinstance(value, Mapping) and value), {})
+
+
+def decoded(row: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
+    """An entry that is a mapping, or JSON text of one; empty if it is neither."""
+    text = text_in(row, *names)
+    if text is None:
+        return mapping_in(row, *names)
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, Mapping) else {}
+
+
+def number(value: Any) -> float | None:
+    """A finite number, also as text, as OTLP and exports of decimals have it; None if it is none.
+
+    Examples:
+        >>> number("0.0025"), number(True), number("nan"), number(None)
+        (0.0025, 1.0, None, None)
+    """
+    if not isinstance(value, int | float | str):
+        return None
+    try:
+        found = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return found if math.isfinite(found) else None
+
+
+def count(value: Any) -> int | None:
+    """A number of tokens, also as text or as 90.0; None if it is none.
+
+    Examples:
+        >>> count(90), count("90"), count(90.0), count(-1), count("many")
+        (90, 90, 90, None, None)
+    """
+    if isinstance(value, bool) or (found := number(value)) is None or not found.is_integer():
+        return None
+    return int(found) if is_count(int(found)) else None
+
+
+def used(prompt: Any, completion: Any, cached: Any = None, written: Any = None) -> Usage | None:
+    """The tokens of a call; None if neither prompt nor completion is a count.
+
+    Cached and written tokens are a part of the prompt, as the conventions of OpenTelemetry say. If
+    they are more than the prompt, the log has left them out of it, and they are added to it.
+
+    Args:
+        prompt: Prompt tokens.
+        completion: Completion tokens.
+        cached: Prompt tokens that the provider's cache gave.
+        written: Prompt tokens that were written to it.
+
+    Examples:
+        >>> used(1000, 7, cached=900)[:3], used(100, 7, cached=900)[:3]
+        ((1000, 7, 900), (1000, 7, 900))
+        >>> used(None, None) is None
+        True
+    """
+    given, said = count(prompt), count(completion)
+    if given is None and said is None:
+        return None
+    read, kept = count(cached) or 0, count(written) or 0
+    given = given or 0
+    if read + kept > given:
+        given += read + kept
+    details = {"cached_tokens": read, "cache_write_tokens": kept}
+    reported = {"prompt_tokens": given, "completion_tokens": said or 0}
+    return usage_of({"usage": {**reported, "prompt_tokens_details": details}})
+
+
+def recorded_usd(values: Iterable[Any], usage: Usage | None) -> float | None:
+    """The first of these costs that can be believed; None if none can.
+
+    Examples:
+        >>> recorded_usd([None, "0.0025"], None), recorded_usd([0.0], Usage(90, 7))
+        (0.0025, None)
+    """
+    has_tokens = usage is not None and (usage.prompt_tokens or usage.completion_tokens)
+    for value in values:
+        usd = number(value)
+        if usd is not None and (usd > 0 or (usd == 0 and not has_tokens)):
+            return usd
+    return None
+
+
+def moment(value: Any) -> float | None:
+    """Seconds since 1970 of a date in ISO 8601; in UTC if it names no zone; None if it is none.
+
+    Examples:
+        >>> moment("1970-01-01T00:00:02.5Z"), moment("1970-01-01 00:00:02.5"), moment(7)
+        (2.5, 2.5, None)
+    """
+    if not isinstance(value, str):
+        return None
+    try:
+        found = datetime.fromisoformat(value)
+        return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+def between(start: float | None, end: float | None) -> float | None:
+    """Seconds from start to end; None if one is not known, or the end is before the start."""
+    return None if start is None or end is None or end < start else end - start
