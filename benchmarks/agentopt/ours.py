@@ -53,7 +53,7 @@ def least_cost(task: str, method: str, seed: int) -> dict[str, Any]:
     """One search for the least cost: what it spent and chose.
 
     As `scope-torch task=... method=... seed=...` runs it: it is told the averages of theta_0, ends
-    at the budget of the task or when it no longer pays, and pays again for a pair it asks for again.
+    at the budget of the task or when it no longer pays, and pays for a pair each time it asks.
     """
     config = compose([f"task={task}", f"method={method}", "device=cpu"])
     made = build(config.task)

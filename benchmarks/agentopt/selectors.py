@@ -12,7 +12,7 @@ import contextlib
 import io
 import random
 from collections.abc import Generator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -30,9 +30,20 @@ SELECTORS = {
     "threshold_se": "ThresholdBanditSEModelSelector",
     "bayesian": "BayesianOptimizationModelSelector",
 }
+# Its user trusts only the configurations that were run on the most queries.
+SURVIVORS = "arm_elimination, survivors"
+OF_COST = (*SELECTORS, SURVIVORS)
 _SEEDED = {"random_search", "hill_climbing"}  # these take a seed; the others use none or `random`
 _SECONDS_PER_TOKEN = 0.01
 _SAME = 1e-9  # averages closer than this are equal
+
+
+class Sampled(NamedTuple):
+    """Averages of a configuration over the queries that it was run on, in USD and of quality."""
+
+    cost_usd: float
+    quality: float
+    num_queries: int
 
 
 class Lookup:
@@ -71,16 +82,17 @@ class Lookup:
         """Cost of all cells that were run, in USD."""
         return float(sum(self.table.cost_usd[cell] for cell in sorted(self.asked)))
 
-    def sample_means(self) -> dict[tuple[int, ...], tuple[float, float]]:
-        """(USD, quality) averaged over the cells that were run, by configuration."""
+    def sampled(self) -> dict[tuple[int, ...], Sampled]:
+        """What the report shows of each configuration that was run."""
         cells: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
         for cell in sorted(self.asked):
             cells.setdefault(cell[:-1], []).append(cell)
         cost, quality = self.table.cost_usd, self.table.quality
         return {
-            codes: (
+            codes: Sampled(
                 float(np.mean([cost[cell] for cell in run])),
                 float(np.mean([quality[cell] for cell in run])),
+                len(run),
             )
             for codes, run in cells.items()
         }
@@ -138,10 +150,13 @@ def least_cost(
     reference if there is none. The threshold of `threshold_se` is s_0; the others know none.
     """
     settings = {"threshold": problem.s_0} if selector == "threshold_se" else {}
-    lookup, _ = _run(table, selector, seed, **settings)
-    means = lookup.sample_means()
-    enough = [codes for codes, (_, quality) in means.items() if quality >= problem.s_0 - _SAME]
-    chosen = min(enough, key=means.__getitem__, default=problem.theta_ref)
+    lookup, _ = _run(table, selector.partition(",")[0], seed, **settings)
+    sampled = lookup.sampled()
+    if selector == SURVIVORS:
+        most = max(means.num_queries for means in sampled.values())
+        sampled = {codes: means for codes, means in sampled.items() if means.num_queries == most}
+    enough = [codes for codes, means in sampled.items() if means.quality >= problem.s_0 - _SAME]
+    chosen = min(enough, key=sampled.__getitem__, default=problem.theta_ref)
     choice = Choice(lookup.spend_usd, chosen)
     row = {"selector": selector, "seed": seed, **cost_row(table, problem, choice)}
     return {**row, "found": int(bool(enough))}

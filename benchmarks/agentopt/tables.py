@@ -22,12 +22,12 @@ Row = Mapping[str, str]
 
 
 def runs_of(path: Path) -> dict[tuple[str, str], list[dict[str, str]]]:
-    """The rows of the file, by task and selector."""
+    """The rows of the file, by task and selector; the tasks one after the other."""
     runs: dict[tuple[str, str], list[dict[str, str]]] = defaultdict(list)
     with path.open(newline="") as file:
         for row in csv.DictReader(file):
             runs[row["task"], row["selector"]].append(row)
-    return runs
+    return dict(sorted(runs.items(), key=lambda run: run[0][0]))
 
 
 def table_of(objective: str, path: Path) -> str:
@@ -39,8 +39,8 @@ def table_of(objective: str, path: Path) -> str:
 def _cost_table(runs: Mapping[tuple[str, str], Sequence[Row]]) -> str:
     """Spend, share of feasible choices, and their cost over the least, by task and selector."""
     lines = [
-        "| task | selector | runs | spend [USD]: median (quartiles) | found none | truly feasible | "
-        "at the optimum | feasible choices, cost over the least: median, worst |",
+        "| task | selector | runs | spend [USD]: median (quartiles) | found none | "
+        "truly feasible | at the optimum | cost of feasible choices / least: median, worst |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for (task, selector), rows in runs.items():

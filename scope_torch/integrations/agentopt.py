@@ -6,11 +6,16 @@ It needs agentopt-py 0.1.0, `pip install 'scope-torch[peers]'`. See docs/howto/f
 from __future__ import annotations
 
 import inspect
+import logging
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from importlib import import_module
 from threading import Lock
 from typing import Any, NamedTuple
 
+from scope_torch.constraints import QUALITY
 from scope_torch.errors import InputError
 from scope_torch.evaluators.event_loop import result_of
 from scope_torch.llm.price_list import PriceList
@@ -20,18 +25,25 @@ from scope_torch.runs.result import RunResult
 from scope_torch.selection.face import select
 from scope_torch.selection.setup import Reference, cheapest_by_price
 
-try:
-    from agentopt import model_price, model_selection  # pyright: ignore[reportMissingImports]
-except ImportError:  # the module can be imported; the selector cannot be made
-    model_price = model_selection = None
+logger = logging.getLogger(__name__)
 
+
+def _of_agentopt(name: str) -> Any:
+    """A module of AgentOpt; None if it is not installed: then no selector can be made."""
+    with suppress(ImportError):
+        return import_module(f"agentopt.{name}")
+    return None
+
+
+model_price, model_selection = _of_agentopt("model_price"), _of_agentopt("model_selection")
 _BASE: Any = object if model_selection is None else model_selection.BaseModelSelector
 
 # Of `select`; the rest is decided here, or is what AgentOpt calls by another name.
-_SETTINGS = frozenset(inspect.signature(select).parameters) - {
+_OTHERS = frozenset(inspect.signature(select).parameters) - {
     *("app", "models", "dataset", "metric", "prices", "endpoint"),
     *("repeat", "on_error", "concurrency", "dry_run"),
 }
+_LOSS = 0.05
 _NO_LIMIT_USD = 1e9
 _DEPLOYED = 100_000  # queries for which a search without a budget has to pay
 _LATENCY = "latency_s"
@@ -41,7 +53,7 @@ _TOKENS = "input_tokens", "output_tokens"
 class Sample(NamedTuple):
     """One element of AgentOpt's data set, with its position."""
 
-    index: int
+    number: int
     input: Any
     expected: Any
 
@@ -99,10 +111,10 @@ class ScopeSelector(_BASE):
     ) -> None:
         if model_selection is None:
             raise ImportError("ScopeSelector needs agentopt-py: pip install 'scope-torch[peers]'")
-        if unknown := sorted(settings.keys() - _SETTINGS):
+        if unknown := sorted(settings.keys() - _OTHERS):
             raise InputError(
                 f"ScopeSelector takes no {', '.join(unknown)}; besides AgentOpt's arguments it "
-                f"takes {', '.join(sorted(_SETTINGS))}"
+                f"takes {', '.join(sorted(_OTHERS))}"
             )
         super().__init__(
             agent=agent,
@@ -113,18 +125,12 @@ class ScopeSelector(_BASE):
             node_descriptions=node_descriptions,
             tracker=tracker,
         )
-        if max_quality_loss is None and not settings.keys() & {
-            *("min_quality", "constraints", "objective")
-        }:
-            max_quality_loss = 0.05
-        if budget_usd is None:
-            settings = {"deployment_queries": _DEPLOYED} | settings
         self.result: RunResult | None = None
-        self._reference, self._settings = reference, settings
-        self._settings |= {"max_quality_loss": max_quality_loss}
-        self._settings |= {"budget_usd": _NO_LIMIT_USD if budget_usd is None else budget_usd}
+        self._reference = reference
+        self._settings = _settings(agent, max_quality_loss, budget_usd, settings)
         self._agents: dict[str, Any] = {}
-        self._building = Lock()
+        self._num_failed = 0
+        self._changing = Lock()  # guards the two
 
     def _run_selection(self, parallel: bool = False, max_concurrent: int = 20) -> Any:
         """Searches; AgentOpt's `select_best` calls it.
@@ -153,8 +159,11 @@ class ScopeSelector(_BASE):
             reference=reference,
             prices=PriceList({name: LLMInfo(name, *usd) for name, usd in prices.items()}),
             concurrency=max_concurrent if parallel else 1,
-            **{"name": getattr(self.agent, "__name__", "agent")} | self._settings,
+            **self._settings,
         )
+        if self._num_failed:
+            logger.warning("%d samples failed and have score 0", self._num_failed)
+            self.result = replace(self.result, num_failed=self._num_failed)
         return self._reports(self.result, candidates)
 
     def _by_name(self, node: str) -> dict[str, Any]:
@@ -169,7 +178,6 @@ class ScopeSelector(_BASE):
 
     def _price(self, llm: str) -> tuple[float, float]:
         """USD per million tokens, in and out; a published price is kept for AgentOpt's reports."""
-        assert model_price is not None
         known = model_price.get_model_price(llm, self._custom_prices)
         if known is None:
             try:
@@ -188,8 +196,10 @@ class ScopeSelector(_BASE):
         scores, seconds = self._evaluated(name, combination, sample)
         if not scores:
             seconds = [time.perf_counter() - began]
+            with self._changing:
+                self._num_failed += 1
         # AgentOpt counts from 1.
-        used = self._tracker.get_usage(data_id=f"{name}::dp_{sample.index + 1}")
+        used = self._tracker.get_usage(data_id=f"{name}::dp_{sample.number + 1}")
         if scores and not self._tracker.get_records():
             raise InputError(
                 "AgentOpt's tracker saw no call of an LLM, so nobody knows what a sample costs. It "
@@ -212,10 +222,10 @@ class ScopeSelector(_BASE):
         self, name: str, combination: dict[str, Any], sample: Sample
     ) -> tuple[Sequence[float], Sequence[float]]:
         """The score and the seconds, as AgentOpt measures them; both empty if the sample failed."""
-        with self._building:
+        with self._changing:
             if name not in self._agents:
                 self._agents[name] = self.agent(combination)
-        agent, pair, at = self._agents[name], [(sample.input, sample.expected)], sample.index
+        agent, pair, at = self._agents[name], [(sample.input, sample.expected)], sample.number
         if self._is_async_run:
             running = self._evaluate_agent_async(agent, pair, name, 1, dp_offset=at)
             return result_of(running)[:2]
@@ -244,7 +254,6 @@ class ScopeSelector(_BASE):
                     datapoint_results=samples,
                 )
             )
-        assert model_selection is not None
         return model_selection.SelectionResults(results=results)
 
     def _sample_report(self, result: RunResult, observation: Observation) -> Any:
@@ -258,13 +267,26 @@ class ScopeSelector(_BASE):
             }
             for kind in _TOKENS
         }
-        assert model_selection is not None
         return model_selection.DatapointResult(
-            datapoint_index=(result.queries or ())[observation.query].index,
+            datapoint_index=(result.queries or ())[observation.query].number,
             score=observation.quality,
             latency_seconds=outcomes.get(_LATENCY, 0.0),
             **tokens,
         )
+
+
+def _settings(
+    agent: Any, loss: float | None, budget_usd: float | None, given: dict[str, Any]
+) -> dict[str, Any]:
+    """Arguments of `select`, with the defaults that AgentOpt's users need not know."""
+    limits = map(str, given.get("constraints", ()))
+    has_goal = given.get("min_quality") is not None or any(QUALITY in limit for limit in limits)
+    if loss is None and given.get("objective", "cost") == "cost" and not has_goal:
+        loss = _LOSS
+    if budget_usd is None:
+        budget_usd, given = _NO_LIMIT_USD, {"deployment_queries": _DEPLOYED} | given
+    name = getattr(agent, "__name__", "agent")
+    return {"name": name} | given | {"max_quality_loss": loss, "budget_usd": budget_usd}
 
 
 def _added(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
