@@ -9,6 +9,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from integration.doc_pages import DOCS, blocks
 from llm.fake_endpoint import FakeEndpoint, count_tokens, only_loopback  # noqa: F401
 
 import scope_torch as st
@@ -147,6 +148,17 @@ def test_reports_agree_with_brute_force(agent, quiet):
     enough = [one for one in every if one.accuracy >= threshold]
     assert ours.get_best().model_name == min(enough, key=lambda one: one.price).model_name
     assert ours.selection_cost < every.selection_cost
+
+
+def test_the_page_shows_a_program_that_runs(agent, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # for AgentOpt's cache
+    (program,) = [b.content for b in blocks(DOCS / "howto/from-agentopt.md") if b.language == "py"]
+    names = {"MyAgent": agent, "LLMS": ["gpt-4o-mini", "gpt-4o"], "dataset": DATASET}
+    names["eval_fn"] = lambda expected, actual: expected == actual
+    exec(program, names)
+    printed = capsys.readouterr().out
+    assert f"Best: {names['results'].get_best().model_name}" in printed
+    assert "Use planner=" in printed or "Keep the reference" in printed
 
 
 @pytest.mark.parametrize("seed", [0, 3])
