@@ -1,10 +1,12 @@
 """ScopeSelector inside AgentOpt's package: its classes, its tracker, its reports."""
 
 import logging
+import os
 import random
 import subprocess
 import sys
 import threading
+from importlib.metadata import version
 from pathlib import Path
 
 import httpx
@@ -371,3 +373,61 @@ def test_the_package_imports_no_agentopt():
     code = "import scope_torch, sys; scope_torch.select; print('agentopt' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout.strip() == "False", done.stderr
+
+
+OPENAI_APP = """
+import sys
+from agentopt import LLMTracker
+from openai import OpenAI
+from scope_torch.integrations.agentopt import ScopeSelector
+
+class Agent:
+    def __init__(self, models):
+        self.models, self.client = models, OpenAI(base_url=sys.argv[1], api_key="none")
+
+    def run(self, question):
+        messages = [{"role": "user", "content": question}]
+        reply = self.client.chat.completions.create(model=self.models["solver"], messages=messages)
+        return reply.choices[0].message.content
+
+results = ScopeSelector(
+    Agent, {"solver": ["gpt-4o-mini", "gpt-4o"]}, lambda expected, actual: expected == actual,
+    [(f"question {i}", "yes") for i in range(30)], tracker=LLMTracker(cache=False),
+).select_best()
+print(results.get_best_combo(), results.selection_cost)
+"""
+
+
+def run_app(url, *folders):
+    """The end of its output and of its errors."""
+    path = os.pathsep.join([*folders, *filter(None, [os.environ.get("PYTHONPATH"), str(ROOT)])])
+    done = subprocess.run(
+        [sys.executable, "-c", OPENAI_APP, url],
+        env={**os.environ, "PYTHONPATH": path, "no_proxy": "127.0.0.1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    return done.stdout.strip(), done.stderr.strip()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not Path(os.environ.get("SCOPE_OPENAI2", ""), "openai").is_dir(),
+    reason="needs a folder with openai 2: pip install --target FOLDER 'openai<3'",
+)
+def test_agentopt_sees_the_calls_of_openai_2(server):
+    printed, errors = run_app(server.url, os.environ["SCOPE_OPENAI2"])
+    assert printed.startswith("{'solver': 'gpt-4o"), errors
+    usd = server.billed_usd({name: LLMInfo(name, *price) for name, price in USD_PER_MTOK.items()})
+    assert float(printed.split()[-1]) == pytest.approx(usd)
+
+
+@pytest.mark.slow
+def test_agentopt_sees_no_call_of_openai_3(server):
+    if not version("openai").startswith("3."):
+        pytest.skip(f"openai {version('openai')} is installed, not 3")
+    printed, errors = run_app(server.url)
+    assert printed == ""
+    assert "AgentOpt's tracker saw no call of an LLM" in errors
+    assert len(server.requests) == 1
