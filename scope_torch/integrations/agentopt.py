@@ -50,6 +50,14 @@ _LATENCY = "latency_s"
 _TOKENS = "input_tokens", "output_tokens"
 
 
+_UNSEEN = (
+    "AgentOpt's tracker saw no call of an LLM, so nobody knows what a sample costs. It sees "
+    "requests by httpx that are not streamed: openai >= 3 and anthropic >= 1 send them by httpx2. "
+    "Install openai<3, anthropic<1; or use scope_torch.select with endpoint=. To select again, "
+    "make another ScopeSelector: the tracker of this one has stopped"
+)
+
+
 class Sample(NamedTuple):
     """One element of AgentOpt's data set, with its position."""
 
@@ -127,10 +135,10 @@ class ScopeSelector(_BASE):
         )
         self.result: RunResult | None = None
         self._reference = reference
-        self._settings = _settings(agent, max_quality_loss, budget_usd, settings)
+        self._settings = _settings(max_quality_loss, budget_usd, settings)
         self._agents: dict[str, Any] = {}
-        self._num_failed = 0
-        self._changing = Lock()  # guards the two
+        self._num_failed, self._has_seen = 0, False  # a call of an LLM
+        self._changing = Lock()
 
     def _run_selection(self, parallel: bool = False, max_concurrent: int = 20) -> Any:
         """Searches; AgentOpt's `select_best` calls it.
@@ -138,6 +146,7 @@ class ScopeSelector(_BASE):
         Raises:
             InputError: See `select`; if an LLM has no price; or if no call was seen.
         """
+        self._num_failed, self._has_seen = 0, False
         candidates = {node: self._by_name(node) for node in self._node_names}
         prices = {name: self._price(name) for names in candidates.values() for name in names}
         reference = self._reference
@@ -152,6 +161,8 @@ class ScopeSelector(_BASE):
                 {node: candidates[node][name] for node, name in models.items()}, sample
             )
 
+        # Names the problem, and the system in a journal.
+        run_sample.__name__ = run_sample.__qualname__ = getattr(self.agent, "__name__", "agent")
         self.result = select(
             run_sample,
             models={node: list(names) for node, names in candidates.items()},
@@ -193,20 +204,21 @@ class ScopeSelector(_BASE):
     def _run_sample(self, combination: dict[str, Any], sample: Sample) -> dict[str, Any]:
         """Score, cost in USD, seconds and tokens by LLM of one sample, as `select` takes them."""
         name, began = self._combo_name(combination), time.perf_counter()
+        pair = f"{name}::dp_{sample.number + 1}"  # as AgentOpt calls it
+        before = self._tracker.get_usage(data_id=pair)  # by another selector with this tracker
         scores, seconds = self._evaluated(name, combination, sample)
         if not scores:
             seconds = [time.perf_counter() - began]
             with self._changing:
                 self._num_failed += 1
-        # AgentOpt counts from 1.
-        used = self._tracker.get_usage(data_id=f"{name}::dp_{sample.number + 1}")
-        if scores and not self._tracker.get_records():
-            raise InputError(
-                "AgentOpt's tracker saw no call of an LLM, so nobody knows what a sample costs. It "
-                "sees requests by httpx that are not streamed: openai >= 3 and anthropic >= 1 send "
-                "them by httpx2. Install openai<3, anthropic<1; or use scope_torch.select with "
-                "endpoint="
-            )
+        used = {
+            llm: [now - then for now, then in zip(counts, before.get(llm, (0, 0)), strict=True)]
+            for llm, counts in self._tracker.get_usage(data_id=pair).items()
+        }
+        if any(map(any, used.values())):
+            self._has_seen = True
+        if scores and not self._has_seen:
+            raise InputError(_UNSEEN)
         usd = sum(
             tokens * price / 1e6
             for llm, counts in used.items()
@@ -222,14 +234,23 @@ class ScopeSelector(_BASE):
         self, name: str, combination: dict[str, Any], sample: Sample
     ) -> tuple[Sequence[float], Sequence[float]]:
         """The score and the seconds, as AgentOpt measures them; both empty if the sample failed."""
-        with self._changing:
-            if name not in self._agents:
-                self._agents[name] = self.agent(combination)
-        agent, pair, at = self._agents[name], [(sample.input, sample.expected)], sample.number
+        try:
+            agent = self._agent(name, combination)
+        except Exception as error:
+            logger.warning("[%s] the agent cannot be made: %s", name, error)
+            return (), ()
+        pair, at = [(sample.input, sample.expected)], sample.number
         if self._is_async_run:
             running = self._evaluate_agent_async(agent, pair, name, 1, dp_offset=at)
             return result_of(running)[:2]
         return self._evaluate_agent(agent, pair, name, dp_offset=at)[:2]
+
+    def _agent(self, name: str, combination: dict[str, Any]) -> Any:
+        """The agent of a combination, which answers all its samples, as in AgentOpt."""
+        with self._changing:
+            if name not in self._agents:
+                self._agents[name] = self.agent(combination)
+            return self._agents[name]
 
     def _reports(self, result: RunResult, candidates: Mapping[str, Mapping[str, Any]]) -> Any:
         """AgentOpt's report of each combination that answered a sample."""
@@ -276,7 +297,7 @@ class ScopeSelector(_BASE):
 
 
 def _settings(
-    agent: Any, loss: float | None, budget_usd: float | None, given: dict[str, Any]
+    loss: float | None, budget_usd: float | None, given: dict[str, Any]
 ) -> dict[str, Any]:
     """Arguments of `select`, with the defaults that AgentOpt's users need not know."""
     limits = map(str, given.get("constraints", ()))
@@ -285,8 +306,7 @@ def _settings(
         loss = _LOSS
     if budget_usd is None:
         budget_usd, given = _NO_LIMIT_USD, {"deployment_queries": _DEPLOYED} | given
-    name = getattr(agent, "__name__", "agent")
-    return {"name": name} | given | {"max_quality_loss": loss, "budget_usd": budget_usd}
+    return given | {"max_quality_loss": loss, "budget_usd": budget_usd}
 
 
 def _added(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:

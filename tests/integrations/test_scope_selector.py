@@ -250,6 +250,33 @@ def test_a_failed_sample_has_score_0_and_its_cost(agent, quiet, caplog):
     assert "1 samples failed and have score 0" in caplog.text
 
 
+def test_a_combination_whose_agent_cannot_be_made_has_score_0(agent, quiet, caplog):
+    class Picky(agent):
+        def __init__(self, models):
+            if models["solver"] == "gpt-4o-mini":
+                raise ValueError("no tools")
+            super().__init__(models)
+
+    results = quiet(ScopeSelector(**arguments(Picky)))
+    failed = [one for one in results if "solver=gpt-4o-mini" in one.model_name]
+    assert failed
+    assert {one.accuracy for one in failed} == {0.0}
+    assert "solver=gpt-4o-mini] the agent cannot be made: no tools" in caplog.text
+    assert results.get_best().accuracy > 0.9
+
+
+def test_an_agent_is_made_once_for_a_combination(agent, quiet):
+    made = []
+
+    class Counted(agent):
+        def __init__(self, models):
+            made.append(tuple(models.values()))
+            super().__init__(models)
+
+    results = quiet(ScopeSelector(**arguments(Counted)), parallel=True, max_concurrent=4)
+    assert len(made) == len(set(made)) == len(results)
+
+
 def test_published_prices_stand_in_for_those_that_agentopt_lacks(agent, quiet):
     selector = ScopeSelector(**arguments(agent, model_prices=None))
     results = quiet(selector)
@@ -302,6 +329,25 @@ def test_min_quality_in_the_place_of_a_loss(agent, quiet):
     selector = ScopeSelector(**arguments(agent), min_quality=0.6)
     quiet(selector)
     assert selector.result.problem.s_0 == 0.6
+
+
+def test_the_best_quality_within_bounds_on_cost_and_seconds(agent, quiet):
+    limits = ["cost_usd <= 0.00005 cap 0.001", "latency_s <= 20 cap 100"]
+    selector = ScopeSelector(**arguments(agent), objective="quality", constraints=limits)
+    best = quiet(selector).get_best()
+    assert best.price <= 0.00005  # o1 costs twice as much in either node
+    every = quiet(agentopt.BruteForceModelSelector(**arguments(agent)))
+    assert best.accuracy == max(one.accuracy for one in every if one.price <= 0.00005)
+
+
+def test_a_tracker_that_another_selector_has_used(agent, quiet):
+    expected = quiet(ScopeSelector(**arguments(agent)))
+    tracker = agentopt.LLMTracker(cache=False)
+    quiet(agentopt.BruteForceModelSelector(**arguments(agent, tracker=tracker)))
+    selector = ScopeSelector(**arguments(agent, tracker=tracker))
+    assert _facts(quiet(selector)) == _facts(expected)
+    with pytest.raises(st.InputError, match=r"To select again, make another"):
+        selector.select_best()
 
 
 def test_candidates_that_are_objects(agent, quiet):
