@@ -1,18 +1,19 @@
 """ScopeSelector inside AgentOpt's package: its classes, its tracker, its reports."""
 
-import logging
-import os
-import random
-import subprocess
-import sys
 import threading
-from importlib.metadata import version
-from pathlib import Path
 
-import httpx
 import pytest
 from integration.doc_pages import DOCS, blocks
-from llm.fake_endpoint import FakeEndpoint, count_tokens, only_loopback  # noqa: F401
+from integrations.agentopt_cases import (
+    DATASET,
+    LLMS,
+    USD_PER_MTOK,
+    answer,
+    answer_of,
+    arguments,
+    facts,
+)
+from llm.fake_endpoint import count_tokens
 
 import scope_torch as st
 from scope_torch.integrations.agentopt import ScopeSelector
@@ -21,54 +22,6 @@ from scope_torch.llm.prices import LLMInfo
 agentopt = pytest.importorskip(
     "agentopt", reason="agentopt-py is not installed: pip install 'scope-torch[peers]'"
 )
-
-ROOT = Path(__file__).resolve().parents[2]
-# As in AgentOpt's list, which lacks o1; the published price of gpt-4o-mini is less than half.
-USD_PER_MTOK = {"gpt-4o-mini": (0.4, 1.6), "gpt-4o": (2.5, 10.0), "o1": (15.0, 60.0)}
-LLMS = list(USD_PER_MTOK)
-SKILL = {"gpt-4o-mini": 0.7, "gpt-4o": 0.97, "o1": 1.0}
-DATASET = [(f"question {i}", "yes") for i in range(40)]
-PRICE_OF_O1 = {"o1": {"input_price": 15.0, "output_price": 60.0}}
-
-
-def answer_of(llm, text):
-    return "yes" if random.Random(f"{llm} {text}").random() < SKILL[llm] else "no"
-
-
-def answer(request):
-    return answer_of(request["model"], request["messages"][0]["content"])
-
-
-@pytest.fixture
-def server():
-    with FakeEndpoint(answer) as serving:
-        yield serving
-
-
-@pytest.fixture
-def client():
-    with httpx.Client() as shared:
-        yield shared
-
-
-@pytest.fixture
-def agent(server, client):
-    """The class of an agent, as AgentOpt's users write it."""
-
-    class PlanAndSolve:
-        def __init__(self, models):
-            self.models = models
-
-        def ask(self, node, text):
-            asked = {"model": self.models[node], "messages": [{"role": "user", "content": text}]}
-            reply = client.post(f"{server.url}/chat/completions", json=asked)
-            return reply.json()["choices"][0]["message"]["content"]
-
-        def run(self, question):
-            plan = self.ask("planner", f"Plan: {question}")
-            return self.ask("solver", f"Solve: {question} by {plan}")
-
-    return PlanAndSolve
 
 
 def directly(models, question):
@@ -80,30 +33,6 @@ def directly(models, question):
     return answer_of(models["solver"], solve_text), {
         node: (count_tokens(text), 1) for node, text in texts.items()
     }
-
-
-def arguments(agent, **more):
-    given = {
-        "agent": agent,
-        "models": {"planner": LLMS, "solver": LLMS},
-        "eval_fn": lambda expected, actual: expected == actual,
-        "dataset": DATASET,
-        "tracker": agentopt.LLMTracker(cache=False),
-        "model_prices": PRICE_OF_O1,
-    }
-    return given | more
-
-
-@pytest.fixture
-def quiet(capsys):
-    """Runs a selector; AgentOpt's own print while they work."""
-
-    def results_of(selector, **flags):
-        results = selector.select_best(**flags)
-        capsys.readouterr()
-        return results
-
-    return results_of
 
 
 @pytest.mark.parametrize("name", ["BruteForceModelSelector", "ScopeSelector"])
@@ -187,10 +116,6 @@ def test_choice_and_spend_are_those_of_select(agent, quiet, seed):
     assert selector.result.bill.total_usd == pytest.approx(expected.bill.total_usd, rel=1e-12)
 
 
-def _facts(results):
-    return [(one.model_name, one.accuracy, one.price, one.is_best) for one in results]
-
-
 def test_parallel_asks_at_once_and_finds_the_same(agent, server, quiet):
     """One seed and one batch size give one result, at any concurrency."""
     alone = quiet(ScopeSelector(**arguments(agent), batch_size=4))
@@ -208,7 +133,7 @@ def test_parallel_asks_at_once_and_finds_the_same(agent, server, quiet):
     many = quiet(selector, parallel=True, max_concurrent=4)
     assert together.is_set()
     assert 1 < server.max_in_flight <= 4
-    assert _facts(many) == _facts(alone)
+    assert facts(many) == facts(alone)
 
 
 @pytest.mark.parametrize("parallel", [False, True])
@@ -221,60 +146,7 @@ def test_an_asynchronous_agent(agent, quiet, parallel):
 
     expected = quiet(ScopeSelector(**arguments(agent), batch_size=1))
     found = quiet(ScopeSelector(**arguments(Asynchronous), batch_size=1), parallel=parallel)
-    assert _facts(found) == _facts(expected)
-
-
-def test_a_failed_sample_has_score_0_and_its_cost(agent, quiet, caplog):
-    class Fragile(agent):
-        def run(self, question):
-            answer = super().run(question)
-            if self.models["solver"] == "o1" and question == "question 7":
-                raise TimeoutError(question)
-            return answer
-
-    only = {"planner": ["gpt-4o"], "solver": ["gpt-4o", "o1"]}
-    theirs = quiet(agentopt.BruteForceModelSelector(**arguments(Fragile, models=only)))
-    selector = ScopeSelector(
-        **arguments(Fragile, models=only), reference={"planner": "gpt-4o", "solver": "o1"}
-    )
-    with caplog.at_level(logging.WARNING):
-        ours = quiet(selector)
-    left_out = next(one for one in theirs if "solver=o1" in one.model_name)
-    counted = next(one for one in ours if "solver=o1" in one.model_name)
-    assert (left_out.num_samples, counted.num_samples) == (39, 40)
-    assert counted.datapoint_results[7].score == 0
-    assert counted.datapoint_results[7].output_tokens == {"gpt-4o": 1, "o1": 1}
-    assert counted.accuracy == pytest.approx(left_out.accuracy * 39 / 40)
-    assert selector.result.num_failed == 1
-    assert "1 failed" in str(selector.result)
-    assert "1 samples failed and have score 0" in caplog.text
-
-
-def test_a_combination_whose_agent_cannot_be_made_has_score_0(agent, quiet, caplog):
-    class Picky(agent):
-        def __init__(self, models):
-            if models["solver"] == "gpt-4o-mini":
-                raise ValueError("no tools")
-            super().__init__(models)
-
-    results = quiet(ScopeSelector(**arguments(Picky)))
-    failed = [one for one in results if "solver=gpt-4o-mini" in one.model_name]
-    assert failed
-    assert {one.accuracy for one in failed} == {0.0}
-    assert "solver=gpt-4o-mini] the agent cannot be made: no tools" in caplog.text
-    assert results.get_best().accuracy > 0.9
-
-
-def test_an_agent_is_made_once_for_a_combination(agent, quiet):
-    made = []
-
-    class Counted(agent):
-        def __init__(self, models):
-            made.append(tuple(models.values()))
-            super().__init__(models)
-
-    results = quiet(ScopeSelector(**arguments(Counted)), parallel=True, max_concurrent=4)
-    assert len(made) == len(set(made)) == len(results)
+    assert facts(found) == facts(expected)
 
 
 def test_published_prices_stand_in_for_those_that_agentopt_lacks(agent, quiet):
@@ -304,7 +176,7 @@ def test_a_run_goes_on_from_its_directory(agent, server, quiet, tmp_path):
     again = quiet(selector)
     assert len(server.requests) == asked
     assert again.results == first.results
-    assert _facts(again) == _facts(first)
+    assert facts(again) == facts(first)
     assert selector.result.replayed > 0
 
 
@@ -340,16 +212,6 @@ def test_the_best_quality_within_bounds_on_cost_and_seconds(agent, quiet):
     assert best.accuracy == max(one.accuracy for one in every if one.price <= 0.00005)
 
 
-def test_a_tracker_that_another_selector_has_used(agent, quiet):
-    expected = quiet(ScopeSelector(**arguments(agent)))
-    tracker = agentopt.LLMTracker(cache=False)
-    quiet(agentopt.BruteForceModelSelector(**arguments(agent, tracker=tracker)))
-    selector = ScopeSelector(**arguments(agent, tracker=tracker))
-    assert _facts(quiet(selector)) == _facts(expected)
-    with pytest.raises(st.InputError, match=r"To select again, make another"):
-        selector.select_best()
-
-
 def test_candidates_that_are_objects(agent, quiet):
     """AgentOpt names them by `model` or the like."""
 
@@ -360,120 +222,4 @@ def test_candidates_that_are_objects(agent, quiet):
     objects = [{"model": name, "temperature": 0} for name in LLMS]
     models = {"planner": objects, "solver": objects}
     found = quiet(ScopeSelector(**arguments(ByName, models=models)))
-    assert _facts(found) == _facts(quiet(ScopeSelector(**arguments(agent))))
-
-
-def test_two_candidates_with_one_name_are_refused(agent):
-    models = {"planner": [{"model": "o1", "top_p": p} for p in (0.5, 1)], "solver": LLMS}
-    with pytest.raises(st.InputError, match=r"two candidates of 'planner' have the same name"):
-        ScopeSelector(**arguments(agent, models=models)).select_best()
-
-
-def test_an_unknown_price_is_refused_before_any_call(agent, server):
-    models = {"planner": ["mine"], "solver": LLMS}
-    with pytest.raises(st.InputError, match=r"no price is known for 'mine'; give model_prices="):
-        ScopeSelector(**arguments(agent, models=models)).select_best()
-    assert server.requests == []
-
-
-def test_calls_that_the_tracker_cannot_see_are_refused_at_once(server):
-    """As of openai >= 3, which sends by httpx2."""
-    called = []
-
-    class Unseen:
-        def __init__(self, models):
-            pass
-
-        def run(self, question):
-            called.append(question)
-            return "yes"
-
-    send = httpx.Client.send
-    selector = ScopeSelector(**arguments(Unseen))
-    with pytest.raises(st.InputError, match=r"saw no call of an LLM.*openai<3"):
-        selector.select_best()
-    assert len(called) == 1
-    assert httpx.Client.send is send  # AgentOpt has taken its patch off
-
-
-def test_unknown_settings_are_refused(agent):
-    send = httpx.Client.send
-    with pytest.raises(st.InputError, match=r"takes no concurrency, method; .*batch_size"):
-        ScopeSelector(**arguments(agent), method="auto", concurrency=3)
-    assert httpx.Client.send is send
-
-
-def test_without_agentopt_the_selector_says_what_to_install():
-    code = (
-        "import sys; sys.modules['agentopt'] = None\n"
-        "import scope_torch.integrations.agentopt as module\n"
-        "module.ScopeSelector()"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert done.stderr.splitlines()[-1] == (
-        "ImportError: ScopeSelector needs agentopt-py: pip install 'scope-torch[peers]'"
-    )
-
-
-def test_the_package_imports_no_agentopt():
-    code = "import scope_torch, sys; scope_torch.select; print('agentopt' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert done.stdout.strip() == "False", done.stderr
-
-
-OPENAI_APP = """
-import sys
-from agentopt import LLMTracker
-from openai import OpenAI
-from scope_torch.integrations.agentopt import ScopeSelector
-
-class Agent:
-    def __init__(self, models):
-        self.models, self.client = models, OpenAI(base_url=sys.argv[1], api_key="none")
-
-    def run(self, question):
-        messages = [{"role": "user", "content": question}]
-        reply = self.client.chat.completions.create(model=self.models["solver"], messages=messages)
-        return reply.choices[0].message.content
-
-results = ScopeSelector(
-    Agent, {"solver": ["gpt-4o-mini", "gpt-4o"]}, lambda expected, actual: expected == actual,
-    [(f"question {i}", "yes") for i in range(30)], tracker=LLMTracker(cache=False),
-).select_best()
-print(results.get_best_combo(), results.selection_cost)
-"""
-
-
-def run_app(url, *folders):
-    """The end of its output and of its errors."""
-    path = os.pathsep.join([*folders, *filter(None, [os.environ.get("PYTHONPATH"), str(ROOT)])])
-    done = subprocess.run(
-        [sys.executable, "-c", OPENAI_APP, url],
-        env={**os.environ, "PYTHONPATH": path, "no_proxy": "127.0.0.1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    return done.stdout.strip(), done.stderr.strip()
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(
-    not Path(os.environ.get("SCOPE_OPENAI2", ""), "openai").is_dir(),
-    reason="needs a folder with openai 2: pip install --target FOLDER 'openai<3'",
-)
-def test_agentopt_sees_the_calls_of_openai_2(server):
-    printed, errors = run_app(server.url, os.environ["SCOPE_OPENAI2"])
-    assert printed.startswith("{'solver': 'gpt-4o"), errors
-    usd = server.billed_usd({name: LLMInfo(name, *price) for name, price in USD_PER_MTOK.items()})
-    assert float(printed.split()[-1]) == pytest.approx(usd)
-
-
-@pytest.mark.slow
-def test_agentopt_sees_no_call_of_openai_3(server):
-    if not version("openai").startswith("3."):
-        pytest.skip(f"openai {version('openai')} is installed, not 3")
-    printed, errors = run_app(server.url)
-    assert printed == ""
-    assert "AgentOpt's tracker saw no call of an LLM" in errors
-    assert len(server.requests) == 1
+    assert facts(found) == facts(quiet(ScopeSelector(**arguments(agent))))
