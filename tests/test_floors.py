@@ -15,6 +15,7 @@ FLOORS = [
     {"runs"},
     {"llm", "serve", "systems", "evaluators", "tasks", "traces", "tracking", "watch"},
     {"selection"},
+    {"integrations"},
     {"testing"},
     {"cli"},
 ]

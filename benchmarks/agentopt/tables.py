@@ -1,0 +1,97 @@
+"""The tables of docs/results-agentopt.md, made from the committed runs."""
+
+from __future__ import annotations
+
+import csv
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.agentopt.ours import JOINT
+
+_HERE = Path(__file__).resolve().parent
+FILES = {"cost": _HERE / "cost.csv", "quality": _HERE / "quality.csv"}
+PAGE = _HERE.parents[1] / "docs" / "results-agentopt.md"
+_BEGIN, _END = "<!-- begin: benchmarks/agentopt {} -->", "<!-- end -->"
+_SAME = 1e-9  # averages closer than this are equal: they are averages of the same numbers
+
+Row = Mapping[str, str]
+
+
+def runs_of(path: Path) -> dict[tuple[str, str], list[dict[str, str]]]:
+    """The rows of the file, by task and selector; the tasks one after the other."""
+    runs: dict[tuple[str, str], list[dict[str, str]]] = defaultdict(list)
+    with path.open(newline="") as file:
+        for row in csv.DictReader(file):
+            runs[row["task"], row["selector"]].append(row)
+    return dict(sorted(runs.items(), key=lambda run: run[0][0]))
+
+
+def table_of(objective: str, path: Path) -> str:
+    """The Markdown table of the runs of an objective, `cost` or `quality`."""
+    runs = runs_of(path)
+    return _quality_table(runs) if objective == "quality" else _cost_table(runs)
+
+
+def _cost_table(runs: Mapping[tuple[str, str], Sequence[Row]]) -> str:
+    """Spend, share of feasible choices, and their cost over the least, by task and selector."""
+    lines = [
+        "| task | selector | runs | spend [USD]: median (quartiles) | found none | "
+        "truly feasible | at the optimum | cost of feasible choices / least: median, worst |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for (task, selector), rows in runs.items():
+        spends = [float(row["spend_usd"]) for row in rows]
+        low, median, high = np.quantile(spends, [0.25, 0.5, 0.75])
+        feasible = [row for row in rows if float(row["true_quality"]) >= float(row["s_0"]) - _SAME]
+        ratios = [float(row["true_cost_usd"]) / float(row["least_cost_usd"]) for row in feasible]
+        best = sum(ratio <= 1 + _SAME for ratio in ratios)
+        lines.append(
+            f"| {task} | {selector} | {len(rows)} | {median:.2f} ({low:.2f} to {high:.2f}) | "
+            f"{sum(row['found'] == '0' for row in rows)} | {len(feasible) / len(rows):.0%} | "
+            f"{best / len(rows):.0%} | "
+            + (f"{statistics.median(ratios):.2f}, {max(ratios):.2f} |" if ratios else "|")
+        )
+    return "\n".join(lines)
+
+
+def _quality_table(runs: Mapping[tuple[str, str], Sequence[Row]]) -> str:
+    """Medians, share of runs that find the best, and quality lost, for each task and selector.
+
+    The last two columns are of scope_joint, stopped at the selector's median spend.
+    """
+    lines = [
+        "| task | selector | runs | spend [USD]: median | finds the best | lost: mean, most | "
+        f"{JOINT} at that spend: finds the best | lost: mean, most |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for (task, selector), rows in runs.items():
+        if " within " in selector:
+            continue
+        spend = statistics.median(float(row["spend_usd"]) for row in rows)
+        ours = runs.get((task, f"{JOINT} within {selector}"))
+        lines.append(
+            f"| {task} | {selector} | {len(rows)} | {spend:.2f} | {_found_and_lost(rows)} | "
+            f"{_found_and_lost(ours) if ours else ' | '} |"
+        )
+    return "\n".join(lines)
+
+
+def _found_and_lost(rows: Sequence[Row]) -> str:
+    lost = [float(row["best_quality"]) - float(row["true_quality"]) for row in rows]
+    found = sum(x <= _SAME for x in lost) / len(lost)
+    return f"{found:.0%} | {statistics.fmean(lost):.4f}, {max(lost):.4f}"
+
+
+def write_page() -> None:
+    """Puts the tables into the page."""
+    text = PAGE.read_text()
+    for objective, path in FILES.items():
+        begin = _BEGIN.format(objective)
+        before, _, rest = text.partition(begin)
+        _, _, after = rest.partition(_END)
+        text = f"{before}{begin}\n\n{table_of(objective, path)}\n\n{_END}{after}"
+    PAGE.write_text(text)

@@ -1,0 +1,1 @@
+"""Our searches behind the interfaces of other packages."""
