@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import subprocess
 from collections.abc import Sequence
@@ -31,9 +30,11 @@ class WaitingSlurmLauncher(SlurmLauncher):
 
     def __call__(self, sweep_overrides: list[str], *args: Any) -> JobReturn:
         """Runs one job of the array, in a process of Slurm; `squeue` shows its keys as its name."""
-        name = f"Name={','.join(sweep_overrides)}"
+        import submitit
+
+        job = submitit.JobEnvironment().job_id  # ARRAY_TASK; $SLURM_JOB_ID can mean the whole array
+        command = ["scontrol", "update", f"JobId={job}", f"Name={','.join(sweep_overrides)}"]
         with contextlib.suppress(OSError, subprocess.SubprocessError):
-            command = ["scontrol", "update", f"JobId={os.environ.get('SLURM_JOB_ID')}", name]
             subprocess.run(command, timeout=20, check=False, capture_output=True)
         return super().__call__(sweep_overrides, *args)
 
