@@ -6,16 +6,18 @@ import contextlib
 import re
 import subprocess
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 from unittest.mock import patch
 
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
 
-try:
-    from hydra_plugins.hydra_submitit_launcher.submitit_launcher import SlurmLauncher
-except ImportError:  # Hydra says which extra is missing
-    SlurmLauncher = Launcher
+SlurmLauncher: Any = Launcher
+with contextlib.suppress(ImportError):  # Hydra says which extra is missing
+    SlurmLauncher = import_module(
+        "hydra_plugins.hydra_submitit_launcher.submitit_launcher"
+    ).SlurmLauncher
 
 _LAST_ERROR = re.compile(r"^(?:\w+\.)*\w+(?:Error|Exception): .*", re.MULTILINE)
 

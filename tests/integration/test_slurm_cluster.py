@@ -6,7 +6,6 @@ import os
 import shutil
 import socket
 import subprocess
-from pathlib import Path
 
 import pytest
 from clusters import daemons, ended, environment, free_port, has_journal, results, sweep, wait_for
@@ -37,7 +36,8 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 AccountingStorageType=accounting_storage/none
 JobAcctGatherType=jobacct_gather/none
-KillWait=2
+KillWait=1
+SchedulerParameters=sched_interval=2,bf_interval=2
 NodeName={host} NodeAddr=127.0.0.1 CPUs=2 RealMemory=4000 State=UNKNOWN
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
@@ -105,7 +105,8 @@ def test_requeued_jobs_and_those_that_reach_their_limit_go_on(slurm, tmp_path):
         at_once = ("scontrol", "update", f"JobId={number}", "StartTime=now")
         wait_for(
             lambda at_once=at_once, say=say: (
-                slurm_says(slurm, *at_once), "JobState=PENDING" not in slurm_says(slurm, *say)
+                slurm_says(slurm, *at_once),
+                "JobState=PENDING" not in slurm_says(slurm, *say),
             )[1],
             "it stayed in the queue",
             process,

@@ -2,10 +2,10 @@
 
 import errno
 import fcntl
-import os
 import json
 import logging
 import math
+import os
 import subprocess
 import sys
 import threading
