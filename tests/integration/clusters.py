@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 # Thousands of observations: long enough for a test to meet the job.
 JOBS = [
-    *("-m", "task=synthetic", "task.num_queries=400", "budget_usd=10", "method=scope"),
+    *("-m", "task=synthetic", "task.num_queries=400", "budget_usd=16", "method=scope"),
     "method.gap_tolerance=null",
 ]
 
