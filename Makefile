@@ -27,14 +27,19 @@ test: lint types
 # they cannot be had, their tests are skipped.
 test-slow: export SCOPE_AGENTS = $(abspath build/agents)
 test-slow: export SCOPE_OPENAI2 = $(abspath build/openai2)
+test-slow: export SCOPE_RAY = $(abspath build/ray)
 
-test-slow: $(VENV)/installed build/agents
+test-slow: $(VENV)/installed build/agents build/ray
 	$(BIN)/pip install -q -e ".[docs]"
 	$(BIN)/python -m pytest -m slow -n $(WORKERS) --durations=10
 
 build/agents: $(VENV)/installed constraints/agents.txt
 	-$(BIN)/pip install -q --upgrade --target build/openai2 "openai<3"
 	-$(BIN)/pip install -q --upgrade --target build/agents -r constraints/agents.txt
+
+# Its launcher needs an older cloudpickle than joblib does.
+build/ray: $(VENV)/installed constraints/ray.txt
+	-$(BIN)/pip install -q --upgrade --target $@ -r constraints/ray.txt
 
 # The counts of docs/reliability.md, and of the simulations in docs/explanation.
 test-long: export OMP_NUM_THREADS = 1

@@ -14,6 +14,7 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[1]
 EXECUTED = ROOT / "build" / "notebooks"  # by `make notebooks`
+MOVED = {"multiruns.html": "howto/multiruns.html"}  # addresses that others may have kept
 KEYS = "<!-- the keys of conf/ -->"
 
 
@@ -21,6 +22,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds pages that are not files in docs/."""
     results = (ROOT / "benchmarks" / "RESULTS.md").read_text()
     files.append(File.generated(config, "benchmarks.md", content=results))
+    for old, new in MOVED.items():
+        moved = f'<meta http-equiv="refresh" content="0; url={new}">'
+        files.append(File.generated(config, old, content=moved))
     for source in sorted((ROOT / "notebooks").glob("*.py")):
         for name, content in _notebook(source):
             files.append(File.generated(config, f"notebooks/{name}", content=content))

@@ -22,9 +22,9 @@ class CollectingSweeper(BasicSweeper):
         """
         try:
             batches = super().sweep(arguments)
-        except (HydraException, OmegaConfBaseException, OSError):
-            raise
-        except Exception as error:  # no Slurm here, a worker that was killed, ...
+        except Exception as error:  # no Slurm or Ray here, a worker that was killed, ...
+            if _is_told_elsewhere(error):
+                raise
             raise JobsFailed(
                 f"the launcher failed: {type(error).__name__}: {error}\nthe same command goes on "
                 "where this one stopped"
@@ -35,3 +35,12 @@ class CollectingSweeper(BasicSweeper):
             listed = "".join(f"\n  {failure}" for failure in failures)
             raise JobsFailed(f"{len(failures)} of {len(errors)} jobs failed:{listed}")
         return batches
+
+
+def _is_told_elsewhere(error: Exception) -> bool:
+    """Whether an error is of the command line or of the disk, not of the launcher.
+
+    ConnectionError and TimeoutError, as without a cluster, are errors of the system too.
+    """
+    of_network = isinstance(error, ConnectionError | TimeoutError)
+    return not of_network and isinstance(error, HydraException | OmegaConfBaseException | OSError)

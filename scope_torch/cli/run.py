@@ -6,6 +6,7 @@ import gc
 import json
 import logging
 import os
+import platform
 import re
 import sys
 import traceback
@@ -61,6 +62,7 @@ _MENDABLE = (InputError, HydraException, OmegaConfBaseException)
 def main() -> None:
     """Entry point; exits with 2 if the user can mend the error, with 130 after Ctrl-C."""
     read_allowed()
+    os.environ.setdefault("RAY_DEDUP_LOGS", "0")  # or Ray hides summaries of jobs that look alike
     logging.basicConfig(format="scope-torch: %(message)s")
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # or Hydra prints errors itself
     if sys.argv[1:] == ["--version"]:  # or Hydra says its own
@@ -102,6 +104,7 @@ def _job(cfg: DictConfig) -> str | None:
     directory = None
     try:
         overrides = list(HydraConfig.get().overrides.task)  # raises for a wrong interpolation
+        enter_folder(HydraConfig.get().runtime.cwd, Path(cfg.output_dir))
         directory = run_dir(cfg, overrides)
         limit_threads(HydraConfig.get().launcher)
         refuse_new_keys(overrides)
@@ -144,6 +147,26 @@ def _write_log(directory: Path | None, log: str) -> Path | None:
     except OSError:
         return None
     return path
+
+
+def enter_folder(folder: str, output_dir: Path) -> None:
+    """Enters the folder of the command: a worker of a running Ray began in another one.
+
+    Args:
+        folder: The folder in which the command was given; relative paths start there.
+        output_dir: Folder of all runs.
+
+    Raises:
+        InputError: If this machine has no such folder, and `output_dir` is relative to it.
+    """
+    try:
+        os.chdir(folder)
+    except OSError as error:
+        if not output_dir.is_absolute():
+            raise InputError(
+                f"{platform.node()} cannot enter {folder} ({error.strerror}); give an absolute "
+                "output_dir in a folder that all machines share"
+            ) from error
 
 
 def limit_threads(launcher: DictConfig) -> None:

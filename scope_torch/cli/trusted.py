@@ -6,6 +6,7 @@ composed config is used, also in the workers of a sweep.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -23,6 +24,7 @@ _KNOWN = {
         "hydra_plugins.hydra_joblib_launcher.joblib_launcher.JoblibLauncher",
         "hydra_plugins.hydra_submitit_launcher.submitit_launcher.LocalLauncher",
         "hydra_plugins.hydra_submitit_launcher.submitit_launcher.SlurmLauncher",
+        "hydra_plugins.scope_torch_slurm.WaitingSlurmLauncher",
         "hydra_plugins.hydra_ray_launcher.ray_launcher.RayLauncher",
     ),
     "sweeper": (
@@ -39,7 +41,7 @@ _VARIABLES = "set variables of the environment in the shell"
 # Keys of Hydra that must be as in conf/config.yaml, and how to mend another value.
 _FIXED: dict[str, tuple[Any, str]] = {
     "run.dir": (".", _OUTPUT),
-    "sweep.dir": ("${output_dir}", _OUTPUT),
+    "sweep.dir": ("${in_folder:${hydra.runtime.cwd},${output_dir}}", _OUTPUT),
     "sweep.subdir": (".", _OUTPUT),
     "output_subdir": (None, _OUTPUT),
     "job.chdir": (False, _OUTPUT),
@@ -70,6 +72,7 @@ def refuse_untrusted_configs() -> None:
     """From now on, Hydra composes configs with `CheckedLoader`, and without the environment."""
     setattr(hydra_main, "ConfigLoaderImpl", CheckedLoader)  # noqa: B010
     OmegaConf.register_new_resolver("oc.env", _refuse_variable, replace=True)
+    OmegaConf.register_new_resolver("in_folder", os.path.join, replace=True)
 
 
 def _refuse_variable(name: str, *_: Any) -> NoReturn:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
+import struct
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -18,6 +20,8 @@ except ImportError:  # before 3.30: a search without a directory needs no lock
     lock_descriptor = None
 
 logger = logging.getLogger("scope_torch.history")  # users may have configured this name
+_FLOCK = "@hhqqi4x"  # `struct flock`: type, whence, start, length (0: to the end), process
+_NO_LOCKS = errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP
 _MAX_WAITING = 250  # more observations at a time would start the garbage collector
 
 
@@ -176,16 +180,28 @@ def read_journal(path: Path) -> list[Observation]:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a search holds the journal; takes its lock for a moment to find out."""
+    """Whether a search holds the journal.
+
+    On Linux this asks and takes nothing, so that a search that starts is not kept out; a search of
+    an early version is not seen. Elsewhere it takes the lock for a moment.
+
+    Raises:
+        InputError: If the file cannot be opened or asked.
+    """
     # NFS locks only files that are open for writing.
     mode = "r+b" if os.access(path, os.W_OK) else "rb"
     try:
         with open(path, mode) as file:
-            return not _taken(file.fileno(), tries=3)
+            marked = _ofd_lock(file.fileno(), "F_OFD_GETLK")
+            return not _taken(file.fileno(), tries=3) if marked is None else marked
     except FileNotFoundError:
         return False
-    except OSError:
-        return True
+    except OSError as error:
+        if error.errno in _NO_LOCKS:  # then no search has locked it
+            return False
+        raise InputError(
+            f"cannot tell whether {path} is in use: {error.strerror}; make it readable"
+        ) from error
 
 
 def _read_locked(path: Path) -> bytes:
@@ -201,7 +217,11 @@ def _read_locked(path: Path) -> bytes:
 def _lock(fileno: int, path: Path) -> None:
     try:
         if not _taken(fileno, tries=20):
-            raise InputError(f"{path} is in use by another process; wait for it or stop it")
+            raise InputError(
+                f"{path} is in use by another process; wait for it or stop it (on Slurm: squeue, "
+                "scancel)"
+            )
+        _ofd_lock(fileno, "F_OFD_SETLK")
     except OSError as error:
         raise InputError(
             f"{path} cannot be locked: {error.strerror}; choose an output_dir on another disk"
@@ -218,6 +238,24 @@ def _taken(fileno: int, tries: int) -> bool:
             return False
         time.sleep(0.002)
     return True
+
+
+def _ofd_lock(fileno: int, command: str) -> bool | None:
+    """Marks a file as locked (F_OFD_SETLK), or asks for the mark (F_OFD_GETLK); takes no `flock`.
+
+    An open file description holds the mark, as it holds the lock of `flock`, which cannot be asked.
+
+    Returns:
+        Whether another one holds the mark; None if the system or the disk has no such marks.
+    """
+    try:
+        import fcntl
+
+        number = getattr(fcntl, command)  # of Linux
+        answer = fcntl.fcntl(fileno, number, struct.pack(_FLOCK, fcntl.F_WRLCK, 0, 0, 0, 0))
+        return struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK
+    except (ImportError, AttributeError, OSError):
+        return None
 
 
 def _parse(lines: Iterable[bytes]) -> tuple[list[Observation], InputError | None]:

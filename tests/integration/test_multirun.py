@@ -18,7 +18,8 @@ from hydra.core.plugins import Plugins
 from omegaconf import OmegaConf
 
 from scope_torch.cli.registry import config_dir
-from scope_torch.cli.run import limit_threads
+from scope_torch.cli.run import enter_folder, limit_threads
+from scope_torch.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
 METHODS = sorted(p.stem for p in (Path(config_dir(), "method")).glob("*.yaml"))
@@ -57,6 +58,12 @@ def results(folder: Path) -> dict[str, dict]:
 def without_timing(found: dict[str, dict]) -> dict[str, dict]:
     volatile = ("timing", "paths")
     return {n: {k: v for k, v in r.items() if k not in volatile} for n, r in found.items()}
+
+
+def basic_launcher() -> type:
+    """The class that Hydra found when it looked for plugins, which is not the one to import."""
+    name = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
+    return Plugins.instance().class_name_to_class[name]
 
 
 def test_every_method_is_one_job_and_one_without_its_extra_fails_alone(cli, monkeypatch):
@@ -103,6 +110,53 @@ def test_a_launcher_that_is_not_installed_names_its_extra(cli, monkeypatch, laun
     assert status == 2
     extra = {"parallel": "joblib", "slurm": "slurm", "cluster": "ray"}[launcher]
     assert f"pip install 'scope-torch[{extra}]'" in err
+
+
+def test_a_cluster_that_is_not_there_is_no_full_disk(cli, monkeypatch):
+    """ConnectionError is an OSError, as is an error of the disk."""
+
+    def launch(*_: object, **__: object) -> None:
+        raise ConnectionError("Could not find any running Ray instance.")
+
+    monkeypatch.setattr(basic_launcher(), "launch", launch)
+    status, _, err = cli(*SMALL)
+    assert status == 2
+    assert "the launcher failed: ConnectionError: Could not find any running Ray instance." in err
+    assert "make room" not in err
+
+
+def test_launchers_join_a_cluster_and_go_on_after_a_time_limit():
+    """Ray refuses a size of its store for a cluster that runs; Slurm ends jobs at their limit."""
+    folder = Path(config_dir(), "hydra", "launcher")
+    cluster, slurm = (OmegaConf.load(folder / f"{name}.yaml") for name in ("cluster", "slurm"))
+    assert OmegaConf.select(cluster, "ray.init.object_store_memory", default=1) is None
+    assert slurm.max_num_timeout > 0
+
+
+def test_a_worker_in_another_folder_uses_the_folder_of_the_command(cli, tmp_path, monkeypatch):
+    """As the worker of a Ray that was started elsewhere."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    of_launcher = basic_launcher().launch.__globals__
+    run_job, calls = of_launcher["run_job"], []
+
+    def run_elsewhere(**arguments: object) -> object:
+        monkeypatch.chdir(elsewhere)
+        calls.append(arguments)
+        return run_job(**arguments)
+
+    monkeypatch.setitem(of_launcher, "run_job", run_elsewhere)
+    assert cli(*SMALL, "method=random_search", "output_dir=relative")[0] == 0
+    assert len(calls) == len(results(tmp_path / "relative")) == 1
+    assert not list(elsewhere.iterdir())
+
+
+def test_a_worker_without_the_folder_of_the_command_says_so(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="give an absolute output_dir in a folder that all"):
+        enter_folder(str(tmp_path / "missing"), Path("outputs"))
+    enter_folder(str(tmp_path / "missing"), tmp_path / "outputs")  # then it is not needed
+    assert Path.cwd() == tmp_path
 
 
 def test_slurm_without_slurm_is_one_line(cli, monkeypatch):

@@ -1,9 +1,11 @@
 """Observations, the history, and the journal that survives a crash."""
 
+import errno
 import fcntl
 import json
 import logging
 import math
+import os
 import subprocess
 import sys
 import threading
@@ -361,6 +363,41 @@ def test_a_look_at_the_lock_does_not_keep_a_search_out(path):
     finally:
         ended.set()
         watcher.join()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a lock cannot be asked")
+def test_a_question_takes_no_lock(path, monkeypatch):
+    write(path)
+    monkeypatch.setattr("scope_torch.runs.journal.lock_descriptor", pytest.fail)
+    assert not is_locked(path)
+    with open(path, "rb") as reader:  # a question needs no right to write
+        monkeypatch.setattr("os.access", lambda *_: False)
+        assert not is_locked(path)
+        assert reader.read(1) == b"{"
+    monkeypatch.undo()
+    journal = Journal(path)
+    assert is_locked(path)
+    assert is_locked(path)  # the first question released nothing
+    with pytest.raises(InputError, match="in use by another process"):
+        Journal(path)
+    journal.close()
+    assert not is_locked(path)
+
+
+def test_a_question_that_has_no_answer_is_an_error(path, monkeypatch):
+    write(path)
+
+    def refuse(error: int) -> None:
+        def failing(*_: object, **__: object) -> None:
+            raise OSError(error, os.strerror(error))
+
+        monkeypatch.setattr("builtins.open", failing)
+
+    refuse(errno.EACCES)
+    with pytest.raises(InputError, match="in use: Permission denied; make it readable"):
+        is_locked(path)
+    refuse(errno.ENOLCK)  # a disk without locks: then nobody has locked it
+    assert not is_locked(path)
 
 
 def test_a_locked_first_byte_is_a_brace(path, monkeypatch):
