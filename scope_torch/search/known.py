@@ -14,9 +14,8 @@ could not have been one:
 - `bounds`: all of them. The bounds hold for all of Theta at once, however the observations were
   chosen.
 - `sequence` without flips: all of them. The answers of a candidate are Q fixed numbers. Its order
-  is drawn afresh, after it was chosen, and does not depend on any earlier answer (`order_seed`).
-  So a sequence over known numbers is as wrong as one over new numbers, with probability at most
-  delta_k.
+  is drawn afresh by a hash (`order_seed`), not that in which answers were found. So a sequence over
+  known numbers is as wrong as one over new numbers, with probability at most delta_k.
 - `sequence` with flips: none. A configuration that got lucky answers is chosen because of them.
 - `population`: the first answer of each pair. Whether the bet of a configuration is won depends on
   these answers and on an order that no answer decides, not on what was chosen. All configurations
