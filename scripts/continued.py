@@ -1,6 +1,7 @@
 """A search that knows what an older one observed, before one LLM was added, against a fresh one.
 
-    python scripts/continued.py task=hotpotqa --seeds 0-2 --to benchmarks/continued.csv
+    python scripts/continued.py task=mathqa --seeds 10-12     # adds to benchmarks/continued.csv
+    python scripts/continued.py --write                       # the table of docs/howto/continue.md
 
 For each LLM that neither theta_0 nor theta_base uses: a search without it, in any module, to its
 end; then one with all LLMs that continues from it, and one with all LLMs that knows nothing. Spend
@@ -18,6 +19,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run without installing
 
 from scope_torch.cli.build import build
@@ -33,10 +36,16 @@ from scope_torch.runs.runner import run
 from scope_torch.tasks import Task
 
 _ROUNDING = 1e-12
+ROOT = Path(__file__).resolve().parents[1]
+FILE, PAGE = ROOT / "benchmarks" / "continued.csv", ROOT / "docs" / "howto" / "continue.md"
+BEGIN, END = "<!-- begin: scripts/continued.py -->\n", "<!-- end -->"
+COMPARED = "continued", "fresh"
+ADDED = {"each": "each in turn", "any": "any one", "optimal": "one that the optimum uses"}
 COLUMNS: tuple[str, ...] = (
-    "task", "world_seed", "llm", "seed", "search", "calls", "spend_usd", "near_usd", "of_optimum",
-    "feasible",
+    "task", "world_seed", "added", "llm", "seed", "search", "calls", "spend_usd", "near_usd",
+    "of_optimum", "feasible",
 )  # fmt: skip
+Row = dict[str, str]
 
 
 class Without:
@@ -109,6 +118,82 @@ def row(result: RunResult) -> dict[str, Any]:
     return {**values, "near_usd": near, "of_optimum": cost / optimum, "feasible": feasible}
 
 
+def added_llms(which: str, task: Task, base: str, world_seed: int) -> list[str]:
+    """The LLMs that are added, of those that neither theta_0 nor theta_base uses."""
+    used = {base, *task.problem.names(task.problem.theta_ref).values()}
+    others = [name for name in task.problem.llms[0] if name not in used]
+    if which == "any":
+        return [others[world_seed % len(others)]]
+    if which == "optimal":
+        return [name for name in dict.fromkeys(optimal_llms(task)) if name not in used]
+    return others
+
+
+def measure(overrides: Sequence[str], seeds: Iterable[int], which: str, path: Path) -> None:
+    """Adds the runs of a task to a CSV file."""
+    cfg = compose([*overrides, "method=scope_joint"])
+    task: Task = build(cfg.task)
+    world_seed = cfg.task.get("world_seed", "")
+    is_new = not path.exists()
+    with path.open("a", newline="") as file:
+        writer: csv.DictWriter[str] = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        if is_new:
+            writer.writeheader()
+        for llm in added_llms(which, task, cfg.base, int(world_seed or 0)):
+            for seed in seeds:
+                about = {"task": task.problem.name, "world_seed": world_seed}
+                about |= {"added": which, "llm": llm, "seed": seed}
+                for name, result in compare(task, cfg.base, llm, seed, cfg.budget_usd).items():
+                    writer.writerow({**about, "search": name, **row(result)})
+                file.flush()
+
+
+def table(path: Path = FILE) -> str:
+    """The table of a CSV file, in Markdown."""
+    groups: dict[tuple[str, str], dict[tuple[str, ...], dict[str, Row]]] = {}
+    with path.open(newline="") as file:
+        for one in csv.DictReader(file):
+            pair = one["world_seed"], one["llm"], one["seed"]
+            pairs = groups.setdefault((one["task"], one["added"]), {})
+            pairs.setdefault(pair, {})[one["search"]] = one
+    lines = [
+        "| task | LLM that is added | pairs | USD to within 10%: continued / fresh, median "
+        "(quartiles) | the same, sums | USD to the end, median | within 10%: continued, fresh | "
+        "feasible: continued, fresh |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    rows = [_line(*key, list(pairs.values())) for key, pairs in groups.items()]
+    return "\n".join([*lines, *rows])
+
+
+def _line(task: str, added: str, pairs: Sequence[dict[str, Row]]) -> str:
+    counts = [
+        ", ".join(str(sum(is_so(pair[name]) for pair in pairs)) for name in COMPARED)
+        for is_so in (lambda one: bool(one["near_usd"]), lambda one: one["feasible"] == "True")
+    ]
+    both = [pair for pair in pairs if all(pair[name]["near_usd"] for name in COMPARED)]
+    cells = [task, ADDED[added], str(len(pairs)), *(_ratios(both) if both else [""] * 3), *counts]
+    return f"| {' | '.join(cells)} |"
+
+
+def _ratios(pairs: Sequence[dict[str, Row]]) -> list[str]:
+    """Of pairs in which both are within 10% at some time."""
+    near, end = (
+        np.array([[float(pair[name][column]) for name in COMPARED] for pair in pairs]).T
+        for column in ("near_usd", "spend_usd")
+    )
+    low, median, high = np.quantile(near[0] / near[1], [0.25, 0.5, 0.75])
+    sums = near[0].sum() / near[1].sum()
+    to_end = np.median(end[0] / end[1])
+    return [f"{median:.3f} ({low:.3f} to {high:.3f})", f"{sums:.3f}", f"{to_end:.3f}"]
+
+
+def write_page() -> None:
+    """Puts the table into the page."""
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    PAGE.write_text(f"{before}{BEGIN}\n{table()}\n\n{END}{rest.partition(END)[2]}")
+
+
 def _numbers(text: str) -> list[int]:
     first, _, last = text.partition("-")
     return list(range(int(first), int(last or first) + 1))
@@ -117,38 +202,16 @@ def _numbers(text: str) -> list[int]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Reads the command line; see above."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("overrides", nargs="+", help="such as task=hotpotqa")
-    parser.add_argument("--seeds", type=_numbers, default=[0], help="such as 0-4")
-    parser.add_argument(
-        "--llms",
-        nargs="*",
-        help="added; default: all that can be; `optimal`: those of the optimum; `any`: one",
-    )
-    parser.add_argument("--to", type=Path, required=True, help="CSV file, added to")
+    parser.add_argument("overrides", nargs="*", help="such as task=mathqa")
+    parser.add_argument("--seeds", type=_numbers, default=[0], help="such as 10-12")
+    parser.add_argument("--added", choices=ADDED, default="each", help="which LLMs are added")
+    parser.add_argument("--to", type=Path, default=FILE, help="CSV file, added to")
+    parser.add_argument("--write", action="store_true", help=f"put the table into {PAGE.name}")
     given = parser.parse_args(arguments)
-    cfg = compose([*given.overrides, "method=scope_joint"])
-    task: Task = build(cfg.task)
-    names = task.problem.llms[0]
-    used = {cfg.base, *task.problem.names(task.problem.theta_ref).values()}
-    is_new = not given.to.exists()
-    with given.to.open("a", newline="") as file:
-        writer: csv.DictWriter[str] = csv.DictWriter(file, COLUMNS)
-        if is_new:
-            writer.writeheader()
-        others = [name for name in names if name not in used]
-        llms = given.llms or others
-        if given.llms == ["optimal"]:
-            llms = [llm for llm in optimal_llms(task) if llm not in used]
-        if given.llms == ["any"]:
-            llms = [others[int(cfg.task.get("world_seed", 0)) % len(others)]]
-        for llm in dict.fromkeys(llms):
-            for seed in given.seeds:
-                found = compare(task, cfg.base, llm, seed, cfg.budget_usd)
-                about = {"task": task.problem.name, "llm": llm, "seed": seed}
-                about["world_seed"] = cfg.task.get("world_seed", "")
-                for name, result in found.items():
-                    writer.writerow({**about, "search": name, **row(result)})
-                file.flush()
+    if given.write:
+        write_page()
+    else:
+        measure(given.overrides, given.seeds, given.added, given.to)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -172,13 +172,23 @@ def _cost(tokens: tuple[int, int], price: Mapping[str, Any]) -> float:
     return (tokens[0] * price[_INPUT] + tokens[1] * price[_OUTPUT]) / 1e6
 
 
+def _told_apart(keys: Iterable[str]) -> list[tuple[str, int]]:
+    """Each key, and how often it came before: a data set may hold the same question twice."""
+    counts = Counter[str]()
+    numbered: list[tuple[str, int]] = []
+    for key in keys:
+        numbered.append((key, counts[key]))
+        counts[key] += 1
+    return numbered
+
+
 class _Reader:
     """Reads older runs for one new search."""
 
     def __init__(self, problem: SelectionProblem, evaluator: Evaluator) -> None:
         self._problem, self._evaluator = problem, evaluator
         self._keys = evaluator.query_keys() if isinstance(evaluator, HasQueryKeys) else None
-        self._query_of = {key: query for query, key in enumerate(self._keys or ())}
+        self._query_of = {key: query for query, key in enumerate(_told_apart(self._keys or ()))}
         has_prices = isinstance(evaluator, HasPrices)
         self._prices = evaluator.describe_prices() if has_prices else None
         self._outcomes = {limit.outcome for limit in problem.limits} - {QUALITY, COST}
@@ -232,8 +242,8 @@ class _Reader:
         """The new index of each old query that still is one."""
         keys = _facts(path, "queries")
         if keys is not None and self._keys is not None:
-            pairs = ((query, self._query_of.get(key)) for query, key in enumerate(keys))
-            return {query: new for query, new in pairs if new is not None}
+            new = map(self._query_of.get, _told_apart(keys))
+            return {query: code for query, code in enumerate(new) if code is not None}
         if settings["evaluator"] != self._evaluator.fingerprint():
             raise InputError(
                 f"{path} does not say which queries it had, and they may be others than these "

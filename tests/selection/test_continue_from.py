@@ -101,6 +101,16 @@ def test_queries_may_come_and_go(tmp_path):
     assert result.problem.num_queries == 40
 
 
+def test_the_same_question_twice_is_two_queries(tmp_path):
+    dataset = [(f"query {i % 7}", f"QUERY {i % 7}") for i in range(40)]
+    before, _ = first(tmp_path, dataset=dataset)
+    app, result = july(tmp_path, dataset=dataset[::-1])
+    assert len(before.calls) > 40
+    assert app.calls == []
+    assert result.bill.total_usd == 0
+    assert result.report["known"]["sources"][0]["left_out"] == {}
+
+
 def test_an_llm_may_go(tmp_path):
     first(tmp_path)
     app, result = july(tmp_path, models=["nano", "pro"])
