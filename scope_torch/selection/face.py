@@ -73,7 +73,8 @@ def select(
             command such as "python app.py {input}", see `Command`.
         models: The candidates: names of LLMs by module, or one list for all modules.
         dataset: Pairs (input, expected); without `metric` the inputs.
-        reference: The LLM of each module, or one name for all modules.
+        reference: The LLM of each module, or one name for all modules; or what `load_reference`
+            reads: its answers are known from a log, and no call measures them.
         budget_usd: Everything together may cost this much, and the call that crosses it.
         metric: `metric(expected, output)`, in [0, 1]; see `scope_torch.metrics`. None: the app
             returns its quality in the place of the output.

@@ -25,6 +25,7 @@ class Plan:
         base: The cheap LLMs around which the search starts, by module; None if there are none, or
             a probe will tell.
         has_probe: Whether each LLM answers one query first, which tells where the search starts.
+        is_logged: Whether the reference is known from a log.
 
     Examples:
         >>> LLMS = ("nano", "pro")
@@ -46,6 +47,7 @@ class Plan:
     prices: Mapping[str, tuple[float, float]] | None = None
     base: Mapping[str, str] | None = None
     has_probe: bool = False
+    is_logged: bool = False
 
     @property
     def num_configurations(self) -> int:
@@ -61,8 +63,10 @@ class Plan:
         reference = ", ".join(f"{module}={llm}" for module, llm in self.reference.items())
         budget = f"{self.budget_usd:g} USD"
         steps = [
-            f"reference {reference}: {self.num_queries} runs; stopped after {TOO_DEAR_AFTER} if "
-            f"they would take over {budget}",
+            f"reference {reference}: known from a log, no run"
+            if self.is_logged
+            else f"reference {reference}: {self.num_queries} runs; stopped after {TOO_DEAR_AFTER} "
+            f"if they would take over {budget}",
             f"search: with the rest of {budget}, in which everything is counted",
         ]
         if self.has_probe:
@@ -83,11 +87,14 @@ class Plan:
         if self.prices is None:
             return []
         reference = self._usd_per_run(self.reference)
+        number = 1 if self.is_logged else self.num_queries
         lines = [
             f"For example, at {_TOKENS[0]} prompt and {_TOKENS[1]} completion tokens for each "
-            f"module, the reference costs {reference * self.num_queries:.3g} USD,"
+            f"module, {'a run of ' if self.is_logged else ''}the reference costs "
+            f"{reference * number:.3g} USD,"
         ]
-        left = self.budget_usd - reference * (self.num_queries + 2 * self.num_held_out)
+        number = 0 if self.is_logged else self.num_queries
+        left = self.budget_usd - reference * (number + 2 * self.num_held_out)
         if left <= 0:
             return [*lines, "which is more than the budget: nothing would be left for the search."]
         buys = f"and the rest buys {left / reference:,.0f} more runs of it" if reference else ""

@@ -130,6 +130,7 @@ class Setup:
             usd,
             None if codes is None else problem.names(codes),
             has_probe=self.needs_base and base is None,
+            is_logged=self.logged is not None,
         )
 
     def inside(self, name: str) -> Path | None:

@@ -60,6 +60,21 @@ def test_the_search_is_the_same_and_the_reference_is_not_paid_for():
     assert result.bill.total_usd == pytest.approx(paid, abs=1e-12)
 
 
+def test_a_probe_does_not_run_what_is_logged():
+    """Nothing says where to start, so each LLM answers a query: all but the reference."""
+    result, runs = selected(logged(), base=None)
+    assert ("pro", "pro") not in {llms for llms, _ in runs}
+    assert sorted(o.theta for o in result.probe) == [(0, 0), (1, 1)]
+    paid = sum(PRICE[llm] for llms, _ in runs for llm in llms)
+    assert result.bill.total_usd == pytest.approx(paid, abs=1e-12)
+
+
+def test_the_plan_knows_that_nothing_is_measured():
+    plan, runs = selected(logged(), dry_run=True)
+    assert not runs
+    assert "known from a log, no run" in str(plan)
+
+
 def test_a_stopped_selection_goes_on(tmp_path):
     first, _ = selected(logged(), run_dir=tmp_path)
     again, runs = selected(logged(), run_dir=tmp_path)
