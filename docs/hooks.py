@@ -14,7 +14,12 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[1]
 EXECUTED = ROOT / "build" / "notebooks"  # by `make notebooks`
-MOVED = {"multiruns.html": "howto/multiruns.html"}  # addresses that others may have kept
+MOVED = {  # addresses that others may have kept
+    "multiruns.html": "howto/multiruns.html",
+    "live.html": "howto/live.html",
+    "howto/own-endpoint.html": "live.html",
+    "explanation/reading-a-result.html": "../reference/files.html",
+}
 KEYS = "<!-- the keys of conf/ -->"
 
 

@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Reading a result: bounds, certificate, gap
+# # Bounds, certificate, gap
 #
 # What does it mean that a configuration is *accepted* or *certified*? And how much dearer than the
 # best one can it be? The task here is a small made-up table: 36 configurations on 60 queries. The

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.agentopt import ours, selectors
-from benchmarks.agentopt.tables import FILES, runs_of, table_of, write_page
+from benchmarks.agentopt.tables import FILES, runs_of, table_of, write_pages
 from scope_torch.cli.build import build
 from scope_torch.cli.compose import compose
 
@@ -104,7 +104,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=20)
     given = parser.parse_args()
     if given.what == "write":
-        write_page()
+        write_pages()
         return
     if given.what == "theirs":
         every = selectors.OF_COST if given.objective == "cost" else selectors.SELECTORS

@@ -15,6 +15,14 @@ from benchmarks.agentopt.ours import JOINT
 _HERE = Path(__file__).resolve().parent
 FILES = {"cost": _HERE / "cost.csv", "quality": _HERE / "quality.csv"}
 PAGE = _HERE.parents[1] / "docs" / "results-agentopt.md"
+HOME = _HERE.parents[1] / "docs" / "index.md"
+_ON_HOME = {
+    JOINT: "`scope_joint`, the default",
+    "scope": "`scope`, the paper's",
+    "arm_elimination": "AgentOpt, `arm_elimination`",
+    "bayesian": "AgentOpt, `bayesian`",
+    "brute_force": "every configuration on every query",
+}
 _BEGIN, _END = "<!-- begin: benchmarks/agentopt {} -->", "<!-- end -->"
 _SAME = 1e-9  # averages closer than this are equal: they are averages of the same numbers
 
@@ -46,16 +54,25 @@ def _cost_table(runs: Mapping[tuple[str, str], Sequence[Row]]) -> str:
     for (task, selector), rows in runs.items():
         spends = [float(row["spend_usd"]) for row in rows]
         low, median, high = np.quantile(spends, [0.25, 0.5, 0.75])
-        feasible = [row for row in rows if float(row["true_quality"]) >= float(row["s_0"]) - _SAME]
-        ratios = [float(row["true_cost_usd"]) / float(row["least_cost_usd"]) for row in feasible]
-        best = sum(ratio <= 1 + _SAME for ratio in ratios)
+        feasible, best = _feasible_and_best(rows)
+        ratios = [_of_least(row) for row in feasible]
         lines.append(
             f"| {task} | {selector} | {len(rows)} | {median:.2f} ({low:.2f} to {high:.2f}) | "
             f"{sum(row['found'] == '0' for row in rows)} | {len(feasible) / len(rows):.0%} | "
-            f"{best / len(rows):.0%} | "
+            f"{len(best) / len(rows):.0%} | "
             + (f"{statistics.median(ratios):.2f}, {max(ratios):.2f} |" if ratios else "|")
         )
     return "\n".join(lines)
+
+
+def _feasible_and_best(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
+    """Runs whose choice is truly feasible, and those of them whose choice is the optimum."""
+    feasible = [row for row in rows if float(row["true_quality"]) >= float(row["s_0"]) - _SAME]
+    return feasible, [row for row in feasible if _of_least(row) <= 1 + _SAME]
+
+
+def _of_least(row: Row) -> float:
+    return float(row["true_cost_usd"]) / float(row["least_cost_usd"])
 
 
 def _quality_table(runs: Mapping[tuple[str, str], Sequence[Row]]) -> str:
@@ -86,12 +103,33 @@ def _found_and_lost(rows: Sequence[Row]) -> str:
     return f"{found:.0%} | {statistics.fmean(lost):.4f}, {max(lost):.4f}"
 
 
-def write_page() -> None:
-    """Puts the tables into the page."""
-    text = PAGE.read_text()
-    for objective, path in FILES.items():
-        begin = _BEGIN.format(objective)
-        before, _, rest = text.partition(begin)
+def home_table(path: Path) -> str:
+    """The short table of the first page: MathQA, on which nothing was chosen."""
+    runs = runs_of(path)
+    lines = [
+        f"| MathQA, {len(runs['mathqa', JOINT])} runs each | USD to search, median | is good enough "
+        "| is the cheapest that is good enough |",
+        "| --- | --- | --- | --- |",
+    ]
+    for selector, name in _ON_HOME.items():
+        rows = runs["mathqa", selector]
+        spend = statistics.median(float(row["spend_usd"]) for row in rows)
+        feasible, best = (len(some) / len(rows) for some in _feasible_and_best(rows))
+        lines.append(f"| {name} | {spend:.2f} | {feasible:.0%} | {best:.0%} |")
+    return "\n".join(lines)
+
+
+def write_pages() -> None:
+    """Puts the tables into the pages."""
+    tables = {objective: table_of(objective, path) for objective, path in FILES.items()}
+    PAGE.write_text(_with(PAGE.read_text(), tables))
+    HOME.write_text(_with(HOME.read_text(), {"home": home_table(FILES["cost"])}))
+
+
+def _with(text: str, tables: Mapping[str, str]) -> str:
+    """A page with its tables."""
+    for name, table in tables.items():
+        before, begin, rest = text.partition(_BEGIN.format(name))
         _, _, after = rest.partition(_END)
-        text = f"{before}{begin}\n\n{table_of(objective, path)}\n\n{_END}{after}"
-    PAGE.write_text(text)
+        text = f"{before}{begin}\n\n{table}\n\n{_END}{after}"
+    return text
