@@ -107,8 +107,8 @@ def home_table(path: Path) -> str:
     """The short table of the first page: MathQA, on which nothing was chosen."""
     runs = runs_of(path)
     lines = [
-        f"| MathQA, {len(runs['mathqa', JOINT])} runs each | USD to search, median | is good enough "
-        "| is the cheapest that is good enough |",
+        f"| MathQA, {len(runs['mathqa', JOINT])} runs each | USD to search, median | "
+        "is good enough | is the cheapest that is good enough |",
         "| --- | --- | --- | --- |",
     ]
     for selector, name in _ON_HOME.items():
