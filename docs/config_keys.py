@@ -14,9 +14,10 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def configuration() -> Iterator[str]:
-    """One table for each dataclass of scope_torch/cli/schema.py, and one for the files of conf/."""
+    """One table for each dataclass of the schemas, and one for the files of conf/."""
     cli = ROOT / "scope_torch" / "cli"
-    text, registry = (cli / "schema.py").read_text(), (cli / "registry.py").read_text()
+    text = (cli / "task_schema.py").read_text() + (cli / "schema.py").read_text()
+    registry = (cli / "registry.py").read_text()
     tokens = tokenize.generate_tokens(io.StringIO(text).readline)
     comments = {t.start[0]: t.string for t in tokens if t.type == tokenize.COMMENT}
     classes = {node.name: node for node in ast.parse(text).body if isinstance(node, ast.ClassDef)}

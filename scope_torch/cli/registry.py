@@ -1,4 +1,4 @@
-"""Tells Hydra the schemas of `schema.py`, and where the YAML files are."""
+"""Tells Hydra the schemas, and where the YAML files are."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from omegaconf import OmegaConf
 from scope_torch.cli.schema import (
     AbacusConfig,
     CEIConfig,
-    CompoundTaskConfig,
     Config,
     ConfigBOConfig,
     KernelConfig,
@@ -22,12 +21,16 @@ from scope_torch.cli.schema import (
     ScopeConfig,
     ScopeFrontConfig,
     ScopeJointConfig,
-    SimulatedTaskConfig,
-    SyntheticTaskConfig,
-    TableTaskConfig,
     TensorBoardConfig,
     TrackingConfig,
     WandbConfig,
+)
+from scope_torch.cli.task_schema import (
+    CompoundTaskConfig,
+    MatrixTaskConfig,
+    SimulatedTaskConfig,
+    SyntheticTaskConfig,
+    TableTaskConfig,
 )
 from scope_torch.cli.trusted import refuse_untrusted_configs
 
@@ -48,6 +51,7 @@ def register() -> None:
     store = ConfigStore.instance()
     store.store(name="config_schema", node=Config)
     store.store(group="schema/task", name="table", node=TableTaskConfig)
+    store.store(group="schema/task", name="matrix", node=MatrixTaskConfig)
     store.store(group="schema/task", name="synthetic", node=SyntheticTaskConfig)
     store.store(group="schema/task", name="simulated", node=SimulatedTaskConfig)
     store.store(group="schema/task", name="compound", node=CompoundTaskConfig)

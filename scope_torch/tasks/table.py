@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -25,9 +25,9 @@ from scope_torch.tasks.files import MAX_BYTES, find_data, read_decompressed, too
 OnMissing = Literal["error", "drop_queries", "restrict"]
 _ON_MISSING = ("error", "drop_queries", "restrict")
 _HEADER_BYTES = 1_000_000
-_OUTCOME = "_outcome:"  # before the names of columns of outcomes, while the table is read
+_NUMBER = "_number:"  # before the names of numbers, while the table is read
 # polars panics on bytes that its Rust code did not expect.
-_POLARS_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
+POLARS_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 
 
 def table_task(
@@ -143,16 +143,41 @@ def load_table(
             "module_columns is empty: name the columns, e.g. task.module_columns=[a,b]"
         )
     path = Path(path)
-    frame = _read(path, max_bytes)
+    frame = read_frame(path, max_bytes)
+    numbers = [quality_column, cost_column, *outcome_columns]
+    return table_of(frame, path, module_columns, query_column, numbers, on_missing, max_bytes)
+
+
+def table_of(
+    frame: pl.DataFrame,
+    path: Path,
+    module_columns: Sequence[str],
+    query_column: str,
+    number_columns: Sequence[str],
+    on_missing: OnMissing,
+    max_bytes: int,
+) -> RecordedTable:
+    """A table from rows (configuration, query), as `load_table` describes them.
+
+    Args:
+        frame: The rows.
+        path: Their file, for error messages.
+        module_columns: See `load_table`.
+        query_column: See `load_table`.
+        number_columns: Of quality, of cost in USD, then of the other outcomes, by their names.
+        on_missing: See `load_table`.
+        max_bytes: See `load_table`.
+
+    Raises:
+        InputError: See `load_table`.
+    """
     try:
         keys = [*module_columns, query_column]
-        _check_columns(frame, path, [*keys, quality_column, cost_column, *outcome_columns])
-        numbers = {"_quality": quality_column, "_cost": cost_column}
-        numbers |= {_OUTCOME + name: name for name in outcome_columns}
-        frame = _checked(frame, path, keys, numbers)
-        columns = list(module_columns), query_column, list(numbers)
+        _check_columns(frame, path, [*keys, *number_columns])
+        frame = _checked(frame, path, keys, {_NUMBER + name: name for name in number_columns})
+        columns = list(module_columns), query_column, list(number_columns)
         return _dense(frame, path, *columns, on_missing, max_bytes)
-    except _POLARS_ERRORS as error:  # values that are neither names nor numbers
+    except POLARS_ERRORS as error:  # values that are neither names nor numbers
         raise InputError(f"{path}: {_reason(error)}; make its columns text and numbers") from error
 
 
@@ -167,7 +192,7 @@ def _checked(
     for name in keys:
         if frame[name].null_count():
             raise InputError(f"{path}: column {name!r} has an empty cell; fill it")
-    frame = _numbers(frame, path, numbers)
+    frame = with_numbers(frame, path, numbers)
     repeated = frame.filter(frame.select(keys).is_duplicated())
     if len(repeated):
         row = repeated.select(keys).row(0, named=True)
@@ -175,16 +200,22 @@ def _checked(
     return frame
 
 
-def _read(path: Path, max_bytes: int) -> pl.DataFrame:
+def read_frame(path: Path, max_bytes: int, header_bytes: int = _HEADER_BYTES) -> pl.DataFrame:
+    """A CSV or Parquet file, plain or gzipped.
+
+    Raises:
+        InputError: If it cannot be read, or is larger than `max_bytes`, or its first line than
+            `header_bytes`.
+    """
     try:
         content = read_decompressed(path, max_bytes)
         if bytes(content.getbuffer()[:4]) == b"PAR1":
             return _read_parquet(content, path, max_bytes)
-        if len(content.readline(_HEADER_BYTES + 1)) > _HEADER_BYTES:
-            raise InputError(f"{path} is no table: its first line is above {_HEADER_BYTES} bytes")
+        if len(content.readline(header_bytes + 1)) > header_bytes:
+            raise InputError(f"{path} is no table: its first line is above {header_bytes} bytes")
         content.seek(0)
         return pl.read_csv(content, infer_schema_length=None)
-    except (OSError, EOFError, zlib.error, *_POLARS_ERRORS) as error:
+    except (OSError, EOFError, zlib.error, *POLARS_ERRORS) as error:
         raise InputError(f"cannot read {path} as CSV or Parquet: {_reason(error)}") from error
 
 
@@ -214,8 +245,12 @@ def _check_columns(frame: pl.DataFrame, path: Path, needed: Sequence[str]) -> No
         raise InputError(f"columns {list(needed)} name one column twice")
 
 
-def _numbers(frame: pl.DataFrame, path: Path, columns: dict[str, str]) -> pl.DataFrame:
-    """Turns columns into numbers; `columns` gives the name of each in the file."""
+def with_numbers(frame: pl.DataFrame, path: Path, columns: Mapping[str, str]) -> pl.DataFrame:
+    """Turns columns into numbers; `columns` gives the name of each in the file.
+
+    Raises:
+        InputError: If a value is no number.
+    """
     for name, name_in_file in columns.items():
         column = frame[name]
         if column.dtype.is_nested():
@@ -268,7 +303,7 @@ def _dense(
     present[cells] = True
     numbers = {name: np.full(shape, np.nan) for name in number_columns}
     for name, values in numbers.items():
-        values[cells] = frame[name]
+        values[cells] = frame[_NUMBER + name]
     llms = tuple(tuple(column.to_list()) for column in names)
     identifiers = tuple(str(q) for q in queries.to_list())
     complete: np.ndarray = np.all(present.reshape(-1, len(queries)), axis=0)
@@ -276,16 +311,10 @@ def _dense(
         _check_missing(present, path, module_columns, llms, identifiers, complete, on_missing)
         numbers = {name: values[..., complete] for name, values in numbers.items()}
         identifiers = tuple(q for q, keep in zip(identifiers, complete, strict=True) if keep)
-    outcomes = {n.removeprefix(_OUTCOME): v for n, v in numbers.items() if n.startswith(_OUTCOME)}
-    return RecordedTable(
-        tuple(module_columns),
-        llms,
-        identifiers,
-        numbers["_cost"],
-        numbers["_quality"],
-        outcomes,
-        partial=partial,
-    )
+    quality, cost, *_ = numbers.values()
+    outcomes = {name: numbers[name] for name in number_columns[2:]}
+    modules = tuple(module_columns)
+    return RecordedTable(modules, llms, identifiers, cost, quality, outcomes, partial=partial)
 
 
 def _check_size(path: Path, num_cells: int, max_bytes: int) -> None:

@@ -14,7 +14,7 @@ from baselines.gp import GPSettings
 from baselines.llambo import LLAMBO
 from baselines.llm_backends import BackendConfig
 from scope_torch.bounds import CredibleBounds, TheoryBounds, TunedBounds
-from scope_torch.cli import schema
+from scope_torch.cli import schema, task_schema
 from scope_torch.llm.client import OpenAIClient
 from scope_torch.methods import make_scope, make_scope_joint
 
@@ -23,7 +23,7 @@ NESTED = {
     schema.JointBoundsConfig: [CredibleBounds, TheoryBounds],
     schema.GPConfig: [GPSettings],
     schema.LLMBackendConfig: [BackendConfig],
-    schema.LLMConfig: [OpenAIClient],
+    task_schema.LLMConfig: [OpenAIClient],
 }
 REST = {"baselines.llambo.make_llambo": LLAMBO}  # takes the arguments that the target passes on
 REQUIRED = "a user of Python has to give it"
@@ -34,11 +34,14 @@ SPECIAL = {
     ("TableTaskConfig", "module_columns"): REQUIRED,
     ("TableTaskConfig", "reference"): REQUIRED,
     ("TableTaskConfig", "epsilon"): REQUIRED,
+    ("MatrixTaskConfig", "name"): REQUIRED,
+    ("MatrixTaskConfig", "reference"): REQUIRED,
+    ("MatrixTaskConfig", "epsilon"): REQUIRED,
     ("CompoundTaskConfig", "reference"): REQUIRED,
     ("CompoundTaskConfig", "epsilon"): REQUIRED,
     **{
         (f"{task}TaskConfig", key): "of the problem; see with_constraints"
-        for task in ("Table", "Synthetic", "Simulated", "Compound")
+        for task in ("Table", "Matrix", "Synthetic", "Simulated", "Compound")
         for key in ("constraints", "objective")
     },
     ("CompoundTaskConfig", "evaluator"): FROM_RUN,
@@ -61,7 +64,7 @@ SPECIAL = {
 def schemas() -> dict[type, list[Callable[..., Any]]]:
     """Every schema that builds something, and the callables whose arguments its keys are."""
     found = dict(NESTED)
-    for cls in vars(schema).values():
+    for cls in (vars(schema) | vars(task_schema)).values():
         if dataclasses.is_dataclass(cls) and "_target_" in cls.__dataclass_fields__:
             target = cls.__dataclass_fields__["_target_"].default
             if target != MISSING:
