@@ -27,6 +27,7 @@ NEED_MORE = (
     "cli",
     "integrations.agentopt",
     "tasks.table",
+    "tasks.matrix",
     "tasks.live",
     "runs.plotting",
     "selection.face",

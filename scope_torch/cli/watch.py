@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import time
 from collections.abc import Sequence
@@ -11,7 +12,8 @@ from pathlib import Path
 
 from scope_torch.errors import InputError
 from scope_torch.runs.directory import write_atomically
-from scope_torch.runs.recorded import read_run
+from scope_torch.runs.page.view import Pace
+from scope_torch.runs.recorded import RecordedRun, read_run
 from scope_torch.watch.page import page
 
 
@@ -19,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Entry point; exits with 2 if the directory holds no run."""
     parser = argparse.ArgumentParser(
         "scope-torch watch",
-        description="Writes a page about a run, finished or not, to open in a browser.",
+        description="Writes the decision page of a run, finished or not, to open in a browser.",
     )
     parser.add_argument("run_dir", type=Path, help="the run's directory")
     parser.add_argument("--follow", action="store_true", help="write it anew until the run ends")
@@ -56,23 +58,45 @@ def watch(run_dir: Path, output: Path | None, every_s: float | None) -> None:
         print(f"waiting for {run_dir / 'settings.json'}", file=sys.stderr)
         while not (run_dir / "settings.json").exists():
             time.sleep(every_s)
+    clock = Clock()
     try:
-        ended = write_page(run_dir, output, every_s)
+        ended = write_page(run_dir, output, every_s, clock)
         print(output.resolve().as_uri(), flush=True)
         while not ended and every_s is not None:
             time.sleep(every_s)
-            ended = write_page(run_dir, output, every_s)
+            ended = write_page(run_dir, output, every_s, clock)
     except KeyboardInterrupt:
         write_page(run_dir, output, None)  # a page that does not wait for more
         raise
 
 
-def write_page(run_dir: Path, output: Path, every_s: float | None) -> bool:
+class Clock:
+    """Tells how fast a search goes on, from the first look at it."""
+
+    def __init__(self) -> None:
+        self._first: tuple[float, int, float] | None = None
+
+    def pace(self, run: RecordedRun) -> Pace | None:
+        """Calls a minute since the first look, and how long the budget lasts at that."""
+        now, calls, spend_usd = time.monotonic(), len(run.observations), run.spend_usd
+        if self._first is None:
+            self._first = now, calls, spend_usd
+        seconds, made = now - self._first[0], calls - self._first[1]
+        if seconds <= 0 or made <= 0:
+            return None
+        spent_usd, left_usd = spend_usd - self._first[2], max(0.0, run.budget_usd - spend_usd)
+        return Pace(60 * made / seconds, seconds * left_usd / spent_usd if spent_usd else math.inf)
+
+
+def write_page(
+    run_dir: Path, output: Path, every_s: float | None, clock: Clock | None = None
+) -> bool:
     """Writes the page; returns whether the run has ended."""
     run = read_run(run_dir)
     ended = run.status in ("finished", "failed")
+    pace = None if clock is None else clock.pace(run)
     try:
-        text = page(run, datetime.now(), None if ended else every_s)
+        text = page(run, datetime.now(), None if ended else every_s, pace)
     except (LookupError, TypeError, AttributeError, ArithmeticError) as error:
         # The other files were compared with checksums, or cell by cell, when they were read.
         raise InputError(

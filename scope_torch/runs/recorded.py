@@ -154,7 +154,7 @@ def read_run(path: Path) -> RecordedRun:
 
 
 def recorded_problem(settings: dict[str, Any]) -> SelectionProblem:
-    """The problem in the settings of a run.
+    """The problem in the settings of a run; which configurations it allowed is not recorded.
 
     Args:
         settings: Content of `settings.json`.
@@ -166,6 +166,8 @@ def recorded_problem(settings: dict[str, Any]) -> SelectionProblem:
         values = dict(settings["problem"])
         values["modules"] = _names(values["modules"])
         values["llms"] = tuple(map(_names, values["llms"]))
+        for digest in ("allowed", "offered"):  # tells rules apart, and has none
+            values.pop(digest, None)
         return SelectionProblem(**values)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise InputError(f"settings.json describes no problem ({error!r}); restore it") from error

@@ -217,15 +217,20 @@ class RunResult:
         return plot_looked_at(self.problem, rows, self.certified, path)
 
     def save(self, path: Path | str) -> Path:
-        """Writes the LLM of each module, in the form that the name says.
+        """Writes the LLM of each module in the form that the name says, or the decision page.
 
         Args:
             path: `models.json`, `models.yaml`, `.env` or `litellm.yaml`; see
-                `scope_torch.runs.saving`, whose `load_models` reads it.
+                `scope_torch.runs.saving`, whose `load_models` reads it. Or `report.html`: the
+                decision page.
 
         Raises:
             InputError: If the name says no form, or the file cannot be written.
         """
+        if Path(path).suffix == ".html":
+            from scope_torch.runs.page.page import save_page  # jinja2 takes long to import
+
+            return save_page(path, self, self.truth)
         facts = {
             "basis": self.recommendation.basis,
             "certified": self.certified,
@@ -274,6 +279,7 @@ class RunResult:
             **self.report,
             **self._bounds_of_theta_out(),
             **self._truth_of_theta_out(),
+            "estimates": {"quality": self.quality._asdict(), "cost_usd": self.cost_usd._asdict()},
             "population": self._population(),
             **_facts(self.problem),
             "budget_usd": self.budget_usd,

@@ -24,7 +24,7 @@ from scope_torch.errors import InputError, cannot_write
 from scope_torch.runs.directory import write_atomically
 
 VERSION = 1
-_NAMES = '"models.json", "models.yaml", ".env" or "litellm.yaml"'
+_NAMES = '"models.json", "models.yaml", ".env", "litellm.yaml" or "report.html"'
 _MODULE = "# module "
 # Names with one of these in front are known to LiteLLM as they are.
 _PROVIDERS = (

@@ -99,11 +99,12 @@ class Told(Protocol):
         ...
 
 
-def lines_of(result: Told) -> dict[str, str]:
+def lines_of(result: Told, width: int = _WIDTH) -> dict[str, str]:
     """The six lines, by what each is about.
 
     Args:
         result: A `RunResult`.
+        width: Most characters of a line.
 
     Examples:
         >>> from scope_torch import make_scope, run
@@ -114,16 +115,14 @@ def lines_of(result: Told) -> dict[str, str]:
         'quality 0.55 against 0.45 (all 20 queries answered)'
     """
     lines = {
-        "choice": _choice(result),
+        "choice": _choice(result, width),
         "quality": _quality(result),
-        "evidence": _evidence(result),
+        "evidence": _evidence(result, width),
         "search": _search(result),
         "bill": _bill(result.bill),
         "more": _MORE,
     }
-    return {
-        name: textwrap.shorten(line, _WIDTH, placeholder=" ...") for name, line in lines.items()
-    }
+    return {name: textwrap.shorten(line, width, placeholder=" ...") for name, line in lines.items()}
 
 
 def html_of(result: Told) -> str:
@@ -217,7 +216,7 @@ def _grounds(result: Told) -> str:
     }.get(out.basis, "not certified: the best of what was observed")
 
 
-def _choice(result: Told) -> str:
+def _choice(result: Told, width: int) -> str:
     problem, out = result.problem, result.recommendation
     is_reference = out.theta == problem.theta_ref
     about = _of_cost(result) if problem.objective == "cost" else _of_quality(result)
@@ -225,7 +224,7 @@ def _choice(result: Told) -> str:
         better = "cheaper" if problem.objective == "cost" else "better"
         about = f"nothing {better} was certified ({_per_query(problem.reference_cost_usd)})"
     begin = "Keep the reference " if is_reference else "Use "
-    room = _WIDTH - len(begin) - len(about) - 2
+    room = width - len(begin) - len(about) - 2
     return f"{begin}{in_words(problem.names(out.theta), max(20, room))}: {about}"
 
 
@@ -272,7 +271,7 @@ def _sure(found: Estimate) -> str:
     return f"{between} by the model, no probability" if by_model else f"{between}, {found.basis}"
 
 
-def _evidence(result: Told) -> str:
+def _evidence(result: Told, width: int) -> str:
     """Why, then the constraints, then held-out queries; the longest form that fits."""
     grounds, full, held = _grounds(result), why(result), result.held_out
     hold = unseen = ""
@@ -284,7 +283,7 @@ def _evidence(result: Told) -> str:
         unseen = f"; held out: {averages}"
     brief = grounds.partition(_IF_FIXED)[0].partition(":")[0]
     forms = [full + hold + unseen, grounds + hold + unseen, brief + hold + unseen, brief + unseen]
-    return next((form for form in forms if len(form) <= _WIDTH), forms[-1])
+    return next((form for form in forms if len(form) <= width), forms[-1])
 
 
 def _search(result: Told) -> str:

@@ -107,7 +107,7 @@ def test_litellm_loads_it(tmp_path):
 
 @pytest.mark.parametrize("name", ["models.toml", "models", "models.txt"])
 def test_an_unknown_form(tmp_path, name):
-    message = r'name it "models.json", "models.yaml", ".env" or "litellm.yaml"'
+    message = r'name it "models.json", "models.yaml", ".env", "litellm.yaml" or "report.html"'
     with pytest.raises(InputError, match=message):
         joint().save(tmp_path / name)
     with pytest.raises(InputError, match=message):

@@ -1,12 +1,12 @@
-"""Small charts as inline SVG; the page's style sheet gives the colours."""
+"""Small charts against the spend; the template draws them, the style sheet gives the colours."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from html import escape
 from itertools import pairwise
+from typing import NamedTuple
 
 WIDTH, LEFT, RIGHT, TOP, BOTTOM = 560, 60, 12, 10, 42
 Point = tuple[float, float]
@@ -20,6 +20,16 @@ class _Mark:
     style: str  # class in the style sheet
     points: Sequence[Point]  # of a line, or two corners of a band or bar: (x0, low), (x1, high)
     hint: str  # shown under the mouse
+
+
+class Drawn(NamedTuple):
+    """A mark in the units of the drawing: a path, or corner, width and height of a rectangle."""
+
+    kind: str
+    style: str
+    hint: str
+    path: str
+    box: tuple[float, float, float, float]
 
 
 @dataclass
@@ -38,8 +48,8 @@ class Chart:
     Examples:
         >>> chart = Chart("Cost", "spend [USD]", "USD a query", x_max=10.0)
         >>> chart.steps([(0.0, 5.0), (4.0, 2.0)], end=10.0, style="a", label="cost")
-        >>> "spend [USD]" in chart.html()
-        True
+        >>> chart.legend
+        [('line', 'a', 'cost')]
     """
 
     title: str
@@ -78,37 +88,36 @@ class Chart:
         self._marks.append(_Mark(kind, style, points, hint))
         self._legend.setdefault(label, (kind, style))
 
-    def html(self) -> str:
-        """The chart with its title and legend, as HTML."""
-        legend = "".join(
-            f'<span><i class="key {kind} {style}"></i>{escape(label)}</span>'
-            for label, (kind, style) in self._legend.items()
-        )
-        return (
-            f'<figure><figcaption><h2>{escape(self.title)}</h2><div class="legend">{legend}</div>'
-            f"</figcaption>{self._svg()}</figure>"
-        )
+    @property
+    def legend(self) -> list[tuple[str, str, str]]:
+        """Kind, style and text of each entry."""
+        return [(kind, style, label) for label, (kind, style) in self._legend.items()]
 
-    def _svg(self) -> str:
+    @property
+    def x_ticks(self) -> list[tuple[float, str]]:
+        """Positions and texts."""
+        return [(self._at_x(x), f"{x:.6g}") for x in ticks(0.0, self.x_max)]
+
+    @property
+    def y_ticks(self) -> list[tuple[float, str]]:
+        """Positions and texts."""
         low, high = self._limits()
-        title = escape(self.title)
-        parts = [f'<svg viewBox="0 0 {WIDTH} {self.height}" role="img" aria-label="{title}">']
-        for y in log_ticks(low, high) if self.log else ticks(low, high):
-            at = self._at_y(y, low, high)
-            parts.append(
-                f'<path class="grid" d="M{LEFT} {at:.1f}H{WIDTH - RIGHT}"/>'
-                f'<text x="{LEFT - 8}" y="{at + 4:.1f}" text-anchor="end">{y:.6g}</text>'
-            )
-        for x in ticks(0.0, self.x_max):
-            at = self._at_x(x)
-            parts.append(
-                f'<path class="tick" d="M{at:.1f} {self._bottom}v5"/>'
-                f'<text x="{at:.1f}" y="{self._bottom + 19}" text-anchor="middle">{x:.6g}</text>'
-            )
-        for mark in self._marks:
-            points = [(self._at_x(x), self._at_y(y, low, high)) for x, y in mark.points]
-            parts.append(_drawn(mark, points))
-        return "".join([*parts, self._axis(), "</svg>"])
+        found = log_ticks(low, high) if self.log else ticks(low, high)
+        return [(self._at_y(y, low, high), f"{y:.6g}") for y in found]
+
+    @property
+    def marks(self) -> list[Drawn]:
+        """What is drawn, in the order in which it was added."""
+        low, high = self._limits()
+        return [
+            _drawn(mark, [(self._at_x(x), self._at_y(y, low, high)) for x, y in mark.points])
+            for mark in self._marks
+        ]
+
+    @property
+    def frame(self) -> dict[str, float]:
+        """Ends of the axes in the drawing."""
+        return {"left": LEFT, "right": WIDTH - RIGHT, "top": TOP, "bottom": self._bottom}
 
     @property
     def _bottom(self) -> int:
@@ -127,17 +136,6 @@ class Chart:
             share = (y - low) / (high - low)
         return self._bottom - (self._bottom - TOP) * min(max(share, 0.0), 1.0)
 
-    def _axis(self) -> str:
-        """The x axis, and the labels of both axes."""
-        middle = (TOP + self._bottom) / 2
-        return (
-            f'<path class="axis" d="M{LEFT} {self._bottom}H{WIDTH - RIGHT}"/>'
-            f'<text class="label" x="{(LEFT + WIDTH - RIGHT) / 2}" y="{self.height - 4}" '
-            f'text-anchor="middle">{escape(self.x_label)}</text>'
-            f'<text class="label" transform="translate(13 {middle})rotate(-90)" '
-            f'text-anchor="middle">{escape(self.y_label)}</text>'
-        )
-
     def _limits(self) -> Point:
         """Ends of the y axis."""
         values = [y for mark in self._marks for _, y in mark.points] + list(self.y_limits)
@@ -149,17 +147,14 @@ class Chart:
         return (low if low == 0 else low - margin), high + margin
 
 
-def _drawn(mark: _Mark, points: list[Point]) -> str:
-    hint = f"<title>{escape(mark.hint)}</title>"
+def _drawn(mark: _Mark, points: list[Point]) -> Drawn:
     if mark.kind == "line":
         path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
-        return f'<path class="line {mark.style}" d="{path}">{hint}</path>'
+        return Drawn(mark.kind, mark.style, mark.hint, path, (0.0, 0.0, 0.0, 0.0))
     (x0, y0), (x1, y1) = points
     width, height = max(x1 - x0, 1.0), max(abs(y1 - y0), 1.0)
-    return (
-        f'<rect class="{mark.kind} {mark.style}" x="{x0:.1f}" y="{min(y0, y1):.1f}" '
-        f'width="{width:.1f}" height="{height:.1f}">{hint}</rect>'
-    )
+    corner = round(x0, 1), round(min(y0, y1), 1), round(width, 1), round(height, 1)
+    return Drawn(mark.kind, mark.style, mark.hint, "", corner)
 
 
 def ticks(low: float, high: float) -> list[float]:

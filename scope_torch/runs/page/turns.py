@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from scope_torch.runs.recorded import RecordedRun
 from scope_torch.search.optimizer import TraceRow
 
 
@@ -35,44 +34,51 @@ class Candidate:
     outcome: str
 
 
-def candidates(run: RecordedRun) -> list[Candidate]:
-    """All turns of candidates, in order."""
-    turns, is_open = _turns(run)
-    found = [_candidate(number, rows) for number, rows in enumerate(turns, start=1)]
-    if found and is_open:
-        unfinished = "in progress" if run.result is None else "cut short"
-        seen = max(len(run.observations) - found[-1].first.t, found[-1].num_queries)
+def candidates(
+    rows: Sequence[TraceRow], num_queries: int, seen: tuple[int, float], is_open: bool
+) -> list[Candidate]:
+    """All turns of candidates, in order.
+
+    Args:
+        rows: The trace.
+        num_queries: Q.
+        seen: Number of all observations, and their cost in USD: the last turn may have gone on.
+        is_open: Whether the search goes on.
+    """
+    turns, has_open_turn = _turns(rows, num_queries)
+    found = [_candidate(number, turn) for number, turn in enumerate(turns, start=1)]
+    if found and has_open_turn:
+        in_turn = max(seen[0] - found[-1].first.t, found[-1].num_queries)
         found[-1] = replace(
             found[-1],
-            outcome=unfinished,
-            num_queries=min(seen, run.problem.num_queries),
-            spend_usd=max(run.spend_usd, found[-1].last.spend_usd),
+            outcome="in progress" if is_open else "cut short",
+            num_queries=min(in_turn, num_queries),
+            spend_usd=max(seen[1], found[-1].last.spend_usd),
         )
     return found
 
 
-def _turns(run: RecordedRun) -> tuple[list[list[TraceRow]], bool]:
+def _turns(rows: Sequence[TraceRow], num_queries: int) -> tuple[list[list[TraceRow]], bool]:
     """The rows of each turn, and whether the last turn has not ended."""
     turns: list[list[TraceRow]] = []
     is_open = False
-    for recorded in run.rows:
-        row = recorded.row
+    for row in rows:
         if row.theta_cand is None:
             continue
         if not is_open or row.event == "selected" or turns[-1][0].theta_cand != row.theta_cand:
             turns.append([])
         turns[-1].append(row)
-        is_open = not _ends(row, run)
+        is_open = not _ends(row, num_queries)
     return turns, is_open
 
 
-def _ends(row: TraceRow, run: RecordedRun) -> bool:
+def _ends(row: TraceRow, num_queries: int) -> bool:
     """Whether a row ends the turn of its candidate.
 
     A method that compares averages over all queries writes `improved` last.
     """
     if row.event == "improved":
-        return row.upper_c_usd is None and row.num_queries == run.problem.num_queries
+        return row.upper_c_usd is None and row.num_queries == num_queries
     return row.event in ("pruned", "completed")
 
 

@@ -1,0 +1,1 @@
+"""The decision page: one HTML file that says what to use, and why."""

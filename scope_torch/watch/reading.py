@@ -1,0 +1,190 @@
+"""A run's directory as a result: what the decision page shows of a search, finished or not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from scope_torch.bounds.assumptions import basis_of
+from scope_torch.observation import History, Observation
+from scope_torch.runs.bill import Bill
+from scope_torch.runs.estimate import Estimate
+from scope_torch.runs.held_out import HeldOut
+from scope_torch.runs.journal import read_journal
+from scope_torch.runs.metrics import OracleCurve
+from scope_torch.runs.page.view import Pace, View
+from scope_torch.runs.recorded import RecordedRun
+from scope_torch.runs.result import RunResult
+from scope_torch.search.front import FrontRow, FrontTable
+from scope_torch.search.optimizer import Basis, Recommendation
+
+_OPEN = {
+    "running": "it is still searching",
+    "interrupted": "it was interrupted",
+    "failed": "its last attempt failed",
+}
+
+
+@dataclass(frozen=True, repr=False)
+class RecordedResult(RunResult):
+    """A result that was read from files; what an earlier process knew better is taken from it.
+
+    Args:
+        recorded_curve: True cost and quality of theta_out, from the trace; None if unknown.
+    """
+
+    recorded_curve: OracleCurve | None = None
+
+    @property
+    def quality(self) -> Estimate:
+        """As `result.json` says, or else from the observations."""
+        return _estimate(self.report, "quality") or super().quality
+
+    @property
+    def cost_usd(self) -> Estimate:
+        """As `result.json` says, or else from the observations."""
+        return _estimate(self.report, "cost_usd") or super().cost_usd
+
+    @property
+    def bill(self) -> Bill:
+        """Without the answers that were kept, as `result.json` counts them."""
+        bill, usd = super().bill, self.report.get("repeats_usd", 0.0)
+        number = self.report.get("num_repeats", 0)
+        return replace(
+            bill,
+            search_usd=max(0.0, bill.search_usd - usd),
+            repeats_usd=usd,
+            num_calls=bill.num_calls - number,
+        )
+
+    @property
+    def curve(self) -> OracleCurve | None:
+        """The true values of the trace."""
+        return self.recorded_curve
+
+
+def view_of(
+    run: RecordedRun, now: datetime, *, refresh_s: float | None = None, pace: Pace | None = None
+) -> View:
+    """What the page shows of a run.
+
+    Args:
+        run: From `read_run`.
+        now: When it was read.
+        refresh_s: Seconds after which a browser loads the page again; None for never.
+        pace: How fast the search goes on; None if that is not known.
+    """
+    return View(
+        result_of_run(run),
+        run.status,
+        now,
+        truths=[recorded.truth for recorded in run.rows],
+        optimum_usd=run.summary().get("optimal_cost_usd"),
+        error=run.error,
+        pace=pace,
+        refresh_s=refresh_s,
+        path=str(run.path),
+    )
+
+
+def result_of_run(run: RecordedRun) -> RecordedResult:
+    """The result of a run, or what it would be if the search ended now.
+
+    The journal has the observations in the order in which they arrived, so a certificate is not
+    computed again: what `result.json` says holds.
+
+    Args:
+        run: From `read_run`.
+    """
+    problem, told = run.problem, run.summary()
+    history = History()
+    for observation in run.observations[: told.get("num_observations")]:
+        history.append(observation)
+    surplus = run.observations[len(history) :]
+    rows = [recorded.row for recorded in run.rows]
+    last = rows[-1] if rows else None
+    theta = problem.theta_ref if last is None else last.theta_out
+    u_out, gap = (None, None) if last is None else (last.u_out_usd, last.gap_usd)
+    return RecordedResult(
+        problem,
+        run.method.name,
+        Recommendation(theta, basis(run), u_out, gap),
+        str(told.get("stop_reason", _OPEN.get(run.status, run.status))),
+        run.budget_usd,
+        history,
+        sum(observation.cost_usd for observation in surplus),
+        rows,
+        told,
+        run.settings,
+        None,
+        {},
+        0,
+        run.path,
+        front=_front(run),
+        reference=_observed(run.path / "reference" / "journal.jsonl"),
+        probe=_probe(run),
+        held_out=_held_out(run),
+        known=_observed(run.path / "known.jsonl") or (),
+        recorded_curve=run.curve,
+    )
+
+
+def basis(run: RecordedRun) -> Basis:
+    """Basis of theta_out: as in the result or, before the end, as far as the trace tells."""
+    if run.result is not None and run.result["basis"] != "certified":
+        return run.result["basis"]
+    if not run.rows or run.rows[-1].row.theta_out == run.problem.theta_ref:
+        return "reference"
+    settings = run.settings["optimizer"]  # older results do not tell accepted from certified
+    return basis_of(settings) if "bounds" in settings else "observed"
+
+
+def _estimate(report: Mapping[str, Any], name: str) -> Estimate | None:
+    found = report.get("estimates", {}).get(name)
+    return None if found is None else Estimate(**found)
+
+
+def _front(run: RecordedRun) -> FrontTable | None:
+    found = run.summary().get("pareto")
+    if found is None:
+        return None
+
+    def rows(key: str) -> tuple[FrontRow, ...]:
+        return tuple(
+            FrontRow(**{"cost_interval": None, "quality_interval": None} | row, theta=_codes(row))
+            for row in found[key]
+        )
+
+    def _codes(row: Mapping[str, Any]) -> tuple[int, ...]:
+        return run.problem.codes([row["llms"][module] for module in run.problem.modules])
+
+    return FrontTable(rows("by_loss"), rows("points"))
+
+
+def _observed(path: Path) -> list[Observation] | None:
+    """What was known or measured besides the search; None if nothing was."""
+    return read_journal(path) if path.exists() else None
+
+
+def _probe(run: RecordedRun) -> list[Observation]:
+    """What was paid for; the reference may have got a kept answer, and is billed for it."""
+    reference = set(_observed(run.path / "reference" / "journal.jsonl") or ())
+    found = _observed(run.path / "probe" / "journal.jsonl") or []
+    return [observation for observation in found if observation not in reference]
+
+
+def _held_out(run: RecordedRun) -> HeldOut | None:
+    """The comparison on held-out queries, if it is complete."""
+    number = run.summary().get("held_out", {}).get("num_queries")
+    if number is None:
+        return None
+    thetas = run.problem.theta_ref, tuple(run.summary()["theta_out_codes"])
+    folders = [run.path / "held_out" / "-".join(map(str, theta)) for theta in thetas]
+    both = [_observed(folder / "journal.jsonl") for folder in folders]
+    reference, choice = ([] if one is None else one for one in both)
+    if len(reference) != number or len(choice) != number:
+        return None
+    return HeldOut(number, choice=choice, reference=reference)
