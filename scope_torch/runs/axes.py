@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 GREY = "0.45"  # of all that belongs to no method
-FEW = 5  # methods; with more, runs and quartiles would hide the medians
+FEW = 3  # methods; with more, runs and quartiles would hide the medians
 MOST_LINES = 10  # runs of a method that are drawn one by one
 LEAST_FOR_QUARTILES = 4
 LEGEND: dict[str, Any] = {"fontsize": 7.5, "frameon": False, "handlelength": 2.8}
@@ -21,7 +21,7 @@ _LOG_FROM = 5  # largest value over least value from which on the axis is logari
 _REFERENCE: dict[str, Any] = {"color": "0.8", "lw": 2.5, "zorder": 1}
 _OPTIMUM: dict[str, Any] = {"color": "0.3", "lw": 0.8, "ls": (0, (1, 2)), "zorder": 1.5}
 _SMALL = 7.5  # points
-_LINE = 28  # characters of a name in one line
+_SHORT = 15  # characters of a label
 
 
 def clean(axes: Axes) -> None:
@@ -106,17 +106,12 @@ def marker(style: Style, size: float = 5) -> dict[str, Any]:
     return {"ls": "", "marker": style.marker, "ms": size * larger, "color": style.colour, **edge}
 
 
-def in_lines(title: str) -> str:
-    """A name that is long because of its overrides, in several lines."""
-    return textwrap.fill(title, _LINE, break_on_hyphens=False)
-
-
 def method_handles(styles: Mapping[str, Style]) -> list[Any]:
     """Entries of a legend for methods."""
     from matplotlib.lines import Line2D
 
     looks: list[dict[str, Any]] = [{**marker(s), "ls": s.line, "lw": 1.3} for s in styles.values()]
-    titles = [in_lines(style.title) for style in styles.values()]
+    titles = [style.title for style in styles.values()]
     return [Line2D([], [], label=t, **look) for t, look in zip(titles, looks, strict=True)]
 
 
@@ -151,10 +146,11 @@ def _spread_handles(panels: Sequence[Panel]) -> Iterable[Any]:
 
 
 def legend_below(axes: Axes, handles: Sequence[Any]) -> None:
-    """Puts a legend below the label of the axis, beside the names of the methods."""
+    """Puts a legend below the label of the axis."""
     from matplotlib.transforms import ScaledTranslation
 
     inches: Any = getattr(axes.get_figure(), "dpi_scale_trans")  # noqa: B009 - of any figure
     below = axes.transAxes + ScaledTranslation(0, -30 / 72, inches)
     place: dict[str, Any] = {"bbox_to_anchor": (0.5, 0), "bbox_transform": below}
-    axes.legend(handles=handles, loc="upper center", ncols=3, **place, **LEGEND)
+    columns = 4 if len(handles) == 4 and len(handles[-1].get_label()) < _SHORT else 3
+    axes.legend(handles=handles, loc="upper center", ncols=columns, **place, **LEGEND)

@@ -21,7 +21,6 @@ from scope_torch.runs.axes import (
     budget_axis,
     clean,
     cost_axis,
-    in_lines,
     legend_below,
     line_handles,
     lines,
@@ -37,6 +36,7 @@ from scope_torch.runs.panel import Panel, Published, lines_of
 from scope_torch.runs.style import LOOK, PUBLISHED, Style, save_figure, styles_of
 
 _WIDTH = 7.0  # inches: both columns of a page
+_LONGEST = 20  # characters of a name that stands at the strip, not in a legend
 _MARKERS = 4  # along a curve; those of other methods lie between them
 
 
@@ -101,7 +101,7 @@ def draw_panel(panel: Panel, paper_source: str = "") -> Figure:
     """A figure of one task: medians of c_bf, and of V if there is one, against the budget.
 
     With several methods, a strip on the right has the end of the budget: median, quartiles and runs
-    of each method. With at most five methods, runs are thin lines and quartiles are bands.
+    of each method. With at most three methods, runs are thin lines and quartiles are bands.
 
     Args:
         panel: What is drawn.
@@ -129,10 +129,12 @@ def draw_panel(panel: Panel, paper_source: str = "") -> Figure:
         handles = line_handles([panel], paper_source)
         if strip:
             _strip(figure, grid, panel, styles, upper, lower)
-            legend_below(lower or upper, handles)
         else:
             share_of_reference(upper, panel)
-            legend_below(lower or upper, method_handles(styles) + handles)
+        if not strip or _are_long(styles):
+            _legend(figure, styles, handles)
+        else:
+            legend_below(lower or upper, handles)
     return figure
 
 
@@ -161,10 +163,19 @@ def draw_panels(panels: Sequence[Panel], paper_source: str = "") -> Figure:
                     if axes is not None and (axes is lower or panel.label is None):
                         axes.set_ylabel("")
             top += 1 + any(panel.violated for panel in row)
-        handles = method_handles(styles) + line_handles(panels, paper_source)
-        place: dict[str, Any] = {"loc": "outside lower center", "ncols": 4}
-        figure.legend(handles=handles, **place, **LEGEND)
+        _legend(figure, styles, line_handles(panels, paper_source))
     return figure
+
+
+def _legend(figure: Figure, styles: Mapping[str, Style], others: Sequence[Any]) -> None:
+    """Below all axes; in as many columns as there is room for."""
+    longest = max(len(style.title) for style in styles.values())
+    place: dict[str, Any] = {"loc": "outside lower center", "ncols": max(1, min(4, 96 // longest))}
+    figure.legend(handles=[*method_handles(styles), *others], **place, **LEGEND)
+
+
+def _are_long(styles: Mapping[str, Style]) -> bool:
+    return any(len(style.title) > _LONGEST for style in styles.values())
 
 
 def _column(
@@ -271,8 +282,9 @@ def _strip(
             axes.set_title("at the end", fontsize=8, loc="left")
             lines(axes, panel)
             share_of_reference(axes, panel)
-    named = figure.axes[-1]
-    named.set_xticks(positions, [in_lines(style.title) for style in styles.values()], rotation=90)
+    if not _are_long(styles):
+        titles = [style.title for style in styles.values()]
+        figure.axes[-1].set_xticks(positions, titles, rotation=90)
 
 
 def _end(axes: Axes, x: float, values: np.ndarray, style: Style) -> None:

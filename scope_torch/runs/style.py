@@ -10,7 +10,7 @@ a Gaussian process have dashes and dots, and the rest has dots. Dashes alone mea
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,21 +70,20 @@ STYLES: Mapping[str, Style] = {
     "abacus": Style("Abacus", "#8C510A", ">", DOTS),
     "optuna_gp": Style("Optuna GP", "#332288", "d", DASH_DOT),
 }
-_COLOURS = [style.colour for style in STYLES.values()]
-_MARKERS = [style.marker for style in STYLES.values()]
+_TITLES = {style.title for style in STYLES.values()}
 _LINES = (SOLID, DASH_DOT, DOTS)
-_TAKEN = frozenset((style.colour, style.marker) for style in STYLES.values())
+_PAIRS = [(a.colour, b.marker) for a in STYLES.values() for b in STYLES.values() if a is not b]
 
 
-def style_of(label: str, taken: Iterable[tuple[str, str]] = ()) -> Style:
+def style_of(label: str, others: Iterable[Style] = ()) -> Style:
     """The style of a method, which depends on nothing but its name.
 
-    A method that is not in `STYLES`, and a method with overrides, such as `scope alpha=0.2`, get
+    A method that is not in `STYLES`, and one with overrides, such as `scope method.alpha=0.2`, get
     a colour and a marker by a hash of the name.
 
     Args:
         label: A method as in `result.json`, with overrides after a space.
-        taken: Pairs of colour and marker that such a method must not have.
+        others: Such a method has neither colour nor marker of these, as long as there are others.
 
     Examples:
         >>> style_of("scope").marker, style_of("LLAMBO[stub]").title
@@ -98,11 +97,25 @@ def style_of(label: str, taken: Iterable[tuple[str, str]] = ()) -> Style:
     title = method if known is None else known.title + bracket + kind
     if known is not None and not overrides:
         return replace(known, title=title)
-    number = int.from_bytes(hashlib.sha256(label.encode()).digest()[:4], "big")
-    pairs = [(colour, marker) for colour in _COLOURS for marker in _MARKERS]
-    free = [pair for pair in pairs if pair not in _TAKEN.union(taken)] or pairs
-    line = _LINES[number % len(_LINES)]
-    return Style(f"{title} {overrides}".strip(), *free[number % len(free)], line)
+    line = min(_LINES, key=lambda line: _hash(label, line))
+    short = overrides.replace("method.", "")
+    return Style(f"{title} {short}".strip(), *_free_pair(label, list(others)), line)
+
+
+def _hash(label: str, choice: object) -> bytes:
+    return hashlib.sha256(f"{label} {choice}".encode()).digest()
+
+
+def _free_pair(label: str, others: Sequence[Style]) -> tuple[str, str]:
+    """A colour and a marker that no method of `STYLES` has as a pair, and none of `others` at all.
+
+    If there is none, then a pair that none of `others` has; and if there is none, any.
+    """
+    ordered = sorted(_PAIRS, key=lambda pair: _hash(label, pair))
+    marks = {mark for style in others for mark in (style.colour, style.marker)}
+    pairs = {(style.colour, style.marker) for style in others}
+    new = (pair for pair in ordered if not marks.intersection(pair))
+    return next(new, next((pair for pair in ordered if pair not in pairs), ordered[0]))
 
 
 def rank(label: str) -> tuple[int, str]:
@@ -119,13 +132,23 @@ def rank(label: str) -> tuple[int, str]:
 def styles_of(labels: Iterable[str]) -> dict[str, Style]:
     """The styles of the methods of one figure, by `rank`; no two have the same colour and marker.
 
+    Overrides that all of them have tell nothing apart, and are left out.
+
     Examples:
         >>> [style.title for style in styles_of(["random", "mine", "scope"]).values()]
         ['SCOPE', 'Random', 'mine']
+        >>> labels = [f"scope method.alpha={alpha},task.epsilon=0.1" for alpha in (0.2, 0.4)]
+        >>> [style.title for style in styles_of(labels).values()]
+        ['SCOPE alpha=0.2', 'SCOPE alpha=0.4']
     """
+    ordered = sorted(set(labels), key=rank)
+    parts = {label: label.partition(" ")[2].split(",") for label in ordered}
+    common = set.intersection(*map(set, parts.values())) if parts else set[str]()
     found: dict[str, Style] = {}
-    for label in sorted(set(labels), key=rank):
-        found[label] = style_of(label, [(one.colour, one.marker) for one in found.values()])
+    for label in ordered:
+        own = ",".join(part for part in parts[label] if part not in common)
+        unlisted = [style for style in found.values() if style.title not in _TITLES]
+        found[label] = style_of(f"{label.partition(' ')[0]} {own}".strip(), unlisted)
     return found
 
 
