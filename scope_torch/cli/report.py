@@ -114,7 +114,7 @@ def _panels(groups: Groups) -> dict[str, Panel]:
     """Name of the file and content of the figure, for each task, budget and objective."""
     cases: dict[tuple[str, float, str], dict[str, Sequence[FinishedRun]]] = {}
     for (task, label, budget), runs in groups.items():
-        if runs[0].curve is not None:
+        if any(run.curve is not None for run in runs):
             objective = runs[0].result.get("objective", "cost")
             cases.setdefault((task, budget, objective), {})[label] = runs
     found: dict[str, Panel] = {}
