@@ -57,7 +57,7 @@ def report(output_dir: Path, *, with_latex: bool = False) -> str:
 
     Writes `table.md`, the short table; `methods.csv` with all measures of each method, `runs.csv`
     with a row for each run; and for each task and budget a figure as PNG and PDF. If there are
-    several, `all_tasks` has them side by side. Without matplotlib, there are no figures.
+    several tasks, `all_tasks` has them side by side. Without matplotlib, there are no figures.
 
     Args:
         output_dir: Where `scope-torch` put its runs.
@@ -100,7 +100,7 @@ def _figures(output_dir: Path, groups: Groups) -> Iterator[str]:
     panels = _panels(groups)
     for name, panel in panels.items():
         yield _save(draw_panel(panel, CITATION), output_dir / name)
-    if len(panels) > 1:
+    if len({task for task, _, _ in groups}) > 1 < len(panels):
         yield _save(draw_panels(list(panels.values()), CITATION), output_dir / "all_tasks")
 
 
