@@ -272,7 +272,8 @@ _TITLES = {
 
 def _least_costs(groups: Groups) -> set[Group]:
     """The groups with the least c_bf of their task and budget, as printed."""
-    costs = {group: per_thousand(c) for group, runs in groups.items() if (c := _cost(runs))}
+    known = ((group, _cost(runs)) for group, runs in groups.items())
+    costs = {group: per_thousand(cost) for group, cost in known if cost is not None}
     least: dict[tuple[str, float], float] = {}
     for (task, _, budget), cost in costs.items():
         least[task, budget] = min(float(cost), least.get((task, budget), math.inf))

@@ -124,7 +124,8 @@ def line_handles(panels: Sequence[Panel], paper_source: str) -> list[Any]:
         handles.append(Line2D([], [], label="optimum", **_OPTIMUM))
     handles += _spread_handles(panels)
     if any(name in panel.paper for panel in panels for name in panel.curves):
-        label = textwrap.fill(f"published: {paper_source}", 30, break_on_hyphens=False)
+        source = f"published: {paper_source}" if paper_source else "published"
+        label = textwrap.fill(source, 30, break_on_hyphens=False)
         handles.append(Line2D([], [], color=GREY, lw=1, ls=PUBLISHED, label=label))
     return handles
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.gridspec import GridSpec
+from matplotlib.gridspec import GridSpec, SubplotSpec
 
 from scope_torch.errors import InputError
 from scope_torch.runs.axes import (
@@ -36,6 +37,7 @@ from scope_torch.runs.panel import Panel, Published, lines_of
 from scope_torch.runs.style import LOOK, PUBLISHED, Style, save_figure, styles_of
 
 _WIDTH = 7.0  # inches: both columns of a page
+_TITLE = 96  # characters of titles side by side
 _LONGEST = 20  # characters of a name that stands at the strip, not in a legend
 _MARKERS = 4  # along a curve; those of other methods lie between them
 
@@ -123,7 +125,8 @@ def draw_panel(panel: Panel, paper_source: str = "") -> Figure:
             height_ratios=(3, 1)[: 1 + violated],
             width_ratios=(4.6, max(0.6, 0.2 * len(styles)))[: 1 + strip],
         )
-        upper, lower = _column(figure, grid, 0, 0, panel, styles, violated)
+        cells = [grid[row, 0] for row in range(1 + violated)]
+        upper, lower = _column(figure, cells, panel, styles)
         share_of_budget(upper, panel)
         upper.set_title(panel.title, loc="left", fontsize=8)
         handles = line_handles([panel], paper_source)
@@ -155,14 +158,22 @@ def draw_panels(panels: Sequence[Panel], paper_source: str = "") -> Figure:
         grid = figure.add_gridspec(len(heights), columns, height_ratios=heights)
         top = 0
         for row in rows:
+            deep = 1 + any(panel.violated for panel in row)
+            before: list[str | None] = [None, None]  # labels of the axes on the left
             for column, panel in enumerate(row):
-                upper, lower = _column(figure, grid, top, column, panel, styles, panel.violated)
-                share_of_reference(upper, panel, named=panel is row[-1])
-                upper.set_title(panel.title, loc="left", fontsize=8)
-                for axes in (upper, lower) if column else ():
-                    if axes is not None and (axes is lower or panel.label is None):
+                cells = [grid[top : top + deep, column]]
+                if panel.violated:
+                    cells = [grid[top, column], grid[top + 1, column]]
+                upper, lower = _column(figure, cells, panel, styles)
+                share_of_reference(upper, panel, named=column == len(row) - 1)
+                title = textwrap.fill(panel.title, _TITLE // columns, break_on_hyphens=False)
+                upper.set_title(title, loc="left", fontsize=8)
+                labels = [axes and axes.get_ylabel() for axes in (upper, lower)]
+                for axes, label, left in zip((upper, lower), labels, before, strict=True):
+                    if axes is not None and label == left:
                         axes.set_ylabel("")
-            top += 1 + any(panel.violated for panel in row)
+                before = labels
+            top += deep
         _legend(figure, styles, line_handles(panels, paper_source))
     return figure
 
@@ -179,17 +190,11 @@ def _are_long(styles: Mapping[str, Style]) -> bool:
 
 
 def _column(
-    figure: Figure,
-    grid: GridSpec,
-    row: int,
-    column: int,
-    panel: Panel,
-    styles: Mapping[str, Style],
-    violated: bool,
+    figure: Figure, cells: Sequence[SubplotSpec], panel: Panel, styles: Mapping[str, Style]
 ) -> tuple[Axes, Axes | None]:
-    """The axes of c_bf and, below, those of V if there is one."""
-    upper = figure.add_subplot(grid[row, column])
-    lower = figure.add_subplot(grid[row + 1, column], sharex=upper) if violated else None
+    """The axes of c_bf and, if there are two cells, those of V below."""
+    upper = figure.add_subplot(cells[0])
+    lower = figure.add_subplot(cells[1], sharex=upper) if len(cells) > 1 else None
     clean(upper)
     cost_axis(upper, panel)
     for position, (name, style) in enumerate(styles.items()):

@@ -115,9 +115,26 @@ def test_only_the_violating_method_is_drawn_there():
     assert line.get_ydata()[-1] == pytest.approx(0.5 * 2 / 3)  # half of s_0, for 2 USD of 3
 
 
-def test_one_panel_may_have_violations_and_another_none():
-    figure = draw_panels([panel(), panel(violated=True), panel(), panel(), panel()])
-    assert len(figure.axes) == 5 + 1
+def test_labels_of_axes_stand_where_the_left_neighbour_has_none():
+    def labels(figure):
+        return [axes.get_ylabel().partition(" ")[0] for axes in figure.axes]
+
+    some, none, quality = panel(violated=True), panel(), panel(label="least")
+    assert labels(draw_panels([some, some])) == ["best", "violation", "", ""]
+    assert labels(draw_panels([none, some])) == ["best", "", "violation"]
+    assert labels(draw_panels([none, quality, none, none])) == ["best", "least", "best", ""]
+    (alone, upper, lower) = draw_panels([none, some]).axes
+    rows = [axes.get_subplotspec().rowspan for axes in (alone, upper, lower)]
+    assert [(row.start, row.stop) for row in rows] == [(0, 2), (0, 1), (1, 2)]
+
+
+def test_titles_side_by_side_do_not_touch():
+    figure = draw_panels([panel(title="data_transformation_simulated: median of 3 runs")] * 5)
+    figure.draw_without_rendering()
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    found = [axes._left_title.get_window_extent(renderer) for axes in figure.axes]
+    assert not [1 for one, other in combinations(found, 2) if one.overlaps(other)]
+    assert max(box.x1 for box in found) <= figure.bbox.x1
 
 
 def test_the_papers_curve_is_dashed_in_the_methods_colour_and_nothing_else_is():
