@@ -57,9 +57,9 @@ for name, make in METHODS.items():
 # %% [markdown]
 # ## The report
 #
-# `report` writes a table, a CSV file with a row for each run, and the figure. The dotted curves are
-# the paper's own. They were measured with real LLMs and end at 2 USD, so ours need not agree with
-# them.
+# `report` writes a table, CSV files with all measures of each method and of each run, and the
+# figure as PNG and PDF. The dashed curves are the paper's own. They were measured with real LLMs
+# and end at 2 USD, so ours need not agree with them.
 
 # %%
 report(outputs)

@@ -11,21 +11,10 @@ from typing import Any
 import numpy as np
 
 from scope_torch.llm.prices import read_toml
+from scope_torch.runs.style import STYLES
 
 CITATION = "SCOPE, KDD 2026, doi:10.1145/3770855.3818067"
 PAPER_VERSION = 1
-METHODS = {  # ours -> the paper's
-    "scope": "SCOPE",
-    "scope_rand": "SCOPE-Rand",
-    "scope_coarse": "SCOPE-Coarse",
-    "cei": "cEI",
-    "config": "CONFIG",
-    "safeopt": "SafeOpt",
-    "llambo": "LLAMBO",
-    "llmselector": "LLMSelector",
-    "abacus": "Abacus",
-    "random": "Random",
-}
 _PANELS = {
     "text_to_sql": "text-to-sql",
     "data_transformation": "data transformation",
@@ -69,7 +58,7 @@ def paper_curves(
         return {}
     elif kernel == "HammingRBFKernel":
         panel = f"kernel=SE ({panel})"
-    ours = {paper: name for name, paper in METHODS.items()}
+    ours = {style.title: name for name, style in STYLES.items()}
     points: dict[str, list[tuple[float, float]]] = {}
     for row in _rows():
         if row["panel"] == panel and row["statistic"] == "median":

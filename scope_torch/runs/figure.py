@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scope_torch.errors import cannot_write
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.digits import per_thousand, plain, quality
+from scope_torch.runs.style import BLUE, GREEN, VERMILLION, plain_log_ticks, save_figure
 from scope_torch.runs.words import in_words
 from scope_torch.search.hypervolume import non_dominated
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_BLUE, _RED, _GREY, _GREEN = "#1f77b4", "#d62728", "0.45", "#2a7f3f"
+_GREY = "0.45"
 _SOME = 0.25  # share of the queries from which on an interval is drawn
 _MOST_INTERVALS = 25  # more would hide the points
 _PER_1000 = 1000
@@ -78,10 +78,7 @@ def plot_looked_at(
         *handles, loc="outside lower center", ncols=columns, fontsize="small", frameon=False
     )
     if path is not None:
-        try:
-            figure.savefig(path, dpi=200)
-        except OSError as error:
-            raise cannot_write(Path(path), error) from error
+        save_figure(figure, Path(path))
     return figure
 
 
@@ -99,8 +96,6 @@ def _x(usd_per_query: float) -> float:
 
 def _scale(axes: Axes, shown: Sequence[Row]) -> None:
     """A logarithmic axis of costs, unless one is 0, with room around the points."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
     costs = [_x(row["cost_usd"]) for row in shown]
     low, high = min(costs), max(costs)
     if low <= 0:
@@ -109,10 +104,7 @@ def _scale(axes: Axes, shown: Sequence[Row]) -> None:
     axes.set_xscale("log")
     room = (high / low) ** 0.09 * 1.15
     axes.set_xlim(low / room, high * room)
-    narrow = high / low < 30
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if narrow else (1,)))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
-    axes.xaxis.set_minor_formatter(NullFormatter())
+    plain_log_ticks(axes.xaxis, low, high)
 
 
 def _infeasible(axes: Axes, problem: SelectionProblem) -> None:
@@ -153,7 +145,7 @@ def _front(axes: Axes, some: Sequence[Row]) -> None:
 
 
 def _colour(row: Row) -> str:
-    return {"choice": _RED, "reference": "black"}.get(row["status"], _BLUE)
+    return {"choice": VERMILLION, "reference": "black"}.get(row["status"], BLUE)
 
 
 def _points(axes: Axes, problem: SelectionProblem, shown: Sequence[Row]) -> None:
@@ -163,9 +155,9 @@ def _points(axes: Axes, problem: SelectionProblem, shown: Sequence[Row]) -> None
     few = [row for row in others if row not in good and row["queries"] < _least(problem)]
     rest = [row for row in others if row not in good and row not in few]
     styles: list[dict[str, Any]] = [
-        {"facecolors": "none", "edgecolors": _BLUE, "alpha": 0.5, "label": "on few queries"},
-        {"color": _BLUE, "alpha": 0.5, "edgecolors": "white", "label": "looked at"},
-        {"color": _GREEN, "alpha": 0.75, "edgecolors": "white", "label": "the choice for a time"},
+        {"facecolors": "none", "edgecolors": BLUE, "alpha": 0.5, "label": "on few queries"},
+        {"color": BLUE, "alpha": 0.5, "edgecolors": "white", "label": "looked at"},
+        {"color": GREEN, "alpha": 0.75, "edgecolors": "white", "label": "the choice for a time"},
     ]
     for group, style in zip((few, rest, good), styles, strict=True):
         if group:
@@ -191,8 +183,8 @@ def _marks(axes: Axes, problem: SelectionProblem, shown: Sequence[Row], certifie
         return
     kind = "choice, certified" if certified else "choice, not certified"
     at = _x(choice["cost_usd"]), choice["quality"]
-    axes.scatter(*at, marker="D", s=75, color=_RED, label=kind, **style)
-    _label(axes, choice, problem, "", _RED)
+    axes.scatter(*at, marker="D", s=75, color=VERMILLION, label=kind, **style)
+    _label(axes, choice, problem, "", VERMILLION)
 
 
 def _label(axes: Axes, row: Row, problem: SelectionProblem, title: str, colour: str) -> None:

@@ -1,0 +1,242 @@
+"""`scope-torch report`: a table of one screen, all measures as CSV, LaTeX, figures."""
+
+import csv
+import json
+import re
+import shutil
+import statistics
+import sys
+from pathlib import Path
+
+import pytest
+
+from baselines.random_search import RandomSearch
+from scope_torch import make_scope, run
+from scope_torch.cli.report import main, report
+from scope_torch.errors import InputError
+from scope_torch.runs.directory import with_hashes
+from scope_torch.tasks.synthetic import synthetic_task
+
+TASK = synthetic_task(num_queries=12)
+MAKE = {
+    "scope": lambda seed: make_scope(TASK.problem, base="nano", seed=seed),
+    "random": lambda seed: RandomSearch(TASK.problem, seed=seed),
+}
+COLUMNS_OF_0_2 = {  # of the table in Markdown, which had all of them
+    "task", "method", "runs", "cost_100_median", "cost_100_least", "cost_100_most",
+    "cost_10_median", "cost_25_median", "cost_50_median", "paper_cost", "of_optimum_median",
+    "of_optimum_most", "at_optimum_runs", "near_optimum_usd_median", "near_optimum_usd_runs",
+    "area_median", "last_improvement_usd_median", "spend_usd_median", "violation_mean",
+    "feasible_mean", "feasible_runs", "pruned_early_median", "b_g_median", "b_c_usd_median",
+    "seconds_median",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    """Two methods, three seeds."""
+    outputs = tmp_path_factory.mktemp("runs")
+    for method, make in MAKE.items():
+        for seed in range(3):
+            run_dir = outputs / "synthetic" / method / f"seed={seed}"
+            run(TASK.problem, make(seed), TASK.evaluator, 0.6, run_dir=run_dir)
+    return outputs
+
+
+@pytest.fixture
+def outputs(finished, tmp_path) -> Path:
+    shutil.copytree(finished, tmp_path / "outputs")
+    return tmp_path / "outputs"
+
+
+@pytest.fixture
+def no_figures(monkeypatch) -> None:
+    """A machine without matplotlib; here also because figures take their time."""
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.delitem(sys.modules, "scope_torch.runs.plotting", raising=False)
+
+
+def copied(outputs: Path, of: str, to: Path, **changes) -> None:
+    """The runs of a method under another name: other values in `result.json`."""
+    shutil.copytree(outputs / "synthetic" / of, to)
+    for path in to.rglob("result.json"):
+        path.write_text(json.dumps(with_hashes(json.loads(path.read_text()) | changes)))
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(path.read_text().splitlines()))
+
+
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip("|").split(" | ")]
+
+
+def test_the_short_table_agrees_with_the_runs(outputs, no_figures):
+    text = report(outputs)
+    header, _, *rows = (cells(line) for line in text.split("\n\n")[0].splitlines())
+    assert header[:3] == ["task", "method", "runs"]
+    assert [row[1] for row in rows] == ["scope", "random"]  # the order of legends
+    runs = rows_of(outputs / "runs.csv")
+    for row in rows:
+        mine = [one for one in runs if one["method"] == row[1]]
+        share = statistics.median(float(one["cost_100"]) for one in mine)
+        cost = 1000 * share * TASK.problem.reference_cost_usd
+        assert float(row[3]) == pytest.approx(cost, rel=0.005)
+        assert float(row[4].partition("%")[0]) == pytest.approx(100 * share, rel=0.06)
+        near = [float(one["near_optimum_usd"] or "inf") for one in mine]
+        spend, number = re.fullmatch(r"(\S+) \((\d)\)", row[5]).groups()
+        assert int(number) == sum(value < 9 for value in near)
+        if spend == "-":
+            assert statistics.median(near) == float("inf")
+        else:
+            assert float(spend) == pytest.approx(statistics.median(near), rel=0.06)
+        best = sum(float(one["of_optimum"]) <= 1 + 1e-12 for one in mine)
+        assert row[6] == f"{best} of 3"
+        assert float(row[7]) == pytest.approx(
+            statistics.mean(float(one["violation"]) for one in mine), rel=0.06
+        )
+        assert row[8] == f"{sum(one['feasible'] == '0.0' for one in mine)} of 3"
+    assert text.split("\n\n")[0] in (outputs / "table.md").read_text()
+
+
+def test_the_long_table_has_all_measures(outputs, no_figures):
+    report(outputs)
+    runs, methods = rows_of(outputs / "runs.csv"), rows_of(outputs / "methods.csv")
+    assert set(methods[0]) >= COLUMNS_OF_0_2
+    for row in methods:
+        mine = [one for one in runs if one["method"] == row["method"]]
+        for name in ("cost_25", "area", "spend_usd", "seconds", "violation", "of_optimum"):
+            values = [float(one[name]) for one in mine]
+            for suffix, of in (("median", statistics.median), ("least", min), ("most", max)):
+                assert float(row[f"{name}_{suffix}"]) == pytest.approx(of(values))
+    assert methods[1]["b_g_runs"] == "0"  # Random has no bounds
+    assert methods[1]["b_g_median"] == ""
+    assert methods[0]["b_g_runs"] == "3"
+
+
+def test_four_tasks_and_twelve_methods_fit_a_screen(outputs):
+    for seed in (1, 2):
+        shutil.rmtree(outputs / "synthetic" / "random" / f"seed={seed}")
+    for task in range(4):
+        for method in range(12):
+            name, label = f"data_transformation_sim_{task}", f"method_no_{method:02}"
+            copied(outputs, "random", outputs / name / label, task=name, method=label)
+    shutil.rmtree(outputs / "synthetic")
+    lines = report(outputs).splitlines()
+    assert len(lines) <= 60
+    assert sum("method_no_" in line for line in lines) == 48
+    assert max(len(line) for line in lines if line.startswith("|")) <= 132
+    figures = {path.name for path in outputs.glob("*.p*")}
+    names = {f"data_transformation_sim_{task}_0.6usd" for task in range(4)} | {"all_tasks"}
+    assert figures == {f"{name}.{suffix}" for name in names for suffix in ("png", "pdf")}
+
+
+def test_columns_stand_below_each_other(outputs, no_figures):
+    table = report(outputs).split("\n\n")[0].splitlines()
+    places = [[match.start() for match in re.finditer(r"\|", line)] for line in table]
+    assert places.count(places[0]) == len(table) == 4
+
+
+def test_latex_on_request(outputs, no_figures):
+    copied(outputs, "scope", outputs / "synthetic" / "my_own", method="my_own")
+    report(outputs)
+    assert not (outputs / "table.tex").exists()
+    assert "table.tex" in report(outputs, with_latex=True)
+    text = (outputs / "table.tex").read_text()
+    assert text.startswith(r"\begin{tabular}{llrrrrrr}")
+    for command in (r"\toprule", r"\midrule", r"\bottomrule", r"\end{tabular}"):
+        assert text.count(command) == 1
+    rows = [line for line in text.splitlines() if line.endswith(r"\\")]
+    assert {len(re.findall(r"(?<!\\)&", row)) for row in rows} == {7}
+    assert not re.search(r"(?<!\\)[%#]", text)
+    assert [row.split(" & ")[:2] for row in rows[1:]] == [
+        ["synthetic", "SCOPE"], ["", "Random"], ["", r"my\_own"],
+    ]  # fmt: skip
+    costs = [re.search(r"(?:textbf\{)?([\d.]+)", row.split(" & ")[2])[1] for row in rows[1:]]
+    bold = [r"\textbf" in row for row in rows[1:]]
+    assert bold == [float(cost) == min(map(float, costs)) for cost in costs]
+
+
+def test_the_option_of_the_command_line(outputs, no_figures, capsys):
+    main([str(outputs), "--latex"])
+    assert "table.tex" in capsys.readouterr().out
+    assert (outputs / "table.tex").exists()
+
+
+def test_tables_without_matplotlib(outputs, no_figures):
+    text = report(outputs)
+    assert "| synthetic | scope " in text
+    assert text.count("matplotlib is missing") == 1
+    assert (outputs / "methods.csv").exists()
+    assert not list(outputs.glob("*.png"))
+
+
+def test_one_run(outputs):
+    shutil.rmtree(outputs / "synthetic" / "random")
+    for seed in (1, 2):
+        shutil.rmtree(outputs / "synthetic" / "scope" / f"seed={seed}")
+    (row,) = (cells(line) for line in report(outputs).splitlines()[2:3])
+    assert row[:3] == ["synthetic", "scope", "1"]
+    assert (outputs / "synthetic_0.6usd.pdf").exists()
+
+
+def test_nothing_finished(tmp_path):
+    with pytest.raises(InputError, match="no finished run below"):
+        report(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_unfinished_runs_do_not_fill_the_screen(outputs, no_figures):
+    for seed in range(3, 12):
+        path = outputs / "synthetic" / "scope" / f"seed={seed}"
+        path.mkdir()
+        shutil.copy(path.with_name("seed=0") / "settings.json", path)
+    text = report(outputs)
+    assert text.count("unfinished: ") == 5
+    assert "and 4 more: see table.md" in text
+    assert (outputs / "table.md").read_text().count("unfinished: ") == 9
+
+
+def test_two_budgets_of_a_task_are_told_apart(outputs):
+    copied(outputs, "scope", outputs / "more" / "scope", budget_usd=1.5)
+    text = report(outputs)
+    assert "| synthetic, 0.6 USD | scope " in text
+    assert "| synthetic, 1.5 USD | scope " in text
+    names = [path.name for path in sorted(outputs.glob("*.pdf"))]
+    assert names == ["synthetic_0.6usd.pdf", "synthetic_1.5usd.pdf"]
+
+
+def test_a_truth_that_nobody_knows(outputs):
+    """Costs and violations are unknown then, and there is no figure."""
+    for path in outputs.rglob("trace.csv"):
+        lines = path.read_bytes().decode().splitlines()
+        blank = [",".join([*line.split(",")[:-2], "", ""]) for line in lines[1:]]
+        path.write_bytes("".join(f"{line}\r\n" for line in [lines[0], *blank]).encode())
+    rows = [cells(line) for line in report(outputs).splitlines()[2:4]]
+    assert [row[3:] for row in rows] == [["-"] * 6] * 2
+    assert not list(outputs.glob("*.png"))
+
+
+def test_held_out_queries_have_a_table(outputs, no_figures):
+    for path in outputs.rglob("result.json"):
+        content = {"theta_out": {"cost_usd": 0.001, "quality": 0.8}}
+        content["reference"] = {"cost_usd": 0.004, "quality": 0.64}
+        path.with_name("deployment.json").write_text(json.dumps(content))
+    table = report(outputs).split("\n\n")[1].splitlines()
+    assert cells(table[2])[1:] == ["scope", "3", "1", "25%", "0.800", "+25.0%", "-", "-"]
+    row = rows_of(outputs / "methods.csv")[0]
+    assert float(row["test_cost_usd_of_reference_median"]) == 0.25
+    assert float(row["test_quality_of_reference_median"]) == 1.25
+
+
+def test_the_papers_numbers_stand_in_the_long_table(outputs, no_figures):
+    name = "data_imputation_simulated"
+    gpt = dict.fromkeys(TASK.problem.modules, "GPT-5.2")
+    copied(outputs, "scope", outputs / name / "scope", task=name, reference=gpt)
+    copied(outputs, "random", outputs / name / "cei", task=name, reference=gpt, method="cei")
+    report(outputs)
+    found = {row["method"]: row for row in rows_of(outputs / "methods.csv") if row["task"] == name}
+    assert float(found["scope"]["paper_cost"]) == pytest.approx(0.026, rel=0.02)  # sec:rq1
+    assert float(found["cei"]["paper_test_cost"]) == pytest.approx(0.00102 / 0.00428)
+    assert float(found["cei"]["paper_test_quality"]) == pytest.approx(0.87 / 0.74)
+    assert found["cei"]["paper_cost"] == ""
