@@ -103,7 +103,7 @@ class CONFIG(SurrogateOptimizer):
         gp: GPSettings | Mapping[str, Any] | None = None,
         kernel: Kernel | None = None,
         device: torch.device | str | None = None,
-        name: str = "config",
+        name: str = "config_bo",
     ) -> None:
         _check_beta(beta)
         if incumbent not in ("bof", "last_queried"):

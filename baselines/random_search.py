@@ -23,7 +23,9 @@ class RandomSearch(DatasetLevelOptimizer):
         >>> result = st.run(task.problem, search, task.evaluator, budget_usd=1.0)
     """
 
-    def __init__(self, problem: SelectionProblem, *, seed: int, name: str = "random") -> None:
+    def __init__(
+        self, problem: SelectionProblem, *, seed: int, name: str = "random_search"
+    ) -> None:
         super().__init__(problem, seed=seed, name=name)
 
     def _search(self) -> Steps:

@@ -26,7 +26,10 @@ from scope_torch.tasks import Task
 def main(argv: Sequence[str] | None = None) -> None:
     """Entry point; exits with 2 if the user can mend the error."""
     parser = argparse.ArgumentParser(
-        "scope-torch evaluate", description=(__doc__ or "").splitlines()[0]
+        "scope-torch evaluate",
+        description=(__doc__ or "").splitlines()[0],
+        epilog="example: scope-torch evaluate --run outputs/data_imputation/scope_joint/seed=0 "
+        "task=data_imputation",
     )
     chosen = parser.add_mutually_exclusive_group(required=True)
     chosen.add_argument("--run", type=Path, help="evaluate theta_out of this run directory")

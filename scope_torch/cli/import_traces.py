@@ -61,6 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "scope-torch import",
         description="Finds modules, LLMs, costs and scores in logged traces.",
+        epilog="example: scope-torch import traces.jsonl --to reference.json",
     )
     add = parser.add_argument
     add("files", nargs="+", type=Path, help="JSON lines or JSON, plain or gzipped")

@@ -19,12 +19,13 @@ _NOT_FOUND = re.compile(r"Could not find '(?:[^']*/)?([^'/]+)'")
 _APPEND = "To append to your config use +"  # Hydra's advice, which `refuse_new_keys` refuses
 _HINTS = {  # words of Hydra: how to mend it
     _APPEND: KEYS,
-    "missing EQUAL": f"write KEY=VALUE, or begin with a command: {', '.join(COMMANDS)}",
+    "missing EQUAL": f"write KEY=VALUE, or begin with a command: run, {', '.join(COMMANDS)}",
 }
 _KEYS_OF_SCOPE = {  # which scope_joint, the default, does not have
     "ScopeJointConfig": ScopeConfig.__dataclass_fields__,
     "JointBoundsConfig": BoundsConfig.__dataclass_fields__,
 }
+_NO_KEY = re.compile(r"Error parsing override '([^'=]*)'\s+missing EQUAL")  # of Hydra
 _LAUNCHER = re.compile(r"hydra/launcher/(joblib|submitit|ray)")
 _EXTRA_OF_LAUNCHER = {"joblib": "joblib", "submitit": "slurm", "ray": "ray"}
 
@@ -41,6 +42,8 @@ def message_of(error: BaseException) -> str:
     lines = [line.strip() for e in told if e is not None for line in str(e).splitlines()[:2]]
     lines = [line.replace(_APPEND, "you wrote ") for line in lines if line]
     lines += [hint for words, hint in _HINTS.items() if words in str(error)]
+    if command := _NO_KEY.search(str(error)):
+        lines.append(nearest(command[1], ("run", *COMMANDS)).removeprefix("; "))
     if options := _OPTIONS.search(str(error)):
         names = options[1].split()
         mistyped = _NOT_FOUND.search(str(error))

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from scope_torch.llm.prices import read_toml
+from scope_torch.runs.finished import RENAMED
 from scope_torch.runs.style import STYLES
 
 CITATION = "SCOPE, KDD 2026, doi:10.1145/3770855.3818067"
@@ -30,8 +31,8 @@ def paper_numbers() -> dict[str, Any]:
 
 
 def paper_task(task: str) -> str:
-    """Name of a task in the paper: without `_simulated`, which marks an imitation."""
-    return task.removesuffix("_simulated")
+    """Name of a task in the paper; earlier versions marked an imitation by `_simulated`."""
+    return RENAMED.get(task, task)
 
 
 def paper_curves(

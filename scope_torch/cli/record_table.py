@@ -32,7 +32,9 @@ from scope_torch.tasks import Task
 def main(argv: Sequence[str] | None = None) -> None:
     """Entry point; exits with 2 if the user can mend the error."""
     parser = argparse.ArgumentParser(
-        "scope-torch record_table", description=(__doc__ or "").splitlines()[0]
+        "scope-torch record_table",
+        description=(__doc__ or "").splitlines()[0],
+        epilog="example: scope-torch record_table runs.csv.gz task=airport_city evaluator=live",
     )
     parser.add_argument("table", type=Path, help="CSV to write, gzipped if it ends in .gz")
     parser.add_argument("overrides", nargs="+", help="as for a search: task=... evaluator=live")

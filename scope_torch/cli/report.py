@@ -39,6 +39,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         "scope-torch report",
         description="Prints a table of finished runs; writes it to DIR/table.md, with all measures "
         "of methods to methods.csv and of runs to runs.csv; and draws figures as PNG and PDF.",
+        epilog="example: scope-torch report outputs",
     )
     parser.add_argument("output_dir", type=Path, help="a folder that scope-torch put runs into")
     parser.add_argument(

@@ -70,7 +70,7 @@ def main() -> None:
         return
     if sys.argv[1:2] == ["run"]:
         del sys.argv[1]
-    if len(sys.argv) > 1 and sys.argv[1] in COMMANDS:  # all else is Hydra's
+    if len(sys.argv) > 1 and sys.argv[1] in (*COMMANDS, *MODULE_OF):  # all else is Hydra's
         module = MODULE_OF.get(sys.argv[1], sys.argv[1])
         import_module(f"scope_torch.cli.{module}").main(sys.argv[2:])
         return

@@ -115,7 +115,7 @@ class RandomSearchConfig:
     """Random search; see `baselines.random_search.RandomSearch`."""
 
     _target_: str = "baselines.random_search.RandomSearch"
-    name: str = "random"
+    name: str = "random_search"
 
 
 @dataclass
@@ -147,7 +147,7 @@ class ConfigBOConfig:
     """CONFIG; see `baselines.config_bo.CONFIG`."""
 
     _target_: str = "baselines.config_bo.CONFIG"
-    name: str = "config"
+    name: str = "config_bo"
     gp: GPConfig = field(default_factory=lambda: GPConfig(amp_c=0.2, amp_g=0.15))
     beta: Any = 3.0  # a constant, or theory
     B_c: float = 1.0  # theory: RKHS norm of z_c / amp_c

@@ -82,6 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "scope-torch serve",
         description="Answers for the modules of an application, by the LLMs that were chosen.",
+        epilog="example: scope-torch serve --models models.json --base-url https://api.openai.com/v1",
     )
     add = parser.add_argument
     add(

@@ -22,6 +22,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         "scope-torch watch",
         description="Writes the decision page of a run, finished or not, to open in a browser.",
+        epilog="example: scope-torch watch outputs/synthetic/scope_joint/seed=0 --follow",
     )
     parser.add_argument("run_dir", type=Path, help="the run's directory")
     parser.add_argument("--follow", action="store_true", help="write it anew until the run ends")

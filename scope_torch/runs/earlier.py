@@ -20,6 +20,7 @@ from scope_torch.observation import Observation, to_lines
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.directory import read_json, read_settings, write_atomically
 from scope_torch.runs.evaluator import Evaluator, HasPrices, HasQueryKeys
+from scope_torch.runs.finished import RENAMED
 from scope_torch.runs.journal import read_journal
 from scope_torch.runs.recorded import recorded_problem
 from scope_torch.search.known import Known
@@ -227,7 +228,7 @@ class _Reader:
 
     def _check(self, path: Path, old: SelectionProblem) -> None:
         new = self._problem
-        if old.name != new.name:
+        if RENAMED.get(old.name, old.name) != new.name:
             raise InputError(
                 f"{path} is a run of {old.name!r}, this is one of {new.name!r}; answers are only "
                 "taken over if the application is the same; give it the same name if it is"

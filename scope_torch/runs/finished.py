@@ -24,6 +24,22 @@ NEAR = 1.1  # "near the optimum": at most this factor of the optimal cost
 Group = tuple[str, str, float]  # task, method with its overrides, budget
 
 
+# Names of tasks and methods in runs of version 0.1.0; now they are those that one types.
+RENAMED = {
+    "random": "random_search",
+    "config": "config_bo",
+    "restaurant": "restaurant_live",
+    "bird": "bird_live",
+    "amazon_google": "amazon_google_live",
+    "febrl": "febrl_live",
+    "tde": "transformation_live",
+    "text_to_sql_simulated": "text_to_sql",
+    "data_transformation_simulated": "data_transformation",
+    "data_imputation_simulated": "data_imputation",
+    "entity_resolution_simulated": "entity_resolution",
+}
+
+
 @dataclass(frozen=True)
 class FinishedRun:
     """A finished run.
@@ -45,9 +61,10 @@ class FinishedRun:
         Runs that differ in the draw of a simulated world (`world_seed`) belong together as well.
         """
         overrides = [o for o in self.path.parent.name.split(",") if "world_seed=" not in o]
-        variant, method = ",".join(overrides), self.result["method"]
-        label = method if variant in ("", method) else f"{method} {variant}"
-        return self.result["task"], label, self.result["budget_usd"]
+        variant, method, task = ",".join(overrides), self.result["method"], self.result["task"]
+        name = RENAMED.get(method, method)
+        label = name if variant in ("", method, name) else f"{name} {variant}"
+        return RENAMED.get(task, task), label, self.result["budget_usd"]
 
     @cached_property
     def problem(self) -> SelectionProblem:

@@ -25,7 +25,7 @@ class WandbTracker(Callback):
     the whole of it is there as `result`, and in an artifact.
 
     A resumed search reports all rows of its trace again, to a new W&B run.
-    `scripts/replay_wandb.py` does the same from the directory of a run.
+    `scope-torch replay` does the same from the directory of a run.
 
     Args:
         project: W&B project.

@@ -406,8 +406,10 @@ def test_run_is_the_bare_form(cli, table_arguments):
 def test_help_shows_the_commands_and_the_keys(cli):
     status, out, err = cli("--help")
     assert (status, err) == (0, "")
-    assert all(f"scope-torch {command} " in out for command in COMMANDS)
+    assert all(f"\n  {command} " in out for command in COMMANDS)
     assert "scope_coarse" in out
+    status, out, err = cli("--cfg", "job")
+    assert (status, err) == (0, "")
     assert "gap_tolerance: 0.0" in out
 
 
@@ -432,7 +434,7 @@ def test_commands_beside_the_search(cli, table_arguments):
 @pytest.mark.parametrize(
     ("argument", "mend"),
     [
-        ("reprot", "begin with a command: evaluate, record_table, replay_wandb, report, serve"),
+        ("reprot", "begin with a command: run, report, watch, serve"),
         ("metod=scope", "you wrote metod=scope; Key 'metod' not in 'Config'"),
         ("metod=scope", "`scope-torch --cfg job` lists the keys"),
         ("+metod=scope", "`scope-torch --cfg job` lists the keys"),

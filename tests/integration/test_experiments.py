@@ -66,9 +66,9 @@ def test_experiment_runs_tiny_and_reports(cli, experiment, monkeypatch, capsys):
     assert status == 0, err
     results = list(Path("outputs", experiment).rglob("result.json"))
     assert len(results) == (4 if experiment == "bounds" else 2)
-    assert out.count("data_imputation_simulated") >= len(results)
+    assert out.count("data_imputation") >= len(results)
     text = report(f"outputs/{experiment}", monkeypatch, capsys)
-    assert "data_imputation_simulated" in text
+    assert "data_imputation" in text
     assert ("held-out" in text) == (experiment == "rq2_deployment")
     table = Path("outputs", experiment, "runs.csv").read_text()
     rows = list(csv.DictReader(table.splitlines()))
@@ -98,7 +98,7 @@ def test_a_failed_job_leaves_its_traceback_and_the_others_run(cli, monkeypatch, 
     real = run_script.run
 
     def broken(problem, optimizer, *rest, **options):
-        if optimizer.name == "random":
+        if optimizer.name == "random_search":
             raise ZeroDivisionError("a bug")
         return real(problem, optimizer, *rest, **options)
 
@@ -108,7 +108,7 @@ def test_a_failed_job_leaves_its_traceback_and_the_others_run(cli, monkeypatch, 
     assert status == 2
     assert "ZeroDivisionError: a bug" in err
     log = next(Path("outputs").rglob("error.log"))
-    assert log.parent.parent.name == "random"
+    assert log.parent.parent.name == "random_search"
     assert "Traceback" in log.read_text()
     assert [p.parent.parent.name for p in Path("outputs").rglob("result.json")] == ["scope"]
     assert f"failed: {log.parent}" in report("outputs", monkeypatch, capsys)
@@ -144,7 +144,7 @@ def test_bad_input_is_one_line_and_status_2(cli, argument, named):
 
 def test_the_papers_curves_are_found_by_task_reference_and_kernel():
     usual, haiku = {"a": "GPT-5.2"}, {"a": "Claude Haiku 4.5"}
-    plain = paper_curves("data_imputation_simulated", usual, "HammingMatern52Kernel")
+    plain = paper_curves("data_imputation", usual, "HammingMatern52Kernel")
     assert {"scope", "scope_rand", "scope_coarse"} == set(plain)
     budgets, costs = plain["scope"]
     assert budgets[-1] == pytest.approx(2.0)
@@ -162,6 +162,6 @@ def test_the_papers_table_has_all_methods():
     for task in ("text_to_sql", "data_transformation", "data_imputation"):
         table = paper_numbers()["deployment"][task]
         assert set(table) == {
-            "reference", "cei", "config", "safeopt", "llambo", "llmselector", "abacus", "random",
-            "scope",
+            "reference", "cei", "config_bo", "safeopt", "llambo", "llmselector", "abacus",
+            "random_search", "scope",
         }  # fmt: skip

@@ -20,7 +20,7 @@ from scope_torch.tasks.synthetic import synthetic_task
 TASK = synthetic_task(num_queries=12)
 MAKE = {
     "scope": lambda seed: make_scope(TASK.problem, base="nano", seed=seed),
-    "random": lambda seed: RandomSearch(TASK.problem, seed=seed),
+    "random_search": lambda seed: RandomSearch(TASK.problem, seed=seed),
 }
 COLUMNS_OF_0_2 = {  # of the table in Markdown, which had all of them
     "task", "method", "runs", "cost_100_median", "cost_100_least", "cost_100_most",
@@ -75,7 +75,7 @@ def test_the_short_table_agrees_with_the_runs(outputs, no_figures):
     text = report(outputs)
     header, _, *rows = (cells(line) for line in text.split("\n\n")[0].splitlines())
     assert header[:3] == ["task", "method", "runs"]
-    assert [row[1] for row in rows] == ["scope", "random"]  # the order of legends
+    assert [row[1] for row in rows] == ["scope", "random_search"]  # the order of legends
     runs = rows_of(outputs / "runs.csv")
     for row in rows:
         mine = [one for one in runs if one["method"] == row[1]]
@@ -116,11 +116,11 @@ def test_the_long_table_has_all_measures(outputs, no_figures):
 
 def test_four_tasks_and_twelve_methods_fit_a_screen(outputs):
     for seed in (1, 2):
-        shutil.rmtree(outputs / "synthetic" / "random" / f"seed={seed}")
+        shutil.rmtree(outputs / "synthetic" / "random_search" / f"seed={seed}")
     for task in range(4):
         for method in range(12):
             name, label = f"data_transformation_sim_{task}", f"method_no_{method:02}"
-            copied(outputs, "random", outputs / name / label, task=name, method=label)
+            copied(outputs, "random_search", outputs / name / label, task=name, method=label)
     shutil.rmtree(outputs / "synthetic")
     lines = report(outputs).splitlines()
     assert len(lines) <= 60
@@ -172,7 +172,7 @@ def test_tables_without_matplotlib(outputs, no_figures):
 
 
 def test_one_run(outputs):
-    shutil.rmtree(outputs / "synthetic" / "random")
+    shutil.rmtree(outputs / "synthetic" / "random_search")
     for seed in (1, 2):
         shutil.rmtree(outputs / "synthetic" / "scope" / f"seed={seed}")
     (row,) = (cells(line) for line in report(outputs).splitlines()[2:3])
@@ -230,10 +230,10 @@ def test_held_out_queries_have_a_table(outputs, no_figures):
 
 
 def test_the_papers_numbers_stand_in_the_long_table(outputs, no_figures):
-    name = "data_imputation_simulated"
+    name = "data_imputation"
     gpt = dict.fromkeys(TASK.problem.modules, "GPT-5.2")
     copied(outputs, "scope", outputs / name / "scope", task=name, reference=gpt)
-    copied(outputs, "random", outputs / name / "cei", task=name, reference=gpt, method="cei")
+    copied(outputs, "random_search", outputs / name / "cei", task=name, reference=gpt, method="cei")
     report(outputs)
     found = {row["method"]: row for row in rows_of(outputs / "methods.csv") if row["task"] == name}
     assert float(found["scope"]["paper_cost"]) == pytest.approx(0.026, rel=0.02)  # sec:rq1

@@ -123,7 +123,7 @@ def test_theta_of_a_finished_run(call, tmp_path):
     arguments = ["--run", run_dir, "task=data_imputation"]
     status, _, err = call(evaluate.main, *arguments)
     assert status == 2
-    assert "holds no finished run of data_imputation_simulated" in err
+    assert "holds no finished run of data_imputation" in err
     theta = dict(zip(("parse", "cloze", "answer"), THETA, strict=True))
     (run_dir / "result.json").write_text(json.dumps({"theta_out": theta}))
     status, out, err = call(evaluate.main, *arguments)

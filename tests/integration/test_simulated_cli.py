@@ -25,7 +25,7 @@ def test_the_config_of_a_task(name):
         cfg = compose("config", [f"task={name}"])
     problem, _, held_out = run_script.build(cfg.task)
     spec = load_worlds()[name]
-    assert problem.name == cfg.task.name == f"{name}_simulated"
+    assert problem.name == cfg.task.name == name
     assert cfg.budget_usd == BUDGET[name]
     assert cfg.base == cfg.method.base == "Gemini 2.5 Flash-Lite"
     assert problem.epsilon == 0.01
@@ -41,8 +41,8 @@ def test_a_run_on_a_simulated_task(cli):
     arguments = ["task=data_imputation", f"task.llms={FOUR}", "budget_usd=0.3", "method=scope"]
     status, out, err = cli(*arguments)
     assert (status, err) == (0, "")
-    (run,) = Path("outputs/data_imputation_simulated/scope").rglob("seed=0")
-    assert "data_imputation_simulated scope seed 0" in out
+    (run,) = Path("outputs/data_imputation/scope").rglob("seed=0")
+    assert "data_imputation scope seed 0" in out
     result = json.loads((run / "result.json").read_text())
     assert 0.3 < result["spend_usd"] < 0.32
     assert result["num_queries"] == 156

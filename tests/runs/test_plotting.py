@@ -129,7 +129,7 @@ def test_labels_of_axes_stand_where_the_left_neighbour_has_none():
 
 
 def test_titles_side_by_side_do_not_touch():
-    figure = draw_panels([panel(title="data_transformation_simulated: median of 3 runs")] * 5)
+    figure = draw_panels([panel(title="data_transformation: median of 3 runs")] * 5)
     figure.draw_without_rendering()
     renderer = FigureCanvasAgg(figure).get_renderer()
     found = [axes._left_title.get_window_extent(renderer) for axes in figure.axes]

@@ -62,10 +62,9 @@ def test_no_two_methods_share_a_marker_or_a_colour():
 
 
 def test_every_method_of_the_command_line_has_a_style():
-    named = {"config_bo": "config", "random_search": "random"}
     methods = {path.stem for path in (Path(config_dir()) / "method").glob("*.yaml")}
     assert len(methods) > 10
-    assert {named.get(method, method) for method in methods} <= STYLES.keys()
+    assert methods <= STYLES.keys()
 
 
 def test_the_stand_in_of_llambo_keeps_its_name():
@@ -94,15 +93,15 @@ def test_more_methods_than_pairs_are_drawn_all_the_same():
 
 
 def test_overrides_that_all_have_are_left_out():
-    found = styles_of(["scope task.num_queries=8", "random task.num_queries=8"])
+    found = styles_of(["scope task.num_queries=8", "random_search task.num_queries=8"])
     assert [style.title for style in found.values()] == ["SCOPE", "Random"]
-    assert list(found.values()) == [STYLES["scope"], STYLES["random"]]
+    assert list(found.values()) == [STYLES["scope"], STYLES["random_search"]]
     found = styles_of(["scope", "scope method.alpha=0.2,seed=1"])
     assert [style.title for style in found.values()] == ["SCOPE", "SCOPE alpha=0.2,seed=1"]
 
 
 def test_the_order_of_legends_and_tables():
-    labels = ["yours", "mine", "LLAMBO[stub]", "scope", "random", "scope_joint"]
-    expected = ["scope_joint", "scope", "random", "LLAMBO[stub]", "mine", "yours"]
+    labels = ["yours", "mine", "LLAMBO[stub]", "scope", "random_search", "scope_joint"]
+    expected = ["scope_joint", "scope", "random_search", "LLAMBO[stub]", "mine", "yours"]
     assert sorted(labels, key=rank) == list(styles_of(labels)) == expected
     assert styles_of([]) == {}

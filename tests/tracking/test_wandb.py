@@ -17,7 +17,7 @@ wandb = pytest.importorskip("wandb")
 
 from wandb.proto import wandb_internal_pb2  # noqa: E402
 
-from scope_torch.cli import replay_wandb  # noqa: E402
+from scope_torch.cli import replay  # noqa: E402
 from scope_torch.evaluators.table import TableEvaluator  # noqa: E402
 from scope_torch.methods import make_scope  # noqa: E402
 from scope_torch.runs.plotting import CurvePlot  # noqa: E402
@@ -145,9 +145,9 @@ def test_a_run_is_rebuilt_from_its_directory_alone(task, tmp_path, monkeypatch, 
     optimizer = make_scope(problem, base="small", seed=0)
     callbacks = [CurvePlot(), WandbTracker(directory=str(live))]
     run(problem, optimizer, evaluator, 0.3, run_dir=run_dir, callbacks=callbacks)
-    argv = ["replay_wandb.py", str(run_dir), "tracking.group=again", "tracking.tags=[x]"]
+    argv = ["replay.py", str(run_dir), "tracking.group=again", "tracking.tags=[x]"]
     monkeypatch.setattr(sys, "argv", argv)
-    replay_wandb.main()
+    replay.main()
     assert "finished" in capsys.readouterr().out
     first, again = records(live), records(run_dir)
     assert numbers(again) == numbers(first) != []
@@ -197,8 +197,8 @@ def test_an_interrupted_run_is_told_as_far_as_it_went(task, tmp_path, monkeypatc
     optimizer = make_scope(problem, base="small", seed=0)
     with pytest.raises(ConnectionError):
         run(problem, optimizer, Stops(evaluator.table), 5.0, run_dir=tmp_path)
-    monkeypatch.setattr(sys, "argv", ["replay_wandb.py", str(tmp_path)])
-    replay_wandb.main()
+    monkeypatch.setattr(sys, "argv", ["replay.py", str(tmp_path)])
+    replay.main()
     found = records(tmp_path)
     spends = [row["spend_usd"] for row in history(found) if "u_out_usd" in row]
     assert spends == [row.spend_usd for row in optimizer.trace]
@@ -207,11 +207,11 @@ def test_an_interrupted_run_is_told_as_far_as_it_went(task, tmp_path, monkeypatc
 
 @pytest.mark.parametrize(
     ("arguments", "named"),
-    [([], "usage"), (["nowhere"], "not the directory of a run"), (["x=1"], "usage")],
+    [([], "usage"), (["nowhere"], "not the directory of a run"), (["tracking.x=1"], "usage")],
 )
 def test_what_is_no_run_directory_is_one_line(arguments, named, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["replay_wandb.py", *arguments])
+    monkeypatch.setattr(sys, "argv", ["replay.py", *arguments])
     with pytest.raises(SystemExit) as stop:
-        replay_wandb.main()
+        replay.main()
     assert stop.value.code == 2
     assert named in capsys.readouterr().err

@@ -24,7 +24,7 @@ from scope_torch.errors import InputError, cannot_write
 from scope_torch.observation import Observation
 from scope_torch.runs.digits import per_thousand, percent, plain, quality, usd
 from scope_torch.runs.directory import write_atomically
-from scope_torch.runs.metrics import optimal_cost, true_values
+from scope_torch.runs.metrics import is_feasible, optimal_cost, true_values
 from scope_torch.runs.page.charts import COST, charts
 from scope_torch.runs.page.heatmap import heatmap
 from scope_torch.runs.page.scatter import scatter
@@ -271,9 +271,9 @@ def _facts(view: View) -> list[tuple[str, str]]:
     truth = next((t for t in reversed(view.truths) if t is not None), None)
     if truth is not None:
         cost, good, *_ = truth
-        facts.append(
-            ("true values of theta_out", f"{per_thousand(cost)} {COST}, quality {plain(good)}")
-        )
+        verdict = "feasible" if is_feasible(problem, truth) else "NOT feasible"
+        values = f"{per_thousand(cost)} {COST}, quality {plain(good)}, {verdict}"
+        facts.append(("true values of theta_out", values))
     return [*facts, ("stopped", result.stop_reason)]
 
 

@@ -1,4 +1,4 @@
-"""Sends a run from its directory to W&B: `scope-torch replay_wandb RUN_DIR [KEY=VALUE ...]`."""
+"""Sends a run from its directory to W&B: `scope-torch replay RUN_DIR [KEY=VALUE ...]`."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ from scope_torch.cli.compose import compose, exit_on_error
 from scope_torch.runs.recorded import RecordedRun, read_run
 
 USAGE = """\
-usage: scope-torch replay_wandb RUN_DIR [tracking.KEY=VALUE ...]
+usage: scope-torch replay RUN_DIR [tracking.KEY=VALUE ...]
 
-RUN_DIR holds settings.json, journal.jsonl and trace.csv of a search. The keys are those of
-tracking=wandb, such as tracking.mode=online tracking.group=sweep."""
+Sends a search to W&B, or to another tracker. RUN_DIR holds settings.json,
+journal.jsonl and trace.csv. The keys are those of tracking=wandb.
+
+example: scope-torch replay outputs/synthetic/scope_joint/seed=0"""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Entry point; exits with 2 if the directory holds no run."""
     arguments = sys.argv[1:] if argv is None else argv
-    if not arguments or "=" in arguments[0] or arguments[0] in ("-h", "--help"):
+    if not arguments or arguments[0].startswith(("-h", "--help", "tracking.", "tracking=")):
         print(USAGE, file=sys.stderr)
         sys.exit(0 if arguments[:1] in (["-h"], ["--help"]) else 2)
-    exit_on_error("replay_wandb", lambda: print(replay(Path(arguments[0]), arguments[1:])))
+    exit_on_error("replay", lambda: print(replay(Path(arguments[0]), arguments[1:])))
 
 
 def replay(run_dir: Path, overrides: Sequence[str]) -> str:
@@ -40,7 +42,8 @@ def replay(run_dir: Path, overrides: Sequence[str]) -> str:
         InputError: If the directory holds no run.
     """
     run: RecordedRun = read_run(run_dir)
-    cfg = compose(["tracking=wandb", f"output_dir={run_dir}", *overrides])
+    quoted = str(run_dir).replace("\\", "\\\\").replace("'", "\\'")
+    cfg = compose(["tracking=wandb", f"output_dir='{quoted}'", *overrides])
     run.replay(build(cfg.tracking, run_dir=run_dir))
     return (
         f"{run_dir}: {run.status}, {len(run.rows)} rows of the trace, "
