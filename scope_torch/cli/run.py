@@ -53,7 +53,7 @@ from scope_torch.tracking.progress import ProgressBar
 # change it, or only say where the task's data lie.
 _NOT_IN_PATH = re.compile(
     r"task|method|seed|device|tracking(\..*)?|output_dir|experiment|deploy|budget_usd|hydra(/.*|\..*)?"
-    r"|evaluator|llm(\..*)?|task\.(name|path|source|module_columns|reference|\w+_column|max_bytes)"
+    r"|evaluator|llm(\..*)?|method\.name|task\.(name|path|source|module_columns|reference|\w+_column|max_bytes)"
 )
 register()
 _MENDABLE = (InputError, HydraException, OmegaConfBaseException)

@@ -61,10 +61,10 @@ class FinishedRun:
         Runs that differ in the draw of a simulated world (`world_seed`) belong together as well.
         """
         overrides = [o for o in self.path.parent.name.split(",") if "world_seed=" not in o]
-        variant, method, task = ",".join(overrides), self.result["method"], self.result["task"]
+        variant, method, task = ",".join(overrides), str(self.result["method"]), self.result["task"]
         name = RENAMED.get(method, method)
         label = name if variant in ("", method, name) else f"{name} {variant}"
-        return RENAMED.get(task, task), label, self.result["budget_usd"]
+        return RENAMED.get(str(task), str(task)), label, self.result["budget_usd"]
 
     @cached_property
     def problem(self) -> SelectionProblem:

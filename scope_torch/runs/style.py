@@ -135,7 +135,7 @@ def styles_of(labels: Iterable[str]) -> dict[str, Style]:
     Overrides that all of them have tell nothing apart, and are left out.
 
     Examples:
-        >>> [style.title for style in styles_of(["random", "mine", "scope"]).values()]
+        >>> [style.title for style in styles_of(["random_search", "mine", "scope"]).values()]
         ['SCOPE', 'Random', 'mine']
         >>> labels = [f"scope method.alpha={alpha},task.epsilon=0.1" for alpha in (0.2, 0.4)]
         >>> [style.title for style in styles_of(labels).values()]
