@@ -19,7 +19,7 @@ import scope_torch
 from scope_torch._moved import MOVED
 
 OPTIONAL = ["hydra", "omegaconf", "wandb", "polars", "matplotlib", "pandas", "openai", "orjson"]
-OPTIONAL += ["agentopt", "optuna", "starlette", "uvicorn", "httpx", "genai_prices"] + (
+OPTIONAL += ["agentopt", "mlflow", "optuna", "starlette", "uvicorn", "httpx", "genai_prices"] + (
     [] if find_spec("pyro") else ["tqdm"]
 )  # old botorch imports pyro and tqdm
 # All other modules are the core: torch, gpytorch, botorch and numpy are enough for them.

@@ -15,6 +15,7 @@ from scope_torch.cli.schema import (
     KernelConfig,
     LLAMBOConfig,
     LLMSelectorConfig,
+    MlflowConfig,
     OptunaGPConfig,
     RandomSearchConfig,
     SafeOptConfig,
@@ -70,6 +71,7 @@ def register() -> None:
     store.store(group="schema/tracking", name="base", node=TrackingConfig)
     store.store(group="schema/tracking", name="wandb", node=WandbConfig)
     store.store(group="schema/tracking", name="tensorboard", node=TensorBoardConfig)
+    store.store(group="schema/tracking", name="mlflow", node=MlflowConfig)
 
 
 def _llambo_name(kind: str) -> str:

@@ -278,6 +278,16 @@ class TensorBoardConfig(TrackingConfig):
 
 
 @dataclass
+class MlflowConfig(TrackingConfig):
+    """MLflow, of the extra `mlflow`; see `scope_torch.tracking.mlflow`."""
+
+    _target_: str = "scope_torch.tracking.mlflow.MlflowTracker"
+    uri: str = ""  # such as http://localhost:5000; default: the file output_dir/mlflow.db
+    experiment: str = ""  # default: the task's name
+    directory: str = MISSING  # folder of mlflow.db and of the artifacts, without uri
+
+
+@dataclass
 class Config:
     """One run."""
 

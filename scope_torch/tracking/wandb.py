@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import wandb
 
 from scope_torch.errors import InputError
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.callbacks import Callback, Outcome
+from scope_torch.runs.table import looked_at
 from scope_torch.search.optimizer import Described, TraceRow
+from scope_torch.watch.page import page_and_result
 
+MOST_CANDIDATES = 10_000  # rows of a table that W&B shows
 # Columns of the trace that are logged under their own name.
 CURVES = ("spend_usd", "u_out_usd", "gap_usd", "iteration", "num_queries", "lower_c_usd",
           "upper_c_usd", "lower_g", "upper_g")  # fmt: skip
@@ -22,7 +25,8 @@ class WandbTracker(Callback):
     """Logs the trace against spend_usd, c_bf against budget_usd, and the result.
 
     The numbers and words of `result.json` are scalars of the summary, by which runs can be sorted;
-    the whole of it is there as `result`, and in an artifact.
+    the whole of it is there as `result`. The configurations looked at are the table `candidates`,
+    by rising cost. An artifact has the files of the run, the figure, and the decision page.
 
     A resumed search reports all rows of its trace again, to a new W&B run.
     `scope-torch replay` does the same from the directory of a run.
@@ -100,11 +104,15 @@ class WandbTracker(Callback):
                 self._run.log({"budget_usd": budget, "c_bf_usd": cost, "violation": v})
         scalars = {k: v for k, v in summary.items() if isinstance(v, str | int | float)}
         self._run.summary.update({**scalars, "result": summary})
-        table = wandb.Table(columns=["key", "value"])
-        for key, value in summary.items():
-            table.add_data(key, str(value))
+        page, found = page_and_result(cast(Any, result))
         artifact = wandb.Artifact(f"result-{self._run.id}", type="result")
-        artifact.add(table, "result")
+        artifact.add(_table(["key", "value"], [[k, str(v)] for k, v in summary.items()]), "result")
+        candidates = looked_at(found.evidence, found.recommendation)[:MOST_CANDIDATES]
+        columns = [*result.problem.modules, *(name for name in candidates[0] if name != "theta")]
+        rows = [[*_names(result.problem, one), *one.values()] for one in candidates]
+        self._run.log({"candidates": _table(columns, rows)})
+        with artifact.new_file("report.html", encoding="utf-8") as file:
+            file.write(page)
         for path in _files(result.run_dir):
             artifact.add_file(str(path))
             if path.suffix == ".png":
@@ -116,6 +124,16 @@ class WandbTracker(Callback):
         if self._run is not None:
             self._run.finish(exit_code=0 if error is None else 1)
             self._run = None
+
+
+def _table(columns: list[str], rows: list[list[Any]]) -> wandb.Table:
+    """Columns may hold numbers of several types, and missing values."""
+    return wandb.Table(columns=columns, data=rows, allow_mixed_types=True)
+
+
+def _names(problem: SelectionProblem, row: dict[str, Any]) -> list[str]:
+    """The LLMs of a configuration, which the table has in the place of its codes."""
+    return list(problem.names(row.pop("theta")).values())
 
 
 def _described(problem: SelectionProblem) -> dict[str, Any]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from scope_torch.runs.page.page import page_of
+from scope_torch.runs.page.page import page_of, view_of_result
 from scope_torch.runs.page.view import Pace
 from scope_torch.runs.recorded import RecordedRun
-from scope_torch.watch.reading import view_of
+from scope_torch.runs.result import RunResult
+from scope_torch.watch.reading import result_of_run, view_of
 
 
 def page(
@@ -22,3 +23,14 @@ def page(
         pace: How fast the search goes on; None if that is not known.
     """
     return page_of(view_of(run, now, refresh_s=refresh_s, pace=pace))
+
+
+def page_and_result(run: RunResult | RecordedRun) -> tuple[str, RunResult]:
+    """The page of a run that has ended, and its result: what trackers log.
+
+    Args:
+        run: As `Callback.end` gets it: from the search itself, or from a directory.
+    """
+    if isinstance(run, RunResult):
+        return page_of(view_of_result(run, run.truth)), run
+    return page(run, datetime.now()), result_of_run(run)

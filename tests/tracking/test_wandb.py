@@ -120,6 +120,40 @@ def test_an_offline_run_holds_curves_config_and_table(task, tmp_path):
     assert any(record.HasField("exit") and record.exit.exit_code == 0 for record in found)
 
 
+def media(folder: Path, found: list[Any], key: str) -> dict[str, Any]:
+    """A table that was logged, read from the file that the run keeps beside its log."""
+    (row,) = [row for row in history(found) if f"{key}/path" in row]
+    path, *_ = folder.rglob(Path(row[f"{key}/path"]).name)
+    return json.loads(path.read_text())
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_candidates_files_and_page_are_read_back(task, tmp_path):
+    problem, evaluator, _ = task
+    tracker = WandbTracker(directory=str(tmp_path))
+    optimizer = make_scope(problem, base="small", seed=0)
+    callbacks, run_dir = [CurvePlot(), tracker], tmp_path / "run"
+    result = run(problem, optimizer, evaluator, 1.0, run_dir=run_dir, callbacks=callbacks)
+    found = records(tmp_path)
+    table = media(tmp_path, found, "candidates")
+    expected = result.table()
+    assert table["columns"] == expected.columns
+    assert len(table["data"]) == len(expected)
+    for row, row_of_result in zip(table["data"], expected.rows(), strict=True):
+        assert row == [pytest.approx(v) if isinstance(v, float) else v for v in row_of_result]
+    artifacts = [
+        record.request.log_artifact.artifact if record.HasField("request") else record.artifact
+        for record in found
+        if record.HasField("artifact")
+        or (record.HasField("request") and record.request.HasField("log_artifact"))
+    ]
+    (artifact,) = [one for one in artifacts if one.type == "result"]
+    paths = {entry.path: entry.local_path for entry in artifact.manifest.contents}
+    names = {"settings.json", "result.json", "trace.csv", "curves.png", "report.html"}
+    assert names | {"result.table.json"} <= paths.keys()
+    assert str(result).splitlines()[0] in Path(paths["report.html"]).read_text()
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_the_run_is_finished_when_the_search_fails(task, tmp_path):
     problem, evaluator, _ = task
@@ -176,7 +210,11 @@ def numbers(found: list[Any]) -> list[dict[str, float]]:
     return [
         kept
         for row in history(found)
-        if (kept := {k: v for k, v in row.items() if not k.startswith("_") and "curves" not in k})
+        if (
+            kept := {
+                k: v for k, v in row.items() if not k.startswith(("_", "curves", "candidates"))
+            }
+        )
     ]
 
 

@@ -86,6 +86,17 @@ def save_page(path: Path | str, result: Shown, truth: Sequence[Tensor] | None) -
     Raises:
         InputError: If the file cannot be written.
     """
+    path = Path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise cannot_write(path.parent, error) from error
+    write_atomically(path, page_of(view_of_result(result, truth)))
+    return path
+
+
+def view_of_result(result: Shown, truth: Sequence[Tensor] | None) -> View:
+    """What the page shows of a finished result; for the truth see `RunResult`."""
     folder = getattr(result, "run_dir", None)
     where = "" if folder is None else str(folder)
     view = View(result, "finished", datetime.now(), path=where)
@@ -95,13 +106,7 @@ def save_page(path: Path | str, result: Shown, truth: Sequence[Tensor] | None) -
         truths = [None if math.isnan(one[1]) else one for one in values]
         optimum = optimal_cost(problem, truth)
         view = replace(view, truths=truths, optimum_usd=optimum if optimum < math.inf else None)
-    path = Path(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise cannot_write(path.parent, error) from error
-    write_atomically(path, page_of(view))
-    return path
+    return view
 
 
 def _content(view: View) -> dict[str, Any]:
