@@ -108,8 +108,11 @@ class WandbTracker(Callback):
         artifact = wandb.Artifact(f"result-{self._run.id}", type="result")
         artifact.add(_table(["key", "value"], [[k, str(v)] for k, v in summary.items()]), "result")
         candidates = looked_at(found.evidence, found.recommendation)[:MOST_CANDIDATES]
-        columns = [*result.problem.modules, *(name for name in candidates[0] if name != "theta")]
-        rows = [[*_names(result.problem, one), *one.values()] for one in candidates]
+        columns: list[Any] = [
+            *found.problem.modules,
+            *(name for name in candidates[0] if name != "theta"),
+        ]
+        rows = [[*_names(found.problem, one), *one.values()] for one in candidates]
         self._run.log({"candidates": _table(columns, rows)})
         with artifact.new_file("report.html", encoding="utf-8") as file:
             file.write(page)
@@ -126,7 +129,7 @@ class WandbTracker(Callback):
             self._run = None
 
 
-def _table(columns: list[str], rows: list[list[Any]]) -> wandb.Table:
+def _table(columns: list[Any], rows: list[list[Any]]) -> wandb.Table:
     """Columns may hold numbers of several types, and missing values."""
     return wandb.Table(columns=columns, data=rows, allow_mixed_types=True)
 

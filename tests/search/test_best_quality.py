@@ -75,7 +75,7 @@ def test_the_regret_is_bounded():
 
 def test_what_does_not_fit_is_refused():
     problem, _ = quality_task(0)
-    with pytest.raises(InputError, match="random minimises the cost"):
+    with pytest.raises(InputError, match="random_search minimises the cost"):
         RandomSearch(problem, seed=0)
     for changes, message in (
         ({"epsilon": 0.1}, "set epsilon to null"),
