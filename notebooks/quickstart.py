@@ -143,5 +143,16 @@ path = result.save(result.run_dir / "models.json")
 print(path.read_text())
 
 # %% [markdown]
+# ## The decision page
+#
+# One HTML file for everybody else: what to use, how sure that is, what it cost, and what else there
+# is. Open it in a browser, or mail it. `scope-torch watch RUN_DIR --follow` shows the same page
+# while a search goes on.
+
+# %%
+page = result.save(result.run_dir / "report.html")
+print(f"open {page.name}: {page.stat().st_size // 1000} kB, nothing is loaded from elsewhere")
+
+# %% [markdown]
 # Next: the guide *Your application* has unchanged applications, commands, and prices by token; *The
 # result* what else is in it. *Your own data* has a recorded table instead of a function.

@@ -7,6 +7,8 @@
 
 # %%
 import math
+import tempfile
+from pathlib import Path
 
 import matplotlib.pyplot as plt
 import torch
@@ -172,3 +174,12 @@ plt.show()
 # %% [markdown]
 # The certificate and the gap speak of the queries searched on. To learn about future queries,
 # evaluate theta_out and theta_0 on held-out ones: `deploy=true`, or `scripts/evaluate.py`.
+
+# %% [markdown]
+# ## The decision page
+#
+# Everything above, for somebody who does not read the paper; its symbols are folded away.
+
+# %%
+page = result.save(Path(tempfile.mkdtemp()) / "report.html")
+print(f"open {page}")

@@ -9,6 +9,9 @@
 # with other constraints.
 
 # %%
+import tempfile
+from pathlib import Path
+
 import matplotlib.pyplot as plt
 import numpy as np
 
@@ -118,3 +121,12 @@ s = result.summary()
 print(f"{' + '.join(result.llms.values())}: quality {s['true_quality']:.3f}, "
       f"the best possible is {s['optimal_quality']:.3f}; "
       f"{s['true_cost_usd'] / s['reference_cost_usd']:.1%} of the reference's cost")  # fmt: skip
+
+# %% [markdown]
+# ## The decision page
+#
+# Everything above, for somebody who does not read the paper; its symbols are folded away.
+
+# %%
+page = result.save(Path(tempfile.mkdtemp()) / "report.html")
+print(f"open {page}")

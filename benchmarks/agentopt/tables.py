@@ -16,6 +16,7 @@ _HERE = Path(__file__).resolve().parent
 FILES = {"cost": _HERE / "cost.csv", "quality": _HERE / "quality.csv"}
 PAGE = _HERE.parents[1] / "docs" / "results-agentopt.md"
 HOME = _HERE.parents[1] / "docs" / "index.md"
+RESULTS = _HERE.parents[1] / "docs" / "results.md"
 _ON_HOME = {
     JOINT: "`scope_joint`, the default",
     "scope": "`scope`, the paper's",
@@ -123,7 +124,8 @@ def write_pages() -> None:
     """Puts the tables into the pages."""
     tables = {objective: table_of(objective, path) for objective, path in FILES.items()}
     PAGE.write_text(_with(PAGE.read_text(), tables))
-    HOME.write_text(_with(HOME.read_text(), {"home": home_table(FILES["cost"])}))
+    for page in (HOME, RESULTS):
+        page.write_text(_with(page.read_text(), {"home": home_table(FILES["cost"])}))
 
 
 def _with(text: str, tables: Mapping[str, str]) -> str:
