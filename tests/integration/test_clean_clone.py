@@ -53,8 +53,8 @@ def run_in_clone(clone) -> Run:
 def test_the_readme_in_a_clean_clone(clone, run_in_clone):
     """In this order, as each uses what the one before made."""
     printed = run_in_clone("make", "run")
-    (png,) = re.findall(r"\S+\.png", printed)[-1:]
-    assert (clone / png).read_bytes().startswith(b"\x89PNG")
+    ((folder, png),) = re.findall(r"written to (\S+): .*?(\S+\.png)", printed, re.DOTALL)[-1:]
+    assert (clone / folder / png).read_bytes().startswith(b"\x89PNG")
     runs = sorted((clone / "outputs/airport_city/scope_joint").glob("seed=*"))
     assert [path.name for path in runs] == ["seed=0", "seed=1", "seed=2"]
     journals = [(path / "journal.jsonl").read_bytes() for path in runs]
@@ -77,4 +77,4 @@ def test_the_readme_in_a_clean_clone(clone, run_in_clone):
     assert "scope_coarse" in wrong
     assert "Traceback" not in wrong
     left = run_in_clone("git", "status", "--porcelain").split()
-    assert left == ["??", "example.py", "??", "models.json"]
+    assert left == ["??", "example.py", "??", "models.json", "??", "report.html"]

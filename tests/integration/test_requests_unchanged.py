@@ -28,6 +28,7 @@ SEARCHES = [
 ]
 AMPLITUDES = ["method.gp.amp_c=1", "method.gp.amp_g=1"]  # the defaults of that version
 OLD_DEFAULTS = dict.fromkeys(["config_bo", "safeopt"], AMPLITUDES)
+OLD_NAMES = {"data_imputation": ["task.name=data_imputation_simulated"]}  # in LLAMBO's prompts
 
 
 def test_twelve_methods_on_four_tasks_with_two_seeds():
@@ -48,7 +49,8 @@ def test_requests_are_those_of_before(task, method, seeds):
     if method == "optuna_gp":
         pytest.importorskip("optuna")
     for seed in seeds:
-        cfg = compose([f"task={task}", f"method={method}", seed, *OLD_DEFAULTS.get(method, [])])
+        old = [*OLD_DEFAULTS.get(method, []), *OLD_NAMES.get(task, [])]
+        cfg = compose([f"task={task}", f"method={method}", seed, *old])
         made = build(cfg.task)
         kernel = build(cfg.kernel)
         optimizer = build(
