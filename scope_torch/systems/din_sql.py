@@ -1,6 +1,7 @@
 """DIN-SQL: turns a question about a database into a SQLite query, in four steps.
 
-Modules, labels and edges are from DIN-SQL (arXiv:2304.11015); prompts and code are new.
+Modules, labels and edges are from DIN-SQL (arXiv:2304.11015); prompts and code are new. As there,
+every LLM gets worked examples; here they ask an invented database of ferries.
 """
 
 from __future__ import annotations

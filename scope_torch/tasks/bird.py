@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import logging
 import weakref
-from collections.abc import Sequence
+import zlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from scope_torch.errors import InputError
 from scope_torch.tasks.dataset import Dataset, Query
-from scope_torch.tasks.files import find_data, find_folder, read_text
+from scope_torch.tasks.files import find_data, find_folder, read_decompressed, read_text
 from scope_torch.tasks.sql_execution import (
     QueryFailed,
     QueryLimits,
@@ -25,6 +28,14 @@ from scope_torch.tasks.sql_execution import (
 SOURCE = "mini_dev.json and dev.json with dev_databases of bird-bench.github.io (CC BY-SA 4.0)"
 KEYS = ("question_id", "db_id", "question", "evidence", "SQL")
 
+_DESCRIPTION_COLUMNS = (
+    "original_column_name",
+    "column_name",
+    "column_description",
+    "value_description",
+)
+_MARK = "\xef\xbb\xbf"  # a byte order mark of UTF-8, read in another encoding
+
 _log = logging.getLogger(__name__)
 
 
@@ -36,6 +47,7 @@ def bird(
     exclude_seen: bool = True,
     sample_rows: int = 3,
     max_value_chars: int = 60,
+    max_description_chars: int = 300,
     timeout_s: float = 30.0,
 ) -> Dataset:
     """BIRD-mini-dev (500 queries) for the search, and BIRD-dev (1534 held-out queries).
@@ -44,17 +56,19 @@ def bird(
 
     Args:
         path: Questions of the search.
-        databases_dir: Folder with `DB_ID/DB_ID.sqlite` for every database.
+        databases_dir: Folder with `DB_ID/DB_ID.sqlite` for every database, and where there are
+            descriptions `DB_ID/database_description/TABLE.csv`; see `column_descriptions`.
         held_out_path: Held-out questions; None for none.
         exclude_seen: Whether held-out questions that are also in the search are left out. All of
             mini-dev is in dev, so 1034 remain; the paper measures on all 1534.
         sample_rows: Number of rows shown of every table.
         max_value_chars: Longer values in these rows are cut.
+        max_description_chars: Longer descriptions of a column are cut; 0 shows none.
         timeout_s: Longest time for one SQL query, in seconds.
 
     Returns:
-        Queries with the fields `question`, `evidence` (a hint), `db_id` and `schema` (DDL and
-        sample rows); gold is a dict of `sql` and `database` (its path).
+        Queries with the fields `question`, `evidence` (a hint), `db_id` and `schema` (DDL,
+        descriptions of columns, sample rows); gold is a dict of `sql` and `database` (its path).
 
     Raises:
         InputError: If a file or a database is absent or damaged.
@@ -72,7 +86,7 @@ def bird(
         for db_id in dict.fromkeys(item["db_id"] for item in (*items, *held_out_items))
     }
     schemas = {
-        db_id: schema_text(database, sample_rows, max_value_chars)
+        db_id: schema_text(database, sample_rows, max_value_chars, max_description_chars)
         for db_id, database in databases.items()
     }
     search, held_out = (
@@ -120,18 +134,25 @@ def database_path(folder: Path, db_id: str) -> Path:
     return path
 
 
-def schema_text(database: Path, sample_rows: int = 3, max_value_chars: int = 60) -> str:
-    """The CREATE statement of every table of a database, each followed by the first rows.
+def schema_text(
+    database: Path,
+    sample_rows: int = 3,
+    max_value_chars: int = 60,
+    max_description_chars: int = 300,
+) -> str:
+    """The CREATE statement of every table of a database, its described columns, its first rows.
 
     Args:
         database: SQLite file.
         sample_rows: Number of rows shown of every table.
         max_value_chars: Longer values are cut.
+        max_description_chars: Longer descriptions of a column are cut; 0 shows none.
 
     Raises:
         InputError: If the database cannot be read.
     """
     tables = "SELECT name, sql FROM sqlite_master WHERE type = 'table'"
+    files = _description_files(database) if max_description_chars else {}
     parts = []
     try:
         for name, ddl in all_rows(database, tables)[1]:
@@ -139,13 +160,93 @@ def schema_text(database: Path, sample_rows: int = 3, max_value_chars: int = 60)
                 continue
             quoted = name.replace('"', '""')
             columns, found = all_rows(database, f'SELECT * FROM "{quoted}" LIMIT {sample_rows:d}')
+            parts.append(f"{ddl.strip()};")
+            if described := _described(columns, files.get(_key(name)), max_description_chars):
+                parts[-1] += f"\n/* columns of {name}:\n{described}\n*/"
             rows = [[_shown(value, max_value_chars) for value in row] for row in found]
             lines = "\n".join(" | ".join(cells) for cells in [columns, *rows])
-            parts.append(f"{ddl.strip()};\n/* first rows of {name}:\n{lines}\n*/")
+            parts[-1] += f"\n/* first rows of {name}:\n{lines}\n*/"
     except QueryFailed as error:
         raise InputError(f"cannot read {database} ({error}); download it again") from error
     # SQLite text that is not UTF-8 arrives as lone surrogates, which no request can hold.
     return "\n\n".join(parts).encode("utf-8", "replace").decode("utf-8")
+
+
+def column_descriptions(path: Path) -> dict[str, str]:
+    """What BIRD says of the columns of a table.
+
+    The published files are in several encodings, and not all of them are well formed. A file
+    without the column `original_column_name`, or that is no CSV file, is named in the log and
+    describes nothing.
+
+    Args:
+        path: A file of the folder `database_description` of a database.
+
+    Returns:
+        By column, in small letters: its long name if it has another one, its description, and the
+        meaning of its values, in one line. Columns of which nothing is said are left out.
+
+    Examples:
+        >>> _ = Path("crossing.csv").write_text(
+        ...     "original_column_name,column_name,column_description,value_description\\n"
+        ...     "state,,whether it sailed,S: sailed; C: cancelled\\n"
+        ... )
+        >>> column_descriptions(Path("crossing.csv"))
+        {'state': 'whether it sailed. Values: S: sailed; C: cancelled'}
+    """
+    reader = csv.DictReader(io.StringIO(_decoded(path), newline=""))
+    try:
+        rows = [
+            {_key(k): " ".join((v or "").split()) for k, v in row.items() if k} for row in reader
+        ]
+    except csv.Error as error:
+        _log.warning("%s is no CSV file (%s); its columns have no descriptions", path, error)
+        return {}
+    if rows and _DESCRIPTION_COLUMNS[0] not in rows[0]:
+        _log.warning("%s has no column original_column_name; it describes nothing", path)
+    found = {_key(row.get(_DESCRIPTION_COLUMNS[0], "")): _description(row) for row in rows}
+    return {column: text for column, text in found.items() if column and text}
+
+
+def _description(row: Mapping[str, str]) -> str:
+    """One row of a description file as a line of text."""
+    original, name, text, values = (row.get(key, "") for key in _DESCRIPTION_COLUMNS)
+    named = name if _key(name) not in (_key(original), _key(text)) else ""
+    values = f"Values: {values}" if values else ""
+    said = ". ".join(part.rstrip(".") for part in (text, values) if part)
+    return ": ".join(part for part in (named, said) if part).replace("*/", "* /")
+
+
+def _described(columns: Sequence[str], path: Path | None, max_chars: int) -> str:
+    """A line for each column of a table that has a description; "" if none has."""
+    found = column_descriptions(path) if path is not None else {}
+    lines = [(column, found.get(_key(column))) for column in columns]
+    return "\n".join(f"{column}: {_cut(text, max_chars)}" for column, text in lines if text)
+
+
+def _description_files(database: Path) -> dict[str, Path]:
+    """The description files of a database, by table."""
+    paths = sorted((database.parent / "database_description").glob("*.csv"))
+    return {_key(path.stem): path for path in paths}
+
+
+def _key(name: str) -> str:
+    """A name as it is compared: the files of BIRD differ from its databases in case and blanks."""
+    return name.strip().lower()
+
+
+def _decoded(path: Path) -> str:
+    """The text of a file in UTF-8, with or without a byte order mark, else in Windows-1252."""
+    try:
+        content = read_decompressed(path).getvalue()
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"cannot read {path} ({error}); download it again") from error
+    for encoding in ("utf-8-sig", "cp1252"):
+        try:
+            return content.decode(encoding).removeprefix(_MARK)
+        except UnicodeDecodeError:
+            continue
+    return content.decode("latin-1").removeprefix(_MARK)
 
 
 class ExecutionAccuracy:
@@ -210,5 +311,8 @@ def _shown(value: Any, max_chars: int) -> str:
         return "NULL"
     if isinstance(value, bytes):
         return f"<{len(value)} bytes>"
-    text = " ".join(str(value).split())
+    return _cut(" ".join(str(value).split()), max_chars)
+
+
+def _cut(text: str, max_chars: int) -> str:
     return text if len(text) <= max_chars else f"{text[:max_chars]}..."

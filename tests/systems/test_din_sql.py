@@ -1,6 +1,8 @@
 """The DIN-SQL graph, and how its replies are read."""
 
 import contextlib
+import re
+import sqlite3
 import time
 
 import pytest
@@ -15,6 +17,7 @@ from scope_torch.systems.din_sql import (
     parse_links,
 )
 from scope_torch.systems.graph import ParseError
+from scope_torch.systems.prompt_files import render
 
 QUERY = {"question": "How many?", "evidence": "many is $n", "schema": "CREATE TABLE t (a)"}
 REPLIES = {
@@ -221,3 +224,113 @@ def test_replies_that_go_on_and_on_are_read_quickly(junk):
         with contextlib.suppress(ParseError):
             parse([reply], {})
     assert time.process_time() - start < 1
+
+
+MODULES = {
+    "schema_linking": "schema_linking",
+    "classification": "classification",
+    "generation_easy": "generation",
+    "generation_non_nested": "generation",
+    "generation_nested": "generation",
+    "correction": "correction",
+}
+FIELDS = dict.fromkeys(
+    ("schema", "question", "evidence", "schema_linking", "sub_questions", "generation"), "?"
+)
+PARSERS = {module.name: module.parse for module in din_sql().modules}
+
+
+def worked_examples(prompt: str) -> tuple[str, list[tuple[str, str]]]:
+    """The schema that the examples of a prompt ask, and (question, reply) pairs."""
+    _, *turns, _ = render(f"din_sql/{prompt}", FIELDS)
+    schema, asked = turns[0].content.split("\n\nQuestion: ")
+    questions = [asked, *(turn.content.split("Question: ")[1] for turn in turns[2::2])]
+    return schema, list(zip(questions, (turn.content for turn in turns[1::2]), strict=True))
+
+
+@pytest.fixture(scope="module")
+def ferries():
+    """The invented database, with its sample rows; every prompt shows the same one."""
+    schemas = {worked_examples(prompt)[0] for prompt in MODULES}
+    assert len(schemas) == 1
+    (schema,) = schemas
+    connection = sqlite3.connect(":memory:")
+    connection.executescript(schema)
+    for table, rows in re.findall(r"first rows of (\w+):\n.*\n([^*]+)\n", schema):
+        for row in rows.splitlines():
+            cells = [None if cell == "NULL" else cell for cell in row.split(" | ")]
+            marks = ", ".join("?" * len(cells))
+            connection.execute(f"INSERT INTO {table} VALUES ({marks})", cells)
+    yield connection
+    connection.close()
+
+
+@pytest.mark.parametrize("prompting", ["chat", "few_shot"])
+@pytest.mark.parametrize("prompt", MODULES)
+def test_every_llm_gets_worked_examples(prompt, prompting):
+    assert len(render(f"din_sql/{prompt}", FIELDS, prompting)) >= 6  # two examples
+    assert len(worked_examples(prompt)[1]) >= 2
+
+
+@pytest.mark.parametrize("prompt", MODULES)
+def test_replies_of_worked_examples_can_be_read(prompt):
+    for _, reply in worked_examples(prompt)[1]:
+        parsed = PARSERS[MODULES[prompt]]([reply], {})
+        assert parsed
+        if prompt == "schema_linking":
+            assert reply.endswith(f"Links: {parsed}")
+        if prompt == "classification":
+            assert reply.startswith(f"Label: {parsed.label}")
+            assert (parsed.sub_questions != ()) == (parsed.label == "NESTED")
+    if prompt == "classification":
+        labels = [PARSERS[prompt]([reply], {}).label for _, reply in worked_examples(prompt)[1]]
+        assert {*labels} == {"EASY", "NON-NESTED", "NESTED"}
+
+
+@pytest.mark.parametrize("prompt", [p for p in MODULES if p.startswith(("gen", "corr"))])
+def test_queries_of_worked_examples_run(prompt, ferries):
+    for asked, reply in worked_examples(prompt)[1]:
+        sql = extract_sql([reply], {})
+        ferries.execute(sql).fetchall()
+        if prompt == "generation_easy":
+            assert "JOIN" not in sql
+            assert sql.count("SELECT") == 1
+        if prompt == "generation_non_nested":
+            assert "JOIN" in sql
+            assert sql.count("SELECT") == 1
+        if prompt == "generation_nested":
+            assert sql.count("SELECT") > 1
+        if prompt == "correction" and "'norrhamn'" in asked:
+            assert ferries.execute(sql).fetchall() == [(0,)]
+
+
+def test_an_example_of_a_nested_query_computes_what_is_asked(ferries):
+    """Retyped: Heron carried 187 passengers, then 20 and 33: one of three is above 80."""
+    ferries.execute("SAVEPOINT more")
+    for number, passengers in ((8, 20), (9, 33)):
+        ferries.execute(
+            "INSERT INTO crossing VALUES (?, 1, 'Eskvik', 'Norrhamn', '2021-03-05', ?, 31, 'S')",
+            (number, passengers),
+        )
+    ferries.execute("UPDATE crossing SET harbour_to = 'Eskvik' WHERE crossing_id = 9")
+    percentage, unrepaired = (
+        ferries.execute(extract_sql([reply], {})).fetchall()
+        for _, reply in worked_examples("generation_nested")[1]
+    )
+    assert percentage == [(pytest.approx(100 / 3),)]
+    assert unrepaired == []  # Heron was repaired, Little Auk was launched later
+    (late, repairs) = (
+        ferries.execute(extract_sql([reply], {})).fetchall()
+        for _, reply in worked_examples("generation_non_nested")[1]
+    )
+    assert late == [("Heron",)]
+    assert repairs == [(None,)]
+    ferries.execute("ROLLBACK TO more")
+
+
+def test_the_correction_leaves_a_right_query_as_it_is():
+    kept = [
+        extract_sql([asked], {}) == extract_sql([reply], {})
+        for asked, reply in worked_examples("correction")[1]
+    ]
+    assert sorted(kept) == [False, False, True]

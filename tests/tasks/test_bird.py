@@ -6,7 +6,13 @@ from pathlib import Path
 import pytest
 
 from scope_torch.errors import InputError
-from scope_torch.tasks.bird import bird, failing_gold, read_questions, schema_text
+from scope_torch.tasks.bird import (
+    bird,
+    column_descriptions,
+    failing_gold,
+    read_questions,
+    schema_text,
+)
 
 
 def question(number: int, sql: str, db_id: str = "shop") -> dict[str, object]:
@@ -58,6 +64,90 @@ def test_fields(folder):
         "/* first rows of log:\nid | what\n1 | ?A\n*/"
     )
     assert all(q.fields["schema"] is query.fields["schema"] for q in dataset.queries)
+
+
+HEADER = "original_column_name,column_name,column_description,data_format,value_description"
+
+
+def describe(folder: Path, name: str, *rows: str, encoding: str = "utf-8") -> Path:
+    """Writes a description file of the database `shop`."""
+    path = folder / "dev_databases" / "shop" / "database_description" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes("\r\n".join([HEADER, *rows, ""]).encode(encoding))
+    return path
+
+
+def test_columns_are_described_in_the_schema(folder):
+    describe(
+        folder,
+        "The Items.csv",  # the table is called "the items"
+        "note text ,remark,what was noted,text,in capitals",
+        "ID,id,,integer,",
+        "absent,,a column that the table does not have,text,",
+    )
+    log = describe(folder, "log.csv", 'what,,"what happened, at length",text,"0: no\n1: yes"')
+    shown = load(folder, max_value_chars=10).queries[0].fields["schema"]
+    assert shown == (
+        'CREATE TABLE "the items" (id INTEGER PRIMARY KEY, `note text` TEXT);\n'
+        "/* columns of the items:\nnote text: remark: what was noted. Values: in capitals\n*/\n"
+        "/* first rows of the items:\nid | note text\n0 | line one x...\n1 | line one x...\n"
+        "2 | line one x...\n*/\n\n"
+        "CREATE TABLE log (id INTEGER PRIMARY KEY AUTOINCREMENT, what);\n"
+        "/* columns of log:\nwhat: what happened, at length. Values: 0: no 1: yes\n*/\n"
+        "/* first rows of log:\nid | what\n1 | ?A\n*/"
+    )
+    log.unlink()  # a table without a file has no descriptions
+    again = load(folder, max_value_chars=10).queries[0].fields["schema"]
+    assert again == shown.replace(
+        "/* columns of log:\nwhat: what happened, at length. Values: 0: no 1: yes\n*/\n", ""
+    )
+
+
+def test_long_descriptions_are_cut_and_0_shows_none(folder):
+    describe(folder, "log.csv", f"what,,{'y' * 400},text,seldom")
+    database = folder / "dev_databases/shop/shop.sqlite"
+    assert f"\nwhat: {'y' * 300}...\n" in schema_text(database)
+    assert f"\nwhat: {'y' * 7}...\n" in schema_text(database, max_description_chars=7)
+    assert "columns of" not in schema_text(database, max_description_chars=0)
+    assert "columns of" not in load(folder, max_description_chars=0).queries[0].fields["schema"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "cp1252", "latin-1"])
+def test_descriptions_in_any_encoding(folder, encoding):
+    path = describe(folder, "log.csv", "what,,Größe in m²", encoding=encoding)
+    assert column_descriptions(path) == {"what": "Größe in m²"}
+
+
+def test_bytes_of_no_encoding_are_read_all_the_same(folder):
+    path = describe(folder, "log.csv", "what,,caf\xe9 \x81", encoding="latin-1")
+    assert column_descriptions(path) == {"what": "caf\xe9 \x81"}
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert column_descriptions(path) == {"what": "caf\xe9 \x81"}
+
+
+@pytest.mark.parametrize(
+    ("row", "description"),
+    [
+        ("what,what,kind of event,text,", "kind of event"),
+        ("what, What ,What,text,", "What"),
+        ("what,event,,text,", "event"),
+        ("what,event,,text,1 is yes.", "event: Values: 1 is yes"),
+        ("what,,ends */ the comment,text", "ends * / the comment"),
+        ("what,,short row", "short row"),
+        ("what,,long row,text,v,w,x", "long row. Values: v"),
+    ],
+)
+def test_a_row_of_descriptions(folder, row, description):
+    assert column_descriptions(describe(folder, "log.csv", row)) == {"what": description}
+
+
+@pytest.mark.parametrize("content", [b"", b"a,b\n1,2\n", b'"' + b"x" * 200_000])
+def test_a_file_that_describes_nothing_does_no_harm(folder, content, caplog):
+    path = describe(folder, "log.csv")
+    path.write_bytes(content)
+    assert column_descriptions(path) == {}
+    assert [str(path) in record.getMessage() for record in caplog.records] == [True] * bool(content)
+    assert "columns of" not in load(folder).queries[0].fields["schema"]
 
 
 def test_schema_shows_nulls_and_blobs(folder):
