@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 from scope_torch.cli.paper import CITATION, paper_curves
 from scope_torch.cli.tables import (
-    LEGEND,
     deployment_table,
     in_order,
     latex,
+    legend,
     long_table,
+    mark_of,
     markdown,
     runs_table,
     short_table,
@@ -76,7 +77,7 @@ def report(output_dir: Path, *, with_latex: bool = False) -> str:
     files = {"methods.csv": long_table(groups), "runs.csv": runs_table(groups)}
     if with_latex:
         files["table.tex"] = latex(groups)
-    files["table.md"] = _text([*tables, [LEGEND], [f"- {remark}" for remark in remarks]])
+    files["table.md"] = _text([*tables, legend(groups), [f"- {remark}" for remark in remarks]])
     for name, content in files.items():
         write_atomically(output_dir / name, content)
     shown = remarks[:_MOST_REMARKS]
@@ -84,7 +85,7 @@ def report(output_dir: Path, *, with_latex: bool = False) -> str:
         shown.append(f"and {len(remarks) - len(shown)} more: see table.md")
     drawn = list(_figures(output_dir, groups))
     written = f"written to {output_dir}: {', '.join([*files, *drawn])}"
-    return _text([*tables, [LEGEND], [*shown, written]])
+    return _text([*tables, legend(groups), [*shown, written]])
 
 
 def _text(blocks: Sequence[Sequence[str]]) -> str:
@@ -133,8 +134,9 @@ def _panel(task: str, budget: float, shown: Mapping[str, Sequence[FinishedRun]])
     kernel = first.settings["optimizer"].get("kernel", {}).get("name", "")
     paper = paper_curves(task, first.result["reference"], kernel)
     most = max(len(runs) for runs in shown.values())
+    mark = next(filter(None, map(mark_of, shown.values())), "")
     return Panel(
-        title=f"{task}: median of {most} runs" if most > 1 else f"{task}: one run",
+        title=(f"{task}: median of {most} runs" if most > 1 else f"{task}: one run") + mark,
         curves={
             label: [c for run in runs if (c := run.curve) is not None]
             for label, runs in shown.items()

@@ -32,6 +32,10 @@ LEGEND = (
     "(least to most); within 10%: USD of search until it is within 10% of the optimum (runs that\n"
     "get there); optimal, infeasible: runs that end so; V: violation. methods.csv has all measures."
 )
+LEGEND_MEASURED = (
+    "(measured): the truth is unknown; each result of the search was run on all of its queries\n"
+    "(scope-torch evaluate --on search), so V and what is feasible have the error of these answers."
+)
 DEPLOYED = (
     "task, held-out queries",
     "method",
@@ -60,7 +64,7 @@ def _short_cells(group: Group, runs: Sequence[FinishedRun]) -> list[str]:
     cost, best = _cost(runs), [r <= _EQUAL for r in ratios] + [loss <= 1e-12 for loss in lost]
     feasible, violations = column(runs, "feasible"), column(runs, "violation")
     return [
-        group[1],
+        group[1] + mark_of(runs),
         str(len(runs)),
         "-" if cost is None else per_thousand(cost),
         f"quality -{median(lost):.3f}" if lost else _share_range(shares),
@@ -69,6 +73,16 @@ def _short_cells(group: Group, runs: Sequence[FinishedRun]) -> list[str]:
         plain(sum(violations) / len(violations), 2) if violations else "-",
         f"{len(feasible) - sum(feasible):.0f} of {len(feasible)}" if feasible else "-",
     ]
+
+
+def mark_of(runs: Sequence[FinishedRun]) -> str:
+    """Follows a method whose costs and qualities were measured, because they are not known."""
+    return " (measured)" if any(run.measured_repeats is not None for run in runs) else ""
+
+
+def legend(groups: Groups) -> list[str]:
+    """What the short table shows."""
+    return [LEGEND, *([LEGEND_MEASURED] if any(map(mark_of, groups.values())) else [])]
 
 
 def in_order(groups: Groups) -> Groups:
@@ -250,7 +264,7 @@ def latex(groups: Groups) -> str:
     before = ""
     for group, row in zip(groups, rows, strict=True):
         cells = [_escaped(cell) for cell in row]
-        cells[1] = _escaped(style_of(group[1]).title)
+        cells[1] = _escaped(style_of(group[1]).title + mark_of(groups[group]))
         if group in least:
             cells[3] = rf"\textbf{{{cells[3]}}}"
         if row[0] != before:

@@ -43,7 +43,7 @@ def deploy(held_out: HeldOut, theta: Sequence[int]) -> dict[str, Any]:
         >>> task = simulated_task(name="imputation (simulated)", world="data_imputation")
         >>> measured = deploy(task.held_out(), task.problem.theta_ref)
         >>> measured["num_queries"], round(measured["quality"], 3)
-        (86, 0.767)
+        (86, 0.744)
     """
     observations = _observe(held_out, theta)
     costs = [o.cost_usd for o in observations]
@@ -51,9 +51,9 @@ def deploy(held_out: HeldOut, theta: Sequence[int]) -> dict[str, Any]:
     return {
         "num_queries": held_out.num_queries,
         "cost_usd": statistics.fmean(costs),
-        "cost_se_usd": _standard_error(costs),
+        "cost_se_usd": standard_error(costs),
         "quality": statistics.fmean(qualities),
-        "quality_se": _standard_error(qualities),
+        "quality_se": standard_error(qualities),
     }
 
 
@@ -70,7 +70,8 @@ def compare(held_out: HeldOut, theta: Sequence[int], theta_ref: Sequence[int]) -
 
     Returns:
         `num_queries`, and `results` for `theta`, `reference` and `difference` (theta - reference),
-        each with `cost_usd`, `quality`, `cost_usd_interval` and `quality_interval`.
+        each with `cost_usd`, `quality`, `cost_usd_interval` and `quality_interval`. The first two
+        also have `module_cost_usd`, the average cost of each module, where it is known.
     """
     observations, references = _observe(held_out, theta), _observe(held_out, theta_ref)
     results = {"theta": _averages(observations), "reference": _averages(references)}
@@ -95,16 +96,27 @@ def _observe(held_out: HeldOut, theta: Sequence[int]) -> list[Observation]:
 def _averages(observations: Sequence[Observation]) -> dict[str, Any]:
     costs = [o.cost_usd for o in observations]
     quality = statistics.fmean(o.quality for o in observations)
-    return {
+    averages: dict[str, Any] = {
         "cost_usd": statistics.fmean(costs),
         "cost_usd_interval": _normal_interval(costs),
         "quality": quality,
         "quality_interval": _wilson_interval(quality, len(observations)),
     }
+    if (of_modules := module_costs(observations)) is not None:
+        averages["module_cost_usd"] = list(of_modules)
+    return averages
+
+
+def module_costs(observations: Sequence[Observation]) -> tuple[float, ...] | None:
+    """Average cost of each module in USD; None if an observation does not tell."""
+    costs = [o.module_cost_usd for o in observations]
+    if not all(costs):
+        return None
+    return tuple(map(statistics.fmean, zip(*(cost or () for cost in costs), strict=True)))
 
 
 def _normal_interval(values: Sequence[float]) -> list[float]:
-    mean, error = statistics.fmean(values), _standard_error(values)
+    mean, error = statistics.fmean(values), standard_error(values)
     half_width = math.inf if error is None else _Z * error
     return [mean - half_width, mean + half_width]
 
@@ -115,6 +127,6 @@ def _wilson_interval(mean: float, n: int) -> list[float]:
     return [max(0.0, centre - half_width), min(1.0, centre + half_width)]
 
 
-def _standard_error(values: Sequence[float]) -> float | None:
-    """Standard error of the mean; None for a single value."""
+def standard_error(values: Sequence[float]) -> float | None:
+    """Standard error of the mean of independent values; None for a single value."""
     return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None

@@ -15,6 +15,7 @@ from scope_torch.errors import InputError
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.directory import read_json, read_settings, result_of
 from scope_torch.runs.measure import is_measurement
+from scope_torch.runs.measured import FILE, measured_curve, read_measured
 from scope_torch.runs.metrics import OracleCurve
 from scope_torch.runs.recorded import recorded_problem
 from scope_torch.runs.trace import RecordedRow, read_trace, recorded_curve
@@ -76,9 +77,28 @@ class FinishedRun:
         return read_trace(self.path / "trace.csv", self.problem)
 
     @cached_property
-    def curve(self) -> OracleCurve | None:
-        """True cost and quality of theta_out against the budget; None if they are unknown."""
+    def _true_curve(self) -> OracleCurve | None:
         return recorded_curve(self.problem, self._trace)
+
+    @cached_property
+    def curve(self) -> OracleCurve | None:
+        """Cost and quality of theta_out against the budget: the true ones, else those measured.
+
+        None if they are neither known nor measured.
+        """
+        if self._true_curve is not None or self._measured is None:
+            return self._true_curve
+        return measured_curve(self.problem, self._trace, self._measured[1])
+
+    @cached_property
+    def _measured(self) -> tuple[int, dict[tuple[int, ...], tuple[float, ...]]] | None:
+        return read_measured(self.path, self.problem)
+
+    @property
+    def measured_repeats(self) -> int | None:
+        """How often each theta_out was run on every query for `curve`; None if it is the truth."""
+        is_measured = self._true_curve is None and self.curve is not None
+        return self._measured[0] if is_measured and self._measured else None
 
     @cached_property
     def deployment(self) -> dict[str, Any] | None:
@@ -100,13 +120,19 @@ class FinishedRun:
         pruned = [r for r in candidates if r.event == "pruned" and (r.num_queries or 0) <= most]
         return len(pruned) / len(candidates)
 
+    @property
+    def was_measured(self) -> bool:
+        """Whether there is a measurement, perhaps of a smaller budget."""
+        return (self.path / FILE).exists()
+
     def measures(self) -> dict[str, float | None]:
         """The measures of the run by name; None where unknown.
 
         `cost_10` to `cost_100` are c_bf at these percentages of the budget. `area` is the average
         of c_bf over the budget. All of them are fractions of c(theta_0). `of_optimum` is the final
         c_bf over c(theta_star), `near_optimum_usd` the least budget at which c_bf is within 10% of
-        c(theta_star). `feasible` is 1 if the final theta_out is feasible, else 0.
+        c(theta_star). `feasible` is 1 if the final theta_out is feasible, else 0. Where the truth
+        is unknown but measured, `measured_repeats` says how often, and these are the measured ones.
         """
         result = self.result
         measures: dict[str, float | None] = {
@@ -118,9 +144,12 @@ class FinishedRun:
         }
         if self.deployment is not None:
             measures |= _deployment_measures(self.deployment)
-        if self.curve is not None:
-            measures |= _curve_measures(self.curve, result)
-        return measures
+        if self.curve is None:
+            return measures
+        if (repeats := self.measured_repeats) is not None:
+            measures["measured_repeats"] = repeats
+            result = {**result, "feasible": bool(self.curve.feasible[-1])}
+        return measures | _curve_measures(self.curve, result)
 
 
 def _deployment_measures(deployment: dict[str, Any]) -> dict[str, float | None]:
@@ -213,6 +242,8 @@ def load_runs(output_dir: Path) -> tuple[dict[Group, list[FinishedRun]], list[st
         for path in sorted(p.parent for p in output_dir.rglob(name))
         if not (path / "result.json").exists() and not _is_measurement(path)
     ]
+    stale = [r.path for runs in groups.values() for r in runs if r.was_measured and r.curve is None]
+    remarks += [f"went on after it was measured, measure it again: {path}" for path in stale]
     return dict(sorted(groups.items())), remarks
 
 

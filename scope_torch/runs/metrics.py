@@ -13,6 +13,9 @@ from scope_torch.constraints import COST, Constraint
 from scope_torch.problem import SelectionProblem
 from scope_torch.search.optimizer import TraceRow
 
+# An average of 99 right answers of 156 is not below 0.99 of 100 of 156, though it is in float64.
+ROUNDING = 1e-12
+
 
 @dataclass(frozen=True)
 class OracleCurve:
@@ -79,7 +82,7 @@ class OracleCurve:
     @property
     def feasible(self) -> np.ndarray:
         """Whether theta_out satisfies all constraints: `n` booleans."""
-        feasible = self.quality >= self.s_0
+        feasible = self.quality >= self.s_0 - ROUNDING
         return feasible if self.others is None else feasible & (self.others <= 0).all(1)
 
     def best_feasible_cost(self, budget_usd: np.ndarray | float) -> np.ndarray:
@@ -108,7 +111,8 @@ class OracleCurve:
             Violations of the same shape, at least 0; that of quality is at most 1.
         """
         budget = np.asarray(budget_usd, dtype=np.float64)
-        shortfall = np.maximum(self.s_0 - self.quality, 0.0) / (self.s_0 or 1.0)
+        lost = self.s_0 - self.quality  # NaN where the quality is not known
+        shortfall = np.where(lost <= ROUNDING, 0.0, lost) / (self.s_0 or 1.0)
         if self.others is not None:
             each = np.column_stack([shortfall, self.others])
             shortfall = each.sum(1) if which is None else each[:, which]
@@ -184,7 +188,7 @@ def is_feasible(problem: SelectionProblem, values: Sequence[float]) -> bool:
     """Whether the `true_values` of a configuration satisfy all constraints."""
     _, quality, *others = values
     held = [limit.violation(y) <= 0 for limit, y in zip(problem.others, others, strict=True)]
-    return quality >= problem.s_0 and all(held)
+    return quality >= problem.s_0 - ROUNDING and all(held)
 
 
 def optimal_cost(problem: SelectionProblem, truth: Sequence[Tensor]) -> float:
@@ -196,7 +200,7 @@ def optimal_cost(problem: SelectionProblem, truth: Sequence[Tensor]) -> float:
     constraints; that on quality alone theta_0 satisfies.
     """
     cost, quality, *others = truth
-    feasible = quality >= problem.s_0
+    feasible = quality >= problem.s_0 - ROUNDING
     for limit, values in zip(problem.others, others, strict=True):
         feasible &= values >= limit.value if limit.kind == ">=" else values <= limit.value
     if (mask := problem.allowed_mask()) is not None:

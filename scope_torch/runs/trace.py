@@ -143,11 +143,10 @@ def _damaged(path: Path, reason: object) -> InputError:
 
 def recorded_curve(problem: SelectionProblem, rows: Iterable[RecordedRow]) -> OracleCurve | None:
     """True cost and quality of theta_out against the budget; None if they are unknown."""
-    known_of_ref = {COST: problem.reference_cost_usd, **problem.reference_outcomes}
-    others = [known_of_ref.get(limit.outcome, limit.value) for limit in problem.others]
-    unknown = (math.nan,) * (2 + len(others))  # theta_out was not recorded on every query
+    of_reference = values_of_reference(problem)
+    unknown = (math.nan,) * len(of_reference)  # theta_out was not recorded on every query
     steps: dict[float, tuple[float, ...]] = {}
-    steps[0.0] = step(problem, (problem.reference_cost_usd, problem.reference_quality, *others))
+    steps[0.0] = step(problem, of_reference)
     theta_out, known = problem.theta_ref, False
     for recorded in rows:
         truth = unknown if recorded.truth is None else recorded.truth
@@ -158,6 +157,13 @@ def recorded_curve(problem: SelectionProblem, rows: Iterable[RecordedRow]) -> Or
             steps[0.0] = step(problem, truth)
         known |= recorded.truth is not None
     return OracleCurve.from_steps(steps, problem.s_0, problem.others) if known else None
+
+
+def values_of_reference(problem: SelectionProblem) -> tuple[float, ...]:
+    """`true_values` of theta_0, as given; a constraint on an outcome that is not counts as held."""
+    known = {COST: problem.reference_cost_usd, **problem.reference_outcomes}
+    others = (known.get(limit.outcome, limit.value) for limit in problem.others)
+    return (problem.reference_cost_usd, problem.reference_quality, *others)
 
 
 def _parse_row(

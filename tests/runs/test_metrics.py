@@ -1,5 +1,7 @@
 """c_bf and V against brute force, and the meaning of theta_out at a budget (sec:exp)."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -8,9 +10,10 @@ from hypothesis import strategies as st
 from tables import Task, make_task, task_of
 
 from scope_torch.runs.finished import first_within
-from scope_torch.runs.metrics import OracleCurve, oracle_curve
+from scope_torch.runs.metrics import OracleCurve, is_feasible, optimal_cost, oracle_curve
 from scope_torch.runs.runner import run
 from scope_torch.search.optimizer import TraceRow
+from scope_torch.tasks.synthetic import synthetic_task
 
 S_0 = 0.6
 
@@ -166,3 +169,26 @@ def test_the_least_budget_that_comes_near():
     assert first_within(curve, 1.5, 10.0) == 3.0
     assert first_within(curve, 1.5, 2.5) is None
     assert first_within(curve, 0.5, 10.0) is None
+
+
+def test_an_average_at_the_threshold_is_feasible():
+    """0.99 of 100 of 156 is 99 of 156, but not in float64."""
+    s_0, quality = (1 - 0.01) * (100 / 156), 99 / 156
+    assert quality < s_0
+    curve = OracleCurve.from_steps({0.0: (2.0, 0.7), 1.0: (1.0, quality)}, s_0=s_0)
+    assert curve.feasible.tolist() == [True, True]
+    assert curve.best_feasible_cost(2.0) == 1.0
+    assert curve.violation(2.0) == 0.0
+    problem = replace(
+        synthetic_task().problem,
+        reference_quality=100 / 156,
+        reference_answers=None,
+        epsilon=0.01,
+        num_queries=156,
+    )
+    assert is_feasible(problem, (1.0, quality))
+    assert not is_feasible(problem, (1.0, 98 / 156))
+    cost = torch.full((problem.space.size,), 2.0, dtype=torch.float64)
+    s = torch.zeros_like(cost)
+    cost[3], s[3] = 1.0, quality
+    assert optimal_cost(problem, (cost, s)) == 1.0
