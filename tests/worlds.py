@@ -8,13 +8,14 @@ from functools import cache
 
 import naive
 
+from scope_torch.evaluators.simulation.additive import make_world
 from scope_torch.evaluators.simulation.spec import ModuleSpec, WorldSpec
 from scope_torch.evaluators.simulation.world import World
 from scope_torch.llm.prices import LLMInfo
 
 _MASK = 2**64 - 1
 _STREAMS = ["deviation", "mood", "fit", "difficulty", "verbosity", "module_verbosity"]
-_STREAMS += ["query_verbosity", "query_length", "chance"]
+_STREAMS += ["query_verbosity", "query_length", "chance", "kind", "taste", "pace"]
 
 # The reference is neither the first nor the last; some scores are unknown.
 PRICES = {
@@ -52,11 +53,13 @@ def spec_of(graph: str = "diamond", **changed) -> WorldSpec:
     """A small task; strong random effects, so that none of them can be missing unnoticed."""
     spec = WorldSpec(
         name="small",
+        family="bottleneck",
         system="none",
         num_queries=7,
         num_test_queries=5,
         reference_cost_usd=0.004,
         reference_quality=0.6,
+        reference_split="search",
         modules=GRAPHS[graph],
         deviation=0.5,
         mood=0.6,
@@ -71,23 +74,32 @@ def spec_of(graph: str = "diamond", **changed) -> WorldSpec:
         query_length=0.3,
         test_difficulty=0.4,
         test_length=0.8,
+        taste=0.5,
+        pace=0.4,
     )
     return replace(spec, **changed)
 
 
 def world_of(graph: str = "diamond", changed: dict | None = None, **options) -> World:
-    return World(spec_of(graph, **(changed or {})), PRICES, **options)
+    return make_world(spec_of(graph, **(changed or {})), PRICES, **options)
+
+
+def plain_of(spec: WorldSpec, **options) -> PlainWorld:
+    return (PlainAdditiveWorld if spec.family == "additive" else PlainWorld)(spec, **options)
 
 
 class PlainWorld:
     """One pair at a time, in Python's own integers and floats; LLMs are called by name."""
 
+    first_stream = 0
+
     def __init__(self, spec, prices=PRICES, seed=0, split="search", randomness=0.0) -> None:
         self.spec, self.prices, self.seed, self.randomness = spec, prices, seed, randomness
         self.names = list(prices)
         self.order = [m.name for m in spec.modules]
-        needed = sorted(self._needed(q) for q in range(spec.num_queries))
-        count = round(spec.reference_quality * spec.num_queries)
+        fitted = spec.num_queries if spec.reference_split == "search" else spec.num_test_queries
+        needed = sorted(self._needed(q) for q in range(fitted))
+        count = round(spec.reference_quality * fitted)
         self.offset = (needed[count - 1] + needed[count]) / 2  # 0 < count < Q
         self.scale, self.first, self.harder, self.longer = 1.0, 0, 0.0, 1.0
         reference = ["GPT-5.2"] * len(self.order)
@@ -100,6 +112,8 @@ class PlainWorld:
     def _needed(self, q: int) -> float:
         """The offset from which on the reference is right."""
         self.first, self.harder = 0, 0.0
+        if self.spec.reference_split == "test":
+            self.first, self.harder = 1_000_000, self.spec.test_difficulty
         low, high = -50.0, 50.0
         while (low + high) / 2 not in (low, high):
             self.offset = (low + high) / 2
@@ -109,10 +123,17 @@ class PlainWorld:
 
     def normal(self, stream: str, counter: int) -> float:
         """The sum of four 16-bit numbers, standardised."""
-        key = naive.splitmix64(naive.splitmix64(self.seed & _MASK) + _STREAMS.index(stream))
-        bits = naive.splitmix64((key + counter) & _MASK)
+        bits = naive.splitmix64((self.key(stream) + counter) & _MASK)
         total = sum((bits >> shift) % 65536 for shift in (0, 16, 32, 48))
         return (total - 131070) / 65536 * math.sqrt(3)
+
+    def key(self, stream: str) -> int:
+        number = self.first_stream + _STREAMS.index(stream)
+        return naive.splitmix64(naive.splitmix64(self.seed & _MASK) + number)
+
+    def uniform(self, stream: str, counter: int) -> float:
+        """53 bits of a 64-bit number."""
+        return (naive.splitmix64((self.key(stream) + counter) & _MASK) >> 11) / 2**53
 
     def lognormal(self, stream: str, counter: int, spread: float) -> float:
         return math.exp(spread * self.normal(stream, counter) - spread**2 / 2)
@@ -162,10 +183,12 @@ class PlainWorld:
                 p = self.order.index(parent)
                 given.append(out[parent] + self.fit(p, i, theta[p], theta[i]))
             out[m.name] = min(own, min(given) + m.repair * max(own, 0.0)) if given else own
-        pair = self.first + q
-        for i, llm in enumerate(theta):
-            pair += self.names.index(llm) * 2 ** (20 + 6 * i)
-        return out[self.order[-1]] + self.spec.chance * self.normal("chance", pair)
+        chance = self.normal("chance", self.pair(theta, q))
+        return out[self.order[-1]] + self.spec.chance * chance
+
+    def pair(self, theta: list[str], q: int) -> int:
+        numbers = (self.names.index(llm) * 2 ** (20 + 6 * i) for i, llm in enumerate(theta))
+        return self.first + q + sum(numbers)
 
     def quality(self, theta: list[str], q: int) -> float:
         margin = self.margin(theta, q)
@@ -198,5 +221,45 @@ class PlainWorld:
             price = self.prices[theta[i]]
             usd = price.input_usd_per_mtok * read
             usd += price.output_usd_per_mtok * self.written(i, theta[i], q)
+            costs.append(usd / 1e6 * self.scale)
+        return costs
+
+
+class PlainAdditiveWorld(PlainWorld):
+    """The formulas of `evaluators/simulation/additive.py`."""
+
+    first_stream = 32
+
+    def own(self, i: int, llm: str, q: int) -> float:
+        kind = int(4 * self.uniform("kind", self.first + q))
+        taste = self.normal("taste", self.counter(llm, i, kind))
+        return super().own(i, llm, q) + self.spec.taste * taste
+
+    def between(self, stream: str, p: int, i: int, earlier: str, later: str) -> float:
+        counter = self.counter(earlier, p) + 2**20 * self.counter(later, i)
+        return self.normal(stream, counter)
+
+    def margin(self, theta: list[str], q: int) -> float:
+        total = math.fsum(self.own(i, llm, q) for i, llm in enumerate(theta))
+        for i, later in enumerate(theta):
+            for p, earlier in enumerate(theta[:i]):
+                total += self.spec.fit * self.between("fit", p, i, earlier, later)
+        drawn = self.uniform("chance", self.pair(theta, q))
+        return total + self.spec.chance * math.log(drawn / (1 - drawn))
+
+    def module_costs(self, theta: list[str], q: int) -> list[float]:
+        costs = []
+        length = self.longer * self.lognormal(
+            "query_length", self.first + q, self.spec.query_length
+        )
+        for i, m in enumerate(self.spec.modules):
+            written = self.written(i, theta[i], q)
+            for parent in m.parents:
+                p = self.order.index(parent)
+                between = self.between("pace", p, i, theta[p], theta[i])
+                written *= math.exp(self.spec.pace * between - self.spec.pace**2 / 2)
+            price = self.prices[theta[i]]
+            usd = price.input_usd_per_mtok * m.prompt_tokens * length
+            usd += price.output_usd_per_mtok * written
             costs.append(usd / 1e6 * self.scale)
         return costs

@@ -7,18 +7,22 @@ from collections.abc import Sequence
 import torch
 
 from scope_torch.errors import InputError
+from scope_torch.evaluators.simulation.additive import make_world
 from scope_torch.evaluators.simulation.evaluator import SimulatedEvaluator
-from scope_torch.evaluators.simulation.spec import load_worlds
+from scope_torch.evaluators.simulation.spec import FAMILIES, load_worlds
 from scope_torch.evaluators.simulation.world import REFERENCE, World
 from scope_torch.llm.prices import load_llms
 from scope_torch.problem import SelectionProblem, codes_of
 from scope_torch.tasks import HeldOut, Task
+
+_FILES = {"bottleneck": None, "additive": "additive_worlds.toml"}
 
 
 def simulated_task(
     *,
     name: str,
     world: str,
+    family: str = "bottleneck",
     reference: str = REFERENCE,
     epsilon: float = 0.01,
     world_seed: int = 0,
@@ -38,6 +42,7 @@ def simulated_task(
         name: Name of the task in paths, logs and plots; it should say that the task is simulated.
         world: A task of the world file: text_to_sql, data_transformation, data_imputation or
             entity_resolution.
+        family: Which worlds: `bottleneck` (`World`) or `additive` (`AdditiveWorld`).
         reference: The LLM that theta_0 uses in every module.
         epsilon: Tolerated relative loss of quality, in (0, 1).
         world_seed: Seed of everything random in the system and its queries.
@@ -45,7 +50,7 @@ def simulated_task(
         cost_noise: Relative spread of observed costs; see `SimulatedEvaluator`.
         noise_seed: Seed of the observations; see `SimulatedEvaluator`.
         llms: Candidates of every module; None for all LLMs that have a price.
-        world_file: TOML file of the tasks; see `load_worlds`.
+        world_file: TOML file of the tasks, see `load_worlds`; None for that of the family.
         price_file: TOML file of the prices; see `load_llms`.
         cache_dir: Folder for the true averages; see `SimulatedEvaluator`.
         outcomes: Whether observations carry `latency_s` and `output_tokens`.
@@ -59,14 +64,16 @@ def simulated_task(
         >>> task.problem.space.size, task.problem.num_queries
         (12167, 2293)
     """
-    worlds = load_worlds(world_file)
+    if family not in FAMILIES:
+        raise InputError(f"family={family!r} must be one of {list(FAMILIES)}")
+    worlds = load_worlds(world_file or _FILES[family])
     if world not in worlds:
         raise InputError(f"no simulated task {world!r}; there are {list(worlds)}")
     spec = worlds[world]
     price_list = load_llms(price_file)
 
     def evaluator(split: str) -> SimulatedEvaluator:
-        drawn = World(
+        drawn = make_world(
             spec,
             price_list,
             llms=llms,

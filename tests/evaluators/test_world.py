@@ -7,17 +7,19 @@ import naive
 import numpy as np
 import pytest
 import torch
-from worlds import GRAPHS, PRICES, PlainWorld, spec_of, world_of
+from worlds import GRAPHS, PRICES, plain_of, spec_of, world_of
 
 from scope_torch.errors import InputError
 from scope_torch.evaluators.simulation import counter_random
 from scope_torch.evaluators.simulation import world as world_module
 from scope_torch.evaluators.simulation.counter_random import normal, stream_key, uniform
+from scope_torch.evaluators.simulation.draws import abilities
 from scope_torch.evaluators.simulation.spec import load_worlds
-from scope_torch.evaluators.simulation.world import World, abilities
+from scope_torch.evaluators.simulation.world import _STREAMS, World
 from scope_torch.llm.prices import LLMInfo, load_llms
 
 NAMES = list(PRICES)
+FAMILIES = [{}, {"reference_split": "test"}, {"family": "additive"}]
 SETTINGS = [("search", 0.0), ("search", 0.8), ("test", 0.0), ("test", 0.8)]
 
 
@@ -37,11 +39,12 @@ def tables(world: World) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize(("split", "randomness"), SETTINGS)
 @pytest.mark.parametrize("graph", GRAPHS)
-def test_random_pairs_equal_the_formulas(graph, split, randomness, device):
+@pytest.mark.parametrize("changed", FAMILIES)
+def test_random_pairs_equal_the_formulas(changed, graph, split, randomness, device):
     seed = -5
     options = {"split": split, "randomness": randomness}
-    world = world_of(graph, world_seed=seed, device=device, **options)
-    plain = PlainWorld(spec_of(graph), seed=seed, **options)
+    world = world_of(graph, changed, world_seed=seed, device=device, **options)
+    plain = plain_of(spec_of(graph, **changed), seed=seed, **options)
     rng = np.random.default_rng(seed + 9)
     assert world.num_queries == (7 if split == "search" else 5)
     for _ in range(25):
@@ -59,12 +62,13 @@ def test_random_pairs_equal_the_formulas(graph, split, randomness, device):
 
 @pytest.mark.parametrize(("split", "randomness"), SETTINGS)
 @pytest.mark.parametrize("graph", GRAPHS)
+@pytest.mark.parametrize("changed", FAMILIES)
 def test_averages_over_all_of_theta_equal_the_formulas(
-    graph, split, randomness, monkeypatch, device
+    changed, graph, split, randomness, monkeypatch, device
 ):
     llms = ["large", "GPT-5.2", "unknown"]
-    plain = PlainWorld(spec_of(graph), split=split, randomness=randomness)
-    world = world_of(graph, llms=llms, split=split, randomness=randomness, device=device)
+    plain = plain_of(spec_of(graph, **changed), split=split, randomness=randomness)
+    world = world_of(graph, changed, llms=llms, split=split, randomness=randomness, device=device)
     queries = range(world.num_queries)
     thetas = list(itertools.product(llms, repeat=world.space.num_modules))
     cost = [np.mean([sum(plain.module_costs(list(t), q)) for q in queries]) for t in thetas]
@@ -80,11 +84,11 @@ def test_averages_over_all_of_theta_equal_the_formulas(
 
 def test_the_small_worlds_have_effects_to_check():
     """Right and wrong answers, modules with and without a repaired input."""
-    for graph in GRAPHS:
-        quality = tables(world_of(graph))[0]
+    for graph, changed in itertools.product(GRAPHS, FAMILIES):
+        quality = tables(world_of(graph, changed))[0]
         assert 0.05 < float(quality.mean()) < 0.95
         assert float(quality.mean(1).std()) > 0
-        graded = tables(world_of(graph, randomness=0.8))[0]
+        graded = tables(world_of(graph, changed, randomness=0.8))[0]
         assert float(((graded > 0.01) & (graded < 0.99)).double().mean()) > 0.2
 
 
@@ -100,6 +104,31 @@ def test_the_reference_is_calibrated(graph, quality, num_queries):
     if quality * num_queries >= 1:
         expected = round(quality * num_queries) / num_queries
         assert float(world.mean_quality()[at]) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("family", ["bottleneck", "additive"])
+def test_the_reference_is_calibrated_on_held_out_queries(family):
+    changed = {"family": family, "reference_split": "test", "num_test_queries": 50}
+    search, test = (world_of("two roots", changed, split=split) for split in ("search", "test"))
+    at = search.space.rank(torch.full((3,), NAMES.index("GPT-5.2")))
+    assert float(test.mean_quality()[at]) == pytest.approx(0.6)
+    assert float(search.mean_cost()[at]) == pytest.approx(0.004, rel=1e-13)
+
+
+def test_the_families_share_no_random_numbers():
+    keys = {
+        world_of("chain", {"family": family})._key(stream)
+        for family in ("bottleneck", "additive")
+        for stream in _STREAMS
+    }
+    assert len(keys) == 2 * len(_STREAMS)
+
+
+def test_costs_of_the_second_family_are_no_sum_over_modules():
+    """An interaction of the two modules' LLMs remains in the costs of all pairs."""
+    cost = world_of("chain", {"family": "additive"}).mean_cost().view(len(NAMES), len(NAMES))
+    rest = cost - cost.mean(0) - cost.mean(1)[:, None] + cost.mean()
+    assert float(rest.abs().max()) > 0.01 * float(cost.max())
 
 
 def test_the_reference_need_not_be_a_candidate():
@@ -219,7 +248,7 @@ def test_uniform_numbers():
 
 def test_abilities_are_mean_standardised_scores():
     known = abilities(list(PRICES.values()))
-    plain = PlainWorld(spec_of())
+    plain = plain_of(spec_of())
     assert known == pytest.approx([plain.ability(name) for name in NAMES], abs=1e-14)
     assert known[NAMES.index("unknown")] == min(known) == known[NAMES.index("small")]
 

@@ -48,8 +48,8 @@ def test_a_run_on_a_simulated_task(cli):
     assert result["num_queries"] == 156
     assert result["reference_cost_usd"] == pytest.approx(0.00434, rel=1e-12)
     assert set(result["theta_out"]) == {"parse", "cloze", "answer"}
-    assert result["true_cost_usd"] <= result["reference_cost_usd"]
-    assert result["optimal_cost_usd"] <= result["true_cost_usd"]
+    assert result["true_cost_usd"] <= result["reference_cost_usd"] * (1 + 1e-12)
+    assert result["optimal_cost_usd"] <= result["true_cost_usd"] * (1 + 1e-12)
     first = json.loads((run / "journal.jsonl").read_text().splitlines()[0])
     assert len(first["module_cost_usd"]) == 3
     assert sum(first["module_cost_usd"]) == pytest.approx(first["cost_usd"])

@@ -10,7 +10,8 @@ from typing import Any
 from scope_torch.errors import InputError
 from scope_torch.llm.prices import read_toml
 
-WORLD_VERSION = 1
+WORLD_VERSION = 2
+FAMILIES = ("bottleneck", "additive")
 
 
 @dataclass(frozen=True)
@@ -40,16 +41,20 @@ class ModuleSpec:
 class WorldSpec:
     """A simulated task, with the constants fitted to the paper's numbers.
 
+    What a constant does in the family `additive` is said in `AdditiveWorld`.
+
     A spread is the standard deviation of a random effect, in the unit of margins where it is not
     said otherwise.
 
     Args:
         name: Name of the task.
+        family: `bottleneck` (`World`) or `additive` (`AdditiveWorld`).
         system: Name of the compound system that is imitated.
         num_queries: Q.
         num_test_queries: Number of held-out queries (RQ2).
         reference_cost_usd: c in USD of GPT-5.2 everywhere; tokens are scaled to meet it exactly.
         reference_quality: s of GPT-5.2 everywhere; margins are shifted to meet it up to 1/Q.
+        reference_split: On which queries it has this quality: `search`, or `test` (held out).
         modules: The modules; each comes after its parents.
         deviation: Spread of the effect of an LLM at a module.
         mood: Spread of the effect of an LLM at a module on a query.
@@ -65,14 +70,19 @@ class WorldSpec:
         query_length: Spread of the logarithm of a query's prompt tokens.
         test_difficulty: Extra difficulty of held-out queries, in units of the queries' spread.
         test_length: Factor on the prompt tokens of held-out queries.
+        taste: Spread of the effect of a query's kind on an LLM; `additive` only.
+        pace: Spread of the logarithm of the effect of a pair of LLMs on the tokens written;
+            `additive` only.
     """
 
     name: str
+    family: str
     system: str
     num_queries: int
     num_test_queries: int
     reference_cost_usd: float
     reference_quality: float
+    reference_split: str
     modules: tuple[ModuleSpec, ...]
     deviation: float
     mood: float
@@ -87,6 +97,8 @@ class WorldSpec:
     query_length: float
     test_difficulty: float
     test_length: float
+    taste: float
+    pace: float
 
     @property
     def parents(self) -> tuple[tuple[int, ...], ...]:
@@ -125,9 +137,16 @@ def load_worlds(path: Path | str | None = None) -> dict[str, WorldSpec]:
         values: dict[str, Any] = {**common, **table, "name": name}
         modules = [_spec(ModuleSpec, m, f"{where} modules") for m in values.get("modules", [])]
         world = _spec(WorldSpec, {**values, "modules": tuple(modules)}, where)
+        _check_names(world, where)
         _check_order(world, where)
         worlds[name] = world
     return worlds
+
+
+def _check_names(world: WorldSpec, where: str) -> None:
+    for name, known in {"family": FAMILIES, "reference_split": ("search", "test")}.items():
+        if (value := getattr(world, name)) not in known:
+            raise InputError(f"{where}: {name}={value!r} must be one of {list(known)}")
 
 
 def _check_order(world: WorldSpec, where: str) -> None:

@@ -24,6 +24,8 @@ probability Phi(margin / r).
 Cost is tokens times prices. An LLM's verbosity sets how many tokens it writes, and the modules
 downstream read them.
 
+This is the family `bottleneck`. `AdditiveWorld` has another structure; `make_world` makes either.
+
 Random numbers are SplitMix64 of (world seed, stream, counter). So a world does not depend on the
 order of evaluation, on the device, or on the choice of candidates among the LLMs.
 """
@@ -31,7 +33,6 @@ order of evaluation, on the device, or on the choice of candidates among the LLM
 from __future__ import annotations
 
 import functools
-import statistics
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cached_property
@@ -42,6 +43,12 @@ from torch import Tensor
 
 from scope_torch.errors import InputError
 from scope_torch.evaluators.simulation.counter_random import normal, stream_key
+from scope_torch.evaluators.simulation.draws import (
+    TEST_QUERIES,
+    abilities,
+    check_counters,
+    counter_of,
+)
 from scope_torch.evaluators.simulation.spec import WORLD_VERSION, WorldSpec
 from scope_torch.llm.prices import LLMInfo, choose_llms
 from scope_torch.space import ConfigSpace, check_seed
@@ -50,9 +57,8 @@ REFERENCE = "GPT-5.2"
 _BLOCK = 1 << 18  # pairs at a time, so that temporaries stay in the cache
 # Fields of the price list that decide a world; fields on how an LLM is called do not.
 _DECISIVE = ("name", "input_usd_per_mtok", "output_usd_per_mtok", "mmlu_pro", "gpqa")
-_TEST_QUERIES = 1_000_000  # counter of the first held-out query
 _STREAMS = ("deviation", "mood", "fit", "difficulty", "verbosity", "module_verbosity")
-_STREAMS += ("query_verbosity", "query_length", "chance")
+_STREAMS += ("query_verbosity", "query_length", "chance", "kind", "taste", "pace")
 
 
 class World:
@@ -76,11 +82,13 @@ class World:
         >>> from scope_torch.llm.prices import load_llms
         >>> world = World(load_worlds()["data_imputation"], load_llms(), llms=["GPT-5.2"])
         >>> codes, queries = [torch.tensor(0)] * 3, torch.arange(world.num_queries)
-        >>> float(world.quality(codes, queries).mean())  # s(theta_0), 0.74 up to 1/156
-        0.7371794871794872
+        >>> round(float(world.quality(codes, queries).mean()), 3)  # s(theta_0) on these queries
+        0.718
         >>> round(float(world.mean_cost()), 5)  # c(theta_0)
         0.00434
     """
+
+    _first_stream = 0  # of the random numbers
 
     def __init__(
         self,
@@ -99,7 +107,7 @@ class World:
             raise InputError(f"randomness={randomness} must be at least 0")
         check_seed(world_seed, "world_seed")
         choose_llms(price_list, [REFERENCE])
-        _check_counters(spec, len(price_list))
+        check_counters(spec, len(price_list))
         self.spec, self.world_seed = spec, world_seed
         self.split, self.randomness = split, randomness
         self.llms = choose_llms(price_list, llms)
@@ -108,10 +116,11 @@ class World:
         self._price_list = list(price_list.values())
         self._ability = torch.tensor(abilities(self._price_list), dtype=torch.float64)
         self._fit = [self._fits(i) for i in range(len(spec.modules))]
+        self._pace = [self._paces(i) for i in range(len(spec.modules))]
         self.queries = torch.arange(spec.num_queries)
         offset, scale = self._calibrated_offset(), self._calibrated_scale()
         if split == "test":
-            self.queries = torch.arange(spec.num_test_queries) + _TEST_QUERIES
+            self.queries = self._test_queries()
         self.num_queries = len(self.queries)
         self._keep_candidates(offset, scale)
 
@@ -122,9 +131,10 @@ class World:
         ids = torch.tensor([names.index(llm.name) for llm in self.llms])
         own = self._own(self.queries, spec.test_difficulty if held_out else 0.0)
         self._own_table = [(t[ids] + offset).to(self.device) for t in own]
-        self._fit_table = [
-            {p: t[ids][:, ids].to(self.device) for p, t in fits.items()} for fits in self._fit
-        ]
+        self._fit_table, self._pace_table = (
+            [{p: t[ids][:, ids].to(self.device) for p, t in of.items()} for of in pairs]
+            for pairs in (self._fit, self._pace)
+        )
         prompt, output = self._tokens(self.queries, spec.test_length if held_out else 1.0)
         self._prompt = [(t * scale).to(self.device) for t in prompt]
         self._output = [(t[ids] * scale).to(self.device) for t in output]
@@ -147,31 +157,23 @@ class World:
 
     def module_costs(self, codes: Sequence[Tensor], query: Tensor) -> list[Tensor]:
         """Expected cost of each module in USD, N tensors; arguments as in `quality`."""
-        costs = []
-        for i, parents in enumerate(self.spec.parents):
-            read = self._prompt[i][query]
-            for p in parents:
-                read = read + self._output[p][codes[p], query]
-            written = self._output[i][codes[i], query]
-            costs.append(self._input_usd[codes[i]] * read + self._output_usd[codes[i]] * written)
-        return costs
+        prompt = [tokens[query] for tokens in self._prompt]
+        output = [tokens[codes[i], query] for i, tokens in enumerate(self._output)]
+        return self._costs(codes, *self._usage(codes, prompt, output, self._pace_table))
 
     def module_output_tokens(self, codes: Sequence[Tensor], query: Tensor) -> list[Tensor]:
         """Expected output tokens of each module, N tensors; arguments as in `quality`."""
-        return [written[codes[i], query] for i, written in enumerate(self._output)]
+        prompt = [tokens[query] for tokens in self._prompt]
+        output = [tokens[codes[i], query] for i, tokens in enumerate(self._output)]
+        return self._usage(codes, prompt, output, self._pace_table)[1]
 
     def mean_cost(self) -> Tensor:
         """c(theta) in USD by flat index: `|Theta|` (float64, CPU)."""
         views = self.grid_codes()
-        written = [output.mean(1) for output in self._output]
-        cost = torch.zeros((), dtype=torch.float64, device=self.device)
-        for i, parents in enumerate(self.spec.parents):
-            read = self._prompt[i].mean()
-            for p in parents:
-                read = read + written[p][views[p]]
-            cost = cost + self._input_usd[views[i]] * read
-            cost = cost + self._output_usd[views[i]] * written[i][views[i]]
-        return cost.reshape(-1).cpu()
+        prompt = [tokens.mean() for tokens in self._prompt]
+        output = [tokens.mean(1)[views[i]] for i, tokens in enumerate(self._output)]
+        costs = self._costs(views, *self._usage(views, prompt, output, self._pace_table))
+        return functools.reduce(torch.add, costs).expand(self.space.sizes).reshape(-1).cpu()
 
     def mean_quality(self) -> Tensor:
         """s(theta) by flat index: `|Theta|` (float64, CPU). May take minutes."""
@@ -230,8 +232,18 @@ class World:
         own: Sequence[Tensor],
         fit: Sequence[dict[int, Tensor]],
         ids: Tensor,
+        counters: Tensor | None = None,
     ) -> Tensor:
-        """Margins of answers by the formulas above; `ids` are positions in the price list."""
+        """Margins of answers by the formulas above.
+
+        Args:
+            codes: See `quality`.
+            query: Likewise.
+            own: Margins of the modules' own work, `LLMs x queries` each.
+            fit: By module and earlier module, effects of a pair of LLMs.
+            ids: Positions of the LLMs in the price list.
+            counters: Of the queries; None for those of this world.
+        """
         out: list[Tensor] = []
         for i, parents in enumerate(self.spec.parents):
             own_i = own[i][codes[i], query]
@@ -241,27 +253,55 @@ class World:
                 repaired = worst + self.spec.modules[i].repair * own_i.clamp_min(0)
                 own_i = torch.minimum(own_i, repaired)
             out.append(own_i)
-        chance = self._normal("chance", self._pair_key(codes, query, ids))
+        chance = self._normal("chance", self._pair_key(codes, query, ids, counters))
         return out[-1] + self.spec.chance * chance
 
-    def _pair_key(self, codes: Sequence[Tensor], query: Tensor, ids: Tensor) -> Tensor:
-        key = self.queries.to(query.device)[query]
+    def _pair_key(
+        self, codes: Sequence[Tensor], query: Tensor, ids: Tensor, counters: Tensor | None = None
+    ) -> Tensor:
+        key = (self.queries if counters is None else counters).to(query.device)[query]
         for i, code in enumerate(codes):
             key = key + (ids[code] << (20 + 6 * i))
         return key
 
+    def _usage(
+        self,
+        codes: Sequence[Tensor],  # noqa: ARG002
+        prompt: Sequence[Tensor],
+        output: Sequence[Tensor],
+        pace: Sequence[dict[int, Tensor]],  # noqa: ARG002
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Tokens that each module reads and writes; `output` is what the chosen LLMs write."""
+        read = [
+            functools.reduce(torch.add, [prompt[i], *(output[p] for p in parents)])
+            for i, parents in enumerate(self.spec.parents)
+        ]
+        return read, list(output)
+
+    def _costs(
+        self, codes: Sequence[Tensor], read: Sequence[Tensor], written: Sequence[Tensor]
+    ) -> list[Tensor]:
+        """Costs of the modules in USD."""
+        return [
+            self._input_usd[code] * tokens_in + self._output_usd[code] * tokens_out
+            for code, tokens_in, tokens_out in zip(codes, read, written, strict=True)
+        ]
+
     def _calibrated_offset(self) -> float:
         """The offset of all margins with which s of the reference is met, up to 1/Q."""
-        spec, queries = self.spec, self.queries
+        spec, queries, shift = self.spec, self.queries, 0.0
+        if spec.reference_split == "test":
+            queries, shift = self._test_queries(), spec.test_difficulty
         codes = [torch.tensor(self._reference_id)] * len(spec.modules)
         ids = torch.arange(len(self._price_list))
-        own = self._own(queries, 0.0)
+        own = self._own(queries, shift)
         position = torch.arange(len(queries))
         low = torch.full((len(queries),), -100.0, dtype=torch.float64)
         high = -low
         for _ in range(60):  # bisection: the least offset at which each query has a right answer
             middle = (low + high) / 2
-            right = self._margin(codes, position, [t + middle for t in own], self._fit, ids) > 0
+            tables = [t + middle for t in own]
+            right = self._margin(codes, position, tables, self._fit, ids, queries) > 0
             low, high = torch.where(right, low, middle), torch.where(right, middle, high)
         needed = high.sort().values
         count = round(spec.reference_quality * len(queries))
@@ -272,11 +312,14 @@ class World:
         reference = self._reference_id
         prompt, output = self._tokens(self.queries, 1.0)
         llm = self._price_list[reference]
-        cost = 0.0
-        for i, parents in enumerate(self.spec.parents):
-            read = prompt[i].mean() + sum(output[p][reference].mean() for p in parents)
-            cost += float(llm.input_usd_per_mtok * 1e-6 * read)
-            cost += float(llm.output_usd_per_mtok * 1e-6 * output[i][reference].mean())
+        read, written = self._usage(
+            [torch.tensor(reference)] * len(prompt),
+            [tokens.mean() for tokens in prompt],
+            [tokens[reference].mean() for tokens in output],
+            self._pace,
+        )
+        cost = float(llm.input_usd_per_mtok * 1e-6 * sum(read))
+        cost += float(llm.output_usd_per_mtok * 1e-6 * sum(written))
         if cost == 0:
             raise InputError(
                 f"{REFERENCE} is free in the price list; give it the price that "
@@ -291,12 +334,16 @@ class World:
         difficulty = self._normal("difficulty", queries) + difficulty_shift
         tables = []
         for i, module in enumerate(spec.modules):
-            deviation = spec.deviation * self._normal("deviation", _counter(ids, i))
+            deviation = spec.deviation * self._normal("deviation", counter_of(ids, i))
             deviation[self._reference_id] = spec.reference_deviation
             of_llm = module.skill * self._ability + deviation
-            mood = self._normal("mood", _counter(ids[:, None], i, queries))
+            mood = self._normal("mood", counter_of(ids[:, None], i, queries))
             tables.append(of_llm[:, None] + spec.mood * mood - module.burden * difficulty)
         return tables
+
+    def _test_queries(self) -> Tensor:
+        """Counters of the held-out queries."""
+        return torch.arange(self.spec.num_test_queries) + TEST_QUERIES
 
     @cached_property
     def _reference_id(self) -> int:
@@ -308,10 +355,14 @@ class World:
         stronger = (self._ability[:, None] - self._ability[None, :]).clamp_min(0)
         return {
             p: self.spec.fit
-            * self._normal("fit", _counter(ids[:, None], p) + (_counter(ids, child) << 20))
+            * self._normal("fit", counter_of(ids[:, None], p) + (counter_of(ids, child) << 20))
             - self.spec.mismatch * stronger
             for p in self.spec.parents[child]
         }
+
+    def _paces(self, child: int) -> dict[int, Tensor]:  # noqa: ARG002
+        """Factors on the tokens that a module writes, by pairs of LLMs; none in this family."""
+        return {}
 
     def _tokens(self, queries: Tensor, length: float) -> tuple[list[Tensor], list[Tensor]]:
         """Tokens of prompts, N tensors `queries`, and of outputs, N tensors `all LLMs x queries`.
@@ -328,8 +379,8 @@ class World:
         prompt, output = [], []
         for i, module in enumerate(spec.modules):
             prompt.append(module.prompt_tokens * of_query)
-            at_module = self._factor("module_verbosity", _counter(ids, i), spec.module_verbosity)
-            counter = _counter(ids[:, None], i, queries)
+            at_module = self._factor("module_verbosity", counter_of(ids, i), spec.module_verbosity)
+            counter = counter_of(ids[:, None], i, queries)
             at_query = self._factor("query_verbosity", counter, spec.query_verbosity)
             output.append(module.output_tokens * (relative * at_module)[:, None] * at_query)
         return prompt, output
@@ -339,38 +390,7 @@ class World:
         return (spread * self._normal(stream, counter) - spread**2 / 2).exp()
 
     def _normal(self, stream: str, counter: Tensor) -> Tensor:
-        return normal(stream_key(self.world_seed, _STREAMS.index(stream)), counter)
+        return normal(self._key(stream), counter)
 
-
-def abilities(llms: Sequence[LLMInfo]) -> list[float]:
-    """General ability of each LLM: the mean of its standardised public scores.
-
-    An LLM without a score gets the lowest ability of the others; if no LLM has a score, all get 0.
-    """
-    scores = [[llm.mmlu_pro for llm in llms], [llm.gpqa for llm in llms]]
-    standardised: list[list[float]] = [[] for _ in llms]
-    for column in scores:
-        known = [value for value in column if value is not None] or [0.0]
-        mean, spread = statistics.fmean(known), statistics.pstdev(known) or 1.0
-        for values, score in zip(standardised, column, strict=True):
-            if score is not None:
-                values.append((score - mean) / spread)
-    least = min((statistics.fmean(values) for values in standardised if values), default=0.0)
-    return [statistics.fmean(values) if values else least for values in standardised]
-
-
-def _check_counters(spec: WorldSpec, num_llms: int) -> None:
-    """Raises InputError if two random numbers would share a counter."""
-    limits = {
-        "LLMs in the price list": (num_llms, 1 << 6),
-        "modules": (len(spec.modules), 7),
-        "queries": (spec.num_queries, _TEST_QUERIES),
-        "held-out queries": (spec.num_test_queries, (1 << 20) - _TEST_QUERIES),
-    }
-    for name, (count, limit) in limits.items():
-        if not 1 <= count <= limit:
-            raise InputError(f"{count} {name} in a simulated task; there can be 1 to {limit}")
-
-
-def _counter(llm: Tensor, module: int, query: Tensor | int = 0) -> Tensor:
-    return llm + (module << 6) + (query << 10 if isinstance(query, int) else query * 1024)
+    def _key(self, stream: str) -> int:
+        return stream_key(self.world_seed, self._first_stream + _STREAMS.index(stream))
