@@ -27,9 +27,12 @@ def basis_of(settings: dict[str, Any]) -> Literal["certified", "accepted (tuned)
         'accepted (tuned)'
         >>> basis_of({"bounds": {"mode": "tuned"}, "sequence_delta": 0.05})
         'certified'
+        >>> basis_of({"bounds": {"mode": "theory", "B_g": "eligible"}})
+        'accepted (tuned)'
     """
     by_answers = "sequence_delta" in settings or "population_delta" in settings
-    is_proven = by_answers or settings["bounds"]["mode"] == "theory"
+    bounds = settings["bounds"]
+    is_proven = by_answers or (bounds["mode"] == "theory" and bounds["B_g"] != "eligible")
     return "certified" if is_proven else "accepted (tuned)"
 
 
@@ -95,13 +98,18 @@ def _theory(settings: dict[str, Any]) -> list[str]:
     rho = settings.get("rho")
     kernel = "" if rho is None else f" in the joint kernel with rho={rho:g}"
     each = "each query's" if rho is None else "the"
+    if isinstance(settings["B_g"], str):
+        norm = "B_g, which was tuned after Calibrate and need not be such a bound"
+        then = "if it is one,"
+    else:
+        norm, then = f"B_g={settings['B_g']:g}", "then"
     return [
         f"observation noise is conditionally sub-Gaussian with R_c={settings['R_c']:g} cost units, "
         f"R_g={settings['R_g']:g} (ass:observation)",
         f"the RKHS norm{kernel} of {each} cost is at most B_c={settings['B_c']:g} cost units, of "
-        f"{each} constraint at most B_g={settings['B_g']:g} (ass:rkhs)",
+        f"{each} constraint at most {norm} (ass:rkhs)",
         f"one cost unit is {settings['cost_unit']:g} USD",
-        "then all bounds hold together with probability at least "
+        f"{then} all bounds hold together with probability at least "
         f"1 - {settings['delta']:g} (cla:bounds)",
     ]
 

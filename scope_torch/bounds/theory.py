@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from scope_torch.bounds.assumptions import assumptions
-from scope_torch.bounds.base import Beta
+from scope_torch.bounds.base import Beta, number_or_rule
 from scope_torch.bounds.information_gain import InformationGain, RealisedGain
 from scope_torch.errors import InputError
 from scope_torch.problem import SelectionProblem
@@ -41,7 +41,10 @@ class TheoryBounds:
         R_c: Sub-Gaussian constant of the cost noise, in cost units (ass:observation).
         R_g: The same of the quality noise, in units of quality; of every grade.
         B_c: Bound on the RKHS norm of l_c(., q), in cost units (ass:rkhs).
-        B_g: The same of l_g(., q), in units of quality; of every constraint, in grades.
+        B_g: The same of l_g(., q), in units of quality; of every constraint, in grades. `eligible`:
+            the smallest for which some theta has L_g <= -1 after Calibrate, as in the paper's
+            experiments (sec:exp); then nothing is proven. The noise alone is often wide enough,
+            and B_g 0.
         delta: Failure probability, in (0, 1).
         cost_unit: USD that count as one cost unit; None for c(theta_0), or for 1 if quality is the
             objective. R_c, B_c and lambda mean
@@ -64,14 +67,15 @@ class TheoryBounds:
         R_c: float = 1e-3,
         R_g: float = 1e-3,
         B_c: float = 1.0,
-        B_g: float = 1.0,
+        B_g: float | str = 1.0,
         delta: float = 1e-4,
         cost_unit: float | None = None,
         rho: float | None = None,
     ) -> None:
         if cost_unit is None:
             cost_unit = problem.reference_cost_usd if problem.objective == "cost" else 1.0
-        for name, value in {"B_c": B_c, "B_g": B_g, "cost_unit": cost_unit}.items():
+        self._rule_g = number_or_rule("B_g", B_g, ("eligible",))
+        for name, value in {"B_c": B_c, "cost_unit": cost_unit}.items():
             if not (math.isfinite(value) and value > 0):
                 raise InputError(f"{name}={value} must be a positive number")
         for name, value in {"R_c": R_c, "R_g": R_g}.items():
@@ -91,12 +95,17 @@ class TheoryBounds:
             1 / problem.num_queries if rho is None else rho + (1 - rho) / problem.num_queries
         )
         self.gain, self.rho = gain, rho
-        self.R_c, self.R_g, self.B_c, self.B_g = R_c, R_g, B_c, B_g
+        self.R_c, self.R_g, self.B_c = R_c, R_g, B_c
+        self.B_g = 0.0 if isinstance(self._rule_g, str) else self._rule_g
+        self._slope: float | None = None  # beta_g that B_g has to give; until it does
         self.delta, self.cost_unit = delta, cost_unit
         self._last = self.beta(0)
 
-    def fit(self, surrogate: Any, least_slope: Callable[[], float]) -> None:
-        """Does nothing: the coefficients follow from the assumptions."""
+    def fit(self, surrogate: Any, least_slope: Callable[[], float]) -> None:  # noqa: ARG002
+        """Tunes B_g if it is to be tuned; else the coefficients follow from the assumptions."""
+        if isinstance(self._rule_g, str):
+            # A little more, so that rounding cannot make the theta that decides it ineligible.
+            self._slope = max(0.0, least_slope()) * (1 + 1e-9)
 
     def beta(self, j_max: int, information: Sequence[float] = ()) -> Beta:
         """beta_{zeta,t} of eq:beta-def; see `ConfidenceBounds.beta`."""
@@ -107,6 +116,9 @@ class TheoryBounds:
         union = math.log(self._num_outputs * self._num_processes / self.delta)
         roots = [self._noise * math.sqrt(gain + union) for gain in gains]
         times = self._num_processes / len(gains)
+        if self._slope is not None:
+            self.B_g = _norm_of(self._slope, times, [self.R_g * root for root in roots])
+            self._slope = None
         c, g = (
             math.sqrt(times * math.fsum((B + R * root) ** 2 for root in roots))
             for B, R in ((self.B_c, self.R_c), (self.B_g, self.R_g))
@@ -120,8 +132,8 @@ class TheoryBounds:
 
     def settings(self) -> dict[str, Any]:
         """The arguments, JSON-serialisable."""
-        names = ("R_c", "R_g", "B_c", "B_g", "delta", "cost_unit")
-        values = {name: getattr(self, name) for name in names}
+        names = ("R_c", "R_g", "B_c", "delta", "cost_unit")
+        values = {name: getattr(self, name) for name in names} | {"B_g": self._rule_g}
         more = {} if self.rho is None else {"rho": self.rho}
         return {"mode": self.mode, "gain": self.gain.name, "lam": self.gain.lam, **values, **more}
 
@@ -132,6 +144,14 @@ class TheoryBounds:
             "mode": self.mode,
             "b_c": beta.c * math.sqrt(self._prior),
             "b_g": beta.g * math.sqrt(self._prior),
+            **({"B_g": self.B_g} if isinstance(self._rule_g, str) else {}),
             "delta": self.delta,
             "assumptions": assumptions(self.settings()),
         }
+
+
+def _norm_of(beta: float, times: float, noise: Sequence[float]) -> float:
+    """The B >= 0 for which sqrt(times sum_q (B + noise_q)^2) = beta; 0 if the noise is enough."""
+    mean = math.fsum(noise) / len(noise)
+    spread = math.fsum((value - mean) ** 2 for value in noise) / len(noise)
+    return max(0.0, math.sqrt(max(0.0, beta**2 / (times * len(noise)) - spread)) - mean)

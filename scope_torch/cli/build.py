@@ -21,6 +21,7 @@ from scope_torch.llm.keys import check_key_env
 _TYPED_KEY = re.compile(r"api_key_env[\"']?(?:=(?:choice\()?(.*)|:([^,}]*))", re.DOTALL)
 _OF_HYDRA = ("_target_", "_convert_", "_recursive_", "_partial_")  # not arguments
 _OF_PROBLEM = ("constraints", "objective")  # of a task; see `with_constraints`
+_PASSED_ON = ("task.data.", "task.system.", "llm.extra_body.")
 
 
 def build(node: DictConfig, **extra: Any) -> Any:
@@ -44,10 +45,13 @@ def build(node: DictConfig, **extra: Any) -> Any:
 
 
 def refuse_new_keys(overrides: list[str]) -> None:
-    """Raises InputError for `+key=value`: nothing reads a key that the schema does not have."""
+    """Raises InputError for `+key=value`: nothing reads a key that the schema does not have.
+
+    Only what is passed on to a loader, a system or an endpoint has keys of its own.
+    """
     for override in overrides:
-        if override.startswith("+"):
-            word = override.lstrip("+").partition("=")[0]
+        word = override.lstrip("+").partition("=")[0]
+        if override.startswith("+") and not word.startswith(_PASSED_ON):
             known = [field.name for field in dataclasses.fields(Config)]
             first, *_ = word.split(".")
             mend = (

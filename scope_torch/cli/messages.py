@@ -26,6 +26,7 @@ _KEYS_OF_SCOPE = {  # which scope_joint, the default, does not have
     "JointBoundsConfig": BoundsConfig.__dataclass_fields__,
 }
 _NO_KEY = re.compile(r"Error parsing override '([^'=]*)'\s+missing EQUAL")  # of Hydra
+_FREE_KEY = re.compile(r"full_key: ((?:task\.data|task\.system|llm\.extra_body)\.\w+)")
 _LAUNCHER = re.compile(r"hydra/launcher/(joblib|submitit|ray)")
 _EXTRA_OF_LAUNCHER = {"joblib": "joblib", "submitit": "slurm", "ray": "ray"}
 
@@ -51,6 +52,7 @@ def message_of(error: BaseException) -> str:
             "there are " + ", ".join(names) + nearest(mistyped[1] if mistyped else "", names)
         )
     lines += [_nearest_key(e) for e in told if isinstance(e, OmegaConfBaseException)]
+    lines += [f"write +{key}" for key in _FREE_KEY.findall(" ".join(lines))]
     if missing := _LAUNCHER.search(str(error)):
         lines.append(f"pip install 'scope-torch[{_EXTRA_OF_LAUNCHER[missing[1]]}]'")
     return "; ".join(filter(None, lines)) or type(error).__name__

@@ -5,7 +5,7 @@
 Every reply goes into the response store (llm.store) as soon as it is paid for, so the same command
 goes on where it was stopped. The table has one row for each configuration and query: the LLM of
 each module, query, quality, cost_usd and, where known, latency_s and the tokens of each module.
-`task=table` reads it.
+`task=table` reads it. Where the costs of modules are known, those of the reference are printed.
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ from tqdm import tqdm
 
 from scope_torch.cli.build import close_evaluator
 from scope_torch.cli.compose import compose_task, exit_on_error
+from scope_torch.cli.module_costs import ModuleCosts, module_table
 from scope_torch.errors import InputError
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
+from scope_torch.runs.deployment import module_costs
 from scope_torch.tasks import Task
 
 
@@ -65,6 +67,9 @@ def record(task: Task, path: Path) -> None:
         observations[observation.request] = observation
     ordered = [observations[request] for request in sorted(observations)]
     write_table(task.problem, ordered, path)
+    theta = task.problem.theta_ref
+    if (costs := module_costs([o for o in ordered if o.theta == theta])) is not None:
+        print("\n".join(module_table(task.problem, {"reference": ModuleCosts(theta, costs)})))
 
 
 def all_requests(problem: SelectionProblem) -> Iterator[Request]:

@@ -22,7 +22,7 @@ class BoundsConfig:
     R_c: float = 1e-3  # theory: sub-Gaussian constant of cost, in cost units
     R_g: float = 1e-3  # theory: sub-Gaussian constant of quality
     B_c: float = 1.0  # theory: RKHS norm of cost, in cost units
-    B_g: float = 1.0  # theory: RKHS norm of quality
+    B_g: Any = 1.0  # theory: RKHS norm of quality, or eligible, as the paper tunes it
     delta: float = 1e-4  # theory, sequence and population: failure probability
     cost_unit: float | None = None  # theory: USD; null for c(theta_0)
 

@@ -74,6 +74,7 @@ class SimulatedTaskConfig:
     _target_: str = "scope_torch.tasks.simulated.simulated_task"
     name: str = MISSING  # shown in paths and plots
     world: str = MISSING  # text_to_sql | data_transformation | data_imputation | entity_resolution
+    family: str = "bottleneck"  # of the worlds: bottleneck | additive (docs/simulated.md)
     reference: str = "GPT-5.2"  # theta_0: this LLM in every module
     epsilon: float = 0.01
     constraints: list[str] = field(default_factory=list)  # e.g. "latency_s <= 2 cap 10"
@@ -83,7 +84,7 @@ class SimulatedTaskConfig:
     cost_noise: float = 0.03  # relative spread of observed costs
     noise_seed: int = 0  # seed of the observations
     llms: list[str] | None = None  # candidates of every module; null: all that have a price
-    world_file: str | None = None  # null: worlds.toml of the package
+    world_file: str | None = None  # null: that of the family
     price_file: str | None = None  # null: llms.toml of the package
     outcomes: bool = False  # observations carry latency_s and output_tokens
     cache_dir: str | None = None  # true averages; null: $SCOPE_CACHE_DIR or ~/.cache/scope-torch
@@ -126,4 +127,4 @@ class LLMConfig:
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
     max_failures_in_a_row: int = 50  # stop the run after so many; it can be resumed
-    extra_body: dict[str, Any] | None = None  # sent with every request
+    extra_body: dict[str, Any] = field(default_factory=dict)  # sent with every request

@@ -19,7 +19,11 @@ SOURCE = (
 
 
 def restaurant(
-    folder: str = "restaurant", *, num_records: int = NUM_RECORDS, check_counts: bool = True
+    folder: str = "restaurant",
+    *,
+    num_records: int = NUM_RECORDS,
+    search: str = "valid",
+    check_counts: bool = True,
 ) -> Dataset:
     """Restaurant-dev (156 queries) for the search, and Restaurant-test (86 held-out queries).
 
@@ -29,17 +33,23 @@ def restaurant(
         folder: Folder with train.csv, valid.csv and test.csv. A relative path is looked up in the
             working directory, in `$SCOPE_DATA_DIR` and in `./data`.
         num_records: Number of training rows retrieved for each query.
+        search: Which of the two is searched: `valid`, as in the paper, or `test`; the other one is
+            held out.
         check_counts: Whether the files must have the published numbers of rows.
 
     Raises:
-        InputError: If a file is absent, lacks a column, or has another number of rows.
+        InputError: If a file is absent, lacks a column, or has another number of rows, or `search`
+            is neither.
     """
+    splits = {"valid": ("valid", "test"), "test": ("test", "valid")}
+    if search not in splits:
+        raise InputError(f"search={search!r} must be one of {list(splits)}")
     rows = read_splits(find_folder(folder, SOURCE), check_counts)
-    search, held_out = (
+    searched, held_out = (
         imputation_queries(rows[split], rows["train"], "city", num_records)
-        for split in ("valid", "test")
+        for split in splits[search]
     )
-    return Dataset("restaurant", search, held_out, ExactMatch(unpunctuated))
+    return Dataset("restaurant", searched, held_out, ExactMatch(unpunctuated))
 
 
 def read_splits(folder: Path, check_counts: bool = True) -> dict[str, list[dict[str, str]]]:

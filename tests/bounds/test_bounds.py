@@ -10,7 +10,7 @@ import torch
 from test_per_query import all_codes, random_history, surrogate_of
 
 from scope_torch.bounds import TheoryBounds, TunedBounds
-from scope_torch.bounds.information_gain import InformationGain
+from scope_torch.bounds.information_gain import InformationGain, RealisedGain
 from scope_torch.bounds.tuned import MIN_LOO_QUERIES
 from scope_torch.errors import InputError
 from scope_torch.methods import compose_scope
@@ -128,6 +128,52 @@ def test_theory_report_states_what_it_stands_on():
     text = " ".join(report["assumptions"])
     assert all(value in text for value in ("B_g=2.5", "R_c=0.125", "0.05", f"{COST:g} USD"))
     assert json.loads(json.dumps(bounds.settings()))["B_g"] == 2.5
+
+
+@pytest.mark.parametrize("R_g", [1e-4, 0.3])
+def test_theory_tunes_the_norm_so_that_something_is_eligible(history, R_g):
+    """sec:exp: B_g is the least >= 0 for which some theta has L_g <= -1 at i = 1."""
+    bounds, gain = theory(8, LAM, R_g=R_g, B_g="eligible")
+    assert bounds.beta(0).g == pytest.approx(_noise(gain, 0, R_g) * math.sqrt(8))
+    surrogate = surrogate_of(history, SIZES, 8, LAM, KERNEL)
+    mean_g, sigma = posterior(surrogate)
+    bounds.fit(surrogate, lambda: float(((mean_g + 1) / sigma).min()))
+    beta_g = bounds.beta(9).g
+    slope, noise = float(((mean_g + 1) / sigma).min()), math.sqrt(8) * _noise(gain, 9, R_g)
+    assert beta_g == pytest.approx(max(slope, noise), rel=1e-8)
+    assert bounds.B_g == pytest.approx(max(0.0, slope - noise) / math.sqrt(8))
+    assert (bounds.B_g > 0) == (R_g < 0.1)  # the noise term alone is wide enough, or it is not
+    assert (mean_g - beta_g * sigma).min() <= -1
+    grown = math.sqrt(8) * (bounds.B_g + _noise(gain, 30, R_g))
+    assert bounds.beta(30).g == pytest.approx(grown)
+    report = bounds.report()
+    assert report["B_g"] == bounds.B_g
+    assert "tuned after Calibrate" in " ".join(report["assumptions"])
+    assert bounds.settings()["B_g"] == "eligible"
+
+
+def _noise(gain: InformationGain, j_max: int, R_g: float) -> float:
+    """R / sqrt(lam) sqrt(2 (gamma(J) + log(2 Q / delta))) at Q = 8, delta = 1e-4."""
+    return R_g / math.sqrt(LAM) * math.sqrt(2 * (gain.gamma(j_max) + math.log(2 * 8 / 1e-4)))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_theory_tunes_the_norm_with_realised_gain(seed):
+    """sqrt(sum_q (B + noise_q)^2) = beta, by bisection."""
+    rng = np.random.default_rng(seed)
+    information, slope = rng.uniform(0.1, 3, 8).tolist(), 30 + 5 * seed
+    bounds = TheoryBounds(problem(8), RealisedGain(KERNEL, LAM), R_g=0.01, B_g="eligible")
+    bounds.fit(None, lambda: slope)
+    noise = [
+        0.01 / math.sqrt(LAM) * math.sqrt(2 * (i + math.log(2 * 8 / 1e-4))) for i in information
+    ]
+    low, high = 0.0, 1000.0
+    for _ in range(200):
+        middle = (low + high) / 2
+        too_wide = math.sqrt(sum((middle + n) ** 2 for n in noise)) > slope
+        low, high = (low, middle) if too_wide else (middle, high)
+    assert bounds.beta(1, information).g == pytest.approx(slope)
+    assert bounds.B_g == pytest.approx(low, abs=1e-6)
 
 
 def test_tuned_numbers_are_taken_as_they_are(history):

@@ -19,6 +19,7 @@ import pytest
 import scope_torch
 from scope_torch.cli import COMMANDS
 from scope_torch.cli import report as report_script
+from scope_torch.cli.compose import compose
 
 LLMS = ("a-nano", "b-mini", "c-pro")
 ROOT = Path(__file__).resolve().parents[2]
@@ -441,6 +442,8 @@ def test_commands_beside_the_search(cli, table_arguments):
         ("metod=scope", "did you mean 'method'?"),
         ("+metod=scope", "leave it out; did you mean 'method'?"),
         ("+method.alfa=0.3", "write it without +"),
+        ("task=restaurant_live task.data.num_records=1", "write +task.data.num_records"),
+        ("+task.size=3", "write it without +"),
         ("method=scope method.alfa=0.3", "did you mean 'alpha'?"),
         ("method.alpha=0.3", "it is a key of the paper's method: add method=scope"),
         ("method.bounds.b_g=0.3", "it is a key of the paper's method: add method=scope"),
@@ -457,6 +460,14 @@ def test_a_wrong_word_names_the_right_ones(cli, argument, mend):
     assert (status, out) == (2, "")
     assert mend in err
     assert err.count("\n") == 1
+
+
+def test_what_is_passed_on_has_keys_of_its_own():
+    """To a loader of data, a system or an endpoint."""
+    words = ["task=restaurant_live", "+task.data.search=test", "+llm.extra_body.cache_prompt=true"]
+    config = compose(words)
+    assert config.task.data == {"search": "test"}
+    assert config.llm.extra_body == {"cache_prompt": True}
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(tmp_path):

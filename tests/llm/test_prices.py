@@ -126,19 +126,19 @@ def test_llms_that_come_from_elsewhere():
         check_llm(LLMInfo("a", 1, 2.5, prompting="zero_shot"))
 
 
-@pytest.mark.parametrize("read", [load_llms, load_worlds])
+@pytest.mark.parametrize(("read", "version"), [(load_llms, 1), (load_worlds, 2)])
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("version = 2\n", "is of version 2, this program reads version 1; start again from"),
-        ("", "is of version None, this program reads version 1"),
+        ("version = 3\n", "is of version 3, this program reads version {}; start again from"),
+        ("", "is of version None, this program reads version {}"),
         ("version = \n", "cannot read"),
         ("version = 1\n[[", "cannot read"),
         (b"version = 1 # \xff", "cannot read"),
     ],
 )
-def test_files_that_are_refused(read, text, named, tmp_path):
-    assert named in error_of(read, tmp_path, text)
+def test_files_that_are_refused(read, version, text, named, tmp_path):
+    assert named.format(version) in error_of(read, tmp_path, text)
     with pytest.raises(InputError, match="cannot read"):
         read(tmp_path)  # a directory
     with pytest.raises(InputError, match="cannot read"):
@@ -175,7 +175,13 @@ def test_the_packaged_worlds():
         ("burden = 0.8", "burden = 0.8, load = 1", "unknown ['load']"),
         ('"DIN-SQL"\n', '"DIN-SQL"\nmodules = [3]\n[x]\n', "modules: 3 is not a table of"),
         ("[text_to_sql]\n", "extra = 3\n[text_to_sql]\n", "unknown ['extra']"),
-        ("version = 1\n", "version = 1\nextra = 3\n", "[extra]: 3 is not a table"),
+        ("version = 2\n", "version = 2\nextra = 3\n", "[extra]: 3 is not a table"),
+        ('family = "bottleneck"', 'family = "other"', "family='other' must be one of ["),
+        (
+            'reference_split = "test"',
+            'reference_split = "dev"',
+            "must be one of ['search', 'test']",
+        ),
         ("num_queries = 500", 'num_queries = "500"', "num_queries='500' must be of type int"),
         ("num_queries = 500", "num_queries = 500.5", "num_queries=500.5 must be of type int"),
         ("fit = 0.25", 'fit = "strong"', "fit='strong' must be of type float"),

@@ -109,6 +109,8 @@ def test_restaurant_names_counts_and_absent_files(tmp_path):
     (tmp_path / "test.csv").unlink()
     with pytest.raises(InputError, match=r"cannot read .*test.csv .*; download it again"):
         restaurant(folder, check_counts=False)
+    with pytest.raises(InputError, match="search='train' must be one of"):
+        restaurant(folder, search="train")
     with pytest.raises(InputError, match=r"no data folder 'absent' .*RIDDLE"):
         restaurant("absent")
 
@@ -119,6 +121,8 @@ def test_real_restaurant(real_folder):
     assert (len(dataset.queries), len(dataset.held_out)) == (156, 86)
     with (Path(folder) / "train.csv").open(newline="") as file:
         train = list(csv.DictReader(file))
+    other = restaurant(folder, search="test")
+    assert (other.queries, other.held_out) == (dataset.held_out, dataset.queries)
     for query in (*dataset.queries, *dataset.held_out):
         assert set(query.fields["target"]) == {"name", "addr", "phone", "type"}
         assert len(query.fields["records"]) == 3

@@ -92,6 +92,8 @@ def write_bird(folder: Path) -> None:
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE t (a)")
         connection.commit()
+    (path.parent / "database_description").mkdir()
+    (path.parent / "database_description" / "t.csv").write_text("original_column_name\na\n")
     keys = {"db_id": "shop", "question": "q?", "evidence": ""}
     items = [{"question_id": i, "SQL": sql, **keys} for i, sql in enumerate(["SELECT 1", "SELEC"])]
     (folder / "MINIDEV" / "mini_dev_sqlite.json").write_text(json.dumps(items[:1]))
@@ -104,6 +106,7 @@ def test_bird(tmp_path, capsys):
     code, text = prepare(capsys, *args)
     assert (code, text.partition(", in")[0]) == (0, "bird: 1 queries to search on, 1 held out")
     assert (tmp_path / "data/bird/dev_databases/shop/shop.sqlite").is_file()
+    assert (tmp_path / "data/bird/dev_databases/shop/database_description/t.csv").is_file()
     assert (tmp_path / "data/bird/mini_dev.json").is_file()
     code, text = prepare(capsys, *args, "--check-gold")
     assert code == 2
