@@ -6,7 +6,7 @@
 The first command makes three searches of one task: `scope`, `scope_joint` with one widening, and
 `scope_joint` that stops when it no longer pays. One search with H = 1e6 tells the end for every
 smaller H: H decides nothing but the end. The second command prints the table of
-docs/results-details.md.
+docs/results-development.md.
 """
 
 from __future__ import annotations

@@ -94,6 +94,8 @@ def prepare_bird(source: Path, to: Path) -> Dataset:
         _put(path, to / name)
     for db_id, path in databases.items():
         _put(path, to / "dev_databases" / db_id / path.name, link=True)
+        for described in sorted((path.parent / "database_description").glob("*.csv")):
+            _put(described, to / "dev_databases" / db_id / "database_description" / described.name)
     held_out = str(to / "dev.json") if "dev.json" in questions else None
     return bird.bird(str(to / "mini_dev.json"), str(to / "dev_databases"), held_out_path=held_out)
 

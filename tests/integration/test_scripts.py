@@ -11,7 +11,9 @@ import torch
 from hydra.core.global_hydra import GlobalHydra
 
 from scope_torch.cli import evaluate, record_table
+from scope_torch.cli.module_costs import ModuleCosts, module_table
 from scope_torch.observation import Request
+from scope_torch.problem import SelectionProblem
 from scope_torch.tasks.synthetic import synthetic_task
 from scope_torch.tasks.table import table_task
 
@@ -73,6 +75,46 @@ def test_a_table_without_details_has_no_empty_columns(call, tmp_path):
     assert {len(row) for row in rows} == {len(rows[0])}
 
 
+def test_a_recorded_table_ends_with_the_costs_of_modules(call, tmp_path):
+    task = ("task=data_imputation", "task.llms=[GPT-4.1 Nano,GPT-5.2]", "task.cost_noise=0")
+    status, out, err = call(record_table.main, tmp_path / "runs.csv", *task)
+    assert (status, err) == (0, "")
+    lines = [[cell.strip() for cell in line.split("|")] for line in out.splitlines()]
+    costs = {cells[1]: cells[2] for cells in lines if len(cells) == 4}
+    assert costs["module, USD/1000"] == "reference"
+    assert costs["all"] == "4.34"  # c(theta_0)
+    total = sum(float(costs[m].removesuffix(" (GPT-5.2)")) for m in ("parse", "cloze", "answer"))
+    assert total == pytest.approx(4.34, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "reference", "cost"),
+    [
+        ("bird_live", "GPT-5.2", "reference 23.5, result of SCOPE 0.8"),
+        ("text_to_sql_simulated", "GPT-5.2", "reference 23.5, result of SCOPE 0.8"),
+        ("bird_live", "GPT-5-nano", None),  # not the paper's reference
+        ("airport_city", "GPT-5.2", None),
+    ],
+)
+def test_the_paper_s_cost_is_shown_where_it_has_one(name, reference, cost):
+    problem = SelectionProblem(
+        name=name,
+        modules=("only",),
+        llms=(("GPT-5.2", "GPT-5-nano"),),
+        num_queries=3,
+        theta_ref=(reference,),  # type: ignore
+        reference_quality=0.5,
+        reference_cost_usd=0.01,
+        epsilon=0.1,
+    )
+    lines = module_table(problem, {"unknown": None, "best": ModuleCosts((1,), (0.002,))})
+    assert lines[2].split() == ["|", "only", "|", "2", "(GPT-5-nano)", "|"]
+    shown = [line for line in lines if "in the paper" in line]
+    assert len(shown) == (cost is not None)
+    assert all(str(cost) in line for line in shown)
+    assert module_table(problem, {"unknown": None}) == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -110,6 +152,13 @@ def test_held_out_queries_with_intervals(call, tmp_path):
         difference = results["theta"][key] - results["reference"][key]
         assert math.isclose(results["difference"][key], difference, abs_tol=1e-12)
         assert f"{results['theta'][key]:.3}"[:4] in out
+    for name in ("theta", "reference"):
+        of_modules = results[name]["module_cost_usd"]
+        assert len(of_modules) == 3
+        assert sum(of_modules) == pytest.approx(results[name]["cost_usd"])
+        assert f"{1000 * of_modules[1]:.3g} (" in out
+    assert "module_cost_usd" not in results["difference"]
+    assert "in the paper, on held-out queries: reference 4.28, result of SCOPE 0.1;" in out
     # Wilson's interval, retyped.
     p, n, z = results["theta"]["quality"], 86, statistics.NormalDist().inv_cdf(0.975)
     half = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / (1 + z * z / n)

@@ -1,0 +1,400 @@
+"""Measures speed and memory, and writes the tables of docs/performance.md.
+
+    python scripts/speed.py measure --to docs/results/speed.csv      # needs the extra [bench]
+    python scripts/speed.py measure --only steps --task text_to_sql  # replaces these rows
+    python scripts/speed.py write                                    # from the CSV into the page
+
+Each part runs in processes of their own, with one thread. The main figure is processor time: other
+work on the machine changes it less than the time on the clock. A ratio compares calls of one
+process that take turns; it is the median of the ratios of the turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import gc
+import json
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from importlib import import_module
+from importlib.metadata import version
+from itertools import product
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run without installing
+sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
+
+from scope_torch.cli.build import build
+from scope_torch.cli.compose import compose
+from scope_torch.runs.runner import run
+from scripts.count_launches import table_of_page
+from scripts.speed_tables import FIELDS, Row, read, write_page
+
+ROOT = Path(__file__).resolve().parents[1]
+FILE = ROOT / "docs" / "results" / "speed.csv"
+PAGE = ROOT / "docs" / "performance.md"
+OURS = "this package"
+CONTENDERS = {
+    OURS: "Collapsed",
+    "direct": "Direct",
+    "scikit-learn, loop over Q": "SklearnLoop",
+    "GPyTorch, batch of Q": "BatchedGPyTorch",
+}
+FAST = [OURS, "direct"]  # these are measured on the largest spaces too
+CHUNK = 1 << 14  # configurations that a contender gets at a time
+Seconds = list[tuple[float, float]]  # of the processor, and on the clock
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+TASKS = ("data_imputation", "entity_resolution", "text_to_sql", "data_transformation")
+METHODS = ("scope", "scope_joint")
+# Axis of growth: N, |D|, Q, groups of queries, M of each case.
+GROWTH = {
+    "D": [(4, n, 500, 60, 23) for n in (50, 100, 200, 400)],
+    "Q": [(4, 200, q, 25, 23) for q in (25, 50, 100, 200, 400)],
+    "N": [(n, 200, 102, 60, 23) for n in (2, 3, 4, 5)],
+}
+TINY_GROWTH = {"D": [(2, n, 9, 4, 4) for n in (8, 16)], "N": [(n, 8, 9, 4, 4) for n in (2, 3)]}
+
+
+def jobs(only: str | None, task: str | None, quick: bool) -> Iterator[dict[str, Any]]:
+    """Arguments of the functions that measure; each job is a process."""
+    tasks = ("synthetic",) if quick else TASKS if task is None else (task,)
+    searches = list(product(METHODS[:1] if quick else METHODS, tasks))
+    for part in PARTS if only is None else [only]:
+        if part in ("steps", "runs"):
+            yield from ({"part": part, "method": method, "task": name} for method, name in searches)
+        else:
+            yield {"part": part, "quick": quick}
+
+
+def processor_s(function: Callable[[], Any]) -> tuple[float, float, Any]:
+    """Processor seconds and clock seconds of a call, and what it returns."""
+    clock, processor = time.perf_counter(), time.process_time()
+    found = function()
+    return time.process_time() - processor, time.perf_counter() - clock, found
+
+
+class Steps:
+    """Notes the selection steps of a search: processor seconds and clock seconds.
+
+    A step begins where the surrogate is brought up to date, and ends with the first request of the
+    next candidate.
+
+    Args:
+        optimizer: Its posterior and its `ask` are watched.
+        most: The search ends after so many steps.
+    """
+
+    def __init__(self, optimizer: Any, most: int) -> None:
+        self.seconds: Seconds = []
+        self._ask, self._most = optimizer.ask, most
+        self._update, self._began = optimizer._posterior.update, None
+        optimizer.ask, optimizer._posterior.update = self.ask, self.update
+
+    def update(self) -> None:
+        """Begins a step."""
+        self._began = time.process_time(), time.perf_counter()
+        self._update()
+
+    def ask(self) -> Any:
+        """Ends it; no requests once there are enough steps."""
+        requests = self._ask()
+        if self._began is not None:
+            processor, clock = self._began
+            self.seconds.append((time.process_time() - processor, time.perf_counter() - clock))
+            self._began = None
+        return requests if len(self.seconds) < self._most else []
+
+
+def search(task: str, method: str, most: int | None = None) -> tuple[Any, float, Seconds]:
+    """One search with the defaults and seed 0.
+
+    Returns:
+        Its result, its processor seconds, and its selection steps if `most` is given.
+    """
+    cfg = compose([f"task={task}", f"method={method}"])
+    made, kernel = build(cfg.task), build(cfg.kernel)
+    common = {"kernel": kernel, "seed": 0, "device": "cpu", "budget_usd": cfg.budget_usd}
+    optimizer = build(cfg.method, problem=made.problem, **common)
+    steps = Steps(optimizer, most) if most else None
+    with tempfile.TemporaryDirectory() as folder:
+        settings = (made.problem, optimizer, made.evaluator, cfg.budget_usd)
+        processor, _, result = processor_s(lambda: run(*settings, run_dir=folder))
+    return result, processor, steps.seconds if steps else []
+
+
+def about(result: Any, method: str) -> Row:
+    """The columns that say which search it was."""
+    problem = result.problem
+    sizes = {"N": len(problem.llms), "M": max(map(len, problem.llms)), "Q": problem.num_queries}
+    observed = len({o.theta for o in result.history})
+    name = {"who": method, "task": problem.name, "how": "measured"}
+    return {**name, **sizes, "D": observed, "Theta": problem.space.size}
+
+
+def measure_steps(task: str, method: str) -> list[Row]:
+    """Median, first and largest selection step, and the peak memory of this process."""
+    most = 60 if task == "data_transformation" else 500  # its steps are the longest
+    result, _, seconds = search(task, method, most)
+    same = about(result, method)
+    largest = max(seconds)
+    median = [statistics.median(one) for one in zip(*seconds, strict=True)]
+    times = {"median": median, "first": seconds[0], "largest": largest}
+    rows = [
+        {**same, "what": f"{name} step", "value": one[0], "wall": one[1], "unit": "s"}
+        for name, one in times.items()
+    ]
+    rows.append({**same, "what": "steps", "value": len(seconds), "unit": ""})
+    gib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    return [*rows, {**same, "what": "peak memory", "value": gib, "unit": "GiB"}]
+
+
+def measure_runs(task: str, method: str) -> list[Row]:
+    """Whole runs in a world whose truth is kept; one task before that too."""
+    search("synthetic", method)  # the first calls load libraries
+    worlds = ("new world", "world seen before")
+    build(compose([f"task={task}"]).task).evaluator.truth()  # which keeps it
+    if (task, method) != ("text_to_sql", "scope"):
+        worlds = worlds[1:]
+    rows: list[Row] = []
+    for world in worlds:
+        with tempfile.TemporaryDirectory() as empty, patch.dict(os.environ) as environment:
+            if world == "new world":
+                environment["SCOPE_CACHE_DIR"] = empty
+            result, processor, _ = search(task, method)
+        timing = result.summary()["timing"]
+        total, optimizer = timing["seconds"], timing["optimizer_seconds"]
+        shares = {"method": optimizer / total, "evaluator": timing["evaluator_seconds"] / total}
+        shares["rest"] = 1 - sum(shares.values())
+        same = {**about(result, method), "how": f"measured, {world}"}
+        rows.append({**same, "what": "run", "value": processor, "wall": total, "unit": "s"})
+        rows += [{**same, "what": what, "value": v, "unit": "share"} for what, v in shares.items()]
+        rows.append({**same, "what": "observations", "value": len(result.history), "unit": ""})
+    return rows
+
+
+def in_turns(
+    cases: Mapping[str, Callable[[], Any]], turns: int
+) -> tuple[dict[str, list[list[float]]], dict[str, Any]]:
+    """Processor and clock seconds of conditioning and of prediction, and the predictions.
+
+    A case is made, which conditions on the data, and then called. In a turn each case is made and
+    called once. Python's garbage collector is off, as in `timeit`: it would add a tenth of a second
+    to some calls.
+    """
+    seconds: dict[str, list[list[float]]] = {name: [] for name in cases}
+    found: dict[str, Any] = {}
+    for _ in range(turns):
+        for name, make in cases.items():
+            gc.collect()
+            gc.disable()
+            *made, predict = processor_s(make)
+            *called, found[name] = processor_s(predict)
+            gc.enable()
+            seconds[name].append([*made, *called])
+    return seconds, found
+
+
+def exponent(x: Sequence[float], y: Sequence[float], of: str) -> Row:
+    """A row with the growth of `y` in `x`: the slope of the logarithms, by least squares."""
+    log_x, log_y = np.log(x), np.log(y)
+    slopes = np.diff(log_y) / np.diff(log_x)
+    span = f"{of} = {min(x):,} to {max(x):,}"
+    how = f"fitted, {span}; between neighbours {slopes.min():.2f} to {slopes.max():.2f}"
+    return {"value": float(np.polyfit(log_x, log_y, 1)[0]), "unit": "exponent", "how": how}
+
+
+def contender(name: str, case: Any) -> Callable[[], Callable[[], Tensor]]:
+    """Makes a contender; then it predicts on all of Theta."""
+    every = torch.arange(case.space.size)
+
+    def make() -> Callable[[], Tensor]:
+        predict = getattr(import_module("contenders"), CONTENDERS[name])(case)
+        if name == OURS:
+            return lambda: predict(every)
+        predict(every[:1])  # GPyTorch conditions when it first predicts
+        return lambda: torch.cat([predict(part) for part in every.split(CHUNK)], -1)
+
+    return make
+
+
+def sizes(case: Any) -> Row:
+    """The columns that say how large a case is."""
+    values = case.num_modules, case.num_llms, case.num_queries, case.num_configs, case.space.size
+    return dict(zip(("N", "M", "Q", "D", "Theta"), values, strict=True))
+
+
+def measure_growth(quick: bool) -> list[Row]:
+    """How conditioning and the evaluation on all of Theta grow."""
+    Case = import_module("contenders").Case
+    rows: list[Row] = []
+    for axis, arguments in (TINY_GROWTH if quick else GROWTH).items():
+        cases = [Case(*one) for one in arguments]
+        makes = {str(i): contender(OURS, c) for i, c in enumerate(cases)}
+        in_turns(makes, 1)  # the first calls load libraries
+        by_case, _ = in_turns(makes, 5)
+        medians = [np.median(by_case[str(i)], 0) for i in range(len(cases))]
+        measured_in = "Theta" if axis == "N" else axis
+        x = [sizes(case)[measured_in] for case in cases]
+        for at, what in ((0, "conditioning"), (2, "on Theta")):
+            same: Row = {"who": OURS, "task": axis, "what": what}
+            for case, seconds in zip(cases, medians, strict=True):
+                value = {"value": seconds[at], "wall": seconds[at + 1], "unit": "s"}
+                rows.append({**same, **sizes(case), **value, "how": "measured"})
+            y = [float(seconds[at]) for seconds in medians]
+            rows.append({**same, **exponent(x, y, measured_in)})
+    return rows
+
+
+def compare(case: Any, names: Sequence[str], turns: int) -> list[Row]:
+    """Seconds, ratios to ours and differences of contenders on all of Theta, taking turns."""
+    makes = {name: contender(name, case) for name in names}
+    by_name, found = in_turns(makes, turns)
+    seconds = {name: np.array(one) for name, one in by_name.items()}
+    rows: list[Row] = []
+    for name, one in seconds.items():
+        difference = max(
+            float((a - b).abs().max() / b.abs().max())
+            for a, b in zip(found[name], found[OURS], strict=True)
+        )
+        how = f"measured whole, {turns} turn{'s' * (turns > 1)}"
+        same = {**sizes(case), "who": name, "unit": "s", "how": how, "difference": difference}
+        for at, what in ((0, "conditioning"), (2, "on Theta")):
+            value, wall = np.median(one[:, at : at + 2], 0)
+            ratio = np.median(one[:, at] / seconds[OURS][:, at])
+            rows.append({**same, "what": what, "value": value, "wall": wall, "ratio": ratio})
+    return rows
+
+
+def measure_posterior(quick: bool) -> list[Row]:
+    """All contenders on spaces small enough for all, the fast ones on large spaces too."""
+    Case = import_module("contenders").Case
+    data = (8, 9, 4) if quick else (60, 60, 30)  # |D|, Q, groups
+    llms = (3, 4, 5) if quick else (8, 15, 23)
+    small = [Case(3, *data, m) for m in llms]
+    large = [Case(n, *data, llms[-1]) for n in ((4,) if quick else (4, 5))]
+    compare(small[0], [*CONTENDERS], 1)  # the first calls load libraries
+    rows = [row for case in small for row in compare(case, [*CONTENDERS], 5)]
+    fits: dict[str, Row] = {}
+    for name in CONTENDERS:
+        own = [row for row in rows if (row["who"], row["what"]) == (name, "on Theta")]
+        fits[name] = exponent([r["Theta"] for r in own], [r["value"] for r in own], "Theta")
+        fits[name] |= {"who": name, "what": "on Theta", "last": own[-1]}
+    for case in large:
+        rows += compare(case, FAST, 5)
+        ours = next(r for r in rows[::-1] if (r["who"], r["what"]) == (OURS, "on Theta"))
+        rows += [extrapolated(fits[name], case, ours) for name in CONTENDERS if name not in FAST]
+    for name in [name for name in CONTENDERS if name not in FAST]:
+        rows += [r for r in compare(large[0], [OURS, name], 1) if r["who"] == name]
+    fitted = [{key: fit[key] for key in fit if key != "last"} for fit in fits.values()]
+    return [*rows, *fitted]
+
+
+def extrapolated(fit: Row, case: Any, ours: Row) -> Row:
+    """Seconds on a space that was not measured, from the exponent of smaller ones."""
+    last = fit["last"]
+    seconds = last["value"] * (case.space.size / last["Theta"]) ** fit["value"]
+    how = f"extrapolated from {last['Theta']:,} with exponent {fit['value']:.2f}"
+    same = {**sizes(case), "who": fit["who"], "what": "on Theta", "unit": "s", "how": how}
+    return {**same, "value": seconds, "ratio": seconds / ours["value"]}
+
+
+def measure_gpu(quick: bool) -> list[Row]:  # noqa: ARG001
+    """The modelled steps of docs/gpu.md; nothing is measured."""
+    lines = [[cell.strip() for cell in line.split("|")] for line in table_of_page().splitlines()]
+    how = "modelled by scripts/count_launches.py"
+    return [
+        {"task": line[1], "who": line[2].strip("`"), "what": "mean step", "unit": "s", "how": how}
+        | {"value": float(line[-2]) / 1e3}
+        for line in lines
+        if len(line) > 3 and line[3] == "all, mean"
+    ]
+
+
+PARTS: dict[str, Callable[..., list[Row]]] = {
+    "runs": measure_runs,  # which keep the truth of the worlds for the steps
+    "steps": measure_steps,
+    "growth": measure_growth,
+    "posterior": measure_posterior,
+    "gpu": measure_gpu,
+}
+
+
+def machine() -> str:
+    """The processor, in words."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    name = next((line.partition(":")[2].strip() for line in lines if "model name" in line), "")
+    return f"{name or platform.processor()} {platform.machine()}, {os.cpu_count()} CPUs, shared"
+
+
+def order(row: Row) -> tuple[int, ...]:
+    """The place of a row in the file: by part, and there by task and method."""
+    pairs = (([*PARTS], "section"), ([*TASKS], "task"), ([*METHODS], "who"))
+    return tuple(names.index(row[key]) if row.get(key) in names else 0 for names, key in pairs)
+
+
+def measure(to: Path, every_job: Iterable[dict[str, Any]]) -> None:
+    """Replaces the rows of each job as soon as it is done."""
+    packages = ("torch", "gpytorch", "scikit-learn", "numpy")
+    versions = ", ".join(f"{name} {version(name)}" for name in packages)
+    date = datetime.now(UTC).date().isoformat()
+    same = {"threads": 1, "date": date, "versions": versions, "machine": machine()}
+    to.parent.mkdir(parents=True, exist_ok=True)
+    for job in every_job:
+        print(*job.values(), file=sys.stderr, flush=True)
+        fresh = [{"section": job["part"], **row, **same} for row in in_own_process(job)]
+        columns = {"part": "section", "task": "task", "method": "who"}
+        key = {column: job[name] for name, column in columns.items() if name in job}
+        kept = [row for row in read(to) if {name: row[name] for name in key} != key]
+        with to.open("w", newline="") as file:
+            writer = csv.DictWriter(file, FIELDS, restval="", lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(sorted([*kept, *fresh], key=order))
+
+
+def in_own_process(job: Mapping[str, Any]) -> list[Row]:
+    """The rows of a job, measured with one thread."""
+    environment = {**os.environ, **dict.fromkeys(THREADS, "1")}
+    command = [sys.executable, str(Path(__file__)), "job", json.dumps(job)]
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, check=True, stdout=subprocess.PIPE, text=True
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Entry point; see the module's documentation."""
+    parser = argparse.ArgumentParser(description="Measures speed and memory.")
+    parser.add_argument("command", choices=["measure", "write", "job"])
+    parser.add_argument("job", nargs="?", help="of `job`: arguments in JSON, used by `measure`")
+    parser.add_argument("--to", type=Path, default=FILE, help="the CSV file")
+    parser.add_argument("--only", choices=PARTS, help="measure this part alone")
+    parser.add_argument("--task", choices=TASKS, help="of `steps` and `runs`: this task alone")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes, to try the script")
+    args = parser.parse_args(arguments)
+    if args.command == "measure":
+        measure(args.to, jobs(args.only, args.task, args.quick))
+    elif args.command == "write":
+        write_page(PAGE, read(args.to))
+    else:
+        job = json.loads(args.job)
+        print(json.dumps(PARTS[job.pop("part")](**job), default=float))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""The tables of docs/performance.md are made from docs/results/speed.csv by scripts/speed.py."""
+
+import naive
+import numpy as np
+import pytest
+import torch
+
+from scripts.speed import CONTENDERS, FAST, FILE, OURS, PAGE, PARTS, contender, exponent, main
+from scripts.speed_tables import BEGIN, END, FIELDS, between, read, tables, write_page
+
+
+def test_the_page_is_made_of_the_csv():
+    page = PAGE.read_text()
+    for name, made in tables(read(FILE)).items():
+        assert between(page, name) == made, f"{name}: run `python scripts/speed.py write`"
+
+
+def test_all_parts_are_measured_with_one_thread():
+    rows = read(FILE)
+    assert {row["section"] for row in rows} == {*PARTS}
+    for row in rows:
+        assert row["threads"] == "1"
+        assert all(row[key] for key in ("date", "versions", "machine", "value", "how"))
+
+
+def test_all_ways_agree_wherever_they_were_measured():
+    measured = [row for row in read(FILE) if row["section"] == "posterior" and row["difference"]]
+    assert {row["who"] for row in measured} == {*CONTENDERS}
+    assert {int(row["Theta"]) for row in measured} == {8**3, 15**3, 23**3, 23**4, 23**5}
+    assert max(float(row["difference"]) for row in measured) < 1e-9
+
+
+def test_what_is_extrapolated_says_so_with_its_exponent():
+    rows = [r for r in read(FILE) if (r["section"], r["what"]) == ("posterior", "on Theta")]
+    slow = [row for row in rows if row["who"] not in FAST]
+    assert {r["who"] for r in slow if r["Theta"] == str(23**5)} == {*CONTENDERS} - {*FAST}
+    fitted = {row["who"]: float(row["value"]) for row in rows if row["unit"] == "exponent"}
+    for row in slow:
+        if row["Theta"] == str(23**5):
+            assert row["how"] == f"extrapolated from 12,167 with exponent {fitted[row['who']]:.2f}"
+    assert not any("extrapolated" in row["how"] for row in rows if row["who"] in FAST)
+
+
+def test_the_sums_over_theta_are_faster_from_thousands_of_configurations_on():
+    """In the committed measurements; ten times as fast as the direct form on the largest spaces."""
+    rows = [r for r in read(FILE) if (r["section"], r["what"]) == ("posterior", "on Theta")]
+    others = [r for r in rows if r["ratio"] and r["who"] != OURS and int(r["Theta"]) > 1000]
+    assert min(float(row["ratio"]) for row in others) > 1
+    large = [r for r in others if r["who"] == "direct" and int(r["Theta"]) >= 23**4]
+    assert len(large) == 2
+    assert min(float(row["ratio"]) for row in large) > 10
+
+
+def test_growth_of_the_committed_measurements():
+    """At most the square in |D|, none in Q, and about proportional to Theta at most."""
+    rows = [r for r in read(FILE) if (r["section"], r["unit"]) == ("growth", "exponent")]
+    on_theta = {row["task"]: float(row["value"]) for row in rows if row["what"] == "on Theta"}
+    assert on_theta["D"] < 2
+    assert abs(on_theta["Q"]) < 0.3
+    assert on_theta["N"] < 1.2
+
+
+def test_an_exponent_is_the_slope_of_logarithms():
+    row = exponent([10, 100, 1000], [3.0, 300.0, 3000.0], "Theta")
+    assert row["value"] == pytest.approx(1.5)
+    assert row["how"] == "fitted, Theta = 10 to 1,000; between neighbours 1.00 to 2.00"
+
+
+@pytest.mark.parametrize("name", CONTENDERS)
+def test_each_way_is_the_definition(name):
+    contenders = pytest.importorskip("contenders", exc_type=ImportError)  # they need scikit-learn
+    case = contenders.Case(3, 8, 9, 4, 4)
+    targets = case.space.unrank(torch.arange(case.space.size)).numpy()
+    expected = naive.aggregate(case.history, targets, 9, contenders.LAM, naive.matern52)
+    error = np.abs(contender(name, case)()().numpy() - np.stack(expected)).max(1)
+    assert (error[:2] < 1e-9).all()
+    assert error[2] < 1e-10
+
+
+def test_a_quick_measurement_of_all_parts(tmp_path):
+    pytest.importorskip("sklearn")
+    path, page = tmp_path / "results" / "speed.csv", tmp_path / "page.md"
+    main(["measure", "--quick", "--to", str(path)])
+    rows = read(path)
+    assert {row["section"] for row in rows} == {*PARTS}
+    assert tuple(rows[0]) == FIELDS
+    compared = [row for row in rows if row["section"] == "posterior" and row["difference"]]
+    assert {row["who"] for row in compared} == {*CONTENDERS}
+    assert max(float(row["difference"]) for row in compared) < 1e-9
+    shares = [float(row["value"]) for row in rows if row["unit"] == "share"]
+    assert sum(shares) == pytest.approx(1)
+    main(["measure", "--quick", "--only", "gpu", "--to", str(path)])
+    again = read(path)
+    assert [row for row in again if row["section"] != "gpu"] == [
+        row for row in rows if row["section"] != "gpu"
+    ]
+    page.write_text("".join(f"{BEGIN.format(name)}\n{END}\n" for name in tables(again)))
+    write_page(page, again)
+    assert all(between(page.read_text(), name) == made for name, made in tables(again).items())
+
+
+def test_a_page_without_a_marker_is_refused(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("nothing\n")
+    with pytest.raises(ValueError, match=r"page\.md has no marker"):
+        write_page(page, [])
