@@ -1,0 +1,302 @@
+"""Optimizers of other libraries on the same problems: Optuna, SMAC3, Ax and BoTorch.
+
+They work at the level of the data set, as the competitors of the paper do: a trial is one
+configuration on all queries. All get theta_0 as a first trial for nothing, and theta_out is the
+best configuration observed to be feasible. The constraint is given to each in its own way:
+
+| name | library | constraint |
+| --- | --- | --- |
+| `optuna_tpe`, `optuna_nsga2` | Optuna | constraints of a trial (Deb's rules) |
+| `smac` | SMAC3, random forest | none: an infeasible trial costs 2 c(theta_0) and g / s_0 more |
+| `ax` | Ax, its default strategy | outcome constraint |
+| `botorch` | BoTorch, categorical kernel fitted | LogConstrainedExpectedImprovement |
+
+`optuna_gp` is a baseline of the package. SMAC3 and Ax come from constraints/peers.txt.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import shutil
+import tempfile
+import warnings
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from baselines.dataset_level import DatasetLevelOptimizer, Evaluation
+from baselines.optuna_gp import import_optuna
+from scope_torch.problem import SelectionProblem
+from scope_torch.search.optimizer import Steps
+
+Theta = tuple[int, ...]
+MOST_CHOICES = 20_000  # configurations at which the acquisition of `botorch` is looked at
+
+
+class Peer(Protocol):
+    """A library behind ask and tell; costs are in c(theta_0), g in units of s_0."""
+
+    def ask(self) -> Theta:
+        """The next configuration."""
+        ...
+
+    def tell(self, theta: Theta, cost: float, g: float) -> None:
+        """Its averages; also of one that was not asked for."""
+        ...
+
+
+class PeerSearch(DatasetLevelOptimizer):
+    """A search that evaluates what a `Peer` asks for.
+
+    Args:
+        problem: What to search.
+        seed: Seed of the peer and of the query order.
+        peer: Name in `PEERS`.
+        settings: Its settings.
+    """
+
+    def __init__(self, problem: SelectionProblem, seed: int, peer: str, **settings: Any) -> None:
+        super().__init__(problem, seed=seed, name=peer)
+        problem.check_one_constraint(peer)
+        self._peer: Peer = PEERS[peer](problem, seed, **settings)
+
+    def _search(self) -> Steps:
+        self._tell(self.reference)
+        while True:
+            evaluation = yield from self._evaluate(self._peer.ask())
+            if evaluation is None:
+                return
+            self._tell(evaluation)
+            yield
+
+    def _tell(self, evaluation: Evaluation) -> None:
+        problem = self.problem
+        cost = evaluation.cost_usd / problem.reference_cost_usd
+        self._peer.tell(evaluation.theta, cost, evaluation.g / problem.s_0)
+
+
+class OptunaPeer:
+    """A sampler of Optuna."""
+
+    def __init__(self, problem: SelectionProblem, make: Callable[[Any], Any]) -> None:
+        self._optuna = import_optuna()
+        self._optuna.logging.set_verbosity(self._optuna.logging.WARNING)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # some options are experimental
+            self._study = self._optuna.create_study(sampler=make(self._optuna.samplers))
+        categorical = self._optuna.distributions.CategoricalDistribution
+        self._names = problem.modules
+        self._distributions = {
+            name: categorical(range(size))
+            for name, size in zip(problem.modules, problem.space.sizes, strict=True)
+        }
+        self._trial: Any = None
+
+    def ask(self) -> Theta:
+        """The next configuration."""
+        self._trial = self._study.ask(self._distributions)
+        return tuple(int(self._trial.params[name]) for name in self._names)
+
+    def tell(self, theta: Theta, cost: float, g: float) -> None:
+        """Its averages."""
+        if self._trial is None:
+            trial = self._optuna.trial.create_trial(
+                params=dict(zip(self._names, theta, strict=True)),
+                distributions=self._distributions,
+                value=cost,
+                constraints={"g": g},
+            )
+            self._study.add_trial(trial)
+            return
+        self._trial.set_constraint("g", g)
+        self._study.tell(self._trial, cost)
+        self._trial = None
+
+
+def optuna_tpe(problem: SelectionProblem, seed: int, n_startup: int = 10) -> OptunaPeer:
+    """Optuna's tree of Parzen estimators, multivariate."""
+    return OptunaPeer(
+        problem,
+        lambda samplers: samplers.TPESampler(
+            seed=seed, n_startup_trials=n_startup, multivariate=True
+        ),
+    )
+
+
+def optuna_nsga2(problem: SelectionProblem, seed: int, population: int = 10) -> OptunaPeer:
+    """Optuna's genetic algorithm NSGA-II."""
+    return OptunaPeer(
+        problem, lambda samplers: samplers.NSGAIISampler(seed=seed, population_size=population)
+    )
+
+
+def _never_called(config: Any, seed: int = 0) -> float:  # noqa: ARG001
+    """SMAC wants a function, but is used by ask and tell."""
+    raise RuntimeError("SMAC called the function that it was to ask about")
+
+
+class SmacPeer:
+    """SMAC3's facade for hyperparameters: a random forest and log expected improvement."""
+
+    def __init__(self, problem: SelectionProblem, seed: int, n_startup: int = 10) -> None:
+        from ConfigSpace import CategoricalHyperparameter, ConfigurationSpace
+        from smac import HyperparameterOptimizationFacade, Scenario
+
+        logging.getLogger("smac").setLevel(logging.ERROR)
+        self._names = problem.modules
+        self._space = ConfigurationSpace(seed=seed)
+        for name, size in zip(problem.modules, problem.space.sizes, strict=True):
+            self._space.add(CategoricalHyperparameter(name, list(range(size))))
+        folder = tempfile.mkdtemp()
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        scenario = Scenario(
+            self._space,
+            deterministic=True,
+            n_trials=100_000,
+            seed=seed,
+            output_directory=Path(folder),
+        )
+        facade = HyperparameterOptimizationFacade
+        self._smac = facade(
+            scenario,
+            _never_called,
+            initial_design=facade.get_initial_design(scenario, n_configs=n_startup),
+            logging_level=False,
+            overwrite=True,
+        )
+        self._info: Any = None
+
+    def ask(self) -> Theta:
+        """The next configuration."""
+        self._info = self._smac.ask()
+        return tuple(int(self._info.config[name]) for name in self._names)
+
+    def tell(self, theta: Theta, cost: float, g: float) -> None:
+        """Its averages; SMAC knows no constraints."""
+        from ConfigSpace import Configuration
+        from smac.runhistory import TrialInfo, TrialValue
+
+        info = self._info
+        if info is None:
+            values = dict(zip(self._names, theta, strict=True))
+            info = TrialInfo(Configuration(self._space, values=values), seed=0)
+        self._smac.tell(info, TrialValue(cost=cost if g <= 0 else 2 + g))
+        self._info = None
+
+
+class AxPeer:
+    """Ax's client with its default strategy."""
+
+    def __init__(self, problem: SelectionProblem, seed: int, n_startup: int = 10) -> None:
+        from ax.api.client import Client
+        from ax.api.configs import ChoiceParameterConfig
+
+        logging.getLogger("ax").setLevel(logging.ERROR)
+        self._names = problem.modules
+        self._client = Client(random_seed=seed)
+        self._client.configure_experiment(
+            parameters=[
+                ChoiceParameterConfig(
+                    name=name, values=list(range(size)), parameter_type="int", is_ordered=False
+                )
+                for name, size in zip(problem.modules, problem.space.sizes, strict=True)
+            ]
+        )
+        self._client.configure_optimization(objective="-cost", outcome_constraints=["g <= 0"])
+        self._client.configure_generation_strategy(
+            method="fast", initialization_budget=n_startup, initialization_random_seed=seed
+        )
+        self._index: int | None = None
+
+    def ask(self) -> Theta:
+        """The next configuration."""
+        ((self._index, values),) = self._client.get_next_trials(max_trials=1).items()
+        return tuple(int(values[name]) for name in self._names)
+
+    def tell(self, theta: Theta, cost: float, g: float) -> None:
+        """Its averages."""
+        index = self._index
+        if index is None:
+            index = self._client.attach_trial(dict(zip(self._names, theta, strict=True)))
+        self._client.complete_trial(index, raw_data={"cost": (cost, 0.0), "g": (g, 0.0)})
+        self._index = None
+
+
+class BoTorchPeer:
+    """Plain BoTorch: a GP with a fitted categorical kernel for each output, constrained log EI."""
+
+    def __init__(self, problem: SelectionProblem, seed: int, n_startup: int = 10) -> None:
+        self._space, self._n_startup = problem.space, n_startup
+        self._rng = np.random.default_rng(seed)
+        self._told: dict[Theta, tuple[float, float]] = {}
+        torch.manual_seed(seed)
+
+    def ask(self) -> Theta:
+        """The next configuration: random at first, then the maximiser of the acquisition."""
+        if len(self._told) <= self._n_startup:
+            return self._space.theta_at(int(self._rng.integers(self._space.size)))
+        choices = self._choices()
+        values = self._acquisition()(choices[:, None].double())
+        row = choices[int(values.argmax())]
+        return tuple(int(code) for code in row)
+
+    def _choices(self) -> torch.Tensor:
+        """All configurations that were not tried, or a random part and neighbours of the best."""
+        size = self._space.size
+        index = range(size) if size <= MOST_CHOICES else self._rng.integers(size, size=2000)
+        rows = [self._space.theta_at(int(i)) for i in index]
+        best = min(self._told, key=lambda t: (self._told[t][1] > 0, self._told[t][0]))
+        for i, count in enumerate(self._space.sizes):
+            rows += [(*best[:i], code, *best[i + 1 :]) for code in range(count)]
+        new = [row for row in dict.fromkeys(rows) if row not in self._told]
+        return torch.tensor(new or rows)
+
+    def _acquisition(self) -> Any:
+        from botorch.acquisition.analytic import LogConstrainedExpectedImprovement
+        from botorch.fit import fit_gpytorch_mll
+        from botorch.models import MixedSingleTaskGP, ModelListGP
+        from gpytorch.mlls import SumMarginalLogLikelihood
+
+        x = torch.tensor(list(self._told), dtype=torch.float64)
+        y = torch.tensor(list(self._told.values()), dtype=torch.float64)
+        dims = list(range(x.shape[1]))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model = ModelListGP(*(MixedSingleTaskGP(x, y[:, [k]], cat_dims=dims) for k in (0, 1)))
+            fit_gpytorch_mll(SumMarginalLogLikelihood(model.likelihood, model))
+        feasible = y[y[:, 1] <= 0, 0]
+        best = float(feasible.min())  # theta_0 is among them
+        return LogConstrainedExpectedImprovement(model, best, 0, {1: (None, 0.0)}, maximize=False)
+
+    def tell(self, theta: Theta, cost: float, g: float) -> None:
+        """Its averages."""
+        self._told[theta] = (cost, g)
+
+
+PEERS: dict[str, Callable[..., Peer]] = {
+    "optuna_tpe": optuna_tpe,
+    "optuna_nsga2": optuna_nsga2,
+    "smac": SmacPeer,
+    "ax": AxPeer,
+    "botorch": BoTorchPeer,
+}
+
+
+LIBRARIES = {"optuna_tpe": "optuna", "optuna_nsga2": "optuna", "smac": "smac", "ax": "ax"}
+
+
+def is_installed(peer: str) -> bool:
+    """Whether the library of a peer can be imported."""
+    return importlib.util.find_spec(LIBRARIES.get(peer.split()[0], "botorch")) is not None
+
+
+def make_peer(text: str, problem: SelectionProblem, seed: int) -> PeerSearch:
+    """A search from its name and settings, such as `smac n_startup=5`."""
+    name, *given = text.split()
+    settings = {key: int(value) for key, _, value in (word.partition("=") for word in given)}
+    return PeerSearch(problem, seed, name, **settings)

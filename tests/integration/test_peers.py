@@ -1,0 +1,129 @@
+"""Other libraries behind ask and tell; those that are not installed are skipped."""
+
+import importlib
+import os
+import sys
+
+import pytest
+
+import scope_torch as st
+from benchmarks.peers import PEERS, BoTorchPeer, make_peer
+from benchmarks.results.experiments import CHOSEN, experiments
+from scope_torch.tasks.synthetic import synthetic_task
+
+NEEDED = {"smac": "smac", "ax": "ax", "optuna_tpe": "optuna", "optuna_nsga2": "optuna"}
+FAST = ("optuna_tpe", "optuna_nsga2", "botorch")
+
+
+@pytest.fixture(autouse=True)
+def _libraries(monkeypatch):
+    """SMAC3 and Ax lie apart, in a folder that only these tests know."""
+    if folder := os.environ.get("SCOPE_PEERS"):
+        monkeypatch.setattr(sys, "path", [folder, *sys.path])
+
+
+def search(peer, budget_usd=2.0, **options):
+    if peer.split()[0] in NEEDED:
+        pytest.importorskip(NEEDED[peer.split()[0]])
+    task = synthetic_task(num_queries=20, **options)
+    optimizer = make_peer(peer, task.problem, 3)
+    return task, optimizer, st.run(task.problem, optimizer, task.evaluator, budget_usd)
+
+
+@pytest.mark.parametrize(
+    "peer", [*FAST, *(pytest.param(p, marks=pytest.mark.slow) for p in ("smac", "ax"))]
+)
+@pytest.mark.filterwarnings("ignore")  # SMAC3 and Ax warn of what they use
+def test_a_peer_searches(peer):
+    start = "population=4" if peer == "optuna_nsga2" else "n_startup=3"
+    budget_usd = 0.7 if peer == "ax" else 1.0  # which takes its time
+    task, optimizer, result = search(f"{peer} {start}", budget_usd)
+    summary = result.summary()
+    assert summary["feasible"]
+    if peer != "ax":  # for which a few trials must do
+        assert result.choice != task.problem.names(task.problem.theta_ref)
+    tried = [e.theta for e in optimizer.evaluations]
+    last = max(e.cost_usd for e in optimizer.evaluations) * 20
+    assert result.history.spend_usd < budget_usd + last + task.problem.reference_cost_usd
+    again = search(f"{peer} {start}", budget_usd)[1]
+    assert [e.theta for e in again.evaluations] == tried
+    assert len(set(tried)) >= 2
+
+
+def test_every_configuration_is_tried_if_the_budget_is_large():
+    """BoTorch chooses among what was not tried, so it ends at the optimum."""
+    task = synthetic_task(num_queries=20, num_modules=1)
+    costs, _ = task.evaluator.truth()
+    every_usd = 20 * float(costs.sum())
+    _, optimizer, result = search("botorch n_startup=1", budget_usd=every_usd, num_modules=1)
+    tried = {task.problem.theta_ref, *(e.theta for e in optimizer.evaluations)}
+    assert len(tried) == task.problem.space.size
+    summary = result.summary()
+    assert summary["true_cost_usd"] == pytest.approx(summary["optimal_cost_usd"])
+
+
+def test_theta_0_is_a_first_trial_for_nothing():
+    told = []
+
+    class Told(BoTorchPeer):
+        def tell(self, theta, cost, g):
+            told.append((theta, cost, g))
+            super().tell(theta, cost, g)
+
+    task = synthetic_task(num_queries=20)
+    optimizer = make_peer("botorch", task.problem, 0)
+    optimizer._peer = Told(task.problem, 0)
+    st.run(task.problem, optimizer, task.evaluator, 0.5)
+    problem = task.problem
+    epsilon_g = -problem.epsilon * problem.reference_quality / problem.s_0
+    assert told[0] == (problem.theta_ref, 1.0, pytest.approx(epsilon_g))
+    first = optimizer.evaluations[0]
+    assert told[1] == (
+        first.theta,
+        pytest.approx(first.cost_usd / problem.reference_cost_usd),
+        pytest.approx(first.g / problem.s_0),
+    )
+
+
+def test_neighbours_of_the_best_are_among_the_choices(monkeypatch):
+    monkeypatch.setattr("benchmarks.peers.MOST_CHOICES", 3)
+    task = synthetic_task(num_modules=3)
+    peer = BoTorchPeer(task.problem, 0)
+    peer.tell((0, 1, 2), 0.5, -0.1)
+    peer.tell((1, 1, 1), 0.1, 0.2)  # cheaper, and not feasible
+    chosen = {tuple(row) for row in peer._choices().tolist()}
+    assert {(0, 1, code) for code in range(6)} - {(0, 1, 2)} <= chosen
+    assert not {(0, 1, 2), (1, 1, 1)} & chosen
+
+
+def test_a_missing_library_is_named(monkeypatch):
+    real = importlib.import_module
+
+    def without(name, *rest):
+        if name == "optuna":
+            raise ImportError("No module named 'optuna'")
+        return real(name, *rest)
+
+    monkeypatch.setattr(importlib, "import_module", without)
+    with pytest.raises(st.errors.InputError, match=r"pip install 'scope-torch\[peers\]'"):
+        make_peer("optuna_tpe", synthetic_task().problem, 0)
+
+
+def test_the_chosen_settings_are_the_best_of_the_committed_grid():
+    from benchmarks.results.runs import read_rows
+    from benchmarks.results.summary import geometric_mean
+    from benchmarks.results.write import RESULTS
+
+    rows = read_rows(RESULTS / "peers_tuning.csv")
+    tuned = {cell.method for cell in experiments()["peers_tuning"]}
+    assert {chosen for name, chosen in CHOSEN.items() if name != "ax"} <= tuned
+    assert set(CHOSEN) == set(PEERS)
+    for name, chosen in CHOSEN.items():
+        groups = {row["method"]: [] for row in rows if row["method"].startswith(f"{name} ")}
+        for row in rows:
+            if row["method"] in groups:
+                groups[row["method"]].append(row)
+        if groups:
+            assert len({len(of) for of in groups.values()}) == 1  # the whole grid
+            least = min(map(geometric_mean, groups.values()))
+            assert geometric_mean(groups[chosen]) <= least * (1 + 1e-9)
