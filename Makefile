@@ -11,7 +11,7 @@ export SCOPE_DATA_DIR ?= $(abspath ../shared/data)
 endif
 TASK ?= airport_city
 
-.PHONY: run test test-slow test-long test-minimal lint format types bench notebooks docs clean
+.PHONY: run test test-slow test-long test-minimal lint format types bench results notebooks docs clean
 
 run: $(VENV)/installed
 	$(BIN)/python scripts/run.py -m task=$(TASK) seed=0,1,2
@@ -29,7 +29,9 @@ test-slow: export SCOPE_AGENTS = $(abspath build/agents)
 test-slow: export SCOPE_OPENAI2 = $(abspath build/openai2)
 test-slow: export SCOPE_RAY = $(abspath build/ray)
 
-test-slow: $(VENV)/installed build/agents build/ray
+test-slow: export SCOPE_PEERS = $(abspath build/peers)
+
+test-slow: $(VENV)/installed build/agents build/ray build/peers
 	$(BIN)/pip install -q -e ".[docs]"
 	$(BIN)/python -m pytest -m slow -n $(WORKERS) --durations=10
 
@@ -40,6 +42,10 @@ build/agents: $(VENV)/installed constraints/agents.txt
 # Its launcher needs an older cloudpickle than joblib does.
 build/ray: $(VENV)/installed constraints/ray.txt
 	-$(BIN)/pip install -q --upgrade --target $@ -r constraints/ray.txt
+
+# SMAC3 and Ax, apart and without what they have in common with this project.
+build/peers: $(VENV)/installed constraints/peers.txt
+	-$(BIN)/pip install -q --no-deps --upgrade --target $@ -r constraints/peers.txt
 
 # The counts of docs/reliability.md, and of the simulations in docs/explanation.
 test-long: export OMP_NUM_THREADS = 1
@@ -66,6 +72,14 @@ types: $(VENV)/installed
 bench: $(VENV)/installed
 	$(BIN)/pip install -q -e ".[bench]"
 	$(BIN)/python -m pytest benchmarks
+
+# Everything that docs/results-details.md reports: hours; goes on where it was stopped.
+# `make results QUICK=1`: minutes, a few small runs into build/results.
+results: export OMP_NUM_THREADS = 1
+results: export PYTHONPATH = $(abspath build/peers)
+results: $(VENV)/installed build/peers
+	$(BIN)/pip install -q -e ".[peers]"
+	$(BIN)/python -m benchmarks.results all --jobs $(WORKERS) $(if $(QUICK),--quick)
 
 # Executed notebooks, in build/notebooks.
 notebooks: $(VENV)/installed

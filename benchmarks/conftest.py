@@ -30,7 +30,7 @@ class Results:
     def text(self) -> str:
         """Markdown."""
         lines = [
-            "# Side by side",
+            "# Candidates given up",
             "",
             "Made by `make bench` in one process; compare the ratios, not the seconds. "
             f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}, "

@@ -41,12 +41,14 @@ class Case:
         num_configs: |D|, distinct observed configurations.
         num_queries: Q.
         num_groups: Sets of queries with equal histories.
+        num_llms: M, the same for each module.
     """
 
     num_modules: int
     num_configs: int
     num_queries: int
     num_groups: int
+    num_llms: int = NUM_LLMS
     history: list[Row] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -63,7 +65,7 @@ class Case:
     @property
     def space(self) -> ConfigSpace:
         """Theta."""
-        return ConfigSpace((NUM_LLMS,) * self.num_modules)
+        return ConfigSpace((self.num_llms,) * self.num_modules)
 
     def of_query(self, query: int) -> tuple[np.ndarray, np.ndarray]:
         """Codes, `J x N`, and observations (y_c, y_g), `J x 2`, of a query."""

@@ -40,7 +40,7 @@ def recorded(name: str):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(TASKS))
 def test_scope_mostly_ends_near_the_optimum_and_never_violates(name):
-    """docs/results-details.md has ten seeds; a narrow first b_g may miss HotpotQA's optimum."""
+    """docs/results-development.md has ten seeds; a narrow first b_g may miss HotpotQA's optimum."""
     task, budget = recorded(name)
     best = optimal_cost(task.problem, task.evaluator.truth())
     near = 0

@@ -1,0 +1,132 @@
+"""The figures of docs/results, drawn from the committed runs."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+
+from benchmarks.results.experiments import CHOSEN, MAIN, SIMULATED
+from benchmarks.results.other_tables import PEERS_SHOWN, of_budget
+from benchmarks.results.runs import STEPS, curve_of, read_rows
+from benchmarks.results.summary import Row, Rows, grouped
+from scope_torch.cli.paper import CITATION, paper_curves
+from scope_torch.runs.axes import clean, marker
+from scope_torch.runs.metrics import OracleCurve
+from scope_torch.runs.panel import Panel
+from scope_torch.runs.plotting import draw_panel, draw_panels
+from scope_torch.runs.style import LOOK, save_figure, styles_of
+
+FIGURES = {  # name: file, problems
+    "main": ("main", SIMULATED),
+    "additive": ("additive", SIMULATED),
+    "mathqa": ("tables", ("mathqa",)),
+}
+_LABELS = {
+    "scope, to the letter": "scope to,the,letter",
+    "scope, b_g=eligible": "scope b_g=eligible",
+}
+_SHOWN = [name for name in MAIN if name != "scope, b_g=eligible"]
+
+
+def draw_all(folder: Path, to: Path) -> None:
+    """Draws every figure whose runs are there, as PNG."""
+    to.mkdir(parents=True, exist_ok=True)
+    for name, (source, problems) in FIGURES.items():
+        panels = panels_of(read_rows(folder / f"{source}.csv"), problems)
+        if panels:
+            figure = draw_panels(panels, CITATION) if len(panels) > 1 else draw_panel(panels[0])
+            save_figure(figure, to / f"{name}.png")
+    if peers := read_rows(folder / "peers.csv"):
+        more = [row for name in ("main", "tables") for row in read_rows(folder / f"{name}.csv")]
+        save_figure(draw_shares([*peers, *more]), to / "peers.png")
+
+
+def draw_shares(rows: Rows) -> Figure:
+    """The share of runs that are within 10% of the optimum, against the share of the budget spent.
+
+    Ours and other libraries on the same problems, worlds and seeds, a panel for each problem.
+    """
+    places = places_of(rows)
+    problems = list(dict.fromkeys(problem for problem, _, _ in places))
+    methods = [m for m in PEERS_SHOWN if any(r["method"] == m for r in rows) and m != "ax"]
+    styles = styles_of(methods)
+    with matplotlib.rc_context(LOOK):
+        figure = Figure(figsize=(7.0, 2.9), layout="constrained")
+        columns = figure.subplots(1, len(problems), sharey=True, squeeze=False)[0]
+        for axes, problem in zip(columns, problems, strict=True):
+            for method in methods:
+                of = [r for r in rows if (r["problem"], r["method"]) == (problem, method)]
+                of = [r for r in of if (problem, r["world"], r["seed"]) in places]
+                spent = np.sort([of_budget(row) for row in of])
+                x = np.append(spent[np.isfinite(spent)], 1.0)
+                y = np.append(np.arange(1, len(x)) / len(of), (len(x) - 1) / len(of))
+                style = styles[method]
+                axes.plot(
+                    100 * np.concatenate([[0.0], x]),
+                    100 * np.concatenate([[0.0], y]),
+                    **marker(style) | {"ls": style.line, "lw": 1.3},
+                    drawstyle="steps-post",
+                    label=style.title,
+                )
+            axes.set_title(problem, loc="left", fontsize=8)
+            axes.set_xlabel("share of the budget spent [%]")
+            clean(axes)
+        columns[0].set_ylabel("runs within 10% of the optimum [%]")
+        handles, labels = columns[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
+    return figure
+
+
+def places_of(rows: Rows) -> list[tuple[str, str, str]]:
+    """Problem, world and seed of the runs of other libraries."""
+    return [(r["problem"], r["world"], r["seed"]) for r in rows if r["method"] in CHOSEN]
+
+
+def panels_of(rows: Rows, problems: Sequence[str]) -> list[Panel]:
+    """A panel for each problem: c_bf and V as shares, over all worlds and seeds."""
+    groups = grouped(rows)
+    return [
+        _panel(problem, {m: of for (p, m), of in groups.items() if p == problem and m in _SHOWN})
+        for problem in problems
+        if any(p == problem for p, _ in groups)
+    ]
+
+
+def _panel(problem: str, groups: dict[str, list[Row]]) -> Panel:
+    every = [row for of in groups.values() for row in of]
+    reference = float(every[0]["c_0"])
+    optima = [float(row["c_star"]) for row in every]
+    budget = float(every[0]["budget_usd"])
+    published = paper_curves(problem, {"a": "GPT-5.2"}, "")
+    return Panel(
+        title=f"{problem}: median of {max(map(len, groups.values()))} runs",
+        curves={m: [oracle(row) for row in of] for m, of in groups.items()},
+        budget_usd=budget,
+        reference_cost_usd=reference,
+        optimal_cost_usd=statistics.median(optima),
+        paper={name: curve for name, curve in published.items() if name == "scope"},
+    )
+
+
+def oracle(row: Row) -> OracleCurve:
+    """A curve with the c_bf and the V of a row at `STEPS` of the budget.
+
+    Between two steps the average violation of the interval holds.
+    """
+    budget, s_0 = float(row["budget_usd"]), float(row["s_0"])
+    ends = budget * np.array(STEPS)
+    total = ends * curve_of(row, "V_curve")
+    short = np.diff(total, prepend=0.0) / np.diff(ends, prepend=0.0)
+    short[short < 1e-4] = 0.0  # V has three digits
+    points = np.concatenate([[0.0], ends])
+    costs = np.concatenate([[float(row["c_0"])], curve_of(row, "c_bf_curve")])
+    # A feasible recommendation for an instant carries c_bf; the rest of the interval carries V.
+    budgets = np.stack([points, np.nextafter(points, np.inf)]).T.ravel()
+    after = s_0 * (1 - np.append(short, 0.0))
+    quality = np.stack([np.full(len(points), s_0), after]).T.ravel()
+    return OracleCurve(budgets, np.repeat(costs, 2), quality, s_0)

@@ -1,0 +1,139 @@
+"""Live searches with local LLMs: from their directories into docs/results/live.csv.
+
+    scope-torch task=restaurant_live evaluator=live llm.base_url=http://127.0.0.1:18130/v1 ...
+    scope-torch evaluate --run RUN --on search task=restaurant_live ...
+    python -m benchmarks.results.live RUN ...
+
+Only numbers and names of LLMs are kept, none of the data. The commands are in docs/howto/live.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.results.summary import Row, markdown, percent
+from scope_torch.cli.paper import paper_numbers
+from scope_torch.runs.recorded import RecordedRun, read_run
+
+FILE = Path(__file__).resolve().parents[2] / "docs" / "results" / "live.csv"
+PAPER = {"restaurant": "data_imputation", "tde": "data_transformation"}  # by the task's first word
+COLUMNS = (
+    "run", "method", "seed", "queries", "configurations", "c_0", "s_0", "observations", "spent_usd",
+    "calls", "theta_out", "basis", "cost", "quality", "c_bf_10", "c_bf_25", "c_bf_50", "c_bf_100",
+    "V", "module_costs", "module_costs_ref", "agreement",
+)  # fmt: skip
+
+
+def row_of_run(path: Path) -> dict[str, Any]:
+    """The figures of a live run that `evaluate --on search` has measured."""
+    run = read_run(path)
+    measured = json.loads((path / "measured.json").read_text())
+    last = run.rows[-1].row.theta_out
+    names = run.problem.names(last)
+    of_last = next(one for one in measured["results"] if one["theta"] == names)
+    curve = {f"c_bf_{step['share_of_budget']:.0%}".rstrip("%"): step for step in measured["curve"]}
+    return {
+        "run": run.problem.name,
+        "method": run.method.name,
+        "seed": run.method.recorded["seed"],
+        "queries": run.problem.num_queries,
+        "configurations": run.problem.space.size,
+        "c_0": f"{run.problem.reference_cost_usd:.6g}",
+        "s_0": f"{run.problem.s_0:.6g}",
+        "observations": len(run.observations),
+        "spent_usd": f"{run.spend_usd:.6g}",
+        "calls": sum(len(o.module_tokens or ()) for o in run.observations),
+        "theta_out": " + ".join(names.values()),
+        "basis": run.summary()["basis"],
+        "cost": f"{of_last['cost_usd']:.6g}",
+        "quality": f"{of_last['quality']:.6g}",
+        **{name: f"{step['best_feasible_cost_usd']:.6g}" for name, step in curve.items()},
+        "V": f"{curve['c_bf_100']['violation']:.6g}",
+        "module_costs": _usd(of_last["module_cost_usd"]),
+        "module_costs_ref": _reference_modules(run),
+        "agreement": _agreement(run, measured),
+    }
+
+
+def _usd(costs: Mapping[str, float] | None) -> str:
+    return "; ".join(f"{name} {usd:.4g}" for name, usd in (costs or {}).items())
+
+
+def _reference_modules(run: RecordedRun) -> str:
+    """Average costs of the modules in the observations of theta_0, if it was looked at."""
+    of = [o for o in run.observations if o.theta == run.problem.theta_ref and o.module_cost_usd]
+    if not of:
+        return ""
+    columns = zip(*(o.module_cost_usd or () for o in of), strict=True)
+    means = map(statistics.fmean, columns)
+    return _usd(dict(zip(run.problem.modules, means, strict=True)))
+
+
+def _agreement(run: RecordedRun, measured: Mapping[str, Any]) -> str:
+    """How many of the search's results are truly good enough, of how many."""
+    found = [one for one in measured["results"] if one["repeats"]]
+    good = sum(one["quality"] >= run.problem.s_0 for one in found)
+    return f"{good} of {len(found)}"
+
+
+def live_table(rows: Sequence[Row]) -> str:
+    """Searches that called LLMs, beside the paper's costs."""
+    lines = []
+    for row in rows:
+        numbers = paper_numbers()["deployment"].get(PAPER.get(row["run"].split("_")[0], ""), {})
+        paper = ""
+        if numbers:
+            paper = ", ".join(f"{1000 * numbers[name][0]:.3g}" for name in ("reference", "scope"))
+        c_0 = float(row["c_0"])
+        shares = [float(row[f"c_bf_{s}"]) / c_0 for s in (10, 25, 50, 100)]
+        lines.append(
+            [
+                row["run"],
+                f"`{row['method']}`",
+                row["queries"],
+                row["configurations"],
+                f"{1000 * c_0:.3g}, {float(row['s_0']):.2f}",
+                f"{row['observations']}, {float(row['spent_usd']):.3g}",
+                row["theta_out"],
+                f"{1000 * float(row['cost']):.3g} ({percent(float(row['cost']) / c_0)})",
+                f"{float(row['quality']):.2f}",
+                ", ".join(percent(s).rstrip("%") for s in shares) + "%",
+                f"{float(row['V']):.2g}",
+                row["agreement"],
+                row["module_costs"],
+                paper,
+            ]
+        )
+    header = ["search", "method", "queries", "configurations", "reference: USD/1000, s_0"]
+    header += ["observations, USD", "theta_out", "its USD/1000", "its quality"]
+    header += ["c_bf / c(theta_0) after 10, 25, 50, 100% of the budget", "V"]
+    header += ["results that are good enough", "USD of its modules"]
+    return markdown([*header, "the paper's USD/1000: reference, SCOPE"], lines)
+
+
+def main() -> None:
+    """Adds runs to the file; a run that it has is replaced."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("runs", nargs="+", type=Path, help="directories of runs")
+    rows: list[dict[str, Any]] = []
+    if FILE.exists():
+        with FILE.open(newline="") as file:
+            rows = list(csv.DictReader(file))
+    for row in map(row_of_run, parser.parse_args().runs):
+        key = [str(row[name]) for name in ("run", "method", "seed")]
+        rows = [r for r in rows if [str(r[n]) for n in ("run", "method", "seed")] != key]
+        rows.append(row)
+    with FILE.open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    main()

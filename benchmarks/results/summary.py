@@ -1,0 +1,125 @@
+"""Figures that the tables of docs/results are made of."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from benchmarks.results.experiments import MAIN, SIMULATED
+from benchmarks.results.runs import SHARES, STEPS, curve_of
+from scope_torch.cli.paper import paper_curves, paper_numbers
+
+Row = Mapping[str, str]
+Rows = Sequence[Row]
+_ORDER = list(MAIN)
+_SAME = 1 + 1e-6  # seven digits are in the files
+
+
+def grouped(rows: Rows) -> dict[tuple[str, str], list[Row]]:
+    """Rows by problem and method, in the order of the paper and ours."""
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row["problem"], row["method"]), []).append(row)
+
+    def place(key: tuple[str, str]) -> tuple[int, str, int, str]:
+        problem, method = key
+        tasks = SIMULATED.index(problem) if problem in SIMULATED else len(SIMULATED)
+        return tasks, problem, _ORDER.index(method) if method in _ORDER else 99, method
+
+    return {key: groups[key] for key in sorted(groups, key=place)}
+
+
+def markdown(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    return "\n".join(
+        f"| {' | '.join(cells)} |" for cells in [header, ["---"] * len(header), *lines]
+    )
+
+
+def share(rows: Rows, column: str, of: str = "c_0") -> float:
+    """The median of a column as a share of another."""
+    return statistics.median(float(row[column]) / float(row[of]) for row in rows)
+
+
+def percent(value: float) -> str:
+    """Two digits, of which none is lost below 1%."""
+    return f"{100 * value:.3g}%"
+
+
+def geometric_mean(rows: Rows) -> float:
+    """Of c_bf / c(theta_0) at the full budget."""
+    return math.exp(
+        statistics.fmean(math.log(float(r["c_bf_100"]) / float(r["c_0"])) for r in rows)
+    )
+
+
+def papers_competitor(task: str) -> float:
+    """The best competitor's c_bf / c(theta_0) at the full budget in the paper (sec:rq1)."""
+    final = paper_numbers()["final_fraction"][task]
+    if reduction := paper_numbers()["reduction"].get(task):
+        return final["scope"] / (1 - reduction["final"])
+    return min(value for name, value in final.items() if name != "scope")
+
+
+def papers(task: str, method: str, reference: str = "GPT-5.2", kernel: str = "") -> list[str]:
+    """The paper's median curve at shares of its budget, as shares of c(theta_0)."""
+    name = method.partition("[")[0].lower()
+    curve = paper_curves(task, {"a": reference}, kernel).get(name)
+    if curve is None:
+        return [""]
+    budgets, costs = curve
+    places = [np.searchsorted(budgets, s * budgets[-1], side="right") - 1 for s in SHARES]
+    return [", ".join(percent(costs[i] / costs[0]).rstrip("%") for i in places) + "%"]
+
+
+def median_curve(rows: Rows) -> np.ndarray:
+    """Medians of c_bf / c(theta_0) at `STEPS` of the budget."""
+    curves = [curve_of(row, "c_bf_curve") / float(row["c_0"]) for row in rows]
+    assert all(len(curve) == len(STEPS) for curve in curves)
+    return np.median(curves, axis=0)
+
+
+def near(rows: Rows) -> str:
+    """The median spend until within 10% of the optimum, over all runs, and how many get there."""
+    count = sum(bool(row["usd_within_10"]) for row in rows)
+    return f"{usd(rows)} ({count})"
+
+
+def usd(rows: Rows) -> str:
+    """The median spend until within 10% of the optimum, over all runs; - if most never are."""
+    spends = [float(row["usd_within_10"]) if row["usd_within_10"] else math.inf for row in rows]
+    middle = statistics.median(spends or [math.inf])
+    return "-" if math.isinf(middle) else f"{middle:.3g}"
+
+
+def at_optimum(rows: Rows) -> int:
+    """How many runs end at the optimum."""
+    return sum(float(row["c_bf_100"]) <= _SAME * float(row["c_star"]) for row in rows)
+
+
+def worst(rows: Rows) -> float:
+    """The largest c_bf as a multiple of the optimum."""
+    return max(float(row["c_bf_100"]) / float(row["c_star"]) for row in rows)
+
+
+def mean(rows: Rows, column: str) -> float:
+    """The mean of a column, of the rows that have a value there."""
+    return statistics.fmean(float(row[column]) for row in rows if row[column])
+
+
+def violation(rows: Rows) -> str:
+    """The mean V."""
+    return f"{mean(rows, 'V'):.2g}"
+
+
+def count(rows: Rows, column: str) -> int:
+    """The sum of a column of 0 and 1."""
+    return sum(int(row[column]) for row in rows)
+
+
+def code(name: str) -> str:
+    """A name as code, unless it is several words."""
+    return f"`{name}`" if " " not in name else name

@@ -1,0 +1,259 @@
+"""The tables of the paper's experiments, made from the committed runs."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+import numpy as np
+
+from benchmarks.results.experiments import COMPETITORS, SIMULATED, STUB
+from benchmarks.results.runs import SHARES, median
+from benchmarks.results.summary import (
+    Rows,
+    code,
+    count,
+    grouped,
+    markdown,
+    mean,
+    median_curve,
+    near,
+    papers,
+    papers_competitor,
+    percent,
+    share,
+    violation,
+    worst,
+)
+from scope_torch.cli.paper import paper_numbers
+
+_THREE = ("text_to_sql", "data_transformation", "data_imputation")
+_LETTER = "scope, to the letter"
+
+
+def main_table(rows: Rows) -> str:
+    """c_bf and V of every method on every task (fig:main-dev)."""
+    columns = [f"c_bf_{round(100 * s)}" for s in SHARES]
+    lines = [
+        [
+            problem,
+            code(method),
+            str(len(of)),
+            ", ".join(percent(share(of, column)).rstrip("%") for column in columns) + "%",
+            f"{share(of, 'c_bf_100', 'c_star'):.2f} ({worst(of):.3g})",
+            near(of),
+            f"{share(of, 'spent_usd', 'budget_usd'):.0%}",
+            violation(of),
+            f"{count(of, 'infeasible')} of {len(of)}",
+        ]
+        for (problem, method), of in grouped(rows).items()
+    ]
+    header = ["task", "method", "runs", "c_bf / c(theta_0) after 10, 25, 50, 100% of the budget"]
+    header += ["c_bf / optimum: median (worst)", "within 10% of the optimum: USD (runs)", "spent"]
+    return markdown([*header, "mean V", "infeasible"], lines)
+
+
+def shares_table(rows: Rows) -> str:
+    """Candidates given up after few queries (sec:rq1)."""
+    lines = [
+        [
+            problem,
+            code(method),
+            str(len(of)),
+            f"{median(of, 'candidates'):.0f}",
+            f"{median(of, 'pruned_early'):.0%}",
+        ]
+        for (problem, method), of in grouped(rows).items()
+        if problem == "data_imputation" and any(row["pruned_early"] for row in of)
+    ]
+    paper = f"{paper_numbers()['headline']['pruned_early_data_imputation']:.0%}"
+    lines.append(["data_imputation", "the paper's SCOPE", "", "", paper])
+    return markdown(
+        ["task", "method", "runs", "candidates", "given up within 26% of the queries"], lines
+    )
+
+
+def headline_table(rows: Rows) -> str:
+    """By how much SCOPE's best feasible cost is below that of the best competitor (sec:rq1)."""
+    groups, lines = grouped(rows), []
+    for task in SIMULATED:
+        against = [
+            of for (p, m), of in groups.items() if p == task and m in COMPETITORS | STUB.keys()
+        ]
+        if not against:
+            continue
+        best = np.min([median_curve(of) for of in against], axis=0)
+        cells = []
+        for method in (_LETTER, "scope", "scope_joint"):
+            if of := groups.get((task, method)):
+                less = 1 - median_curve(of) / best
+                cells.append(f"{less[-1]:.1%}, {less.max():.1%}")
+            else:
+                cells.append("")
+        paper = paper_numbers()["reduction"].get(task)
+        said = f"{paper['final']:.1%}, {paper['most']:.1%}" if paper else "not given"
+        lines.append([task, percent(best[-1]), *cells, said])
+    header = ["task", "best competitor: c_bf / c(theta_0)", f"{code(_LETTER)} is lower by"]
+    header += ["`scope`", "`scope_joint`", "the paper's SCOPE"]
+    note = "Each cell: at the full budget, and the most at any budget; medians over all runs."
+    return markdown(header, lines) + f"\n\n{note}"
+
+
+def deployment_table(rows: Rows) -> str:
+    """The configuration of best feasible cost on held-out queries (tab:test_performance)."""
+    groups, lines = grouped(rows), []
+    paper = paper_numbers()["deployment"]
+    for (task, method), of in groups.items():
+        if task not in _THREE:
+            continue
+        name = method.partition("[")[0].lower()
+        said = paper[task].get("scope" if method == _LETTER else name)
+        ref = paper[task]["reference"]
+        cost = share(of, "deployed_cost", "deployed_cost_ref")
+        gain = mean(of, "deployed_quality") / mean(of, "deployed_quality_ref") - 1
+        lines.append(
+            [task, code(method), str(len(of)), percent(cost)]
+            + [f"{mean(of, 'deployed_quality'):.2f}", f"{gain:+.0%}", _below(of)]
+            + (
+                [percent(said[0] / ref[0]), f"{said[1]:.2f}", f"{said[1] / ref[1] - 1:+.0%}"]
+                if said
+                else ["", "", ""]
+            )
+        )
+    header = ["task", "method", "runs", "cost / reference's", "quality", "against the reference"]
+    header += ["runs below (1 - epsilon) s", "paper: cost", "paper: quality", "paper: against it"]
+    return markdown(header, lines)
+
+
+def contradictions(_rows: Rows) -> str:
+    """Where two statements of the paper do not fit together."""
+    lines = []
+    for task in _THREE:
+        held_out = paper_numbers()["deployment"][task]
+        others = {
+            m: v[0] / held_out["reference"][0]
+            for m, v in held_out.items()
+            if m not in ("reference", "scope")
+        }
+        least = min(others, key=others.__getitem__)
+        said = papers_competitor(task)
+        lines.append(
+            [
+                task,
+                percent(said),
+                f"{percent(others[least])} ({code(least)})",
+                f"{others[least] / said:.1f}",
+            ]
+        )
+    header = ["task", "best competitor's c_bf / c(theta_0) by the reductions of sec:rq1"]
+    header += [
+        "least held-out cost of a competitor / the reference's (tab:test_performance)",
+        "ratio",
+    ]
+    return markdown(header, lines)
+
+
+def incumbents_table(rows: Rows) -> str:
+    """theta_out as the best observed configuration, and as the one evaluated last."""
+    lines = [
+        [
+            problem,
+            code(method),
+            str(len(of)),
+            percent(share(of, "c_bf_100")),
+            violation(of),
+            percent(share(known, "c_bf_last_queried")),
+            f"{mean(known, 'V_last_queried'):.2g}",
+        ]
+        for (problem, method), of in grouped(rows).items()
+        if method in ("config_bo", "random_search", "LLAMBO[stub]")
+        and (known := [row for row in of if row["V_last_queried"]])
+    ]
+    header = ["task", "method", "runs", "best observed: c_bf / c(theta_0)", "mean V"]
+    return markdown([*header, "evaluated last: c_bf / c(theta_0)", "mean V"], lines)
+
+
+def ablation_table(rows: Rows) -> str:
+    """SCOPE, SCOPE-Rand and SCOPE-Coarse beside the paper's (fig:main-abl)."""
+    lines = []
+    for (task, method), of in grouped(rows).items():
+        if method not in ("scope", "scope_rand", "scope_coarse", _LETTER):
+            continue
+        name = "scope" if method == _LETTER else method
+        cells = [percent(share(of, f"c_bf_{round(100 * s)}")) for s in SHARES]
+        lines.append([task, code(method), str(len(of)), *cells, violation(of), *papers(task, name)])
+    header = [
+        "task",
+        "method",
+        "runs",
+        "c_bf / c(theta_0) after 10%",
+        "25%",
+        "50%",
+        "100%",
+        "mean V",
+    ]
+    return markdown([*header, "the paper's: after 10, 25, 50, 100%"], lines)
+
+
+def kernel_table(rows: Rows) -> str:
+    """With the squared exponential kernel (fig:sensitivity)."""
+    return _against_paper(rows, "GPT-5.2", "HammingRBFKernel")
+
+
+def reference_table(rows: Rows) -> str:
+    """With another reference (fig:sensitivity)."""
+    return _against_paper(rows, "Claude Haiku 4.5", "")
+
+
+def _against_paper(rows: Rows, reference: str, kernel: str) -> str:
+    lines = [
+        [problem, code(method), str(len(of))]
+        + [percent(share(of, f"c_bf_{round(100 * s)}")) for s in SHARES]
+        + [
+            f"{share(of, 'c_bf_100', 'c_star'):.2f}",
+            violation(of),
+            *papers(problem, method, reference, kernel),
+        ]
+        for (problem, method), of in grouped(rows).items()
+    ]
+    header = ["task", "method", "runs", "c_bf / c(theta_0) after 10%", "25%", "50%", "100%"]
+    return markdown(
+        [*header, "c_bf / optimum", "mean V", "the paper's: after 10, 25, 50, 100%"], lines
+    )
+
+
+def parameters_table(rows: Rows) -> str:
+    """Other alpha, and other delta where delta acts (appendix:ablation)."""
+    groups = grouped(rows)
+    lines = []
+    for (problem, method), of in groups.items():
+        kind = method.partition(" = ")[0]
+        others = [
+            g for (p, m), g in groups.items() if p == problem and m.partition(" = ")[0] == kind
+        ]
+        lines.append(
+            [
+                problem,
+                method,
+                str(len(of)),
+                percent(share(of, "c_bf_100")),
+                f"{share(of, 'c_bf_100', 'c_star'):.2f}",
+                violation(of),
+                f"{_unchanged(of, others):.0%}",
+            ]
+        )
+    header = ["task", "SCOPE with", "runs", "c_bf / c(theta_0)", "c_bf / optimum", "mean V"]
+    return markdown([*header, "runs whose c_bf is the same with all values"], lines)
+
+
+def _unchanged(rows: Rows, others: Sequence[Rows]) -> float:
+    """The share of runs whose final c_bf is that of all other groups in the same world and seed."""
+    finals = [{(r["world"], r["seed"]): r["c_bf_100"] for r in of} for of in others]
+    keys = [(row["world"], row["seed"]) for row in rows]
+    return statistics.fmean(len({final.get(key) for final in finals}) == 1 for key in keys)
+
+
+def _below(rows: Rows) -> str:
+    """Runs whose configuration is worse on held-out queries than the constraint asks for."""
+    bad = [float(r["deployed_quality"]) < 0.99 * float(r["deployed_quality_ref"]) for r in rows]
+    return f"{sum(bad)} of {len(rows)}"

@@ -1,0 +1,226 @@
+"""The evidence of docs/results: runs, files, tables and figures."""
+
+import json
+import math
+import statistics
+import tomllib
+
+import numpy as np
+import pytest
+
+from benchmarks.results import __main__ as program
+from benchmarks.results import live, other_tables, summary, tables, write
+from benchmarks.results.experiments import (
+    LETTER,
+    PROBLEMS,
+    SIMULATED,
+    experiments,
+    quick,
+    recorded_problems,
+)
+from benchmarks.results.figures import FIGURES, oracle, panels_of
+from benchmarks.results.runs import COLUMNS, SHARES, STEPS, Cell, Rows, read_rows, row_of
+from scope_torch import run
+from scope_torch.cli.build import build
+from scope_torch.cli.compose import compose
+from scope_torch.runs.measured import measure_results, measurement
+from scope_torch.runs.recorded import read_run
+
+DEVELOPMENT = ("calibration", "peers_tuning")
+SMALL = ("task=synthetic", "budget_usd=0.1", "base=nano")
+
+
+def cell(method="scope_joint", seed=10, *more) -> Cell:
+    return Cell("synthetic", method, seed, 100, (*SMALL, f"method={method}", *more))
+
+
+def test_every_table_of_the_pages_comes_from_the_files():
+    """Nothing in a block is typed by hand: it is made again and compared."""
+    made = write.blocks(write.RESULTS)
+    for page in write.PAGES:
+        text = page.read_text()
+        assert write.with_blocks(text, made) == text, f"{page}: python -m benchmarks.results write"
+    pages = "".join(page.read_text() for page in write.PAGES)
+    for name in write.TABLES:
+        assert f"<!-- begin: results {name} -->" in pages
+
+
+def test_reported_runs_are_on_worlds_and_problems_that_nothing_was_chosen_on():
+    for name, cells in experiments().items():
+        assert len({c.key for c in cells}) == len(cells), name
+        for c in cells:
+            if name in DEVELOPMENT:
+                assert c.world in (None, *range(5))
+                assert c.problem.partition(",")[0] in ("hotpotqa", *SIMULATED)
+            else:
+                assert c.world is None or c.world in range(100, 110), name
+                assert c.seed >= 10
+    shipped = {}
+    for task in ("hotpotqa", "mathqa"):
+        cfg = compose([f"task={task}"])
+        shipped[task] = (list(cfg.task.reference), cfg.task.epsilon, cfg.base)
+    listed = tomllib.loads(PROBLEMS.read_text())["problem"]
+    assert len(listed) == 8
+    for given in listed:
+        reference, epsilon, base = shipped[given["task"]]
+        assert (given["reference"], given["epsilon"]) != (reference, epsilon)
+        assert given["base"] != base or given["reference"] != reference
+    assert set(recorded_problems()) == {"mathqa", *(given["name"] for given in listed)}
+
+
+def test_quick_runs_are_few_and_of_every_experiment():
+    few = quick()
+    assert set(few) == set(experiments())
+    assert 20 < sum(map(len, few.values())) < 100
+    assert all(few[name] for name in few if name not in DEVELOPMENT)
+
+
+@pytest.mark.parametrize("method", ["scope_joint", "random_search"])
+def test_a_row_has_the_figures_of_its_run(method):
+    """c_bf and V at shares of the budget, by the definitions of sec:exp."""
+    row = row_of(cell(method))
+    assert list(row) == list(COLUMNS)
+    cfg = compose([*SMALL, f"method={method}", "task.world_seed=100", "seed=10"])
+    task = build(cfg.task)
+    optimizer = build(cfg.method, problem=task.problem, kernel=build(cfg.kernel), seed=10)
+    result = run(task.problem, optimizer, task.evaluator, 0.1)
+    cost, quality = (table.flatten() for table in task.evaluator.truth())
+    index = task.problem.space.index_of
+
+    def theta_out(budget):
+        past = [r.theta_out for r in result.trace if r.from_budget_usd <= budget]
+        return index(past[-1] if past else task.problem.theta_ref)
+
+    changes = sorted({0.0, *(r.from_budget_usd for r in result.trace)})
+    for share in SHARES:
+        budget = share * 0.1
+        outs = [theta_out(b) for b in changes if b <= budget]
+        best = min(float(cost[i]) for i in outs if quality[i] >= task.problem.s_0)
+        assert float(row[f"c_bf_{round(100 * share)}"]) == pytest.approx(best, rel=1e-6)
+    ends = [*[b for b in changes if b <= 0.1], 0.1]
+    s_0 = task.problem.s_0
+    lost = [max(s_0 - float(quality[theta_out(b)]), 0) / s_0 for b in ends[:-1]]
+    V = sum(x * (after - b) for x, b, after in zip(lost, ends, ends[1:], strict=False)) / 0.1
+    assert float(row["V"]) == pytest.approx(V, abs=1e-6)
+    feasible = cost[quality >= s_0]
+    assert float(row["c_star"]) == pytest.approx(float(feasible.min()), rel=1e-6)
+    near = [
+        b
+        for b in changes
+        if quality[theta_out(b)] >= s_0 and cost[theta_out(b)] <= 1.1 * feasible.min()
+    ]
+    assert row["usd_within_10"] == (f"{near[0]:.7g}" if near else "")
+    assert float(row["spent_usd"]) == pytest.approx(result.history.spend_usd, rel=1e-6)
+
+
+def test_theta_out_as_the_configuration_evaluated_last():
+    row = row_of(cell("random_search", 10, "budget_usd=1"))
+    assert float(row["V"]) == 0
+    assert float(row["V_last_queried"]) > 0
+    assert float(row["c_bf_last_queried"]) >= float(row["c_bf_100"]) * (1 - 1e-6)
+    assert row_of(cell())["V_last_queried"] == ""
+
+
+def test_a_file_is_gone_on_with(tmp_path, monkeypatch):
+    cells = [cell("random_search"), cell("random_search", 11)]
+    program.make("one", cells[:1], tmp_path, 1)
+    rows = read_rows(tmp_path / "one.csv")
+    assert [row["seed"] for row in rows] == ["10"]
+    assert rows[0] == row_of(cells[0])
+    assert program.missing("one", cells, tmp_path) == cells[1:]
+    Rows(tmp_path / "one.csv").add(row_of(cells[1]))
+    assert program.missing("one", cells, tmp_path) == []
+    monkeypatch.setattr(program, "get_context", None)  # no process is started
+    program.make("one", cells, tmp_path, 1)
+    assert "torch" in (tmp_path / write.MADE).read_text()
+
+
+def test_the_letter_is_the_papers():
+    for overrides in LETTER.values():
+        method = compose(["task=data_imputation", *overrides]).method
+        assert method.gap_tolerance is None
+        assert method.certificate == "bounds"
+        rules = (method.bounds.mode, method.bounds.B_g, method.bounds.b_g)
+        assert rules in {("theory", "eligible", "loo_widening"), ("tuned", 1.0, "eligible")}
+        assert (method.bounds.R_c, method.bounds.R_g) == (1e-3, 1e-3)
+        assert (method.bounds.delta, method.alpha) == (1e-4, 1 / 3)
+
+
+def made_up(problem, method, costs, seed=10, **values):
+    """A row with given c_bf / c(theta_0) at the end of the budget and constant before."""
+    row = dict.fromkeys(COLUMNS, "")
+    row |= {"problem": problem, "method": method, "world": "100", "seed": str(seed)}
+    row |= {"budget_usd": "2", "c_0": "0.01", "s_0": "0.5", "c_star": "0.001", "V": "0"}
+    row |= {"infeasible": "0", "spent_usd": "2", "usd_within_10": ""}
+    row |= {f"c_bf_{round(100 * s)}": f"{0.01 * costs}" for s in SHARES}
+    row["c_bf_curve"] = " ".join([f"{0.01 * costs:.3g}"] * len(STEPS))
+    row["V_curve"] = " ".join(["0"] * len(STEPS))
+    return row | values
+
+
+def test_headlines_are_computed():
+    rows = [made_up("data_imputation", "cei", 0.4), made_up("data_imputation", "abacus", 0.2)]
+    rows += [
+        made_up("data_imputation", "scope", 0.05),
+        made_up("data_imputation", "scope_joint", 0.1),
+    ]
+    line = tables.headline_table(rows).splitlines()[2]
+    assert line == "| data_imputation | 20% |  | 75.0%, 75.0% | 50.0%, 50.0% | 21.1%, 93.6% |"
+
+
+def test_medians_and_counts():
+    rows = [made_up("p", "scope", c, seed=i) for i, c in enumerate([0.1, 0.2, 0.9])]
+    assert summary.share(rows, "c_bf_100") == pytest.approx(0.2)
+    assert summary.geometric_mean(rows) == pytest.approx(
+        math.exp(statistics.fmean(map(math.log, [0.1, 0.2, 0.9])))
+    )
+    assert summary.at_optimum(rows) == 1
+    assert summary.worst(rows) == pytest.approx(9)
+    assert summary.near(rows) == "- (0)"
+    spent = [
+        row | {"usd_within_10": usd} for row, usd in zip(rows, ["0.5", "0.25", ""], strict=True)
+    ]
+    assert summary.near(spent) == "0.5 (2)"
+    assert "| `scope` | 3 | 67% | 25% | 0 |" in other_tables.short_table(spent)
+
+
+def test_a_curve_has_the_c_bf_and_the_V_of_its_row():
+    costs = np.linspace(0.9, 0.1, len(STEPS)).round(3)
+    V = np.minimum(0.3, np.arange(len(STEPS)) / 100).round(3)
+    row = made_up("p", "abacus", 0.1, c_bf_curve=" ".join(map(str, 0.01 * costs)))
+    row["V_curve"] = " ".join(map(str, V))
+    curve = oracle(row)
+    budgets = 2 * np.array(STEPS)
+    np.testing.assert_allclose(curve.best_feasible_cost(budgets), 0.01 * costs)
+    np.testing.assert_allclose(curve.violation(budgets), V, atol=2e-3)
+
+
+def test_figures_show_every_problem_with_runs():
+    for source, problems in FIGURES.values():
+        rows = read_rows(write.RESULTS / f"{source}.csv")
+        panels = panels_of(rows, problems)
+        assert len(panels) == len({row["problem"] for row in rows} & set(problems))
+
+
+def test_a_live_run_becomes_a_row(tmp_path):
+    """Its figures are those of its files; the table puts the paper's costs beside them."""
+    task = build(compose(list(SMALL)).task)
+    cfg = compose([*SMALL, "method=scope_joint"])
+    optimizer = build(cfg.method, problem=task.problem, kernel=build(cfg.kernel), seed=10)
+    result = run(task.problem, optimizer, task.evaluator, 0.1, run_dir=tmp_path)
+    recorded = read_run(tmp_path)
+    found = measure_results(recorded, task.evaluator)
+    (tmp_path / "measured.json").write_text(json.dumps(measurement(recorded, found)))
+    row = {name: str(value) for name, value in live.row_of_run(tmp_path).items()}
+    assert set(row) == set(live.COLUMNS)
+    summary = result.summary()
+    assert float(row["cost"]) == pytest.approx(summary["true_cost_usd"], rel=1e-5)
+    assert float(row["quality"]) == pytest.approx(summary["true_quality"], rel=1e-5)
+    best = float(result.curve.best_feasible_cost(0.1))
+    assert float(row["c_bf_100"]) == pytest.approx(best, rel=1e-5)
+    assert float(row["V"]) == pytest.approx(float(result.curve.violation(0.1)), abs=1e-6)
+    assert row["observations"] == str(len(result.history))
+    assert row["theta_out"] == " + ".join(result.choice.values())
+    table = live.live_table([row | {"run": "restaurant_test_local"}])
+    assert "| 4.28, 0.1 |" in table.splitlines()[2]
+    assert row["theta_out"] in table
