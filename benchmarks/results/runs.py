@@ -17,7 +17,7 @@ from scope_torch.cli.build import build
 from scope_torch.cli.compose import compose
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.deployment import deploy
-from scope_torch.runs.metrics import OracleCurve, step, true_values
+from scope_torch.runs.metrics import OracleCurve, best_feasible, step, true_values
 from scope_torch.runs.result import RunResult
 from scope_torch.runs.runner import run
 from scope_torch.search.optimizer import TraceRow
@@ -125,7 +125,7 @@ def measured_values(task: Task, result: RunResult) -> dict[str, Any]:
         "observations": len(result.history),
         **pruned_early(result.trace, problem.num_queries),
         **last_queried(problem, result),
-        **deployed(task, curve, result),
+        **deployed(task, result),
         "c_bf_curve": curve_text(map(c_bf, STEPS)),
         "V_curve": curve_text(curve.violation(s * budget) for s in STEPS),
     }
@@ -158,19 +158,14 @@ def last_queried(problem: SelectionProblem, result: RunResult) -> dict[str, Any]
     }
 
 
-def deployed(task: Task, curve: OracleCurve, result: RunResult) -> dict[str, Any]:
+def deployed(task: Task, result: RunResult) -> dict[str, Any]:
     """Cost and quality on held-out queries of the configuration of best feasible cost (RQ2)."""
     if task.held_out is None:
         return {}
-    held_out, problem = task.held_out(), task.problem
-    best, least = problem.theta_ref, float(curve.cost_usd[0])
-    changes = (row.theta_out for row in result.trace)
+    held_out = task.held_out()
     assert result.truth is not None
-    for theta in dict.fromkeys(changes):
-        cost, quality, *_ = true_values(problem, theta, result.truth)
-        if quality >= problem.s_0 and cost < least:
-            best, least = theta, cost
-    chosen, reference = deploy(held_out, best), deploy(held_out, problem.theta_ref)
+    best = best_feasible(task.problem, result.trace, result.truth)
+    chosen, reference = deploy(held_out, best), deploy(held_out, task.problem.theta_ref)
     return {
         "deployed_cost": chosen["cost_usd"],
         "deployed_quality": chosen["quality"],

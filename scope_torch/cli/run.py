@@ -264,21 +264,21 @@ def _run_task(
             gc.unfreeze()
         summary = result.summary()
     if cfg.deploy:
-        _deploy(task, summary["theta_out_codes"], directory / "deployment.json")
+        _deploy(task, summary, directory / "deployment.json")
     return summary
 
 
-def _deploy(task: Task, theta_out: list[int], path: Path) -> None:
+def _deploy(task: Task, summary: dict[str, Any], path: Path) -> None:
     if path.exists():
         return
     if task.held_out is None:
         raise InputError(f"task {task.problem.name!r} has no held-out queries; say deploy=false")
     held_out = task.held_out()
+    thetas = {"theta_out": summary["theta_out_codes"], "reference": task.problem.theta_ref}
+    if best := summary.get("best_feasible_codes"):
+        thetas["best_feasible"] = best
     try:
-        deployed = {
-            "theta_out": deploy(held_out, theta_out),
-            "reference": deploy(held_out, task.problem.theta_ref),
-        }
+        deployed = {name: deploy(held_out, theta) for name, theta in thetas.items()}
     finally:
         close_evaluator(held_out.evaluator)
     write_atomically(path, json.dumps(deployed, indent=2) + "\n")

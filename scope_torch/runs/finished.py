@@ -153,10 +153,12 @@ class FinishedRun:
 
 
 def _deployment_measures(deployment: dict[str, Any]) -> dict[str, float | None]:
-    theta_out, reference = deployment["theta_out"], deployment["reference"]
+    """Of the configuration of best feasible cost (sec:rq2); of theta_out if it is unknown."""
+    deployed = deployment.get("best_feasible", deployment["theta_out"])
+    reference = deployment["reference"]
     return {
-        "test_cost_usd": theta_out["cost_usd"],
-        "test_quality": theta_out["quality"],
+        "test_cost_usd": deployed["cost_usd"],
+        "test_quality": deployed["quality"],
         "test_reference_cost_usd": reference["cost_usd"],
         "test_reference_quality": reference["quality"],
     }

@@ -191,6 +191,29 @@ def is_feasible(problem: SelectionProblem, values: Sequence[float]) -> bool:
     return quality >= problem.s_0 - ROUNDING and all(held)
 
 
+def best_feasible(
+    problem: SelectionProblem, trace: Sequence[TraceRow], truth: Sequence[Tensor]
+) -> tuple[int, ...]:
+    """The configuration of best feasible cost, which the paper deploys (sec:rq2).
+
+    The first of least true cost (or greatest quality, if that is the objective) among theta_0 and
+    the feasible theta_out of a trace. Only where the truth is known: a user deploys theta_out.
+
+    Args:
+        problem: The problem that was searched.
+        trace: Rows in order.
+        truth: See `true_values`.
+    """
+    best = problem.theta_ref
+    least = step(problem, true_values(problem, best, truth))[0]
+    for theta in dict.fromkeys(row.theta_out for row in trace):
+        values = true_values(problem, theta, truth)
+        loss = step(problem, values)[0]
+        if loss < least and is_feasible(problem, values):
+            best, least = theta, loss
+    return tuple(best)
+
+
 def optimal_cost(problem: SelectionProblem, truth: Sequence[Tensor]) -> float:
     """c(theta_star) in USD: the least cost among the feasible configurations (eq:def:theta*).
 

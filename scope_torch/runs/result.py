@@ -22,6 +22,7 @@ from scope_torch.runs.estimate import Estimate, Evidence, savings_of
 from scope_torch.runs.held_out import HeldOut
 from scope_torch.runs.metrics import (
     OracleCurve,
+    best_feasible,
     column_of,
     is_feasible,
     optimal_cost,
@@ -350,18 +351,20 @@ class RunResult:
 
     def _truth_of_theta_out(self) -> dict[str, Any]:
         """Its true cost and quality, and the optimal cost; None where unknown."""
-        cost = quality = optimum = feasible = None
+        cost = quality = optimum = feasible = best = None
         others: Sequence[float | None] = [None] * len(self.problem.others)
         if self.truth is not None:
             values = true_values(self.problem, self.recommendation.theta, self.truth)
             optimum = finite(optimal_cost(self.problem, self.truth))
+            best = best_feasible(self.problem, self.trace, self.truth)
             if not math.isnan(values[1]):  # else it was not recorded on every query
                 cost, quality, others = values[0], values[1], values[2:]
                 feasible = is_feasible(self.problem, values)
         names = [column_of(limit) for limit in self.problem.others]
-        optimal: dict[str, float | None] = {"optimal_cost_usd": optimum}
+        optimal: dict[str, Any] = {"optimal_cost_usd": optimum, "best_feasible_codes": best}
         if self.problem.objective == "quality":
             optimal = {
+                **optimal,
                 "optimal_cost_usd": None,
                 "optimal_quality": None if optimum is None else 1 - optimum,
             }

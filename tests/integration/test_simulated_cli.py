@@ -54,6 +54,8 @@ def test_a_run_on_a_simulated_task(cli):
     assert len(first["module_cost_usd"]) == 3
     assert sum(first["module_cost_usd"]) == pytest.approx(first["cost_usd"])
     assert [path.suffix for path in Path("cache").iterdir()] == [".npy"]
+    best = result["best_feasible_codes"]
+    assert len(best) == 3
     # The cache is no part of the run, the noise is.
     assert cli(*arguments, "task.cache_dir=elsewhere", f"output_dir={run.parents[3]}/b")[0] == 0
     again = json.loads(next(Path("outputs/b").rglob("result.json")).read_text())

@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 from tables import Task, make_task, task_of
 
 from scope_torch.runs.finished import first_within
-from scope_torch.runs.metrics import OracleCurve, is_feasible, optimal_cost, oracle_curve
+from scope_torch.runs.metrics import (
+    OracleCurve,
+    best_feasible,
+    is_feasible,
+    optimal_cost,
+    oracle_curve,
+)
 from scope_torch.runs.runner import run
 from scope_torch.search.optimizer import TraceRow
 from scope_torch.tasks.synthetic import synthetic_task
@@ -158,6 +164,23 @@ def test_the_end_of_the_curve_is_the_recommendation():
     assert result.summary()["true_quality"] == result.curve.quality[-1]
     assert result.summary()["optimal_cost_usd"] == pytest.approx(task.best_cost)
     assert result.summary()["feasible"]
+
+
+def test_the_paper_deploys_the_configuration_of_best_feasible_cost():
+    """Not the last theta_out, which may be infeasible or dearer."""
+    problem = make_task(0, (2, 2), 3).problem
+    everything = map(problem.space.theta_at, range(4))
+    thetas = cheap, poor, dear = [theta for theta in everything if theta != problem.theta_ref]
+    cost, quality = torch.full((4,), 9.0).double(), torch.full((4,), problem.s_0).double()
+    for theta, (c, s) in zip(thetas, [(2.0, 0.0), (1.0, -0.1), (3.0, 0.0)], strict=True):
+        cost[problem.space.index_of(theta)] = c
+        quality[problem.space.index_of(theta)] += s
+    trace = [row(0.5, 0.7, cheap), row(0.9, 1.0, poor), row(1.2, 1.4, dear)]
+    curve = oracle_curve(problem, trace, (cost, quality))
+    assert best_feasible(problem, trace, (cost, quality)) == cheap
+    assert curve.best_feasible_cost(2.0) == 2.0
+    assert best_feasible(problem, trace[1:], (cost, quality)) == dear
+    assert best_feasible(problem, [], (cost, quality)) == problem.theta_ref
 
 
 def test_the_least_budget_that_comes_near():
