@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Sequence
 
 from benchmarks.agentopt.tables import FILES, runs_of
 from benchmarks.results.experiments import CHOSEN, MAIN
@@ -41,7 +42,7 @@ def worlds_table(rows: Rows) -> str:
 
 
 def _short(rows: Rows, title: str) -> str:
-    lines = []
+    rows, lines = in_common(rows, SHORT), []
     for method in SHORT:
         if of := [row for row in rows if row["method"] == method]:
             near = sum(bool(row["usd_within_10"]) for row in of) / len(of)
@@ -56,6 +57,16 @@ def _short(rows: Rows, title: str) -> str:
         "share of the budget until then, median",
     ]
     return markdown([*header, "end infeasible"], lines)
+
+
+def in_common(rows: Rows, methods: Sequence[str]) -> list[Row]:
+    """The runs of some methods on the problems, worlds and seeds that all of them were run on."""
+    ran: dict[tuple[str, ...], set[str]] = {}
+    for row in rows:
+        ran.setdefault((row["problem"], row["world"], row["seed"]), set()).add(row["method"])
+    wanted = {method for method in methods if any(method in of for of in ran.values())}
+    places = {place for place, of in ran.items() if wanted <= of}
+    return [row for row in rows if (row["problem"], row["world"], row["seed"]) in places]
 
 
 def of_budget(row: Row) -> float:

@@ -184,6 +184,14 @@ def test_medians_and_counts():
     assert "| `scope` | 3 | 67% | 25% | 0 |" in other_tables.short_table(spent)
 
 
+def test_methods_are_compared_where_all_of_them_ran():
+    """A task on which some runs are still to be made does not help those that were made."""
+    rows = [made_up("easy", "scope", 0.1), made_up("hard", "scope", 0.1)]
+    rows.append(made_up("hard", "cei", 0.9))
+    assert other_tables.in_common(rows, ("scope", "cei", "abacus")) == rows[1:]
+    assert "| `scope` | 1 |" in other_tables.worlds_table(rows)
+
+
 def test_a_curve_has_the_c_bf_and_the_V_of_its_row():
     costs = np.linspace(0.9, 0.1, len(STEPS)).round(3)
     V = np.minimum(0.3, np.arange(len(STEPS)) / 100).round(3)
