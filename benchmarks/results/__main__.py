@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import urllib.request
 from collections.abc import Sequence
 from multiprocessing import get_context
 from pathlib import Path
@@ -20,7 +21,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from benchmarks.peers import is_installed
-from benchmarks.results.experiments import experiments, quick
+from benchmarks.results.experiments import ENDPOINT, LLAMBO, experiments, quick
 from benchmarks.results.runs import Cell, Rows, one_thread, row_of
 from benchmarks.results.write import RESULTS, note_run, write_all
 from scope_torch.cli.compose import compose_task
@@ -73,6 +74,20 @@ def _installed(name: str, cells: Sequence[Cell]) -> list[Cell]:
     return [c for c in cells if not c.peer or is_installed(c.peer)]
 
 
+def _answered(name: str, cells: Sequence[Cell]) -> list[Cell]:
+    """The runs that ask no LLM, and the others if the LLM answers."""
+    asking = [c for c in cells if c.method in LLAMBO]
+    if not asking:
+        return list(cells)
+    try:
+        with urllib.request.urlopen(f"{ENDPOINT}/models", timeout=10):
+            return list(cells)
+    except OSError as error:
+        mend = "python scripts/local_llms.py serve --slots 8"
+        print(f"{name}: {LLAMBO.keys()} left out: {ENDPOINT}: {error} ({mend})", file=sys.stderr)
+    return [c for c in cells if c not in asking]
+
+
 def main() -> None:
     """Reads the command line; see above."""
     every = experiments()
@@ -86,7 +101,7 @@ def main() -> None:
     if given.what in ("run", "all"):
         for name, cells in (quick() if given.quick else every).items():
             if name in given.only and _has_data(name):
-                make(name, _installed(name, cells), folder, given.jobs)
+                make(name, _answered(name, _installed(name, cells)), folder, given.jobs)
     if given.what in ("write", "all"):
         write_all(folder)
 

@@ -32,6 +32,29 @@ COMPETITORS = {
     for name in ("cei", "config_bo", "safeopt", "llmselector", "abacus", "random_search")
 }
 STUB = {"LLAMBO[stub]": ("method=llambo",)}
+# LLAMBO with an LLM that runs anywhere (`scripts/local_llms.py serve --slots 8`). Few replies a
+# step, because each takes seconds to minutes.
+ENDPOINT = "http://127.0.0.1:18130/v1"
+_BACKEND = {
+    "kind": "openai",
+    "model": "qwen2.5-coder-1.5b",
+    "base_url": ENDPOINT,
+    "api_key_env": "null",
+    "token_parameter": "max_tokens",
+    "min_tokens": 400,
+    "sampling": "true",
+    "multiple": "false",
+    "timeout_s": 900,
+    "transcript": "build/results/llambo.jsonl",
+}
+_FEW = ("num_candidates=4", "min_candidates=2", "num_templates=1", "num_predictions=2")
+LLAMBO = {
+    "LLAMBO[Qwen2.5-Coder-1.5B]": (
+        "method=llambo",
+        *(f"method.backend.{key}={value}" for key, value in _BACKEND.items()),
+        *(f"method.{setting}" for setting in _FEW),
+    )
+}
 PEER = {"optuna_gp": ("method=optuna_gp",)}
 MAIN = {**OURS, **LETTER, **VARIANTS, **COMPETITORS, **STUB, **PEER}
 # Settings chosen on HotpotQA and worlds 0 to 2 of data imputation, among those of `_tuning`.
@@ -42,6 +65,7 @@ CHOSEN = {
     "botorch": "botorch n_startup=10",
     "ax": "ax n_startup=10",
 }
+_SMALL = ("data_imputation", "mathqa", "mathqa 1", "airport_city")
 _STARTS = (5, 10, 20)  # trials before a library's model is used, or of a population
 Variants = Mapping[str, Sequence[str]]
 
@@ -128,6 +152,17 @@ def _peers() -> list[Cell]:
     return cells
 
 
+def _airport() -> list[Cell]:
+    """LLAMBO with an LLM beside the others, on recorded answers of small LLMs."""
+    others = _chosen("scope_joint", "scope", *COMPETITORS, *STUB, *PEER)
+    cells = [(name, of, seed) for seed in SEEDS for name, of in others.items()]
+    cells += [(name, of, SEEDS[0]) for name, of in LLAMBO.items()]
+    return [
+        Cell("airport_city", name, seed, None, ("task=airport_city", *of))
+        for name, of, seed in cells
+    ]
+
+
 def _chosen(*names: str) -> dict[str, tuple[str, ...]]:
     return {name: MAIN[name] for name in names}
 
@@ -146,6 +181,7 @@ def experiments() -> dict[str, list[Cell]]:
         "calibration": [*fitted, *(replace(c, problem=f"{c.problem}, additive") for c in second)],
         "main": simulated(SIMULATED, MAIN),
         "tables": on_tables(tables, range(10, 15)),
+        "airport": _airport(),
         "additive": simulated(SIMULATED, other, "task.family=additive"),
         "kernel": simulated(["data_imputation"], sensitive, "kernel=rbf"),
         "reference": simulated(["data_imputation"], with_llambo, haiku),
@@ -159,7 +195,7 @@ def quick() -> dict[str, list[Cell]]:
     """A few small runs of each experiment, to see that all of it works."""
     few: dict[str, list[Cell]] = {}
     for name, cells in experiments().items():
-        small = [c for c in cells if c.problem in ("data_imputation", "mathqa", "mathqa 1")]
+        small = [c for c in cells if c.problem in _SMALL and c.method not in LLAMBO]
         first = [c for c in small if c.seed == SEEDS[0] and c.world in (None, WORLDS[0])]
         few[name] = [
             replace(c, overrides=(*c.overrides, "budget_usd=0.4"))

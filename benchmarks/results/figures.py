@@ -19,7 +19,7 @@ from scope_torch.runs.axes import clean, marker
 from scope_torch.runs.metrics import OracleCurve
 from scope_torch.runs.panel import Panel
 from scope_torch.runs.plotting import draw_panel, draw_panels
-from scope_torch.runs.style import LOOK, save_figure, styles_of
+from scope_torch.runs.style import DASH_DOT, DOTS, LOOK, Style, save_figure, styles_of
 
 FIGURES = {  # name: file, problems
     "main": ("main", SIMULATED),
@@ -29,6 +29,12 @@ FIGURES = {  # name: file, problems
 _LABELS = {
     "scope, to the letter": "scope to,the,letter",
     "scope, b_g=eligible": "scope b_g=eligible",
+}
+_PEERS = {
+    "optuna_tpe": Style("Optuna TPE", "#E69F00", "v", DASH_DOT),
+    "optuna_nsga2": Style("Optuna NSGA-II", "#117733", "<", DOTS),
+    "smac": Style("SMAC3", "#882255", "P", DASH_DOT),
+    "botorch": Style("BoTorch", "#CC79A7", "p", DASH_DOT),
 }
 _SHOWN = [name for name in MAIN if name != "scope, b_g=eligible"]
 
@@ -54,7 +60,7 @@ def draw_shares(rows: Rows) -> Figure:
     places = places_of(rows)
     problems = list(dict.fromkeys(problem for problem, _, _ in places))
     methods = [m for m in PEERS_SHOWN if any(r["method"] == m for r in rows) and m != "ax"]
-    styles = styles_of(methods)
+    styles = styles_of(methods) | _PEERS
     with matplotlib.rc_context(LOOK):
         figure = Figure(figsize=(7.0, 2.9), layout="constrained")
         columns = figure.subplots(1, len(problems), sharey=True, squeeze=False)[0]

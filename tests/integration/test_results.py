@@ -12,6 +12,7 @@ from benchmarks.results import __main__ as program
 from benchmarks.results import live, other_tables, summary, tables, write
 from benchmarks.results.experiments import (
     LETTER,
+    LLAMBO,
     PROBLEMS,
     SIMULATED,
     experiments,
@@ -73,6 +74,18 @@ def test_quick_runs_are_few_and_of_every_experiment():
     assert set(few) == set(experiments())
     assert 20 < sum(map(len, few.values())) < 100
     assert all(few[name] for name in few if name not in DEVELOPMENT)
+    assert not [c for cells in few.values() for c in cells if c.method in LLAMBO]
+
+
+def test_llambo_is_left_out_where_no_LLM_answers(monkeypatch, capsys, tmp_path):
+    cells = experiments()["airport"]
+    asking = [c for c in cells if c.method in LLAMBO]
+    assert len(asking) == 1
+    monkeypatch.setattr(program, "ENDPOINT", tmp_path.as_uri())  # instead of a server
+    assert program._answered("airport", cells) == [c for c in cells if c not in asking]
+    assert "local_llms.py serve" in capsys.readouterr().err
+    (tmp_path / "models").write_text("{}")
+    assert program._answered("airport", cells) == cells
 
 
 @pytest.mark.parametrize("method", ["scope_joint", "random_search"])
