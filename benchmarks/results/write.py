@@ -9,9 +9,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from benchmarks.results import other_tables, tables
+from benchmarks.results.experiments import experiments
 from benchmarks.results.figures import draw_all
 from benchmarks.results.live import live_table
-from benchmarks.results.runs import read_rows
+from benchmarks.results.runs import KEY, read_rows
+from benchmarks.results.summary import Rows
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "results"
@@ -52,14 +54,14 @@ def blocks(folder: Path) -> dict[str, str]:
         if not rows:
             made[name] = f"*No runs yet: `python -m benchmarks.results run --only {source}`.*"
         else:
-            count = len(rows)
+            origin = _origin(source, rows, notes)
             for other in others:
                 rows += read_rows(folder / f"{other}.csv")
-            made[name] = f"{table(rows)}\n\n*{_origin(source, count, notes)}*"
+            made[name] = f"{table(rows)}\n\n*{origin}*"
     return made
 
 
-def _origin(source: str, count: int, notes: Mapping[str, Mapping[str, Mapping[str, str]]]) -> str:
+def _origin(source: str, rows: Rows, notes: Mapping[str, Mapping[str, Mapping[str, str]]]) -> str:
     """Command, versions and date of a table."""
     note = notes.get(source, {})
     if source == "live":  # whose runs are made one by one
@@ -68,10 +70,22 @@ def _origin(source: str, count: int, notes: Mapping[str, Mapping[str, Mapping[st
     days = f"{last}" if first == last else f"{first} to {last}"
     versions = ", ".join(f"{name} {version}" for name, version in note.get("versions", {}).items())
     return (
-        f"`python -m benchmarks.results run --only {source}`, {count} runs, "
+        f"`python -m benchmarks.results run --only {source}`, {runs_of(source, rows)}, "
         f"docs/results/{source}.csv; "
         f"{days}; {versions}"
     )
+
+
+def runs_of(source: str, rows: Rows) -> str:
+    """How many runs a table is made of, and which of the planned ones are still to be made."""
+    made = {tuple(row[name] for name in KEY) for row in rows}
+    missing = [cell for cell in experiments()[source] if cell.key not in made]
+    if not missing:
+        return f"{len(rows):,} runs"
+    started = {row["problem"] for row in rows}
+    without = dict.fromkeys(c.problem for c in missing if c.problem not in started)
+    nothing = f"; none of {', '.join(without)}" if without else ""
+    return f"{len(rows):,} runs ({len(missing):,} are still to be made{nothing})"
 
 
 TABLES: dict[str, tuple[str, Callable[[list[dict[str, str]]], str]]] = {

@@ -4,6 +4,7 @@ import json
 import math
 import statistics
 import tomllib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from benchmarks.results.experiments import (
     recorded_problems,
 )
 from benchmarks.results.figures import FIGURES, oracle, panels_of
-from benchmarks.results.runs import COLUMNS, SHARES, STEPS, Cell, Rows, read_rows, row_of
+from benchmarks.results.runs import COLUMNS, KEY, SHARES, STEPS, Cell, Rows, read_rows, row_of
 from scope_torch import run
 from scope_torch.cli.build import build
 from scope_torch.cli.compose import compose
@@ -203,6 +204,16 @@ def test_methods_are_compared_where_all_of_them_ran():
     rows.append(made_up("hard", "cei", 0.9))
     assert other_tables.in_common(rows, ("scope", "cei", "abacus")) == rows[1:]
     assert "| `scope` | 1 |" in other_tables.worlds_table(rows)
+
+
+def test_a_table_says_which_runs_are_still_to_be_made(monkeypatch):
+    cells = [cell(seed=seed) for seed in (10, 11)]
+    cells.append(replace(cells[0], problem="harder"))
+    monkeypatch.setattr(write, "experiments", lambda: {"main": cells})
+    rows = [dict(zip(KEY, one.key, strict=True)) for one in cells]
+    assert write.runs_of("main", rows) == "3 runs"
+    text = "1 runs (2 are still to be made; none of harder)"
+    assert write.runs_of("main", rows[:1]) == text
 
 
 def test_a_curve_has_the_c_bf_and_the_V_of_its_row():
