@@ -29,6 +29,9 @@ from torch.utils._pytree import tree_flatten, tree_map
 IS_AVAILABLE = hasattr(backend_registration, "_setup_privateuseone_for_python_backend")
 if IS_AVAILABLE:
     backend_registration._setup_privateuseone_for_python_backend("gpu")
+    # `torch.random.fork_rng`, which Ax calls, asks every device; this one has no generator.
+    torch.gpu.get_rng_state = lambda _device=0: torch.get_rng_state()  # pyright: ignore
+    torch.gpu.set_rng_state = lambda *_: None  # pyright: ignore
 
 FLOATS_ONLY = {
     "mm", "bmm", "addmm", "addmv", "mv", "dot", "vdot", "baddbmm", "addbmm", "linalg_vecdot",
