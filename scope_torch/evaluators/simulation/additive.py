@@ -33,7 +33,7 @@ from torch import Tensor
 from scope_torch.evaluators.simulation.counter_random import uniform
 from scope_torch.evaluators.simulation.draws import counter_of
 from scope_torch.evaluators.simulation.spec import WorldSpec
-from scope_torch.evaluators.simulation.world import World
+from scope_torch.evaluators.simulation.world import Pairs, Tensors, World
 from scope_torch.llm.prices import LLMInfo
 
 _KINDS = 4  # kinds of queries
@@ -82,21 +82,15 @@ class AdditiveWorld(World):
         counter = counter_of(ids[:, None], earlier) + (counter_of(ids, later) << 20)
         return self._normal(stream, counter)
 
-    def _margin(
-        self,
-        codes: Sequence[Tensor],
-        query: Tensor,
-        own: Sequence[Tensor],
-        fit: Sequence[dict[int, Tensor]],
-        ids: Tensor,
-        counters: Tensor | None = None,
-    ) -> Tensor:
-        """Margins of answers by the formulas above; see `World`."""
+    def _work(self, codes: Tensors, query: Tensor, own: Tensors, fit: Pairs) -> Tensor:
+        """Sums of the modules' own work and of all pairs."""
         parts = [table[codes[i], query] for i, table in enumerate(own)]
         parts += [t[codes[p], codes[i]] for i, fits in enumerate(fit) for p, t in fits.items()]
-        drawn = uniform(self._key("chance"), self._pair_key(codes, query, ids, counters))
-        logistic = torch.special.logit(drawn, eps=2.0**-53)
-        return functools.reduce(torch.add, parts) + self.spec.chance * logistic
+        return functools.reduce(torch.add, parts)
+
+    def _chance(self, counter: Tensor) -> Tensor:
+        """Logistic numbers: a random utility."""
+        return torch.special.logit(uniform(self._key("chance"), counter), eps=2.0**-53)
 
     def _usage(
         self,

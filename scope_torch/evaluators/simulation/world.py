@@ -59,6 +59,8 @@ _BLOCK = 1 << 18  # pairs at a time, so that temporaries stay in the cache
 _DECISIVE = ("name", "input_usd_per_mtok", "output_usd_per_mtok", "mmlu_pro", "gpqa")
 _STREAMS = ("deviation", "mood", "fit", "difficulty", "verbosity", "module_verbosity")
 _STREAMS += ("query_verbosity", "query_length", "chance", "kind", "taste", "pace")
+Tensors = Sequence[Tensor]
+Pairs = Sequence[dict[int, Tensor]]  # by module and earlier module, effects of a pair of LLMs
 
 
 class World:
@@ -244,6 +246,11 @@ class World:
             ids: Positions of the LLMs in the price list.
             counters: Of the queries; None for those of this world.
         """
+        chance = self._chance(self._pair_key(codes, query, ids, counters))
+        return self._work(codes, query, own, fit) + self.spec.chance * chance
+
+    def _work(self, codes: Tensors, query: Tensor, own: Tensors, fit: Pairs) -> Tensor:
+        """Margins of the last module's answers without chance; arguments as in `_margin`."""
         out: list[Tensor] = []
         for i, parents in enumerate(self.spec.parents):
             own_i = own[i][codes[i], query]
@@ -253,8 +260,11 @@ class World:
                 repaired = worst + self.spec.modules[i].repair * own_i.clamp_min(0)
                 own_i = torch.minimum(own_i, repaired)
             out.append(own_i)
-        chance = self._normal("chance", self._pair_key(codes, query, ids, counters))
-        return out[-1] + self.spec.chance * chance
+        return out[-1]
+
+    def _chance(self, counter: Tensor) -> Tensor:
+        """Standard normal numbers."""
+        return self._normal("chance", counter)
 
     def _pair_key(
         self, codes: Sequence[Tensor], query: Tensor, ids: Tensor, counters: Tensor | None = None
