@@ -35,7 +35,8 @@ from scope_torch.problem import SelectionProblem
 from scope_torch.search.optimizer import Steps
 
 Theta = tuple[int, ...]
-MOST_CHOICES = 20_000  # configurations at which the acquisition of `botorch` is looked at
+MOST_CHOICES = 20_000  # configurations of which `botorch` looks at the acquisition of all
+SOME_CHOICES = 2_000  # random ones at which it looks where there are more
 
 
 class Peer(Protocol):
@@ -248,7 +249,7 @@ class BoTorchPeer:
     def _choices(self) -> torch.Tensor:
         """All configurations that were not tried, or a random part and neighbours of the best."""
         size = self._space.size
-        index = range(size) if size <= MOST_CHOICES else self._rng.integers(size, size=2000)
+        index = range(size) if size <= MOST_CHOICES else self._rng.integers(size, size=SOME_CHOICES)
         rows = [self._space.theta_at(int(i)) for i in index]
         best = min(self._told, key=lambda t: (self._told[t][1] > 0, self._told[t][0]))
         for i, count in enumerate(self._space.sizes):

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ PAPER = {"restaurant": "data_imputation", "tde": "data_transformation"}  # by th
 COLUMNS = (
     "run", "method", "seed", "queries", "configurations", "c_0", "s_0", "observations", "spent_usd",
     "calls", "theta_out", "basis", "cost", "quality", "c_bf_10", "c_bf_25", "c_bf_50", "c_bf_100",
-    "V", "module_costs", "module_costs_ref", "agreement",
+    "V", "module_costs", "agreement",
 )  # fmt: skip
 
 
@@ -56,23 +55,12 @@ def row_of_run(path: Path) -> dict[str, Any]:
         **{name: f"{step['best_feasible_cost_usd']:.6g}" for name, step in curve.items()},
         "V": f"{curve['c_bf_100']['violation']:.6g}",
         "module_costs": _usd(of_last["module_cost_usd"]),
-        "module_costs_ref": _reference_modules(run),
         "agreement": _agreement(run, measured),
     }
 
 
 def _usd(costs: Mapping[str, float] | None) -> str:
     return "; ".join(f"{name} {usd:.4g}" for name, usd in (costs or {}).items())
-
-
-def _reference_modules(run: RecordedRun) -> str:
-    """Average costs of the modules in the observations of theta_0, if it was looked at."""
-    of = [o for o in run.observations if o.theta == run.problem.theta_ref and o.module_cost_usd]
-    if not of:
-        return ""
-    columns = zip(*(o.module_cost_usd or () for o in of), strict=True)
-    means = map(statistics.fmean, columns)
-    return _usd(dict(zip(run.problem.modules, means, strict=True)))
 
 
 def _agreement(run: RecordedRun, measured: Mapping[str, Any]) -> str:

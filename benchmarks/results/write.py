@@ -70,13 +70,13 @@ def _origin(source: str, rows: Rows, notes: Mapping[str, Mapping[str, Mapping[st
     days = f"{last}" if first == last else f"{first} to {last}"
     versions = ", ".join(f"{name} {version}" for name, version in note.get("versions", {}).items())
     return (
-        f"`python -m benchmarks.results run --only {source}`, {runs_of(source, rows)}, "
+        f"`python -m benchmarks.results run --only {source}`, {how_many(source, rows)}, "
         f"docs/results/{source}.csv; "
         f"{days}; {versions}"
     )
 
 
-def runs_of(source: str, rows: Rows) -> str:
+def how_many(source: str, rows: Rows) -> str:
     """How many runs a table is made of, and which of the planned ones are still to be made."""
     made = {tuple(row[name] for name in KEY) for row in rows}
     missing = [cell for cell in experiments()[source] if cell.key not in made]

@@ -211,9 +211,9 @@ def test_a_table_says_which_runs_are_still_to_be_made(monkeypatch):
     cells.append(replace(cells[0], problem="harder"))
     monkeypatch.setattr(write, "experiments", lambda: {"main": cells})
     rows = [dict(zip(KEY, one.key, strict=True)) for one in cells]
-    assert write.runs_of("main", rows) == "3 runs"
+    assert write.how_many("main", rows) == "3 runs"
     text = "1 runs (2 are still to be made; none of harder)"
-    assert write.runs_of("main", rows[:1]) == text
+    assert write.how_many("main", rows[:1]) == text
 
 
 def test_a_curve_has_the_c_bf_and_the_V_of_its_row():
