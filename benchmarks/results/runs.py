@@ -17,16 +17,15 @@ from scope_torch.cli.build import build
 from scope_torch.cli.compose import compose
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.deployment import deploy
+from scope_torch.runs.finished import NEAR, first_within, pruned_early
+from scope_torch.runs.measured import SHARES
 from scope_torch.runs.metrics import OracleCurve, best_feasible, step, true_values
 from scope_torch.runs.result import RunResult
 from scope_torch.runs.runner import run
 from scope_torch.search.optimizer import TraceRow
 from scope_torch.tasks import Task
 
-SHARES = (0.1, 0.25, 0.5, 1.0)  # of the budget
 STEPS = tuple((i + 1) / 40 for i in range(40))  # of the budget, for figures
-EARLY = 40 / 156  # of the queries: sec:rq1
-NEAR = 1.1  # of the optimum
 KEY = ("problem", "method", "world", "seed")
 COLUMNS = (
     *KEY,
@@ -110,8 +109,6 @@ def measured_values(task: Task, result: RunResult) -> dict[str, Any]:
         return min(c_0, float(curve.best_feasible_cost(share * budget)))
 
     c_star = float(result.summary()["optimal_cost_usd"])
-    near = curve.feasible & (curve.cost_usd <= NEAR * c_star)
-    spends = curve.budget_usd[near]
     return {
         "budget_usd": budget,
         "c_0": c_0,
@@ -121,9 +118,9 @@ def measured_values(task: Task, result: RunResult) -> dict[str, Any]:
         "V": float(curve.violation(budget)),
         "infeasible": int(not curve.feasible[-1]),
         "spent_usd": result.history.spend_usd,
-        "usd_within_10": float(spends[0]) if len(spends) else None,
+        "usd_within_10": first_within(curve, NEAR * c_star, budget),
         "observations": len(result.history),
-        **pruned_early(result.trace, problem.num_queries),
+        **candidates(result.trace, problem.num_queries),
         **last_queried(problem, result),
         **deployed(task, result),
         "c_bf_curve": curve_text(map(c_bf, STEPS)),
@@ -131,12 +128,13 @@ def measured_values(task: Task, result: RunResult) -> dict[str, Any]:
     }
 
 
-def pruned_early(trace: Sequence[TraceRow], num_queries: int) -> dict[str, Any]:
+def candidates(trace: Sequence[TraceRow], num_queries: int) -> dict[str, Any]:
     """How many candidates there were, and which share was given up after few queries (sec:rq1)."""
-    pruned = [row.num_queries or 0 for row in trace if row.event == "pruned"]
-    count = sum(row.event == "selected" for row in trace)
-    early = sum(answered <= EARLY * num_queries for answered in pruned)
-    return {"candidates": count, "pruned_early": early / count if count and pruned else None}
+    prunes = any(row.event == "pruned" for row in trace)
+    return {
+        "candidates": sum(row.event == "selected" for row in trace),
+        "pruned_early": pruned_early(trace, num_queries) if prunes else None,
+    }
 
 
 def last_queried(problem: SelectionProblem, result: RunResult) -> dict[str, Any]:

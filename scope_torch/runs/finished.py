@@ -19,8 +19,9 @@ from scope_torch.runs.measured import FILE, measured_curve, read_measured
 from scope_torch.runs.metrics import OracleCurve
 from scope_torch.runs.recorded import recorded_problem
 from scope_torch.runs.trace import RecordedRow, read_trace, recorded_curve
+from scope_torch.search.optimizer import TraceRow
 
-EARLY = 0.26  # "pruned early": within this share of the queries, the first 40 of 156 in sec:rq1
+EARLY = 40 / 156  # "pruned early": within this share of the queries (sec:rq1)
 NEAR = 1.1  # "near the optimum": at most this factor of the optimal cost
 Group = tuple[str, str, float]  # task, method with its overrides, budget
 
@@ -108,17 +109,10 @@ class FinishedRun:
 
     @property
     def pruned_early(self) -> float | None:
-        """Share of SCOPE's candidates that were pruned within 26% of the queries.
-
-        None for other methods, and without a candidate.
-        """
-        rows = [recorded.row for recorded in self._trace]
-        candidates = [r for r in rows if r.event in ("pruned", "completed") and r.iteration]
-        if "candidates_pruned" not in self.result or not candidates:
+        """See the function `pruned_early`; None for other methods than SCOPE."""
+        if "candidates_pruned" not in self.result:
             return None
-        most = EARLY * self.result["num_queries"]
-        pruned = [r for r in candidates if r.event == "pruned" and (r.num_queries or 0) <= most]
-        return len(pruned) / len(candidates)
+        return pruned_early([r.row for r in self._trace], self.result["num_queries"])
 
     @property
     def was_measured(self) -> bool:
@@ -150,6 +144,21 @@ class FinishedRun:
             measures["measured_repeats"] = repeats
             result = {**result, "feasible": bool(self.curve.feasible[-1])}
         return measures | _curve_measures(self.curve, result)
+
+
+def pruned_early(rows: Sequence[TraceRow], num_queries: int) -> float | None:
+    """Share of SCOPE's candidates that were given up within 26% of the queries (sec:rq1).
+
+    Args:
+        rows: A trace.
+        num_queries: Q.
+
+    Returns:
+        Of all that were selected, also of the one that the budget cut off; None if none was.
+    """
+    count = sum(row.event == "selected" for row in rows)
+    answered = [row.num_queries or 0 for row in rows if row.event == "pruned"]
+    return sum(n <= EARLY * num_queries for n in answered) / count if count else None
 
 
 def _deployment_measures(deployment: dict[str, Any]) -> dict[str, float | None]:
