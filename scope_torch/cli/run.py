@@ -246,6 +246,8 @@ def _constrained(cfg: DictConfig, make_method: Callable[[SelectionProblem], Any]
 def _run_task(
     cfg: DictConfig, task: Task, method: Any, tracker: Callback, directory: Path
 ) -> dict[str, Any]:
+    if cfg.deploy and task.held_out is None:  # before the search, which may cost money
+        raise InputError(f"task {task.problem.name!r} has no held-out queries; say deploy=false")
     settings = run_settings(task.problem, method, task.evaluator, cfg.budget_usd)
     summary = finished_summary(directory, settings)
     if summary is None:
@@ -271,8 +273,7 @@ def _run_task(
 def _deploy(task: Task, summary: dict[str, Any], path: Path) -> None:
     if path.exists():
         return
-    if task.held_out is None:
-        raise InputError(f"task {task.problem.name!r} has no held-out queries; say deploy=false")
+    assert task.held_out is not None  # `_run_task` has looked, before the search
     held_out = task.held_out()
     thetas = {"theta_out": summary["theta_out_codes"], "reference": task.problem.theta_ref}
     if best := summary.get("best_feasible_codes"):

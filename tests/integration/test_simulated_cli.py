@@ -63,6 +63,13 @@ def test_a_run_on_a_simulated_task(cli):
     assert again["spend_usd"] == result["spend_usd"]
 
 
+def test_a_search_that_cannot_deploy_does_not_begin(cli):
+    status, _, err = cli("task=airport_city", "deploy=true", "budget_usd=0.001")
+    assert status == 2
+    assert "'airport_city' has no held-out queries; say deploy=false" in err
+    assert not list(Path("outputs").rglob("journal.jsonl"))
+
+
 @pytest.mark.parametrize(
     ("argument", "named"),
     [
