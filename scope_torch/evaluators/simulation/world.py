@@ -142,7 +142,7 @@ class World:
         self._output = [(t[ids] * scale).to(self.device) for t in output]
         self._ids = ids.to(self.device)  # positions of the candidates in the price list
 
-    def quality(self, codes: Sequence[Tensor], query: Tensor) -> Tensor:
+    def quality(self, codes: Tensors, query: Tensor) -> Tensor:
         """l_s(theta, q) in [0, 1].
 
         Args:
@@ -157,13 +157,13 @@ class World:
             return (margin > 0).double()
         return torch.special.ndtr(margin / self.randomness)
 
-    def module_costs(self, codes: Sequence[Tensor], query: Tensor) -> list[Tensor]:
+    def module_costs(self, codes: Tensors, query: Tensor) -> list[Tensor]:
         """Expected cost of each module in USD, N tensors; arguments as in `quality`."""
         prompt = [tokens[query] for tokens in self._prompt]
         output = [tokens[codes[i], query] for i, tokens in enumerate(self._output)]
         return self._costs(codes, *self._usage(codes, prompt, output, self._pace_table))
 
-    def module_output_tokens(self, codes: Sequence[Tensor], query: Tensor) -> list[Tensor]:
+    def module_output_tokens(self, codes: Tensors, query: Tensor) -> list[Tensor]:
         """Expected output tokens of each module, N tensors; arguments as in `quality`."""
         prompt = [tokens[query] for tokens in self._prompt]
         output = [tokens[codes[i], query] for i, tokens in enumerate(self._output)]
@@ -191,7 +191,7 @@ class World:
                 quality[block] += self.quality([views[0][block], *views[1:]], query).sum(0)
         return quality.div_(self.num_queries).reshape(-1).cpu()
 
-    def pair_key(self, codes: Sequence[Tensor], query: Tensor) -> Tensor:
+    def pair_key(self, codes: Tensors, query: Tensor) -> Tensor:
         """A different number (int64) for every pair (theta, q); arguments as in `quality`."""
         return self._pair_key(codes, query, self._ids)
 
@@ -200,9 +200,7 @@ class World:
         return {
             "version": WORLD_VERSION,
             "spec": asdict(self.spec),
-            "price_list": [
-                {key: getattr(llm, key) for key in _DECISIVE} for llm in self._price_list
-            ],
+            "price_list": [{k: getattr(llm, k) for k in _DECISIVE} for llm in self._price_list],
             "llms": [llm.name for llm in self.llms],
             "world_seed": self.world_seed,
             "split": self.split,
@@ -210,14 +208,10 @@ class World:
         }
 
     @cached_property
-    def _input_usd(self) -> Tensor:
-        prices = [llm.input_usd_per_mtok * 1e-6 for llm in self.llms]
-        return torch.tensor(prices, dtype=torch.float64, device=self.device)
-
-    @cached_property
-    def _output_usd(self) -> Tensor:
-        prices = [llm.output_usd_per_mtok * 1e-6 for llm in self.llms]
-        return torch.tensor(prices, dtype=torch.float64, device=self.device)
+    def _usd_per_token(self) -> Tensor:
+        """Prices of the candidates: `2 x LLMs`, of tokens that they read and that they write."""
+        prices = [(llm.input_usd_per_mtok, llm.output_usd_per_mtok) for llm in self.llms]
+        return torch.tensor(prices, dtype=torch.float64, device=self.device).T * 1e-6
 
     def grid_codes(self) -> list[Tensor]:
         """Codes of all of Theta: N tensors that broadcast to `sizes`."""
@@ -229,10 +223,10 @@ class World:
 
     def _margin(
         self,
-        codes: Sequence[Tensor],
+        codes: Tensors,
         query: Tensor,
-        own: Sequence[Tensor],
-        fit: Sequence[dict[int, Tensor]],
+        own: Tensors,
+        fit: Pairs,
         ids: Tensor,
         counters: Tensor | None = None,
     ) -> Tensor:
@@ -267,7 +261,7 @@ class World:
         return self._normal("chance", counter)
 
     def _pair_key(
-        self, codes: Sequence[Tensor], query: Tensor, ids: Tensor, counters: Tensor | None = None
+        self, codes: Tensors, query: Tensor, ids: Tensor, counters: Tensor | None = None
     ) -> Tensor:
         key = (self.queries if counters is None else counters).to(query.device)[query]
         for i, code in enumerate(codes):
@@ -276,10 +270,10 @@ class World:
 
     def _usage(
         self,
-        codes: Sequence[Tensor],  # noqa: ARG002
-        prompt: Sequence[Tensor],
-        output: Sequence[Tensor],
-        pace: Sequence[dict[int, Tensor]],  # noqa: ARG002
+        codes: Tensors,  # noqa: ARG002
+        prompt: Tensors,
+        output: Tensors,
+        pace: Pairs,  # noqa: ARG002
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Tokens that each module reads and writes; `output` is what the chosen LLMs write."""
         read = [
@@ -288,12 +282,11 @@ class World:
         ]
         return read, list(output)
 
-    def _costs(
-        self, codes: Sequence[Tensor], read: Sequence[Tensor], written: Sequence[Tensor]
-    ) -> list[Tensor]:
+    def _costs(self, codes: Tensors, read: Tensors, written: Tensors) -> list[Tensor]:
         """Costs of the modules in USD."""
+        usd_in, usd_out = self._usd_per_token
         return [
-            self._input_usd[code] * tokens_in + self._output_usd[code] * tokens_out
+            usd_in[code] * tokens_in + usd_out[code] * tokens_out
             for code, tokens_in, tokens_out in zip(codes, read, written, strict=True)
         ]
 
