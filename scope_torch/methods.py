@@ -177,6 +177,7 @@ def make_scope_joint(
     reference_repeats: Sequence[int] | None = None,
     query_pool: int | None = None,
     budget_usd: float | None = None,
+    learn_reference: bool = False,
     kernel: Kernel | None = None,
     device: torch.device | str | None = None,
     known: Known | Sequence[Observation] = (),
@@ -210,6 +211,9 @@ def make_scope_joint(
         query_pool: See `make_scope`.
         budget_usd: Lambda. With it, the search stops when it no longer pays even if the problem
             does not say `deployment_queries`, see `derived_deployment`.
+        learn_reference: Whether the model takes in `reference_answers` of the problem, theta_0's
+            answers, as observations. Nobody pays for them again. The paper's search does not know
+            them.
         kernel: See `SCOPE`.
         device: See `SCOPE`.
         known: See `make_scope`.
@@ -259,7 +263,7 @@ def make_scope_joint(
         device=device,
         num_constraints=problem.num_constraints,
     )
-    known = known_of(problem, known, certificate_flips)
+    known = known_of(problem, known, certificate_flips, learn_reference)
     of_answers = _delta_of(certificate, bounds), certificate_flips, reference_repeats, certificate
     certifies = certificate_of(problem, *of_answers, seed, query_pool, known)
     margin, rule = certifies.next_margin, problem.rule

@@ -90,6 +90,7 @@ class ScopeJointConfig:
     certificate_flips: Any = 0.0  # sequence: chance that a repeated call answers otherwise | auto
     reference_repeats: list[int] | None = None  # auto: [answered otherwise, asked twice], theta_0
     query_pool: int | None = None  # population: queries of Calibrate; candidates draw from all
+    learn_reference: bool = False  # whether the model takes in the answers of theta_0
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, Literal
@@ -12,6 +13,8 @@ from scope_torch.errors import InputError
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
 from scope_torch.space import ConfigSpace
+
+logger = logging.getLogger(__name__)
 
 PoolKind = Literal["base", "random", "none"]
 POOLS = ("base", "random", "none")
@@ -156,6 +159,19 @@ def calibrate(
         }
         kept = set(sorted(survivors, key=score.__getitem__)[: math.ceil(len(survivors) / 2)])
         survivors = [theta for theta in survivors if theta in kept]  # alg:scope-main:bc-halving
+    if g is minus_quality:
+        _warn_if_none_is_right([value for of in values.values() for (value,) in of])
+
+
+def _warn_if_none_is_right(values: Sequence[float]) -> None:
+    """A model that has seen no quality but 0 expects no other."""
+    if values and not any(values):
+        logger.warning(
+            "all %d answers of Calibrate have quality 0, which tells the model nothing about what "
+            "makes answers good; name another base, such as theta_0's LLMs, or give it theta_0's "
+            "answers (scope_joint: learn_reference=true)",
+            len(values),
+        )
 
 
 def _in_order(

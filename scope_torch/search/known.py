@@ -1,6 +1,8 @@
 """Observations of earlier searches, as a new search uses them.
 
-**The model** takes in all of them: an old answer is an observation of its pair like any other.
+**The model** takes in all of them: an old answer is an observation of its pair like any other. With
+`learn_reference` it also takes in theta_0's answers, which somebody measured before the search. No
+certificate counts these: theta_0 needs none.
 
 **What is asked again.** If the same call always gets the same answer, a pair that is known is not
 asked again. This is what a certificate assumes that counts no flips. Where answers flip, a
@@ -54,13 +56,16 @@ class Known:
         num_others: How many configurations of the earlier searches are no candidates any more.
         same_reference: Whether theta_0 was the reference of all of them.
         sources: What `report` says about where they come from, JSON-serialisable.
+        learn_reference: Whether the model takes in `reference_answers` of the problem.
 
     Attributes:
         observations: As given.
+        reference: theta_0's answers that the model takes in; those among `observations` are not
+            repeated.
 
     Raises:
         InputError: If one is not a pair of the problem, or lacks an outcome that a constraint
-            needs.
+            needs; or if theta_0's answers are to be learned and the problem does not have them.
 
     Examples:
         >>> from scope_torch.tasks.synthetic import synthetic_task
@@ -79,6 +84,7 @@ class Known:
         num_others: int = 0,
         same_reference: bool = True,
         sources: Sequence[Mapping[str, Any]] = (),
+        learn_reference: bool = False,
     ) -> None:
         self.observations, self.sources = list(observations), list(sources)
         self.num_others, self.same_reference = num_others, same_reference
@@ -93,6 +99,10 @@ class Known:
             )
             for codes, code in zip(self._used, observation.theta, strict=True):
                 codes.add(code)
+        answers = reference_of(problem) if learn_reference else []
+        seen = {observation.request for observation in self.observations}
+        self.reference = [answer for answer in answers if answer.request not in seen]
+        self._learns_reference = learn_reference
 
     def _check(self, observation: Observation) -> None:
         theta, query = observation.theta, observation.query
@@ -193,11 +203,12 @@ class Known:
         return None if best is None else best[1]
 
     def settings(self) -> dict[str, Any]:
-        """A hash of the observations; nothing if there are none."""
+        """A hash of the observations, and whether theta_0's are learned; only what there is."""
+        learned = {"learn_reference": True} if self._learns_reference else {}
         if not self.observations:
-            return {}
+            return learned
         lines = "\n".join(observation.to_json() for observation in self.observations)
-        return {"known": hashlib.sha256(lines.encode()).hexdigest()[:16]}
+        return {"known": hashlib.sha256(lines.encode()).hexdigest()[:16], **learned}
 
     def order_seed(self, seed: int) -> int:
         """A seed for the orders of certificates that depends on all that is known.
@@ -227,8 +238,32 @@ class Known:
         }
 
 
+def reference_of(problem: SelectionProblem) -> list[Observation]:
+    """theta_0's answers as observations.
+
+    Raises:
+        InputError: If the problem does not have them, or if they lack an outcome that a constraint
+            needs.
+    """
+    if problem.reference_answers is None:
+        raise InputError(
+            "learn_reference=true, but the problem has no reference_answers: give theta_0's cost "
+            "and quality of every query, or say learn_reference=false"
+        )
+    if problem.num_constraints > 1:
+        raise InputError(
+            f"learn_reference=true with {problem.num_constraints} constraints: theta_0's answers "
+            "tell only cost and quality; say learn_reference=false"
+        )
+    pairs = enumerate(problem.reference_answers)
+    return [Observation(problem.theta_ref, query, *answer) for query, answer in pairs]
+
+
 def known_of(
-    problem: SelectionProblem, known: Known | Sequence[Observation], flips: float | str
+    problem: SelectionProblem,
+    known: Known | Sequence[Observation],
+    flips: float | str,
+    learn_reference: bool = False,
 ) -> Known:
     """Observations of earlier searches as a search takes them.
 
@@ -236,6 +271,7 @@ def known_of(
         problem: Of the new search.
         known: Observations in the codes of the problem, or a `Known` of the same candidates.
         flips: How often the certificate counts on another answer, see `certificate_of`.
+        learn_reference: See `Known`.
 
     Raises:
         InputError: See `Known`.
@@ -249,6 +285,7 @@ def known_of(
         num_others=known.num_others,
         same_reference=known.same_reference,
         sources=known.sources,
+        learn_reference=learn_reference,
     )
 
 

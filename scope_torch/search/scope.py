@@ -158,8 +158,8 @@ class SCOPE(SequentialOptimizer):
             self._holes.observed(theta_cand, self.surrogate.num_observed(theta_cand))
 
     def _take_in_known(self) -> None:
-        """Observations of earlier searches: for the model, and for the certificate."""
-        for observation in self.known.observations:
+        """Observations of earlier searches, for model and certificate, and theta_0's answers."""
+        for observation in (*self.known.observations, *self.known.reference):
             self._learn(observation)
         if self.known.observations:
             self._generator.manual_seed(self.known.order_seed(self.seed))
