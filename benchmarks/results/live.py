@@ -33,13 +33,13 @@ def row_of_run(path: Path) -> dict[str, Any]:
     """The figures of a live run that `evaluate --on search` has measured."""
     run = read_run(path)
     measured = json.loads((path / "measured.json").read_text())
-    last = run.rows[-1].row.theta_out
+    last, learned = run.rows[-1].row.theta_out, run.method.recorded.get("learn_reference")
     names = run.problem.names(last)
     of_last = next(one for one in measured["results"] if one["theta"] == names)
     curve = {f"c_bf_{step['share_of_budget']:.0%}".rstrip("%"): step for step in measured["curve"]}
     return {
         "run": run.problem.name,
-        "method": run.method.name,
+        "method": run.method.name + (", learn_reference" if learned else ""),
         "seed": run.method.recorded["seed"],
         "queries": run.problem.num_queries,
         "configurations": run.problem.space.size,
@@ -67,7 +67,7 @@ def _agreement(run: RecordedRun, measured: Mapping[str, Any]) -> str:
     """How many of the search's results are truly good enough, of how many."""
     found = [one for one in measured["results"] if one["repeats"]]
     good = sum(one["quality"] >= run.problem.s_0 for one in found)
-    return f"{good} of {len(found)}"
+    return f"{good} of {len(found)}" if found else "theta_0 alone"
 
 
 def live_table(rows: Sequence[Row]) -> str:
@@ -88,7 +88,7 @@ def live_table(rows: Sequence[Row]) -> str:
                 row["configurations"],
                 f"{1000 * c_0:.3g}, {float(row['s_0']):.2f}",
                 f"{row['observations']}, {float(row['spent_usd']):.3g}",
-                row["theta_out"],
+                "theta_0" if row["basis"] == "reference" else row["theta_out"],
                 f"{1000 * float(row['cost']):.3g} ({percent(float(row['cost']) / c_0)})",
                 f"{float(row['quality']):.2f}",
                 ", ".join(percent(s).rstrip("%") for s in shares) + "%",

@@ -253,6 +253,10 @@ def test_a_live_run_becomes_a_row(tmp_path):
     assert float(row["V"]) == pytest.approx(float(result.curve.violation(0.1)), abs=1e-6)
     assert row["observations"] == str(len(result.history))
     assert row["theta_out"] == " + ".join(result.choice.values())
-    table = live.live_table([row | {"run": "restaurant_test_local"}])
-    assert "| 4.28, 0.1 |" in table.splitlines()[2]
-    assert row["theta_out"] in table
+    row["run"] = "restaurant_test_local"
+    found, nothing = live.live_table(
+        [row | {"basis": basis} for basis in ("certified", "reference")]
+    ).splitlines()[2:]
+    assert "| 4.28, 0.1 |" in found
+    assert row["theta_out"] in found
+    assert "| theta_0 |" in nothing
