@@ -152,15 +152,13 @@ def _peers() -> list[Cell]:
     return cells
 
 
-def _airport() -> list[Cell]:
-    """LLAMBO with an LLM beside the others, on recorded answers of small LLMs."""
+def _systems() -> list[Cell]:
+    """Systems of three modules whose small LLMs were recorded in full; LLAMBO with an LLM on one."""
     others = _chosen("scope_joint", "scope", *COMPETITORS, *STUB, *PEER)
-    cells = [(name, of, seed) for seed in SEEDS for name, of in others.items()]
-    cells += [(name, of, SEEDS[0]) for name, of in LLAMBO.items()]
-    return [
-        Cell("airport_city", name, seed, None, ("task=airport_city", *of))
-        for name, of, seed in cells
-    ]
+    planned = itertools.product(("airport_city",), SEEDS, others.items())
+    cells = [(task, name, seed, of) for task, seed, (name, of) in planned]
+    cells += [("airport_city", name, SEEDS[0], of) for name, of in LLAMBO.items()]
+    return [Cell(task, name, seed, None, (f"task={task}", *of)) for task, name, seed, of in cells]
 
 
 def _chosen(*names: str) -> dict[str, tuple[str, ...]]:
@@ -181,7 +179,7 @@ def experiments() -> dict[str, list[Cell]]:
         "calibration": [*fitted, *(replace(c, problem=f"{c.problem}, additive") for c in second)],
         "main": simulated(SIMULATED, MAIN),
         "tables": on_tables(tables, range(10, 15)),
-        "airport": _airport(),
+        "systems": _systems(),
         "additive": simulated(SIMULATED, other, "task.family=additive"),
         "kernel": simulated(["data_imputation"], sensitive, "kernel=rbf"),
         "reference": simulated(["data_imputation"], with_llambo, haiku),

@@ -96,7 +96,7 @@ TABLES: dict[str, tuple[str, Callable[[list[dict[str, str]]], str]]] = {
     "contradictions": ("main", tables.contradictions),
     "incumbents": ("main", tables.incumbents_table),
     "ablation": ("main", tables.ablation_table),
-    "airport": ("airport", tables.main_table),
+    "systems": ("systems", tables.main_table),
     "additive": ("additive", tables.main_table),
     "tables": ("tables", other_tables.problems_table),
     "short": ("tables", other_tables.short_table),

@@ -79,14 +79,14 @@ def test_quick_runs_are_few_and_of_every_experiment():
 
 
 def test_llambo_is_left_out_where_no_LLM_answers(monkeypatch, capsys, tmp_path):
-    cells = experiments()["airport"]
+    cells = experiments()["systems"]
     asking = [c for c in cells if c.method in LLAMBO]
     assert len(asking) == 1
     monkeypatch.setattr(program, "ENDPOINT", tmp_path.as_uri())  # instead of a server
-    assert program._answered("airport", cells) == [c for c in cells if c not in asking]
+    assert program._answered("systems", cells) == [c for c in cells if c not in asking]
     assert "local_llms.py serve" in capsys.readouterr().err
     (tmp_path / "models").write_text("{}")
-    assert program._answered("airport", cells) == cells
+    assert program._answered("systems", cells) == cells
 
 
 @pytest.mark.parametrize("method", ["scope_joint", "random_search"])
