@@ -153,7 +153,7 @@ def _peers() -> list[Cell]:
 
 
 def _systems() -> list[Cell]:
-    """Systems of three modules whose small LLMs were recorded in full; LLAMBO with an LLM on one."""
+    """Systems of small LLMs that were recorded in full; LLAMBO with an LLM on one of them."""
     others = _chosen("scope_joint", "scope", *COMPETITORS, *STUB, *PEER)
     planned = itertools.product(("airport_city",), SEEDS, others.items())
     cells = [(task, name, seed, of) for task, seed, (name, of) in planned]
