@@ -65,7 +65,7 @@ CHOSEN = {
     "botorch": "botorch n_startup=10",
     "ax": "ax n_startup=10",
 }
-_SMALL = ("data_imputation", "mathqa", "mathqa 1", "airport_city")
+_SMALL = ("data_imputation", "mathqa", "mathqa 1", "airport_city", "restaurant")
 _STARTS = (5, 10, 20)  # trials before a library's model is used, or of a population
 Variants = Mapping[str, Sequence[str]]
 
@@ -155,7 +155,7 @@ def _peers() -> list[Cell]:
 def _systems() -> list[Cell]:
     """Systems of small LLMs that were recorded in full; LLAMBO with an LLM on one of them."""
     others = _chosen("scope_joint", "scope", *COMPETITORS, *STUB, *PEER)
-    planned = itertools.product(("airport_city",), SEEDS, others.items())
+    planned = itertools.product(("airport_city", "restaurant"), SEEDS, others.items())
     cells = [(task, name, seed, of) for task, seed, (name, of) in planned]
     cells += [("airport_city", name, SEEDS[0], of) for name, of in LLAMBO.items()]
     return [Cell(task, name, seed, None, (f"task={task}", *of)) for task, name, seed, of in cells]

@@ -1,40 +1,52 @@
-"""The recorded table of UniDM-DI on airport_city that comes with the package."""
+"""The recorded tables of UniDM's data imputation that come with the package."""
 
 import csv
 import gzip
 import itertools
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
+import torch
 
 from scope_torch.cli.compose import compose_task
 from scope_torch.errors import InputError
 from scope_torch.llm.prices import load_llms
 from scope_torch.tasks.airport_city import airport_city
 
-PATH = files("scope_torch") / "data" / "airport_city_runs.csv.gz"
 MODULES = ("parse", "cloze", "answer")
+QUERIES = {"airport_city": 98, "restaurant": 86}
+
+
+@pytest.fixture(params=QUERIES, scope="module")
+def name(request):
+    return request.param
 
 
 @pytest.fixture(scope="module")
-def rows():
-    return list(csv.DictReader(gzip.decompress(PATH.read_bytes()).decode().splitlines()))
+def content(name):
+    return (files("scope_torch") / "data" / f"{name}_runs.csv.gz").read_bytes()
 
 
 @pytest.fixture(scope="module")
-def problem():
-    return compose_task(["task=airport_city"]).problem
+def rows(content):
+    return list(csv.DictReader(gzip.decompress(content).decode().splitlines()))
 
 
-def test_it_is_complete_and_small(rows, problem):
-    assert len(PATH.read_bytes()) < 3_000_000
+@pytest.fixture(scope="module")
+def problem(name):
+    return compose_task([f"task={name}"]).problem
+
+
+def test_it_is_complete_and_small(name, content, rows, problem):
+    assert len(content) < 3_000_000
     every = itertools.product(problem.llms[0], repeat=3)
     queries = {row["query"] for row in rows}
     expected = {(*theta, query) for theta in every for query in queries}
     assert {(*(row[m] for m in MODULES), row["query"]) for row in rows} == expected
     assert len(rows) == len(expected) == 64 * problem.num_queries
     assert queries == {str(q) for q in range(problem.num_queries)}
-    assert problem.num_queries <= len(airport_city().queries)
+    assert problem.num_queries == QUERIES[name]
 
 
 def test_costs_are_tokens_times_notional_prices(rows):
@@ -61,8 +73,19 @@ def test_the_same_call_is_the_same_reply(rows):
             assert seen.setdefault(key, tokens) == tokens
 
 
-def test_a_part_of_it(problem):
-    part = compose_task(["task=airport_city", "task.num_queries=10"]).problem
+def test_it_is_a_task(name, problem):
+    """The reference is neither best nor useless, and a feasible one costs much less."""
+    assert problem.names(problem.theta_ref) == dict.fromkeys(MODULES, "Qwen2.5-Coder-1.5B few-shot")
+    assert 0.2 < problem.reference_quality < 0.9
+    task = compose_task([f"task={name}"])
+    cost, quality = task.evaluator.truth()
+    feasible = quality >= problem.s_0 - 1e-12
+    assert cost[feasible].min() < 0.7 * problem.reference_cost_usd
+    assert feasible.sum() < 0.5 * feasible.numel()
+
+
+def test_a_part_of_it(name, problem):
+    part = compose_task([f"task={name}", "task.num_queries=10"]).problem
     assert (part.num_queries, part.llms) == (10, problem.llms)
     assert part.reference_cost_usd != problem.reference_cost_usd
 
@@ -79,12 +102,19 @@ def test_what_was_not_recorded_is_refused(override, message):
         compose_task(["task=airport_city", override])
 
 
-def test_it_is_a_task(problem):
-    """The reference is neither best nor useless, and a feasible one costs much less."""
-    assert problem.names(problem.theta_ref) == dict.fromkeys(MODULES, "Qwen2.5-Coder-1.5B few-shot")
-    assert 0.2 < problem.reference_quality < 0.9
-    task = compose_task(["task=airport_city"])
+def test_airports_are_the_first_of_the_data_set():
+    assert len(airport_city().queries) >= QUERIES["airport_city"]
+
+
+def test_the_live_search_of_restaurant_had_found_the_optimum():
+    """docs/results/live.csv was written before the table was recorded."""
+    path = Path(__file__).parents[2] / "docs" / "results" / "live.csv"
+    with path.open(newline="") as file:
+        live = next(r for r in csv.DictReader(file) if r["run"] == "restaurant_test_local")
+    task = compose_task(["task=restaurant"])
     cost, quality = task.evaluator.truth()
-    feasible = quality >= problem.s_0 - 1e-12
-    assert cost[feasible].min() < 0.7 * problem.reference_cost_usd
-    assert feasible.sum() < 0.5 * feasible.numel()
+    feasible = quality >= task.problem.s_0 - 1e-12
+    best = torch.where(feasible, cost, torch.inf).flatten().argmin()
+    names = task.problem.names(task.problem.space.unrank(best[None])[0].tolist())
+    assert live["theta_out"] == " + ".join(names.values())
+    assert float(live["cost"]) == pytest.approx(float(cost.flatten()[best]), rel=0.01)
