@@ -41,6 +41,11 @@ def worlds_table(rows: Rows) -> str:
     return _short(rows, "simulated tasks")
 
 
+def family_table(rows: Rows) -> str:
+    """The same for the second family of worlds."""
+    return _short(rows, "simulated tasks, second family of worlds")
+
+
 def _short(rows: Rows, title: str) -> str:
     rows, lines = in_common(rows, SHORT), []
     for method in SHORT:

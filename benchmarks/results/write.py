@@ -101,6 +101,7 @@ TABLES: dict[str, tuple[str, Callable[[list[dict[str, str]]], str]]] = {
     "tables": ("tables", other_tables.problems_table),
     "short": ("tables", other_tables.short_table),
     "worlds": ("main", other_tables.worlds_table),
+    "family": ("additive", other_tables.family_table),
     "peers": ("peers main tables", other_tables.peers_table),
     "peers_tuning": ("peers_tuning", other_tables.tuning_table),
     "kernel": ("kernel", tables.kernel_table),
