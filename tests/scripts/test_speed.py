@@ -5,7 +5,18 @@ import numpy as np
 import pytest
 import torch
 
-from scripts.speed import CONTENDERS, FAST, FILE, OURS, PAGE, PARTS, contender, exponent, main
+from scripts.speed import (
+    CONTENDERS,
+    FAST,
+    FILE,
+    OURS,
+    PAGE,
+    PARTS,
+    contender,
+    exponent,
+    main,
+    measure_gpu,
+)
 from scripts.speed_tables import BEGIN, END, FIELDS, between, read, tables, write_page
 
 
@@ -13,6 +24,15 @@ def test_the_page_is_made_of_the_csv():
     page = PAGE.read_text()
     for name, made in tables(read(FILE)).items():
         assert between(page, name) == made, f"{name}: run `python scripts/speed.py write`"
+
+
+def test_the_modelled_steps_are_those_of_the_page_about_gpus():
+    """tests/test_devices.py compares that page with a search."""
+    rows = [row for row in read(FILE) if row["section"] == "gpu"]
+    modelled = {(row["task"], row["who"]): row["value"] for row in measure_gpu(quick=False)}
+    assert len(modelled) == 4
+    kept = {(row["task"], row["who"]): float(row["value"]) for row in rows}
+    assert kept == pytest.approx(modelled, rel=1e-12), "run `speed.py measure --only gpu`"
 
 
 def test_all_parts_are_measured_with_one_thread():
