@@ -94,7 +94,9 @@ def _median_spends(task: str) -> dict[str, float]:
 
 def main() -> None:
     """Adds runs to a file and prints its table, or writes the tables into the docs."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.agentopt", description=(__doc__ or "").splitlines()[0]
+    )
     parser.add_argument("what", choices=["theirs", "ours", "write"])
     parser.add_argument("objective", choices=FILES, nargs="?", default="cost")
     parser.add_argument("--tasks", nargs="+", default=TASKS)

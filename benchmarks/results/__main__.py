@@ -84,18 +84,26 @@ def _answered(name: str, cells: Sequence[Cell]) -> list[Cell]:
             return list(cells)
     except OSError as error:
         mend = "python scripts/local_llms.py serve --slots 8"
-        print(f"{name}: {LLAMBO.keys()} left out: {ENDPOINT}: {error} ({mend})", file=sys.stderr)
+        print(
+            f"{name}: {', '.join(LLAMBO)} left out: {ENDPOINT}: {error} ({mend})", file=sys.stderr
+        )
     return [c for c in cells if c not in asking]
 
 
 def main() -> None:
     """Reads the command line; see above."""
     every = experiments()
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("what", choices=["run", "write", "all"])
-    parser.add_argument("--only", nargs="+", choices=list(every), default=list(every))
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.results", description=(__doc__ or "").splitlines()[0]
+    )
+    what = "run: makes what is missing; write: tables and figures of what is there; all: both"
+    parser.add_argument("what", choices=["run", "write", "all"], help=what)
+    only = f"runs of these alone: {', '.join(every)}"
+    parser.add_argument(
+        "--only", nargs="+", choices=list(every), default=list(every), metavar="NAME", help=only
+    )
     parser.add_argument("--quick", action="store_true", help="a few small runs into build/results")
-    parser.add_argument("--jobs", type=int, default=2, help="processes")
+    parser.add_argument("--jobs", type=int, default=2, help="processes (default 2)")
     given = parser.parse_args()
     folder = QUICK if given.quick else RESULTS
     if given.what in ("run", "all"):
