@@ -10,7 +10,13 @@ from typing import Any
 from omegaconf.errors import OmegaConfBaseException
 
 from scope_torch.cli import COMMANDS
-from scope_torch.cli.schema import BoundsConfig, ScopeConfig
+from scope_torch.cli.schema import (
+    BoundsConfig,
+    JointBoundsConfig,
+    ScopeConfig,
+    ScopeJointConfig,
+)
+from scope_torch.cli.task_schema import SimulatedTaskConfig, TableTaskConfig
 from scope_torch.errors import InputError
 
 KEYS = "`scope-torch --cfg job` lists the keys"
@@ -24,6 +30,14 @@ _HINTS = {  # words of Hydra: how to mend it
 _KEYS_OF_SCOPE = {  # which scope_joint, the default, does not have
     "ScopeJointConfig": ScopeConfig.__dataclass_fields__,
     "JointBoundsConfig": BoundsConfig.__dataclass_fields__,
+}
+_GROUPS = {  # whose keys may be given as if they were no group's
+    "task": {**SimulatedTaskConfig.__dataclass_fields__, **TableTaskConfig.__dataclass_fields__},
+    "method.bounds": {
+        **BoundsConfig.__dataclass_fields__,
+        **JointBoundsConfig.__dataclass_fields__,
+    },
+    "method": {**ScopeConfig.__dataclass_fields__, **ScopeJointConfig.__dataclass_fields__},
 }
 _NO_KEY = re.compile(r"Error parsing override '([^'=]*)'\s+missing EQUAL")  # of Hydra
 _FREE_KEY = re.compile(r"full_key: ((?:task\.data|task\.system|llm\.extra_body)\.\w+)")
@@ -65,6 +79,9 @@ def _nearest_key(error: OmegaConfBaseException) -> str:
     name = getattr(error.object_type, "__name__", "")
     if word not in known and word in _KEYS_OF_SCOPE.get(name, ()):
         return "it is a key of the paper's method: add method=scope"
+    group = next((group for group, keys in _GROUPS.items() if word in keys), "")
+    if name == "Config" and word not in known and group:
+        return f"did you mean '{group}.{word}'?"
     return "" if word in known else nearest(word, known).removeprefix("; ")
 
 

@@ -447,6 +447,8 @@ def test_commands_beside_the_search(cli, table_arguments):
         ("method=scope method.alfa=0.3", "did you mean 'alpha'?"),
         ("method.alpha=0.3", "it is a key of the paper's method: add method=scope"),
         ("method.bounds.b_g=0.3", "it is a key of the paper's method: add method=scope"),
+        ("epsilon=0.1", "did you mean 'task.epsilon'?"),
+        ("delta=0.1", "did you mean 'method.bounds.delta'?"),
         ("task.num_querys=3", "did you mean 'num_queries'?"),
         ("method.bounds.detla=0.1", "did you mean 'delta'?"),
         ("hydra.lancher.n_jobs=2", "did you mean 'launcher'?"),
