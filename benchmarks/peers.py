@@ -16,7 +16,6 @@ best configuration observed to be feasible. The constraint is given to each in i
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import shutil
 import tempfile
@@ -288,12 +287,8 @@ PEERS: dict[str, Callable[..., Peer]] = {
 }
 
 
-LIBRARIES = {"optuna_tpe": "optuna", "optuna_nsga2": "optuna", "smac": "smac", "ax": "ax"}
-
-
-def is_installed(peer: str) -> bool:
-    """Whether the library of a peer can be imported."""
-    return importlib.util.find_spec(LIBRARIES.get(peer.split()[0], "botorch")) is not None
+LIBRARIES = {"agentopt": "agentopt", "optuna_tpe": "optuna", "optuna_nsga2": "optuna"}
+LIBRARIES |= {"smac": "smac", "ax": "ax"}
 
 
 def make_peer(text: str, problem: SelectionProblem, seed: int) -> PeerSearch:

@@ -1,7 +1,10 @@
 """A search that knows what an older one observed, before one LLM was added, against a fresh one.
 
-    python scripts/continued.py task=mathqa --seeds 10-12     # adds to benchmarks/continued.csv
-    python scripts/continued.py --write                       # the table of docs/howto/continue.md
+    python scripts/continued.py all                        # all that the table has, and the table
+    python scripts/continued.py task=mathqa --seeds 10-12  # adds to benchmarks/continued.csv
+    python scripts/continued.py --write                    # the table of docs/howto/continue.md
+
+A pair that the file has is not made again.
 
 For each LLM that neither theta_0 nor theta_base uses: a search without it, in any module, to its
 end; then one with all LLMs that continues from it, and one with all LLMs that knows nothing. Spend
@@ -16,6 +19,7 @@ import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +27,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run without installing
 
+from benchmarks.results.origin import note_run, notes_of, when_and_with
 from scope_torch.cli.build import build
 from scope_torch.cli.compose import compose
 from scope_torch.methods import make_scope_joint
@@ -41,11 +46,22 @@ FILE, PAGE = ROOT / "benchmarks" / "continued.csv", ROOT / "docs" / "howto" / "c
 BEGIN, END = "<!-- begin: scripts/continued.py -->\n", "<!-- end -->"
 COMPARED = "continued", "fresh"
 ADDED = {"each": "each in turn", "any": "any one", "optimal": "one that the optimum uses"}
+PAIR = ("task", "world_seed", "added", "llm", "seed")
 COLUMNS: tuple[str, ...] = (
-    "task", "world_seed", "added", "llm", "seed", "search", "calls", "spend_usd", "near_usd",
+    *PAIR, "search", "calls", "spend_usd", "near_usd",
     "of_optimum", "feasible",
 )  # fmt: skip
 Row = dict[str, str]
+# Overrides, seeds and `ADDED` of all that the table has. On HotpotQA rules were chosen.
+PLAN: list[tuple[list[str], Sequence[int], str]] = [
+    (["task=hotpotqa"], range(3), "each"),
+    (["task=mathqa"], range(10, 13), "each"),
+]
+PLAN += [
+    (["task=data_imputation", f"task.world_seed={world}"], [10], added)
+    for added in ("any", "optimal")
+    for world in range(100, 110)
+]
 
 
 class Without:
@@ -134,28 +150,41 @@ def measure(overrides: Sequence[str], seeds: Iterable[int], which: str, path: Pa
     cfg = compose([*overrides, "method=scope_joint"])
     task: Task = build(cfg.task)
     world_seed = cfg.task.get("world_seed", "")
+    done = {tuple(one[name] for name in PAIR) for one in _rows(path)}
+    llms = added_llms(which, task, cfg.base, int(world_seed or 0))
+    for llm, seed in product(llms, seeds):
+        pair = (task.problem.name, str(world_seed), which, llm, str(seed))
+        if pair not in done:
+            found = compare(task, cfg.base, llm, seed, cfg.budget_usd)
+            about = dict(zip(PAIR, pair, strict=True))
+            _add(path, [{**about, "search": n, **row(result)} for n, result in found.items()])
+
+
+def _rows(path: Path) -> list[Row]:
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _add(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Adds the rows of a pair, and notes when and with what they were made."""
     is_new = not path.exists()
     with path.open("a", newline="") as file:
         writer: csv.DictWriter[str] = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         if is_new:
             writer.writeheader()
-        for llm in added_llms(which, task, cfg.base, int(world_seed or 0)):
-            for seed in seeds:
-                about = {"task": task.problem.name, "world_seed": world_seed}
-                about |= {"added": which, "llm": llm, "seed": seed}
-                for name, result in compare(task, cfg.base, llm, seed, cfg.budget_usd).items():
-                    writer.writerow({**about, "search": name, **row(result)})
-                file.flush()
+        writer.writerows(rows)
+    note_run(path.parent, path.stem)
 
 
 def table(path: Path = FILE) -> str:
     """The table of a CSV file, in Markdown."""
     groups: dict[tuple[str, str], dict[tuple[str, ...], dict[str, Row]]] = {}
-    with path.open(newline="") as file:
-        for one in csv.DictReader(file):
-            pair = one["world_seed"], one["llm"], one["seed"]
-            pairs = groups.setdefault((one["task"], one["added"]), {})
-            pairs.setdefault(pair, {})[one["search"]] = one
+    for one in _rows(path):
+        pair = one["world_seed"], one["llm"], one["seed"]
+        pairs = groups.setdefault((one["task"], one["added"]), {})
+        pairs.setdefault(pair, {})[one["search"]] = one
     lines = [
         "| task | LLM that is added | pairs | USD to within 10%: continued / fresh, median "
         "(quartiles) | the same, sums | USD to the end, median | within 10%: continued, fresh | "
@@ -191,7 +220,13 @@ def _ratios(pairs: Sequence[dict[str, Row]]) -> list[str]:
 def write_page() -> None:
     """Puts the table into the page."""
     before, _, rest = PAGE.read_text().partition(BEGIN)
-    PAGE.write_text(f"{before}{BEGIN}\n{table()}\n\n{END}{rest.partition(END)[2]}")
+    PAGE.write_text(f"{before}{BEGIN}\n{block()}\n\n{END}{rest.partition(END)[2]}")
+
+
+def block() -> str:
+    """The table, and the line below it."""
+    when = when_and_with([notes_of(FILE.parent).get(FILE.stem, {})])
+    return f"{table()}\n\n*`python scripts/continued.py all`; benchmarks/continued.csv; {when}*"
 
 
 def _numbers(text: str) -> list[int]:
@@ -208,7 +243,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--to", type=Path, default=FILE, help="CSV file, added to")
     parser.add_argument("--write", action="store_true", help=f"put the table into {PAGE.name}")
     given = parser.parse_args(arguments)
-    if given.write:
+    if given.overrides == ["all"]:
+        for overrides, seeds, which in PLAN:
+            measure(overrides, seeds, which, given.to)
+        write_page()
+    elif given.write:
         write_page()
     else:
         measure(given.overrides, given.seeds, given.added, given.to)

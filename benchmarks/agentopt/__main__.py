@@ -1,6 +1,7 @@
 """AgentOpt's selectors and our searches on recorded tables: runs into CSV files, tables into docs.
 
     pip install 'scope-torch[peers]'
+    python -m benchmarks.agentopt all             # all that follows, for both objectives
     python -m benchmarks.agentopt theirs cost     # adds runs to benchmarks/agentopt/cost.csv
     python -m benchmarks.agentopt ours cost       # adds our searches
     python -m benchmarks.agentopt write           # puts the tables into docs/results-agentopt.md
@@ -15,11 +16,13 @@ import argparse
 import csv
 import statistics
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from benchmarks.agentopt import ours, selectors
 from benchmarks.agentopt.tables import FILES, runs_of, table_of, write_pages
+from benchmarks.results.origin import note_run
 from scope_torch.cli.build import build
 from scope_torch.cli.compose import compose
 
@@ -49,6 +52,7 @@ class Rows:
         with self.path.open("a", newline="") as file:
             writer = csv.DictWriter(file, self._columns, lineterminator="\n")
             writer.writerow({"task": task, **row})
+        note_run(self.path.parent, self.path.stem, ["agentopt"])
 
 
 def run_theirs(objective: str, tasks: Sequence[str], names: Sequence[str], seeds: int) -> None:
@@ -97,7 +101,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.agentopt", description=(__doc__ or "").splitlines()[0]
     )
-    parser.add_argument("what", choices=["theirs", "ours", "write"])
+    parser.add_argument("what", choices=["theirs", "ours", "write", "all"])
     parser.add_argument("objective", choices=FILES, nargs="?", default="cost")
     parser.add_argument("--tasks", nargs="+", default=TASKS)
     parser.add_argument(
@@ -105,15 +109,25 @@ def main() -> None:
     )
     parser.add_argument("--seeds", type=int, default=20)
     given = parser.parse_args()
-    if given.what == "write":
-        write_pages()
+    if given.what in ("theirs", "ours"):
+        make(given.what, given.objective, given.tasks, given.selectors, given.seeds)
+        print(table_of(given.objective, FILES[given.objective]))
         return
-    if given.what == "theirs":
-        every = selectors.OF_COST if given.objective == "cost" else selectors.SELECTORS
-        run_theirs(given.objective, given.tasks, given.selectors or tuple(every), given.seeds)
+    if given.what == "all":
+        for objective, what in product(FILES, ("theirs", "ours")):
+            make(what, objective, given.tasks, given.selectors, given.seeds)
+    write_pages()
+
+
+def make(
+    what: str, objective: str, tasks: Sequence[str], names: Sequence[str] | None, seeds: int
+) -> None:
+    """The runs of AgentOpt's selectors, or ours, that a file lacks."""
+    if what == "theirs":
+        every = selectors.OF_COST if objective == "cost" else tuple(selectors.SELECTORS)
+        run_theirs(objective, tasks, names or every, seeds)
     else:
-        run_ours(given.objective, given.tasks, given.seeds)
-    print(table_of(given.objective, FILES[given.objective]))
+        run_ours(objective, tasks, seeds)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.agentopt.ours import JOINT
+from benchmarks.results.origin import notes_of, when_and_with
 
 _HERE = Path(__file__).resolve().parent
 FILES = {"cost": _HERE / "cost.csv", "quality": _HERE / "quality.csv"}
@@ -122,10 +123,18 @@ def home_table(path: Path) -> str:
 
 def write_pages() -> None:
     """Puts the tables into the pages."""
-    tables = {objective: table_of(objective, path) for objective, path in FILES.items()}
+    tables = {o: f"{table_of(o, path)}\n\n{origin(o)}" for o, path in FILES.items()}
     PAGE.write_text(_with(PAGE.read_text(), tables))
     for page in (HOME, RESULTS):
-        page.write_text(_with(page.read_text(), {"home": home_table(FILES["cost"])}))
+        home = f"{home_table(FILES['cost'])}\n\n{origin('cost')}"
+        page.write_text(_with(page.read_text(), {"home": home}))
+
+
+def origin(objective: str) -> str:
+    """Command, file, date and versions of a table."""
+    when = when_and_with([notes_of(_HERE).get(objective, {})])
+    file = f"benchmarks/agentopt/{objective}.csv"
+    return f"*`python -m benchmarks.agentopt all`; {file}; {when}*"
 
 
 def _with(text: str, tables: Mapping[str, str]) -> str:

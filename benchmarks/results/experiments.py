@@ -1,8 +1,9 @@
 """All runs that are reported, by experiment.
 
-Rules and defaults were chosen on world seeds 0 to 4 and on HotpotQA. All but the
-calibration of the worlds is run on others: world seeds 100 to 109 with seeds 10 to 12, MathQA, and
-the problems of `problems.toml`.
+Rules and defaults are chosen on world seeds 0 to 4 and on HotpotQA (`calibration`, `bounds`,
+`development`, `front_development`, `peers_tuning`). All else is run on others: world seeds 100 to
+109 with seeds 10 to 12, MathQA, and the problems of `problems.toml`. docs/results-details.md says
+what of them had been seen before.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from benchmarks.results import agentopt, coverage, front, payoff
+from benchmarks.results.planned import Planned
 from benchmarks.results.runs import Cell
 
 WORLDS = range(100, 110)
@@ -65,7 +68,8 @@ CHOSEN = {
     "botorch": "botorch n_startup=10",
     "ax": "ax n_startup=10",
 }
-_SMALL = ("data_imputation", "mathqa", "mathqa 1", "airport_city", "restaurant")
+_SMALL = ("data_imputation", "mathqa", "mathqa 1", "airport_city", "restaurant", "800 queries")
+_SMALL += ("data_imputation, additive", "hotpotqa", "hotpotqa, epsilon 0.05")
 _STARTS = (5, 10, 20)  # trials before a library's model is used, or of a population
 Variants = Mapping[str, Sequence[str]]
 
@@ -76,10 +80,11 @@ def simulated(
     *more: str,
     seeds: Iterable[int] = SEEDS,
     worlds: Iterable[int] = WORLDS,
+    peer: str = "",
 ) -> list[Cell]:
     """Runs on simulated worlds; the first seed of everything comes before the second."""
     return [
-        Cell(task, method, seed, world, (f"task={task}", *of_method, *more))
+        Cell(task, method, seed, world, (f"task={task}", *of_method, *more), peer)
         for seed, task, world, (method, of_method) in itertools.product(
             seeds, tasks, worlds, variants.items()
         )
@@ -102,10 +107,10 @@ def recorded_problems() -> dict[str, tuple[str, ...]]:
     return problems
 
 
-def on_tables(variants: Variants, seeds: Iterable[int]) -> list[Cell]:
+def on_tables(variants: Variants, seeds: Iterable[int], peer: str = "") -> list[Cell]:
     """Runs on recorded tables."""
     return [
-        Cell(problem, method, seed, None, (*of_problem, *of_method))
+        Cell(problem, method, seed, None, (*of_problem, *of_method), peer)
         for seed, (problem, of_problem), (method, of_method) in itertools.product(
             seeds, recorded_problems().items(), variants.items()
         )
@@ -141,14 +146,17 @@ def _tuning() -> list[Cell]:
 
 
 def _peers() -> list[Cell]:
-    """The peers beside our searches, on MathQA and two simulated tasks."""
-    problems = [("mathqa", seed, None) for seed in SEEDS]
-    problems += [("data_imputation", SEEDS[0], world) for world in WORLDS]
-    problems += [("text_to_sql", SEEDS[0], world) for world in WORLDS]
+    """The peers beside our searches: on the recorded problems and on two simulated tasks."""
     cells: list[Cell] = []
-    for name, (problem, seed, world) in itertools.product(CHOSEN, problems):
-        if name != "ax" or (problem == "mathqa" and seed == SEEDS[0]):  # hours for each of others
-            cells.append(Cell(problem, name, seed, world, (f"task={problem}",), CHOSEN[name]))
+    for name, peer in CHOSEN.items():
+        seeds = range(10, 15) if name != "ax" else SEEDS[:1]  # it takes minutes for each search
+        cells += on_tables({name: ()}, seeds, peer)
+        if name != "ax":  # and hours in a large space
+            cells += simulated(
+                ("data_imputation", "text_to_sql"), {name: ()}, seeds=[10], peer=peer
+            )
+    for name in agentopt.NAMES:
+        cells += on_tables({f"AgentOpt {name}": ()}, range(10, 15), agentopt.PREFIX + name)
     return cells
 
 
@@ -165,7 +173,74 @@ def _chosen(*names: str) -> dict[str, tuple[str, ...]]:
     return {name: MAIN[name] for name in names}
 
 
-def experiments() -> dict[str, list[Cell]]:
+# Rules for the half-widths of `scope`: b_g, b_c, and the fraction of c(theta_0) that b_c is.
+_RULES = [(b_g, "reference_fraction", 1 / 30) for b_g in ("loo_widening", "loo", "eligible")]
+_RULES += [(str(b_g), "reference_fraction", 1 / 30) for b_g in (0.1, 0.2, 0.3, 0.5)]
+_RULES += [("loo_widening", "loo", 1 / 30)]
+_RULES += [("loo_widening", "reference_fraction", 1 / n) for n in (100, 50, 10, 1)]
+
+
+def bounds_rules() -> dict[str, tuple[str, ...]]:
+    """`scope` with other rules for the half-widths of its bounds."""
+    variants: dict[str, tuple[str, ...]] = {}
+    for b_g, b_c, fraction in _RULES:
+        name = "loo" if b_c == "loo" else f"c(theta_0)/{1 / fraction:.0f}"
+        rules = {"b_g": b_g, "b_c": b_c, "reference_fraction": fraction}
+        overrides = (f"method.bounds.{key}={value}" for key, value in rules.items())
+        variants[f"b_g = {b_g}, b_c = {name}"] = ("method=scope", *overrides)
+    return variants
+
+
+def _development() -> list[Cell]:
+    """What defaults are chosen on: HotpotQA, and world seeds 0 to 4."""
+    widened = {
+        f"scope_joint, widenings = {n}": ("method=scope_joint", f"method.bounds.widenings={n}")
+        for n in range(3)
+    }
+    joint = {**_chosen("scope_joint", "scope"), **widened}
+    for b in (2, 4):  # standard deviations that decide what is tried
+        joint[f"scope_joint, b = {b}"] = ("method=scope_joint", f"method.bounds.b={b}")
+    joint["scope_joint, bounds"] = ("method=scope_joint", "method.certificate=bounds")
+    cells: list[Cell] = []
+    for epsilon in (0.05, 0.1):
+        given = ("task=hotpotqa", f"task.epsilon={epsilon}")
+        cells += [
+            Cell(f"hotpotqa, epsilon {epsilon}", name, seed, None, (*given, *of))
+            for seed, (name, of) in itertools.product(range(10), joint.items())
+        ]
+    small = ("data_imputation",)
+    cells += simulated(small, joint, seeds=range(3), worlds=range(5))
+    more = _chosen("scope_joint", "scope", "cei")
+    return cells + simulated(SIMULATED[1:3], more, seeds=[0], worlds=range(5))
+
+
+def _payoffs() -> list[Planned]:
+    """Where a search stops, and what it costs until then together with H queries."""
+    worlds = {"data_imputation": range(100, 110), "entity_resolution": range(100, 105)}
+    worlds |= {"text_to_sql": range(100, 103)}
+    cells: list[Planned] = []
+    for task, of in worlds.items():
+        cells += payoff.cells(task, [f"task={task}"], SEEDS[:1], of)
+    for epsilon in (0.05, 0.1):
+        given = ["task=mathqa", f"task.epsilon={epsilon}"]
+        cells += payoff.cells(f"mathqa, epsilon {epsilon}", given, range(10, 15), [None])
+    return cells
+
+
+def _pools() -> list[Cell]:
+    """Certificates for tomorrow on large data sets, with all queries and with a pool of them."""
+    certified = ("task=synthetic", "task.epsilon=0.1", "base=nano", "budget_usd=20")
+    certified += ("method=scope_joint", "method.certificate=population")
+    pools = {"all queries": (), "query_pool=60": ("method.query_pool=60",)}
+    return [
+        Cell(f"{Q} queries", name, 10, world, (*certified, f"task.num_queries={Q}", *of))
+        for Q, world, (name, of) in itertools.product(
+            (800, 2000, 5000), range(100, 105), pools.items()
+        )
+    ]
+
+
+def experiments() -> dict[str, Sequence[Planned]]:
     """The runs of each experiment, in the order in which they are made."""
     sensitive = _chosen("scope_joint", "scope", "cei", "config_bo")
     with_llambo = {**sensitive, **STUB}
@@ -175,8 +250,12 @@ def experiments() -> dict[str, list[Cell]]:
     simple = {name: COMPETITORS[name] for name in ("random_search", "cei", "config_bo", "abacus")}
     fitted = simulated(SIMULATED, simple, seeds=[0], worlds=range(5))
     second = simulated(SIMULATED, simple, "task.family=additive", seeds=[0], worlds=range(5))
+    rules = simulated(SIMULATED[:2], bounds_rules(), seeds=range(3), worlds=range(5))
+    random = "task.randomness=0.1"
     return {
         "calibration": [*fitted, *(replace(c, problem=f"{c.problem}, additive") for c in second)],
+        "bounds": rules,
+        "development": _development(),
         "main": simulated(SIMULATED, MAIN),
         "tables": on_tables(tables, range(10, 15)),
         "systems": _systems(),
@@ -184,20 +263,35 @@ def experiments() -> dict[str, list[Cell]]:
         "kernel": simulated(["data_imputation"], sensitive, "kernel=rbf"),
         "reference": simulated(["data_imputation"], with_llambo, haiku),
         "parameters": simulated(["data_imputation"], _parameters()),
+        "randomness": simulated(["data_imputation"], sensitive, random),
+        "payoff": _payoffs(),
+        "pool": _pools(),
+        "coverage": coverage.cells(range(1000, 2000, 100)),
+        "front_development": front.cells(["hotpotqa"], range(10, 15)),
+        "front": front.cells(["mathqa"], range(10, 15)),
         "peers_tuning": _tuning(),
         "peers": _peers(),
     }
 
 
-def quick() -> dict[str, list[Cell]]:
+def quick() -> dict[str, list[Planned]]:
     """A few small runs of each experiment, to see that all of it works."""
-    few: dict[str, list[Cell]] = {}
-    for name, cells in experiments().items():
-        small = [c for c in cells if c.problem in _SMALL and c.method not in LLAMBO]
-        first = [c for c in small if c.seed == SEEDS[0] and c.world in (None, WORLDS[0])]
-        few[name] = [
-            replace(c, overrides=(*c.overrides, "budget_usd=0.4"))
-            for c in first
-            if c.method in ("optuna_tpe", "optuna_nsga2") or not c.peer
-        ]
+    few = {name: [run for c in of if (run := _smaller(c))] for name, of in experiments().items()}
+    few["payoff"] = few["payoff"][:1]
+    few["front"] = front.cells(["synthetic"], SEEDS[:1])
     return few
+
+
+def _smaller(run: Planned) -> Planned | None:
+    """A run that takes seconds, instead of one on the first world with the first seed."""
+    if isinstance(run, coverage.CoverageCell):
+        return replace(run, searches=2) if (run.seed, run.flips) == (1000, 0.02) else None
+    seeds, worlds = (0, SEEDS[0]), (None, 0, WORLDS[0])
+    is_first = run.seed in seeds and run.world in worlds and run.problem in _SMALL
+    slow = isinstance(run, Cell) and run.peer.split()[:1] in (["smac"], ["ax"], ["botorch"])
+    if not is_first or run.method in LLAMBO or slow:
+        return None
+    if not isinstance(run, (Cell, payoff.PayoffCell)):
+        return None
+    cheap = run.problem in ("airport_city", "restaurant", "800 queries")  # their budgets are small
+    return replace(run, overrides=run.overrides if cheap else (*run.overrides, "budget_usd=0.4"))

@@ -11,8 +11,10 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from benchmarks.results.experiments import CHOSEN, MAIN, SIMULATED
-from benchmarks.results.other_tables import PEERS_SHOWN, of_budget
-from benchmarks.results.runs import STEPS, curve_of, read_rows
+from benchmarks.results.front_tables import draw_fronts
+from benchmarks.results.other_tables import PEERS_SHOWN, by_group, not_trivial, of_budget
+from benchmarks.results.planned import numbers, read_rows
+from benchmarks.results.runs import STEPS
 from benchmarks.results.summary import Row, Rows, grouped
 from scope_torch.cli.paper import CITATION, paper_curves
 from scope_torch.runs.axes import clean, marker
@@ -26,16 +28,13 @@ FIGURES = {  # name: file, problems
     "additive": ("additive", SIMULATED),
     "mathqa": ("tables", ("mathqa",)),
 }
-_LABELS = {
-    "scope, to the letter": "scope to,the,letter",
-    "scope, b_g=eligible": "scope b_g=eligible",
-}
 _PEERS = {
     "optuna_tpe": Style("Optuna TPE", "#E69F00", "v", DASH_DOT),
     "optuna_nsga2": Style("Optuna NSGA-II", "#117733", "<", DOTS),
     "smac": Style("SMAC3", "#882255", "P", DASH_DOT),
     "botorch": Style("BoTorch", "#CC79A7", "p", DASH_DOT),
 }
+_LABELS = {"scope, to the letter": "SCOPE-to-the-letter"}  # which has a look of its own
 _SHOWN = [name for name in MAIN if name != "scope, b_g=eligible"]
 
 
@@ -50,24 +49,30 @@ def draw_all(folder: Path, to: Path) -> None:
     if peers := read_rows(folder / "peers.csv"):
         more = [row for name in ("main", "tables") for row in read_rows(folder / f"{name}.csv")]
         save_figure(draw_shares([*peers, *more]), to / "peers.png")
+    fronts = [
+        r for name in ("front_development", "front") for r in read_rows(folder / f"{name}.csv")
+    ]
+    if fronts:
+        save_figure(draw_fronts(fronts), to / "front.png")
 
 
 def draw_shares(rows: Rows) -> Figure:
     """The share of runs that are within 10% of the optimum, against the share of the budget spent.
 
-    Ours and other libraries on the same problems, worlds and seeds, a panel for each problem.
+    Ours and other libraries on the same problems, worlds and seeds: a panel for the recorded
+    problems, and one for each simulated task.
     """
     places = places_of(rows)
-    problems = list(dict.fromkeys(problem for problem, _, _ in places))
+    rows = [r for r in not_trivial(rows) if (r["problem"], r["world"], r["seed"]) in places]
+    groups = by_group(rows)
     methods = [m for m in PEERS_SHOWN if any(r["method"] == m for r in rows) and m != "ax"]
     styles = styles_of(methods) | _PEERS
     with matplotlib.rc_context(LOOK):
         figure = Figure(figsize=(7.0, 2.9), layout="constrained")
-        columns = figure.subplots(1, len(problems), sharey=True, squeeze=False)[0]
-        for axes, problem in zip(columns, problems, strict=True):
+        columns = figure.subplots(1, len(groups), sharey=True, squeeze=False)[0]
+        for axes, (title, group) in zip(columns, groups.items(), strict=True):
             for method in methods:
-                of = [r for r in rows if (r["problem"], r["method"]) == (problem, method)]
-                of = [r for r in of if (problem, r["world"], r["seed"]) in places]
+                of = [row for row in group if row["method"] == method]
                 spent = np.sort([of_budget(row) for row in of])
                 x = np.append(spent[np.isfinite(spent)], 1.0)
                 y = np.append(np.arange(1, len(x)) / len(of), (len(x) - 1) / len(of))
@@ -77,9 +82,10 @@ def draw_shares(rows: Rows) -> Figure:
                     100 * np.concatenate([[0.0], y]),
                     **marker(style) | {"ls": style.line, "lw": 1.3},
                     drawstyle="steps-post",
+                    markevery=max(1, len(x) // 8),
                     label=style.title,
                 )
-            axes.set_title(problem, loc="left", fontsize=8)
+            axes.set_title(title, loc="left", fontsize=8)
             axes.set_xlabel("share of the budget spent [%]")
             clean(axes)
         columns[0].set_ylabel("runs within 10% of the optimum [%]")
@@ -88,9 +94,9 @@ def draw_shares(rows: Rows) -> Figure:
     return figure
 
 
-def places_of(rows: Rows) -> list[tuple[str, str, str]]:
+def places_of(rows: Rows) -> set[tuple[str, str, str]]:
     """Problem, world and seed of the runs of other libraries."""
-    return [(r["problem"], r["world"], r["seed"]) for r in rows if r["method"] in CHOSEN]
+    return {(r["problem"], r["world"], r["seed"]) for r in rows if r["method"] in CHOSEN}
 
 
 def panels_of(rows: Rows, problems: Sequence[str]) -> list[Panel]:
@@ -111,7 +117,7 @@ def _panel(problem: str, groups: dict[str, list[Row]]) -> Panel:
     published = paper_curves(problem, {"a": "GPT-5.2"}, "")
     return Panel(
         title=f"{problem}: median of {max(map(len, groups.values()))} runs",
-        curves={m: [oracle(row) for row in of] for m, of in groups.items()},
+        curves={_LABELS.get(m, m): [oracle(row) for row in of] for m, of in groups.items()},
         budget_usd=budget,
         reference_cost_usd=reference,
         optimal_cost_usd=statistics.median(optima),
@@ -126,11 +132,11 @@ def oracle(row: Row) -> OracleCurve:
     """
     budget, s_0 = float(row["budget_usd"]), float(row["s_0"])
     ends = budget * np.array(STEPS)
-    total = ends * curve_of(row, "V_curve")
+    total = ends * numbers(row["V_curve"])
     short = np.diff(total, prepend=0.0) / np.diff(ends, prepend=0.0)
     short[short < 1e-4] = 0.0  # V has three digits
     points = np.concatenate([[0.0], ends])
-    costs = np.concatenate([[float(row["c_0"])], curve_of(row, "c_bf_curve")])
+    costs = np.concatenate([[float(row["c_0"])], numbers(row["c_bf_curve"])])
     # A feasible recommendation for an instant carries c_bf; the rest of the interval carries V.
     budgets = np.stack([points, np.nextafter(points, np.inf)]).T.ravel()
     after = s_0 * (1 - np.append(short, 0.0))

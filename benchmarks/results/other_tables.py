@@ -6,8 +6,9 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from benchmarks.agentopt.tables import FILES, runs_of
+from benchmarks.results import agentopt
 from benchmarks.results.experiments import CHOSEN, MAIN
+from benchmarks.results.planned import KEY
 from benchmarks.results.summary import (
     Row,
     Rows,
@@ -25,7 +26,8 @@ from benchmarks.results.summary import (
     usd,
     violation,
 )
-from scope_torch.cli.paper import paper_numbers
+from scope_torch.cli.paper import paper_curves, paper_numbers
+from scope_torch.runs.finished import NEAR
 
 _ORDER = list(MAIN)
 SHORT = ("scope_joint", "scope", "cei", "config_bo", "abacus", "optuna_gp", "random_search")
@@ -47,14 +49,11 @@ def family_table(rows: Rows) -> str:
 
 
 def _short(rows: Rows, title: str) -> str:
-    rows, lines = in_common(rows, SHORT), []
+    rows, lines = in_common(not_trivial(rows), SHORT), []
     for method in SHORT:
         if of := [row for row in rows if row["method"] == method]:
-            near = sum(bool(row["usd_within_10"]) for row in of) / len(of)
-            spent = statistics.median(of_budget(row) for row in of)
-            shown = "-" if math.isinf(spent) else f"{spent:.0%}"
-            bad = f"{count(of, 'infeasible')}"
-            lines.append([f"`{method}`", str(len(of)), f"{near:.0%}", shown, bad])
+            bad = str(count(of, "infeasible"))
+            lines.append([f"`{method}`", str(len(of)), *near_and_until(of), bad])
     header = [
         f"{len({row['problem'] for row in rows})} {title}",
         "runs",
@@ -62,6 +61,11 @@ def _short(rows: Rows, title: str) -> str:
         "share of the budget until then, median",
     ]
     return markdown([*header, "end infeasible"], lines)
+
+
+def not_trivial(rows: Rows) -> list[Row]:
+    """Without problems whose reference is itself within 10% of the optimum: all methods are."""
+    return [row for row in rows if float(row["c_0"]) > NEAR * float(row["c_star"])]
 
 
 def in_common(rows: Rows, methods: Sequence[str]) -> list[Row]:
@@ -81,9 +85,12 @@ def of_budget(row: Row) -> float:
 
 
 def problems_table(rows: Rows) -> str:
-    """Recorded tables: how often and for what each method comes within 10% of the optimum."""
+    """Recorded tables: how often and for what each method comes within 10% of the optimum.
+
+    The first table leaves trivial problems out, the second one has them all.
+    """
     by_method: dict[str, list[Row]] = {}
-    for (_, method), of in grouped(rows).items():
+    for (_, method), of in grouped(not_trivial(rows)).items():
         by_method.setdefault(method, []).extend(of)
     ordered = sorted(by_method, key=_ORDER.index)
     problems = sorted({row["problem"] for row in rows})
@@ -108,94 +115,148 @@ def problems_table(rows: Rows) -> str:
         "mean V",
         "infeasible",
     ]
-    each = [
-        [problem] + [near([r for r in by_method[m] if r["problem"] == problem]) for m in ordered]
-        for problem in problems
-    ]
+    groups = grouped(rows)
+    each = [[problem, *(near(groups[problem, m]) for m in ordered)] for problem in problems]
     detail = markdown(["problem: USD within 10% (runs)", *map(code, ordered)], each)
     return f"{markdown(header, lines)}\n\n{detail}"
 
 
 def calibration_table(rows: Rows) -> str:
-    """The worlds beside the numbers that they were fitted to; development worlds."""
-    groups = grouped(rows)
-    problems = list(dict.fromkeys(problem for problem, _ in groups))
+    """The worlds beside the numbers that they were fitted to, and the worlds that are reported."""
+    groups, reported = _fitted(rows, development=True), _fitted(rows, development=False)
     lines = []
-    for problem in problems:
-        found = {m: geometric_mean(of) for (p, m), of in groups.items() if p == problem}
-        best = min(found, key=found.__getitem__)
-        of = groups[problem, best]
+    for problem, found in groups.items():
+        best = min(found, key=lambda method: geometric_mean(found[method]))
         task = problem.partition(",")[0]
-        evaluations = [float(r["observations"]) for r in groups[problem, "random_search"]]
+        evaluations = _evaluations(found["random_search"])
+        later = min(geometric_mean(of) for of in reported[problem].values())
+        again = _evaluations(reported[problem]["random_search"])
         lines.append(
             [
                 problem,
-                f"{percent(found[best])} ({code(best)})",
-                percent(papers_competitor(task)),
-                percent(share(of, "c_star")),
+                f"{percent(geometric_mean(found[best]))} ({code(best)})",
+                _target(task),
+                percent(later),
+                percent(share(found[best], "c_star")),
                 percent(paper_numbers()["final_fraction"][task]["scope"]),
-                f"{statistics.mean(evaluations):.0f}",
+                f"{evaluations:.1f}, {again:.1f}",
             ]
         )
-    header = ["task", "best competitor: c_bf / c(theta_0), geometric mean of worlds 0 to 4"]
-    header += ["the paper's best competitor (target)", "optimum / c(theta_0), median"]
-    header += ["the paper's SCOPE (no target)", "observations of random search"]
-    return markdown(header, lines)
+    header = ["task", "best competitor: c_bf / c(theta_0), geometric mean, worlds 0 to 4"]
+    header += ["the paper's best competitor (target)", "the same, worlds 100 to 109"]
+    header += ["optimum / c(theta_0), median", "the paper's SCOPE (no target)"]
+    return markdown([*header, "random configurations that the budget buys, both"], lines)
+
+
+_FITTED = ("random_search", "cei", "config_bo", "abacus")
+
+
+def _fitted(rows: Rows, *, development: bool) -> dict[str, dict[str, list[Row]]]:
+    """Runs of the competitors that the worlds were fitted with, by problem and method.
+
+    The file of the second family calls its problems by the task alone, but for the calibration.
+    """
+    groups: dict[str, dict[str, list[Row]]] = {}
+    seen: set[tuple[str, ...]] = set()
+    for row in rows:
+        if row["method"] not in _FITTED or (int(row["world"]) < 100) != development:
+            continue
+        key = tuple(row[name] for name in KEY)
+        name = f"{row['problem']}, additive" if key in seen else row["problem"]
+        seen.add(key)
+        groups.setdefault(name, {}).setdefault(row["method"], []).append(row)
+    return groups
+
+
+def _evaluations(rows: Rows) -> float:
+    """The mean number of configurations that a run evaluates."""
+    return mean(rows, "candidates")
+
+
+def _target(task: str) -> str:
+    """The number to which the worlds of a task are fitted; LLAMBO's where it is left out."""
+    target = percent(papers_competitor(task))
+    curve = paper_curves(task, {"a": "GPT-5.2"}, "").get("llambo")
+    if task in paper_numbers()["reduction"] or curve is None:
+        return target
+    return f"{target} (LLAMBO: {percent(curve[1][-1] / curve[1][0])})"
 
 
 PEERS_SHOWN = ("scope_joint", "scope", "optuna_gp", *CHOSEN)
+AGENTOPT = tuple(f"AgentOpt {name}" for name in agentopt.NAMES)
+RECORDED = "problems on recorded tables"
 
 
 def peers_table(rows: Rows) -> str:
-    """Other libraries and ours on the same problems, worlds and seeds; AgentOpt on MathQA."""
+    """Other libraries and ours, on the same problems, worlds and seeds."""
     places = {(r["problem"], r["world"], r["seed"]) for r in rows if r["method"] in CHOSEN}
+    rows = [r for r in not_trivial(rows) if (r["problem"], r["world"], r["seed"]) in places]
     lines: list[list[str]] = []
-    for problem in dict.fromkeys(r["problem"] for r in rows if r["method"] in CHOSEN):
-        for method in PEERS_SHOWN:
-            of = [r for r in rows if r["problem"] == problem and r["method"] == method]
-            of = [r for r in of if (problem, r["world"], r["seed"]) in places]
+    for group, of_group in by_group(rows).items():
+        for method in (*PEERS_SHOWN, *AGENTOPT):
+            of = [row for row in of_group if row["method"] == method]
             if of:
-                near = sum(bool(r["usd_within_10"]) for r in of)
-                cells = [problem, f"`{method}`", str(len(of)), f"{near / len(of):.0%}", usd(of)]
-                cells += [f"{mean(of, 'spent_usd'):.2f}", f"{_ratio(of):.2f}", violation(of)]
-                lines.append([*cells, str(count(of, "infeasible"))])
-        if problem == "mathqa":
-            lines += _agentopt()
-    header = ["problem", "method", "runs", "within 10% of the optimum", "USD until then, median"]
-    header += ["spent, mean [USD]", "c_bf / optimum, median", "mean V", "end infeasible"]
-    return markdown(header, lines)
+                near, until = near_and_until(of)
+                cells = [group, code_of(method), str(len(of)), near, until]
+                spent = statistics.fmean(float(r["spent_usd"]) / float(r["budget_usd"]) for r in of)
+                cells += [f"{spent:.0%}", f"{share(of, 'c_bf_100', 'c_star'):.2f}"]
+                V = "" if method in AGENTOPT else violation(of)
+                lines.append([*cells, V, str(count(of, "infeasible"))])
+    header = ["problems", "method", "runs", "within 10% of the optimum"]
+    header += ["share of the budget until then, median", "spent, mean share of the budget"]
+    return markdown([*header, "c_bf / optimum, median", "mean V", "end infeasible"], lines)
 
 
-def _ratio(rows: Rows) -> float:
-    return share(rows, "c_bf_100", "c_star")
+def by_group(rows: Rows) -> dict[str, list[Row]]:
+    """Rows of all recorded problems together, and of each simulated task."""
+    groups: dict[str, list[Row]] = {}
+    recorded = {row["problem"] for row in rows if not row["world"]}
+    for row in rows:
+        name = row["problem"] if row["world"] else f"{len(recorded)} {RECORDED}"
+        groups.setdefault(name, []).append(row)
+    return dict(sorted(groups.items(), key=lambda group: RECORDED not in group[0]))
 
 
-def _agentopt() -> list[list[str]]:
-    """The selectors of AgentOpt on MathQA, which end by themselves; of benchmarks/agentopt."""
+def near_and_until(rows: Rows) -> tuple[str, str]:
+    """The share of runs within 10% of the optimum; the median share of the budget until then."""
+    until = statistics.median(of_budget(row) for row in rows)
+    near = sum(bool(row["usd_within_10"]) for row in rows) / len(rows)
+    return f"{near:.0%}", "-" if math.isinf(until) else f"{until:.0%}"
+
+
+def code_of(method: str) -> str:
+    """A method as code; of AgentOpt, the selector."""
+    library, space, name = method.partition(" ")
+    return f"AgentOpt `{name}`" if library == "AgentOpt" and space else f"`{method}`"
+
+
+EVERYONE = (*SHORT[:-2], "random_search", *PEERS_SHOWN[2:])
+EVERYONE += tuple(f"AgentOpt {name}" for name in ("arm_elimination", "bayesian", "threshold_se"))
+
+
+def everyone_table(rows: Rows) -> str:
+    """Ours, the paper's competitors and other libraries in one table for a first page."""
+    recorded = [row for row in not_trivial(rows) if not row["world"]]
+    simulated = [row for row in rows if row["world"]]
     lines: list[list[str]] = []
-    for (task, selector), rows in runs_of(FILES["cost"]).items():
-        if task != "mathqa" or selector in ("scope", "scope_joint"):
-            continue
-        good = [float(r["true_quality"]) >= float(r["s_0"]) - 1e-9 for r in rows]
-        ratios = [float(r["true_cost_usd"]) / float(r["least_cost_usd"]) for r in rows]
-        near = sum(ok and ratio <= 1.1 for ok, ratio in zip(good, ratios, strict=True))
-        spends = [float(r["spend_usd"]) for r in rows]
-        until = f"{statistics.median(spends):.3g}" if 2 * near > len(rows) else "-"
-        feasible = [ratio for ok, ratio in zip(good, ratios, strict=True) if ok]
-        lines.append(
-            [
-                "mathqa",
-                f"AgentOpt `{selector}`",
-                str(len(rows)),
-                f"{near / len(rows):.0%}",
-                until,
-                f"{statistics.fmean(spends):.2f}",
-                f"{statistics.median(feasible):.2f}" if feasible else "-",
-                "",
-                str(len(rows) - sum(good)),
-            ]
-        )
-    return lines
+    for method in EVERYONE:
+        cells = [code_of(method)]
+        for group in (recorded, simulated):
+            of = [row for row in group if row["method"] == method]
+            if of:
+                near, until = near_and_until(of)
+                cells += [f"{near} of {len(of)}", until, str(count(of, "infeasible"))]
+            else:
+                cells += ["", "", ""]
+        lines.append(cells)
+    header = [""]
+    for title in (
+        f"{len({row['problem'] for row in recorded})} {RECORDED}",
+        f"{len({row['problem'] for row in simulated})} simulated tasks",
+    ):
+        header += [f"{title}: within 10% of the optimum", "share of the budget until then, median"]
+        header += ["end infeasible"]
+    return markdown(header, lines)
 
 
 def tuning_table(rows: Rows) -> str:

@@ -1,32 +1,27 @@
-"""One run of an experiment, and the CSV file that it is written to."""
+"""One search of an experiment, and its figures against the truth."""
 
 from __future__ import annotations
 
-import csv
-import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-import torch
-
-from benchmarks.peers import make_peer
+from benchmarks.peers import LIBRARIES, make_peer
+from benchmarks.results import agentopt
+from benchmarks.results.planned import KEY, Planned, numbers_text
 from scope_torch.cli.build import build
 from scope_torch.cli.compose import compose
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.deployment import deploy
 from scope_torch.runs.finished import NEAR, first_within, pruned_early
 from scope_torch.runs.measured import SHARES
-from scope_torch.runs.metrics import OracleCurve, best_feasible, step, true_values
+from scope_torch.runs.metrics import OracleCurve, best_feasible, oracle_curve, step, true_values
 from scope_torch.runs.result import RunResult
 from scope_torch.runs.runner import run
 from scope_torch.search.optimizer import TraceRow
 from scope_torch.tasks import Task
 
 STEPS = tuple((i + 1) / 40 for i in range(40))  # of the budget, for figures
-KEY = ("problem", "method", "world", "seed")
 COLUMNS = (
     *KEY,
     "budget_usd",
@@ -53,50 +48,43 @@ COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One run.
+class Cell(Planned):
+    """One search.
 
     Args:
-        problem: Name of the task, or of its variant, in tables.
-        method: Name of the method, or of its variant, in tables.
-        seed: Seed of the run.
-        world: World seed of a simulated task; None for a recorded one.
         overrides: What the command line of `scope-torch` would say beside the seeds.
         peer: An optimizer of `benchmarks.peers` with its settings, in the place of the method.
     """
 
-    problem: str
-    method: str
-    seed: int
-    world: int | None
     overrides: tuple[str, ...]
     peer: str = ""
 
     @property
-    def key(self) -> tuple[str, ...]:
-        """Identifies the row of this cell in its file."""
-        return (self.problem, self.method, _text(self.world), str(self.seed))
+    def library(self) -> str:
+        """The module that its peer needs."""
+        return LIBRARIES.get(self.peer.split()[0], "botorch") if self.peer else ""
+
+    def measured(self) -> dict[str, Any]:
+        """Makes the search and measures it against the truth."""
+        worlds = [] if self.world is None else [f"task.world_seed={self.world}"]
+        more = [agentopt.OUTCOMES] if agentopt.is_selector(self.peer) else []
+        cfg = compose([*self.overrides, *worlds, *more, f"seed={self.seed}"])
+        task: Task = build(cfg.task)
+        if agentopt.is_selector(self.peer):
+            found = agentopt.measured_choice(task, self.peer, cfg.seed, cfg.budget_usd)
+        else:
+            found = measured_values(task, searched(self, cfg, task))
+        return dict.fromkeys(COLUMNS[len(KEY) :]) | found
 
 
-def row_of(cell: Cell) -> dict[str, str]:
-    """Makes the run of a cell and measures it against the truth; values are text."""
-    worlds = [] if cell.world is None else [f"task.world_seed={cell.world}"]
-    cfg = compose([*cell.overrides, *worlds, f"seed={cell.seed}"])
-    task: Task = build(cfg.task)
+def searched(cell: Cell, cfg: Any, task: Task) -> RunResult:
+    """The finished search of a cell."""
     if cell.peer:
         method = make_peer(cell.peer, task.problem, cfg.seed)
     else:
         settings = {"seed": cfg.seed, "device": "cpu", "budget_usd": cfg.budget_usd}
         method = build(cfg.method, problem=task.problem, kernel=build(cfg.kernel), **settings)
-    result = run(task.problem, method, task.evaluator, cfg.budget_usd)
-    measured = measured_values(task, result)
-    values = dict(zip(KEY, cell.key, strict=True)) | {k: _text(v) for k, v in measured.items()}
-    return {column: values.get(column, "") for column in COLUMNS}
-
-
-def one_thread() -> None:
-    """Limits the threads of a worker process, for runs side by side."""
-    torch.set_num_threads(1)
+    return run(task.problem, method, task.evaluator, cfg.budget_usd)
 
 
 def measured_values(task: Task, result: RunResult) -> dict[str, Any]:
@@ -105,8 +93,12 @@ def measured_values(task: Task, result: RunResult) -> dict[str, Any]:
     c_0 = problem.reference_cost_usd
     assert curve is not None, f"the truth of {problem.name} is not known"
 
+    assert result.truth is not None
+    trace = found_trace(result)
+    found = oracle_curve(problem, trace, result.truth)
+
     def c_bf(share: float) -> float:  # theta_0 is feasible, and nobody pays more than it costs
-        return min(c_0, float(curve.best_feasible_cost(share * budget)))
+        return min(c_0, float(found.best_feasible_cost(share * budget)))
 
     c_star = float(result.summary()["optimal_cost_usd"])
     return {
@@ -118,14 +110,33 @@ def measured_values(task: Task, result: RunResult) -> dict[str, Any]:
         "V": float(curve.violation(budget)),
         "infeasible": int(not curve.feasible[-1]),
         "spent_usd": result.history.spend_usd,
-        "usd_within_10": first_within(curve, NEAR * c_star, budget),
+        "usd_within_10": first_within(found, NEAR * c_star, budget),
         "observations": len(result.history),
         **candidates(result.trace, problem.num_queries),
         **last_queried(problem, result),
-        **deployed(task, result),
-        "c_bf_curve": curve_text(map(c_bf, STEPS)),
-        "V_curve": curve_text(curve.violation(s * budget) for s in STEPS),
+        **deployed(task, best_feasible(problem, trace, result.truth)),
+        "c_bf_curve": numbers_text(map(c_bf, STEPS)),
+        "V_curve": numbers_text(curve.violation(s * budget) for s in STEPS),
     }
+
+
+def found_trace(result: RunResult) -> Sequence[TraceRow]:
+    """The trace that c_bf is computed of: "the best cost found" by a competitor (sec:exp).
+
+    The theta_out of LLMSelector is its allocation, whatever that costs; it has found what it has
+    evaluated. The theta_out of all others is the best that they have found.
+    """
+    if "best_observed_feasible" not in result.summary():
+        return result.trace
+    return [replace(row, theta_out=row.theta_cand) for row in evaluated(result)]
+
+
+def evaluated(result: RunResult) -> list[TraceRow]:
+    """The rows in which a configuration has been evaluated; none of methods that give some up."""
+    rows = [row for row in result.trace if row.event in ("completed", "improved")]
+    rows = [row for row in rows if row.theta_cand is not None]
+    whole = all(row.num_queries == result.problem.num_queries for row in rows)
+    return rows if whole else []
 
 
 def candidates(trace: Sequence[TraceRow], num_queries: int) -> dict[str, Any]:
@@ -139,8 +150,8 @@ def candidates(trace: Sequence[TraceRow], num_queries: int) -> dict[str, Any]:
 
 def last_queried(problem: SelectionProblem, result: RunResult) -> dict[str, Any]:
     """V and c_bf if theta_out were the configuration evaluated last; of dataset-level methods."""
-    rows = [row for row in result.trace if row.event in ("completed", "improved")]
-    if not rows or any(row.num_queries != problem.num_queries for row in rows):
+    rows = evaluated(result)
+    if not rows:
         return {}
     truth = result.truth
     assert truth is not None
@@ -156,13 +167,11 @@ def last_queried(problem: SelectionProblem, result: RunResult) -> dict[str, Any]
     }
 
 
-def deployed(task: Task, result: RunResult) -> dict[str, Any]:
+def deployed(task: Task, best: tuple[int, ...]) -> dict[str, Any]:
     """Cost and quality on held-out queries of the configuration of best feasible cost (RQ2)."""
     if task.held_out is None:
         return {}
     held_out = task.held_out()
-    assert result.truth is not None
-    best = best_feasible(task.problem, result.trace, result.truth)
     chosen, reference = deploy(held_out, best), deploy(held_out, task.problem.theta_ref)
     return {
         "deployed_cost": chosen["cost_usd"],
@@ -170,59 +179,3 @@ def deployed(task: Task, result: RunResult) -> dict[str, Any]:
         "deployed_cost_ref": reference["cost_usd"],
         "deployed_quality_ref": reference["quality"],
     }
-
-
-def curve_text(values: Iterable[Any]) -> str:
-    """Numbers in one cell of a CSV file."""
-    return " ".join(f"{float(value):.3g}" for value in values)
-
-
-def curve_of(row: Mapping[str, str], column: str) -> np.ndarray:
-    """The numbers of `curve_text`."""
-    return np.array([float(text) for text in row[column].split()])
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return ""
-    return f"{value:.7g}" if isinstance(value, float) else str(value)
-
-
-class Rows:
-    """A CSV file of runs; a row is on the disk before the next run begins.
-
-    Args:
-        path: The file, which need not exist.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.rows = read_rows(path)
-
-    def has(self, cell: Cell) -> bool:
-        """Whether the run is in the file."""
-        return cell.key in {tuple(row[name] for name in KEY) for row in self.rows}
-
-    def add(self, row: dict[str, str]) -> None:
-        """Writes a row to the end of the file."""
-        is_new = not self.path.exists()
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-            if is_new:
-                writer.writeheader()
-            writer.writerow(row)
-        self.rows.append(row)
-
-
-def read_rows(path: Path) -> list[dict[str, str]]:
-    """The rows of a file; none if it does not exist."""
-    if not path.exists():
-        return []
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def median(rows: Sequence[Mapping[str, str]], column: str) -> float:
-    """The median of a column, of the rows that have a value there."""
-    return statistics.median(float(row[column]) for row in rows if row[column])

@@ -2,84 +2,72 @@
 
 from __future__ import annotations
 
-import datetime
-import importlib.metadata
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.results import other_tables, tables
-from benchmarks.results.experiments import experiments
+from benchmarks.results import front_tables, other_tables, rule_tables, tables
+from benchmarks.results.experiments import experiments, quick
 from benchmarks.results.figures import draw_all
 from benchmarks.results.live import live_table
-from benchmarks.results.runs import KEY, read_rows
-from benchmarks.results.summary import Rows
+from benchmarks.results.origin import Note, notes_of, when_and_with
+from benchmarks.results.planned import KEY, Planned, read_rows
+from benchmarks.results.summary import Row, Rows
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "results"
 PAGES = tuple(
     ROOT / name
-    for name in ("README.md", "docs/results.md", "docs/results-details.md", "docs/simulated.md")
+    for name in (
+        *("README.md", "docs/results.md", "docs/results-details.md", "docs/results-development.md"),
+        *("docs/results-front.md", "docs/simulated.md", "docs/explanation/tomorrow.md"),
+    )
 )
-MADE = "made.json"  # when the runs of a file were made, and with what
-PACKAGES = ("torch", "gpytorch", "botorch", "numpy", "optuna")
 _BEGIN, _END = "<!-- begin: results {} -->", "<!-- end -->"
-
-
-def note_run(folder: Path, name: str) -> None:
-    """Notes date and versions of an experiment's runs beside its file."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / MADE
-    notes = json.loads(path.read_text()) if path.exists() else {}
-    versions = {package: _version(package) for package in PACKAGES}
-    first = notes.get(name, {}).get("first", str(datetime.date.today()))
-    notes[name] = {"first": first, "last": str(datetime.date.today()), "versions": versions}
-    path.write_text(json.dumps(notes, indent=2, sort_keys=True) + "\n")
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package).partition("+")[0]
-    except importlib.metadata.PackageNotFoundError:
-        return "absent"
 
 
 def blocks(folder: Path) -> dict[str, str]:
     """The Markdown of each block, by its name in the pages."""
-    notes = json.loads((folder / MADE).read_text()) if (folder / MADE).exists() else {}
+    notes = notes_of(folder)
     made: dict[str, str] = {}
+    planned = experiments() if folder == RESULTS else quick()
     for name, (sources, table) in TABLES.items():
-        source, *others = sources.split()
-        rows = read_rows(folder / f"{source}.csv")
-        if not rows:
-            made[name] = f"*No runs yet: `python -m benchmarks.results run --only {source}`.*"
+        files = {source: read_rows(folder / f"{source}.csv") for source in sources.split()}
+        if all(files.values()):
+            rows = [row for of in files.values() for row in of]
+            made[name] = f"{table(rows)}\n\n*{_origin(files, notes, folder, planned)}*"
         else:
-            origin = _origin(source, rows, notes)
-            for other in others:
-                rows += read_rows(folder / f"{other}.csv")
-            made[name] = f"{table(rows)}\n\n*{origin}*"
+            missing = [source for source, rows in files.items() if not rows]
+            made[name] = f"*No runs yet: `{_command(missing)}`.*"
     return made
 
 
-def _origin(source: str, rows: Rows, notes: Mapping[str, Mapping[str, Mapping[str, str]]]) -> str:
-    """Command, versions and date of a table."""
-    note = notes.get(source, {})
-    if source == "live":  # whose runs are made one by one
-        return "`python -m benchmarks.results.live RUN`; docs/results/live.csv"
-    first, last = note.get("first"), note.get("last")
-    days = f"{last}" if first == last else f"{first} to {last}"
-    versions = ", ".join(f"{name} {version}" for name, version in note.get("versions", {}).items())
-    return (
-        f"`python -m benchmarks.results run --only {source}`, {how_many(source, rows)}, "
-        f"docs/results/{source}.csv; "
-        f"{days}; {versions}"
+def _origin(
+    files: Mapping[str, Sequence[Row]],
+    notes: Mapping[str, Note],
+    folder: Path,
+    planned: Mapping[str, Sequence[Planned]],
+) -> str:
+    """Command, files, versions and date of a table."""
+    when = when_and_with([notes.get(source, {}) for source in files])
+    place = folder.relative_to(ROOT) if folder.is_absolute() else folder
+    of = ", ".join(
+        f"{place}/{source}.csv ({how_many(rows, planned.get(source, ()))})"
+        for source, rows in files.items()
     )
+    return f"`{_command(list(files))}`; {of}; {when}"
 
 
-def how_many(source: str, rows: Rows) -> str:
+def _command(sources: Sequence[str]) -> str:
+    """The command that makes the runs of files; those of live searches are made one by one."""
+    if sources == ["live"]:
+        return "python -m benchmarks.results.live RUN"
+    return f"python -m benchmarks.results run --only {' '.join(sources)}"
+
+
+def how_many(rows: Rows, planned: Sequence[Planned]) -> str:
     """How many runs a table is made of, and which of the planned ones are still to be made."""
-    made = {tuple(row[name] for name in KEY) for row in rows}
-    missing = [cell for cell in experiments()[source] if cell.key not in made]
+    made = {tuple(row.get(name, "") for name in KEY) for row in rows}
+    missing = [run for run in planned if run.key not in made]
     if not missing:
         return f"{len(rows):,} runs"
     started = {row["problem"] for row in rows}
@@ -88,12 +76,13 @@ def how_many(source: str, rows: Rows) -> str:
     return f"{len(rows):,} runs ({len(missing):,} are still to be made{nothing})"
 
 
-TABLES: dict[str, tuple[str, Callable[[list[dict[str, str]]], str]]] = {
+TABLES: dict[str, tuple[str, Callable[[Rows], str]]] = {
     "main": ("main", tables.main_table),
     "shares": ("main", tables.shares_table),
     "headlines": ("main", tables.headline_table),
     "deployment": ("main", tables.deployment_table),
     "contradictions": ("main", tables.contradictions),
+    "statements": ("main parameters", tables.statements_table),
     "incumbents": ("main", tables.incumbents_table),
     "ablation": ("main", tables.ablation_table),
     "systems": ("systems", tables.main_table),
@@ -102,13 +91,22 @@ TABLES: dict[str, tuple[str, Callable[[list[dict[str, str]]], str]]] = {
     "short": ("tables", other_tables.short_table),
     "worlds": ("main", other_tables.worlds_table),
     "family": ("additive", other_tables.family_table),
-    "peers": ("peers main tables", other_tables.peers_table),
+    "everyone": ("tables main peers", other_tables.everyone_table),
+    "peers": ("peers tables main", other_tables.peers_table),
     "peers_tuning": ("peers_tuning", other_tables.tuning_table),
     "kernel": ("kernel", tables.kernel_table),
     "reference": ("reference", tables.reference_table),
     "parameters": ("parameters", tables.parameters_table),
+    "randomness": ("randomness", rule_tables.randomness_table),
+    "pool": ("pool", rule_tables.pool_table),
+    "payoff": ("payoff", rule_tables.payoff_table),
+    "coverage": ("coverage", rule_tables.coverage_table),
+    "bounds": ("bounds", rule_tables.bounds_table),
+    "development": ("development", tables.main_table),
+    "front_development": ("front_development", front_tables.front_table),
+    "front": ("front", front_tables.front_table),
     "live": ("live", live_table),
-    "calibration": ("calibration", other_tables.calibration_table),
+    "calibration": ("calibration main additive", other_tables.calibration_table),
 }
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from benchmarks.results.runs import read_rows
+from benchmarks.results.planned import read_rows
 from benchmarks.results.summary import geometric_mean, grouped, papers_competitor
 from benchmarks.results.write import RESULTS
 from scope_torch.cli.registry import config_dir

@@ -110,7 +110,7 @@ def test_a_missing_library_is_named(monkeypatch):
 
 
 def test_the_chosen_settings_are_the_best_of_the_committed_grid():
-    from benchmarks.results.runs import read_rows
+    from benchmarks.results.planned import read_rows
     from benchmarks.results.summary import geometric_mean
     from benchmarks.results.write import RESULTS
 

@@ -21,14 +21,16 @@ from benchmarks.results.experiments import (
     recorded_problems,
 )
 from benchmarks.results.figures import FIGURES, oracle, panels_of
-from benchmarks.results.runs import COLUMNS, KEY, SHARES, STEPS, Cell, Rows, read_rows, row_of
+from benchmarks.results.origin import MADE, when_and_with
+from benchmarks.results.planned import KEY, Rows, read_rows, row_of
+from benchmarks.results.runs import COLUMNS, SHARES, STEPS, Cell
 from scope_torch import run
 from scope_torch.cli.build import build
 from scope_torch.cli.compose import compose
 from scope_torch.runs.measured import measure_results, measurement
 from scope_torch.runs.recorded import read_run
 
-DEVELOPMENT = ("calibration", "peers_tuning")
+DEVELOPMENT = ("calibration", "bounds", "development", "front_development", "peers_tuning")
 SMALL = ("task=synthetic", "budget_usd=0.1", "base=nano")
 
 
@@ -73,8 +75,8 @@ def test_reported_runs_are_on_worlds_and_problems_that_nothing_was_chosen_on():
 def test_quick_runs_are_few_and_of_every_experiment():
     few = quick()
     assert set(few) == set(experiments())
-    assert 20 < sum(map(len, few.values())) < 100
-    assert all(few[name] for name in few if name not in DEVELOPMENT)
+    assert 20 < sum(map(len, few.values())) < 200
+    assert [name for name in few if not few[name]] == ["front_development"]
     assert not [c for cells in few.values() for c in cells if c.method in LLAMBO]
 
 
@@ -146,7 +148,7 @@ def test_a_file_is_gone_on_with(tmp_path, monkeypatch):
     assert program.missing("one", cells, tmp_path) == []
     monkeypatch.setattr(program, "get_context", None)  # no process is started
     program.make("one", cells, tmp_path, 1)
-    assert "torch" in (tmp_path / write.MADE).read_text()
+    assert "torch" in (tmp_path / MADE).read_text()
 
 
 def test_the_letter_is_the_papers():
@@ -179,7 +181,10 @@ def test_headlines_are_computed():
         made_up("data_imputation", "scope_joint", 0.1),
     ]
     line = tables.headline_table(rows).splitlines()[2]
-    assert line == "| data_imputation | 20% |  | 75.0%, 75.0% | 50.0%, 50.0% | 21.1%, 93.6% |"
+    ours = "|  |  | -75.0% | -75.0% | -50.0% | -50.0% | -21.1% | -93.6% |"
+    assert line == f"| data_imputation | 20% (`abacus`) {ours}"
+    dear = [*rows[:2], made_up("data_imputation", "scope", 0.5)]
+    assert "| 2.5 times | 2.5 times |" in tables.headline_table(dear)
 
 
 def test_medians_and_counts():
@@ -198,6 +203,37 @@ def test_medians_and_counts():
     assert "| `scope` | 3 | 67% | 25% | 0 |" in other_tables.short_table(spent)
 
 
+def test_what_llmselector_has_found_is_what_it_has_evaluated():
+    """Its c_bf is the least cost of a feasible configuration that it has evaluated (sec:exp)."""
+    row = row_of(replace(cell("llmselector", 10, "budget_usd=3"), world=101))
+    cfg = compose([*SMALL, "budget_usd=3", "method=llmselector", "task.world_seed=101", "seed=10"])
+    task = build(cfg.task)
+    search = build(cfg.method, problem=task.problem, kernel=build(cfg.kernel), seed=10)
+    run(task.problem, search, task.evaluator, 3.0)
+    cost, quality = (values.flatten() for values in task.evaluator.truth())
+    index = [task.problem.space.index_of(e.theta) for e in search.evaluations]
+    good = [float(cost[i]) for i in index if quality[i] >= task.problem.s_0 - 1e-12]
+    assert float(row["c_bf_100"]) == pytest.approx(min(good), rel=1e-6)
+    assert float(row["V"]) > 0  # of its allocation, which is not that configuration
+
+
+def test_problems_whose_reference_is_near_the_optimum_do_not_count():
+    rows = [made_up("p", "scope", 0.1), made_up("easy", "scope", 1, c_star="0.0095")]
+    assert other_tables.not_trivial(rows) == rows[:1]
+    assert "| 1 problems" in other_tables.short_table(rows)
+
+
+def test_held_out_costs_are_means():
+    """Of two runs, one of which deploys theta_0."""
+    ref = {"deployed_cost_ref": "0.01", "deployed_quality_ref": "0.5"}
+    costs = {"0.001": "0.4", "0.01": "0.5"}
+    rows = [
+        made_up("text_to_sql", "scope", 1, seed=i, deployed_cost=c, deployed_quality=q, **ref)
+        for i, (c, q) in enumerate(costs.items())
+    ]
+    assert "| 2 | 55% | 0.45 | -10% | 1 of 2 |" in tables.deployment_table(rows)
+
+
 def test_methods_are_compared_where_all_of_them_ran():
     """A task on which some runs are still to be made does not help those that were made."""
     rows = [made_up("easy", "scope", 0.1), made_up("hard", "scope", 0.1)]
@@ -206,14 +242,26 @@ def test_methods_are_compared_where_all_of_them_ran():
     assert "| `scope` | 1 |" in other_tables.worlds_table(rows)
 
 
-def test_a_table_says_which_runs_are_still_to_be_made(monkeypatch):
+def test_a_table_says_which_runs_are_still_to_be_made():
     cells = [cell(seed=seed) for seed in (10, 11)]
     cells.append(replace(cells[0], problem="harder"))
-    monkeypatch.setattr(write, "experiments", lambda: {"main": cells})
     rows = [dict(zip(KEY, one.key, strict=True)) for one in cells]
-    assert write.how_many("main", rows) == "3 runs"
+    assert write.how_many(rows, cells) == "3 runs"
     text = "1 runs (2 are still to be made; none of harder)"
-    assert write.how_many("main", rows[:1]) == text
+    assert write.how_many(rows[:1], cells) == text
+
+
+def test_the_line_below_a_table_names_all_days_and_versions():
+    notes = [
+        {"first": "2026-01-02", "last": "2026-01-03", "versions": {"torch": "2.1", "smac": "2"}},
+        {"first": "2026-01-01", "last": "2026-01-01", "versions": {"torch": "2.2"}},
+    ]
+    assert when_and_with(notes) == "2026-01-01 to 2026-01-03; smac 2, torch 2.1 and 2.2"
+    assert when_and_with(notes[1:]) == "2026-01-01; torch 2.2"
+    assert when_and_with([{}]) == "no date is known"
+    for page in write.PAGES:
+        for block in page.read_text().split("<!-- begin: results ")[1:]:
+            assert ", torch 2" in block or "No runs yet" in block
 
 
 def test_a_curve_has_the_c_bf_and_the_V_of_its_row():

@@ -5,12 +5,12 @@ import csv
 import pytest
 
 from scope_torch.tasks.synthetic import synthetic_task
-from scripts.continued import BEGIN, END, FILE, PAGE, compare, main, table
+from scripts.continued import BEGIN, END, FILE, PAGE, block, compare, main, table
 
 
 def test_the_table_of_the_page_is_made_of_the_committed_runs():
     between = PAGE.read_text().partition(BEGIN)[2].partition(END)[0]
-    assert between.strip() == table()
+    assert between.strip() == block()
 
 
 def test_a_pair_has_three_searches():

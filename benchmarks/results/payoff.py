@@ -1,29 +1,20 @@
 """What a search and H runs of its result cost together, when it stops by different rules.
 
-    python scripts/payoff.py task=data_imputation task.world_seed=100 seed=10 --to outputs/payoff
-    python scripts/payoff.py --table outputs/payoff
-
-The first command makes three searches of one task: `scope`, `scope_joint` with one widening, and
-`scope_joint` that stops when it no longer pays. One search with H = 1e6 tells the end for every
-smaller H: H decides nothing but the end. The second command prints the table of
-docs/results-development.md.
+A run makes three searches of one task: `scope`, `scope_joint` with one widening, and `scope_joint`
+that stops when it no longer pays. One search with H = 1e6 tells the end for every smaller H: H
+decides nothing but the end.
 """
 
 from __future__ import annotations
 
-import json
 import math
-import statistics
-import sys
-from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run without installing
-
+from benchmarks.results.planned import Planned
 from scope_torch.cli.build import build
 from scope_torch.cli.compose import compose
 from scope_torch.runs.runner import run
@@ -33,6 +24,34 @@ from scope_torch.tasks import Task
 
 DEPLOYMENTS = (1e2, 1e3, 1e4, 1e5, 1e6)
 RULES = {"pays": "while it pays", "widened": "one widening", "scope": "`scope`"}
+NAME = "three rules"
+
+
+@dataclass(frozen=True)
+class PayoffCell(Planned):
+    """Searches of one task by each of `RULES`.
+
+    Args:
+        overrides: What the command line of `scope-torch` would say beside the seeds.
+    """
+
+    overrides: tuple[str, ...]
+
+    def measured(self) -> dict[str, Any]:
+        """Totals in c(theta_0) by rule and H, and the spend in USD while it pays, by H."""
+        worlds = [] if self.world is None else [f"task.world_seed={self.world}"]
+        overrides = [*self.overrides, *worlds, f"seed={self.seed}"]
+        found = {rule: search(overrides, rule) for rule in RULES}
+        totals = {f"{rule}_{H:.0e}": total(found[rule], H) for rule in RULES for H in DEPLOYMENTS}
+        return totals | {f"spend_{H:.0e}": end(found["pays"], H) for H in DEPLOYMENTS}
+
+
+def cells(
+    problem: str, overrides: Iterable[str], seeds: Iterable[int], worlds: Iterable[int | None]
+) -> list[PayoffCell]:
+    """A run for each world and seed."""
+    given = tuple(overrides)
+    return [PayoffCell(problem, NAME, s, world, given) for world in worlds for s in seeds]
 
 
 def search(overrides: list[str], rule: str) -> dict[str, Any]:
@@ -55,7 +74,6 @@ def search(overrides: list[str], rule: str) -> dict[str, Any]:
     curve = result.curve
     assert curve is not None, "the truth of this task is not known"
     return {
-        "task": problem.name,
         "c_0": problem.reference_cost_usd,
         "s_0": problem.s_0,
         "spend": result.history.spend_usd,
@@ -108,43 +126,3 @@ def total(found: dict[str, Any], H: float) -> float:
     at = np.searchsorted(found["curve"][0], spend, side="right") - 1
     _, cost, quality = (column[at] for column in found["curve"])
     return (spend + H * (cost if quality >= found["s_0"] else found["c_0"])) / found["c_0"]
-
-
-def table(folder: Path) -> str:
-    """Totals relative to the least of the three, in Markdown."""
-    by_task: dict[str, list[dict[str, Any]]] = {}
-    for path in sorted(folder.glob("*.json")):
-        cases = json.loads(path.read_text())
-        by_task.setdefault(cases["pays"]["task"], []).append(cases)
-    lines = [
-        f"| task | H | {' | '.join(RULES.values())} | worst of the first | its spend [USD] |",
-        "| --- " * (len(RULES) + 4) + "|",
-    ]
-    for task, cases in by_task.items():
-        for H in DEPLOYMENTS:
-            totals = [{rule: total(case[rule], H) for rule in RULES} for case in cases]
-            sums = {rule: sum(each[rule] for each in totals) for rule in RULES}
-            relative = [f"{sums[rule] / min(sums.values()):.3f}" for rule in RULES]
-            worst = max(each["pays"] / min(each.values()) for each in totals)
-            spend = statistics.median(end(case["pays"], H) for case in cases)
-            row = f"{task} ({len(cases)})", f"{H:.0e}", *relative, f"{worst:.3f}", f"{spend:.3g}"
-            lines.append(f"| {' | '.join(row)} |")
-    return "\n".join(lines)
-
-
-def main() -> None:
-    """Reads the command line; see above."""
-    arguments = sys.argv[1:]
-    if "--table" in arguments:
-        print(table(Path(arguments[arguments.index("--table") + 1])))
-        return
-    at = arguments.index("--to")
-    overrides, folder = arguments[:at] + arguments[at + 2 :], Path(arguments[at + 1])
-    folder.mkdir(parents=True, exist_ok=True)
-    name = "_".join(overrides).replace("/", "-")
-    found = {rule: search(overrides, rule) for rule in RULES}
-    (folder / f"{name}.json").write_text(json.dumps(found))
-
-
-if __name__ == "__main__":
-    main()

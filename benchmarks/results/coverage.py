@@ -1,29 +1,24 @@
-"""Measures how often the returned configuration is infeasible, against what its method promises.
+"""How often the returned configuration is infeasible, against what its method promises.
 
-Every run has its own `synthetic` world: a small random system whose answers are 0 or 1. Each answer
-is flipped with probability `flips` before the optimizer sees it. The true quality is the expected
-one, flips included, and s_0 is relative to the expected quality of theta_0. `theory` receives the
-true norms and the smallest R valid for the flips, `sequence` their probability.
-
-    python scripts/coverage.py --runs 1000 --flips 0 0.02 0.1 --jobs 2 --out coverage.csv
+Every search has its own `synthetic` world: a small random system whose answers are 0 or 1. Each
+answer is flipped with some probability before the optimizer sees it. The true quality is the
+expected one, flips included, and s_0 is relative to the expected quality of theta_0. `theory`
+receives the true norms and the smallest R valid for the flips, `sequence` their probability.
 """
 
 from __future__ import annotations
 
-import argparse
-import csv
 import math
-import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
-from functools import partial
-from multiprocessing import get_context
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from benchmarks.results.planned import Planned, numbers_text
 from scope_torch.evaluators.table import TableEvaluator
 from scope_torch.methods import make_scope, make_scope_joint
 from scope_torch.model.kernels import HammingMatern52Kernel
@@ -35,17 +30,55 @@ from scope_torch.tasks.synthetic import synthetic_task
 DELTA = 0.1
 BASE = "small"
 RHO = 0.5
+EPSILON, QUERIES = 0.1, 24
+FLIPS = (0.0, 0.02, 0.1)  # chance that an answer is the other one
 _THEORY = {"mode": "theory", "delta": DELTA}
 _SEQUENCE = {"certificate": "sequence", "bounds": {"delta": DELTA}}
 CERTIFICATES: dict[str, tuple[Any, dict[str, Any]]] = {
     "scope, tuned": (make_scope, {}),
-    "scope, theory": (make_scope, {"bounds": {**_THEORY, "gain": "realised"}}),
+    "scope, theory (realised gain)": (make_scope, {"bounds": {**_THEORY, "gain": "realised"}}),
     "scope, sequence": (make_scope, {**_SEQUENCE, "told": True}),
     "scope_joint, credible": (make_scope_joint, {"certificate": "bounds"}),
-    "scope_joint, theory": (make_scope_joint, {"bounds": _THEORY, "rho": RHO}),
+    "scope_joint, theory (rho = 0.5)": (make_scope_joint, {"bounds": _THEORY, "rho": RHO}),
     "scope_joint, sequence": (make_scope_joint, {**_SEQUENCE, "told": True}),
-    "scope_joint, sequence, flips = 0": (make_scope_joint, _SEQUENCE),
+    "scope_joint, sequence, flips not declared": (make_scope_joint, _SEQUENCE),
 }
+
+
+@dataclass(frozen=True)
+class CoverageCell(Planned):
+    """Some searches with one certificate, each in a world of its own.
+
+    The seed is that of the first world; the next search has the next one.
+
+    Args:
+        flips: Chance that an answer is the other one.
+        searches: How many.
+    """
+
+    flips: float
+    searches: int = 100
+
+    def measured(self) -> dict[str, Any]:
+        """Counts, and c(theta_out) / c(theta_star) - 1 of the searches that end feasible."""
+        seeds = range(self.seed, self.seed + self.searches)
+        found = [one_run(seed, self.method, self.flips) for seed in seeds]
+        return {
+            "flips": self.flips,
+            "searches": self.searches,
+            "infeasible": sum(o.infeasible for o in found),
+            "ever_infeasible": sum(o.ever_infeasible for o in found),
+            "left_theta_0": sum(o.basis != "reference" for o in found),
+            "excess_cost": numbers_text(o.excess_cost for o in found if not o.infeasible),
+        }
+
+
+def cells(seeds: Iterable[int]) -> list[CoverageCell]:
+    """All certificates at all `FLIPS`, each with a block of searches from every seed on."""
+    return [
+        CoverageCell(f"synthetic, flips {flips:g}", name, seed, None, flips)
+        for seed, name, flips in product(seeds, CERTIFICATES, FLIPS)
+    ]
 
 
 class Outcome(NamedTuple):
@@ -55,7 +88,6 @@ class Outcome(NamedTuple):
     infeasible: bool
     ever_infeasible: bool
     excess_cost: float  # c(theta_out) / c(theta_star) - 1
-    num_observations: int
 
 
 class Flipped:
@@ -78,10 +110,9 @@ class Flipped:
         return f"{self._task.evaluator.fingerprint()} flipped {self._flips}"
 
 
-def one_run(seed: int, certificate: str, flips: float, num_queries: int) -> Outcome:
+def one_run(seed: int, certificate: str, flips: float) -> Outcome:
     """Runs one search in the world `seed`."""
-    torch.set_num_threads(1)
-    task = synthetic_task(num_queries=num_queries, world_seed=seed, epsilon=0.1)
+    task = synthetic_task(num_queries=QUERIES, world_seed=seed, epsilon=EPSILON)
     assert isinstance(task.evaluator, TableEvaluator)
     table = task.evaluator.table
     cost, quality = (truth.flatten() for truth in task.evaluator.truth())
@@ -103,7 +134,7 @@ def one_run(seed: int, certificate: str, flips: float, num_queries: int) -> Outc
         settings["certificate_flips"] = flips
     optimizer = make(problem, base=BASE, seed=seed, device="cpu", **settings)
     evaluator = Flipped(task, flips, seed)
-    budget_usd = 0.6 * num_queries * problem.reference_cost_usd
+    budget_usd = 0.6 * QUERIES * problem.reference_cost_usd
     result = run(problem, optimizer, evaluator, budget_usd=budget_usd)
     feasible = quality >= problem.s_0 - 1e-12
     rank = [problem.space.index_of(row.theta_out) for row in result.trace]
@@ -113,7 +144,6 @@ def one_run(seed: int, certificate: str, flips: float, num_queries: int) -> Outc
         not bool(feasible[out]),
         not bool(feasible[rank].all()),
         float(cost[out] / cost[feasible].min()) - 1,
-        len(result.history),
     )
 
 
@@ -144,58 +174,3 @@ def norm(values: Tensor, rho: float | None) -> float:
         return math.sqrt(float(inner.diagonal().max()))
     mixture = rho + (1 - rho) * torch.eye(len(inner), dtype=torch.float64)
     return math.sqrt(float((torch.linalg.inv(mixture) * inner).sum()))
-
-
-def _table(rows: list[dict[str, Any]]) -> str:
-    names = list(rows[0])
-    lines = [" | ".join(names), " | ".join("---" for _ in names)]
-    lines += [" | ".join(str(row[name]) for name in names) for row in rows]
-    return "\n".join(f"| {line} |" for line in lines)
-
-
-def _summary(certificate: str, flips: float, outcomes: list[Outcome]) -> dict[str, Any]:
-    runs = len(outcomes)
-    certified = [o for o in outcomes if o.basis == "certified"]
-    excess = [o.excess_cost for o in outcomes if not o.infeasible]
-    return {
-        "certificate": certificate,
-        "flips": flips,
-        "runs": runs,
-        "infeasible": f"{sum(o.infeasible for o in outcomes) / runs:.3f}",
-        "ever": f"{sum(o.ever_infeasible for o in outcomes) / runs:.3f}",
-        "certified": f"{len(certified) / runs:.3f}",
-        "median excess cost": f"{np.median(excess):.2f}" if excess else "",
-        "median observations": f"{np.median([o.num_observations for o in outcomes]):.0f}",
-    }
-
-
-def main() -> None:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--runs", type=int, default=100)
-    parser.add_argument("--flips", type=float, nargs="+", default=[0.0, 0.02, 0.1])
-    parser.add_argument("--queries", type=int, default=40)
-    parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--only", choices=CERTIFICATES, nargs="+", default=list(CERTIFICATES))
-    parser.add_argument("--out", help="a CSV file for the table")
-    options = parser.parse_args()
-    rows = []
-    with get_context("spawn").Pool(options.jobs) as pool:
-        for certificate in options.only:
-            for flips in options.flips:
-                one = partial(
-                    one_run, certificate=certificate, flips=flips, num_queries=options.queries
-                )
-                outcomes = pool.map(one, range(options.runs), chunksize=5)
-                rows.append(_summary(certificate, flips, outcomes))
-                print(rows[-1], file=sys.stderr, flush=True)
-    print(_table(rows))
-    if options.out:
-        with open(options.out, "w", newline="") as file:
-            writer = csv.DictWriter(file, list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
-
-
-if __name__ == "__main__":
-    main()

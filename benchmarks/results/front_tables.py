@@ -1,0 +1,86 @@
+"""Tables and figure of docs/results-front.md."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+
+from benchmarks.results.front import AXES, CURVE, METHODS, SHARES
+from benchmarks.results.planned import numbers
+from benchmarks.results.summary import Row, Rows, markdown
+from scope_torch.runs.axes import clean
+from scope_torch.runs.style import LOOK
+
+_STYLES = (
+    *(("#0072B2", "-"), ("#56B4E9", "--"), ("#999999", ":"), ("#117733", "-."), ("#E69F00", "-.")),
+    *(("#CC79A7", "-"), ("#882255", "--")),
+)
+
+
+def shares(values: Iterable[str]) -> str:
+    """The median, the least and the largest share; `never` (an empty cell) is more than all."""
+    found = sorted(float(value) if value else math.inf for value in values)
+    three = statistics.median(found), found[0], found[-1]
+    middle, low, high = ("never" if math.isinf(value) else f"{value:.0%}" for value in three)
+    return f"{middle} ({low} to {high})"
+
+
+def front_table(rows: Rows) -> str:
+    """The tables of one task: areas on both axes, and when parts of the front are found."""
+    by_method = {m: [r for r in rows if r["method"] == m] for m in METHODS}
+    by_method = {m: of for m, of in by_method.items() if of}
+    one = rows[0]
+    parts = [
+        f"{one['configurations']} configurations, {one['queries']} queries; the whole grid costs "
+        f"{float(one['grid_usd']):.2f} USD."
+    ]
+    for axis, name in AXES.items():
+        columns = [f"area_{axis}_{share:g}" for share in SHARES]
+        lines = [
+            [m, str(len(of)), *(f"{statistics.mean(float(r[c]) for r in of):.3f}" for c in columns)]
+            for m, of in by_method.items()
+        ]
+        parts.append(
+            f"Mean area below the recommended front, relative to the true front's; cost in {name}:"
+        )
+        parts.append(markdown(["method", "runs", *(f"{share:.0%}" for share in SHARES)], lines))
+    parts.append("Share of the grid's cost, median (least to largest):")
+    return "\n\n".join([*parts, _found_table(by_method)])
+
+
+def _found_table(by_method: Mapping[str, Sequence[Row]]) -> str:
+    columns = ("area_95_kept", "best_first", "best_kept", "exact_kept")
+    lines = []
+    for method, of in by_method.items():
+        cells = [shares(row[column] for row in of) for column in columns]
+        ends = all(row["stopped"] == "1" for row in of)
+        lines.append([method, *cells, shares(row["end"] for row in of) if ends else ""])
+    header = ["method", "area 95%, kept", "most accurate, first", "most accurate, kept"]
+    return markdown([*header, "exact front, kept", "search ends"], lines)
+
+
+def draw_fronts(rows: Rows) -> Figure:
+    """Mean area (cost in log USD) against the share of the grid's cost, a panel for each task."""
+    problems = list(dict.fromkeys(row["problem"] for row in rows))
+    with matplotlib.rc_context(LOOK):
+        figure = Figure(figsize=(3.6 * len(problems), 3.4), layout="constrained")
+        panels = figure.subplots(1, len(problems), sharey=True, squeeze=False)[0]
+        for axes, problem in zip(panels, problems, strict=True):
+            for number, method in enumerate(METHODS):
+                of = [r for r in rows if (r["problem"], r["method"]) == (problem, method)]
+                if of:
+                    mean = np.mean([numbers(row["area_log_curve"]) for row in of], axis=0)
+                    style = _STYLES[number]
+                    axes.plot(CURVE, mean, lw=1.6, color=style[0], ls=style[1], label=method)
+            axes.set(xscale="log", xlabel="spend / cost of the whole grid", ylim=(0.4, 1.01))
+            axes.set_title(problem, loc="left", fontsize=8)
+            clean(axes)
+        panels[0].set_ylabel("area below the front / true area (log USD)")
+        handles, labels = panels[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
+    return figure

@@ -1,0 +1,142 @@
+"""Tables about rules and promises: half-widths, when to stop, and how often a result is wrong."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+
+import numpy as np
+
+from benchmarks.results.coverage import CERTIFICATES, FLIPS
+from benchmarks.results.payoff import DEPLOYMENTS, RULES
+from benchmarks.results.planned import numbers
+from benchmarks.results.summary import (
+    Row,
+    Rows,
+    at_optimum,
+    count,
+    grouped,
+    markdown,
+    mean,
+    median,
+    near,
+    percent,
+    share,
+    violation,
+    worst,
+)
+
+
+def bounds_table(rows: Rows) -> str:
+    """`scope` with twelve rules for its half-widths (sec:exp)."""
+    order = list(dict.fromkeys(row["method"] for row in rows))
+    groups = sorted(grouped(rows).items(), key=lambda g: (g[0][0], order.index(g[0][1])))
+    lines = [
+        [
+            problem,
+            *(part.partition(" = ")[2] for part in method.split(", ")),
+            str(len(of)),
+            f"{share(of, 'c_bf_100', 'c_star'):.2f} ({worst(of):.3g})",
+            str(at_optimum(of)),
+            percent(area(of)),
+            str(count(of, "infeasible")),
+            f"{mean(of, 'pruned_early'):.0%}",
+        ]
+        for (problem, method), of in groups
+    ]
+    header = ["task", "b_g", "b_c", "runs", "c_bf / optimum: median (most)", "at the optimum"]
+    return markdown([*header, "area", "infeasible", "given up within 26% of the queries"], lines)
+
+
+def area(rows: Rows) -> float:
+    """The mean over runs of c_bf / c(theta_0), averaged over the budget."""
+    return statistics.fmean(
+        float(np.mean(numbers(row["c_bf_curve"]))) / float(row["c_0"]) for row in rows
+    )
+
+
+def randomness_table(rows: Rows) -> str:
+    """Answers that vary: how often theta_out is infeasible, and by how much."""
+    lines = [
+        [
+            problem,
+            f"`{method}`",
+            str(len(of)),
+            percent(share(of, "c_bf_100")),
+            f"{share(of, 'c_bf_100', 'c_star'):.2f} ({worst(of):.3g})",
+            f"{count(of, 'infeasible')} of {len(of)}",
+            violation(of),
+            f"{max(float(row['V']) for row in of):.2g}",
+        ]
+        for (problem, method), of in grouped(rows).items()
+    ]
+    header = ["task", "method", "runs", "c_bf / c(theta_0)", "c_bf / optimum: median (worst)"]
+    return markdown([*header, "infeasible", "mean V", "largest V"], lines)
+
+
+def pool_table(rows: Rows) -> str:
+    """Certificates for tomorrow: what they cost with all queries and with a pool of them."""
+    lines = [
+        [
+            problem,
+            method,
+            str(len(of)),
+            near(of),
+            f"{median(of, 'spent_usd'):.3g}",
+            percent(share(of, "c_bf_100")),
+            str(count(of, "infeasible")),
+        ]
+        for (problem, method), of in sorted(
+            grouped(rows).items(), key=lambda group: int(group[0][0].split()[0])
+        )
+    ]
+    header = ["queries", "certificates with", "runs", "within 10% of the optimum: USD (runs)"]
+    return markdown([*header, "spent [USD], median", "c_bf / c(theta_0)", "infeasible"], lines)
+
+
+def payoff_table(rows: Rows) -> str:
+    """Search and H queries together, by three rules for the end of the search."""
+    lines: list[list[str]] = []
+    for problem in dict.fromkeys(row["problem"] for row in rows):
+        of = [row for row in rows if row["problem"] == problem]
+        for H in DEPLOYMENTS:
+            totals = [{rule: float(row[f"{rule}_{H:.0e}"]) for rule in RULES} for row in of]
+            sums = {rule: sum(each[rule] for each in totals) for rule in RULES}
+            relative = [f"{sums[rule] / min(sums.values()):.3f}" for rule in RULES]
+            most = max(each["pays"] / min(each.values()) for each in totals)
+            spend = statistics.median(float(row[f"spend_{H:.0e}"]) for row in of)
+            cells = [problem, str(len(of)), f"{H:,.0f}", *relative, f"{most:.3f}", f"{spend:.3g}"]
+            lines.append(cells)
+    header = ["task", "searches", "H", *RULES.values()]
+    return markdown([*header, "worst of the first", "its spend, median [USD]"], lines)
+
+
+def coverage_table(rows: Rows) -> str:
+    """How often theta_out is infeasible, by certificate and chance of a flip."""
+    by: dict[tuple[str, float], list[Row]] = {}
+    for row in rows:
+        by.setdefault((row["method"], float(row["flips"])), []).append(row)
+    searches = max(sum(int(row["searches"]) for row in of) for of in by.values())
+
+    def cells(name: str, of: Callable[[list[Row]], str]) -> list[str]:
+        return [of(by[name, flips]) if (name, flips) in by else "" for flips in FLIPS]
+
+    lines = [[name, *cells(name, _wrong), *cells(name, _excess)] for name in CERTIFICATES]
+    columns = [f"flips {flips:.0%}: infeasible / left theta_0" for flips in FLIPS]
+    costs = [f"{flips:.0%}: c(theta_out) / c(theta_star) - 1, median" for flips in FLIPS]
+    header = [f"certificate ({searches:,} searches each)", *columns, *costs]
+    return markdown(header, lines)
+
+
+def _wrong(rows: Rows) -> str:
+    searches = sum(int(row["searches"]) for row in rows)
+    return f"{count(rows, 'infeasible') / searches:.1%} / {_left(rows) / searches:.1%}"
+
+
+def _left(rows: Rows) -> int:
+    return count(rows, "left_theta_0")
+
+
+def _excess(rows: Rows) -> str:
+    """The median over the searches that end feasible."""
+    return f"{np.median(np.concatenate([numbers(row['excess_cost']) for row in rows])):.2f}"
