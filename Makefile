@@ -73,13 +73,19 @@ bench: $(VENV)/installed
 	$(BIN)/pip install -q -e ".[bench]"
 	$(BIN)/python -m pytest benchmarks
 
-# Everything that docs/results-details.md reports: hours; goes on where it was stopped.
+# Every table and figure of the results pages: a day on two cores; goes on where it was stopped.
 # `make results QUICK=1`: minutes, a few small runs into build/results.
 results: export OMP_NUM_THREADS = 1
 results: export PYTHONPATH = $(abspath build/peers)
 results: $(VENV)/installed build/peers
-	$(BIN)/pip install -q -e ".[peers]"
+	$(BIN)/pip install -q -e ".[peers,bench]"
 	$(BIN)/python -m benchmarks.results all --jobs $(WORKERS) $(if $(QUICK),--quick)
+ifndef QUICK
+	$(BIN)/python -m benchmarks.agentopt all
+	$(BIN)/python scripts/continued.py all
+	$(BIN)/python scripts/speed.py measure
+	$(BIN)/python scripts/speed.py write
+endif
 
 # Executed notebooks, in build/notebooks.
 notebooks: $(VENV)/installed
