@@ -1,12 +1,15 @@
 """Measures speed and memory, and writes the tables of docs/performance.md.
 
-    python scripts/speed.py measure --to docs/results/speed.csv      # needs the extra [bench]
-    python scripts/speed.py measure --only steps --task text_to_sql  # replaces these rows
-    python scripts/speed.py write                                    # from the CSV into the page
+    python scripts/speed.py measure          # what the CSV lacks; needs the extra [bench]
+    python scripts/speed.py measure --again --only steps --task text_to_sql  # replaces these rows
+    python scripts/speed.py write            # from the CSV into the page
 
-Each part runs in processes of their own, with one thread. The main figure is processor time: other
-work on the machine changes it less than the time on the clock. A ratio compares calls of one
-process that take turns; it is the median of the ratios of the turns.
+A job is one part, or one search of a part. Its rows are written once it is done, so that the same
+command goes on where it was stopped. Each job is a process of its own, with one thread.
+
+The main figure is processor time: other work on the machine changes it less than the time on the
+clock. A ratio compares calls of one process that take turns; it is the median of the ratios of the
+turns.
 """
 
 from __future__ import annotations
@@ -17,12 +20,8 @@ import gc
 import json
 import os
 import platform
-import resource
-import statistics
 import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import import_module
@@ -30,7 +29,6 @@ from importlib.metadata import version
 from itertools import product
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -39,10 +37,16 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run without installing
 sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
-from scope_torch.cli.build import build
-from scope_torch.cli.compose import compose
-from scope_torch.runs.runner import run
 from scripts.count_launches import table_of_page
+from scripts.speed_searches import (
+    CHAINS,
+    METHODS,
+    TASKS,
+    measure_large,
+    measure_runs,
+    measure_steps,
+    processor_s,
+)
 from scripts.speed_tables import FIELDS, Row, read, write_page
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -57,10 +61,13 @@ CONTENDERS = {
 }
 FAST = [OURS, "direct"]  # these are measured on the largest spaces too
 CHUNK = 1 << 14  # configurations that a contender gets at a time
-Seconds = list[tuple[float, float]]  # of the processor, and on the clock
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-TASKS = ("data_imputation", "entity_resolution", "text_to_sql", "data_transformation")
-METHODS = ("scope", "scope_joint")
+# Parts made of searches: the tasks, and the one that tries the script.
+SEARCHED: dict[str, tuple[tuple[str, ...], str]] = {
+    "runs": (TASKS, "synthetic"),
+    "steps": (TASKS, "synthetic"),
+    "large": (CHAINS, "chain_of_3"),
+}
 # Axis of growth: N, |D|, Q, groups of queries, M of each case.
 GROWTH = {
     "D": [(4, n, 500, 60, 23) for n in (50, 100, 200, 400)],
@@ -72,119 +79,16 @@ TINY_GROWTH = {"D": [(2, n, 9, 4, 4) for n in (8, 16)], "N": [(n, 8, 9, 4, 4) fo
 
 def jobs(only: str | None, task: str | None, quick: bool) -> Iterator[dict[str, Any]]:
     """Arguments of the functions that measure; each job is a process."""
-    tasks = ("synthetic",) if quick else TASKS if task is None else (task,)
-    searches = list(product(METHODS[:1] if quick else METHODS, tasks))
     for part in PARTS if only is None else [only]:
-        if part in ("steps", "runs"):
-            yield from ({"part": part, "method": method, "task": name} for method, name in searches)
-        else:
-            yield {"part": part, "quick": quick}
-
-
-def processor_s(function: Callable[[], Any]) -> tuple[float, float, Any]:
-    """Processor seconds and clock seconds of a call, and what it returns."""
-    clock, processor = time.perf_counter(), time.process_time()
-    found = function()
-    return time.process_time() - processor, time.perf_counter() - clock, found
-
-
-class Steps:
-    """Notes the selection steps of a search: processor seconds and clock seconds.
-
-    A step begins where the surrogate is brought up to date, and ends with the first request of the
-    next candidate.
-
-    Args:
-        optimizer: Its posterior and its `ask` are watched.
-        most: The search ends after so many steps.
-    """
-
-    def __init__(self, optimizer: Any, most: int) -> None:
-        self.seconds: Seconds = []
-        self._ask, self._most = optimizer.ask, most
-        self._update, self._began = optimizer._posterior.update, None
-        optimizer.ask, optimizer._posterior.update = self.ask, self.update
-
-    def update(self) -> None:
-        """Begins a step."""
-        self._began = time.process_time(), time.perf_counter()
-        self._update()
-
-    def ask(self) -> Any:
-        """Ends it; no requests once there are enough steps."""
-        requests = self._ask()
-        if self._began is not None:
-            processor, clock = self._began
-            self.seconds.append((time.process_time() - processor, time.perf_counter() - clock))
-            self._began = None
-        return requests if len(self.seconds) < self._most else []
-
-
-def search(task: str, method: str, most: int | None = None) -> tuple[Any, float, Seconds]:
-    """One search with the defaults and seed 0.
-
-    Returns:
-        Its result, its processor seconds, and its selection steps if `most` is given.
-    """
-    cfg = compose([f"task={task}", f"method={method}"])
-    made, kernel = build(cfg.task), build(cfg.kernel)
-    common = {"kernel": kernel, "seed": 0, "device": "cpu", "budget_usd": cfg.budget_usd}
-    optimizer = build(cfg.method, problem=made.problem, **common)
-    steps = Steps(optimizer, most) if most else None
-    with tempfile.TemporaryDirectory() as folder:
-        settings = (made.problem, optimizer, made.evaluator, cfg.budget_usd)
-        processor, _, result = processor_s(lambda: run(*settings, run_dir=folder))
-    return result, processor, steps.seconds if steps else []
-
-
-def about(result: Any, method: str) -> Row:
-    """The columns that say which search it was."""
-    problem = result.problem
-    sizes = {"N": len(problem.llms), "M": max(map(len, problem.llms)), "Q": problem.num_queries}
-    observed = len({o.theta for o in result.history})
-    name = {"who": method, "task": problem.name, "how": "measured"}
-    return {**name, **sizes, "D": observed, "Theta": problem.space.size}
-
-
-def measure_steps(task: str, method: str) -> list[Row]:
-    """Median, first and largest selection step, and the peak memory of this process."""
-    most = 60 if task == "data_transformation" else 500  # its steps are the longest
-    result, _, seconds = search(task, method, most)
-    same = about(result, method)
-    largest = max(seconds)
-    median = [statistics.median(one) for one in zip(*seconds, strict=True)]
-    times = {"median": median, "first": seconds[0], "largest": largest}
-    rows = [
-        {**same, "what": f"{name} step", "value": one[0], "wall": one[1], "unit": "s"}
-        for name, one in times.items()
-    ]
-    rows.append({**same, "what": "steps", "value": len(seconds), "unit": ""})
-    gib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    return [*rows, {**same, "what": "peak memory", "value": gib, "unit": "GiB"}]
-
-
-def measure_runs(task: str, method: str) -> list[Row]:
-    """Whole runs in a world whose truth is kept; one task before that too."""
-    search("synthetic", method)  # the first calls load libraries
-    worlds = ("new world", "world seen before")
-    build(compose([f"task={task}"]).task).evaluator.truth()  # which keeps it
-    if (task, method) != ("text_to_sql", "scope"):
-        worlds = worlds[1:]
-    rows: list[Row] = []
-    for world in worlds:
-        with tempfile.TemporaryDirectory() as empty, patch.dict(os.environ) as environment:
-            if world == "new world":
-                environment["SCOPE_CACHE_DIR"] = empty
-            result, processor, _ = search(task, method)
-        timing = result.summary()["timing"]
-        total, optimizer = timing["seconds"], timing["optimizer_seconds"]
-        shares = {"method": optimizer / total, "evaluator": timing["evaluator_seconds"] / total}
-        shares["rest"] = 1 - sum(shares.values())
-        same = {**about(result, method), "how": f"measured, {world}"}
-        rows.append({**same, "what": "run", "value": processor, "wall": total, "unit": "s"})
-        rows += [{**same, "what": what, "value": v, "unit": "share"} for what, v in shares.items()]
-        rows.append({**same, "what": "observations", "value": len(result.history), "unit": ""})
-    return rows
+        if part not in SEARCHED:
+            if task is None:
+                yield {"part": part, "quick": quick}
+            continue
+        tasks, tiny = SEARCHED[part]
+        chosen = [tiny] if quick else [name for name in tasks if task in (None, name)]
+        methods = METHODS[:1] if quick and part != "large" else METHODS
+        for method, name in product(methods, chosen):
+            yield {"part": part, "method": method, "task": name}
 
 
 def in_turns(
@@ -328,6 +232,7 @@ def measure_gpu(quick: bool) -> list[Row]:  # noqa: ARG001
 PARTS: dict[str, Callable[..., list[Row]]] = {
     "runs": measure_runs,  # which keep the truth of the worlds for the steps
     "steps": measure_steps,
+    "large": measure_large,
     "growth": measure_growth,
     "posterior": measure_posterior,
     "gpu": measure_gpu,
@@ -344,23 +249,36 @@ def machine() -> str:
 
 def order(row: Row) -> tuple[int, ...]:
     """The place of a row in the file: by part, and there by task and method."""
-    pairs = (([*PARTS], "section"), ([*TASKS], "task"), ([*METHODS], "who"))
+    pairs = (([*PARTS], "section"), ([*TASKS, *CHAINS], "task"), ([*METHODS], "who"))
     return tuple(names.index(row[key]) if row.get(key) in names else 0 for names, key in pairs)
 
 
-def measure(to: Path, every_job: Iterable[dict[str, Any]]) -> None:
-    """Replaces the rows of each job as soon as it is done."""
+def is_of(row: Row, job: Mapping[str, Any]) -> bool:
+    """Whether a job has made this row."""
+    columns = {"part": "section", "task": "task", "method": "who"}
+    return all(row[column] == job[name] for name, column in columns.items() if name in job)
+
+
+def measure(to: Path, every_job: Iterable[dict[str, Any]], again: bool = False) -> None:
+    """Adds the rows of each job as soon as it is done.
+
+    Args:
+        to: The CSV file.
+        every_job: See `jobs`.
+        again: Whether a job whose rows are there is done again, and they are replaced.
+    """
     packages = ("torch", "gpytorch", "scikit-learn", "numpy")
     versions = ", ".join(f"{name} {version(name)}" for name in packages)
     date = datetime.now(UTC).date().isoformat()
     same = {"threads": 1, "date": date, "versions": versions, "machine": machine()}
     to.parent.mkdir(parents=True, exist_ok=True)
     for job in every_job:
-        print(*job.values(), file=sys.stderr, flush=True)
+        is_there = any(is_of(row, job) for row in read(to)) and not again
+        print(*job.values(), *["is there"] * is_there, file=sys.stderr, flush=True)
+        if is_there:
+            continue
         fresh = [{"section": job["part"], **row, **same} for row in in_own_process(job)]
-        columns = {"part": "section", "task": "task", "method": "who"}
-        key = {column: job[name] for name, column in columns.items() if name in job}
-        kept = [row for row in read(to) if {name: row[name] for name in key} != key]
+        kept = [row for row in read(to) if not is_of(row, job)]
         with to.open("w", newline="") as file:
             writer = csv.DictWriter(file, FIELDS, restval="", lineterminator="\n")
             writer.writeheader()
@@ -384,11 +302,14 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("job", nargs="?", help="of `job`: arguments in JSON, used by `measure`")
     parser.add_argument("--to", type=Path, default=FILE, help="the CSV file")
     parser.add_argument("--only", choices=PARTS, help="measure this part alone")
-    parser.add_argument("--task", choices=TASKS, help="of `steps` and `runs`: this task alone")
+    parser.add_argument("--task", choices=[*TASKS, *CHAINS], help="measure this task alone")
+    parser.add_argument(
+        "--again", action="store_true", help="measure what is there, and replace it"
+    )
     parser.add_argument("--quick", action="store_true", help="tiny sizes, to try the script")
     args = parser.parse_args(arguments)
     if args.command == "measure":
-        measure(args.to, jobs(args.only, args.task, args.quick))
+        measure(args.to, jobs(args.only, args.task, args.quick), args.again)
     elif args.command == "write":
         write_page(PAGE, read(args.to))
     else:

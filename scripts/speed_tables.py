@@ -12,6 +12,7 @@ FIELDS = (
     *("ratio", "how", "difference", "threads", "date", "versions", "machine"),
 )
 Row = dict[str, Any]
+_NODES = ("median", "most")
 BEGIN, END = "<!-- begin: docs/results/speed.csv {} -->", "<!-- end -->"
 
 
@@ -50,6 +51,11 @@ def _ms(row: Mapping[str, Any]) -> str:
     return f"{number(1e3 * float(row['value']))} ({number(1e3 * float(row['wall']))})"
 
 
+def _s(row: Mapping[str, Any]) -> str:
+    """Seconds of the processor, and on the clock in brackets."""
+    return f"{number(row['value'])} ({number(row['wall'])})"
+
+
 def steps(rows: Sequence[Row]) -> str:
     """Selection steps and memory of searches."""
     header = ["task", "method", "configurations", "steps", "median step [ms]", "first [ms]"]
@@ -67,6 +73,38 @@ def steps(rows: Sequence[Row]) -> str:
     return table([*header, "largest [ms]", "peak memory [GiB]"], lines)
 
 
+def _gap(row: Mapping[str, Any]) -> str:
+    """A gap in USD, or as a share."""
+    value = float(row["value"])
+    if value == 0:
+        return "0"
+    return f"{value:.1e} USD" if row["unit"] == "USD" else f"{value:.1%}"
+
+
+def large(rows: Sequence[Row]) -> str:
+    """Selection steps in spaces too large to enumerate, and their searches."""
+    header = ["task", "method", "configurations", "observations", "steps", "median step [s]"]
+    header += ["first [s]", "largest [s]", "searches", "nodes of a search, median / most"]
+    header += ["searches not proven", "choices not proven", "largest gap", "peak memory [GiB]"]
+    lines = [
+        [
+            f"{task} (Q = {one['steps']['Q']})",
+            f"`{who}`",
+            f"{int(one['steps']['Theta']):,}",
+            f"{int(one['observations']['value']):,}",
+            one["steps"]["value"],
+            *(_s(one[f"{name} step"]) for name in ("median", "first", "largest")),
+            one["searches"]["value"],
+            " / ".join(f"{float(one[f'{which} nodes']['value']):,.0f}" for which in _NODES),
+            *(one[f"{what} not proven"]["value"] for what in ("searches", "choices")),
+            _gap(one["largest gap"]),
+            number(one["peak memory"]["value"]),
+        ]
+        for (task, who), one in _by(rows, "task", "who").items()
+    ]
+    return table(header, lines)
+
+
 def runs(rows: Sequence[Row]) -> str:
     """Whole runs and their parts."""
     header = ["task", "method", "world", "observations", "seconds", "method's share"]
@@ -76,7 +114,7 @@ def runs(rows: Sequence[Row]) -> str:
             f"`{who}`",
             how.removeprefix("measured, "),
             f"{int(one['observations']['value']):,}",
-            f"{number(one['run']['value'])} ({number(one['run']['wall'])})",
+            _s(one["run"]),
             *(f"{float(one[part]['value']):.0%}" for part in ("method", "evaluator", "rest")),
         ]
         for (task, who, how), one in _by(rows, "task", "who", "how").items()
@@ -156,6 +194,7 @@ def tables(rows: Sequence[Row]) -> dict[str, str]:
 
 TABLES = {
     "steps": "steps",
+    "large": "large",
     "runs": "runs",
     "growth": "growth",
     "posterior": "posterior",

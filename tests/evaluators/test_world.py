@@ -410,12 +410,23 @@ def test_random_numbers_are_not_shared():
     World(spec_of("one module"), {**PRICES, **dict(list(many.items())[:59])})
     with pytest.raises(InputError, match="68 LLMs in the price list"):
         World(spec_of("one module"), {**PRICES, **many})
-    chain = [replace(GRAPHS["one module"][0], name=f"m{i}") for i in range(8)]
-    world = World(spec_of(modules=tuple(chain[:7])), PRICES)
-    corners = torch.tensor(list(itertools.product((0, 4), repeat=7)))
-    assert len(world.pair_key(list(corners.T), torch.tensor(0)).unique()) == 128
-    with pytest.raises(InputError, match="8 modules in a simulated task"):
-        World(spec_of(modules=tuple(chain)), PRICES)
+    chain = tuple(replace(GRAPHS["one module"][0], name=f"m{i}") for i in range(9))
+    with pytest.raises(InputError, match="37 LLMs in the price list"):
+        World(spec_of(modules=chain[:8]), {**PRICES, **dict(list(many.items())[:32])})
+    with pytest.raises(InputError, match="9 modules in a simulated task"):
+        World(spec_of(modules=chain), PRICES)
+
+
+@pytest.mark.parametrize("num_modules", [7, 8])
+def test_pairs_of_long_chains_have_keys_of_their_own(num_modules):
+    """With the most LLMs that a chain of this length admits."""
+    most = 64 if num_modules == 7 else 32
+    more = {f"llm{i}": LLMInfo(f"llm{i}", 1.0, 1.0) for i in range(most - len(PRICES))}
+    modules = tuple(replace(GRAPHS["one module"][0], name=f"m{i}") for i in range(num_modules))
+    world = World(spec_of(modules=modules), {**PRICES, **more})
+    codes = torch.tensor(list(itertools.product((0, most // 2, most - 1), repeat=num_modules)))
+    keys = world.pair_key([code[:, None] for code in codes.T], torch.arange(world.num_queries))
+    assert len(keys.unique()) == keys.numel() == 3**num_modules * world.num_queries
 
 
 def test_the_reference_needs_a_price():

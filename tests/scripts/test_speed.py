@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 import torch
 
+from scope_torch.evaluators.simulation.spec import load_worlds
+from scripts import speed
 from scripts.speed import (
     CONTENDERS,
     FAST,
@@ -14,9 +16,11 @@ from scripts.speed import (
     PARTS,
     contender,
     exponent,
+    jobs,
     main,
     measure_gpu,
 )
+from scripts.speed_searches import CHAINS, METHODS, WORLDS, Searches, Steps, prepared, searched
 from scripts.speed_tables import BEGIN, END, FIELDS, between, read, tables, write_page
 
 
@@ -32,7 +36,7 @@ def test_the_modelled_steps_are_those_of_the_page_about_gpus():
     modelled = {(row["task"], row["who"]): row["value"] for row in measure_gpu(quick=False)}
     assert len(modelled) == 4
     kept = {(row["task"], row["who"]): float(row["value"]) for row in rows}
-    assert kept == pytest.approx(modelled, rel=1e-12), "run `speed.py measure --only gpu`"
+    assert kept == pytest.approx(modelled, rel=1e-12), "run `speed.py measure --again --only gpu`"
 
 
 def test_all_parts_are_measured_with_one_thread():
@@ -80,6 +84,74 @@ def test_growth_of_the_committed_measurements():
     assert on_theta["N"] < 1.2
 
 
+def test_searches_of_the_spaces_too_large_to_enumerate():
+    """In the committed measurements: `scope_joint` proves all, the rest is off by little."""
+    rows = [row for row in read(FILE) if row["section"] == "large"]
+    searches = {(row["task"], row["who"]): {} for row in rows}
+    for row in rows:
+        searches[row["task"], row["who"]][row["what"]] = float(row["value"])
+    assert {*searches} == {(chain, method) for chain in CHAINS for method in METHODS}
+    assert {int(row["Theta"]) for row in rows} == {23**7, 23**8}
+    for (task, method), found in searches.items():
+        most_nodes = 20_000 if method == "scope_joint" else 100_000
+        assert found["median nodes"] <= found["most nodes"] <= most_nodes
+        assert found["choices not proven"] <= min(found["steps"], found["searches not proven"])
+        assert found["searches not proven"] == 0 or found["most nodes"] == most_nodes
+        assert found["largest gap"] == 0 or found["choices not proven"] > 0
+        assert found["largest gap"] < 0.01 * load_worlds(WORLDS)[task].reference_cost_usd
+        assert found["peak memory"] < 1  # a number for each configuration would take 25 GiB
+        if method == "scope_joint":
+            assert found["searches not proven"] == 0
+
+
+@pytest.mark.parametrize("max_nodes", [2, 1000])
+@pytest.mark.parametrize("method", METHODS)
+def test_searches_are_noted_as_the_result_counts_them(method, max_nodes, tmp_path):
+    world = ["task=data_transformation", "task.world=chain_of_3", f"task.world_file='{WORLDS}'"]
+    settings = ["method.space_search=branch_and_bound", f"method.max_nodes={max_nodes}"]
+    cache = f"task.cache_dir='{tmp_path}'"
+    search = prepared([*world, f"method={method}", *settings, cache])
+    steps, searches = Steps(search[1], 3), Searches(search[1])
+    result, _ = searched(*search)
+    selection = result.report["selection"]
+    assert len(steps.seconds) == sum(row.event == "selected" for row in result.trace) == 3
+    assert len(searches.num_nodes) == selection["searches"] >= 3 * 3
+    assert max(searches.num_nodes) == selection["most_nodes"] <= max_nodes
+    assert (searches.choices_not_proven == 0) == selection["exact"] == (max_nodes > 2)
+    assert searches.choices_not_proven <= min(3, selection["incomplete_searches"])
+
+
+def test_a_task_is_measured_alone():
+    assert [*jobs(None, "chain_of_8", False)] == [
+        {"part": "large", "method": method, "task": "chain_of_8"} for method in METHODS
+    ]
+    every = [*jobs(None, None, False)]
+    assert {job["part"] for job in every} == {*PARTS}
+    assert len(every) == 2 * len(METHODS) * 4 + len(METHODS) * len(CHAINS) + 3
+
+
+def test_what_the_file_has_is_measured_again_only_if_asked_for(tmp_path, monkeypatch):
+    path, done = tmp_path / "speed.csv", []
+
+    def rows_of(job):
+        done.append(job)
+        names = {"task": job.get("task", ""), "who": job.get("method", "")}
+        return [{**names, "what": "run", "value": len(done)}]
+
+    monkeypatch.setattr(speed, "in_own_process", rows_of)
+    main(["measure", "--only", "large", "--task", "chain_of_7", "--to", str(path)])
+    main(["measure", "--only", "large", "--to", str(path)])
+    main(["measure", "--only", "large", "--to", str(path)])
+    assert [(job["method"], job["task"]) for job in done] == [
+        (method, chain) for chain in CHAINS for method in METHODS
+    ]
+    main(["measure", "--only", "large", "--task", "chain_of_7", "--again", "--to", str(path)])
+    main(["measure", "--only", "gpu", "--to", str(path)])
+    values = {(row["section"], row["task"], row["who"]): row["value"] for row in read(path)}
+    assert [*values.values()] == ["5", "6", "3", "4", "7"]
+    assert len(read(path)) == len(values)
+
+
 def test_an_exponent_is_the_slope_of_logarithms():
     row = exponent([10, 100, 1000], [3.0, 300.0, 3000.0], "Theta")
     assert row["value"] == pytest.approx(1.5)
@@ -109,7 +181,11 @@ def test_a_quick_measurement_of_all_parts(tmp_path):
     assert max(float(row["difference"]) for row in compared) < 1e-9
     shares = [float(row["value"]) for row in rows if row["unit"] == "share"]
     assert sum(shares) == pytest.approx(1)
-    main(["measure", "--quick", "--only", "gpu", "--to", str(path)])
+    large = [row for row in rows if row["section"] == "large"]
+    assert {(row["task"], row["who"]) for row in large} == {("chain_of_3", m) for m in METHODS}
+    kept = {row["what"] for row in read(FILE) if row["section"] == "large"}
+    assert {row["what"] for row in large} == kept
+    main(["measure", "--quick", "--only", "gpu", "--again", "--to", str(path)])
     again = read(path)
     assert [row for row in again if row["section"] != "gpu"] == [
         row for row in rows if row["section"] != "gpu"

@@ -34,14 +34,32 @@ def abilities(llms: Sequence[LLMInfo]) -> list[float]:
 def check_counters(spec: WorldSpec, num_llms: int) -> None:
     """Raises InputError if two random numbers would share a counter."""
     limits = {
-        "LLMs in the price list": (num_llms, 1 << 6),
-        "modules": (len(spec.modules), 7),
+        "modules": (len(spec.modules), 8),
+        "LLMs in the price list": (num_llms, 1 << bits_of_llm(len(spec.modules))),
         "queries": (spec.num_queries, TEST_QUERIES),
         "held-out queries": (spec.num_test_queries, (1 << 20) - TEST_QUERIES),
     }
     for name, (count, limit) in limits.items():
         if not 1 <= count <= limit:
             raise InputError(f"{count} {name} in a simulated task; there can be 1 to {limit}")
+
+
+def bits_of_llm(num_modules: int) -> int:
+    """Bits of an LLM's number in `key_of`: 20 are for the query, and there are 63."""
+    return 6 if num_modules <= 7 else 5
+
+
+def key_of(llms: Sequence[Tensor], query: Tensor) -> Tensor:
+    """A different number for every configuration and query.
+
+    Args:
+        llms: For each module, positions in the price list.
+        query: Counters of the queries.
+    """
+    bits = bits_of_llm(len(llms))
+    for i, llm in enumerate(llms):
+        query = query + (llm << (20 + bits * i))
+    return query
 
 
 def counter_of(llm: Tensor, module: int, query: Tensor | int = 0) -> Tensor:

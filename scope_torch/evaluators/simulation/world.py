@@ -48,6 +48,7 @@ from scope_torch.evaluators.simulation.draws import (
     abilities,
     check_counters,
     counter_of,
+    key_of,
 )
 from scope_torch.evaluators.simulation.spec import WORLD_VERSION, WorldSpec
 from scope_torch.llm.prices import LLMInfo, choose_llms
@@ -264,9 +265,7 @@ class World:
         self, codes: Tensors, query: Tensor, ids: Tensor, counters: Tensor | None = None
     ) -> Tensor:
         key = (self.queries if counters is None else counters).to(query.device)[query]
-        for i, code in enumerate(codes):
-            key = key + (ids[code] << (20 + 6 * i))
-        return key
+        return key_of([ids[code] for code in codes], key)
 
     def _usage(
         self,
