@@ -32,7 +32,7 @@ test-slow: export SCOPE_RAY = $(abspath build/ray)
 test-slow: export SCOPE_PEERS = $(abspath build/peers)
 
 test-slow: $(VENV)/installed build/agents build/ray build/peers
-	$(BIN)/pip install -q -e ".[docs]"
+	$(BIN)/pip install -q -e ".[docs,bench]"
 	$(BIN)/python -m pytest -m slow -n $(WORKERS) --durations=10
 
 build/agents: $(VENV)/installed constraints/agents.txt

@@ -66,6 +66,7 @@ def basic_launcher() -> type:
     return Plugins.instance().class_name_to_class[name]
 
 
+@pytest.mark.slow
 def test_every_method_is_one_job_and_one_without_its_extra_fails_alone(cli, monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)  # importing it fails
     status, out, err = cli(*SMALL, "method=glob(*)")

@@ -55,7 +55,7 @@ def test_every_configuration_is_tried_if_the_budget_is_large():
     task = synthetic_task(num_queries=20, num_modules=1)
     costs, _ = task.evaluator.truth()
     every_usd = 20 * float(costs.sum())
-    _, optimizer, result = search("botorch n_startup=1", budget_usd=every_usd, num_modules=1)
+    _, optimizer, result = search("botorch n_startup=2", budget_usd=every_usd, num_modules=1)
     tried = {task.problem.theta_ref, *(e.theta for e in optimizer.evaluations)}
     assert len(tried) == task.problem.space.size
     summary = result.summary()

@@ -115,6 +115,7 @@ def test_the_long_table_has_all_measures(outputs, no_figures):
     assert methods[0]["b_g_runs"] == "3"
 
 
+@pytest.mark.slow
 def test_four_tasks_and_twelve_methods_fit_a_screen(outputs):
     for seed in (1, 2):
         shutil.rmtree(outputs / "synthetic" / "random_search" / f"seed={seed}")

@@ -190,8 +190,19 @@ def test_a_list_of_configurations(listed):
     assert everything.evaluator.fingerprint() != task.evaluator.fingerprint()
 
 
-FAST = ["joint", "scope", "joint-branched", "scope-branched", "cei", "llmselector"]
-SLOW = ["scope-random", "front", "random", "config", "safeopt", "abacus", "llambo", "optuna_gp"]
+FAST = ["joint", "scope", "cei", "llmselector"]
+SLOW = [
+    "joint-branched",
+    "scope-branched",
+    "scope-random",
+    "front",
+    "random",
+    "config",
+    "safeopt",
+    "abacus",
+    "llambo",
+    "optuna_gp",
+]
 
 
 @pytest.mark.parametrize("name", [*FAST, *(pytest.param(n, marks=pytest.mark.slow) for n in SLOW)])

@@ -169,6 +169,7 @@ def test_each_way_is_the_definition(name):
     assert error[2] < 1e-10
 
 
+@pytest.mark.slow
 def test_a_quick_measurement_of_all_parts(tmp_path):
     pytest.importorskip("sklearn")
     path, page = tmp_path / "results" / "speed.csv", tmp_path / "page.md"
