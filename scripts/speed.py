@@ -274,7 +274,8 @@ def measure(to: Path, every_job: Iterable[dict[str, Any]], again: bool = False) 
     to.parent.mkdir(parents=True, exist_ok=True)
     for job in every_job:
         is_there = any(is_of(row, job) for row in read(to)) and not again
-        print(*job.values(), *["is there"] * is_there, file=sys.stderr, flush=True)
+        words = [str(value) for name, value in job.items() if name != "quick"]
+        print(*words, *["(in the file)"] * is_there, file=sys.stderr, flush=True)
         if is_there:
             continue
         fresh = [{"section": job["part"], **row, **same} for row in in_own_process(job)]

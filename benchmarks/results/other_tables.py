@@ -126,6 +126,8 @@ def calibration_table(rows: Rows) -> str:
     groups, reported = _fitted(rows, development=True), _fitted(rows, development=False)
     lines = []
     for problem, found in groups.items():
+        if problem not in reported:
+            continue
         best = min(found, key=lambda method: geometric_mean(found[method]))
         task = problem.partition(",")[0]
         evaluations = _evaluations(found["random_search"])
