@@ -149,7 +149,11 @@ def _colour(row: Row) -> str:
 
 
 def _points(axes: Axes, problem: SelectionProblem, shown: Sequence[Row]) -> None:
-    """Everything looked at; larger where more queries were answered."""
+    """Everything looked at; larger where more queries were answered.
+
+    An average over a few queries may be far from all others: it then stands at the edge.
+    """
+    low, high = _quality_limits(problem, shown)
     others = [row for row in shown if row["status"] not in _MARKED]
     good = [row for row in others if row["status"] in ("certified", "accepted")]
     few = [row for row in others if row not in good and row["queries"] < _least(problem)]
@@ -163,7 +167,8 @@ def _points(axes: Axes, problem: SelectionProblem, shown: Sequence[Row]) -> None
         if group:
             axes.scatter(
                 [_x(row["cost_usd"]) for row in group],
-                [row["quality"] for row in group],
+                [min(max(row["quality"], low), high) for row in group],
+                clip_on=False,
                 s=[8 + 62 * row["queries"] / problem.num_queries for row in group],
                 linewidths=0.6,
                 zorder=3,
@@ -214,11 +219,17 @@ def _label(axes: Axes, row: Row, problem: SelectionProblem, title: str, colour: 
     )
 
 
+def _quality_limits(problem: SelectionProblem, shown: Sequence[Row]) -> tuple[float, float]:
+    """The axis holds the threshold, and all averages but those over a few queries."""
+    some = [r for r in shown if r["queries"] >= _least(problem) or r["status"] in _MARKED]
+    values = [row["quality"] for row in some] + ([problem.s_0] if problem.s_0 else [])
+    room = max(0.03, 0.12 * (max(values) - min(values)))
+    return max(-0.02, min(values) - room), min(1.02, max(values) + room)
+
+
 def _finish(axes: Axes, problem: SelectionProblem, shown: Sequence[Row]) -> None:
     """Limits, names of the axes, and the legend outside the data."""
-    values = [row["quality"] for row in shown] + ([problem.s_0] if problem.s_0 else [])
-    room = max(0.03, 0.12 * (max(values) - min(values)))
-    axes.set_ylim(max(-0.02, min(values) - room), min(1.02, max(values) + room))
+    axes.set_ylim(*_quality_limits(problem, shown))
     left, right = axes.get_xlim()
     axes.set_xlim(left, right)
     axes.set(xlabel="cost [USD per 1,000 queries]", ylabel="average quality")
