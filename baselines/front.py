@@ -1,8 +1,8 @@
 """Competitors of scope_front: searches for the front of cost and quality on whole data sets.
 
-They are compared by `benchmarks/results/front.py`. They know no threshold, so they are no methods of the
-command line. All evaluate a configuration on all queries. A configuration that is suggested again
-costs nothing: its averages are told again.
+They are compared by `benchmarks/results/front.py`. They know no threshold, so they are no methods
+of the command line. All evaluate a configuration on all queries. A configuration that is suggested
+again costs nothing: its averages are told again.
 """
 
 from __future__ import annotations
