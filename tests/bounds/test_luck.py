@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -130,3 +131,13 @@ def test_later_shares_add_up_too(later):
     constant = shares[0] * (1 + later) * math.log(1 + later) ** 2
     assert 0.097 < sum(shares) + constant / math.log(last + later - 0.5) <= 0.1
     assert shares == sorted(shares, reverse=True)
+
+
+def test_the_table_of_the_page_about_guarantees():
+    page = Path(__file__).parents[2] / "docs" / "explanation" / "guarantees.md"
+    (line,) = [line for line in page.read_text().splitlines() if line.startswith("| p = 2% |")]
+    shown = [float(cell) for cell in line.split("|")[2:-1]]
+    shares = (0.01, 0.001, 0.0001, 0.00001)
+    margins = [luck(156, 0.72, 0.9 * delta_k, 0.02)[0] for delta_k in shares]
+    ones = [math.floor((margin + 0.72) * 156) for margin in margins]  # n - 1
+    assert shown == [round(n / 156 - 0.72, 3) for n in ones]
