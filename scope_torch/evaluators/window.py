@@ -43,20 +43,23 @@ def in_window(
     """
     done: queue.SimpleQueue[Future[Observation]] = queue.SimpleQueue()
     waiting = iter(requests)
-    in_flight, error = 0, None
+    in_flight: set[Future[Observation]] = set()  # until they are yielded
+    error: BaseException | None = None
     while True:
-        while error is None and in_flight < concurrency:
-            request = next(waiting, None)
-            if request is None:
-                break
-            submit(request).add_done_callback(done.put)
-            in_flight += 1
-        if in_flight == 0:
-            break
         try:
+            while error is None and len(in_flight) < concurrency:
+                request = next(waiting, None)
+                if request is None:
+                    break
+                future = submit(request)
+                in_flight.add(future)
+                future.add_done_callback(done.put)
+            if not in_flight:
+                break
             # With a timeout: after polars is imported, an interrupt does not end a wait.
             future = done.get(timeout=_POLL_S)
         except queue.Empty:
+            _put_again(in_flight, done)
             continue
         except KeyboardInterrupt as interrupt:
             if isinstance(error, KeyboardInterrupt):
@@ -65,13 +68,29 @@ def in_window(
             logger.warning(
                 "interrupted; waiting for the %d calls in flight, which are paid for (interrupt "
                 "again not to wait)",
-                in_flight,
+                len(in_flight),
             )
+            _put_again(in_flight, done)
             continue
-        in_flight -= 1
+        if future not in in_flight:
+            continue  # it was put again, and has been yielded
         if failure := future.exception():
             error = error or failure
         else:
             yield future.result()
+        in_flight.remove(future)
     if error is not None:
         raise error
+
+
+def _put_again(
+    in_flight: Iterable[Future[Observation]], done: queue.SimpleQueue[Future[Observation]]
+) -> None:
+    """Puts the calls that are done into the queue once more.
+
+    An interrupt that comes just when a call is taken from the queue loses the call: it is no longer
+    in the queue, and in no variable yet.
+    """
+    for future in in_flight:
+        if future.done():
+            done.put(future)
