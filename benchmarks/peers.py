@@ -287,8 +287,7 @@ PEERS: dict[str, Callable[..., Peer]] = {
 }
 
 
-LIBRARIES = {"agentopt": "agentopt", "optuna_tpe": "optuna", "optuna_nsga2": "optuna"}
-LIBRARIES |= {"smac": "smac", "ax": "ax"}
+LIBRARIES = {"optuna_tpe": "optuna", "optuna_nsga2": "optuna", "smac": "smac", "ax": "ax"}
 
 
 def make_peer(text: str, problem: SelectionProblem, seed: int) -> PeerSearch:

@@ -35,7 +35,7 @@ SURVIVORS = "arm_elimination, survivors"
 OF_COST = (*SELECTORS, SURVIVORS)
 _SEEDED = {"random_search", "hill_climbing"}  # these take a seed; the others use none or `random`
 _SECONDS_PER_TOKEN = 0.01
-_SAME = 1e-9  # averages closer than this are equal
+SAME = 1e-9  # averages closer than this are equal
 
 
 class Sampled(NamedTuple):
@@ -155,7 +155,7 @@ def least_cost(
     if selector == SURVIVORS:
         most = max(means.num_queries for means in sampled.values())
         sampled = {codes: means for codes, means in sampled.items() if means.num_queries == most}
-    enough = [codes for codes, means in sampled.items() if means.quality >= problem.s_0 - _SAME]
+    enough = [codes for codes, means in sampled.items() if means.quality >= problem.s_0 - SAME]
     chosen = min(enough, key=sampled.__getitem__, default=problem.theta_ref)
     choice = Choice(lookup.spend_usd, chosen)
     row = {"selector": selector, "seed": seed, **cost_row(table, problem, choice)}

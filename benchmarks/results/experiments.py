@@ -145,7 +145,7 @@ def _tuning() -> list[Cell]:
     return cells
 
 
-def _peers() -> list[Cell]:
+def _peers() -> list[Planned]:
     """The peers beside our searches: on the recorded problems and on two simulated tasks."""
     cells: list[Cell] = []
     for name, peer in CHOSEN.items():
@@ -155,9 +155,7 @@ def _peers() -> list[Cell]:
             cells += simulated(
                 ("data_imputation", "text_to_sql"), {name: ()}, seeds=[10], peer=peer
             )
-    for name in agentopt.NAMES:
-        cells += on_tables({f"AgentOpt {name}": ()}, range(10, 15), agentopt.PREFIX + name)
-    return cells
+    return [*cells, *agentopt.cells(recorded_problems(), range(10, 15))]
 
 
 def _systems() -> list[Cell]:
@@ -291,6 +289,8 @@ def _smaller(run: Planned) -> Planned | None:
     slow = isinstance(run, Cell) and run.peer.split()[:1] in (["smac"], ["ax"], ["botorch"])
     if not is_first or run.method in LLAMBO or slow:
         return None
+    if isinstance(run, agentopt.SelectorCell):
+        return run
     if not isinstance(run, (Cell, payoff.PayoffCell)):
         return None
     cheap = run.problem in ("airport_city", "restaurant", "800 queries")  # their budgets are small

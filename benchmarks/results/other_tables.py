@@ -185,7 +185,7 @@ def _target(task: str) -> str:
 
 
 PEERS_SHOWN = ("scope_joint", "scope", "optuna_gp", *CHOSEN)
-AGENTOPT = tuple(f"AgentOpt {name}" for name in agentopt.NAMES)
+AGENTOPT = tuple(agentopt.METHODS)
 RECORDED = "problems on recorded tables"
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.peers import LIBRARIES, make_peer
-from benchmarks.results import agentopt
 from benchmarks.results.planned import KEY, Planned, numbers_text
 from scope_torch.cli.build import build
 from scope_torch.cli.compose import compose
@@ -67,13 +66,9 @@ class Cell(Planned):
     def measured(self) -> dict[str, Any]:
         """Makes the search and measures it against the truth."""
         worlds = [] if self.world is None else [f"task.world_seed={self.world}"]
-        more = [agentopt.OUTCOMES] if agentopt.is_selector(self.peer) else []
-        cfg = compose([*self.overrides, *worlds, *more, f"seed={self.seed}"])
+        cfg = compose([*self.overrides, *worlds, f"seed={self.seed}"])
         task: Task = build(cfg.task)
-        if agentopt.is_selector(self.peer):
-            found = agentopt.measured_choice(task, self.peer, cfg.seed, cfg.budget_usd)
-        else:
-            found = measured_values(task, searched(self, cfg, task))
+        found = measured_values(task, searched(self, cfg, task))
         return dict.fromkeys(COLUMNS[len(KEY) :]) | found
 
 
