@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 from benchmarks.results import agentopt
 from benchmarks.results.experiments import CHOSEN, MAIN
-from benchmarks.results.planned import KEY
 from benchmarks.results.summary import (
     Row,
     Rows,
@@ -154,18 +153,12 @@ _FITTED = ("random_search", "cei", "config_bo", "abacus")
 
 
 def _fitted(rows: Rows, *, development: bool) -> dict[str, dict[str, list[Row]]]:
-    """Runs of the competitors that the worlds were fitted with, by problem and method.
-
-    The file of the second family calls its problems by the task alone, but for the calibration.
-    """
+    """Runs of the competitors that the worlds were fitted with, by problem and method."""
     groups: dict[str, dict[str, list[Row]]] = {}
-    seen: set[tuple[str, ...]] = set()
     for row in rows:
         if row["method"] not in _FITTED or (int(row["world"]) < 100) != development:
             continue
-        key = tuple(row[name] for name in KEY)
-        name = f"{row['problem']}, additive" if key in seen else row["problem"]
-        seen.add(key)
+        name = row["problem"] + (", additive" if row["file"] == "additive" else "")
         groups.setdefault(name, {}).setdefault(row["method"], []).append(row)
     return groups
 

@@ -33,7 +33,7 @@ def blocks(folder: Path) -> dict[str, str]:
     for name, (sources, table) in TABLES.items():
         files = {source: read_rows(folder / f"{source}.csv") for source in sources.split()}
         if all(files.values()):
-            rows = [row for of in files.values() for row in of]
+            rows = [{**row, "file": source} for source, of in files.items() for row in of]
             made[name] = f"{table(rows)}\n\n*{_origin(files, notes, folder, planned)}*"
         else:
             missing = [source for source, rows in files.items() if not rows]
