@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from benchmarks.results import agentopt
 from benchmarks.results.experiments import CHOSEN, MAIN
@@ -20,12 +20,13 @@ from benchmarks.results.summary import (
     mean,
     near,
     papers_competitor,
+    papers_competitors,
     percent,
     share,
     usd,
     violation,
 )
-from scope_torch.cli.paper import paper_curves, paper_numbers
+from scope_torch.cli.paper import paper_numbers
 from scope_torch.runs.finished import NEAR
 
 _ORDER = list(MAIN)
@@ -127,24 +128,27 @@ def calibration_table(rows: Rows) -> str:
     for problem, found in groups.items():
         if problem not in reported:
             continue
-        best = min(found, key=lambda method: geometric_mean(found[method]))
-        task = problem.partition(",")[0]
+        shares = {method: geometric_mean(of) for method, of in found.items()}
+        task, best = problem.partition(",")[0], min(shares, key=shares.__getitem__)
         evaluations = _evaluations(found["random_search"])
         later = min(geometric_mean(of) for of in reported[problem].values())
         again = _evaluations(reported[problem]["random_search"])
         lines.append(
             [
                 problem,
-                f"{percent(geometric_mean(found[best]))} ({code(best)})",
-                _target(task),
+                f"{percent(shares[best])} ({code(best)})",
+                percent(papers_competitor(task)),
                 percent(later),
+                _percents(shares),
+                _percents(papers_competitors(task)),
                 percent(share(found[best], "c_star")),
                 percent(paper_numbers()["final_fraction"][task]["scope"]),
                 f"{evaluations:.1f}, {again:.1f}",
             ]
         )
-    header = ["task", "best competitor: c_bf / c(theta_0), geometric mean, worlds 0 to 4"]
+    header = ["task", "best competitor: c_bf / c(theta_0), geometric mean, worlds 0 to 19"]
     header += ["the paper's best competitor (target)", "the same, worlds 100 to 109"]
+    header += [f"{', '.join(map(code, _FITTED))}, worlds 0 to 19", "the paper's figure of them"]
     header += ["optimum / c(theta_0), median", "the paper's SCOPE (no target)"]
     return markdown([*header, "random configurations that the budget buys, both"], lines)
 
@@ -168,13 +172,9 @@ def _evaluations(rows: Rows) -> float:
     return mean(rows, "candidates")
 
 
-def _target(task: str) -> str:
-    """The number to which the worlds of a task are fitted; LLAMBO's where it is left out."""
-    target = percent(papers_competitor(task))
-    curve = paper_curves(task, {"a": "GPT-5.2"}, "").get("llambo")
-    if task in paper_numbers()["reduction"] or curve is None:
-        return target
-    return f"{target} (LLAMBO: {percent(curve[1][-1] / curve[1][0])})"
+def _percents(shares: Mapping[str, float]) -> str:
+    """The shares of the competitors that the worlds were fitted with; empty without shares."""
+    return ", ".join(percent(shares[m]).rstrip("%") for m in _FITTED) + "%" if shares else ""
 
 
 PEERS_SHOWN = ("scope_joint", "scope", "optuna_gp", *CHOSEN)

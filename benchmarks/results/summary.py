@@ -57,16 +57,24 @@ def geometric_mean(rows: Rows) -> float:
     )
 
 
-def papers_competitor(task: str) -> float:
-    """The best competitor's c_bf / c(theta_0) at the full budget in the paper (sec:rq1).
+def papers_competitors(task: str) -> dict[str, float]:
+    """c_bf / c(theta_0) of each competitor at the full budget, in the paper's figure of the task.
 
-    Of entity resolution, for which the text has no reduction, it is the best in the figure but
-    LLAMBO, whose LLM the calibration has not.
+    Empty for tasks of which the paper's source has no such curves.
     """
-    final = paper_numbers()["final_fraction"][task]
+    curves = paper_curves(task, {"a": "GPT-5.2"}, "")
+    found = {name: costs[-1] / costs[0] for name, (_, costs) in curves.items()}
+    return {name: float(share) for name, share in found.items() if not name.startswith("scope")}
+
+
+def papers_competitor(task: str) -> float:
+    """The best competitor's c_bf / c(theta_0) at the full budget in the paper.
+
+    By the reduction that sec:rq1 reports; by the figure for entity resolution, which has none.
+    """
     if reduction := paper_numbers()["reduction"].get(task):
-        return final["scope"] / (1 - reduction["final"])
-    return min(value for name, value in final.items() if name != "scope")
+        return paper_numbers()["final_fraction"][task]["scope"] / (1 - reduction["final"])
+    return min(papers_competitors(task).values())
 
 
 def papers(task: str, method: str, reference: str = "GPT-5.2", kernel: str = "") -> list[str]:

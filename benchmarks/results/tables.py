@@ -103,6 +103,8 @@ def headline_table(rows: Rows) -> str:
 
 def _lower(reduction: float) -> str:
     """A cost relative to another: how much lower, or how many times as high."""
+    if abs(reduction) < 5e-4:
+        return "the same"
     return f"-{reduction:.1%}" if reduction >= 0 else f"{1 - reduction:.3g} times"
 
 

@@ -93,20 +93,21 @@ def test_the_budget_buys_the_papers_number_of_evaluations(name):
 
 
 def test_the_best_competitor_ends_where_the_papers_does():
-    """Within a factor of 2, by the committed runs on worlds 0 to 4."""
+    """By the committed runs on worlds 0 to 19; 1.5 is about one standard error of a mean."""
     rows = grouped(read_rows(RESULTS / "calibration.csv"))
     problems = {problem for problem, _ in rows}
     assert problems == {f"{name}{family}" for name in NAMES for family in ("", ", additive")}
     for problem in problems:
         found = [geometric_mean(of) for (p, _), of in rows.items() if p == problem]
-        target = papers_competitor(problem.partition(",")[0])
-        assert target / 2 < min(found) < 2 * target, problem
+        task = problem.partition(",")[0]
+        target, within = papers_competitor(task), 2 if task == "data_transformation" else 1.5
+        assert target / within < min(found) < within * target, problem
 
 
 def test_the_target_is_the_papers():
     """SCOPE's c_bf is a share below the best competitor's (sec:rq1); the last is from a curve."""
     expected = {"text_to_sql": 0.192, "data_transformation": 0.148}
-    expected |= {"data_imputation": 0.033, "entity_resolution": 0.136}
+    expected |= {"data_imputation": 0.033, "entity_resolution": 0.0472}
     for name, share in expected.items():
         assert papers_competitor(name) == pytest.approx(share, rel=0.02)
 
