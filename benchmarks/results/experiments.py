@@ -18,7 +18,9 @@ from benchmarks.results import agentopt, coverage, front, payoff
 from benchmarks.results.planned import Planned
 from benchmarks.results.runs import Cell
 
-FITTED = range(20)  # the worlds that the constants of simulated tasks are fitted on
+# Worlds, and competitors, that the constants of simulated tasks are fitted with.
+FITTED_WORLDS = range(20)
+FITTED_METHODS = ("random_search", "cei", "config_bo", "abacus")
 WORLDS = range(100, 110)
 SEEDS = (10, 11, 12)
 SIMULATED = ("data_imputation", "text_to_sql", "entity_resolution", "data_transformation")
@@ -246,9 +248,9 @@ def experiments() -> dict[str, Sequence[Planned]]:
     haiku = "task.reference=Claude Haiku 4.5"
     other = _chosen("scope_joint", "scope", *COMPETITORS, *PEER)
     tables = _chosen("scope_joint", "scope", *COMPETITORS, *STUB, *PEER)
-    simple = {name: COMPETITORS[name] for name in ("random_search", "cei", "config_bo", "abacus")}
-    fitted = simulated(SIMULATED, simple, seeds=[0], worlds=FITTED)
-    second = simulated(SIMULATED, simple, "task.family=additive", seeds=[0], worlds=FITTED)
+    simple = _chosen(*FITTED_METHODS)
+    fitted = simulated(SIMULATED, simple, seeds=[0], worlds=FITTED_WORLDS)
+    second = simulated(SIMULATED, simple, "task.family=additive", seeds=[0], worlds=FITTED_WORLDS)
     rules = simulated(SIMULATED[:2], bounds_rules(), seeds=range(3), worlds=range(5))
     random = "task.randomness=0.1"
     return {

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from benchmarks.results import agentopt
-from benchmarks.results.experiments import CHOSEN, MAIN
+from benchmarks.results.experiments import CHOSEN, FITTED_METHODS, FITTED_WORLDS, MAIN
 from benchmarks.results.summary import (
     Row,
     Rows,
@@ -146,21 +146,19 @@ def calibration_table(rows: Rows) -> str:
                 f"{evaluations:.1f}, {again:.1f}",
             ]
         )
-    header = ["task", "best competitor: c_bf / c(theta_0), geometric mean, worlds 0 to 19"]
+    worlds = f"worlds {FITTED_WORLDS[0]} to {FITTED_WORLDS[-1]}"
+    header = ["task", f"best competitor: c_bf / c(theta_0), geometric mean, {worlds}"]
     header += ["the paper's best competitor (target)", "the same, worlds 100 to 109"]
-    header += [f"{', '.join(map(code, _FITTED))}, worlds 0 to 19", "the paper's figure of them"]
+    header += [f"{', '.join(map(code, FITTED_METHODS))}, {worlds}", "the paper's figure of them"]
     header += ["optimum / c(theta_0), median", "the paper's SCOPE (no target)"]
     return markdown([*header, "random configurations that the budget buys, both"], lines)
-
-
-_FITTED = ("random_search", "cei", "config_bo", "abacus")
 
 
 def _fitted(rows: Rows, *, development: bool) -> dict[str, dict[str, list[Row]]]:
     """Runs of the competitors that the worlds were fitted with, by problem and method."""
     groups: dict[str, dict[str, list[Row]]] = {}
     for row in rows:
-        if row["method"] not in _FITTED or (int(row["world"]) < 100) != development:
+        if row["method"] not in FITTED_METHODS or (int(row["world"]) < 100) != development:
             continue
         name = row["problem"] + (", additive" if row["file"] == "additive" else "")
         groups.setdefault(name, {}).setdefault(row["method"], []).append(row)
@@ -174,7 +172,7 @@ def _evaluations(rows: Rows) -> float:
 
 def _percents(shares: Mapping[str, float]) -> str:
     """The shares of the competitors that the worlds were fitted with; empty without shares."""
-    return ", ".join(percent(shares[m]).rstrip("%") for m in _FITTED) + "%" if shares else ""
+    return ", ".join(percent(shares[m]).rstrip("%") for m in FITTED_METHODS) + "%" if shares else ""
 
 
 PEERS_SHOWN = ("scope_joint", "scope", "optuna_gp", *CHOSEN)

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.results import __main__ as program
 from benchmarks.results import live, other_tables, summary, tables, write
 from benchmarks.results.experiments import (
-    FITTED,
+    FITTED_WORLDS,
     LETTER,
     LLAMBO,
     PROBLEMS,
@@ -55,7 +55,7 @@ def test_reported_runs_are_on_worlds_and_problems_that_nothing_was_chosen_on():
         assert len({c.key for c in cells}) == len(cells), name
         for c in cells:
             if name in DEVELOPMENT:
-                assert c.world in (None, *(FITTED if name == "calibration" else range(5)))
+                assert c.world in (None, *(FITTED_WORLDS if name == "calibration" else range(5)))
                 assert c.problem.partition(",")[0] in ("hotpotqa", *SIMULATED)
             else:
                 assert c.world is None or c.world in range(100, 110), name
