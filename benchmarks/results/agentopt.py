@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.agentopt import selectors
-from benchmarks.results.planned import KEY, Planned
+from benchmarks.results.planned import KEY, Composed
 from benchmarks.results.runs import COLUMNS
 from scope_torch.cli.build import build
 from scope_torch.cli.compose import compose
@@ -20,14 +20,8 @@ _OUTCOMES = "task.outcome_columns=[output_tokens]"  # by which a selector breaks
 
 
 @dataclass(frozen=True)
-class SelectorCell(Planned):
-    """A run of a selector on a recorded problem. It has no budget, and makes its choice at its end.
-
-    Args:
-        overrides: What the command line of `scope-torch` would say of the problem.
-    """
-
-    overrides: tuple[str, ...]
+class SelectorCell(Composed):
+    """A run of a selector on a recorded problem: without a budget, with one choice at its end."""
 
     @property
     def library(self) -> str:
@@ -36,7 +30,7 @@ class SelectorCell(Planned):
 
     def measured(self) -> dict[str, Any]:
         """Makes the run; `usd_within_10` is its whole spend, also one above the budget."""
-        cfg = compose([*self.overrides, _OUTCOMES])
+        cfg = compose([*self.settings, _OUTCOMES])
         task: Task = build(cfg.task)
         problem, table = task.problem, task.evaluator.table  # type: ignore[attr-defined]
         row = selectors.least_cost(table, problem, METHODS[self.method], self.seed)

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any, Protocol
 
 from baselines.front import LogNEHVI, OptunaFront, RandomFront
-from benchmarks.results.planned import Planned, numbers_text
+from benchmarks.results.planned import Composed, numbers_text
 from scope_torch.cli.build import build
 from scope_torch.cli.compose import compose
 from scope_torch.front_method import make_scope_front
@@ -107,14 +107,8 @@ class Judge:
 
 
 @dataclass(frozen=True)
-class FrontCell(Planned):
-    """A search for the front of a recorded task.
-
-    Args:
-        overrides: What the command line of `scope-torch` would say of the task.
-    """
-
-    overrides: tuple[str, ...]
+class FrontCell(Composed):
+    """A search for the front of a recorded task."""
 
     @property
     def library(self) -> str:
@@ -123,7 +117,7 @@ class FrontCell(Planned):
 
     def measured(self) -> dict[str, Any]:
         """Makes the search, and judges its fronts."""
-        cfg = compose(list(self.overrides))
+        cfg = compose(self.settings)
         task: Task = build(cfg.task)
         judge = Judge(task)
         optimizer = METHODS[self.method](task.problem, cfg.base, self.seed)

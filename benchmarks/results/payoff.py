@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.results.planned import Planned
+from benchmarks.results.planned import Composed
 from scope_torch.cli.build import build
 from scope_torch.cli.compose import compose
 from scope_torch.runs.runner import run
@@ -28,20 +28,12 @@ NAME = "three rules"
 
 
 @dataclass(frozen=True)
-class PayoffCell(Planned):
-    """Searches of one task by each of `RULES`.
-
-    Args:
-        overrides: What the command line of `scope-torch` would say beside the seeds.
-    """
-
-    overrides: tuple[str, ...]
+class PayoffCell(Composed):
+    """Searches of one task by each of `RULES`."""
 
     def measured(self) -> dict[str, Any]:
         """Totals in c(theta_0) by rule and H, and the spend in USD while it pays, by H."""
-        worlds = [] if self.world is None else [f"task.world_seed={self.world}"]
-        overrides = [*self.overrides, *worlds, f"seed={self.seed}"]
-        found = {rule: search(overrides, rule) for rule in RULES}
+        found = {rule: search(self.settings, rule) for rule in RULES}
         totals = {f"{rule}_{H:.0e}": total(found[rule], H) for rule in RULES for H in DEPLOYMENTS}
         return totals | {f"spend_{H:.0e}": end(found["pays"], H) for H in DEPLOYMENTS}
 

@@ -50,6 +50,23 @@ class Planned:
         return dict(zip(KEY, self.key, strict=True)) | figures
 
 
+@dataclass(frozen=True)
+class Composed(Planned):
+    """A planned run whose task is composed as on the command line.
+
+    Args:
+        overrides: What the command line of `scope-torch` would say beside the seeds.
+    """
+
+    overrides: tuple[str, ...]
+
+    @property
+    def settings(self) -> list[str]:
+        """The overrides, with the seeds."""
+        worlds = [] if self.world is None else [f"task.world_seed={self.world}"]
+        return [*self.overrides, *worlds, f"seed={self.seed}"]
+
+
 def row_of(run: Planned) -> dict[str, str]:
     """`run.row()`, for another process."""
     return run.row()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.peers import LIBRARIES, make_peer
-from benchmarks.results.planned import KEY, Planned, numbers_text
+from benchmarks.results.planned import KEY, Composed, numbers_text
 from scope_torch.cli.build import build
 from scope_torch.cli.compose import compose
 from scope_torch.problem import SelectionProblem
@@ -47,15 +47,13 @@ COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Cell(Planned):
+class Cell(Composed):
     """One search.
 
     Args:
-        overrides: What the command line of `scope-torch` would say beside the seeds.
         peer: An optimizer of `benchmarks.peers` with its settings, in the place of the method.
     """
 
-    overrides: tuple[str, ...]
     peer: str = ""
 
     @property
@@ -65,8 +63,7 @@ class Cell(Planned):
 
     def measured(self) -> dict[str, Any]:
         """Makes the search and measures it against the truth."""
-        worlds = [] if self.world is None else [f"task.world_seed={self.world}"]
-        cfg = compose([*self.overrides, *worlds, f"seed={self.seed}"])
+        cfg = compose(self.settings)
         task: Task = build(cfg.task)
         found = measured_values(task, searched(self, cfg, task))
         return dict.fromkeys(COLUMNS[len(KEY) :]) | found
