@@ -31,6 +31,8 @@ from scripts.count_launches import count_steps, rows, table_of_page, version
 # Every ordinary step from one selection to the next: launches, waits, bytes, modelled seconds.
 MEASURED = [0, 1, 2, 4]
 BARS = {"scope": (40, 3, 3e9, 1e-3), "scope_joint": (60, 4, 4.5e9, 1.5e-3)}
+# While nothing but theta_0 may be chosen, scope_joint brings all that is eligible to the CPU.
+EARLY_BARS = {**BARS, "scope_joint": (60, 4, 5e9, 1.6e-3)}
 
 pytestmark = pytest.mark.skipif(
     not pretend_gpu.IS_AVAILABLE, reason="torch before 2.10 cannot pretend a device"
@@ -207,17 +209,19 @@ def test_a_step_in_few_launches(world, method):
     """N = 3 and 5, 23 LLMs, 156 and 102 queries; also a step that finds a better theta_out."""
     steps = count_once(world, method)
     assert steps.errors == []
-    ordinary = steps.of("ordinary")
+    ordinary, early = steps.of("ordinary"), steps.of("theta_0 only")
     assert len(ordinary) >= 5
-    assert len(ordinary) >= 0.9 * len(steps.kinds) - 1
+    assert len(ordinary) + len(early) >= 0.9 * len(steps.kinds) - 1
     assert any(
         found and kind == "ordinary"
         for found, kind in zip(steps.improved, steps.kinds, strict=True)
     )
     # Where bounds of many configurations change at once, a step may look twice.
-    most = np.quantile(ordinary[:, MEASURED], 0.9, axis=0)
-    assert (most <= BARS[method]).all(), most
-    assert (ordinary[:, MEASURED] <= 1.25 * np.array(BARS[method])).all(), ordinary.max(0)
+    for part, bars in ((ordinary, BARS[method]), (early, EARLY_BARS[method])):
+        if len(part):
+            most = np.quantile(part[:, MEASURED], 0.9, axis=0)
+            assert (most <= bars).all(), most
+            assert (part[:, MEASURED] <= 1.25 * np.array(bars)).all(), part.max(0)
     # With the steps that are not ordinary, but the first.
     launches, waits, *others = steps.work[1:].mean(0)[MEASURED]
     assert all(

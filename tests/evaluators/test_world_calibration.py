@@ -99,9 +99,8 @@ def test_the_best_competitor_ends_where_the_papers_does():
     assert problems == {f"{name}{family}" for name in NAMES for family in ("", ", additive")}
     for problem in problems:
         found = [geometric_mean(of) for (p, _), of in rows.items() if p == problem]
-        task = problem.partition(",")[0]
-        target, within = papers_competitor(task), 2 if task == "data_transformation" else 1.5
-        assert target / within < min(found) < within * target, problem
+        target = papers_competitor(problem.partition(",")[0])
+        assert target / 1.5 < min(found) < 1.5 * target, problem
 
 
 def test_the_target_is_the_papers():
