@@ -14,21 +14,23 @@ from scope_torch.bounds import ConfidenceBounds, CredibleBounds, TheoryBounds, T
 from scope_torch.bounds.base import check_made_for
 from scope_torch.bounds.information_gain import InformationGain, RealisedGain
 from scope_torch.errors import InputError
-from scope_torch.model.devices import joint_class, pick_device
+from scope_torch.model.devices import joint_class, pick_device, surrogate_class
 from scope_torch.model.kernels import HammingMatern52Kernel
 from scope_torch.model.per_query import MIN_LAM
 from scope_torch.observation import Observation
 from scope_torch.problem import SelectionProblem, by_module
+from scope_torch.search.belief import Belief
 from scope_torch.search.calibrate import InitialPool, PoolKind, Ties
+from scope_torch.search.candidate import QueryCandidate
 from scope_torch.search.certificate import certificate_of
 from scope_torch.search.choice import LeastCost, MostPromising
-from scope_torch.search.compose import compose_scope as compose_scope
 from scope_torch.search.joint_candidate import JointCandidate
 from scope_torch.search.known import Known, known_of
 from scope_torch.search.payoff import ExpectedReturn, derived_deployment
+from scope_torch.search.rules import Rules
 from scope_torch.search.scope import SCOPE
 from scope_torch.search.stopping import stopping_of
-from scope_torch.space_search.branched import MAX_NODES
+from scope_torch.space_search.branched import MAX_NODES, make_posterior
 from scope_torch.space_search.joint_branched import MAX_NODES as JOINT_MAX_NODES
 from scope_torch.space_search.joint_branched import make_joint_search
 
@@ -44,7 +46,7 @@ def make_scope(
     *,
     seed: int = 0,
     base: Base = None,
-    bounds: Mapping[str, Any] | None = None,
+    bounds: Mapping[str, Any] | ConfidenceBounds | None = None,
     initial_pool: PoolKind = "base",
     calibrate_ties: Ties = "cheaper",
     prune: bool = True,
@@ -73,17 +75,18 @@ def make_scope(
             for each module, as a list or as a dict by module.
         bounds: `mode` (`tuned` or `theory`), `gain` (`maximum` or `realised`, see `TheoryBounds`)
             and the arguments of `TunedBounds` or `TheoryBounds`; those of the other mode are
-            ignored, but R_c and R_g decide the default of `lam`.
-        initial_pool: See `SCOPE`.
+            ignored, but R_c and R_g decide the default of `lam`. Or confidence bounds of your own.
+        initial_pool: Theta_init, see `InitialPool`.
         calibrate_ties: `ties` of `InitialPool`.
         prune: See `SCOPE`.
-        alpha: See `SCOPE`.
+        alpha: See `LeastCost`.
         lam: lambda; None for max{R_c^2, R_g^2, 1e-9} (eq:scope-mean-variance).
         batch_size: See `SCOPE`.
-        gap_tolerance: See `SCOPE`.
-        space_search: See `compose_scope`.
-        max_nodes: See `compose_scope`.
-        surrogate: Likewise.
+        gap_tolerance: See `Stopping`.
+        space_search: How minima over Theta are found: `grid` enumerates up to 2e8 configurations,
+            `branch_and_bound` finds the same in more, `auto` takes what fits.
+        max_nodes: See `BranchedPosterior`.
+        surrogate: Where the Gaussian processes of the queries are: see `surrogate_class`.
         certificate: `bounds`; or at the `delta` of `bounds`: `sequence` (`BySequence`), about the
             queries of the search, or `population` (`ByPopulation`), about the distribution that
             they were drawn from.
@@ -95,8 +98,8 @@ def make_scope(
         query_pool: With `population`, if there are more queries than a search needs: Calibrate
             looks at this many. A candidate draws from all of them in an order of its own, and stops
             once it is theta_out. None: Calibrate looks at all, and a candidate answers all.
-        kernel: See `SCOPE`.
-        device: See `SCOPE`.
+        kernel: k; None for Matern 5/2.
+        device: Where the algebra over Theta runs; None for `auto`, see `pick_device`.
         known: Observations of earlier searches, in the codes of this problem, or a `Known`; see
             `scope_torch.search.known`.
         name: Name in results.
@@ -112,45 +115,42 @@ def make_scope(
         >>> make_scope(problem, initial_pool="none", prune=False, name="scope_coarse").name
         'scope_coarse'
     """
-    bounds = dict(bounds or {})
-    mode = _one_of("bounds mode", bounds.pop("mode", "tuned"), ("tuned", "theory"))
-    rule = _one_of("bounds gain", bounds.pop("gain", "maximum"), ("maximum", "realised"))
-    _check_names(bounds, (*_TUNED, *_THEORY))
-    lam = _default_lam(bounds) if lam is None else lam
+    of_bounds = dict(bounds or {}) if isinstance(bounds, Mapping | None) else {}
+    lam = _default_lam(of_bounds) if lam is None else lam
     kernel = HammingMatern52Kernel() if kernel is None else kernel
     device = pick_device(device, problem.space.size)
-    confidence: ConfidenceBounds
-    if mode == "tuned":
-        confidence = TunedBounds(problem, **_chosen(bounds, _TUNED))
-    else:
-        gain = RealisedGain(kernel, lam)
-        if rule == "maximum":
-            gain = InformationGain(problem.space, kernel, lam, device)
-        confidence = TheoryBounds(problem, gain, **_chosen(bounds, _THEORY))
-    delta = _delta_of(certificate, bounds)
-    return compose_scope(
-        problem,
-        confidence,
-        seed=seed,
-        base=codes_of_base(problem, base, initial_pool),
-        initial_pool=initial_pool,
-        calibrate_ties=calibrate_ties,
-        prune=prune,
-        alpha=alpha,
-        lam=lam,
-        batch_size=batch_size,
-        gap_tolerance=gap_tolerance,
+    confidence = bounds
+    if isinstance(confidence, Mapping | None):
+        confidence = _bounds_of(problem, of_bounds, kernel, lam, device)
+    delta = _delta_of(certificate, of_bounds)
+    known = known_of(problem, known, certificate_flips)
+    of_answers = delta, certificate_flips, reference_repeats, certificate
+    certifies = certificate_of(problem, *of_answers, seed, query_pool, known)
+    check_made_for(confidence, kernel, lam, problem.space.num_modules)
+    space, num_constraints = problem.space, problem.num_constraints
+    of_queries = surrogate_class(surrogate, device, num_constraints)
+    model = of_queries(space, kernel, problem.num_queries, lam, device, num_constraints)
+    posterior = make_posterior(
+        model,
+        space,
+        kernel,
         space_search=space_search,
         max_nodes=max_nodes,
-        surrogate=surrogate,
-        sequence_delta=delta if certificate == "sequence" else None,
-        population_delta=delta if certificate == "population" else None,
-        query_pool=query_pool,
-        sequence_flips=certificate_flips,
-        reference_repeats=reference_repeats,
-        kernel=kernel,
         device=device,
-        known=known,
+        allowed=problem.rule,
+    )
+    belief = Belief(problem, model, posterior, partial(QueryCandidate, model), confidence)
+    stopping = stopping_of(problem, gap_tolerance)
+    codes = codes_of_base(problem, base, initial_pool)
+    return SCOPE(
+        problem,
+        belief=belief,
+        pool=InitialPool(problem, initial_pool, codes, calibrate_ties),
+        choice=LeastCost(alpha, certifies.next_margin),
+        rules=Rules(problem, belief, certifies, stopping, known=known),
+        seed=seed,
+        prune=prune,
+        batch_size=batch_size,
         name=name,
     )
 
@@ -196,15 +196,15 @@ def make_scope_joint(
         rho: See `JointSurrogate`.
         amplitude: See `JointSurrogate`.
         relative_cost: See `JointSurrogate`; None: unless the mode is `theory`.
-        initial_pool: See `SCOPE`.
+        initial_pool: See `InitialPool`.
         prune: See `SCOPE`.
         lam: Variance of the noise of an answer relative to that of w_q, at least 1e-9; None: 1e-6,
             or max{R_c^2, R_g^2, 1e-9} / (1 - rho) with `theory`.
         batch_size: See `SCOPE`.
-        gap_tolerance: See `SCOPE`.
-        space_search: See `compose_scope`.
+        gap_tolerance: See `Stopping`.
+        space_search: See `make_scope`.
         max_nodes: See `JointBranchedPosterior`.
-        surrogate: See `compose_scope`.
+        surrogate: See `make_scope`.
         certificate: See `make_scope`; None for `sequence`, with `theory` for `bounds`.
         certificate_flips: See `make_scope`.
         reference_repeats: See `make_scope`.
@@ -214,8 +214,8 @@ def make_scope_joint(
         learn_reference: Whether the model takes in `reference_answers` of the problem, theta_0's
             answers, as observations. Nobody pays for them again. The paper's search does not know
             them.
-        kernel: See `SCOPE`.
-        device: See `SCOPE`.
+        kernel: See `make_scope`.
+        device: See `make_scope`.
         known: See `make_scope`.
         name: Name in results.
 
@@ -269,26 +269,42 @@ def make_scope_joint(
     margin, rule = certifies.next_margin, problem.rule
     by_cost = gap_tolerance is None or problem.objective == "quality"
     pays = ExpectedReturn(problem.num_queries, deployment, relative_cost, margin)
+    posterior = make_joint_search(
+        joint, space_search=space_search, max_nodes=max_nodes, margin=margin, allowed=rule
+    )
+    belief = Belief(problem, joint, posterior, partial(JointCandidate, joint), confidence)
+    stopping, payoff = stopping_of(problem, gap_tolerance), pays if deployment < math.inf else None
     return SCOPE(
         problem,
-        surrogate=joint,
-        posterior=make_joint_search(
-            joint, space_search=space_search, max_nodes=max_nodes, margin=margin, allowed=rule
-        ),
-        make_candidate=partial(JointCandidate, joint),
-        bounds=confidence,
+        belief=belief,
         pool=InitialPool(problem, initial_pool, codes_of_base(problem, base, initial_pool)),
         choice=LeastCost(None, margin) if by_cost else MostPromising(margin),
-        certificate=certifies,
-        stopping=stopping_of(problem, gap_tolerance),
-        payoff=pays if deployment < math.inf else None,
+        rules=Rules(problem, belief, certifies, stopping, payoff, known),
         seed=seed,
         u_out=problem.first_u_out,
         prune=prune,
         batch_size=batch_size,
-        known=known,
         name=name,
     )
+
+
+def _bounds_of(
+    problem: SelectionProblem,
+    bounds: dict[str, Any],
+    kernel: Kernel,
+    lam: float,
+    device: torch.device,
+) -> ConfidenceBounds:
+    """Those of the paper, from plain settings."""
+    mode = _one_of("bounds mode", bounds.pop("mode", "tuned"), ("tuned", "theory"))
+    rule = _one_of("bounds gain", bounds.pop("gain", "maximum"), ("maximum", "realised"))
+    _check_names(bounds, (*_TUNED, *_THEORY))
+    if mode == "tuned":
+        return TunedBounds(problem, **_chosen(bounds, _TUNED))
+    gain = RealisedGain(kernel, lam)
+    if rule == "maximum":
+        gain = InformationGain(problem.space, kernel, lam, device)
+    return TheoryBounds(problem, gain, **_chosen(bounds, _THEORY))
 
 
 def _is_relative(

@@ -8,8 +8,9 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
+from composed import compose_scope
+
 from scope_torch.bounds import TunedBounds
-from scope_torch.methods import compose_scope
 from scope_torch.observation import Observation, Request
 from scope_torch.search.scope import SCOPE
 from scope_torch.testing.problems import KnownTask

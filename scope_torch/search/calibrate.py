@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import torch
@@ -12,6 +12,7 @@ import torch
 from scope_torch.errors import InputError
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
+from scope_torch.search.optimizer import Observing, Steps, asked
 from scope_torch.space import ConfigSpace
 
 logger = logging.getLogger(__name__)
@@ -102,10 +103,11 @@ def calibrate(
     pool: Sequence[tuple[int, ...]],
     query_order: Sequence[int],
     *,
+    observe: Callable[[list[Request]], Observing] = asked,
     cheaper_first: bool = True,
     g: Callable[[Observation], tuple[float, ...]] = minus_quality,
     queries_of: Callable[[tuple[int, ...]], Sequence[int]] | None = None,
-) -> Generator[list[Request], Sequence[Observation], None]:
+) -> Steps:
     """Observes many configurations on few queries, then ever fewer on ever more.
 
     Each of the ceil(log2 Q) + 1 rounds doubles the queries and keeps the better half of the pool.
@@ -121,6 +123,7 @@ def calibrate(
     Args:
         pool: Theta_init, in the order in which ties are broken.
         query_order: The Q queries in random order.
+        observe: Yields the requests whose answers are not known, and returns all answers.
         cheaper_first: Whether a lower total cost breaks ties before the order of the pool does.
         g: The constraints' values of an observation, up to a constant; of several constraints the
             one whose total is worst counts.
@@ -140,7 +143,10 @@ def calibrate(
     for j in range(1, math.ceil(math.log2(num_queries)) + 2):  # alg:scope-main:bc-for
         prefix = min(2 ** (j - 1), num_queries)  # alg:scope-main:bc-qprefix
         # alg:scope-main:bc-foreach
-        observations = yield [Request(t, q) for t in survivors for q in own[t][done:prefix]]
+        requests = [Request(t, q) for t in survivors for q in own[t][done:prefix]]
+        if not requests:
+            return
+        observations = yield from observe(requests)
         done = prefix
         for observation in observations:
             values[observation.theta].append(g(observation))

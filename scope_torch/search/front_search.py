@@ -144,16 +144,7 @@ class ScopeFront(SequentialOptimizer):
     def _calibrate(self) -> Steps:
         """Algorithm 2."""
         of = self.problem.queries_of if self.problem.offered else None
-        rounds = calibrate(self._pool, self._query_order, queries_of=of)
-        requests = next(rounds)
-        while requests:
-            observations = yield requests
-            for observation in observations:
-                self._record(observation)
-            try:
-                requests = rounds.send(observations)
-            except StopIteration:
-                break
+        yield from calibrate(self._pool, self._query_order, observe=self._observe, queries_of=of)
         yield
 
     def _look(self) -> None:

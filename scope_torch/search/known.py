@@ -30,13 +30,14 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from scope_torch.errors import InputError
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
 from scope_torch.search.calibrate import num_requests
+from scope_torch.search.optimizer import Observing
 
 if TYPE_CHECKING:
     from scope_torch.search.parts import Test  # which imports gpytorch: seconds
@@ -139,6 +140,20 @@ class Known:
     def answer(self, request: Request) -> Observation | None:
         """The first answer of a pair, if it need not be asked again."""
         return self.answers(request.theta).get(request.query)
+
+    def observe(
+        self, requests: Sequence[Request], ask: Callable[[Sequence[Request]], Observing]
+    ) -> Observing:
+        """Answers of `requests`; a pair that is known is not asked for."""
+        new = [request for request in requests if self.answer(request) is None]
+        asked = iter((yield from ask(new)) if new else ())
+        answers: list[Observation] = []
+        for request in requests:
+            answer = self.answer(request) or next(asked, None)
+            if answer is None:  # the budget is spent
+                break
+            answers.append(answer)
+        return answers
 
     def most_answered(self, thetas: Sequence[Theta], query_order: Sequence[int]) -> list[int]:
         """The queries, those first that most of `thetas` have answered; ties in order."""

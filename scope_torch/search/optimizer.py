@@ -12,6 +12,7 @@ from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
 
 Basis = Literal["certified", "accepted (tuned)", "observed", "estimated", "reference"]
+Observing = Generator[Sequence[Request], Sequence[Observation], Sequence[Observation]]
 Steps = Generator[Sequence[Request] | None, Sequence[Observation], None]
 
 
@@ -70,6 +71,11 @@ class TraceRow:
     upper_c_usd: float | None = None
     lower_g: float | None = None
     upper_g: float | None = None
+
+
+def asked(requests: Sequence[Request]) -> Observing:
+    """Asks for all of `requests`, and returns the answers."""
+    return (yield requests)
 
 
 class Described(Protocol):
@@ -206,6 +212,13 @@ class SequentialOptimizer(ABC):
                 self._next = self._steps.send(observations)
         except StopIteration:
             self._finished = True
+
+    def _observe(self, requests: Sequence[Request]) -> Observing:
+        """Asks, and records each answer: `answers = yield from self._observe(requests)`."""
+        observations = yield requests
+        for observation in observations:
+            self._record(observation)
+        return observations
 
     def _record(self, observation: Observation) -> None:
         """Counts an observation and its cost."""

@@ -7,13 +7,13 @@ import naive
 import numpy as np
 import pytest
 import torch
+from composed import compose_scope
 from test_per_query import all_codes, random_history, surrogate_of
 
 from scope_torch.bounds import TheoryBounds, TunedBounds
 from scope_torch.bounds.information_gain import InformationGain, RealisedGain
 from scope_torch.bounds.tuned import MIN_LOO_QUERIES
 from scope_torch.errors import InputError
-from scope_torch.methods import compose_scope
 from scope_torch.model.hamming_sums import HammingGrid
 from scope_torch.model.kernels import HammingMatern52Kernel, HammingRBFKernel
 from scope_torch.model.per_query import QuerySurrogate

@@ -20,10 +20,11 @@ from functools import cache
 
 import numpy as np
 import pytest
+from composed import compose_scope
 
 from scope_torch.bounds import TheoryBounds
 from scope_torch.bounds.information_gain import InformationGain
-from scope_torch.methods import compose_scope, make_scope, make_scope_joint
+from scope_torch.methods import make_scope, make_scope_joint
 from scope_torch.model.kernels import HammingMatern52Kernel
 from scope_torch.observation import Observation
 from scope_torch.problem import SelectionProblem

@@ -14,11 +14,11 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
+from composed import compose_scope
 
 from scope_torch.bounds import TheoryBounds
 from scope_torch.bounds.information_gain import InformationGain, RealisedGain
 from scope_torch.evaluators.function import FunctionEvaluator
-from scope_torch.methods import compose_scope
 from scope_torch.model.hamming_sums import HammingGrid
 from scope_torch.model.joint import JointSurrogate
 from scope_torch.model.kernels import HammingMatern52Kernel, hamming_distance

@@ -7,22 +7,24 @@ from pathlib import Path
 
 import pytest
 import torch
+from composed import compose_scope
 from tables import Task, make_task
 
 from scope_torch.bounds import TunedBounds
 from scope_torch.bounds.betting import BettingSequence, share_of_delta
 from scope_torch.errors import InputError
-from scope_torch.methods import compose_scope
 from scope_torch.model.hamming_sums import make_grid
 from scope_torch.model.kernels import HammingMatern52Kernel
 from scope_torch.model.per_query import QuerySurrogate
 from scope_torch.observation import Observation
 from scope_torch.runs.runner import run
 from scope_torch.search import scope as scope_module
+from scope_torch.search.belief import Belief
 from scope_torch.search.calibrate import InitialPool
 from scope_torch.search.candidate import QueryCandidate
 from scope_torch.search.certificate import ByBounds, BySequence
 from scope_torch.search.choice import LeastCost, MostPromising
+from scope_torch.search.rules import Rules
 from scope_torch.search.scope import SCOPE
 from scope_torch.search.stopping import Stopping
 from scope_torch.space_search.grid import GridPosterior
@@ -38,13 +40,14 @@ def test_scope_knows_protocols_only():
         "scope_torch.errors",
         "scope_torch.observation",
         "scope_torch.problem",
+        "scope_torch.search.belief",
         "scope_torch.search.calibrate",
         "scope_torch.search.front",
-        "scope_torch.search.holes",
-        "scope_torch.search.known",
         "scope_torch.search.optimizer",
         "scope_torch.search.parts",
+        "scope_torch.search.rules",
         "scope_torch.search.stopping",
+        "scope_torch.search.turn",
         "scope_torch.space",
     }
 
@@ -163,18 +166,16 @@ class Dearest(LeastCost):
 def composed(task: Task, certificate, choice) -> SCOPE:
     problem, kernel = task.problem, HammingMatern52Kernel()
     surrogate = QuerySurrogate(problem.space, kernel, problem.num_queries, 1e-6)
-    return SCOPE(
+    belief = Belief(
         problem,
-        surrogate=surrogate,
-        posterior=GridPosterior(surrogate, make_grid(problem.space, kernel)),
-        make_candidate=partial(QueryCandidate, surrogate),
-        bounds=TunedBounds(problem),
-        pool=InitialPool(problem, "base", task.base),
-        choice=choice,
-        certificate=certificate,
-        stopping=Stopping(),
-        seed=3,
+        surrogate,
+        GridPosterior(surrogate, make_grid(problem.space, kernel)),
+        partial(QueryCandidate, surrogate),
+        TunedBounds(problem),
     )
+    pool = InitialPool(problem, "base", task.base)
+    rules = Rules(problem, belief, certificate, Stopping())
+    return SCOPE(problem, belief=belief, pool=pool, choice=choice, rules=rules, seed=3)
 
 
 def test_scope_of_the_same_parts_is_the_same_search():
