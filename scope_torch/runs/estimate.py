@@ -189,6 +189,27 @@ class Evidence:
         with_delta = "" if delta is None else f" with {percent(1 - delta)} confidence"
         return Estimate(value, lower, upper, "certified" + with_delta)
 
+    def cost_of_choice(self, out: Recommendation) -> Estimate:
+        """The cost of theta_out: its own answers count, not the model's mean.
+
+        They are compared with theta_0's on the same queries: the ratio, times c(theta_0).
+        """
+        found, reference = self.cost_usd(out.theta), self.problem.reference_answers
+        queries = {answer.query for answer in self._of.get(out.theta, ())}
+        if found.is_exact or out.theta == self.problem.theta_ref or reference is None:
+            return found
+        theirs = math.fsum(reference[query][0] for query in queries)
+        if not theirs:
+            return found
+        own = self.answers[out.theta].cost_usd * len(queries)
+        value = self.problem.reference_cost_usd * own / theirs
+        lower, upper = found.lower or 0.0, found.upper
+        return found._replace(
+            value=value,
+            lower=min(lower, value),
+            upper=None if upper is None else max(upper, value),
+        )
+
     def _sure_quality(self, theta: tuple[int, ...]) -> Interval:
         """Bounds that hold whatever the open queries are answered."""
         answers, Q = self.answers[theta], self.problem.num_queries

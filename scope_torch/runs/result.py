@@ -148,7 +148,7 @@ class RunResult:
     @property
     def cost_usd(self) -> Estimate:
         """Average cost of a query with theta_out in USD, likewise."""
-        return self.evidence.cost_usd(self.recommendation.theta)
+        return self.evidence.cost_of_choice(self.recommendation)
 
     @property
     def reference_quality(self) -> Estimate:

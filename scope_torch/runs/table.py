@@ -59,12 +59,12 @@ def looked_at(evidence: Evidence, out: Recommendation) -> list[dict[str, Any]]:
     """
     reference = evidence.problem.theta_ref
     thetas = dict.fromkeys([reference, out.theta, *(theta for theta, _ in evidence.answers)])
-    chosen = evidence.cost_usd(out.theta).value
-    once_out = {row.theta_out for row in evidence.trace}
+    chosen = evidence.cost_of_choice(out).value
+    once_out = {row.theta_out for row in evidence.trace} - _withdrawn(evidence)
     rows: list[dict[str, Any]] = []
     for theta in thetas:
         is_out = theta == out.theta
-        cost = evidence.cost_usd(theta)
+        cost = evidence.cost_of_choice(out) if is_out else evidence.cost_usd(theta)
         quality = evidence.quality_of_choice(out) if is_out else evidence.quality(theta)
         status = "choice" if is_out else "reference"
         if theta not in (out.theta, reference):
@@ -84,6 +84,16 @@ def looked_at(evidence: Evidence, out: Recommendation) -> list[dict[str, Any]]:
             }
         )
     return sorted(rows, key=lambda row: math.inf if row["cost_usd"] is None else row["cost_usd"])
+
+
+def _withdrawn(evidence: Evidence) -> set[Theta]:
+    """What was theta_out until its own answers cost too much."""
+    last = {
+        row.theta_cand: row.event
+        for row in evidence.trace
+        if row.theta_cand is not None and row.event in ("improved", "withdrawn")
+    }
+    return {theta for theta, event in last.items() if event == "withdrawn"}
 
 
 def _status(

@@ -5,7 +5,7 @@
 | `known` | answers of earlier searches | `known.py` |
 | `certificate` | the test of a candidate; may follow the search | `certificate.py` |
 | `holes` | configurations that lack queries | `holes.py` |
-| `stopping` | skips iterations; the gap; free candidates | `stopping.py` |
+| `stopping` | skips iterations; the gap; free candidates; costs of own answers | `stopping.py` |
 | `payoff` | ends a search that no longer pays | `payoff.py` |
 """
 
@@ -100,6 +100,10 @@ class Rules:
         if self._payoff is None or turn.is_known:
             return None
         return None if self._payoff.goes_on(turn.candidate, minima) else NO_LONGER_PAYS
+
+    def is_dearer(self, theta: Theta) -> bool:
+        """Whether its own answers say that theta_0 is no dearer."""
+        return self.stopping.is_dearer(theta)
 
     def replaced(self, lower_c: Callable[[], float]) -> None:
         """theta_out is replaced; `lower_c` gives its L_c in USD."""

@@ -86,6 +86,7 @@ class SCOPE(SequentialOptimizer):
         self._query_order: list[int] = order.tolist()
         self._theta_out, self._certified = problem.theta_ref, False
         self._u_out: float | None = None
+        self._before = self._theta_out, self._u_out, False
         self._candidates = self._pruned = 0
         self._basis: Basis = basis_of(self.settings())
         self._pool = pool.draw(problem.space, self._generator)
@@ -127,6 +128,7 @@ class SCOPE(SequentialOptimizer):
                     if not turn.ended:  # else it is paid for, and belongs to the model
                         turn.update(answer)
                         self._judge(turn)
+                    self._withdraw(turn)
                 if turn.ended:
                     return
             self._trace("completed", **turn.row())
@@ -134,7 +136,8 @@ class SCOPE(SequentialOptimizer):
     def _judge(self, turn: Turn) -> None:
         """Makes theta_cand theta_out, or gives it up."""
         beta, candidate = turn.beta(), turn.candidate
-        if candidate.upper_c(beta) <= self.u_out and turn.certified:  # alg:scope-main:update
+        is_better = candidate.upper_c(beta) <= self.u_out and turn.certified
+        if is_better and not self._rules.is_dearer(turn.theta):  # alg:scope-main:update
             self._improve(turn, candidate.upper_c(beta))
             turn.ended = self._rules.ends_certified
         if self.prune and (  # alg:scope-main:break
@@ -147,10 +150,17 @@ class SCOPE(SequentialOptimizer):
     def _improve(self, turn: Turn, upper_c: float) -> None:
         if turn.theta != self._theta_out:
             self._rules.replaced(lambda: self._candidate(self._theta_out).lower_c(turn.beta()))
+            self._before = self._theta_out, self._u_out, self._certified
         changed = (turn.theta, upper_c) != (self._theta_out, self._u_out)
         self._theta_out, self._u_out, self._certified = turn.theta, upper_c, True
         if changed:
             self._trace("improved", **turn.row())
+
+    def _withdraw(self, turn: Turn) -> None:
+        """Gives back what theta_cand has replaced, once its own answers cost too much."""
+        if turn.theta == self._theta_out and self._rules.is_dearer(turn.theta):
+            self._theta_out, self._u_out, self._certified = self._before
+            self._trace("withdrawn", **turn.row())
 
     def _calibrate(self) -> Steps:
         """Algorithm 2; SCOPE-Coarse has an empty pool, and skips it."""

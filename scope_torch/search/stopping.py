@@ -1,6 +1,6 @@
-"""When a search has nothing left to do, which the paper leaves to the budget.
+"""When a search has nothing left to do, and what is not worth choosing.
 
-Three rules beyond alg:scope-main, all off with `gap_tolerance=None` but the last:
+Four rules beyond alg:scope-main, all off with `gap_tolerance=None` but the last:
 
 - **Skipping.** An iteration whose candidate could not improve on theta_out (L_c > u_out) would end
   after one observation. It is skipped: minima are taken over L_c <= u_out and without theta_out.
@@ -8,21 +8,27 @@ Three rules beyond alg:scope-main, all off with `gap_tolerance=None` but the las
   The search stops once the gap is small enough.
 - **Free candidates.** A candidate that costs nothing and is observed on every query could be
   chosen again for ever, because no budget ends that.
+- **Own answers.** U_c is the model's. Where most costs are 0 and few are large, it can be far too
+  low after some answers. So theta_cand is theta_out only while its own answers cost less than
+  theta_0's on the same queries.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from scope_torch.errors import InputError
 from scope_torch.observation import Observation
 from scope_torch.problem import SelectionProblem
+from scope_torch.search.averages import AllAverages
 
 NOTHING_LEFT = "no other configuration can improve on theta_out in these bounds"
 NOTHING_FOUND = "none found that can improve on theta_out in these bounds within max_nodes"
 GAP_CLOSED = "optimality gap within gap_tolerance"
 NO_LONGER_PAYS = "no candidate is expected to save more than finding out costs"
 LEAST_GAIN = 1e-3  # in units of quality
+_ROUNDING = 1e-12
 FREE_CANDIDATE = "the best candidate is free and observed on every query"
 
 
@@ -34,17 +40,28 @@ class Stopping:
             alg:scope-main, which neither skips an iteration nor stops before the budget is spent.
         least_gain: A candidate must be able to improve on u_out by this much, in its unit.
             Qualities are often equal: without it, the equal ones would be asked again for ever.
+        theta_ref: theta_0, which may always be chosen.
+        reference_usd: c_q(theta_0) in USD; None: the rule of own answers is off.
 
     Raises:
         InputError: If the tolerance is negative or not a number.
     """
 
-    def __init__(self, gap_tolerance: float | None = 0.0, least_gain: float = 0.0) -> None:
+    def __init__(
+        self,
+        gap_tolerance: float | None = 0.0,
+        least_gain: float = 0.0,
+        theta_ref: tuple[int, ...] = (),
+        reference_usd: Sequence[float] | None = None,
+    ) -> None:
         if gap_tolerance is not None and not gap_tolerance >= 0:
             raise InputError(f"gap_tolerance={gap_tolerance} must be at least 0, or None")
         self.gap_tolerance, self._least_gain = gap_tolerance, least_gain
         self._least_c: float | None = None
         self._charged: set[tuple[int, ...]] = set()
+        self._theta_ref, self._reference_usd = theta_ref, reference_usd
+        self._own = AllAverages(len(reference_usd or ()))
+        self._theirs: dict[tuple[int, ...], float] = {}  # USD of theta_0 on the queries of each
 
     @property
     def skips(self) -> bool:
@@ -52,9 +69,15 @@ class Stopping:
         return self.gap_tolerance is not None
 
     def record(self, observation: Observation) -> None:
-        """Notes whether the configuration ever cost anything."""
+        """Notes what the configuration has cost, and theta_0 on the same query."""
         if observation.cost_usd > 0:
             self._charged.add(observation.theta)
+        if self._reference_usd is not None:
+            theta, query = observation.theta, observation.query
+            if query not in self._own[theta]:
+                theirs = self._theirs.get(theta, 0.0)
+                self._theirs[theta] = theirs + self._reference_usd[query]
+            self._own.add(observation)
 
     def improvable(self, u_out: float, theta_out: int) -> tuple[float, int | None]:
         """What a candidate must satisfy to be worth an iteration (skipping).
@@ -94,7 +117,22 @@ class Stopping:
         """Whether no observation of `theta` has cost anything so far."""
         return theta not in self._charged
 
+    def is_dearer(self, theta: tuple[int, ...]) -> bool:
+        """Whether the answers of `theta` have cost no less than theta_0's on the same queries."""
+        if self._reference_usd is None or theta == self._theta_ref:
+            return False
+        own = self._own[theta]
+        number = len(self._reference_usd) - own.num_left
+        return number == 0 or own.cost_usd * number >= self._theirs[theta] * (1 - _ROUNDING)
+
 
 def stopping_of(problem: SelectionProblem, gap_tolerance: float | None) -> Stopping:
     """The rules for a problem: a quality that is better by less than 0.001 is not worth a query."""
-    return Stopping(gap_tolerance, LEAST_GAIN if problem.objective == "quality" else 0.0)
+    if problem.objective == "quality":
+        return Stopping(gap_tolerance, LEAST_GAIN)
+    if gap_tolerance is None:
+        return Stopping(None)
+    costs = [problem.reference_cost_usd] * problem.num_queries
+    if problem.reference_answers is not None:
+        costs = [usd for usd, _ in problem.reference_answers]
+    return Stopping(gap_tolerance, 0.0, problem.theta_ref, costs)

@@ -15,7 +15,9 @@ from scope_torch.testing.problems import KnownTask
 
 MakeOptimizer = Callable[[SelectionProblem, int], Optimizer]
 BASES = ("certified", "accepted (tuned)", "observed", "estimated", "reference")
-EVENTS = ("calibrated", "widened", "selected", "improved", "pruned", "completed", "stopped")
+EVENTS = (
+    "calibrated", "widened", "selected", "improved", "withdrawn", "pruned", "completed", "stopped",
+)  # fmt: skip
 
 
 def drive(optimizer: Optimizer, task: KnownTask, count: int) -> list[Observation]:

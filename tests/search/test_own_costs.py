@@ -1,0 +1,80 @@
+"""theta_out costs less than theta_0 by its own answers."""
+
+import math
+import random
+
+import pytest
+
+import scope_torch as st
+from scope_torch.observation import Observation
+from scope_torch.search.stopping import Stopping
+
+LLMS = ("lazy", "steady", "pro")
+REFERENCE_USD = 0.08  # on average
+
+# Share and cost of the few calls of `lazy` that are paid for (caches answer the others), number of
+# queries, share of those that cost the reference nothing, seed, modules.
+MODEL_IS_WRONG = [
+    (0.2, 0.4, 20, 0.8, 25, "ab"),
+    (0.3, 0.267, 60, 0.5, 62, "ab"),
+    (0.2, 0.4, 60, 0.5, 17, "ab"),
+    (0.05, 1.76, 60, 0.5, 8, "a"),
+    (0.1, 0.88, 60, 0.8, 89, "a"),
+    (0.2, 0.52, 60, 0.0, 54, "a"),
+]
+
+
+def selected(share, usd, num_queries, free, seed, modules):
+    def app(models, query):
+        luck = random.Random(f"{sorted(models.items())} {query}").random()
+        if set(models.values()) == {"pro"}:
+            is_free = random.Random(query).random() < free
+            return query, 0.0 if is_free else REFERENCE_USD / (1 - free)
+        if "lazy" in models.values():
+            return query, usd if luck < share else 0.0
+        return query, 1.5 * REFERENCE_USD
+
+    return st.select(
+        app,
+        models=dict.fromkeys(modules, LLMS),
+        dataset=[(f"{seed} {i}", f"{seed} {i}") for i in range(num_queries)],
+        metric=st.metrics.exact_match,
+        reference="pro",
+        max_quality_loss=0.1,
+        budget_usd=200 * REFERENCE_USD * num_queries / 60,
+        seed=seed,
+    )
+
+
+@pytest.mark.parametrize("world", MODEL_IS_WRONG)
+def test_nothing_that_is_dearer_by_its_own_answers_replaces_the_reference(world):
+    result = selected(*world)
+    for row in result.trace:
+        if row.theta_out != result.problem.theta_ref:
+            answers = result.history[: row.t]  # a repeat gives the kept answer once more
+            own = {o.query: o.cost_usd for o in answers if o.theta == row.theta_out}
+            reference = [result.problem.reference_answers[query][0] for query in own]
+            assert math.fsum(own.values()) < math.fsum(reference)
+    assert "dearer" not in str(result)
+
+
+def test_what_replaced_too_early_is_withdrawn():
+    worlds = [(0.03, 4 / 1.5, 20, 0.8, 82, "ab"), (0.02, 4.4, 60, 0.8, 80, "ab")]
+    trace = [row for world in worlds for row in selected(*world).trace]
+    withdrawn = [index for index, row in enumerate(trace) if row.event == "withdrawn"]
+    assert withdrawn
+    for index in withdrawn:
+        before, row = trace[index - 1], trace[index]
+        assert before.theta_out == row.theta_cand != row.theta_out
+        assert before.u_out_usd < row.u_out_usd
+
+
+def test_costs_are_compared_on_the_queries_that_both_answered():
+    stopping = Stopping(0.0, 0.0, (1,), [1.0, 5.0, 0.0])
+    assert stopping.is_dearer((0,))  # nothing is known
+    stopping.record(Observation((0,), 1, cost_usd=4.0, quality=1.0))
+    assert not stopping.is_dearer((0,))  # 4 against 5
+    stopping.record(Observation((0,), 2, cost_usd=1.0, quality=1.0))
+    assert stopping.is_dearer((0,))  # 5 against 5
+    assert not stopping.is_dearer((1,))  # theta_0
+    assert not Stopping(None).is_dearer((0,))  # to the letter of the paper
