@@ -135,7 +135,8 @@ class ObservationSource:
 
     def _keep(self, observation: Observation) -> None:
         if observation.lost:
-            return self._keep_lost(observation)
+            self._keep_lost(observation)
+            return
         # A tuple equals the request, and is faster to make.
         request = observation.theta, observation.query, observation.replicate
         if self._recorded.get(request, observation) is not None:
