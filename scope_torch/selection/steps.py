@@ -118,6 +118,7 @@ def search(
     result = run(
         problem, make_optimizer(problem), evaluator, left, run_dir=setup.folder, callbacks=watching
     )
+    paid_llms = dict.fromkeys([*_names_in(problem), *filter(None, [application.judge])])
     found = replace(
         result,
         reference=None if logged else reference,
@@ -125,7 +126,7 @@ def search(
         held_out=_held_out(setup, make_evaluator, result, show),
         queries=[item.input for item in setup.searched],
         answers=_by_codes(problem, application.outputs, setup.searched),
-        prices=setup.prices.describe(_names_in(problem)) if setup.is_priced else None,
+        prices=setup.prices.describe(paid_llms) if setup.is_priced else None,
         lost=[] if setup.folder is None else lost_in(setup.folder),
     )
     found.write()
