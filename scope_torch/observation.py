@@ -27,6 +27,8 @@ _LINE = b'{%b,"crc":"%08x"}\n'
 _CHECKSUM = re.compile(r',"crc":"([0-9a-f]{8})"}')
 _CHECKSUM_LENGTH = len(_LINE % (b"", 0)) - 2  # without the brace and the end of the line
 _BRACE = crc32(b"{")
+FAILURES = "app", "metric"  # who raised, see `Observation.failed`
+_ROUNDING = 1e-9  # of a grade, such as the cosine similarity 1.0000000000000002
 _BRACES = frozenset("{}")
 
 
@@ -56,17 +58,21 @@ class Observation:
         theta: Codes of the configuration.
         query: Index of the query in [0, Q).
         cost_usd: y_c, in USD.
-        quality: y_s, in [0, 1].
+        quality: y_s, in [0, 1]; what rounding has put outside, by 1e-9 at most, becomes 0 or 1.
         replicate: Number of earlier observations of the same pair in this run.
         latency_s: Seconds the system took; None if unknown.
         module_cost_usd: Cost of each module in USD; None if unknown.
         module_tokens: (prompt, completion) tokens of each module; None if unknown.
         outcomes: Other numbers of this run by name, such as {"output_tokens": 240.0}; finite, in
             units that the name should tell. None if there are none.
+        judge_usd: What grading this run has cost, in USD: paid, but no cost of the configuration.
+        failed: Who raised an error, `app` or `metric`, so that the quality is 0; None: nobody.
+        lost: Whether the error ended the process. Such a run is paid for but no observation of the
+            search, which asks for its pair again.
 
     Raises:
-        InputError: If the cost is negative or not finite, the quality is outside [0, 1], or an
-            outcome is not finite or its name cannot be used.
+        InputError: If a cost is negative or not finite, the quality is outside [0, 1], an outcome
+            is not finite or its name cannot be used, or `failed` is something else.
 
     Examples:
         >>> observation = Observation(theta=(0, 2), query=5, cost_usd=0.01, quality=1.0)
@@ -87,23 +93,36 @@ class Observation:
     module_cost_usd: tuple[float, ...] | None = None
     module_tokens: tuple[tuple[int, int], ...] | None = None
     outcomes: dict[str, float] | None = field(default=None, hash=False)  # a dict has no hash
+    judge_usd: float = 0.0
+    failed: str | None = None
+    lost: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "theta", tuple(map(int, self.theta)))
         object.__setattr__(self, "cost_usd", float(self.cost_usd))  # numpy and torch scalars too
         object.__setattr__(self, "quality", float(self.quality))
-        if not 0 <= self.cost_usd < math.inf:
-            raise InputError(
-                f"cost_usd={self.cost_usd} at theta={list(self.theta)}, query={self.query} must be "
-                "a number >= 0 (USD)"
-            )
-        if not 0 <= self.quality <= 1:
+        for name in ("cost_usd", "judge_usd"):
+            if not 0 <= (usd := getattr(self, name)) < math.inf:
+                raise InputError(
+                    f"{name}={usd} at theta={list(self.theta)}, query={self.query} must be a "
+                    "number >= 0 (USD)"
+                )
+        if -_ROUNDING <= self.quality <= 1 + _ROUNDING:
+            object.__setattr__(self, "quality", min(max(self.quality, 0.0), 1.0))
+        else:
             raise InputError(
                 f"quality={self.quality} at theta={list(self.theta)}, query={self.query} must lie "
                 "in [0, 1]; rescale it"
             )
         if self.outcomes is not None:
             object.__setattr__(self, "outcomes", checked_outcomes(self.outcomes) or None)
+        if self.failed not in (None, *FAILURES):
+            raise InputError(f"failed={self.failed!r} must be {' or '.join(FAILURES)}, or None")
+
+    @property
+    def paid_usd(self) -> float:
+        """What was paid for it in USD: its cost and that of grading it."""
+        return self.cost_usd + self.judge_usd
 
     @property
     def request(self) -> Request:
@@ -136,6 +155,10 @@ class Observation:
                 values["module_tokens"] = tuple(
                     (_count(p), _count(c)) for p, c in values["module_tokens"]
                 )
+            if "judge_usd" in values:
+                values["judge_usd"] = _cost(values["judge_usd"])
+            if values.get("lost", True) is not True:  # it is written only where it holds
+                raise ValueError(f"lost={values['lost']!r}")
             if values.get("outcomes") is not None:
                 outcomes = values["outcomes"].items()
                 values["outcomes"] = {name: _amount(value) for name, value in outcomes}
@@ -150,7 +173,7 @@ class History:
     """The observations of a run, in the asked order; observations are only appended.
 
     Attributes:
-        spend_usd: Their cost so far, in USD.
+        spend_usd: What was paid for them so far, in USD.
     """
 
     def __init__(self) -> None:
@@ -158,9 +181,9 @@ class History:
         self.spend_usd = 0.0
 
     def append(self, observation: Observation) -> None:
-        """Adds an observation and its cost."""
+        """Adds an observation and what was paid for it."""
         self._observations.append(observation)
-        self.spend_usd += observation.cost_usd
+        self.spend_usd += observation.paid_usd
 
     def __len__(self) -> int:
         return len(self._observations)
@@ -256,6 +279,12 @@ def _known(o: Observation) -> dict[str, Any]:
         known["module_tokens"] = o.module_tokens
     if o.outcomes is not None:
         known["outcomes"] = o.outcomes
+    if o.judge_usd:
+        known["judge_usd"] = o.judge_usd
+    if o.failed is not None:
+        known["failed"] = o.failed
+    if o.lost:
+        known["lost"] = True
     return known
 
 

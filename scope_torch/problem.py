@@ -309,6 +309,9 @@ class SelectionProblem:
         grades = []
         for limit in self.limits:
             value = outcomes.get(limit.outcome)
+            if value is None and observation.failed is not None:
+                grades.append(0.0)  # the worst: a run that failed has no outcome
+                continue
             if value is None:
                 known = [name for name, one in outcomes.items() if one is not None]
                 raise InputError(

@@ -1,13 +1,15 @@
 """An application as it is, made into the function that `FunctionEvaluator` calls.
 
 An application answers one input; a metric compares the answer with what is expected. What a run
-costs the application says itself, as USD or as tokens, or an `Endpoint` measures it.
+costs the application says itself, as USD or as tokens, or an `Endpoint` measures it. What a metric
+that asks an LLM costs is told apart: it is paid, but no cost of the configuration.
 """
 
 from __future__ import annotations
 
 import inspect
 import json
+import math
 import os
 import shlex
 import signal
@@ -16,19 +18,22 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, SupportsFloat
 
 from scope_torch.errors import InputError
-from scope_torch.evaluators.event_loop import result_of
+from scope_torch.evaluators.calling import called
+from scope_torch.evaluators.grading import JUDGE, Grading
+from scope_torch.evaluators.grading import Metric as Metric
 from scope_torch.evaluators.outputs import Outputs
 
 if TYPE_CHECKING:
     from scope_torch.serve.endpoint import Endpoint
     from scope_torch.serve.ledger import Ledger
+    from scope_torch.serve.queries import QueryInFlight
 
 App = Callable[..., Any]
-Metric = Callable[[Any, Any], float]
 
 _COSTS = {"cost_usd", "tokens"}
 _MAX_ERROR_CHARS = 500
@@ -85,22 +90,31 @@ class Application:
     Args:
         app: `app(models, input)`, where models maps modules to LLMs, or, with an endpoint,
             `app(input)`; may be `async def`. Or a command, see `Command`.
-        metric: `metric(expected, output)`, in [0, 1]. None if the application grades itself.
+        metric: `metric(expected, output)` or `metric(expected, output, input)`, see `Grading`. It
+            returns a grade in [0, 1], or a grade and the USD that grading has cost. None if the
+            application grades itself.
         endpoint: Measures what a run costs. None if the application says it: it then returns
             (output, USD) or (output, {module: (prompt tokens, completion tokens)}), or a dict with
-            `output`, with `cost_usd` or `tokens`, and perhaps with `outcomes`; `quality` in the
-            place of the output if it grades itself.
-        outcomes: Names of the outcomes that are needed. `latency_s` and, with an endpoint,
-            `input_tokens` and `output_tokens` are measured if the application does not say them.
+            `output`, with `cost_usd` or `tokens`, and perhaps with `outcomes`. If it grades itself,
+            it returns `quality` in the place of the output; a dict may have both.
+        outcomes: Names of the outcomes that are needed. `latency_s`, the seconds of the application
+            alone, and, with an endpoint, `input_tokens` and `output_tokens` are measured if the
+            application does not say them.
         path: File for the outputs, see `Outputs`.
+        judge: The LLM that the metric asks as `scope/judge` through the endpoint; None for none.
 
     Attributes:
-        outputs: What it returned; empty if it grades itself.
+        outputs: What it returned.
+        judge: As given.
+
+    Raises:
+        InputError: If the metric takes other arguments, or a command or a judge lacks what it
+            needs.
 
     Examples:
         >>> application = Application(lambda models, x: (x.upper(), 0.01), lambda e, o: e == o)
         >>> application({"only": "nano"}, Item(0, "yes", "YES"))
-        {'quality': True, 'cost_usd': 0.01}
+        {'cost_usd': 0.01, 'quality': True}
     """
 
     def __init__(
@@ -110,6 +124,7 @@ class Application:
         endpoint: Endpoint | None = None,
         outcomes: Sequence[str] = (),
         path: Path | None = None,
+        judge: str | None = None,
     ) -> None:
         self._app: App = app if callable(app) else Command(app)
         if isinstance(self._app, Command) and endpoint is None:
@@ -117,71 +132,99 @@ class Application:
                 f"the command {app!r} cannot say what a run costs; give endpoint= the address of "
                 "your LLMs, and let it ask the base URL in its environment"
             )
-        self._metric, self._endpoint, self._outcomes = metric, endpoint, frozenset(outcomes)
+        if judge is not None and (endpoint is None or metric is None):
+            raise InputError(
+                f"judge={judge!r} is the LLM that a metric= asks through an endpoint=; give both, "
+                "or let the metric return (grade, USD)"
+            )
+        if judge is not None and endpoint is not None:
+            endpoint.prices.check([judge])
+        self._grading = None if metric is None else Grading(metric)
+        self._endpoint, self._outcomes = endpoint, frozenset(outcomes)
         self._takes_models = endpoint is None or _number_of_arguments(self._app) > 1
-        self.outputs = Outputs(path)
+        self.outputs, self.judge = Outputs(path), judge
         self.__qualname__ = getattr(self._app, "__qualname__", "app")
 
     def __call__(self, models: dict[str, str], item: Item) -> Any:
-        """Runs the application once; what it returns is for `FunctionEvaluator`."""
-        began = time.perf_counter()
-        if self._endpoint is None:
-            graded = self._graded_with_cost(self._called(models, item), models, item)
-        else:
-            returned, ledger = self._measured_call(self._endpoint, models, item)
-            graded = self._graded(returned, models, item) | _measured(ledger, models)
-        seconds = time.perf_counter() - began
-        return self._with_outcomes(graded, {"latency_s": seconds})
+        """Runs the application once, and grades it."""
+        run = self.ungraded(models, item)
+        if self._grading is None:
+            return run
+        quality, usd = run["quality"]()
+        return {**run, "quality": quality, **({"judge_usd": usd} if usd else {})}
 
-    def _measured_call(
-        self, endpoint: Endpoint, models: dict[str, str], item: Item
-    ) -> tuple[Any, Ledger]:
-        """What the application returns, and what it was billed; an error has its `cost_usd`."""
-        with ExitStack() as ending:
-            query = ending.enter_context(endpoint.query(models))
-            try:
-                returned = self._called(models, item, query.env)
-            except Exception as error:
-                ending.close()  # which waits for the calls in flight
-                usd = query.ledger.cost_usd
-                with suppress(AttributeError):  # it may have slots
-                    error.cost_usd = usd  # type: ignore[attr-defined]
-                raise
-        return returned, query.ledger
+    def ungraded(self, models: dict[str, str], item: Item) -> Any:
+        """Runs the application once; `FunctionEvaluator` grades it when it has booked the cost."""
+        if self._endpoint is None:
+            returned, seconds = self._called(models, item)
+            run = self._with_cost(returned)
+        else:
+            call = partial(self._called, models, item)
+            (returned, seconds), ledger = _billed(self._endpoint, models, call)
+            if self._grading is not None:
+                returned = {"output": returned}
+            run = dict(returned) if isinstance(returned, Mapping) else {"quality": returned}
+            run |= _measured(ledger, models)
+        run = self._with_outcomes(run, {"latency_s": seconds})
+        return self._to_grade(run, models, item) if isinstance(run, Mapping) else run
 
     def _called(
-        self, models: dict[str, str], item: Item, environment: Mapping[str, str] | None = None
-    ) -> Any:
+        self, models: dict[str, str], item: Item, query: QueryInFlight | None = None
+    ) -> tuple[Any, float]:
+        """What the application returns, and its seconds: without waiting for the bill."""
+        began = time.perf_counter()
         if isinstance(self._app, Command):
-            return self._app(item.input, environment)
-        returned = self._app(models, item.input) if self._takes_models else self._app(item.input)
-        # Also on the event loop the call sees the context of this thread: which query it is.
-        return result_of(returned) if inspect.isawaitable(returned) else returned
+            returned = self._app(item.input, None if query is None else query.env)
+        else:
+            returned = called(self._app, *([models] if self._takes_models else []), item.input)
+        return returned, time.perf_counter() - began
 
-    def _graded_with_cost(self, returned: Any, models: dict[str, str], item: Item) -> Any:
+    def _with_cost(self, returned: Any) -> Any:
         """Of an application that says what it costs."""
-        if self._metric is None:
+        if self._grading is None:
             return returned
         if isinstance(returned, Mapping) and "output" in returned and _COSTS & set(returned):
-            rest = {key: value for key, value in returned.items() if key != "output"}
-            return self._graded(returned["output"], models, item) | rest
+            return returned
         if not (isinstance(returned, tuple | list) and len(returned) == 2):
             raise InputError(
                 f"the app returned {returned!r:.80}; return (output, USD) or (output, {{module: "
                 "(prompt tokens, completion tokens)}), or let an endpoint= measure the cost"
             )
         output, usage = returned
-        key = "tokens" if isinstance(usage, Mapping) else "cost_usd"
-        return self._graded(output, models, item) | {key: usage}
+        return {"output": output, "tokens" if isinstance(usage, Mapping) else "cost_usd": usage}
 
-    def _graded(self, output: Any, models: dict[str, str], item: Item) -> dict[str, Any]:
-        if self._metric is None:
-            return dict(output) if isinstance(output, Mapping) else {"quality": output}
-        self.outputs.keep(list(models.values()), item.number, output)
-        return {"quality": self._metric(item.expected, output)}
+    def _to_grade(
+        self, run: Mapping[str, Any], models: dict[str, str], item: Item
+    ) -> dict[str, Any]:
+        """With a function that finds out its `quality`, unless the application says it."""
+        rest, output = dict(run), run.get("output")
+        if "output" in rest:
+            self.outputs.keep(list(models.values()), item.number, rest.pop("output"))
+        return (
+            rest
+            if self._grading is None
+            else {**rest, "quality": partial(self._grade, item, output)}
+        )
+
+    def _grade(self, item: Item, output: Any) -> tuple[Any, float]:
+        """The grade, and what it has cost in USD; so does an error that the metric raises."""
+
+        def call(_: QueryInFlight | None = None) -> tuple[Any, float]:
+            assert self._grading is not None
+            return _verdict(self._grading(item.expected, output, item.input))
+
+        if self.judge is None or self._endpoint is None:
+            return call()
+        (grade, usd), ledger = _billed(self._endpoint, {JUDGE: self.judge}, call)
+        return grade, usd + ledger.cost_usd
 
     def _with_outcomes(self, graded: Any, measured: dict[str, float]) -> Any:
-        if not (self._outcomes and isinstance(graded, Mapping)):
+        if not self._outcomes:
+            return graded
+        if isinstance(graded, tuple | list) and len(graded) == 2:  # it grades itself
+            usage = "tokens" if isinstance(graded[1], Mapping) else "cost_usd"
+            graded = {"quality": graded[0], usage: graded[1]}
+        if not isinstance(graded, Mapping):
             return graded
         tokens = graded.get("tokens")
         if tokens is not None:
@@ -191,6 +234,36 @@ class Application:
         wanted = {name: value for name, value in measured.items() if name in self._outcomes}
         outcomes = wanted | dict(graded.get("outcomes") or {})
         return {**graded, "outcomes": outcomes} if outcomes else graded
+
+
+def _billed(
+    endpoint: Endpoint, assignment: Mapping[str, str], call: Callable[[QueryInFlight], Any]
+) -> tuple[Any, Ledger]:
+    """What a call returns, and what it was billed; an error has its `cost_usd`."""
+    with ExitStack() as ending:
+        query = ending.enter_context(endpoint.query(assignment))
+        try:
+            returned = call(query)
+        except Exception as error:
+            ending.close()  # which waits for the calls in flight
+            usd = query.ledger.cost_usd
+            with suppress(AttributeError):  # it may be frozen
+                error.cost_usd = usd  # type: ignore[attr-defined]
+            raise
+    return returned, query.ledger
+
+
+def _verdict(returned: Any) -> tuple[Any, float]:
+    """The grade, and the USD that a metric says it has cost."""
+    if not (isinstance(returned, tuple) and len(returned) == 2):
+        return returned, 0.0
+    grade, usd = returned
+    if not isinstance(usd, SupportsFloat) or not 0 <= float(usd) < math.inf:
+        raise InputError(
+            f"the metric returned {returned!r:.80}; it must return a grade in [0, 1], or a grade "
+            "and the USD that it has cost"
+        )
+    return grade, float(usd)
 
 
 def _measured(ledger: Ledger, models: Mapping[str, str]) -> dict[str, Any]:

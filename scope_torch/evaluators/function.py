@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import inspect
 import json
 import logging
 import math
 import reprlib
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from itertools import starmap
-from typing import Any, Literal, SupportsFloat
+from typing import Any, Literal
 
 from scope_torch.errors import InputError
-from scope_torch.evaluators.event_loop import result_of
-from scope_torch.evaluators.window import in_window
+from scope_torch.evaluators.calling import called
+from scope_torch.evaluators.returned import System, Tokens, number, parts_of, usd_of
+from scope_torch.evaluators.window import PaidCallFailed, in_window
 from scope_torch.llm.billing import Usage
 from scope_torch.llm.price_list import PriceList
 from scope_torch.llm.prices import LLMInfo, choose_llms
@@ -29,13 +29,7 @@ from scope_torch.runs.evaluator import keys_of
 
 logger = logging.getLogger(__name__)
 
-Tokens = Mapping[str, tuple[int, int] | Usage]
-Graded = tuple[float, float | Tokens] | Mapping[str, Any]
-System = Callable[[dict[str, str], Any], Graded | Awaitable[Graded]]
 OnError = Literal["raise", "retry", "zero"]
-
-# And perhaps outcomes.
-_KEYS = {"quality", "cost_usd"}, {"quality", "tokens"}, {"quality", "module_cost_usd", "tokens"}
 
 
 class FunctionEvaluator:
@@ -49,8 +43,9 @@ class FunctionEvaluator:
             keys `quality` and `cost_usd`, or `quality` and `tokens`. The tokens of a module may be
             a `Usage`, which knows cached ones. With `module_cost_usd`, in USD by module, `tokens`
             are recorded, not priced. A dictionary may also have `outcomes`: other finite numbers
-            by name, such as {"seconds": 1.2}. May be `async def`: all its calls run on one event
-            loop, so they must not block it; see `event_loop`.
+            by name, such as {"seconds": 1.2}; and `judge_usd`, what grading has cost. May be
+            `async def`: all its calls run on one event loop, so they must not block it; see
+            `event_loop`. An `Application` has its metric called when its own cost is booked.
         queries: The Q queries; each is passed to `system` as it is.
         concurrency: Calls in flight at a time, each in a thread. Only batches of requests can run
             concurrently: Calibrate's rounds, and the j-loop if `batch_size` is above 1.
@@ -61,13 +56,16 @@ class FunctionEvaluator:
         deterministic: Whether the system answers the same query under the same configuration the
             same way. Each pair is then asked once, also by a search that was resumed, and a repeat
             (see `calibrate`) gets the quality and the cost of the first answer without a call.
-        on_error: What to do if the system raises. `raise`: the search stops after the calls in
-            flight. `retry`: call it up to `max_retries` times more, then raise. `zero`: the
-            observation has quality 0 and costs `failed_cost_usd`; a warning names every such call.
+        on_error: What to do if the system raises, or the metric of an `Application`. `raise`: the
+            search stops after the calls in flight. `retry`: call that one up to `max_retries` times
+            more, then raise. `zero`: the observation has quality 0. If the system raised, it costs
+            `failed_cost_usd`; else what the system has cost. A warning names the first such call of
+            each configuration.
         max_retries: See `on_error`.
         retry_wait_s: Seconds before the first retry; twice as many before each further one.
         failed_cost_usd: USD charged for a call that raised, with `on_error="zero"`. An exception
-            with an attribute `cost_usd` says itself what it cost, also before a retry.
+            with an attribute `cost_usd` says itself what it cost, also before a retry. If it ends
+            the search, these USD are in the journal all the same, see `Observation.lost`.
 
     Attributes:
         num_failed: Number of calls so far that gave quality 0 because they raised.
@@ -130,6 +128,7 @@ class FunctionEvaluator:
         self._answers: dict[tuple[tuple[int, ...], int], Observation] = {}
         self._asking: set[tuple[tuple[int, ...], int]] = set()
         self._paid: set[tuple[tuple[int, ...], int]] = set()
+        self._warned_of: set[tuple[str | None, tuple[int, ...]]] = set()
 
     def evaluate(self, requests: Iterable[Request]) -> Iterator[Observation]:
         """Calls the function for every request; see `Evaluator` and `in_window`.
@@ -186,9 +185,13 @@ class FunctionEvaluator:
         return repeated
 
     def is_answer(self, observation: Observation) -> bool:
-        """False for a call that may have raised: its pair is asked again."""
+        """False for a call that may have raised: its pair is asked again.
+
+        Early journals have no mark for such a call, but its values.
+        """
         values = observation.quality, observation.cost_usd
-        return self.on_error != "zero" or values != (0.0, self._failed_cost_usd)
+        looks_failed = self.on_error == "zero" and values == (0.0, self._failed_cost_usd)
+        return observation.failed is None and not looks_failed
 
     def _observe_once(self, request: Request) -> Observation:
         """The kept answer of the pair, or its first; a repeat waits for a first in flight."""
@@ -208,88 +211,119 @@ class FunctionEvaluator:
                 self._changed.notify_all()
 
     def _observe(self, request: Request) -> Observation:
+        """Runs the system, books its cost, and then has the answer graded."""
+        theta, query, replicate = request
+        answer, usd, failure = self._tried(partial(self._ask, request), "system", request)
+        paid = Observation(theta, query, usd, 0.0, replicate, failed="app")
+        if failure is not None:
+            return self._failed(paid, failure)
+        who = "system"
         try:
-            answer = self._answer(request)
-        except Exception as error:
-            if self.on_error != "zero":
-                error.add_note(f"raised by the system for {self._named(request)}")
-                if usd := getattr(error, "cost_usd", 0.0):
-                    error.add_note(f"this run cost {usd:.3g} USD, which are in no observation")
-                raise
-            return self._failed(request, error)
-        answer, lost_usd = answer
-        try:
-            observation = self._observation(request, answer)
+            quality, paid = self._booked(request, answer, usd)
+            if callable(quality):
+                who, grade = "metric", partial(called, quality)
+                graded, usd, failure = self._tried(grade, who, request)
+                quality, judge_usd = (0.0, 0.0) if graded is None else graded
+                answer = quality
+                paid = replace(paid, judge_usd=usd + judge_usd)
+            observation = replace(paid, quality=number(quality), failed=None)
         except (TypeError, ValueError, OverflowError) as error:
-            raise InputError(
-                f"the system returned {reprlib.repr(answer)} for {self._named(request)}: {error}"
-            ) from error
-        if lost_usd:
-            observation = replace(observation, cost_usd=observation.cost_usd + lost_usd)
+            wrong = InputError(
+                f"the {who} returned {reprlib.repr(answer)} for {self._named(request)}: {error}"
+            )
+            wrong.__cause__ = error
+            raise _ending(wrong, paid) from error
+        if failure is not None:
+            return self._failed(paid, failure)
         if self.deterministic:
-            self._answers[request.theta, request.query] = observation
+            self._answers[theta, query] = observation
         return observation
 
-    def _answer(self, request: Request) -> tuple[Any, float]:
-        """What the system returns, and the USD of attempts that failed.
+    def _ask(self, request: Request) -> Any:
+        system = getattr(self.system, "ungraded", self.system)
+        return called(system, self.problem.names(request.theta), self.queries[request.query])
 
-        Asks again if it raises and may be asked again.
+    def _tried(
+        self, call: Callable[[], Any], who: str, request: Request
+    ) -> tuple[Any, float, Exception | None]:
+        """What a call returns, or None; the USD of its attempts that failed; and its last error.
+
+        Calls again if it raises and may be called again; not after an error that the user can mend.
         """
         attempt, lost_usd = 0, 0.0
         while True:
             try:
-                assignment = self.problem.names(request.theta)
-                answer = self.system(assignment, self.queries[request.query])
-                return (result_of(answer) if inspect.isawaitable(answer) else answer), lost_usd
+                return call(), lost_usd, None
             except Exception as error:
-                lost_usd += getattr(error, "cost_usd", 0.0)
-                if self.on_error != "retry" or attempt >= self._max_retries:
-                    raise
-                wait_s = self._retry_wait_s * 2**attempt
-                named = self._named(request)
-                logger.warning("the system raised %r for %s; retry in %g s", error, named, wait_s)
+                lost_usd += usd_of(error)
+                may_retry = self.on_error == "retry" and not isinstance(error, InputError)
+                if not may_retry or attempt >= self._max_retries:
+                    return None, lost_usd, error
+                wait_s, named = self._retry_wait_s * 2**attempt, self._named(request)
+                logger.warning("the %s raised %r for %s; retry in %g s", who, error, named, wait_s)
             time.sleep(wait_s)
             attempt += 1
 
-    def _failed(self, request: Request, error: Exception) -> Observation:
+    def _failed(self, paid: Observation, error: Exception) -> Observation:
+        """An observation of quality 0; or the end of the search.
+
+        Args:
+            paid: What was paid, with quality 0.
+            error: What the system or the metric raised.
+        """
+        who = "metric" if paid.failed == "metric" else "system"
+        named = self._named(paid.request)
+        if self.on_error != "zero" or isinstance(error, InputError):
+            error.add_note(f"raised by the {who} for {named}")
+            if usd := paid.paid_usd:
+                error.add_note(f"this run cost {usd:.3g} USD, which are in no observation")
+            raise _ending(error, paid)
+        if paid.failed == "app" and not hasattr(error, "cost_usd"):
+            paid = replace(paid, cost_usd=self._failed_cost_usd)
         with self._changed:
             self.num_failed += 1
-        logger.warning(
-            "the system raised %r for %s; quality 0 at %g USD (failed call %d)",
-            error,
-            self._named(request),
-            usd := getattr(error, "cost_usd", self._failed_cost_usd),
-            self.num_failed,
-        )
-        theta, query, replicate = request
-        return Observation(theta, query, usd, 0.0, replicate)
+            is_first = (paid.failed, paid.theta) not in self._warned_of
+            self._warned_of.add((paid.failed, paid.theta))
+        if is_first:
+            logger.warning(
+                "the %s raised %r for %s; quality 0 at %g USD; further failures of this "
+                "configuration are only counted",
+                who,
+                error,
+                named,
+                paid.paid_usd,
+            )
+        return paid
 
     def _named(self, request: Request) -> str:
         query = reprlib.repr(self.queries[request.query])
         return f"query {request.query}, {query}, under {self.problem.names(request.theta)}"
 
-    def _observation(self, request: Request, answer: Any) -> Observation:
-        quality, cost, tokens = _parts(answer)
-        outcomes = answer.get("outcomes") if isinstance(answer, Mapping) else None
+    def _booked(self, request: Request, answer: Any, lost_usd: float) -> tuple[Any, Observation]:
+        """The quality, or what finds it out; and what was paid, as if the grading had failed."""
+        quality, cost, tokens = parts_of(answer)
+        more = answer if isinstance(answer, Mapping) else {}
         theta, query, replicate = request
         costs = used = None
         if isinstance(tokens, Mapping):
             used = [self._usage(tokens, module) for module in self.problem.modules]
         if isinstance(cost, Mapping):
             self._check_modules(cost)
-            costs = tuple(_number(cost.get(module, 0.0)) for module in self.problem.modules)
+            costs = tuple(number(cost.get(module, 0.0)) for module in self.problem.modules)
         elif cost is None and used is not None:
             llms = self.problem.names(theta).values()
             costs = tuple(starmap(self._priced, zip(llms, used, strict=True)))
-        return Observation(
+        return quality, Observation(
             theta,
             query,
-            _number(cost) if costs is None else sum(costs),
-            _number(quality),
+            (number(cost) if costs is None else sum(costs)) + lost_usd,
+            0.0,
             replicate,
             module_cost_usd=costs,
             module_tokens=None if used is None else tuple(u[:2] for u in used),
-            outcomes=outcomes,
+            outcomes=more.get("outcomes"),
+            judge_usd=number(more.get("judge_usd", 0.0)),
+            failed="metric",
         )
 
     def _usage(self, tokens: Tokens, module: str) -> Usage:
@@ -339,23 +373,6 @@ class FunctionEvaluator:
         return f"{self.name}-{hashlib.sha256(queries.encode()).hexdigest()[:16]}"
 
 
-def _parts(answer: Any) -> tuple[Any, Any, Any]:
-    """The quality, the cost, and the tokens by module, or None; nothing is checked."""
-    if isinstance(answer, Mapping) and set(answer) - {"outcomes"} in _KEYS:
-        cost = answer.get("cost_usd", answer.get("module_cost_usd"))
-        return answer["quality"], cost, answer.get("tokens")
-    if not isinstance(answer, Mapping | Set | str | bytes):
-        with contextlib.suppress(TypeError, ValueError):  # not two values
-            quality, cost = answer
-            return (quality, None, cost) if isinstance(cost, Mapping) else (quality, cost, None)
-    raise InputError(
-        "it must return (quality, cost_usd), or a dictionary with just the keys quality and "
-        "cost_usd, or quality and tokens, and perhaps outcomes"
-    )
-
-
-def _number(value: Any) -> float:
-    """Returns a number of any kind as a float; refuses text and None."""
-    if not isinstance(value, SupportsFloat):
-        raise InputError(f"{value!r} is not a number")
-    return float(value)
+def _ending(error: Exception, paid: Observation) -> Exception:
+    """What to raise to end the search with an error; nothing that was paid is forgotten."""
+    return PaidCallFailed(error, replace(paid, lost=True)) if paid.paid_usd else error

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from scope_torch.errors import cannot_write
+logger = logging.getLogger(__name__)
 
 Key = tuple[tuple[str, ...], int]
 
@@ -16,16 +17,13 @@ Key = tuple[tuple[str, ...], int]
 class Outputs(Mapping[Key, Any]):
     """Outputs by the LLMs of a run, in the order of the modules, and the position of its item.
 
-    The last output of a pair counts. They decide nothing: a file that is damaged or missing only
-    leaves gaps.
+    The last output of a pair counts. They decide nothing: a file that is damaged or missing, or
+    cannot be written, only leaves gaps.
 
     Args:
         path: A file of JSON lines to which each output is appended, and whose outputs are known
             from the beginning; an output that is not plain data is written as text. None keeps
             them in memory only.
-
-    Raises:
-        InputError: If the file cannot be written.
 
     Examples:
         >>> outputs = Outputs()
@@ -36,7 +34,11 @@ class Outputs(Mapping[Key, Any]):
 
     def __init__(self, path: Path | None = None) -> None:
         self._path, self._lock = path, threading.Lock()
-        self._known = dict(_read(path)) if path is not None and path.exists() else {}
+        self._known, self._has_warned = dict[Key, Any](), False
+        try:
+            self._known.update(_read(path) if path is not None and path.exists() else ())
+        except OSError as error:
+            self._warn("read", error)
 
     def __getitem__(self, key: Key) -> Any:
         return self._known[key]
@@ -48,22 +50,37 @@ class Outputs(Mapping[Key, Any]):
         return len(self._known)
 
     def keep(self, llms: Sequence[str], number: int, output: Any) -> None:
-        """Keeps an output; any thread may call it.
-
-        Raises:
-            InputError: If the file cannot be written.
-        """
+        """Keeps an output; any thread may call it. What cannot be written is warned of once."""
         with self._lock:
             self._known[tuple(llms), number] = output
             if self._path is None:
                 return
             try:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
+                line = _line({"llms": list(llms), "number": number, "output": output})
                 with open(self._path, "a", encoding="utf-8") as file:
-                    entry = {"llms": list(llms), "number": number, "output": output}
-                    file.write(json.dumps(entry, default=str) + "\n")
-            except OSError as error:
-                raise cannot_write(self._path, error) from error
+                    file.write("\n" * self._has_warned + line)  # the one before may be cut
+            except Exception as error:  # also what a method of the output raises
+                self._warn("written", error)
+
+    def _warn(self, what: str, error: Exception) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "%s cannot be %s (%s): outputs will be missing there, which decide nothing",
+                self._path,
+                what,
+                error,
+            )
+
+
+def _line(entry: dict[str, Any]) -> str:
+    """A line of the file."""
+    try:
+        text = json.dumps(entry, default=str)
+    except (TypeError, ValueError, RecursionError):  # keys that are no text, or a cycle
+        text = json.dumps({**entry, "output": str(entry["output"])})
+    return text + "\n"
 
 
 def _read(path: Path) -> Iterator[tuple[Key, Any]]:
@@ -72,5 +89,5 @@ def _read(path: Path) -> Iterator[tuple[Key, Any]]:
         try:
             entry = json.loads(line)
             yield (tuple(entry["llms"]), int(entry["number"])), entry["output"]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             continue

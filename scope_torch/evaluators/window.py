@@ -11,6 +11,20 @@ from scope_torch.observation import Observation, Request
 
 logger = logging.getLogger(__name__)
 
+
+class PaidCallFailed(Exception):
+    """A call that raised after it was paid for.
+
+    Args:
+        error: What it raised, which ends the search.
+        paid: What it has cost, as an observation that is `lost`.
+    """
+
+    def __init__(self, error: Exception, paid: Observation) -> None:
+        super().__init__(error)
+        self.error, self.paid = error, paid
+
+
 _POLL_S = 0.2  # how often to look for an interrupt of the user
 
 
@@ -24,7 +38,8 @@ def in_window(
     Takes a request from `requests` only when there is room for it; so the caller can end `requests`
     at any time. If a call raises, or the user interrupts, no further call starts. The calls in
     flight are paid for: they are waited for and yielded, then the error is raised. After a second
-    interrupt nothing is waited for.
+    interrupt nothing is waited for. What a call has cost that raised `PaidCallFailed` is yielded
+    too, as an observation that is `lost`.
 
     Args:
         submit: Starts a call for a request.
@@ -74,7 +89,11 @@ def in_window(
             continue
         if future not in in_flight:
             continue  # it was put again, and has been yielded
-        if failure := future.exception():
+        failure = future.exception()
+        if isinstance(failure, PaidCallFailed):
+            yield failure.paid
+            failure = failure.error
+        if failure:
             error = error or failure
         else:
             yield future.result()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,8 @@ class Bill:
         search_usd: The search, without repeats.
         in_flight_usd: Calls that were under way when the search ended.
         held_out_usd: Choice and reference on held-out queries.
+        judge_usd: Grading the answers, where a metric asks an LLM; in none of the others.
+        lost_usd: Calls that raised an error and ended an earlier process of this search.
         repeats_usd: What kept answers would have cost; not paid, and not in the total.
         num_calls: Calls that were paid for, without those in flight.
         num_failed: Calls that failed, and count as quality 0.
@@ -45,6 +47,8 @@ class Bill:
     search_usd: float = 0.0
     in_flight_usd: float = 0.0
     held_out_usd: float = 0.0
+    judge_usd: float = 0.0
+    lost_usd: float = 0.0
     repeats_usd: float = 0.0
     num_calls: int = 0
     num_failed: int = 0
@@ -66,7 +70,15 @@ class Bill:
             "search": self.search_usd,
             "in flight": self.in_flight_usd,
             "held out": self.held_out_usd,
+            "judge": self.judge_usd,
+            "lost": self.lost_usd,
         }
+
+    @property
+    def beside(self) -> dict[str, float]:
+        """What was paid, but is no cost of a configuration, by its key in `result.json`."""
+        paid = {"judge_usd": self.judge_usd, "lost_usd": self.lost_usd}
+        return {name: amount for name, amount in paid.items() if amount}
 
     def __str__(self) -> str:
         lines = [f"{name:<10} {usd(paid):>8} USD" for name, paid in self.amounts.items() if paid]
@@ -85,16 +97,21 @@ def bill_of(result: Any) -> Bill:
     repeats, taken_over = result.repeats or [], set(result.known)
     reference = [one for one in result.reference or [] if one not in taken_over]
     held_out = [] if result.held_out is None else result.held_out.paid
-    num_measured = len(reference) + len(result.probe) + len(held_out)
+    measured = [*reference, *result.probe, *held_out]
+    paid = [*measured, *result.history]
+    judge_usd = judge_cost_of(paid) - judge_cost_of(repeats)
+    num_failed = sum(one.failed is not None for one in paid)
     return Bill(
         reference_usd=cost_of(reference),
         probe_usd=cost_of(result.probe),
         search_usd=max(0.0, cost_of(result.history) - cost_of(repeats)),
         in_flight_usd=result.surplus_usd,
         held_out_usd=cost_of(held_out),
-        repeats_usd=cost_of(repeats),
-        num_calls=num_measured + len(result.history) - len(repeats),
-        num_failed=result.num_failed,
+        judge_usd=max(0.0, judge_usd),
+        lost_usd=math.fsum(one.paid_usd for one in result.lost),
+        repeats_usd=cost_of(repeats) + judge_cost_of(repeats),
+        num_calls=len(paid) - len(repeats) + len(result.lost),
+        num_failed=max(num_failed, result.num_failed),
         num_known=len(result.known),
         known_usd=cost_of(result.known),
         prices=result.prices,
@@ -109,6 +126,18 @@ def cost_of(observations: Iterable[Observation] | None) -> float:
         0.5
     """
     return math.fsum(observation.cost_usd for observation in observations or ())
+
+
+def repeats_of(repeats: Sequence[Observation]) -> dict[str, Any]:
+    """Number and cost of the observations that a kept answer gave, for `result.json`."""
+    judge_usd = judge_cost_of(repeats)
+    found = {"num_repeats": len(repeats), "repeats_usd": cost_of(repeats) + judge_usd}
+    return {**found, "repeats_judge_usd": judge_usd} if judge_usd else found
+
+
+def judge_cost_of(observations: Iterable[Observation]) -> float:
+    """What grading them has cost in USD."""
+    return math.fsum(observation.judge_usd for observation in observations)
 
 
 def _price(llm: str, price: Mapping[str, Any]) -> str:

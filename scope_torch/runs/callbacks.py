@@ -56,7 +56,7 @@ class Callback:
 
         Args:
             observation: The observation.
-            spend_usd: Cost of all observations so far, this one included, in USD.
+            spend_usd: What was paid for all observations so far, this one included, in USD.
         """
 
     def changed(self, row: TraceRow) -> None:

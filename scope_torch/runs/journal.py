@@ -41,6 +41,8 @@ class Journal:
 
     Attributes:
         recorded: The observations that were in the file when it was opened.
+        lost: What was paid for without an observation, see `Observation.lost`; each with the number
+            of observations before it.
 
     Raises:
         InputError: If the file cannot be written, is in use, or is damaged before its last line.
@@ -62,7 +64,7 @@ class Journal:
             raise cannot_write(path, error) from error
         try:
             _lock(self._file.fileno(), path)
-            self.recorded = self._read()
+            self.recorded, self.lost = apart(self._read())
             self._size = os.fstat(self._file.fileno()).st_size
             self._is_whole = True  # False from the start of a write to its end
             self._waiting: list[Observation] = []
@@ -137,7 +139,7 @@ class Journal:
         observations, damage = _parse(lines)
         if damage is not None and len(observations) < len(lines) - 1:
             raise _damaged(self.path, damage) from damage
-        _refuse_repeats(self.path, observations)
+        _refuse_repeats(self.path, apart(observations)[0])
         if damage is not None:
             self._drop_last(lines)
         elif not ends_with_newline:
@@ -158,10 +160,43 @@ class Journal:
             content = content[self._file.write(content) :]
 
 
+def apart(
+    entries: Iterable[Observation],
+) -> tuple[list[Observation], list[tuple[int, Observation]]]:
+    """The observations among the entries of a journal; and the lost ones, see `Journal.lost`."""
+    observations: list[Observation] = []
+    lost: list[tuple[int, Observation]] = []
+    for entry in entries:
+        if entry.lost:
+            lost.append((len(observations), entry))
+        else:
+            observations.append(entry)
+    return observations, lost
+
+
+def lost_in(folder: Path) -> list[Observation]:
+    """What was paid for without an observation, in all journals of a directory.
+
+    Raises:
+        InputError: If a journal cannot be read, or is damaged.
+    """
+    entries = map(_read_entries, sorted(folder.rglob("journal.jsonl")))
+    return [entry for of_one in entries for entry in of_one if entry.lost]
+
+
 def read_journal(path: Path) -> list[Observation]:
     """The observations in a journal that another process may be writing; none without the file.
 
     A last line without its end is left out: it is being written, or was cut short by a crash.
+
+    Raises:
+        InputError: If the file cannot be read, or is damaged.
+    """
+    return apart(_read_entries(path))[0]
+
+
+def _read_entries(path: Path) -> list[Observation]:
+    """See `read_journal`; with what was lost.
 
     Raises:
         InputError: If the file cannot be read, or is damaged.
@@ -175,7 +210,7 @@ def read_journal(path: Path) -> list[Observation]:
     observations, damage = _parse(content.split(b"\n")[:-1])
     if damage is not None:
         raise _damaged(path, damage) from damage
-    _refuse_repeats(path, observations)
+    _refuse_repeats(path, apart(observations)[0])
     return observations
 
 

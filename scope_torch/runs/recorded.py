@@ -77,8 +77,8 @@ class RecordedRun:
 
     @property
     def spend_usd(self) -> float:
-        """Cost of all observations, in USD."""
-        return math.fsum(o.cost_usd for o in self.observations)
+        """What was paid for all observations, in USD."""
+        return math.fsum(o.paid_usd for o in self.observations)
 
     @property
     def run_dir(self) -> Path | None:
@@ -101,7 +101,7 @@ class RecordedRun:
             callback.start(self.problem, self.method, self.budget_usd)
             spend_usd = 0.0
             for observation in self.observations:
-                spend_usd += observation.cost_usd
+                spend_usd += observation.paid_usd
                 callback.observed(observation, spend_usd)
             for recorded in self.rows:
                 callback.changed(recorded.row)

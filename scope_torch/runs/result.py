@@ -16,7 +16,7 @@ from torch import Tensor
 from scope_torch.errors import InputError
 from scope_torch.observation import History, Observation
 from scope_torch.problem import SelectionProblem
-from scope_torch.runs.bill import Bill, bill_of, cost_of
+from scope_torch.runs.bill import Bill, bill_of, cost_of, repeats_of
 from scope_torch.runs.directory import settings_hash, with_hashes, write_atomically
 from scope_torch.runs.estimate import Estimate, Evidence, savings_of
 from scope_torch.runs.held_out import HeldOut
@@ -71,8 +71,10 @@ class RunResult:
         queries: The inputs of the queries, if they are known.
         answers: What the application returned, by configuration and query, where it was kept.
         prices: Prices of the LLMs, see `PriceList.describe`.
-        num_failed: Calls of this process that failed and count as quality 0.
+        num_failed: Calls of this process that failed and count as quality 0; those that an
+            observation tells of need not be counted here.
         known: Observations of earlier searches; not a part of `history`, and not paid again.
+        lost: What calls had cost that ended an earlier process of this search, see `Observation`.
 
     Examples:
         >>> from scope_torch import make_scope, run
@@ -113,6 +115,7 @@ class RunResult:
     prices: Mapping[str, Any] | None = None
     num_failed: int = 0
     known: Sequence[Observation] = ()
+    lost: Sequence[Observation] = ()
 
     def __str__(self) -> str:
         return "\n".join(lines_of(self).values())
@@ -287,8 +290,9 @@ class RunResult:
             "spend_usd": self.history.spend_usd,
             "surplus_usd": self.surplus_usd,
             "num_observations": len(self.history),
-            **self._repeats(),
+            **({} if self.repeats is None else repeats_of(self.repeats)),
             **self._measured(),
+            **self.bill.beside,
             "stop_reason": self.stop_reason,
             **({} if self.front is None else {"pareto": self.front.to_json()}),
             "seed": self.settings["optimizer"].get("seed"),
@@ -333,13 +337,6 @@ class RunResult:
         answers = [*self.known, *self.history]
         known = self.report.get("known")
         return tomorrow(self.problem, answers, theta, self.report.get("delta"), seed, known)
-
-    def _repeats(self) -> dict[str, Any]:
-        """Number and cost of the repeats, if the evaluator keeps answers."""
-        if self.repeats is None:
-            return {}
-        usd = math.fsum(o.cost_usd for o in self.repeats)
-        return {"num_repeats": len(self.repeats), "repeats_usd": usd}
 
     def _bounds_of_theta_out(self) -> dict[str, Any]:
         """Upper bounds on its cost and gap in USD, or, if quality is the objective, on the loss."""

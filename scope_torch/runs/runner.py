@@ -43,7 +43,8 @@ def run(
     """Spends a budget on a search.
 
     The budget is tested after every observation: the observation that takes the spend above the
-    budget is the last one. With `run_dir`, every observation that costs money is on disk before it
+    budget is the last one. What was paid for calls that ended an earlier process of this search
+    counts as spent. With `run_dir`, every observation that costs money is on disk before it
     is used. The same call then resumes an interrupted run: it pays for nothing twice and gives the
     same result.
 
@@ -93,6 +94,7 @@ def run(
             budget_usd=float(budget_usd),
             history=search.history,
             surplus_usd=source.surplus_usd(search.history),
+            lost=[] if journal is None else [entry for _, entry in journal.lost],
             repeats=_repeats(evaluator, search.history),
             known=observations,
             trace=optimizer.trace,
@@ -269,13 +271,13 @@ class _Search:
             with contextlib.suppress(InputError):  # must not hide what ended the run
                 self._write_trace()
             raise
-        if self.history.spend_usd > self._budget_usd:
+        if self._is_spent():
             return "budget"
         return self._optimizer.stop_reason or "finished"
 
     def _observe(self, requests: Sequence[Request]) -> list[Observation]:
         """Observations of `requests`; the last one is the one that crosses the budget, if any."""
-        history, budget_usd, watching = self.history, self._budget_usd, self._watching
+        history, watching = self.history, self._watching
         told: list[Observation] = []
         observations = self._source.observe(requests)
         try:
@@ -284,19 +286,23 @@ class _Search:
                 history.append(observation)
                 for observed in watching:
                     observed(observation, history.spend_usd)
-                if history.spend_usd > budget_usd:
+                if self._is_spent():
                     break
         finally:
             observations.close()
         return told
+
+    def _is_spent(self) -> bool:
+        """Whether the budget is; what was paid for nothing in earlier processes counts."""
+        lost_usd = self._source.lost_usd(len(self.history))
+        return self.history.spend_usd + lost_usd > self._budget_usd
 
     def _tell_and_ask(self, told: Sequence[Observation]) -> Sequence[Request]:
         """The next requests; none once the budget is spent or the optimizer has finished."""
         began = time.perf_counter()
         if told:
             self._optimizer.tell(told)
-        spent = self.history.spend_usd > self._budget_usd
-        requests = () if spent else self._optimizer.ask()
+        requests = () if self._is_spent() else self._optimizer.ask()
         self.optimizer_seconds += time.perf_counter() - began
         return requests
 

@@ -38,6 +38,7 @@ class ObservationSource:
         self._recorded: dict[_RequestKey, Observation | None] = {o.request: o for o in recorded}
         self._unused = set(self._recorded)
         self._num_asked: dict[Request, int] = {}
+        self._lost: list[Observation] = []
 
     def observe(self, requests: Sequence[Request]) -> Generator[Observation, None, None]:
         """Observations of `requests` in the asked order.
@@ -74,6 +75,16 @@ class ObservationSource:
                 self._keep_late(itertools.chain([arrived] if arrived else [], stream))
             raise
 
+    def lost_usd(self, num_observations: int) -> float:
+        """USD paid without an observation, when a search had made so many at most.
+
+        So a search that is resumed, or replayed, ends for its budget at the same observation.
+        """
+        if self._journal is None or not self._journal.lost:
+            return 0.0
+        lost = self._journal.lost
+        return math.fsum(entry.paid_usd for number, entry in lost if number <= num_observations)
+
     def flush(self) -> None:
         """Writes the observations that the journal still holds in memory; all of them were free.
 
@@ -84,12 +95,12 @@ class ObservationSource:
             self._journal.flush()
 
     def surplus_usd(self, history: History) -> float:
-        """Cost in USD of the observations that were made but are not part of the search."""
+        """USD paid for the observations that were made but are not part of the search."""
         if len(history) == len(self._recorded):
             return 0.0
         used = {observation.request for observation in history}
         extra = (o for r, o in self._recorded.items() if o is not None and r not in used)
-        return math.fsum(o.cost_usd for o in extra)
+        return math.fsum(o.paid_usd for o in extra)
 
     def _numbered(self, request: Request) -> Request:
         """The request with its replicate: how often its pair was requested before."""
@@ -123,6 +134,9 @@ class ObservationSource:
         return observation
 
     def _keep(self, observation: Observation) -> None:
+        if observation.lost:
+            self._keep_lost(observation)
+            return
         # A tuple equals the request, and is faster to make.
         request = observation.theta, observation.query, observation.replicate
         if self._recorded.get(request, observation) is not None:
@@ -133,6 +147,12 @@ class ObservationSource:
         if self._journal is not None:
             self._journal.append([observation])
         self._recorded[request] = observation
+
+    def _keep_lost(self, paid: Observation) -> None:
+        """Keeps what was paid for a call that raised, once; its error follows."""
+        if self._journal is not None and not any(paid is one for one in self._lost):
+            self._lost.append(paid)
+            self._journal.append([paid])
 
     def _keep_late(self, observations: Iterable[Observation]) -> None:
         """Keeps observations that arrive after the search has ended; skips those kept before.

@@ -221,10 +221,10 @@ class SequentialOptimizer(ABC):
         return observations
 
     def _record(self, observation: Observation) -> None:
-        """Counts an observation and its cost."""
+        """Counts an observation and what was paid for it."""
         self.t += 1
         self.from_budget_usd = self.spend_usd
-        self.spend_usd += observation.cost_usd
+        self.spend_usd += observation.paid_usd
 
     def _trace(self, event: str, **values: Any) -> None:
         """Adds a row to the trace: what is recommended now, and further columns of `TraceRow`."""

@@ -36,6 +36,7 @@ def select(
     reference: Reference,
     budget_usd: float,
     metric: Metric | None = None,
+    judge: str | None = None,
     max_quality_loss: float | None = None,
     min_quality: float | None = None,
     constraints: Sequence[Constraint | str] = (),
@@ -76,8 +77,12 @@ def select(
         reference: The LLM of each module, or one name for all modules; or what `load_reference`
             reads: its answers are known from a log, and no call measures them.
         budget_usd: Everything together may cost this much, and the call that crosses it.
-        metric: `metric(expected, output)`, in [0, 1]; see `scope_torch.metrics`. None: the app
-            returns its quality in the place of the output.
+        metric: `metric(expected, output)` or `metric(expected, output, input)`, in [0, 1]; or
+            returns (grade, USD), if grading costs money. May be `async def`. See
+            `scope_torch.metrics`. None: the app returns its quality in the place of the output, or
+            a dict with both.
+        judge: The LLM that answers `scope/judge`, which a metric asks through the `endpoint`. What
+            it costs is paid from the budget, and is no cost of any configuration.
         max_quality_loss: Epsilon, relative to the reference, such as 0.05.
         min_quality: Instead of it: the least average quality, in [0, 1].
         constraints: On other outcomes, see `at_most`. `latency_s` is measured.
@@ -98,7 +103,7 @@ def select(
         batch_size: Queries that the search asks for at a time; None for `concurrency`. It decides
             what is asked, so a run is resumed with the same one.
         repeat: Whether to run the app again for a pair that was answered, because answers vary.
-        on_error: What to do if the app raises, see `FunctionEvaluator`.
+        on_error: What to do if the app or the metric raises, see `FunctionEvaluator`.
         optimizer: Makes another search for the problem, such as
             `lambda problem: make_scope(problem, base="small")`.
         run_dir: Directory of the journal; None writes no files.
@@ -168,7 +173,8 @@ def select(
         optimizer = partial(make_scope_joint, seed=seed, batch_size=batch_size)
     outcomes = [limit.outcome for limit in setup.problem.constraints]
     with served(endpoint, setup.prices) as running:
-        application = Application(app, metric, running, outcomes, setup.inside("outputs.jsonl"))
+        outputs = setup.inside("outputs.jsonl")
+        application = Application(app, metric, running, outcomes, outputs, judge)
         make_evaluator = partial(
             FunctionEvaluator,
             system=application,

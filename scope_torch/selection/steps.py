@@ -7,7 +7,7 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,6 +28,7 @@ from scope_torch.runs.callbacks import Callback
 from scope_torch.runs.earlier import known_from
 from scope_torch.runs.evaluator import Evaluator
 from scope_torch.runs.held_out import HeldOut
+from scope_torch.runs.journal import lost_in
 from scope_torch.runs.measure import measure
 from scope_torch.runs.result import RunResult
 from scope_torch.runs.runner import run
@@ -89,7 +90,8 @@ def search(
     evaluator.paid(known.observations)
     logged = _logged_reference(setup)
     probe, base = _probe(setup, evaluator, [*known.observations, *logged])
-    reference = logged or _measure_reference(setup, evaluator, known, _cost(probe), show)
+    spent_usd = _paid(probe) + _lost_before_search(setup)
+    reference = logged or _measure_reference(setup, evaluator, known, spent_usd, show)
     problem = _with_reference(setup.problem, reference)
     if failed := evaluator.num_failed:
         logger.warning(
@@ -100,8 +102,8 @@ def search(
     evaluator = make_evaluator(problem, queries=setup.searched)
     evaluator.paid([*known.observations, *probe, *reference])
     taken_over = {*known.observations, *logged}
-    measured_usd = _cost([one for one in reference if one not in taken_over])
-    left = setup.budget_usd - _cost(probe) - measured_usd
+    measured_usd = _paid([one for one in reference if one not in taken_over])
+    left = setup.budget_usd - spent_usd - measured_usd
     left -= 2 * problem.reference_cost_usd * len(setup.held_out)
     if left <= 0:
         raise InputError(
@@ -116,6 +118,7 @@ def search(
     result = run(
         problem, make_optimizer(problem), evaluator, left, run_dir=setup.folder, callbacks=watching
     )
+    paid_llms = dict.fromkeys([*_names_in(problem), *filter(None, [application.judge])])
     found = replace(
         result,
         reference=None if logged else reference,
@@ -123,8 +126,8 @@ def search(
         held_out=_held_out(setup, make_evaluator, result, show),
         queries=[item.input for item in setup.searched],
         answers=_by_codes(problem, application.outputs, setup.searched),
-        prices=setup.prices.describe(_names_in(problem)) if setup.is_priced else None,
-        num_failed=failed + evaluator.num_failed,
+        prices=setup.prices.describe(paid_llms) if setup.is_priced else None,
+        lost=[] if setup.folder is None else lost_in(setup.folder),
     )
     found.write()
     return found
@@ -160,8 +163,14 @@ def _say(show: bool, text: object) -> None:
         print(text, file=sys.stderr)
 
 
-def _cost(observations: Sequence[Observation]) -> float:
-    return math.fsum(observation.cost_usd for observation in observations)
+def _paid(observations: Sequence[Observation]) -> float:
+    return math.fsum(observation.paid_usd for observation in observations)
+
+
+def _lost_before_search(setup: Setup) -> float:
+    """USD of calls that ended an earlier process of this selection, before its search began."""
+    folders = [setup.inside(name) for name in ("probe", "reference")]
+    return _paid([one for folder in folders if folder is not None for one in lost_in(folder)])
 
 
 def _names_in(problem: SelectionProblem) -> list[str]:
@@ -195,7 +204,7 @@ def _measure_reference(
 
         def observed(observation: Observation) -> None:
             nonlocal spent, number
-            spent, number = spent + observation.cost_usd, number + 1
+            spent, number = spent + observation.paid_usd, number + 1
             bar.update()
             bar.set_postfix_str(f"{spent:.3g} USD", refresh=False)
             expected = spent / number * Q
@@ -273,11 +282,12 @@ def _by_codes(
 ) -> dict[tuple[tuple[int, ...], int], Any]:
     """Outputs by configuration and query of the search."""
     query_of = {item.number: query for query, item in enumerate(items)}
-    return {
-        (problem.codes(names), query_of[index]): output
-        for (names, index), output in answers.items()
-        if index in query_of
-    }
+    found: dict[tuple[tuple[int, ...], int], Any] = {}
+    for (names, index), output in answers.items():
+        with suppress(InputError):  # a line of the file that was damaged
+            if index in query_of:
+                found[problem.codes(names), query_of[index]] = output
+    return found
 
 
 def _with_reference(problem: SelectionProblem, answers: Sequence[Observation]) -> SelectionProblem:
@@ -308,6 +318,8 @@ def _mean(values: Sequence[float]) -> float:
 def _outcome(answer: Observation, limit: Constraint) -> float:
     """In its own unit, at most its cap."""
     value = (answer.outcomes or {}).get(limit.outcome)
+    if value is None and answer.failed is not None:
+        return limit.outcome_of(0.0)  # the worst
     if value is None:
         raise InputError(
             f"the app says no {limit.outcome!r}, which the constraint {limit} needs; return a dict "

@@ -13,7 +13,7 @@ from scope_torch.observation import History, Observation
 from scope_torch.runs.bill import Bill
 from scope_torch.runs.estimate import Estimate
 from scope_torch.runs.held_out import HeldOut
-from scope_torch.runs.journal import read_journal
+from scope_torch.runs.journal import lost_in, read_journal
 from scope_torch.runs.metrics import OracleCurve
 from scope_torch.runs.page.view import Pace, View
 from scope_torch.runs.recorded import RecordedRun
@@ -52,10 +52,12 @@ class RecordedResult(RunResult):
     def bill(self) -> Bill:
         """Without the answers that were kept, as `result.json` counts them."""
         bill, usd = super().bill, self.report.get("repeats_usd", 0.0)
+        judged = self.report.get("repeats_judge_usd", 0.0)
         number = self.report.get("num_repeats", 0)
         return replace(
             bill,
-            search_usd=max(0.0, bill.search_usd - usd),
+            search_usd=max(0.0, bill.search_usd - (usd - judged)),
+            judge_usd=max(0.0, bill.judge_usd - judged),
             repeats_usd=usd,
             num_calls=bill.num_calls - number,
         )
@@ -115,7 +117,7 @@ def result_of_run(run: RecordedRun) -> RecordedResult:
         str(told.get("stop_reason", _OPEN.get(run.status, run.status))),
         run.budget_usd,
         history,
-        sum(observation.cost_usd for observation in surplus),
+        sum(observation.paid_usd for observation in surplus),
         rows,
         told,
         run.settings,
@@ -128,6 +130,7 @@ def result_of_run(run: RecordedRun) -> RecordedResult:
         probe=_probe(run),
         held_out=_held_out(run),
         known=_observed(run.path / "known.jsonl") or (),
+        lost=lost_in(run.path),
         recorded_curve=run.curve,
     )
 

@@ -187,7 +187,7 @@ def test_a_system_that_exits_does_not_end_the_calls_of_others():
         return answer(assignment, query)
 
     evaluator = evaluator_of(system, concurrency=4)
-    assert len(collect(evaluator.evaluate(EVERY[:4]), SystemExit)) == 3
+    assert len(collect(evaluator.evaluate(EVERY[:4]), RuntimeError)) == 3
     assert len(list(evaluator.evaluate(EVERY[1:4]))) == 3
 
 

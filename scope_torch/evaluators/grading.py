@@ -1,0 +1,69 @@
+"""How an output is graded: which arguments a metric takes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from scope_torch.errors import InputError
+from scope_torch.evaluators.calling import called
+
+Metric = Callable[..., Any]
+
+JUDGE = "judge"  # the module that a metric asks
+_NAMES = "expected", "output", "input"
+_POSITIONAL = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+_NAMEABLE = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+_VARIADIC = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
+
+
+class Grading:
+    """Calls a metric with the arguments that it takes.
+
+    Args:
+        metric: `metric(expected, output)` or `metric(expected, output, input)`; may be `async def`.
+            Parameters named `expected`, `output` and `input` are told apart by their names, others
+            by their order.
+
+    Raises:
+        InputError: If it takes something else.
+
+    Examples:
+        >>> Grading(lambda wanted, output, question: (wanted, output, question))("a", "b", "?")
+        ('a', 'b', '?')
+        >>> Grading(lambda output, expected: output.startswith(expected))("a", "about", "?")
+        True
+    """
+
+    def __init__(self, metric: Metric) -> None:
+        self._metric = metric
+        self._positional, self._by_name = _arguments_of(metric)
+
+    def __call__(self, expected: Any, output: Any, given: Any) -> Any:
+        """What the metric returns, for an input that was `given`."""
+        values: dict[str, Any] = {"expected": expected, "output": output, "input": given}
+        positional = [values[name] for name in self._positional]
+        return called(self._metric, *positional, **{name: values[name] for name in self._by_name})
+
+
+def _arguments_of(metric: Metric) -> tuple[tuple[str, ...], list[str]]:
+    """What it gets by position, and by name."""
+    try:
+        parameters = inspect.signature(metric).parameters.values()
+    except (TypeError, ValueError):  # as of some functions written in C
+        return _NAMES[:2], []
+    needed = [p for p in parameters if p.default is p.empty and p.kind not in _VARIADIC]
+    named = [p.name for p in parameters if p.name in _NAMES and p.kind in _NAMEABLE]
+    if {p.name for p in needed} <= set(named) and set(_NAMES[:2]) <= set(named):
+        return (), named
+    by_name = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name in _NAMES]
+    number = sum(p.kind in _POSITIONAL for p in needed)
+    room = sum(2 if p.kind is p.VAR_POSITIONAL else p.kind in _POSITIONAL for p in parameters)
+    others = [p for p in needed if p.kind is p.KEYWORD_ONLY and p.name not in _NAMES]
+    if number > len(_NAMES) or others or room < 2:
+        raise InputError(
+            f"metric={getattr(metric, '__name__', metric)} takes {inspect.signature(metric)}; it "
+            "must take (expected, output) or (expected, output, input)"
+        )
+    return _NAMES[: max(2, number)], by_name

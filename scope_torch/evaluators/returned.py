@@ -1,0 +1,51 @@
+"""What a function returns as an observation: quality, cost, tokens; nothing of it is trusted."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Awaitable, Callable, Mapping, Set
+from typing import Any, SupportsFloat
+
+from scope_torch.errors import InputError
+from scope_torch.llm.billing import Usage
+
+Tokens = Mapping[str, tuple[int, int] | Usage]
+Graded = tuple[float, float | Tokens] | Mapping[str, Any]
+System = Callable[[dict[str, str], Any], Graded | Awaitable[Graded]]
+
+_KEYS = {"quality", "cost_usd"}, {"quality", "tokens"}, {"quality", "module_cost_usd", "tokens"}
+_MORE = {"outcomes", "judge_usd"}
+
+
+def parts_of(answer: Any) -> tuple[Any, Any, Any]:
+    """The quality, the cost, and the tokens by module, or None; nothing is checked.
+
+    Raises:
+        InputError: If the answer has another form.
+    """
+    if isinstance(answer, Mapping) and set(answer) - _MORE in _KEYS:
+        cost = answer.get("cost_usd", answer.get("module_cost_usd"))
+        return answer["quality"], cost, answer.get("tokens")
+    if not isinstance(answer, Mapping | Set | str | bytes):
+        with contextlib.suppress(TypeError, ValueError):  # not two values
+            quality, cost = answer
+            return (quality, None, cost) if isinstance(cost, Mapping) else (quality, cost, None)
+    raise InputError(
+        "it must return (quality, cost_usd), or a dictionary with just the keys quality and "
+        "cost_usd, or quality and tokens, and perhaps outcomes and judge_usd"
+    )
+
+
+def number(value: Any) -> float:
+    """A number of any kind as a float; refuses text and None."""
+    if not isinstance(value, SupportsFloat):
+        raise InputError(f"{value!r} is not a number")
+    return float(value)
+
+
+def usd_of(error: Exception) -> float:
+    """What a call has cost that raised, in USD, as the error says; 0 if it does not."""
+    usd: Any = getattr(error, "cost_usd", 0.0)
+    is_usd = isinstance(usd, SupportsFloat) and 0 <= float(usd) < math.inf
+    return float(usd) if is_usd else 0.0

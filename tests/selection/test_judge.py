@@ -1,0 +1,197 @@
+"""A metric that asks an LLM through the endpoint: a line of its own in budget and bill."""
+
+import contextlib
+import json
+import re
+
+import httpx
+import pytest
+from llm.fake_endpoint import only_loopback  # noqa: F401
+from serve.fake_upstream import LLMS, FakeUpstream, Say, prices
+
+import scope_torch as st
+from scope_torch.errors import InputError
+from scope_torch.runs.recorded import read_run
+from scope_torch.serve.current import base_url
+from scope_torch.serve.endpoint import Endpoint
+from scope_torch.watch.reading import result_of_run
+
+JUDGE = "medium"  # no candidate
+QUESTIONS = [(f"What is {i} + {i}?", str(2 * i)) for i in range(30)]
+_KNOWS = {"tiny": lambda i: i % 2 == 0, "small": lambda i: i % 15 > 0, "large": lambda _: True}
+
+
+def answer(request: dict) -> Say:
+    """A candidate answers; the judge compares the answer with what is expected."""
+    prompt = request["messages"][-1]["content"]
+    if prompt.startswith("Grade "):
+        _, expected, found = prompt.split(" ", 2)
+        return Say("1" if expected == found else "0")
+    number = int(re.search(r"is (\d+) ", prompt)[1])
+    llm = request["model"].removeprefix("vendor/").removesuffix("-1")
+    return Say(str(2 * number) if _KNOWS[llm](number) else "no idea")
+
+
+def ask(module: str, prompt: str) -> str:
+    body = {"model": f"scope/{module}", "messages": [{"role": "user", "content": prompt}]}
+    reply = httpx.post(f"{base_url()}/chat/completions", json=body, timeout=60)
+    reply.raise_for_status()
+    return reply.json()["choices"][0]["message"]["content"]
+
+
+def app(question: str) -> str:
+    return ask("answer", question)
+
+
+def judge(expected: str, output: str) -> float:
+    return float(ask("judge", f"Grade {expected} {output}"))
+
+
+@pytest.fixture
+def upstream():
+    with FakeUpstream(answer) as upstream:
+        yield upstream
+
+
+def selected(upstream, metric=judge, **changes):
+    settings = {
+        "models": {"answer": ["tiny", "small", "large"]},
+        "reference": "large",
+        "dataset": QUESTIONS,
+        "max_quality_loss": 0.1,
+        "budget_usd": 0.05,
+        "endpoint": Endpoint(upstream.url, prices=prices()),
+        "judge": JUDGE,
+        "name": "judged",
+    }
+    return st.select(app, metric=metric, **{**settings, **changes})
+
+
+def paid(upstream) -> float:
+    return sum(upstream.usd_by_tag().values())
+
+
+def of_judge(upstream) -> float:
+    llm = LLMS[JUDGE]
+    of_judge = [one for one in upstream.served if one.model == JUDGE]
+    cached = llm.cached_input_usd_per_mtok
+    return 1e-6 * sum(
+        (one.prompt - one.cached) * llm.input_usd_per_mtok
+        + one.cached * cached
+        + one.completion * llm.output_usd_per_mtok
+        for one in of_judge
+    )
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_what_the_judge_costs_is_paid_and_belongs_to_no_configuration(
+    upstream, tmp_path, concurrency
+):
+    result = selected(upstream, run_dir=tmp_path, concurrency=concurrency)
+    assert result.llms == {"answer": "small"}
+    bill = result.bill
+    assert bill.total_usd == pytest.approx(paid(upstream), abs=1e-12)
+    assert result.surplus_usd == 0.0
+    assert bill.judge_usd == pytest.approx(of_judge(upstream), abs=1e-12)
+    assert bill.judge_usd > 0
+    assert re.search(r"^judge +0\.\d+ USD$", str(bill), re.MULTILINE)
+    assert JUDGE in str(bill)  # its price
+    # c(theta_0) is what the reference's own calls cost.
+    large = [one for one in upstream.served if one.model == "large"]
+    usd = sum(10.0 * one.prompt + 40.0 * one.completion for one in large) / 1e6
+    assert result.problem.reference_cost_usd == pytest.approx(usd / len(large))
+    assert all(set(o.module_tokens) for o in result.reference)
+    written = json.loads((tmp_path / "result.json").read_text())
+    assert written["judge_usd"] == bill.judge_usd
+    recorded = result_of_run(read_run(tmp_path)).bill
+    assert recorded.judge_usd == pytest.approx(bill.judge_usd)
+    assert recorded.total_usd == pytest.approx(bill.total_usd)
+
+
+def test_the_judge_is_inside_the_budget(upstream):
+    free = selected(upstream)
+    dear = paid(upstream)
+    upstream.served.clear()
+    budget = free.bill.reference_usd + of_reference(free) + 1e-4
+    assert budget < dear
+    result = selected(upstream, budget_usd=budget)
+    last = max(o.paid_usd for o in result.history)
+    assert result.stop_reason == "budget"
+    assert paid(upstream) <= budget + last
+    assert result.bill.total_usd == pytest.approx(paid(upstream), abs=1e-12)
+
+
+def of_reference(result) -> float:
+    return sum(o.judge_usd for o in result.reference)
+
+
+def test_a_search_that_is_killed_again_and_again_has_the_same_bill(upstream, tmp_path):
+    whole = selected(upstream, run_dir=tmp_path / "whole", concurrency=2)
+    calls, most = 0, 0
+
+    def breaks(expected, output):
+        nonlocal calls
+        calls += 1
+        if calls > most:
+            raise KeyboardInterrupt
+        return judge(expected, output)
+
+    while not (tmp_path / "parts" / "result.json").exists():
+        calls, most = 0, most + 7
+        with contextlib.suppress(KeyboardInterrupt):
+            selected(upstream, breaks, run_dir=tmp_path / "parts", concurrency=2)
+    parts = selected(upstream, breaks, run_dir=tmp_path / "parts", concurrency=2)
+    assert list(parts.history) == list(whole.history)
+    assert parts.bill.total_usd == pytest.approx(whole.bill.total_usd, abs=1e-12)
+
+
+def test_a_judge_that_fails_costs_what_it_took(upstream, tmp_path):
+    """It answers, and then the metric breaks: nine times of ten."""
+    calls = 0
+
+    def breaks(expected, output):
+        nonlocal calls
+        calls += 1
+        grade = judge(expected, output)
+        if calls % 10:
+            raise TimeoutError("no grade")
+        return grade
+
+    result = selected(upstream, breaks, on_error="zero", run_dir=tmp_path)
+    assert result.bill.total_usd == pytest.approx(paid(upstream), abs=1e-12)
+    assert result.bill.judge_usd == pytest.approx(of_judge(upstream), abs=1e-12)
+    assert sum(one.model == "large" for one in upstream.served) == len(result.reference) + sum(
+        o.theta == result.problem.theta_ref for o in result.history
+    )
+
+
+def test_starting_again_does_not_make_a_failing_judge_free(upstream, tmp_path):
+    calls = 0
+
+    def breaks(expected, output):
+        nonlocal calls
+        calls += 1
+        grade = judge(expected, output)
+        if calls % 10 == 0:
+            raise TimeoutError("no grade")
+        return grade
+
+    while not (tmp_path / "result.json").exists():
+        with contextlib.suppress(TimeoutError):
+            result = selected(upstream, breaks, run_dir=tmp_path)
+    assert result.bill.lost_usd > 0
+    assert result.bill.total_usd == pytest.approx(paid(upstream), abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"endpoint": None, "prices": LLMS}, "judge='medium' is the LLM that a metric= asks"),
+        ({"metric": None}, "judge='medium' is the LLM"),
+        ({"judge": "unheard-of"}, "unheard-of"),
+    ],
+)
+def test_a_judge_that_cannot_be_asked_is_refused_before_the_first_call(upstream, changes, words):
+    with pytest.raises(InputError, match=words):
+        selected(upstream, **changes)
+    assert upstream.served == []
