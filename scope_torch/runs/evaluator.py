@@ -100,6 +100,15 @@ class KeepsAnswers(Protocol):
         ...
 
 
+def kept_answers(
+    evaluator: Evaluator, observations: Iterable[Observation]
+) -> list[Observation] | None:
+    """Those of a run, in the asked order, that needed no call; None if no answers are kept."""
+    if isinstance(evaluator, KeepsAnswers) and evaluator.deterministic:
+        return evaluator.repeats(observations)
+    return None
+
+
 def keys_of(queries: Iterable[Any]) -> list[str] | None:
     """16 hex digits for the content of each query; see `HasQueryKeys`.
 

@@ -2,17 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from scope_torch.errors import InputError
 from scope_torch.observation import Observation, Request
 from scope_torch.runs.directory import open_run_dir
 from scope_torch.runs.evaluator import Evaluator, KeepsAnswers
 from scope_torch.runs.source import ObservationSource
 
 _NAME = "measure"
+
+
+class TooDear(InputError):
+    """A measurement would cost more than its budget.
+
+    Attributes:
+        spent_usd: What was paid, with the calls that were in flight.
+        number: For so many pairs.
+        expected_usd: What all pairs would cost.
+    """
+
+    def __init__(self, paid: Sequence[Observation], num_pairs: int) -> None:
+        self.spent_usd = math.fsum(observation.paid_usd for observation in paid)
+        self.number = len(paid)
+        self.expected_usd = self.spent_usd / self.number * num_pairs
+        super().__init__(
+            f"{self.spent_usd:.3g} USD were paid for {self.number} of {num_pairs} pairs, so all "
+            f"cost about {self.expected_usd:.3g} USD, which is more than is left"
+        )
 
 
 def measure(
@@ -22,6 +44,8 @@ def measure(
     folder: Path | None = None,
     facts: Mapping[str, Any] | None = None,
     observed: Callable[[Observation], None] | None = None,
+    budget_usd: float = math.inf,
+    first: Sequence[int] = (),
 ) -> list[Observation]:
     """Observes pairs, in the asked order.
 
@@ -35,8 +59,12 @@ def measure(
         facts: Further settings, JSON-serialisable; the same folder is only used with the same ones.
         observed: Called for each observation, in the asked order. What it raises ends the
             measurement after the calls in flight, which are kept.
+        budget_usd: In USD. No more calls are in flight than it pays for.
+        first: So many pairs are observed before all others: as `(1, 1)`, one, then another one.
 
     Raises:
+        TooDear: If all pairs would cost more than the budget, by those that were observed: after
+            each part of `first`, or as soon as the budget is spent.
         InputError: If the folder cannot be written, or holds a measurement of another evaluator or
             of other pairs.
 
@@ -55,19 +83,33 @@ def measure(
     try:
         if journal is not None and isinstance(evaluator, KeepsAnswers):
             evaluator.remember(journal.recorded)
+        source = ObservationSource(evaluator, journal)
         found: list[Observation] = []
-        observations = ObservationSource(evaluator, journal).observe(requests)
-        try:
-            for observation in observations:
-                found.append(observation)
-                if observed is not None:
-                    observed(observation)
-        finally:
-            observations.close()
+        left_usd = budget_usd
+        for part in _parts(requests, first):
+            with contextlib.closing(source.observe(part, left_usd)) as observations:
+                for observation in observations:
+                    found.append(observation)
+                    left_usd -= observation.paid_usd
+                    if observed is not None:
+                        observed(observation)
+                    if left_usd <= 0:
+                        break
+            too_dear = TooDear(source.paid, len(requests))
+            if too_dear.expected_usd >= budget_usd:
+                raise too_dear
         return found
     finally:
         if journal is not None:
             journal.close()
+
+
+def _parts(requests: Sequence[Request], first: Sequence[int]) -> Iterator[Sequence[Request]]:
+    """Those that are observed together; none is empty."""
+    for number in (*first, len(requests)):
+        if requests:
+            yield requests[:number]
+            requests = requests[number:]
 
 
 def is_measurement(settings: Mapping[str, Any]) -> bool:

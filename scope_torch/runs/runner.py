@@ -20,7 +20,13 @@ from scope_torch.problem import SelectionProblem
 from scope_torch.runs.callbacks import Callback
 from scope_torch.runs.directory import open_run_dir
 from scope_torch.runs.earlier import describe_run
-from scope_torch.runs.evaluator import Evaluator, HasTrueOutcomes, HasTruth, KeepsAnswers
+from scope_torch.runs.evaluator import (
+    Evaluator,
+    HasTrueOutcomes,
+    HasTruth,
+    KeepsAnswers,
+    kept_answers,
+)
 from scope_torch.runs.journal import Journal
 from scope_torch.runs.result import RunResult
 from scope_torch.runs.source import ObservationSource
@@ -83,7 +89,7 @@ def run(
         journal = _open_journal(run_dir, settings, evaluator, closing)
         _start(callbacks, problem, optimizer, budget_usd, closing)
         trace_file = _open_trace(run_dir, problem, truth, closing)
-        source = ObservationSource(evaluator, journal)
+        source = ObservationSource(evaluator, journal, problem.reference_cost_usd)
         search = _Search(optimizer, source, budget_usd, callbacks, trace_file)
         stop_reason = search.run()
         result = RunResult(
@@ -95,7 +101,7 @@ def run(
             history=search.history,
             surplus_usd=source.surplus_usd(search.history),
             lost=[] if journal is None else [entry for _, entry in journal.lost],
-            repeats=_repeats(evaluator, search.history),
+            repeats=kept_answers(evaluator, search.history),
             known=observations,
             trace=optimizer.trace,
             report=optimizer.report(),
@@ -194,13 +200,6 @@ def _open_journal(
     return journal
 
 
-def _repeats(evaluator: Evaluator, history: History) -> list[Observation] | None:
-    """Observations that needed no call; None if the evaluator keeps no answers."""
-    if isinstance(evaluator, KeepsAnswers) and evaluator.deterministic:
-        return evaluator.repeats(history)
-    return None
-
-
 def _open_trace(
     run_dir: Path | None,
     problem: SelectionProblem,
@@ -279,7 +278,7 @@ class _Search:
         """Observations of `requests`; the last one is the one that crosses the budget, if any."""
         history, watching = self.history, self._watching
         told: list[Observation] = []
-        observations = self._source.observe(requests)
+        observations = self._source.observe(requests, self._left_usd())
         try:
             for observation in observations:
                 told.append(observation)
@@ -292,10 +291,13 @@ class _Search:
             observations.close()
         return told
 
-    def _is_spent(self) -> bool:
-        """Whether the budget is; what was paid for nothing in earlier processes counts."""
+    def _left_usd(self) -> float:
+        """What is left of the budget; what was paid for nothing in earlier processes counts."""
         lost_usd = self._source.lost_usd(len(self.history))
-        return self.history.spend_usd + lost_usd > self._budget_usd
+        return self._budget_usd - (self.history.spend_usd + lost_usd)
+
+    def _is_spent(self) -> bool:
+        return self._left_usd() < 0
 
     def _tell_and_ask(self, told: Sequence[Observation]) -> Sequence[Request]:
         """The next requests; none once the budget is spent or the optimizer has finished."""

@@ -10,7 +10,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 
 from scope_torch.errors import InputError
 from scope_torch.observation import History, Observation, Request
-from scope_torch.runs.evaluator import Evaluator
+from scope_torch.runs.evaluator import Evaluator, kept_answers
 from scope_torch.runs.journal import Journal
 
 _RequestKey = tuple[tuple[int, ...], int, int]  # a Request, or a plain tuple equal to one
@@ -22,14 +22,18 @@ class ObservationSource:
     Args:
         evaluator: Makes the observations that are not recorded.
         journal: Takes every new observation; None keeps nothing.
+        most_usd: The most that an observation is expected to cost, in USD; larger costs raise it.
 
     Attributes:
         replayed: Observations taken from the journal so far.
         seconds: Time spent waiting for the evaluator so far.
     """
 
-    def __init__(self, evaluator: Evaluator, journal: Journal | None) -> None:
+    def __init__(
+        self, evaluator: Evaluator, journal: Journal | None, most_usd: float = 0.0
+    ) -> None:
         self.replayed = 0
+        self._most_usd = most_usd
         self.seconds = 0.0
         self._evaluator = evaluator
         self._journal = journal
@@ -40,19 +44,38 @@ class ObservationSource:
         self._num_asked: dict[Request, int] = {}
         self._lost: list[Observation] = []
 
-    def observe(self, requests: Sequence[Request]) -> Generator[Observation, None, None]:
+    def observe(
+        self, requests: Sequence[Request], left_usd: float = math.inf
+    ) -> Generator[Observation, None, None]:
         """Observations of `requests` in the asked order.
 
         The evaluator takes the requests that are not recorded one by one, when it has room. A
         caller that stops early must close the generator: the evaluator then gets no further
         request, and the observations in flight are waited for and kept, because they are paid for.
+
+        Args:
+            requests: What to observe.
+            left_usd: What is left of the budget. No more calls are in flight than it pays for, if
+                each costs as much as the dearest so far.
         """
-        recorded = self._recorded
         numbered = [self._numbered(request) for request in requests]
+        if self._unused:
+            self._check_replay(numbered)
+        while numbered:
+            paid_for = left_usd / self._most_usd if self._most_usd > 0 else math.inf
+            number = int(max(1, min(len(numbered), paid_for)))
+            part, numbered = numbered[:number], numbered[number:]
+            with contextlib.closing(self._observed(part)) as observations:
+                for observation in observations:
+                    left_usd -= observation.paid_usd
+                    self._most_usd = max(self._most_usd, observation.paid_usd)
+                    yield observation
+
+    def _observed(self, numbered: Sequence[Request]) -> Generator[Observation, None, None]:
+        """Those of requests that are in flight at the same time."""
+        recorded = self._recorded
         missing = [request for request in numbered if request not in recorded]
         recorded.update(dict.fromkeys(missing))
-        if missing and self._unused:
-            self._check_replay(numbered)
         # Clearing `missing` ends this iterator, in whichever thread the evaluator reads it.
         stream = iter(self._evaluator.evaluate(iter(missing))) if missing else iter(())
         arrived = None
@@ -74,6 +97,11 @@ class ObservationSource:
             with contextlib.suppress(*hidden):
                 self._keep_late(itertools.chain([arrived] if arrived else [], stream))
             raise
+
+    @property
+    def paid(self) -> list[Observation]:
+        """All observations that there are, asked for or not."""
+        return [one for one in self._recorded.values() if one is not None]
 
     def lost_usd(self, num_observations: int) -> float:
         """USD paid without an observation, when a search had made so many at most.
@@ -99,8 +127,10 @@ class ObservationSource:
         if len(history) == len(self._recorded):
             return 0.0
         used = {observation.request for observation in history}
-        extra = (o for r, o in self._recorded.items() if o is not None and r not in used)
-        return math.fsum(o.paid_usd for o in extra)
+        extra = [o for r, o in self._recorded.items() if o is not None and r not in used]
+        kept = kept_answers(self._evaluator, [*history, *extra]) or []
+        free = {observation.request for observation in kept}
+        return math.fsum(o.paid_usd for o in extra if o.request not in free)
 
     def _numbered(self, request: Request) -> Request:
         """The request with its replicate: how often its pair was requested before."""
@@ -115,6 +145,8 @@ class ObservationSource:
         If not, the search differs from the recorded one (a journal edited by hand, another version,
         arithmetic that differs in the last digit), and its observations would be paid for again.
         """
+        if all(request in self._recorded for request in asked):
+            return
         unexpected = self._unused.difference(asked)
         if unexpected and self._journal is not None:
             raise InputError(
