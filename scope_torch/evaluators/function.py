@@ -228,6 +228,8 @@ class FunctionEvaluator:
                 paid = replace(paid, judge_usd=usd + judge_usd)
             observation = replace(paid, quality=number(quality), failed=None)
         except (TypeError, ValueError, OverflowError) as error:
+            if isinstance(answer, Mapping):  # the function that grades it says nothing
+                answer = {key: value for key, value in answer.items() if not callable(value)}
             wrong = InputError(
                 f"the {who} returned {reprlib.repr(answer)} for {self._named(request)}: {error}"
             )

@@ -34,7 +34,8 @@ class PriceList:
         cached: `as_billed`; or `uncached`: cached prompt tokens cost what others do. What a
             provider's cache holds depends on the order of a search, so the same configuration may
             look cheaper later; deployed, it may find other caches.
-        at: The day of the published prices; None for today.
+        at: The day of the published prices; None for today, or for the day on which a run began
+            that goes on.
 
     Attributes:
         own: LLMs of the own price list by name.
@@ -64,10 +65,15 @@ class PriceList:
         self.own = load_llms(own) if is_path else dict(own or {})
         self._source = str(own) if is_path else "own prices"
         self._cached: Cached = cached
-        self.at = at or datetime.now(UTC).date()
+        self.at, self._is_dated = at or datetime.now(UTC).date(), at is not None
 
     def __repr__(self) -> str:
         return f"PriceList({len(self.own)} own LLMs, published prices of {self.at})"
+
+    def resume(self, day: date) -> None:
+        """Takes the prices of the day on which a run began, unless a day was given."""
+        if not self._is_dated:
+            self.at = day
 
     def cost_usd(self, llm: str, usage: Usage) -> float:
         """The cost of a call in USD.

@@ -17,7 +17,8 @@ class Bill:
 
     Args:
         reference_usd: Measuring theta_0 before the search.
-        probe_usd: Calls before it that told where the search should start.
+        again_usd: Its second answers to some queries, which show how much answers vary.
+        probe_usd: Calls before it: each LLM of each module answers one query.
         search_usd: The search, without repeats.
         in_flight_usd: Calls that were under way when the search ended.
         held_out_usd: Choice and reference on held-out queries.
@@ -43,6 +44,7 @@ class Bill:
     """
 
     reference_usd: float = 0.0
+    again_usd: float = 0.0
     probe_usd: float = 0.0
     search_usd: float = 0.0
     in_flight_usd: float = 0.0
@@ -66,6 +68,7 @@ class Bill:
         """What was paid in USD, by what for."""
         return {
             "reference": self.reference_usd,
+            "again": self.again_usd,
             "probe": self.probe_usd,
             "search": self.search_usd,
             "in flight": self.in_flight_usd,
@@ -97,12 +100,13 @@ def bill_of(result: Any) -> Bill:
     repeats, taken_over = result.repeats or [], set(result.known)
     reference = [one for one in result.reference or [] if one not in taken_over]
     held_out = [] if result.held_out is None else result.held_out.paid
-    measured = [*reference, *result.probe, *held_out]
+    measured = [*reference, *result.reference_again, *result.probe, *held_out]
     paid = [*measured, *result.history]
     judge_usd = judge_cost_of(paid) - judge_cost_of(repeats)
     num_failed = sum(one.failed is not None for one in paid)
     return Bill(
         reference_usd=cost_of(reference),
+        again_usd=cost_of(result.reference_again),
         probe_usd=cost_of(result.probe),
         search_usd=max(0.0, cost_of(result.history) - cost_of(repeats)),
         in_flight_usd=result.surplus_usd,

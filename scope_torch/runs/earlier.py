@@ -27,7 +27,7 @@ from scope_torch.search.known import Known
 
 Prices = Mapping[str, Mapping[str, Any]]
 _INPUT, _OUTPUT = "input_usd_per_mtok", "output_usd_per_mtok"
-_PARTS = "reference", "probe"  # measured before the search, see `scope_torch.selection`
+_PARTS = "reference", "probe", "preflight"  # measured before the search
 _FACTS, _OBSERVATIONS = "known.json", "known.jsonl"
 
 

@@ -7,15 +7,18 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scope_torch.errors import InputError
 from scope_torch.observation import Observation, Request
-from scope_torch.runs.directory import open_run_dir
+from scope_torch.runs.directory import open_run_dir, read_json, write_atomically
 from scope_torch.runs.evaluator import Evaluator, KeepsAnswers
 from scope_torch.runs.source import ObservationSource
 
-_NAME = "measure"
+if TYPE_CHECKING:
+    from scope_torch.bounds.repeats import Repeats
+
+_NAME, _REPEATS = "measure", "repeats.json"
 
 
 class TooDear(InputError):
@@ -110,6 +113,31 @@ def _parts(requests: Sequence[Request], first: Sequence[int]) -> Iterator[Sequen
         if requests:
             yield requests[:number]
             requests = requests[number:]
+
+
+def keep_repeats(folder: Path, repeats: Repeats) -> None:
+    """Keeps both answers of the queries that were asked twice.
+
+    Raises:
+        InputError: If the file cannot be written.
+    """
+    content = {"first": list(repeats.first), "second": list(repeats.second)}
+    write_atomically(folder / _REPEATS, json.dumps(content) + "\n")
+
+
+def repeats_in(folder: Path) -> Repeats | None:
+    """What `keep_repeats` has written into a directory; None if nothing.
+
+    Raises:
+        InputError: If the file is damaged.
+    """
+    from scope_torch.bounds.repeats import Repeats  # its package imports gpytorch: seconds
+
+    path = folder / _REPEATS
+    if not path.exists():
+        return None
+    content = read_json(path)
+    return Repeats(tuple(content["first"]), tuple(content["second"]))
 
 
 def is_measurement(settings: Mapping[str, Any]) -> bool:

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     import polars
     from matplotlib.figure import Figure
 
+    from scope_torch.bounds.repeats import Repeats
+
 
 @dataclass(frozen=True, repr=False)
 class RunResult:
@@ -66,6 +68,8 @@ class RunResult:
             evaluator keeps no answers.
         front: See `pareto`.
         reference: theta_0 on every query, if it was measured for this search.
+        reference_again: Its second answers to some of them, as far as they were paid for.
+        varies: What both answers say; None if nothing was asked twice.
         probe: Observations that told where the search should start; not a part of `history`.
         held_out: The comparison on queries that the search has not seen, if there are any.
         queries: The inputs of the queries, if they are known.
@@ -108,6 +112,8 @@ class RunResult:
     repeats: Sequence[Observation] | None = None
     front: FrontTable | None = None
     reference: Sequence[Observation] | None = None
+    reference_again: Sequence[Observation] = ()
+    varies: Repeats | None = None
     probe: Sequence[Observation] = ()
     held_out: HeldOut | None = None
     queries: Sequence[Any] | None = None

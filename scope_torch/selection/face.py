@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from scope_torch.allowed import Listed, Rule
-from scope_torch.constraints import Constraint
+from scope_torch.constraints import COST, QUALITY, Constraint
 from scope_torch.errors import InputError
 from scope_torch.evaluators.application import App, Application, Metric, items_of
 from scope_torch.evaluators.function import FunctionEvaluator, OnError
@@ -21,8 +21,10 @@ from scope_torch.problem import Objective, SelectionProblem
 from scope_torch.runs.callbacks import Callback
 from scope_torch.runs.result import RunResult
 from scope_torch.search.optimizer import Optimizer
+from scope_torch.selection.checks import check_callbacks, check_optimizer, checked_size
+from scope_torch.selection.pilot import fly
 from scope_torch.selection.setup import Models, Prices, Reference, set_up
-from scope_torch.selection.steps import is_shown, search, served
+from scope_torch.selection.steps import is_shown, known_of, plan_of, search, served
 
 if TYPE_CHECKING:
     from scope_torch.serve.endpoint import Endpoint
@@ -50,13 +52,14 @@ def select(
     concurrency: int = 1,
     batch_size: int | None = None,
     repeat: bool = False,
+    repeats: int | None = None,
     on_error: OnError = "raise",
     optimizer: Callable[[SelectionProblem], Optimizer] | None = None,
     run_dir: Path | str | None = None,
     continue_from: Path | str | Sequence[Path | str] = (),
     name: str | None = None,
     seed: int = 0,
-    dry_run: bool = False,
+    dry_run: bool | Literal["pilot"] = False,
     progress: bool | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> RunResult:
@@ -103,6 +106,8 @@ def select(
         batch_size: Queries that the search asks for at a time; None for `concurrency`. It decides
             what is asked, so a run is resumed with the same one.
         repeat: Whether to run the app again for a pair that was answered, because answers vary.
+        repeats: How many of its queries the reference answers twice, which shows how much answers
+            vary; None: up to 30, and none if a log knows the reference.
         on_error: What to do if the app or the metric raises, see `FunctionEvaluator`.
         optimizer: Makes another search for the problem, such as
             `lambda problem: make_scope(problem, base="small")`.
@@ -112,7 +117,8 @@ def select(
         name: Of the application, in the journal and in plots; change it when you change the app.
         seed: Decides all that is random.
         dry_run: Make no call, and return the `Plan` in the place of a result (type checkers are
-            told otherwise, so that programs need no case for it).
+            told otherwise, so that programs need no case for it). "pilot": run the reference on
+            three queries, so that the plan knows USD and minutes.
         progress: Whether to show the spend, the choice and the time left; None: on a terminal.
         callbacks: Trackers, see `run`.
 
@@ -143,9 +149,8 @@ def select(
             f"continue_from={continue_from} is for the default search; give your optimizer "
             "known=known_from(...), see scope_torch.runs.earlier"
         )
-    batch_size = concurrency if batch_size is None else batch_size
-    if batch_size < 1:
-        raise InputError(f"batch_size={batch_size} must be at least 1")
+    batch_size = checked_size("batch_size", concurrency if batch_size is None else batch_size)
+    check_callbacks(callbacks)
     setup = set_up(
         app=app,
         name=name,
@@ -166,12 +171,15 @@ def select(
         objective=objective,
         allowed=allowed,
         deployment_queries=deployment_queries,
+        repeats=repeats,
+        answers_vary=repeat,
     )
-    if dry_run:
-        return cast(RunResult, setup.plan())
     if optimizer is None:
-        optimizer = partial(make_scope_joint, seed=seed, batch_size=batch_size)
-    outcomes = [limit.outcome for limit in setup.problem.constraints]
+        optimizer = partial(make_scope_joint, seed=setup.seed, batch_size=batch_size)
+    else:
+        check_optimizer(optimizer, setup.problem)
+    named = [limit.outcome for limit in setup.problem.constraints]
+    outcomes = [name for name in named if name not in (COST, QUALITY)]
     with served(endpoint, setup.prices) as running:
         outputs = setup.inside("outputs.jsonl")
         application = Application(app, metric, running, outcomes, outputs, judge)
@@ -185,5 +193,10 @@ def select(
             on_error=on_error,
         )
         earlier = [continue_from] if isinstance(continue_from, Path | str) else continue_from
+        if dry_run:
+            evaluator = make_evaluator(setup.problem, queries=setup.searched)
+            known = known_of(setup, evaluator, earlier, keeps=False)
+            pilot = fly(setup, evaluator) if dry_run == "pilot" else None
+            return cast(RunResult, plan_of(setup, known, pilot))
         steps = application, make_evaluator, optimizer, is_shown(progress), callbacks
         return search(setup, *steps, earlier)

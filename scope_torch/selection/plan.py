@@ -1,12 +1,30 @@
-"""What a selection will do and what it may cost, told before the first call."""
+"""What a selection will do and what it may cost, told before the search."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from scope_torch.runs.digits import plain, usd
+
 TOO_DEAR_AFTER = 5  # queries of the reference, to say what all of them will cost
-_TOKENS = 1000, 250  # prompt and completion of a call in the example
+
+
+@dataclass(frozen=True)
+class Pilot:
+    """What a few runs of the reference showed.
+
+    Args:
+        number: How many there were.
+        usd: What all of them have cost, in USD.
+        seconds: How long a run takes; None if that is not known.
+        concurrency: Runs at a time.
+    """
+
+    number: int
+    usd: float
+    seconds: float | None
+    concurrency: int
 
 
 @dataclass(frozen=True)
@@ -20,22 +38,25 @@ class Plan:
         num_queries: Q, the number of queries searched on.
         num_held_out: Number of queries kept for the end.
         budget_usd: Everything together may cost this much, and the call that crosses it.
-        prices: (input, output) USD per million tokens by LLM; None if the application says what a
-            run costs.
-        base: The cheap LLMs around which the search starts, by module; None if there are none, or
-            a probe will tell.
-        has_probe: Whether each LLM answers one query first, which tells where the search starts.
+        prices: (input, output) USD per million tokens by LLM; None if they are not known.
+        num_first: Runs of the preflight, on one query.
+        repeats: How many queries the reference answers twice.
         is_logged: Whether the reference is known from a log.
+        num_known: Answers that earlier searches know.
+        num_reference: Queries of which theta_0's answer is known; of a log that knows all, Q.
+        pilot: What pilots showed; None without them.
 
     Examples:
         >>> LLMS = ("nano", "pro")
         >>> candidates = {"plan": LLMS, "solve": LLMS}
         >>> reference = {"plan": "pro", "solve": "pro"}
-        >>> print(Plan("my_app", candidates, reference, 40, 0, 5.0, has_probe=True))
+        >>> print(Plan("my_app", candidates, reference, 40, 0, 5.0, num_first=2, repeats=30))
         my_app: 2 modules (plan 2, solve 2 LLMs): 4 configurations, 40 queries
-        1. probe: each LLM answers one query; the cheapest is where the search starts
-        2. reference plan=pro, solve=pro: 40 runs; stopped after 5 if they would take over 5 USD
-        3. search: with the rest of 5 USD, in which everything is counted
+        1. preflight: each LLM of each module answers one query, in 2 runs
+        2. reference plan=pro, solve=pro: 40 runs; stopped after 5 if all would take over 5 USD
+        3. again: the reference answers 30 of them twice, which shows how much answers vary
+        4. search: with the rest of 5 USD, in which everything is counted
+        What it costs is not known; dry_run="pilot" runs the reference on 3 queries and tells.
     """
 
     name: str
@@ -45,9 +66,12 @@ class Plan:
     num_held_out: int
     budget_usd: float
     prices: Mapping[str, tuple[float, float]] | None = None
-    base: Mapping[str, str] | None = None
-    has_probe: bool = False
+    num_first: int = 0
+    repeats: int = 0
     is_logged: bool = False
+    num_known: int = 0
+    num_reference: int = 0
+    pilot: Pilot | None = None
 
     @property
     def num_configurations(self) -> int:
@@ -60,52 +84,67 @@ class Plan:
     def __str__(self) -> str:
         modules = ", ".join(f"{module} {len(names)}" for module, names in self.llms.items())
         held_out = f", {self.num_held_out} held out" if self.num_held_out else ""
-        reference = ", ".join(f"{module}={llm}" for module, llm in self.reference.items())
+        head = (
+            f"{self.name}: {len(self.llms)} module{'s' * (len(self.llms) > 1)} ({modules} LLMs): "
+            f"{self.num_configurations:,} configurations, {self.num_queries} queries{held_out}"
+        )
+        known = f"known from earlier runs: {self.num_known:,} answers"
+        numbered = [f"{number}. {step}" for number, step in enumerate(self._steps(), 1)]
+        return "\n".join([head, *([known] if self.num_known else []), *numbered, *self._costs()])
+
+    def _steps(self) -> list[str]:
         budget = f"{self.budget_usd:g} USD"
-        steps = [
-            f"reference {reference}: known from a log, no run"
-            if self.is_logged
-            else f"reference {reference}: {self.num_queries} runs; stopped after {TOO_DEAR_AFTER} "
-            f"if they would take over {budget}",
-            f"search: with the rest of {budget}, in which everything is counted",
-        ]
-        if self.has_probe:
-            probe = "probe: each LLM answers one query; the cheapest is where the search starts"
-            steps.insert(0, probe)
+        steps: list[str] = []
+        if self.num_first:
+            runs = f"{self.num_first} run{'s' * (self.num_first > 1)}"
+            steps.append(f"preflight: each LLM of each module answers one query, in {runs}")
+        theta_0 = ", ".join(f"{module}={llm}" for module, llm in self.reference.items())
+        left = self.num_queries - self.num_reference
+        if self.is_logged:
+            steps.append(f"reference {theta_0}: known from a log, no run")
+        elif not left:
+            steps.append(f"reference {theta_0}: known from earlier runs, no run")
+        else:
+            too_dear = f"; stopped after {TOO_DEAR_AFTER} if all would take over {budget}"
+            steps.append(f"reference {theta_0}: {left} runs{too_dear}")
+        if self.repeats:
+            why = "which shows how much answers vary"
+            steps.append(f"again: the reference answers {self.repeats} of them twice, {why}")
+        steps.append(f"search: with the rest of {budget}, in which everything is counted")
         if self.num_held_out:
             both = "choice and reference answer the held-out queries, paid from the budget too"
             steps.append(f"at the end {both}")
-        head = (
-            f"{self.name}: {len(self.llms)} modules ({modules} LLMs): {self.num_configurations:,} "
-            f"configurations, {self.num_queries} queries{held_out}"
-        )
-        numbered = [f"{number}. {step}" for number, step in enumerate(steps, 1)]
-        return "\n".join([head, *numbered, *self._example()])
+        return steps
 
-    def _example(self) -> list[str]:
-        """What the budget would buy at a stated number of tokens."""
-        if self.prices is None:
-            return []
-        reference = self._usd_per_run(self.reference)
-        number = 1 if self.is_logged else self.num_queries
-        lines = [
-            f"For example, at {_TOKENS[0]} prompt and {_TOKENS[1]} completion tokens for each "
-            f"module, {'a run of ' if self.is_logged else ''}the reference costs "
-            f"{reference * number:.3g} USD,"
-        ]
-        number = 0 if self.is_logged else self.num_queries
-        left = self.budget_usd - reference * (number + 2 * self.num_held_out)
+    def _costs(self) -> list[str]:
+        """Prices, if they are known; USD and minutes, if pilots have shown them."""
+        lines: list[str] = []
+        if self.prices is not None:
+            of_llms = [f"{llm} {plain(i)}, {plain(o)}" for llm, (i, o) in self.prices.items()]
+            lines.append(f"USD per million tokens (in, out): {'; '.join(of_llms)}")
+        if self.pilot is None:
+            pilots = 'dry_run="pilot" runs the reference on 3 queries and tells'
+            return [*lines, f"What it costs is not known; {pilots}."]
+        pilot, each = self.pilot, self.pilot.usd / self.pilot.number
+        number = self.num_queries - self.num_reference + self.repeats + 2 * self.num_held_out
+        took = "" if pilot.seconds is None else f" and {plain(pilot.seconds, 2)} s"
+        lines.append(
+            f"{pilot.number} pilots cost {usd(pilot.usd)} USD: {usd(each)} USD{took} a run."
+        )
+        if number:
+            lines.append(
+                f"So reference and held-out queries cost about {usd(each * number)} USD"
+                f"{self._minutes(number)},"
+            )
+        left = self.budget_usd - each * number
         if left <= 0:
             return [*lines, "which is more than the budget: nothing would be left for the search."]
-        buys = f"and the rest buys {left / reference:,.0f} more runs of it" if reference else ""
-        if self.base and (base := self._usd_per_run(self.base)):
-            llms = ", ".join(dict.fromkeys(self.base.values()))
-            buys += f", or {left / base:,.0f} of the cheapest ({llms})"
-        return [*lines, f"{buys}."] if buys else lines
+        runs = f", as much as {left / each:,.0f} runs of the reference" if each else ""
+        minutes = self._minutes(left / each) if each else ""
+        return [*lines, f"and {usd(left)} USD are left for the search{runs}{minutes}."]
 
-    def _usd_per_run(self, llms: Mapping[str, str]) -> float:
-        """At the tokens of the example."""
-        prices = self.prices or {}
-        prompt, completion = _TOKENS
-        pairs = [prices[llm] for llm in llms.values()]
-        return sum(prompt * given + completion * said for given, said in pairs) / 1e6
+    def _minutes(self, runs: float) -> str:
+        if self.pilot is None or self.pilot.seconds is None:
+            return ""
+        minutes = runs / self.pilot.concurrency * self.pilot.seconds / 60
+        return f" ({plain(minutes, 2)} minutes)" if minutes >= 1 else " (less than a minute)"

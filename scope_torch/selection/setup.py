@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -17,9 +16,12 @@ from scope_torch.evaluators.application import Item
 from scope_torch.llm.price_list import PriceList
 from scope_torch.llm.prices import LLMInfo
 from scope_torch.methods import Base, codes_of_base
+from scope_torch.observation import Observation
 from scope_torch.problem import SelectionProblem, by_module
 from scope_torch.runs.directory import read_settings
-from scope_torch.selection.plan import Plan
+from scope_torch.selection.checks import checked_number, checked_size
+from scope_torch.selection.plan import Pilot, Plan
+from scope_torch.space import check_seed
 from scope_torch.traces.reference import LoggedReference
 
 T = TypeVar("T")
@@ -28,6 +30,8 @@ Reference = str | Sequence[str] | Mapping[str, str]
 Prices = PriceList | Mapping[str, LLMInfo] | Path | str | None
 
 _ONLY_MODULE = "model"
+MOST_REPEATS = 30  # queries that theta_0 answers twice, if nobody says how many
+_DATED = "reference", "preflight"  # measurements that know the day of their prices
 _MIX = 4.0, 1.0  # of prompt and completion tokens, for the question which LLM is the cheapest
 
 
@@ -100,6 +104,10 @@ class Setup:
         needs_base: Whether it needs one.
         budget_usd: For everything.
         folder: Directory of the files; None writes none.
+        seed: Decides which queries are held out, or answered twice.
+        repeats: How many queries theta_0 answers twice.
+        takes_repeats: Whether second answers of an older run will do.
+        answers_vary: Whether kept answers are not used again.
         logged: theta_0 on every query, if a log knows it; then no call measures it.
     """
 
@@ -112,14 +120,27 @@ class Setup:
     needs_base: bool
     budget_usd: float
     folder: Path | None
+    seed: int
+    repeats: int
+    takes_repeats: bool
+    answers_vary: bool
     logged: LoggedReference | None = None
 
-    def plan(self) -> Plan:
-        """What will be done, without a call."""
-        problem, base = self.problem, self.base
+    def plan(
+        self, num_first: int, known: Sequence[Observation] = (), pilot: Pilot | None = None
+    ) -> Plan:
+        """What will be done, without a call.
+
+        Args:
+            num_first: Runs of the preflight.
+            known: Observations of earlier searches.
+            pilot: What pilots showed.
+        """
+        problem = self.problem
+        of_reference = {one.query for one in known if one.theta == problem.theta_ref}
+        is_logged = self.logged is not None
         names = dict.fromkeys(llm for llms in problem.llms for llm in llms)
         usd = {llm: self.prices.usd_per_mtok(llm) for llm in names} if self.is_priced else None
-        codes = codes_of_base(problem, base, "base") if base is not None else None
         return Plan(
             problem.name,
             dict(zip(problem.modules, problem.llms, strict=True)),
@@ -128,10 +149,19 @@ class Setup:
             len(self.held_out),
             self.budget_usd,
             usd,
-            None if codes is None else problem.names(codes),
-            has_probe=self.needs_base and base is None,
-            is_logged=self.logged is not None,
+            num_first=num_first,
+            repeats=self.repeats,
+            is_logged=is_logged,
+            num_known=len(known),
+            num_reference=problem.num_queries if is_logged else len(of_reference),
+            pilot=pilot,
         )
+
+    def began_before(self, part: str) -> bool:
+        """Whether the search began in these files when selections did not have this part yet."""
+        if self.folder is None or (self.folder / part).exists():
+            return False
+        return (self.folder / "settings.json").exists()
 
     def inside(self, name: str) -> Path | None:
         """A directory in that of the files."""
@@ -155,6 +185,8 @@ def set_up(
     run_dir: Path | str | None,
     constraints: Sequence[Constraint | str],
     min_quality: float | None,
+    repeats: int | None,
+    answers_vary: bool,
     **values: Any,
 ) -> Setup:
     """Checks the settings of `select`, whose arguments these are.
@@ -162,8 +194,15 @@ def set_up(
     Raises:
         InputError: If one cannot be used.
     """
-    if not (math.isfinite(budget_usd) and budget_usd > 0):
+    budget_usd = checked_number("budget_usd", budget_usd)
+    if budget_usd <= 0:
         raise InputError(f"budget_usd={budget_usd} must be a positive number of USD")
+    seed, holdout = check_seed(seed), checked_number("holdout", holdout)
+    values |= _checked(values)
+    if min_quality is not None:
+        min_quality = checked_number("min_quality", min_quality)
+    if repeats is not None:
+        repeats = checked_size("repeats", repeats, 0)
     logged = reference.checked(len(items)) if isinstance(reference, LoggedReference) else None
     llms = candidates_of(models, reference)
     trusted = reference_of(reference, llms)
@@ -180,7 +219,23 @@ def set_up(
     if needs_base and base is not None:
         codes_of_base(problem, base, "base")  # refuses an unknown LLM before anything is paid for
     sets = problem, searched, held_out, price_list, is_priced
-    return Setup(*sets, base, needs_base, budget_usd, folder, logged)
+    most = 0 if logged is not None else MOST_REPEATS
+    number = min(len(searched), most if repeats is None else repeats)
+    how = base, needs_base, budget_usd, folder, seed, number, repeats is None, answers_vary
+    return Setup(*sets, *how, logged)
+
+
+def _checked(values: Mapping[str, Any]) -> dict[str, float]:
+    """The loss and the number of queries that will come, where they are given, as plain numbers."""
+    names = {"epsilon": "max_quality_loss", "deployment_queries": "deployment_queries"}
+    given = {key: name for key, name in names.items() if values[key] is not None}
+    found = {key: checked_number(name, values[key]) for key, name in given.items()}
+    if not 0 <= found.get("epsilon", 0.0) < 1:
+        raise InputError(
+            f"max_quality_loss={found['epsilon']} must be a share of the reference's quality in "
+            "[0, 1), such as 0.05"
+        )
+    return found
 
 
 def _name_of(app: Any) -> str:
@@ -214,14 +269,16 @@ def _price_list(prices: Prices, endpoint: Any, folder: Path | None) -> PriceList
     if endpoint is not None and not isinstance(endpoint, str):
         if prices is not None:
             raise InputError("prices= and an Endpoint, which has prices too; give them to Endpoint")
-        return endpoint.prices
-    if isinstance(prices, PriceList):
-        return prices
-    day = None
-    if folder is not None and (path := folder / "reference" / "settings.json").exists():
-        known = read_settings(path)["problem"].get("prices_at")
-        day = None if known is None else date.fromisoformat(known)
-    return PriceList(prices, at=day)
+        found: PriceList = endpoint.prices
+    else:
+        found = prices if isinstance(prices, PriceList) else PriceList(prices)
+    files = [] if folder is None else [folder / part / "settings.json" for part in _DATED]
+    for path in files:
+        if path.exists():
+            day = read_settings(path)["problem"].get("prices_at")
+            if day is not None:
+                found.resume(date.fromisoformat(day))
+    return found
 
 
 def split(items: Sequence[T], share: float, seed: int) -> tuple[list[T], list[T]]:

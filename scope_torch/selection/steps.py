@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import sys
-from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
@@ -29,16 +28,21 @@ from scope_torch.runs.earlier import known_from
 from scope_torch.runs.evaluator import Evaluator
 from scope_torch.runs.held_out import HeldOut
 from scope_torch.runs.journal import lost_in
-from scope_torch.runs.measure import measure
+from scope_torch.runs.measure import TooDear, measure
 from scope_torch.runs.result import RunResult
 from scope_torch.runs.runner import run
 from scope_torch.search.known import Known
 from scope_torch.search.optimizer import Optimizer
-from scope_torch.selection.plan import TOO_DEAR_AFTER
+from scope_torch.selection.again import ask_again
+from scope_torch.selection.pilot import piloted
+from scope_torch.selection.plan import TOO_DEAR_AFTER, Pilot, Plan
+from scope_torch.selection.preflight import cheapest, first_requests, preflight, query_of
 from scope_torch.selection.setup import Setup
 from scope_torch.tracking.progress import ProgressBar
 
 logger = logging.getLogger(__name__)
+
+_ROUNDING = 1e-9
 
 
 @contextmanager
@@ -84,33 +88,42 @@ def search(
     Raises:
         InputError: If the reference alone would cost more than the budget.
     """
-    _say(show, setup.plan())
     evaluator = make_evaluator(setup.problem, queries=setup.searched)
-    known = _known(setup, evaluator, earlier, show)
+    known = known_of(setup, evaluator, earlier)
+    logged = logged_reference(setup)
+    answered = [*known.observations, *logged]
+    _say(show, plan_of(setup, known))
     evaluator.paid(known.observations)
-    logged = _logged_reference(setup)
-    probe, base = _probe(setup, evaluator, [*known.observations, *logged])
-    spent_usd = _paid(probe) + _lost_before_search(setup)
+    pilots = piloted(setup, evaluator)
+    spent_usd = _paid(pilots) if setup.answers_vary else 0.0  # else they are kept answers
+    probe = preflight(setup, evaluator, answered)
+    base = _base(setup, [*answered, *probe])
+    if evaluator.deterministic and not logged:  # the reference gets the kept answer, and its bill
+        theta_ref = setup.problem.theta_ref
+        probe = [one for one in probe if one.theta != theta_ref or one.failed is not None]
+    spent_usd += _paid(probe) + _lost_before_search(setup)
     reference = logged or _measure_reference(setup, evaluator, known, spent_usd, show)
     problem = _with_reference(setup.problem, reference)
-    if failed := evaluator.num_failed:
+    if failed := sum(one.failed is not None for one in (*probe, *reference)):
         logger.warning(
             "%d runs before the search failed and count as quality 0: a failing reference lowers "
             "the threshold. If that is not what you want, begin anew with on_error='retry'",
             failed,
         )
-    evaluator = make_evaluator(problem, queries=setup.searched)
-    evaluator.paid([*known.observations, *probe, *reference])
     taken_over = {*known.observations, *logged}
-    measured_usd = _paid([one for one in reference if one not in taken_over])
-    left = setup.budget_usd - spent_usd - measured_usd
-    left -= 2 * problem.reference_cost_usd * len(setup.held_out)
+    spent_usd += _paid([one for one in reference if one not in taken_over])
+    left = setup.budget_usd - spent_usd
+    again, repeats = ask_again(setup, make_evaluator, reference, left, earlier)
+    spent_usd += _paid(again)
+    left = setup.budget_usd - spent_usd - len(setup.held_out) * _held_out_usd(problem)
     if left <= 0:
         raise InputError(
-            f"the reference took {measured_usd:.3g} of budget_usd={setup.budget_usd:g}, and "
-            "nothing is left for the search; raise it, or give fewer queries"
+            f"{spent_usd:.3g} of budget_usd={setup.budget_usd:g} were paid before the search, most "
+            "for the reference, and nothing is left for it; raise it, or give fewer queries"
         )
     _say(show, _of_reference(problem, left))
+    evaluator = make_evaluator(problem, queries=setup.searched)
+    evaluator.paid([*known.observations, *probe, *reference])
     if setup.needs_base:
         how = {"base": base} if base is not None else {"initial_pool": "random"}
         make_optimizer = partial(make_optimizer, budget_usd=left, known=known, **how)
@@ -118,39 +131,52 @@ def search(
     result = run(
         problem, make_optimizer(problem), evaluator, left, run_dir=setup.folder, callbacks=watching
     )
+    has_tokens = any(one.module_tokens is not None for one in (*probe, *reference))
     paid_llms = dict.fromkeys([*_names_in(problem), *filter(None, [application.judge])])
+    held_out_usd = setup.budget_usd - spent_usd - result.history.spend_usd
     found = replace(
         result,
         reference=None if logged else reference,
+        reference_again=again,
+        varies=repeats,
         probe=probe,
-        held_out=_held_out(setup, make_evaluator, result, show),
+        held_out=_held_out(setup, make_evaluator, result, held_out_usd, show),
         queries=[item.input for item in setup.searched],
         answers=_by_codes(problem, application.outputs, setup.searched),
-        prices=setup.prices.describe(paid_llms) if setup.is_priced else None,
+        prices=setup.prices.describe(paid_llms) if setup.is_priced or has_tokens else None,
         lost=[] if setup.folder is None else lost_in(setup.folder),
     )
     found.write()
     return found
 
 
-def _known(
-    setup: Setup, evaluator: FunctionEvaluator, earlier: Sequence[Path | str], show: bool
+def plan_of(setup: Setup, known: Known, pilot: Pilot | None = None) -> Plan:
+    """What will be done, and what it costs if pilots have shown it."""
+    answered = [*known.observations, *logged_reference(setup)]
+    first = first_requests(setup.problem, answered)
+    num_first = 0 if setup.began_before("preflight") else len(first)
+    return setup.plan(num_first, known.observations, pilot)
+
+
+def known_of(
+    setup: Setup,
+    evaluator: FunctionEvaluator,
+    earlier: Sequence[Path | str],
+    keeps: bool = True,
 ) -> Known:
-    """What older runs observed."""
+    """What older runs observed; `keeps`: the directory of this run keeps it."""
     if not earlier:
         return Known(setup.problem)
-    known = known_from(
+    return known_from(
         earlier,
         setup.problem,
         evaluator,
         answers_vary=not evaluator.deterministic,
-        run_dir=setup.folder,
+        run_dir=setup.folder if keeps else None,
     )
-    _say(show, f"known from earlier runs: {len(known.observations):,} answers")
-    return known
 
 
-def _logged_reference(setup: Setup) -> list[Observation]:
+def logged_reference(setup: Setup) -> list[Observation]:
     """theta_0 on the queries of the search, as it was logged; empty if it has to be measured."""
     if setup.logged is None:
         return []
@@ -169,7 +195,7 @@ def _paid(observations: Sequence[Observation]) -> float:
 
 def _lost_before_search(setup: Setup) -> float:
     """USD of calls that ended an earlier process of this selection, before its search began."""
-    folders = [setup.inside(name) for name in ("probe", "reference")]
+    folders = [setup.inside(name) for name in ("preflight", "probe", "reference", "again")]
     return _paid([one for folder in folders if folder is not None for one in lost_in(folder)])
 
 
@@ -195,69 +221,78 @@ def _measure_reference(
     Raises:
         InputError: If it would cost more than the budget: after five queries, or as soon as it has.
     """
-    problem, folder = setup.problem, setup.inside("reference")
-    spent, number, budget_usd = 0.0, 0, setup.budget_usd - spent_usd
+    problem, budget_usd = setup.problem, setup.budget_usd - spent_usd
     of_query = {o.query: o for o in known.observations[::-1] if o.theta == problem.theta_ref}
     missing = [query for query in range(problem.num_queries) if query not in of_query]
-    Q = len(missing)
-    with tqdm(total=Q, desc="reference", unit="query", disable=not show) as bar:
+    if missing and budget_usd <= 0:
+        raise InputError(
+            f"{spent_usd:.3g} USD were paid before the reference, and "
+            f"budget_usd={setup.budget_usd:g}; raise it"
+        )
+    with tqdm(total=len(missing), desc="reference", unit="query", disable=not show) as bar:
 
-        def observed(observation: Observation) -> None:
-            nonlocal spent, number
-            spent, number = spent + observation.paid_usd, number + 1
+        def count(_: Observation) -> None:
             bar.update()
-            bar.set_postfix_str(f"{spent:.3g} USD", refresh=False)
-            expected = spent / number * Q
-            if max(spent, expected if number >= TOO_DEAR_AFTER else 0.0) >= budget_usd:
-                raise InputError(
-                    f"the reference cost {spent:.3g} USD on {number} of {Q} queries, so about "
-                    f"{expected:.3g} USD on all, and budget_usd={setup.budget_usd:g}; raise it, or "
-                    "give fewer queries"
-                    + ("" if folder is None else " (what was measured is kept in run_dir)")
-                )
 
-        requests = [Request(problem.theta_ref, query) for query in missing]
-        facts = {"prices_at": setup.prices.at.isoformat()} if setup.is_priced else {}
-        found = measure(evaluator, requests, folder=folder, facts=facts, observed=observed)
+        try:
+            found = measure(
+                evaluator,
+                [Request(problem.theta_ref, query) for query in missing],
+                folder=setup.inside("reference"),
+                facts={"prices_at": setup.prices.at.isoformat()} if setup.is_priced else {},
+                observed=count,
+                budget_usd=budget_usd,
+                first=(TOO_DEAR_AFTER,),
+            )
+        except TooDear as error:
+            kept = "" if setup.folder is None else " (what was measured is kept in run_dir)"
+            raise InputError(
+                f"the reference cost {error.spent_usd:.3g} USD on {error.number} of "
+                f"{len(missing)} queries, so about {error.expected_usd:.3g} USD on all, and "
+                f"budget_usd={setup.budget_usd:g}; raise it, or give fewer queries{kept}"
+            ) from None
     of_query |= {observation.query: observation for observation in found}
     return [of_query[query] for query in range(problem.num_queries)]
 
 
-def _probe(
-    setup: Setup, evaluator: FunctionEvaluator, known: Sequence[Observation]
-) -> tuple[list[Observation], Base]:
-    """The LLM that is cheapest on one query, in all modules, and the calls that tell.
+def _base(setup: Setup, answered: Sequence[Observation]) -> Base:
+    """Where the search starts: as told, by price, or by what one query has cost."""
+    if setup.base is not None or not setup.needs_base:
+        return setup.base
+    query = query_of(one for one in answered if one.failed is None)
+    return cheapest(setup.problem, answered, query)
 
-    None, without a call, if no LLM is a candidate of every module and allowed in all.
-    """
-    problem = setup.problem
-    common = [llm for llm in problem.llms[0] if all(llm in names for names in problem.llms)]
-    thetas = [problem.codes([llm] * len(problem.modules)) for llm in common]
-    thetas = [theta for theta in thetas if problem.is_allowed(theta)]
-    if setup.base is not None or not setup.needs_base or not thetas:
-        return [], setup.base
-    answers = {(answer.query, answer.theta): answer for answer in known[::-1]}  # first ones stay
-    number = Counter(query for query, theta in answers if theta in thetas)
-    query = max(sorted(number), key=number.__getitem__, default=0)
-    old = [answers[query, theta] for theta in thetas if (query, theta) in answers]
-    new = [Request(theta, query) for theta in thetas if (query, theta) not in answers]
-    found = measure(evaluator, new, folder=setup.inside("probe"))
-    cheapest = min([*old, *found], key=lambda observation: observation.cost_usd)
-    if evaluator.deterministic:  # the reference gets the kept answer, and is billed for it
-        found = [observation for observation in found if observation.theta != problem.theta_ref]
-    return found, problem.names(cheapest.theta)
+
+def _held_out_usd(problem: SelectionProblem) -> float:
+    """The most that a query costs with theta_0 and with theta_out, on average, in USD."""
+    if problem.objective == "cost":
+        return 2 * problem.reference_cost_usd
+    (most_usd,) = (limit.value for limit in problem.limits if limit.outcome == COST)
+    return problem.reference_cost_usd + most_usd
 
 
 def _held_out(
-    setup: Setup, make_evaluator: Callable[..., FunctionEvaluator], result: RunResult, show: bool
+    setup: Setup,
+    make_evaluator: Callable[..., FunctionEvaluator],
+    result: RunResult,
+    left_usd: float,
+    show: bool,
 ) -> HeldOut | None:
-    """Choice and reference on the queries that the search has not seen."""
-    number = len(setup.held_out)
-    if not number:
+    """Choice and reference on the queries that the search has not seen, as far as money reaches."""
+    thetas = list(dict.fromkeys([setup.problem.theta_ref, result.recommendation.theta]))
+    costs = result.problem.reference_cost_usd, result.cost_usd.value or 0.0
+    number = min(len(setup.held_out), int(left_usd / math.fsum(costs[: len(thetas)]) + _ROUNDING))
+    if number < len(setup.held_out):
+        logger.warning(
+            "what is left of the budget pays for %d of %d held-out queries",
+            max(0, number),
+            len(setup.held_out),
+        )
+    if number <= 0:
         return None
+    part = "held_out" if number == len(setup.held_out) else f"held_out_{number}"
     problem = replace(setup.problem, num_queries=number)
-    evaluator = make_evaluator(problem, queries=setup.held_out)
-    thetas = list(dict.fromkeys([problem.theta_ref, result.recommendation.theta]))
+    evaluator = make_evaluator(problem, queries=setup.held_out[:number])
     with tqdm(total=number * len(thetas), desc="held out", disable=not show) as bar:
 
         def count(_: Observation) -> None:
@@ -267,7 +302,7 @@ def _held_out(
             measure(
                 evaluator,
                 [Request(theta, query) for query in range(number)],
-                folder=setup.inside(f"held_out/{'-'.join(map(str, theta))}"),
+                folder=setup.inside(f"{part}/{'-'.join(map(str, theta))}"),
                 observed=count,
             )
             for theta in thetas

@@ -14,6 +14,7 @@ from scope_torch.runs.bill import Bill
 from scope_torch.runs.estimate import Estimate
 from scope_torch.runs.held_out import HeldOut
 from scope_torch.runs.journal import lost_in, read_journal
+from scope_torch.runs.measure import repeats_in
 from scope_torch.runs.metrics import OracleCurve
 from scope_torch.runs.page.view import Pace, View
 from scope_torch.runs.recorded import RecordedRun
@@ -117,7 +118,7 @@ def result_of_run(run: RecordedRun) -> RecordedResult:
         str(told.get("stop_reason", _OPEN.get(run.status, run.status))),
         run.budget_usd,
         history,
-        sum(observation.paid_usd for observation in surplus),
+        told.get("surplus_usd", sum(observation.paid_usd for observation in surplus)),
         rows,
         told,
         run.settings,
@@ -127,6 +128,8 @@ def result_of_run(run: RecordedRun) -> RecordedResult:
         run.path,
         front=_front(run),
         reference=_observed(run.path / "reference" / "journal.jsonl"),
+        reference_again=_observed(run.path / "again" / "journal.jsonl") or (),
+        varies=repeats_in(run.path),
         probe=_probe(run),
         held_out=_held_out(run),
         known=_observed(run.path / "known.jsonl") or (),
@@ -175,7 +178,8 @@ def _observed(path: Path) -> list[Observation] | None:
 def _probe(run: RecordedRun) -> list[Observation]:
     """What was paid for; the reference may have got a kept answer, and is billed for it."""
     reference = set(_observed(run.path / "reference" / "journal.jsonl") or ())
-    found = _observed(run.path / "probe" / "journal.jsonl") or []
+    parts = [_observed(run.path / part / "journal.jsonl") for part in ("probe", "preflight")]
+    found = [observation for part in parts for observation in part or ()]
     return [observation for observation in found if observation not in reference]
 
 
@@ -185,7 +189,9 @@ def _held_out(run: RecordedRun) -> HeldOut | None:
     if number is None:
         return None
     thetas = run.problem.theta_ref, tuple(run.summary()["theta_out_codes"])
-    folders = [run.path / "held_out" / "-".join(map(str, theta)) for theta in thetas]
+    part = run.path / f"held_out_{number}"  # of a part of them, if money was short
+    part = part if part.exists() else run.path / "held_out"
+    folders = [part / "-".join(map(str, theta)) for theta in thetas]
     both = [_observed(folder / "journal.jsonl") for folder in folders]
     reference, choice = ([] if one is None else one for one in both)
     if len(reference) != number or len(choice) != number:

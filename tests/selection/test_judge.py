@@ -63,6 +63,7 @@ def selected(upstream, metric=judge, **changes):
         "endpoint": Endpoint(upstream.url, prices=prices()),
         "judge": JUDGE,
         "name": "judged",
+        "repeats": 0,
     }
     return st.select(app, metric=metric, **{**settings, **changes})
 

@@ -55,6 +55,7 @@ def settings(**changes):
         "max_quality_loss": 0.1,
         "budget_usd": 3.0,
         "name": "my_app",
+        "repeats": 0,
     } | changes
 
 
@@ -190,7 +191,7 @@ def test_an_asynchronous_app_with_tokens_and_prices():
     found = st.select(app, **settings(metric=exactly, prices=prices, concurrency=4))
     alone = st.select(App(), **settings(metric=exactly, batch_size=4, base="nano"))
     assert found.llms == alone.llms == {"plan": "mini", "solve": "mini"}
-    assert not found.probe  # the prices tell which LLM is the cheapest
+    assert len(found.probe) == 2  # each LLM answers once; the prices tell which is the cheapest
     assert [o.request for o in found.history] == [o.request for o in alone.history]
     assert found.history[0].module_tokens == (tokens, tokens)
     assert found.prices.keys() >= set()
@@ -313,24 +314,62 @@ def test_the_best_quality_for_a_price():
     assert result.llms == {"plan": "mini", "solve": "mini"}
 
 
-def test_a_dry_run_calls_nothing_and_says_what_it_may_cost():
+def test_a_dry_run_calls_nothing_and_invents_nothing():
     app = App()
     prices = {llm: LLMInfo(llm, 1e3 * usd, 2e3 * usd) for llm, usd in PRICE.items()}
-    text = str(st.select(app, **settings(holdout=0.1, dry_run=True, prices=prices)))
+    text = str(st.select(app, **settings(holdout=0.1, dry_run=True, prices=prices, repeats=None)))
     assert app.calls == []
     assert "9 configurations, 36 queries, 4 held out" in text
-    # 36 x 2 x (1000 x 10 + 250 x 20) / 1e6 USD
-    assert "the reference costs 1.08 USD" in text
-    left = 3.0 - (36 + 8) * 0.03
-    assert f"{left / 0.03:,.0f} more runs of it, or {left / 0.0003:,.0f} of the cheapest" in text
-    assert "probe" in str(st.select(app, **settings(dry_run=True)))
+    assert "1. preflight: each LLM of each module answers one query, in 3 runs" in text
+    assert "the reference answers 30 of them twice" in text
+    assert "pro 10, 20" in text  # its prices
+    assert "What it costs is not known" in text
+    assert "nothing would be left" not in text
+
+
+def test_pilots_say_what_it_costs_and_are_not_paid_twice(tmp_path):
+    app = App()
+    arguments = settings(metric=exactly, run_dir=tmp_path, holdout=0.1)
+    text = str(st.select(app, **arguments, dry_run="pilot"))
+    assert app.calls == [(("pro", "pro"), item) for item in searched_by(arguments)[:3]]
+    assert "3 pilots cost 0.06 USD: 0.02 USD and " in text
+    runs = 36 + 2 * 4
+    assert f"about {runs * 0.02:.2f} USD (less than a minute)" in text
+    left = 3.0 - runs * 0.02
+    assert f"{left:.2f} USD are left for the search, as much as {left / 0.02:.0f} runs" in text
+    again = str(st.select(app, **arguments, dry_run="pilot"))
+    assert len(app.calls) == 3
+    assert "and 0.0" not in again  # nobody has measured the seconds
+    result = st.select(app, **arguments)
+    assert len(set(app.calls)) == len(app.calls)
+    assert result.bill.total_usd == pytest.approx(app.usd(), rel=1e-12)
+    with pytest.raises(InputError, match=r"0\.04 USD were paid for 2 of 3"):
+        st.select(app, **settings(run_dir=tmp_path / "poor", budget_usd=0.04, dry_run="pilot"))
+
+
+def searched_by(arguments):
+    dataset = [text for text, _ in arguments["dataset"]]
+    return split(dataset, arguments["holdout"], 0)[0]
+
+
+def test_a_dry_run_knows_what_earlier_runs_know(tmp_path):
+    app = App()
+    st.select(app, **settings(metric=exactly, run_dir=tmp_path / "june"))
+    number = len(app.calls)
+    arguments = settings(metric=exactly, continue_from=tmp_path / "june", dry_run=True)
+    text = str(st.select(app, **arguments, run_dir=tmp_path / "july"))
+    assert f"known from earlier runs: {number} answers" in text
+    assert "known from earlier runs, no run" in text
+    assert "preflight" not in text
+    assert len(app.calls) == number
+    assert not (tmp_path / "july").exists()
 
 
 def test_a_reference_that_costs_too_much_is_stopped_after_five_queries(tmp_path):
     app = App()
     with pytest.raises(InputError, match=r"0.1 USD on 5 of 40 .* 0.8 USD on all, .*=0.5; raise"):
         st.select(app, **settings(budget_usd=0.5, base="nano", run_dir=tmp_path))
-    assert len(app.calls) == 5
+    assert len(app.calls) == 5 + 2  # before them the others answer one query
     st.select(app, **settings(budget_usd=3, base="nano", run_dir=tmp_path))
     assert len(set(app.calls)) == len(app.calls)
 
@@ -342,7 +381,7 @@ def test_without_a_common_llm_the_search_starts_anywhere():
         app,
         **settings(metric=exactly, models={**models, "solve": ["mini"]}, reference=["pro", "mini"]),
     )
-    assert result.probe == []
+    assert [result.problem.names(one.theta)["plan"] for one in result.probe] == ["nano"]
     assert result.settings["optimizer"]["initial_pool"] == "random"
 
 
@@ -369,7 +408,7 @@ def test_silent_without_a_terminal_and_told_on_request(capsys):
         ({"dataset": ["question"]}, r"dataset\[0\]='question' must be a pair"),
         ({"max_quality_loss": None}, "how good is good enough"),
         ({"min_quality": 0.9}, "not both"),
-        ({"max_quality_loss": 5}, "epsilon=5"),
+        ({"max_quality_loss": 5}, "max_quality_loss=5"),
         ({"budget_usd": 0}, "budget_usd=0"),
         ({"holdout": 1.5}, "holdout=1.5"),
         ({"holdout": 0.001}, "leaves nothing"),
@@ -395,7 +434,7 @@ def test_a_wrong_setting_is_refused_before_the_first_call(changes, message):
     [
         ("just text", r"'just text'; return \(output, USD\)"),
         (("text", "free"), "'free' is not a number"),
-        (("text", {"plan": (1, 2)}), "no price is known for .nano.; give prices="),
+        (("text", {"plan": (1, 2)}), "no price is known for .pro.; give prices="),
         ({"output": "text", "usd": 1}, r"return \(output, USD\)"),
     ],
 )

@@ -1,0 +1,67 @@
+"""How much answers vary: the reference answers some of its queries a second time."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from scope_torch.bounds.repeats import Repeats
+from scope_torch.evaluators.function import FunctionEvaluator
+from scope_torch.observation import Observation, Request
+from scope_torch.runs.measure import keep_repeats, measure, repeats_in
+from scope_torch.selection.setup import Setup
+
+_FOLDER = "again"
+
+
+def ask_again(
+    setup: Setup,
+    make_evaluator: Callable[..., FunctionEvaluator],
+    reference: Sequence[Observation],
+    left_usd: float,
+    earlier: Sequence[Path | str] = (),
+) -> tuple[list[Observation], Repeats | None]:
+    """Second answers of theta_0, and what both say; as many as half of the rest pays for.
+
+    Args:
+        setup: Of the selection.
+        make_evaluator: Makes an evaluator, given problem and queries.
+        reference: theta_0 on each query.
+        left_usd: What is left of the budget.
+        earlier: Directories of older runs. If one has second answers, none are asked for.
+
+    Returns:
+        The observations that were paid for, and the grades of both calls; None if nothing was asked
+        twice.
+    """
+    known = _known(setup, earlier)
+    if known is not None or setup.began_before(_FOLDER):
+        return [], known
+    usd = math.fsum(one.paid_usd for one in reference) / len(reference)
+    most = int(left_usd / 2 / usd) if usd else len(reference)
+    number = max(0, min(setup.repeats, len(reference), most))
+    queries = random.Random(f"again {setup.seed}").sample(range(len(reference)), number)
+    evaluator = make_evaluator(setup.problem, queries=setup.searched, deterministic=False)
+    requests = [Request(setup.problem.theta_ref, query) for query in sorted(queries)]
+    found = measure(evaluator, requests, folder=setup.inside(_FOLDER)) if requests else []
+    both = [(reference[one.query].quality, one.quality) for one in found if one.failed is None]
+    repeats = Repeats(*map(tuple, zip(*both, strict=True))) if both else None
+    if repeats is not None and setup.folder is not None:
+        keep_repeats(setup.folder, repeats)
+    return found, repeats
+
+
+def _known(setup: Setup, earlier: Sequence[Path | str]) -> Repeats | None:
+    """Those that this run has taken over, or may take over from the latest older one."""
+    own = setup.folder
+    is_measured = own is not None and (own / _FOLDER).exists()
+    if not setup.takes_repeats or is_measured:
+        return None
+    for folder in [*([] if own is None else [own]), *map(Path, reversed(earlier))]:
+        if (found := repeats_in(folder)) is not None:
+            if own is not None and own != folder:
+                keep_repeats(own, found)
+            return found
+    return None

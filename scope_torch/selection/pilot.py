@@ -1,0 +1,44 @@
+"""A few runs of the reference, which tell what a selection may cost and how long it may take."""
+
+from __future__ import annotations
+
+import math
+import time
+
+from scope_torch.evaluators.function import FunctionEvaluator
+from scope_torch.observation import Observation, Request
+from scope_torch.runs.measure import measure
+from scope_torch.selection.plan import Pilot
+from scope_torch.selection.setup import Setup
+
+NUMBER = 3  # queries
+FOLDER = "pilot"
+
+
+def fly(setup: Setup, evaluator: FunctionEvaluator) -> Pilot:
+    """Runs the reference on a few queries; with a directory, the selection does not pay again.
+
+    Raises:
+        InputError: If they cost more than the budget, or a run fails.
+    """
+    is_new = (folder := setup.inside(FOLDER)) is None or not folder.exists()
+    began = time.perf_counter()
+    found = measure(evaluator, _requests(setup), folder=folder, budget_usd=setup.budget_usd)
+    rounds = -(-len(found) // evaluator.concurrency)
+    seconds = (time.perf_counter() - began) / rounds if is_new else None
+    return Pilot(
+        len(found), math.fsum(one.paid_usd for one in found), seconds, evaluator.concurrency
+    )
+
+
+def piloted(setup: Setup, evaluator: FunctionEvaluator) -> list[Observation]:
+    """The pilots of an earlier dry run in the same directory, which the evaluator remembers."""
+    folder = setup.inside(FOLDER)
+    if folder is None or not folder.exists():
+        return []
+    return measure(evaluator, _requests(setup), folder=folder)
+
+
+def _requests(setup: Setup) -> list[Request]:
+    queries = range(min(NUMBER, len(setup.searched)))
+    return [Request(setup.problem.theta_ref, query) for query in queries]
