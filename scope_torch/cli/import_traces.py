@@ -64,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog="example: scope-torch import traces.jsonl --to reference.json",
     )
     add = parser.add_argument
-    add("files", nargs="+", type=Path, help="JSON lines or JSON, plain or gzipped")
+    add("files", nargs="+", type=Path, help="JSON lines or JSON, plain or gzipped, or Parquet")
     add("--to", type=Path, help="write the reference to this file, such as reference.json")
     add("--format", default="auto", choices=("auto", *FORMATS), help="auto reads all of them")
     add("--prices", type=Path, help="TOML file with prices of your own, for costs not recorded")

@@ -46,6 +46,8 @@ from scope_torch.traces.tokens import (
 )
 
 _TRACE = "trace_id", "traceId"
+_USAGE = "usage_details", "usageDetails", "usage"
+_DETAILS = "langfuse.observation.usage_details"  # an attribute that goes before all others
 _COSTS = "total_cost", "totalCost", "calculated_total_cost", "calculatedTotalCost"
 _GRADES = "NUMERIC", "BOOLEAN"
 _TRUTH = {"True": 1.0, "False": 0.0}
@@ -75,7 +77,7 @@ def read_observation(row: Mapping[str, Any]) -> Iterator[Span | Score]:
         is_call=is_call,
         llm=text_in(row, "provided_model_name", "providedModelName", "model") if is_call else None,
         usage=usage,
-        cost_usd=recorded_usd([_sum(row), *(row.get(name) for name in _COSTS)], usage),
+        cost_usd=recorded_usd(_costs(row, usage), usage),
         failed=row.get("level") == "ERROR",
         unit=unit,
         attributes={**row, **decoded(row, "metadata")},
@@ -134,12 +136,13 @@ def _unit(row: Mapping[str, Any]) -> str | None:
 
 def _usage(row: Mapping[str, Any]) -> Usage | None:
     metadata = decoded(row, "metadata")
+    attributes = decoded(metadata, "attributes")
     library = text_in(decoded(metadata, "scope"), "name")
-    logged = usage_in({**decoded(metadata, "attributes"), SCOPE: library})
-    if logged is not None:
+    logged = usage_in({**attributes, SCOPE: library})
+    if logged is not None and _DETAILS not in attributes:
         return logged
-    details = decoded(row, "usage_details", "usageDetails", "usage")
-    counts = {key: value for key in details if (value := count(details[key])) is not None}
+    details = decoded(row, *_USAGE)
+    counts = _counts(details)
     is_of_a_provider = "prompt_tokens" in counts or (
         "input_tokens" in counts and "input" not in counts
     )
@@ -151,6 +154,10 @@ def _usage(row: Mapping[str, Any]) -> Usage | None:
     return _of_buckets(counts) or used(
         prompt, first_in(told, ("completionTokens", "completion_tokens"))
     )
+
+
+def _counts(details: Mapping[str, Any]) -> dict[str, int]:
+    return {key: value for key in details if (value := count(details[key])) is not None}
 
 
 def _of_buckets(counts: Mapping[str, int]) -> Usage | None:
@@ -183,8 +190,20 @@ def _belongs(key: str, side: str) -> bool:
     return key.startswith(f"{side}_") or key.endswith(f"_{side}_tokens")
 
 
-def _sum(row: Mapping[str, Any]) -> float | None:
-    """The cost of all buckets; None if there are none."""
+def _costs(row: Mapping[str, Any], usage: Usage | None) -> Iterator[Any]:
+    """The costs of a call that can be believed.
+
+    Langfuse multiplies the buckets with its prices. If buckets overlap, it has counted tokens twice
+    or at another price, and only a cost that was sent to it counts: that has no parts.
+    """
+    counts = _counts(decoded(row, *_USAGE))
+    in_buckets = sum(n for key, n in counts.items() if _side(key) or cached_kind(key))
+    billed = 0 if usage is None else usage.prompt_tokens + usage.completion_tokens
     details = decoded(row, "cost_details", "costDetails")
     costs = {key: usd for key in details if (usd := number(details[key])) is not None}
-    return costs["total"] if "total" in costs else sum(costs.values()) if costs else None
+    if usage is None or in_buckets <= billed:
+        yield costs["total"] if "total" in costs else sum(costs.values()) if costs else None
+        yield from (row.get(name) for name in _COSTS)
+    else:
+        yield decoded(row, "provided_cost_details", "providedCostDetails").get("total")
+        yield costs.get("total") if len(costs) == 1 else None

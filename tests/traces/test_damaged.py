@@ -386,6 +386,11 @@ ROWS = [
     {"resourceSpans": [{"scopeSpans": [{"spans": []}]}], "data": [], "child_runs": []},
     {"gen_ai.request.model": "nano", "gen_ai.usage.input_tokens": 5, "evaluations.0.evaluation": 1},
     {"key": "gen_ai.request.model", "value": {"stringValue": "nano"}, "arrayValue": {"values": []}},
+    {"context.trace_id": "t", "context.span_id": "s", "attributes.llm": {}, "span_kind": "LLM"},
+    {"trace_id": "t", "span_id": "s", "attributes": [], "status_code": "ERROR", "spans": []},
+    {"id": "t", "timestamp": "", "tags": [], "observationCount": 1, "ok": [1], "trace": {}},
+    {"resource_spans": [{"scope_spans": [{"spans": []}], "scope": {"name": "ai"}}], "llm": {}},
+    {"token_count": {"prompt": 5}, "cache_read_tokens": 5, "unit": "CHARACTERS", "total": 10},
     {"total_cost": 0, "prompt_tokens": 5, "error": "", "start_time": "", "extra": {}, "usage": {}},
 ]
 KEYS = st.sampled_from(sorted({key for row in ROWS for key in row} | {"spans", "avg"}))

@@ -132,6 +132,15 @@ def test_no_control_character_of_a_log_reaches_the_terminal_or_a_file(rules, tmp
     assert len(names) == 3
 
 
+def test_a_query_is_found_by_the_text_that_was_logged(tmp_path):
+    question = "first line\nsecond line \x1b[2J"
+    rows = hostile_rows("")[:3]
+    rows[0]["metadata"] = rows[2]["metadata"] = {"question": question}
+    to = tmp_path / "reference.json"
+    main([str(write(rows, tmp_path)), "--query-attribute", "question", "--to", str(to)])
+    assert len(load_reference(to).only([question]).queries) == 1
+
+
 def test_names_that_differ_in_control_characters_stay_apart(tmp_path):
     rows = [{**row, "traceId": "t"} for row in hostile_rows("\x1b")[:3]]
     other = [{**row, "traceId": "t2"} for row in hostile_rows("\x07")[:3]]

@@ -128,6 +128,35 @@ def test_usage_through_langfuse(usage, more, tmp_path):
     assert cost_of(row, tmp_path=tmp_path) == pytest.approx(USD, abs=1e-12)
 
 
+def test_a_cost_of_langfuse_that_counts_tokens_twice_is_not_believed(tmp_path):
+    usage = {"input": PROMPT, "output": SAID, "cache_read_tokens": READ}
+    usage["cache_write_tokens"] = WRITTEN
+    costs = {"input": 0.130213, "output": 0.00025, "total": 0.130463}
+    row = observation(usage, cost_details=costs, total_cost=0.130463)
+    assert cost_of(row, tmp_path=tmp_path) == pytest.approx(USD, abs=1e-12)
+    # What was sent to it is believed, as LiteLLM sends its cost.
+    sent = [
+        observation(usage, cost_details={"total": 0.02}, total_cost=0.02),
+        observation(usage, cost_details=costs, provided_cost_details={"total": 0.02}),
+    ]
+    assert [cost_of(row, tmp_path=tmp_path) for row in sent] == [0.02, 0.02]
+    # So is what it has counted once.
+    once = {"input": FRESH, "output": SAID, "input_cached_tokens": READ}
+    once["input_cache_creation"] = WRITTEN
+    row = observation(once, cost_details={"input": 0.01, "output": 0.01})
+    assert cost_of(row, tmp_path=tmp_path) == 0.02
+    # Without parts, a cost beside tokens that are counted twice is Langfuse's own.
+    doubled = {"input": FRESH, "output": SAID, "input_tokens": FRESH, "output_tokens": SAID}
+    row = observation(doubled, total_cost=0.5)
+    assert cost_of(row, tmp_path=tmp_path) == pytest.approx((FRESH + 5 * SAID) / 1e6, abs=1e-12)
+
+
+def test_the_user_s_own_details_go_before_the_attributes(tmp_path):
+    attributes = {**PYDANTIC, "langfuse.observation.usage_details": "{}"}
+    row = observation({"input": 1000}, metadata={"attributes": attributes})
+    assert cost_of(row, tmp_path=tmp_path) == 0.001
+
+
 @pytest.mark.parametrize(
     "attributes",
     [
