@@ -134,14 +134,12 @@ def read_printed(row: Mapping[str, Any]) -> Iterator[Span | Score]:
 
 def undotted(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row of Phoenix's data frame, `context.trace_id` and `attributes.*`, as its API has it."""
-    found: dict[str, Any] = {"context": {}, "attributes": {}}
+    inside: dict[str, dict[str, Any]] = {"context": {}, "attributes": {}}
     for key, value in row.items():
-        inside, _, name = key.partition(".")
-        if name and inside in ("context", "attributes"):
-            found[inside][name] = value
-        else:
-            found[key] = value
-    return found
+        place, _, name = key.partition(".")
+        if name and place in inside:
+            inside[place][name] = value
+    return {**row, **inside}
 
 
 def _read(
