@@ -29,6 +29,7 @@ _BESIDE = (
     "openlit.instrumentation.anthropic",
     "openlit.instrumentation.bedrock",
 )
+_CACHED_OF_5 = "ai.usage.cachedInputTokens"  # all that AI SDK 5 tells of them, and 6 beside others
 _COUNTS = re.compile(r"(gen_ai|llm|ai)\.(usage|token_count)\.")
 _PROMPT = (
     "gen_ai.usage.input_tokens",
@@ -182,21 +183,25 @@ def usage_in(attributes: Mapping[str, Any]) -> Usage | None:
         >>> usage_in(pydantic)[:3]
         (90, 0, 80)
     """  # noqa: E501 - an example
-    provider = decoded(attributes, "ai.response.providerMetadata")
-    messages = mapping_in(mapping_in(provider, "anthropic"), "usage")
-    if messages and (exact := usage_of({"usage": messages})) is not None:
-        return exact
-    own = {key: value for key, value in attributes.items() if _COUNTS.match(key)}
-    cached = cached_in({**own, **decoded(attributes, "gen_ai.usage.input_token_details")})
+    told = {key: value for key, value in attributes.items() if _COUNTS.match(key)}
+    told |= decoded(attributes, "gen_ai.usage.input_token_details")
+    cached = cached_in(told)
     prompt, completion, total, reasoning = (
         first_in(attributes, names) for names in (_PROMPT, _COMPLETION, _TOTAL, _REASONING)
     )
+    provider = decoded(attributes, "ai.response.providerMetadata")
+    anthropic = mapping_in(provider, "anthropic")
+    if messages := mapping_in(anthropic, "usage"):
+        said = messages.get("output_tokens") if count(completion) is None else count(completion)
+        if (exact := usage_of({"usage": {**messages, "output_tokens": said}})) is not None:
+            return exact
     beside = text_in(attributes, SCOPE) in _BESIDE
-    if not any(cached) and provider:
+    if not any(cached_in({key: told[key] for key in told if key != _CACHED_OF_5})):
+        made_by = text_in(attributes, "ai.model.provider") or ""
         bedrock = mapping_in(mapping_in(provider, "bedrock"), "usage")
-        besides = {**mapping_in(provider, "anthropic"), **bedrock}
-        beside = any(cached_in(besides))
-        cached = cached_in(besides or mapping_in(provider, "openai"))
+        beside |= bool(anthropic or bedrock) or "anthropic" in made_by or "bedrock" in made_by
+        openai = mapping_in(provider, "openai")
+        cached = cached_in({_CACHED_OF_5: cached.read, **anthropic, **bedrock, **openai})
     if beside and count(prompt) is not None:  # a total may leave out what is beside
         prompt, total = (count(prompt) or 0) + cached.read + cached.written, None
     return used(prompt, completion, cached, total=total, reasoning=reasoning)

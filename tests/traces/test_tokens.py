@@ -218,6 +218,31 @@ def test_the_library_that_made_a_span_tells(scope, prompt, tmp_path):
     assert billed(span.usage) == (prompt, SAID, 900, 0)
 
 
+@pytest.mark.parametrize(
+    ("more", "prompt"),
+    [
+        ({"ai.model.provider": "amazon-bedrock"}, 1900),
+        ({"ai.model.provider": "vertex.anthropic.messages"}, 1900),
+        ({"ai.response.providerMetadata": '{"bedrock": {"usage": {"cacheReadInputTokens": 900}}}'},
+         1900),
+        ({"ai.model.provider": "openai.chat"}, 1000),
+        ({"ai.model.provider": "amazon-bedrock",  # of AI SDK 6
+          "ai.usage.inputTokenDetails.cacheReadTokens": 900}, 1000),
+    ],
+)  # fmt: skip
+def test_version_5_of_the_vercel_ai_sdk_counts_as_the_provider_does(more, prompt):
+    counts = {"ai.usage.inputTokens": 1000, "ai.usage.outputTokens": 7}
+    counts |= {"ai.usage.cachedInputTokens": 900, "ai.usage.totalTokens": 1007}
+    assert billed(usage_in({**counts, **more})) == (prompt, 7, 900, 0)
+
+
+def test_the_end_of_a_stream_tells_the_completion():
+    start = {**MESSAGES, "output_tokens": 1}
+    counts = {"ai.usage.inputTokens": FRESH, "ai.usage.outputTokens": SAID}
+    metadata = json.dumps({"anthropic": {"usage": start}})
+    assert billed(usage_in({**counts, "ai.response.providerMetadata": metadata})) == BILLED
+
+
 def test_openai_in_the_vercel_ai_sdk_counts_cached_tokens_inside():
     openai = {"openai": {"cachedPromptTokens": 900, "reasoningTokens": 0}}
     counts = {"ai.usage.promptTokens": 1000, "ai.usage.completionTokens": 7}
