@@ -16,6 +16,7 @@ _NEEDED = {
         *("id", "trace_id", "type", "parent_observation_id", "name", "level"),
         *("provided_model_name", "usage_details", "total_cost|cost_details"),
     ),
+    "Langfuse's traces": ("id", "timestamp", "tags"),
     "Langfuse's scores": ("id", "trace_id", "name", "value", "data_type"),
     "LangSmith's runs": (
         *("id", "run_type", "name", "extra", "error|status", "prompt_tokens", "completion_tokens"),

@@ -175,7 +175,7 @@ def load_reference(path: Path | str) -> LoggedReference:
         >>> load_reference(path).only(["q1"]).answers()
         [(0.25, 1.0)]
     """
-    models = load_models(path)
+    models = {printable(name): printable(llm) for name, llm in load_models(path).items()}
     try:
         rows = json.loads(read_text(Path(path)))["queries"]
         queries = [_query(row) for row in rows]
@@ -197,4 +197,4 @@ def _query(row: Mapping[str, Any]) -> Query:
         raise ValueError(f"{row!r:.80}")
     if quality is not None and not 0 <= quality <= 1:
         raise ValueError(f"quality={quality} of query {row['id']} is not in [0, 1]")
-    return Query(row["id"], int(row["traces"]), cost, quality, seconds)
+    return Query(printable(row["id"]), int(row["traces"]), cost, quality, seconds)

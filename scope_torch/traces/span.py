@@ -137,12 +137,12 @@ def recorded_usd(values: Iterable[Any], usage: Usage | None) -> float | None:
     """The first of these costs that can be believed; None if none can.
 
     Examples:
-        >>> recorded_usd([None, "0.0025"], None), recorded_usd([0.0, 1e308], Usage(90, 7))
+        >>> recorded_usd([None, True, "0.0025"], None), recorded_usd([0.0, 1e308], Usage(90, 7))
         (0.0025, None)
     """
     has_tokens = usage is not None and (usage.prompt_tokens or usage.completion_tokens)
     for value in values:
-        usd = number(value)
+        usd = None if isinstance(value, bool) else number(value)
         if usd is not None and (0 < usd <= MOST_USD or (usd == 0 and not has_tokens)):
             return usd
     return None

@@ -5,9 +5,10 @@ them beside it, as Anthropic's and Bedrock's APIs do. A total that is logged too
 
 | written by | cached and written tokens |
 | --- | --- |
-| OpenTelemetry's own libraries; OpenInference; pydantic-ai; Logfire since 2026-03; LangChain; LangSmith; OpenLLMetry (Anthropic, OpenAI); Vercel AI SDK 6 | inside the prompt |
+| OpenTelemetry's own libraries; OpenInference; pydantic-ai; LangChain; LangSmith; OpenLLMetry (Anthropic, OpenAI); Vercel AI SDK 6 | inside the prompt |
 | OpenLLMetry (Bedrock), OpenLIT (Anthropic, Bedrock) | beside it; the scope of the span says so |
 | Vercel AI SDK 4 and 5 (Anthropic, Bedrock) | beside it; the provider's own counts are in `ai.response.providerMetadata` |
+| Logfire (Anthropic) | until March 2026 nowhere but in the provider's own counts, in `response_data`; then inside |
 | Strands with Bedrock | beside it; the total says so |
 | Langfuse | beside it, in buckets of their own |
 | LiteLLM in Langfuse | cached tokens beside it, written ones inside; the total says so |
@@ -114,7 +115,7 @@ def cached_kind(name: str) -> str | None:
         return "short"
     if "cachecreation" in plain or "cachewrite" in plain:
         return "whole"
-    if "cacheread" in plain or "cached" in plain:
+    if any(word in plain for word in ("cacheread", "cached", "cacheinput")):
         return "over_200k" if "over200k" in plain else "read"
     return None
 
@@ -191,9 +192,11 @@ def usage_in(attributes: Mapping[str, Any]) -> Usage | None:
     )
     provider = decoded(attributes, "ai.response.providerMetadata")
     anthropic = mapping_in(provider, "anthropic")
-    if messages := mapping_in(anthropic, "usage"):
-        said = messages.get("output_tokens") if count(completion) is None else count(completion)
-        if (exact := usage_of({"usage": {**messages, "output_tokens": said}})) is not None:
+    for place in (anthropic, decoded(attributes, "response_data")):
+        reported = dict(mapping_in(place, "usage"))
+        if "output_tokens" in reported and (said := count(completion)) is not None:
+            reported["output_tokens"] = said  # of a stream, the report may be that of its start
+        if (exact := usage_of({"usage": reported})) is not None:
             return exact
     beside = text_in(attributes, SCOPE) in _BESIDE
     if not any(cached_in({key: told[key] for key in told if key != _CACHED_OF_5})):

@@ -266,6 +266,7 @@ def test_a_column_that_may_be_missing_is_told_in_the_report(tmp_path):
 
 
 def test_columns_of_other_exports():
+    assert missing_columns(["id", "timestamp", "tags", "name", "user_id"]) == ""
     assert "span_kind of Phoenix's spans" in missing_columns(
         [
             "context.trace_id",

@@ -141,6 +141,17 @@ def test_a_query_is_found_by_the_text_that_was_logged(tmp_path):
     assert len(load_reference(to).only([question]).queries) == 1
 
 
+def test_a_reference_of_a_stranger_is_shown_with_escapes(tmp_path):
+    query = {"id": f"q{ESCAPE}", "traces": 1, "cost_usd": 0.25, "quality": 1, "seconds": None}
+    content = {"version": 1, "models": {f"plan{ESCAPE}": f"nano{ESCAPE}"}, "queries": [query]}
+    path = tmp_path / "reference.json"
+    path.write_text(json.dumps(content))
+    reference = load_reference(path)
+    names = [*reference, *reference.values(), reference.queries[0].id]
+    assert len(names) == 3
+    assert all(map(is_clean, names))
+
+
 def test_names_that_differ_in_control_characters_stay_apart(tmp_path):
     rows = [{**row, "traceId": "t"} for row in hostile_rows("\x1b")[:3]]
     other = [{**row, "traceId": "t2"} for row in hostile_rows("\x07")[:3]]

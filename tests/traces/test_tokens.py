@@ -179,6 +179,9 @@ def test_the_user_s_own_details_go_before_the_attributes(tmp_path):
          "llm.token_count.prompt_details.cache_read": READ,
          "llm.token_count.prompt_details.cache_write": WRITTEN,
          "llm.token_count.total": PROMPT + SAID},
+        {"llm.token_count.prompt": PROMPT, "llm.token_count.completion": SAID,
+         "llm.token_count.prompt_details.cache_input": READ,
+         "llm.token_count.prompt_details.cache_write": WRITTEN},
         {"gen_ai.usage.input_tokens": PROMPT, "gen_ai.usage.output_tokens": SAID,  # LangSmith
          "gen_ai.usage.input_token_details": json.dumps(
              {"cache_read": READ, "cache_creation": WRITTEN})},
@@ -241,6 +244,16 @@ def test_the_end_of_a_stream_tells_the_completion():
     counts = {"ai.usage.inputTokens": FRESH, "ai.usage.outputTokens": SAID}
     metadata = json.dumps({"anthropic": {"usage": start}})
     assert billed(usage_in({**counts, "ai.response.providerMetadata": metadata})) == BILLED
+
+
+@pytest.mark.parametrize("form", [json.dumps, dict])
+def test_logfire_keeps_the_report_of_the_provider(form):
+    counts = {"gen_ai.usage.input_tokens": FRESH, "gen_ai.usage.output_tokens": SAID}
+    assert billed(usage_in({**counts, "response_data": form({"usage": MESSAGES})})) == BILLED
+    chat = {"prompt_tokens": 1000, "completion_tokens": 7}
+    chat["prompt_tokens_details"] = {"cached_tokens": 900}
+    counts = {"gen_ai.usage.input_tokens": 1000, "gen_ai.usage.output_tokens": 7}
+    assert billed(usage_in({**counts, "response_data": form({"usage": chat})})) == (1000, 7, 900, 0)
 
 
 def test_openai_in_the_vercel_ai_sdk_counts_cached_tokens_inside():
