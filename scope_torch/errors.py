@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import errno
+import re
 from pathlib import Path
+
+# Control characters, ends of lines, lone surrogates, and marks that turn the direction of writing.
+_UNPRINTABLE = re.compile(
+    "[\\x00-\\x1f\\x7f-\\x9f\\u2028\\u2029\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069\\ud800-\\udfff]"
+)
 
 
 class InputError(ValueError):
@@ -12,7 +18,7 @@ class InputError(ValueError):
     The command line shows only the message and exits with status 2.
 
     Args:
-        message: The message; line breaks become spaces.
+        message: The message; line breaks become spaces, other control characters are escaped.
 
     Examples:
         >>> raise InputError("epsilon=2 must lie in (0, 1)")
@@ -21,7 +27,17 @@ class InputError(ValueError):
     """
 
     def __init__(self, message: str) -> None:
-        super().__init__(" ".join(message.splitlines()))
+        super().__init__(printable(" ".join(message.splitlines())))
+
+
+def printable(text: str) -> str:
+    r"""The text with escapes for what a terminal would obey, or no file can hold.
+
+    Examples:
+        >>> print(printable("plan\x1b[2J"), printable("\ud800"), printable("r\xf4le"))
+        plan\x1b[2J \ud800 rôle
+    """
+    return _UNPRINTABLE.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 class JobsFailed(Exception):

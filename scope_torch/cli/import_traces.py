@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from scope_torch.errors import InputError
+from scope_torch.errors import InputError, printable
 from scope_torch.llm.price_list import PriceList
 from scope_torch.traces.reading import FORMATS, read_traces
 from scope_torch.traces.reference import save_reference
@@ -47,7 +47,7 @@ def import_traces(asked: argparse.Namespace) -> None:
     print(report(summary, traces))
     if asked.to is not None:
         facts = {"files": [str(path) for path in asked.files], "format": next(iter(traces.formats))}
-        print(f"written: {save_reference(asked.to, summary, facts)}")
+        print(printable(f"written: {save_reference(asked.to, summary, facts)}"))
 
 
 def _range(given: Sequence[float]) -> tuple[float, float]:
@@ -64,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog="example: scope-torch import traces.jsonl --to reference.json",
     )
     add = parser.add_argument
-    add("files", nargs="+", type=Path, help="JSON lines or JSON, plain or gzipped")
+    add("files", nargs="+", type=Path, help="JSON lines or JSON, plain or gzipped, or Parquet")
     add("--to", type=Path, help="write the reference to this file, such as reference.json")
     add("--format", default="auto", choices=("auto", *FORMATS), help="auto reads all of them")
     add("--prices", type=Path, help="TOML file with prices of your own, for costs not recorded")

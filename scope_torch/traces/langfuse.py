@@ -1,23 +1,25 @@
-"""Observations and scores of Langfuse: its blob storage export, and its API.
+"""Observations and scores of Langfuse: its blob storage export, its API, downloads of its UI.
 
-| | export (`observations_v2/`, `scores/`) | API |
+| | export (`observations_v2/`, `scores/`) | API, UI |
 | --- | --- | --- |
 | a call | `type` = GENERATION | the same |
 | LLM | `provided_model_name` | `providedModelName`, `model` |
 | tokens | `usage_details` | `usageDetails`; older: `usage`, `promptTokens` |
 | cost | `cost_details`, `total_cost` | `costDetails`, `totalCost`, `calculatedTotalCost` |
-| score | `trace_id`, `name`, `value`, `data_type` | `traceId` or `subject` |
+| score | `trace_id`, `name`, `value`, `data_type` | `traceId` or `subject`; in tables of the UI a column for each score, with a list |
 
-The entries of `usage_details` do not overlap: `input` is without `input_cached_tokens`, and the
-prompt is the sum of both. OpenAI's own names, which overlap, are read as OpenAI means them.
-"""
+The entries of `usage_details` should not overlap: `input` is without `input_cached_tokens`, and the
+prompt is the sum of both. Some loggers send entries that do overlap; `total`, and the attributes of
+OpenTelemetry that Langfuse keeps in `metadata`, say so. OpenAI's and Anthropic's own names are read
+as these mean them.
+"""  # noqa: E501 - a table
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from scope_torch.errors import printable
 from scope_torch.llm.billing import Usage
 from scope_torch.llm.usage import usage_of
 from scope_torch.traces.span import (
@@ -25,36 +27,48 @@ from scope_torch.traces.span import (
     Span,
     UnreadableRow,
     between,
-    count,
     decoded,
+    first_in,
     mapping_in,
     moment,
     needed,
     number,
     recorded_usd,
     text_in,
+)
+from scope_torch.traces.tokens import (
+    SCOPE,
+    cached_in,
+    cached_kind,
+    count,
+    usage_in,
     used,
 )
 
 _TRACE = "trace_id", "traceId"
-_CACHED = "input_cached_tokens", "cache_read_input_tokens", "input_cache_read", "input_cached"
-_WRITTEN = "cache_creation_input_tokens", "input_cache_creation", "input_cache_write"
+_USAGE = "usage_details", "usageDetails", "usage"
+_DETAILS = "langfuse.observation.usage_details"  # an attribute that goes before all others
 _COSTS = "total_cost", "totalCost", "calculated_total_cost", "calculatedTotalCost"
 _GRADES = "NUMERIC", "BOOLEAN"
+_TRUTH = {"True": 1.0, "False": 0.0}
+_OF_THE_UI = {"comments", "traceTags", "observationCount"}
+_NO_SCORES = {"input", "output", "comments", "tags", "traceTags"}
 
 
-def read_observation(row: Mapping[str, Any]) -> Iterator[Span]:
-    """An observation.
+def read_observation(row: Mapping[str, Any]) -> Iterator[Span | Score]:
+    """An observation, and its scores if its table has columns of them.
 
     Raises:
         UnreadableRow: If it has no trace, or no identifier.
     """
+    trace = needed(row, *_TRACE)
     is_call = needed(row, "type").upper() == "GENERATION"
     start = moment(row.get("start_time") or row.get("startTime"))
     end = moment(row.get("end_time") or row.get("endTime"))
-    usage = _usage(row)
+    unit = _unit(row)
+    usage = _usage(row) if unit is None else None
     yield Span(
-        needed(row, *_TRACE),
+        trace,
         needed(row, "id"),
         text_in(row, "parent_observation_id", "parentObservationId"),
         text_in(row, "name") or "",
@@ -63,10 +77,35 @@ def read_observation(row: Mapping[str, Any]) -> Iterator[Span]:
         is_call=is_call,
         llm=text_in(row, "provided_model_name", "providedModelName", "model") if is_call else None,
         usage=usage,
-        cost_usd=recorded_usd([_sum(row), *(row.get(name) for name in _COSTS)], usage),
+        cost_usd=recorded_usd(_costs(row, usage), usage),
         failed=row.get("level") == "ERROR",
+        unit=unit,
         attributes={**row, **decoded(row, "metadata")},
     )
+    yield from _columns(row, trace)
+
+
+def is_trace(row: Mapping[str, Any]) -> bool:
+    """Whether a row is a trace itself, whose observations are rows of their own."""
+    return {"id", "timestamp", "tags"} <= row.keys() and "type" not in row
+
+
+def read_trace(row: Mapping[str, Any]) -> Iterator[Score]:
+    """A trace itself: of the UI's table it has the scores.
+
+    Raises:
+        UnreadableRow: If it has no identifier.
+    """
+    yield from _columns(row, needed(row, "id"))
+
+
+def _columns(row: Mapping[str, Any], trace: str) -> Iterator[Score]:
+    """Scores of a table of the UI: a column `correct` with the list `[1]` or `["True"]`."""
+    for name, values in row.items() if _OF_THE_UI & row.keys() else ():
+        for value in values if isinstance(values, list) and name not in _NO_SCORES else ():
+            grade = _TRUTH.get(value) if isinstance(value, str) else number(value)
+            if grade is not None:
+                yield Score(trace, printable(name), grade)
 
 
 def read_score(row: Mapping[str, Any]) -> Iterator[Score]:
@@ -89,30 +128,82 @@ def read_score(row: Mapping[str, Any]) -> Iterator[Score]:
     yield Score(trace, needed(row, "name"), value)
 
 
+def _unit(row: Mapping[str, Any]) -> str | None:
+    """What the usage counts, if that is not tokens; CHARACTERS in logs of early models."""
+    unit = text_in(mapping_in(row, "usage"), "unit") or text_in(row, "unit", "usageUnit")
+    return None if unit is None or unit.upper() == "TOKENS" else unit.upper()
+
+
 def _usage(row: Mapping[str, Any]) -> Usage | None:
-    details = decoded(row, "usage_details", "usageDetails", "usage")
-    if "prompt_tokens" in details:
-        return usage_of({"usage": details})
-    if not details:
-        prompt = row.get("promptTokens", row.get("prompt_tokens"))
-        return used(prompt, row.get("completionTokens", row.get("completion_tokens")))
-    counts = {key: value for key in details if (value := count(details[key])) is not None}
-    cached, written = (sum(counts.get(key, 0) for key in keys) for keys in (_CACHED, _WRITTEN))
-    sides = [
-        [value for key, value in counts.items() if key == side or _belongs(key, side)]
-        for side in ("input", "output")
-    ]
-    prompt, completion = (sum(side) if side else None for side in sides)
-    return used(prompt, completion, cached, written)
+    metadata = decoded(row, "metadata")
+    attributes = decoded(metadata, "attributes")
+    library = text_in(decoded(metadata, "scope"), "name")
+    logged = usage_in({**attributes, SCOPE: library})
+    if logged is not None and _DETAILS not in attributes:
+        return logged
+    details = decoded(row, *_USAGE)
+    counts = _counts(details)
+    is_of_a_provider = "prompt_tokens" in counts or (
+        "input_tokens" in counts and "input" not in counts
+    )
+    named = usage_of({"usage": {**details, **counts}}) if is_of_a_provider else None
+    if named is not None:
+        return named
+    told = {**row, **details}
+    prompt = first_in(told, ("promptTokens", "prompt_tokens"))
+    return _of_buckets(counts) or used(
+        prompt, first_in(told, ("completionTokens", "completion_tokens"))
+    )
+
+
+def _counts(details: Mapping[str, Any]) -> dict[str, int]:
+    return {key: value for key in details if (value := count(details[key])) is not None}
+
+
+def _of_buckets(counts: Mapping[str, int]) -> Usage | None:
+    """The tokens in buckets; None if none is of the prompt or the completion."""
+    sides: dict[str, list[int]] = {"input": [], "output": [], "apart": []}
+    for key, tokens in counts.items():
+        side = _side(key)
+        repeats = key == f"{side}_tokens" and side in counts
+        if side is not None and cached_kind(key) is None and not repeats:
+            is_whole = side == "input" or key in ("output", "output_tokens")
+            sides[side if is_whole else "apart"].append(tokens)
+    cached = cached_in(counts)
+    if not (any(sides.values()) or any(cached)):
+        return None
+    prompt, completion, apart = map(sum, sides.values())
+    if any(cached_kind(key) and ("." in key or _side(key) is None) for key in counts):
+        # Langfuse once copied the names of OpenTelemetry, whose cached tokens are in the prompt.
+        return used(prompt, completion + apart, cached)
+    total = first_in(counts, ("total", "total_tokens"))
+    return used(prompt, completion, cached, total=total, reasoning=apart, beside=True)
+
+
+def _side(key: str) -> str | None:
+    """Whether a bucket such as `output_reasoning_tokens` is of the prompt or the completion."""
+    sides = (side for side in ("input", "output") if key == side or _belongs(key, side))
+    return next(sides, None)
 
 
 def _belongs(key: str, side: str) -> bool:
-    """Whether a bucket such as `cache_read_input_tokens` is of the prompt or the completion."""
     return key.startswith(f"{side}_") or key.endswith(f"_{side}_tokens")
 
 
-def _sum(row: Mapping[str, Any]) -> float | None:
-    """The cost of all buckets; None if there are none."""
+def _costs(row: Mapping[str, Any], usage: Usage | None) -> Iterator[Any]:
+    """The costs of a call that can be believed.
+
+    Langfuse multiplies the buckets with its prices. If buckets overlap, it has counted tokens twice
+    or at another price, and only a cost that was sent to it counts: that has no parts.
+    """
+    counts = _counts(decoded(row, *_USAGE))
+    in_buckets = sum(n for key, n in counts.items() if _side(key) or cached_kind(key))
+    billed = 0 if usage is None else usage.prompt_tokens + usage.completion_tokens
     details = decoded(row, "cost_details", "costDetails")
     costs = {key: usd for key in details if (usd := number(details[key])) is not None}
-    return costs["total"] if "total" in costs else math.fsum(costs.values()) if costs else None
+    if usage is None or in_buckets <= billed:
+        yield costs["total"] if "total" in costs else sum(costs.values()) if costs else None
+        yield from (row.get(name) for name in _COSTS)
+    else:
+        yield decoded(row, "provided_cost_details", "providedCostDetails").get("total")
+        yield costs.get("total") if len(costs) == 1 else None

@@ -4,29 +4,33 @@
 | --- | --- |
 | a call | `run_type` = llm |
 | LLM | `extra.metadata.ls_model_name`; else `extra.invocation_params.model`, `inputs.model` |
-| tokens | `prompt_tokens`, `completion_tokens`, `prompt_token_details`; else `usage_metadata` |
+| tokens | `prompt_tokens`, `completion_tokens`, `prompt_token_details`; else `usage_metadata`; cached tokens are inside the prompt |
 | cost | `total_cost` |
 | score | the average of each key of `feedback_stats` |
-"""
+
+Its export to Parquet has `extra`, `inputs`, `outputs` and `feedback_stats` as JSON text.
+"""  # noqa: E501 - a table
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from scope_torch.errors import printable
 from scope_torch.llm.billing import Usage
 from scope_torch.traces.span import (
     Score,
     Span,
     between,
+    decoded,
     mapping_in,
     moment,
     needed,
     number,
     recorded_usd,
     text_in,
-    used,
 )
+from scope_torch.traces.tokens import cached_in, used
 
 
 def read_run(row: Mapping[str, Any]) -> Iterator[Span | Score]:
@@ -41,7 +45,7 @@ def read_run(row: Mapping[str, Any]) -> Iterator[Span | Score]:
     is_call = needed(row, "run_type").lower() == "llm"
     start, end = moment(row.get("start_time")), moment(row.get("end_time"))
     usage = _usage(row) if is_call else None
-    metadata = mapping_in(mapping_in(row, "extra"), "metadata")
+    metadata = mapping_in(decoded(row, "extra"), "metadata")
     yield Span(
         trace,
         needed(row, "id"),
@@ -56,31 +60,28 @@ def read_run(row: Mapping[str, Any]) -> Iterator[Span | Score]:
         failed=bool(row.get("error")) or row.get("status") == "error",
         attributes={**row, **metadata},
     )
-    for name, stats in mapping_in(row, "feedback_stats").items():
+    for name, stats in decoded(row, "feedback_stats").items():
         average = number(stats.get("avg")) if isinstance(stats, Mapping) else None
         if average is not None:
-            yield Score(trace, name, average)
+            yield Score(trace, printable(name), average)
 
 
 def _llm(row: Mapping[str, Any], metadata: Mapping[str, Any]) -> str | None:
-    parameters = mapping_in(mapping_in(row, "extra"), "invocation_params")
+    parameters = mapping_in(decoded(row, "extra"), "invocation_params")
     places = (metadata, "ls_model_name"), (parameters, "model"), (parameters, "model_name")
-    inputs = mapping_in(row, "inputs")
+    inputs = decoded(row, "inputs")
     found = (text_in(*place) for place in (*places, (inputs, "model"), (inputs, "model_name")))
     return next(filter(None, found), None)
 
 
 def _usage(row: Mapping[str, Any]) -> Usage | None:
-    details = mapping_in(row, "prompt_token_details")
-    counted = used(row.get("prompt_tokens"), row.get("completion_tokens"), *_cached(details))
+    places = decoded(row, "outputs"), mapping_in(decoded(row, "extra"), "metadata")
+    said = next(filter(None, (mapping_in(place, "usage_metadata") for place in places)), {})
+    details = decoded(row, "prompt_token_details") or mapping_in(said, "input_token_details")
+    cached = cached_in(details)
+    columns = row.get("prompt_tokens"), row.get("completion_tokens")
+    counted = used(*columns, cached, total=row.get("total_tokens"))
     if counted is not None and (counted.prompt_tokens or counted.completion_tokens):
         return counted
-    metadata = mapping_in(mapping_in(row, "extra"), "metadata")
-    places = mapping_in(row, "outputs"), metadata
-    said = next(filter(None, (mapping_in(place, "usage_metadata") for place in places)), {})
-    details = mapping_in(said, "input_token_details")
-    return used(said.get("input_tokens"), said.get("output_tokens"), *_cached(details))
-
-
-def _cached(details: Mapping[str, Any]) -> tuple[Any, Any]:
-    return details.get("cache_read"), details.get("cache_creation", details.get("cache_write"))
+    counts = said.get("input_tokens"), said.get("output_tokens")
+    return used(*counts, cached, total=said.get("total_tokens"))

@@ -4,11 +4,13 @@
 | --- | --- | --- |
 | a call | `gen_ai.operation.name`, unless it is one of an agent, a tool or an embedding | `openinference.span.kind` = LLM |
 | LLM | `gen_ai.request.model`, `gen_ai.response.model`; `llm.request.model` | `llm.request.model_name`, `llm.model_name` |
-| prompt | `gen_ai.usage.input_tokens`; `gen_ai.usage.prompt_tokens`, `llm.usage.prompt_tokens` | `llm.token_count.prompt` |
-| completion | `gen_ai.usage.output_tokens`; `gen_ai.usage.completion_tokens`, `llm.usage.completion_tokens` | `llm.token_count.completion` |
-| cached | `gen_ai.usage.cache_read.input_tokens`; `gen_ai.usage.cache_read_input_tokens` | `llm.token_count.prompt_details.cache_read` |
-| cost | `gen_ai.usage.cost` | `llm.cost.total` |
+| tokens | `gen_ai.usage.*`; `llm.usage.*`, `ai.usage.*`: see `tokens` | `llm.token_count.*` |
+| cost | `gen_ai.usage.cost`, `operation.cost`, `gen_ai.cost.total_cost` | `llm.cost.total` |
 | score | event `gen_ai.evaluation.result`, or its attributes at a span | `evaluations.N.evaluation.score`, `annotations.N.annotation.score` |
+
+Phoenix has the status and the kind of a span beside its attributes, and may nest these:
+`{"llm": {"token_count": {"prompt": 90}}}`. Its rows of OTLP, and those of protobuf's JSON with the
+names of the fields, are in snake_case.
 """  # noqa: E501 - a table
 
 from __future__ import annotations
@@ -27,10 +29,11 @@ from scope_torch.traces.span import (
     moment,
     needed,
     number,
+    of_nanoseconds,
     recorded_usd,
     text_in,
-    used,
 )
+from scope_torch.traces.tokens import SCOPE, usage_in
 
 # The name that was asked for comes first: the reply names a dated version, which may change.
 _LLM = (
@@ -41,46 +44,36 @@ _LLM = (
     "llm.response.model_name",
     "llm.request.model",
 )
-_PROMPT = (
-    "gen_ai.usage.input_tokens",
-    "llm.token_count.prompt",
-    "gen_ai.usage.prompt_tokens",
-    "llm.usage.prompt_tokens",
+_COST = (
+    "gen_ai.usage.cost",
+    "llm.cost.total",
+    "operation.cost",
+    "gen_ai.cost.total_cost",
+    "gen_ai.usage.total_cost",
 )
-_COMPLETION = (
-    "gen_ai.usage.output_tokens",
-    "llm.token_count.completion",
-    "gen_ai.usage.completion_tokens",
-    "llm.usage.completion_tokens",
-)
-_CACHED = (
-    "gen_ai.usage.cache_read.input_tokens",
-    "llm.token_count.prompt_details.cache_read",
-    "gen_ai.usage.cache_read_input_tokens",
-    "llm.usage.cache_read_input_tokens",
-)
-_WRITTEN = (
-    "gen_ai.usage.cache_write.input_tokens",
-    "gen_ai.usage.cache_creation.input_tokens",
-    "llm.token_count.prompt_details.cache_write",
-    "gen_ai.usage.cache_creation_input_tokens",
-    "llm.usage.cache_creation_input_tokens",
-)
-_COST = ("gen_ai.usage.cost", "llm.cost.total")
 _NO_CALLS = re.compile(r"agent|tool|embedding|workflow|retriev|rerank|memory", re.IGNORECASE)
 _SCORE = "gen_ai.evaluation.score.value"
 _SCORE_NAME = "gen_ai.evaluation.name"
 _GRADE = re.compile(r"((?:trace\.)?(?:evaluations|annotations)\.\d+\.(?:evaluation|annotation))")
+_KIND = "openinference.span.kind"
+_KINDS = (
+    *("LLM", "CHAIN", "TOOL", "AGENT", "RETRIEVER", "EMBEDDING", "RERANKER"),
+    *("GUARDRAIL", "EVALUATOR", "PROMPT"),
+)
 _UNNAMED = "score"
 _MOST_NESTED = 50
 
 
 def spans_of_otlp(content: Mapping[str, Any]) -> Iterator[Any]:
-    """The spans in a line of OTLP JSON, as the collector's file exporter writes it."""
-    for resource in _list(content, "resourceSpans"):
-        groups = _list(resource, "scopeSpans") or _list(resource, "instrumentationLibrarySpans")
-        for group in groups:
-            yield from _list(group, "spans")
+    """The spans in a line of OTLP JSON, as the collector's file exporter writes it.
+
+    Each knows the library that made it: `otel.scope.name` among its attributes.
+    """
+    for resource in _list(content, "resourceSpans", "resource_spans"):
+        for group in _list(resource, "scopeSpans", "scope_spans", "instrumentationLibrarySpans"):
+            library = text_in(mapping_in(group, "scope", "instrumentationLibrary"), "name")
+            for span in _list(group, "spans"):
+                yield {SCOPE: library, **span} if isinstance(span, Mapping) else span
 
 
 def read_otlp(row: Mapping[str, Any]) -> Iterator[Span | Score]:
@@ -94,24 +87,26 @@ def read_otlp(row: Mapping[str, Any]) -> Iterator[Span | Score]:
         for event in _list(row, "events")
         if isinstance(event, Mapping)
     ]
-    start, end = (_of_nanoseconds(row.get(key)) for key in _NANOSECONDS)
+    attributes = _flat(_plain(row.get("attributes")))
+    if SCOPE in row:
+        attributes.setdefault(SCOPE, row[SCOPE])
     return _read(
-        needed(row, "traceId"),
-        needed(row, "spanId"),
-        text_in(row, "parentSpanId"),
+        needed(row, "traceId", "trace_id"),
+        needed(row, "spanId", "span_id"),
+        text_in(row, "parentSpanId", "parent_span_id"),
         row,
-        (start, end),
-        _plain(row.get("attributes")),
+        (
+            of_nanoseconds(row.get("startTimeUnixNano", row.get("start_time_unix_nano"))),
+            of_nanoseconds(row.get("endTimeUnixNano", row.get("end_time_unix_nano"))),
+        ),
+        attributes,
         events,
         failed=mapping_in(row, "status").get("code") in (2, "STATUS_CODE_ERROR"),
     )
 
 
-_NANOSECONDS = "startTimeUnixNano", "endTimeUnixNano"
-
-
 def read_printed(row: Mapping[str, Any]) -> Iterator[Span | Score]:
-    """A span as Python's `ReadableSpan.to_json` and ConsoleSpanExporter print it.
+    """A span as Python's `ReadableSpan.to_json` and ConsoleSpanExporter print it, or Phoenix.
 
     Raises:
         UnreadableRow: If it has no trace, or no identifier.
@@ -122,16 +117,29 @@ def read_printed(row: Mapping[str, Any]) -> Iterator[Span | Score]:
         for event in _list(row, "events")
         if isinstance(event, Mapping)
     ]
+    attributes = _flat(mapping_in(row, "attributes"))
+    if row.get("span_kind") in _KINDS:
+        attributes.setdefault(_KIND, row["span_kind"])
     return _read(
         needed(context, "trace_id"),
         needed(context, "span_id"),
         text_in(row, "parent_id"),
         row,
         (moment(row.get("start_time")), moment(row.get("end_time"))),
-        mapping_in(row, "attributes"),
+        attributes,
         events,
-        failed=mapping_in(row, "status").get("status_code") == "ERROR",
+        failed="ERROR" in (row.get("status_code"), mapping_in(row, "status").get("status_code")),
     )
+
+
+def undotted(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of Phoenix's data frame, `context.trace_id` and `attributes.*`, as its API has it."""
+    inside: dict[str, dict[str, Any]] = {"context": {}, "attributes": {}}
+    for key, value in row.items():
+        place, _, name = key.partition(".")
+        if name and place in inside:
+            inside[place][name] = value
+    return {**row, **inside}
 
 
 def _read(
@@ -145,9 +153,7 @@ def _read(
     *,
     failed: bool,
 ) -> Iterator[Span | Score]:
-    usage = used(
-        *(_first(attributes, names) for names in (_PROMPT, _COMPLETION, _CACHED, _WRITTEN))
-    )
+    usage = usage_in(attributes)
     is_call = _is_call(attributes)
     yield Span(
         trace,
@@ -177,7 +183,7 @@ def _is_call(attributes: Mapping[str, Any]) -> bool:
 
     A span of an agent has the sum of the tokens of its calls, which would count twice.
     """
-    kind = text_in(attributes, "openinference.span.kind")
+    kind = text_in(attributes, _KIND)
     if kind is not None:
         return kind.upper() == "LLM"
     operation = text_in(attributes, "gen_ai.operation.name", "llm.request.type")
@@ -192,19 +198,25 @@ def _llm(attributes: Mapping[str, Any]) -> str | None:
     return text_in(attributes, *_LLM) or text_in(parameters, "model", "model_name")
 
 
-def _first(attributes: Mapping[str, Any], names: Iterable[str]) -> Any:
-    found = (attributes.get(name) for name in names)
-    return next((value for value in found if value is not None), None)
+def _list(row: Any, *names: str) -> list[Any]:
+    """The first of these entries that is a list with something in it; empty if none is."""
+    found = (row.get(name) for name in names) if isinstance(row, Mapping) else ()
+    return next((value for value in found if isinstance(value, list) and value), [])
 
 
-def _list(row: Any, key: str) -> list[Any]:
-    found = row.get(key) if isinstance(row, Mapping) else None
-    return found if isinstance(found, list) else []
-
-
-def _of_nanoseconds(value: Any) -> float | None:
-    found = number(value)
-    return None if found is None else found / 1e9
+def _flat(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Attributes with nested ones by their dotted names too: `llm.token_count.prompt`, `a.0.b`."""
+    found = dict(attributes)
+    inside = [(name, value, 0) for name, value in attributes.items()]
+    while inside:
+        name, value, depth = inside.pop()
+        items = value.items() if isinstance(value, Mapping) else ()
+        if isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
+            items = enumerate(value)
+        for key, item in items if depth < _MOST_NESTED else ():
+            found.setdefault(f"{name}.{key}", item)
+            inside.append((f"{name}.{key}", item, depth + 1))
+    return found
 
 
 def _plain(attributes: Any, depth: int = 0) -> dict[str, Any]:
@@ -220,11 +232,11 @@ def _plain(attributes: Any, depth: int = 0) -> dict[str, Any]:
 def _value(value: Any, depth: int) -> Any:
     if depth > _MOST_NESTED:
         raise UnreadableRow("its attributes are nested too deeply")
-    kind, content = (
-        next(iter(value.items()), ("", None)) if isinstance(value, Mapping) else ("", None)
-    )
-    if kind == "arrayValue":
+    told = value.items() if isinstance(value, Mapping) else ()
+    # Phoenix writes all kinds of a value, and null for those that it is not.
+    kind, content = next(((k, v) for k, v in told if v is not None), ("", None))
+    if kind in ("arrayValue", "array_value"):
         return [_value(item, depth + 1) for item in _list(content, "values")]
-    if kind == "kvlistValue":
+    if kind in ("kvlistValue", "kvlist_value"):
         return _plain(mapping_in(value, kind).get("values"), depth + 1)
     return content

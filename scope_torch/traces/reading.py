@@ -1,7 +1,8 @@
 """Reads logged traces from files, whatever logged them.
 
 A file has one JSON value for each line, or values that span lines, as Python's ConsoleSpanExporter
-prints them, or one list of all; plain or gzipped. Rows that cannot be read are counted and named.
+prints them, or one list of all; plain or gzipped. Or it is a Parquet file. Rows that cannot be read
+are counted and named.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from typing import Any
 from scope_torch.errors import InputError
 from scope_torch.llm.billing import parse_int
 from scope_torch.tasks.files import read_text
-from scope_torch.traces.langfuse import read_observation, read_score
+from scope_torch.traces.langfuse import is_trace, read_observation, read_score, read_trace
 from scope_torch.traces.langsmith import read_run
-from scope_torch.traces.opentelemetry import read_otlp, read_printed, spans_of_otlp
+from scope_torch.traces.opentelemetry import read_otlp, read_printed, spans_of_otlp, undotted
+from scope_torch.traces.parquet import is_parquet, read_parquet
 from scope_torch.traces.span import Score, Span, UnreadableRow
 
 FORMATS = ("opentelemetry", "langfuse", "langsmith")
@@ -27,7 +29,14 @@ _MOST_NAMED = 20
 _MOST_NESTED = 100
 _DECODER = json.JSONDecoder(parse_int=parse_int)
 # Entries of a row that hold rows: answers of APIs, a whole trace, a run with its children.
-_HOLDERS = ("data", "runs", "observations", "scores", "child_runs")
+_HOLDERS = ("data", "runs", "spans", "trace", "traces", "observations", "scores", "child_runs")
+# What tells the formats apart, for the message about a row of none.
+_LOOKED_FOR = (
+    "OpenTelemetry: resourceSpans, traceId and spanId, or context; Langfuse: traceId with type or "
+    "value; LangSmith: run_type; all also in snake_case"
+)
+_TRACE = {"trace_id", "traceId", "subject"}
+_MOST_KEYS = 8
 
 
 @dataclass
@@ -40,6 +49,7 @@ class Traces:
         formats: Number of spans by format.
         num_unread: Number of rows that could not be read.
         unread: The first of them, each with file, line and reason.
+        notes: What else a reader of the files should know: columns that are missing.
     """
 
     spans: list[Span] = field(default_factory=list)
@@ -47,6 +57,7 @@ class Traces:
     formats: Counter[str] = field(default_factory=Counter)
     num_unread: int = 0
     unread: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     def cannot_read(self, path: Path, line: int, reason: object) -> None:
         """Counts a row that cannot be read, and names it if it is among the first."""
@@ -77,13 +88,15 @@ def read_traces(paths: Sequence[Path | str], format: str = "auto") -> Traces:
         raise InputError(f"format={format!r} must be auto, {', '.join(FORMATS)}")
     found = Traces()
     for path in map(Path, paths):
-        for line, content in _values(read_text(path, "utf-8-sig")):
+        for line, content in _contents(path, found):
             _take(found, path, line, content, format)
     if not found.spans:
-        named = f" ({found.unread[0]})" if found.unread else ""
+        told = [*found.notes, *found.unread[:1]]
+        named = f" ({'; '.join(told)})" if told else ""
         raise InputError(
             f"{', '.join(map(str, paths))}: no span can be read{named}; give an export of "
-            "OpenTelemetry (OTLP JSON), OpenInference, Langfuse (observations) or LangSmith (runs)"
+            "OpenTelemetry (OTLP JSON), OpenInference, Phoenix, Langfuse (observations) or "
+            "LangSmith (runs), as JSON, JSON lines or Parquet"
         )
     if len(found.formats) > 1:
         held = ", ".join(f"{name} ({spans} spans)" for name, spans in found.formats.items())
@@ -101,8 +114,10 @@ def _take(found: Traces, path: Path, line: int, content: object, format: str) ->
         return
     for kind, read, row in _rows(content):
         try:
-            if read is None or (format not in ("auto", kind)):
-                raise UnreadableRow(f"no span or score of {_asked(format)}")
+            if read is None:
+                raise UnreadableRow(_unknown(row))
+            if format not in ("auto", kind):
+                raise UnreadableRow(f"no span or score of {format}, but of {kind}")
             for item in read(row):
                 if isinstance(item, Span):
                     found.spans.append(item)
@@ -113,8 +128,21 @@ def _take(found: Traces, path: Path, line: int, content: object, format: str) ->
             found.cannot_read(path, line, error)
 
 
-def _asked(format: str) -> str:
-    return "a known format" if format == "auto" else format
+def _contents(path: Path, found: Traces) -> Iterator[tuple[int, object]]:
+    """(line, JSON value) of a file, or (row, its entries) of a Parquet file."""
+    if is_parquet(path):
+        rows, missing = read_parquet(path)
+        found.notes += missing
+        yield from enumerate(rows, 1)
+    else:
+        yield from _values(read_text(path, "utf-8-sig"))
+
+
+def _unknown(row: Mapping[str, Any]) -> str:
+    """Why a row is of no format."""
+    keys = ", ".join(f"{str(key)!r:.40}" for key in list(row)[:_MOST_KEYS]) or "no keys"
+    more = ", ..." if len(row) > _MOST_KEYS else ""
+    return f"no span or score of a known format: it has {keys}{more} (looked for {_LOOKED_FOR})"
 
 
 def _values(text: str) -> Iterator[tuple[int, object]]:
@@ -152,6 +180,7 @@ def _over_lines(text: str, start: int) -> tuple[object, int] | None:
 def _rows(content: Any, depth: int = 0) -> Iterator[tuple[str, _Read | None, Mapping[str, Any]]]:
     """(format, reader, row) for the rows in a JSON value; without a reader if it is none."""
     if depth > _MOST_NESTED:
+        yield "", _too_deep, {}
         return
     if isinstance(content, list):
         for item in content:
@@ -160,16 +189,34 @@ def _rows(content: Any, depth: int = 0) -> Iterator[tuple[str, _Read | None, Map
     if not isinstance(content, Mapping):
         yield "", None, {}
         return
-    if "resourceSpans" in content:
+    if content.keys() & {"resourceSpans", "resource_spans"}:
         for span in spans_of_otlp(content):
-            yield "opentelemetry", read_otlp if isinstance(span, Mapping) else None, span
+            is_span = isinstance(span, Mapping)
+            yield "opentelemetry", read_otlp if is_span else None, span if is_span else {}
         return
     kind, read = _kind(content)
-    held = [content[key] for key in _HOLDERS if isinstance(content.get(key), list)]
+    held = [rows for key in _HOLDERS if (rows := _held(content, key, read is None)) is not None]
     if read is not None or not held:
         yield kind, read, content
     for rows in held:
         yield from _rows(rows, depth + 1)
+
+
+def _held(content: Mapping[str, Any], key: str, is_holder: bool) -> Any:
+    """The rows that an entry holds; None if it holds none. Those of a trace know it."""
+    rows = content.get(key)
+    if key in ("observations", "scores") and isinstance(rows, list):
+        known = {"traceId": content["id"]} if isinstance(content.get("id"), str) else {}
+        return [
+            row if row.keys() & _TRACE else {**known, **row}
+            for row in rows
+            if isinstance(row, Mapping)  # some answers name them alone
+        ]
+    return rows if isinstance(rows, list) or (is_holder and isinstance(rows, Mapping)) else None
+
+
+def _too_deep(_: Mapping[str, Any]) -> Iterator[Span | Score]:
+    raise UnreadableRow(f"rows are nested more than {_MOST_NESTED} deep")
 
 
 def _kind(row: Mapping[str, Any]) -> tuple[str, _Read | None]:
@@ -178,11 +225,13 @@ def _kind(row: Mapping[str, Any]) -> tuple[str, _Read | None]:
         return "langsmith", read_run
     if isinstance(row.get("context"), Mapping):
         return "opentelemetry", read_printed
-    if "traceId" in row and "spanId" in row:
+    if "context.trace_id" in row:
+        return "opentelemetry", lambda row: read_printed(undotted(row))
+    if {"traceId", "spanId"} <= row.keys() or {"trace_id", "span_id"} <= row.keys():
         return "opentelemetry", read_otlp
-    if row.keys() & {"trace_id", "traceId", "subject"}:
+    if row.keys() & _TRACE:
         if "type" in row:
             return "langfuse", read_observation
         if "value" in row:
             return "langfuse", read_score
-    return "", None
+    return ("langfuse", read_trace) if is_trace(row) else ("", None)

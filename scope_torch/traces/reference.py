@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from scope_torch.errors import InputError
+from scope_torch.errors import InputError, printable
 from scope_torch.observation import Observation
 from scope_torch.runs.saving import load_models, save_models
 from scope_torch.tasks.files import read_text
@@ -68,16 +68,16 @@ class LoggedReference(Mapping[str, str]):
         """The same with these queries, in this order: that of your data set.
 
         Args:
-            queries: Their identifiers.
+            queries: Their identifiers; line breaks in them are those of the log.
 
         Raises:
             InputError: If one is not in the log.
         """
-        known = {query.id: query for query in self.queries}
+        known = {printable(query.id): query for query in self.queries}
         for name in queries:
-            if name not in known:
+            if printable(name) not in known:
                 raise InputError(f"query {name!r} is not in the log; leave it out, or log it")
-        return LoggedReference(self.models, [known[name] for name in queries])
+        return LoggedReference(self.models, [known[printable(name)] for name in queries])
 
     def checked(self, num_queries: int) -> LoggedReference:
         """This reference, for a data set of so many queries.
@@ -175,7 +175,7 @@ def load_reference(path: Path | str) -> LoggedReference:
         >>> load_reference(path).only(["q1"]).answers()
         [(0.25, 1.0)]
     """
-    models = load_models(path)
+    models = {printable(name): printable(llm) for name, llm in load_models(path).items()}
     try:
         rows = json.loads(read_text(Path(path)))["queries"]
         queries = [_query(row) for row in rows]
@@ -197,4 +197,4 @@ def _query(row: Mapping[str, Any]) -> Query:
         raise ValueError(f"{row!r:.80}")
     if quality is not None and not 0 <= quality <= 1:
         raise ValueError(f"quality={quality} of query {row['id']} is not in [0, 1]")
-    return Query(row["id"], int(row["traces"]), cost, quality, seconds)
+    return Query(printable(row["id"]), int(row["traces"]), cost, quality, seconds)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from scope_torch.errors import printable
 from scope_torch.traces.reading import Traces
 from scope_torch.traces.summary import Module, Summary
 
@@ -35,7 +36,8 @@ def report(summary: Summary, traces: Traces) -> str:
     modules = summary.modules.values()
     if any(m.priced for m in modules) and not any(m.cached_tokens for m in modules):
         lines.append("no call reports cached tokens; where a cache gave prompts, you paid less")
-    own = [name for name in summary.modules if name in _names_of_calls(traces)]
+    of_calls = {span.name for span in traces.spans if span.is_call}
+    own = [name for name in summary.modules if name in of_calls]
     if own:
         lines.append(
             f"modules are named by the spans of the calls themselves ({', '.join(own)}); see "
@@ -43,17 +45,13 @@ def report(summary: Summary, traces: Traces) -> str:
         )
     left_out = summary.left_out.items()
     lines += [f"left out: {_number(cut, 'trace', 'traces')} {why}" for why, cut in left_out]
-    lines += summary.notes
+    lines += [*summary.notes, *traces.notes]
     if traces.num_unread:
         lines.append(f"not read: {_number(traces.num_unread, 'row', 'rows')}")
         lines += [f"  {named}" for named in traces.unread]
         if traces.num_unread > len(traces.unread):
             lines.append("  ...")
-    return "\n".join(lines)
-
-
-def _names_of_calls(traces: Traces) -> set[str]:
-    return {span.name for span in traces.spans if span.is_call}
+    return "\n".join(map(printable, lines))
 
 
 def _number(number: int, one: str, many: str) -> str:

@@ -1,4 +1,4 @@
-"""One record for the spans of all formats, and the values in them."""
+"""One record for the spans of all formats, and the values in them; tokens are in `tokens`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from scope_torch.llm.billing import Usage, is_count
-from scope_torch.llm.usage import usage_of
+from scope_torch.errors import printable
+from scope_torch.llm.billing import Usage
+
+MOST_USD = 1e6  # of one call; a larger number is no cost
+_LAST_SECOND = 1e11  # about the year 5100; a larger number is no time
 
 
 class UnreadableRow(Exception):
@@ -34,6 +37,7 @@ class Span:
         cost_usd: The recorded cost in USD; None if none is recorded, or 0 for a call with tokens:
             its logger knew no price.
         failed: Whether it ended with an error.
+        unit: What its log counts in place of tokens, such as CHARACTERS; None for tokens.
         attributes: Everything else that it says, by name.
 
     Examples:
@@ -53,6 +57,7 @@ class Span:
     usage: Usage | None = None
     cost_usd: float | None = None
     failed: bool = False
+    unit: str | None = None
     attributes: Mapping[str, Any] | None = None
 
 
@@ -65,14 +70,21 @@ class Score(NamedTuple):
 
 
 def text_in(row: Mapping[str, Any], *names: str) -> str | None:
-    """The first of these entries that is a text with something in it.
+    """The first of these entries that is a text with something in it, such as a terminal may show.
 
     Examples:
         >>> text_in({"trace_id": "", "traceId": "t1"}, "trace_id", "traceId")
         't1'
     """
     found = (row.get(name) for name in names)
-    return next((value for value in found if isinstance(value, str) and value.strip()), None)
+    said = next((value for value in found if isinstance(value, str) and value.strip()), None)
+    return None if said is None else printable(said)
+
+
+def first_in(row: Mapping[str, Any], names: Iterable[str]) -> Any:
+    """The first of these entries that is not None; None if all are."""
+    found = (row.get(name) for name in names)
+    return next((value for value in found if value is not None), None)
 
 
 def needed(row: Mapping[str, Any], *names: str) -> str:
@@ -121,59 +133,17 @@ def number(value: Any) -> float | None:
     return found if math.isfinite(found) else None
 
 
-def count(value: Any) -> int | None:
-    """A number of tokens, also as text or as 90.0; None if it is none.
-
-    Examples:
-        >>> count(90), count("90"), count(90.0), count(-1), count("many")
-        (90, 90, 90, None, None)
-    """
-    if isinstance(value, bool) or (found := number(value)) is None or not found.is_integer():
-        return None
-    return int(found) if is_count(int(found)) else None
-
-
-def used(prompt: Any, completion: Any, cached: Any = None, written: Any = None) -> Usage | None:
-    """The tokens of a call; None if neither prompt nor completion is a count.
-
-    Cached and written tokens are a part of the prompt, as the conventions of OpenTelemetry say. If
-    they are more than the prompt, the log has left them out of it, and they are added to it.
-
-    Args:
-        prompt: Prompt tokens.
-        completion: Completion tokens.
-        cached: Prompt tokens that the provider's cache gave.
-        written: Prompt tokens that were written to it.
-
-    Examples:
-        >>> used(1000, 7, cached=900)[:3], used(100, 7, cached=900)[:3]
-        ((1000, 7, 900), (1000, 7, 900))
-        >>> used(None, None) is None
-        True
-    """
-    given, said = count(prompt), count(completion)
-    if given is None and said is None:
-        return None
-    read, kept = count(cached) or 0, count(written) or 0
-    given = given or 0
-    if read + kept > given:
-        given += read + kept
-    details = {"cached_tokens": read, "cache_write_tokens": kept}
-    reported = {"prompt_tokens": given, "completion_tokens": said or 0}
-    return usage_of({"usage": {**reported, "prompt_tokens_details": details}})
-
-
 def recorded_usd(values: Iterable[Any], usage: Usage | None) -> float | None:
     """The first of these costs that can be believed; None if none can.
 
     Examples:
-        >>> recorded_usd([None, "0.0025"], None), recorded_usd([0.0], Usage(90, 7))
+        >>> recorded_usd([None, True, "0.0025"], None), recorded_usd([0.0, 1e308], Usage(90, 7))
         (0.0025, None)
     """
     has_tokens = usage is not None and (usage.prompt_tokens or usage.completion_tokens)
     for value in values:
-        usd = number(value)
-        if usd is not None and (usd > 0 or (usd == 0 and not has_tokens)):
+        usd = None if isinstance(value, bool) else number(value)
+        if usd is not None and (0 < usd <= MOST_USD or (usd == 0 and not has_tokens)):
             return usd
     return None
 
@@ -192,6 +162,17 @@ def moment(value: Any) -> float | None:
         return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError):
         return None
+
+
+def of_nanoseconds(value: Any) -> float | None:
+    """Seconds since 1970 of a count of nanoseconds; None if it is none, or beyond all dates.
+
+    Examples:
+        >>> of_nanoseconds("2500000000"), of_nanoseconds(1e308)
+        (2.5, None)
+    """
+    found = number(value)
+    return found / 1e9 if found is not None and 0 <= found / 1e9 < _LAST_SECOND else None
 
 
 def between(start: float | None, end: float | None) -> float | None:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from scope_torch.errors import InputError
+from scope_torch.errors import InputError, printable
 from scope_torch.llm.price_list import PriceList
 from scope_torch.traces.reading import Traces
 from scope_torch.traces.span import Span, number
@@ -185,6 +185,7 @@ def summarize(traces: Traces, rules: Rules | None = None) -> Summary:
     llms = _one_llm_each(calls, rules, summary)
     if not calls:
         why = "; ".join(f"{number} {reason}" for reason, number in summary.left_out.items())
+        why = "; ".join([why, *traces.notes])
         raise InputError(
             f"no trace is left ({why}); export whole traces, with the spans of their LLM calls"
         )
@@ -326,13 +327,13 @@ def _chosen_score(rules: Rules, names: Mapping[str, int]) -> str | None:
 
 
 def _quality(trace: str, values: Sequence[float], low: float, high: float) -> float:
-    quality = math.fsum((value - low) / (high - low) for value in values) / len(values)
-    if not 0 <= quality <= 1:
+    grades = [(value - low) / (high - low) for value in values]
+    if not all(0 <= grade <= 1 for grade in grades):
         raise InputError(
             f"trace {trace} has the scores {values[:3]}, outside {low:g} to {high:g}; say which "
             "scores mean quality 0 and quality 1 with --score-range LOW HIGH"
         )
-    return quality
+    return math.fsum(grades) / len(grades)
 
 
 def _queries(
@@ -349,7 +350,8 @@ def _queries(
                 f"trace {trace} has no attribute {rules.query_attribute!r}; choose another one "
                 "with --query-attribute, or leave it out: then the trace's identifier is used"
             )
-        of_query.setdefault(trace if value is None else str(value), []).append(trace)
+        query = trace if value is None else printable(str(value))
+        of_query.setdefault(query, []).append(trace)
     return [
         Query(
             query,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Set
-from typing import Any
 
+from scope_torch.errors import printable
 from scope_torch.traces.span import Span
 
 _SCALARS = str | int | float
@@ -31,20 +31,41 @@ class Tree:
     def __init__(self, spans: Iterable[Span]) -> None:
         self._spans = {span.id: span for span in spans}
         self._tops = [span for span in self._spans.values() if span.parent not in self._spans]
-        calls = [span for span in self._spans.values() if span.is_call and _says_something(span)]
-        inner = [span for span in calls if span.usage is not None]
-        outer = {around.id for span in inner for around in self.around(span) if around.is_call}
+        self._downwards = list(self._from_the_top())
+        self._steps: dict[str, tuple[Span | None, Span | None]] = {}
+        self._found: dict[str, dict[str, str | None]] = {}
+        outer: set[str] = set()  # a call, or around one: it reports tokens
+        for span, parent in reversed(self._downwards):
+            has_tokens = span.is_call and span.usage is not None
+            if parent is not None and (has_tokens or span.id in outer):
+                outer.add(parent.id)
+        for span, parent in self._downwards:
+            self._steps[span.id] = self._step_around(parent)
+        calls = [span for span in self._spans.values() if span.is_call and span.id in self._steps]
         self.calls = sorted(
-            (span for span in calls if span.id not in outer), key=lambda span: span.start or 0.0
+            (span for span in calls if _says_something(span) and span.id not in outer),
+            key=lambda span: span.start or 0.0,
         )
 
-    def around(self, span: Span) -> Iterator[Span]:
-        """The spans around a span, from the nearest to the topmost."""
-        seen = {span.id}  # a damaged log may have a circle
-        while (parent := self._spans.get(span.parent or "")) is not None and parent.id not in seen:
-            yield parent
-            seen.add(parent.id)
-            span = parent
+    def _from_the_top(self) -> Iterator[tuple[Span, Span | None]]:
+        """Each span with the one around it, which comes first. Spans in a circle do not come."""
+        inside: dict[str, list[Span]] = {}
+        for span in self._spans.values():
+            inside.setdefault(span.parent or "", []).append(span)
+        next_ones: list[tuple[Span, Span | None]] = [(span, None) for span in self._tops]
+        while next_ones:
+            span, parent = next_ones.pop()
+            yield span, parent
+            next_ones += [(child, span) for child in inside.get(span.id, ())]
+
+    def _step_around(self, parent: Span | None) -> tuple[Span | None, Span | None]:
+        """The nearest and the topmost span around that is neither a call nor the root."""
+        if parent is None:
+            return None, None
+        nearest, topmost = self._steps[parent.id]
+        if parent.is_call or parent is self.root:
+            return nearest, topmost
+        return parent, topmost or parent
 
     @property
     def root(self) -> Span | None:
@@ -58,32 +79,41 @@ class Tree:
             roots: Names of roots with nothing around them. A root whose parent is missing has one
                 of them, or there are none: then another service has made the spans around it.
         """
+        if len(self._downwards) < len(self._spans):
+            return "with spans around each other in a circle"
         if not self.calls:
             return "without a call of an LLM"
         is_cut = any(top.parent for top in self._tops)
         is_known = self.root is not None and (not roots or self.root.name in roots)
-        if not self._tops or (is_cut and not is_known):
+        if is_cut and not is_known:
             return "not whole: a span around others is missing"
         if any(call.llm is None for call in self.calls):
             return "with a call that does not name its LLM"
         unknown = [call for call in self.calls if call.usage is None and call.cost_usd is None]
-        if any(not call.failed for call in unknown):
+        unknown = [call for call in unknown if not call.failed]
+        if units := {call.unit for call in unknown if call.unit is not None}:
+            return f"with a call that counts {min(units)}, not tokens: no price is known for these"
+        if unknown:
             return "with a call that reports neither tokens nor a cost"
         return ""
 
     def name(self, call: Span, name_of: str) -> str:
         """The module of a call; see `Rules.name_of`."""
-        around = [span for span in self.around(call) if not span.is_call and span is not self.root]
-        if name_of == "own" or not around:
-            return call.name or "llm"
-        return (around[0] if name_of == "nearest" else around[-1]).name or call.name or "llm"
+        nearest, topmost = self._steps[call.id]
+        around = topmost if name_of == "top" else nearest
+        return (name_of != "own" and around and around.name) or call.name or "llm"
 
     def attribute(self, span: Span, name: str) -> str | None:
         """An attribute of a span, or of the nearest one around it that has it; None if none has."""
-        found = ((each.attributes or {}).get(name) for each in (span, *self.around(span)))
-        return next((str(value) for value in found if isinstance(value, _SCALARS)), None)
+        if name not in self._found:
+            found = self._found[name] = {}
+            for each, parent in self._downwards:
+                own = (each.attributes or {}).get(name)
+                around = None if parent is None else found[parent.id]
+                found[each.id] = printable(str(own)) if isinstance(own, _SCALARS) else around
+        return self._found[name][span.id]
 
-    def value(self, name: str) -> Any:
+    def value(self, name: str) -> str | float | None:
         """An attribute of the trace: of a topmost span, else of any; None if none has it."""
         found = ((span.attributes or {}).get(name) for span in (*self._tops, *self._spans.values()))
         return next((value for value in found if isinstance(value, _SCALARS)), None)

@@ -17,8 +17,9 @@ from scope_torch.traces.opentelemetry import read_otlp, read_printed
 from scope_torch.traces.reading import FORMATS, Traces, read_traces
 from scope_torch.traces.reference import LoggedReference, load_reference, save_reference
 from scope_torch.traces.report import report
-from scope_torch.traces.span import Score, Span, used
+from scope_torch.traces.span import Score, Span
 from scope_torch.traces.summary import Query, Rules, summarize
+from scope_torch.traces.tokens import used
 
 PRICES = PriceList({name: LLMInfo(name, 1.0, 2.0) for name in ("nano", "pro")})
 
@@ -108,7 +109,7 @@ def test_another_service_made_the_span_around_the_root():
     [
         ({"usage": None}, "with a call that reports neither tokens nor a cost"),
         ({"llm": None}, "with a call that does not name its LLM"),
-        ({"name": "x", "parent": "x"}, "not whole: a span around others is missing"),
+        ({"name": "x", "parent": "x"}, "with spans around each other in a circle"),
     ],
 )
 def test_a_trace_without_numbers_is_left_out_and_counted(bad, reason):
@@ -215,7 +216,7 @@ def test_values_of_otlp_are_decoded():
     row = {"traceId": "t", "spanId": "s", "attributes": [*attributes, of("arrayValue", array)]}
     (span,) = read_otlp(row)
     wanted = {"intValue": "5", "kvlistValue": {"k": "3"}, "arrayValue": [0.5, True]}
-    assert span.attributes == wanted
+    assert span.attributes == {**wanted, "kvlistValue.k": "3"}
 
 
 @pytest.mark.parametrize(
@@ -306,7 +307,7 @@ def test_values_that_span_lines(tmp_path):
     ("content", "told"),
     [
         ("", "no span can be read; give an export of"),
-        ("{}", r"line 1: no span or score of a known format\); give an export"),
+        ("{}", r"line 1: no span or score of a known format: it has no keys \(looked for OpenT"),
         ("\x00\xff", "is not utf-8"),
     ],
 )
@@ -385,6 +386,11 @@ ROWS = [
     {"resourceSpans": [{"scopeSpans": [{"spans": []}]}], "data": [], "child_runs": []},
     {"gen_ai.request.model": "nano", "gen_ai.usage.input_tokens": 5, "evaluations.0.evaluation": 1},
     {"key": "gen_ai.request.model", "value": {"stringValue": "nano"}, "arrayValue": {"values": []}},
+    {"context.trace_id": "t", "context.span_id": "s", "attributes.llm": {}, "span_kind": "LLM"},
+    {"trace_id": "t", "span_id": "s", "attributes": [], "status_code": "ERROR", "spans": []},
+    {"id": "t", "timestamp": "", "tags": [], "observationCount": 1, "ok": [1], "trace": {}},
+    {"resource_spans": [{"scope_spans": [{"spans": []}], "scope": {"name": "ai"}}], "llm": {}},
+    {"token_count": {"prompt": 5}, "cache_read_tokens": 5, "unit": "CHARACTERS", "total": 10},
     {"total_cost": 0, "prompt_tokens": 5, "error": "", "start_time": "", "extra": {}, "usage": {}},
 ]
 KEYS = st.sampled_from(sorted({key for row in ROWS for key in row} | {"spans", "avg"}))
