@@ -8,6 +8,7 @@
 | `dropped: too poor` | its quality is below the threshold, or was in the bounds of the model |
 | `dropped: too dear` | it costs more than theta_out, or did in the bounds of the model |
 | `dropped: breaks a constraint` | likewise, where there are constraints on other outcomes |
+| `dropped: its calls fail` | it uses an LLM all of whose calls failed |
 | `undecided` | the search ended during its turn, or its turn settled nothing |
 | `not tried` | observed, but never a candidate: in Calibrate, or by a method without candidates |
 
@@ -94,6 +95,9 @@ def _status(
     of_cost = problem.objective == "cost"
     worse = "dropped: too dear" if of_cost else "dropped: too poor"
     poor = "dropped: too poor" if not problem.others else "dropped: breaks a constraint"
+    dropped = evidence.report.get("dropped", {})
+    if any(llm in dropped.get(module, ()) for module, llm in problem.names(theta).items()):
+        return "dropped: its calls fail"
     if evidence.is_known(theta):
         if not evidence.is_feasible(theta):
             return poor

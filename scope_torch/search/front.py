@@ -47,25 +47,31 @@ class Estimates(NamedTuple):
 
     `mean_c` (USD) and `mean_g` (units of quality) are by flat index, `|Theta|` each, or None if
     Theta is not enumerated. `bounds` gives L_c, U_c (USD), L_g and U_g of one configuration by the
-    names of `TraceRow`.
+    names of `TraceRow`. `left`, `|Theta|` booleans, is which configurations have no LLM that was
+    dropped; None for all.
     """
 
     mean_c: Tensor | None
     mean_g: Tensor | None
     bounds: Callable[[tuple[int, ...]], dict[str, float]]
+    left: Tensor | None = None
 
 
 def estimates_of(
-    posterior: Any, bounds: Callable[[tuple[int, ...]], dict[str, float]]
+    posterior: Any,
+    bounds: Callable[[tuple[int, ...]], dict[str, float]],
+    left: Tensor | None = None,
 ) -> Estimates:
     """`Estimates` by a posterior on Theta, which takes in the last observations.
 
     Args:
         posterior: A `Posterior`; one that enumerates Theta has `mean_c` and `mean_g`.
         bounds: See `Estimates`.
+        left: Likewise.
     """
     posterior.update()
-    return Estimates(getattr(posterior, "mean_c", None), getattr(posterior, "mean_g", None), bounds)
+    means = getattr(posterior, "mean_c", None), getattr(posterior, "mean_g", None)
+    return Estimates(*means, bounds, left)
 
 
 @runtime_checkable
@@ -269,8 +275,10 @@ class _Maker:
         if not len(self._mean_c):
             return None
         cost = torch.where(self._mean_q >= threshold - _ROUNDING, self._mean_c, math.inf)
-        if (mask := self._problem.allowed_mask()) is not None:
-            cost[~mask] = math.inf
+        left = None if self._estimates is None else self._estimates.left
+        for mask in (self._problem.allowed_mask(), left):
+            if mask is not None:
+                cost[~mask] = math.inf
         index = int(cost.argmin())
         if not math.isfinite(float(cost[index])):
             return None

@@ -30,7 +30,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from scope_torch.errors import InputError
@@ -139,6 +139,27 @@ class Known:
     def answer(self, request: Request) -> Observation | None:
         """The first answer of a pair, if it need not be asked again."""
         return self.answers(request.theta).get(request.query)
+
+    def observing(
+        self, requests: Sequence[Request], record: Callable[[Observation], None]
+    ) -> Generator[Sequence[Request], Sequence[Observation], Sequence[Observation]]:
+        """Observations of `requests`; a pair that is known is not asked for.
+
+        Args:
+            requests: The pairs.
+            record: Called for each new observation.
+        """
+        new = [request for request in requests if self.answer(request) is None]
+        observed = iter((yield new) if new else ())
+        answers: list[Observation] = []
+        for request in requests:
+            answer = self.answer(request)
+            if answer is None:
+                if (answer := next(observed, None)) is None:  # the budget is spent
+                    break
+                record(answer)
+            answers.append(answer)
+        return answers
 
     def most_answered(self, thetas: Sequence[Theta], query_order: Sequence[int]) -> list[int]:
         """The queries, those first that most of `thetas` have answered; ties in order."""

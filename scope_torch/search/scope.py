@@ -15,7 +15,6 @@ SCOPE-Coarse and scope_joint.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
 from typing import Any
 
 import torch
@@ -52,8 +51,6 @@ from scope_torch.search.stopping import (
     Stopping,
 )
 from scope_torch.space import check_seed
-
-Observing = Generator[Sequence[Request], Sequence[Observation], Sequence[Observation]]
 
 
 class SCOPE(SequentialOptimizer):
@@ -167,21 +164,33 @@ class SCOPE(SequentialOptimizer):
             self._pool, self._num_calibrated = self.known.pool(self._pool, self._query_pool)
 
     def _calibrate(self) -> Steps:
-        """Algorithm 2; SCOPE-Coarse has an empty pool, and skips it."""
+        """Algorithm 2; SCOPE-Coarse has an empty pool, and skips it.
+
+        If the LLMs of all of the pool are dropped, it is drawn anew of what is left.
+        """
+        yield from self._calibrate_on(self._pool)
+        while self._pool and all(map(self._holes.is_dropped, self._pool)):
+            space, left = self.problem.space, self._holes.left
+            self._pool = self._initial_pool.draw(space, self._generator, left)
+            yield from self._calibrate_on(self._pool)
+        yield
+
+    def _calibrate_on(self, pool: list[tuple[int, ...]]) -> Steps:
+        """The rounds of Algorithm 2."""
         cheaper_first = self._initial_pool.ties == "cheaper"
         several = self.problem.num_constraints > 1 and self.problem.objective == "cost"
         g = self._g if several else minus_quality
         order = self._query_order[: self._num_calibrated]
         of = self.problem.queries_of if self.problem.offered else None
-        rounds = calibrate(self._pool, order, cheaper_first=cheaper_first, g=g, queries_of=of)
-        requests = next(rounds) if self._pool else []
+        how: dict[str, Any] = {"queries_of": of, "is_dropped": self._holes.is_dropped}
+        rounds = calibrate(pool, order, cheaper_first=cheaper_first, g=g, **how)
+        requests = next(rounds) if pool else []
         while requests:
-            observations = yield from self._observe(requests)
+            observations = yield from self.known.observing(requests, self._record)
             try:
                 requests = rounds.send(observations)
             except StopIteration:
                 break
-        yield
 
     def _initialise(self) -> None:
         """Fixes the bounds, and U_out of theta_0."""
@@ -271,7 +280,8 @@ class SCOPE(SequentialOptimizer):
         if candidate.upper_c(beta) <= self.u_out and certified:  # alg:scope-main:update
             self._improve(candidate, beta, about)
             ended = self._query_pool is not None
-        if self._is_hopeless(candidate, beta, margin):  # alg:scope-main:break
+        dropped = self._holes.is_dropped(about["theta_cand"])
+        if dropped or self._is_hopeless(candidate, beta, margin):  # alg:scope-main:break
             ended = True
             self._pruned += 1
             self._trace("pruned", **about, **interval(candidate, beta))
@@ -304,26 +314,13 @@ class SCOPE(SequentialOptimizer):
         information = self.surrogate.information() if candidate is None else candidate.information
         return self.bounds.beta(self._j_max, information)
 
-    def _observe(self, requests: Sequence[Request]) -> Observing:
-        """Observations of `requests`; a pair that is known is not asked for."""
-        new = [request for request in requests if self.known.answer(request) is None]
-        observed = iter((yield new) if new else ())
-        answers: list[Observation] = []
-        for request in requests:
-            answer = self.known.answer(request)
-            if answer is None:
-                if (answer := next(observed, None)) is None:  # the budget is spent
-                    break
-                self._record(answer)
-            answers.append(answer)
-        return answers
-
     def _record(self, observation: Observation) -> None:
         super()._record(observation)
         self._learn(observation)
 
     def _learn(self, observation: Observation) -> None:
         self._stopping.record(observation)
+        self._holes.record(observation)
         if self._follows is not None:
             self._follows.record(observation)
         loss, y_g = self._loss(observation), self._g(observation)
@@ -356,7 +353,9 @@ class SCOPE(SequentialOptimizer):
 
     def estimates(self) -> Estimates | None:
         """All averages, for `front_of`; None before Calibrate has ended."""
-        return None if self._u_out is None else estimates_of(self._posterior, self._interval)
+        if self._u_out is None:
+            return None
+        return estimates_of(self._posterior, self._interval, self._holes.mask)
 
     def _interval(self, theta: tuple[int, ...]) -> dict[str, float]:
         """Bounds at `theta`: two standard deviations if they are credible, else as they are."""
@@ -388,6 +387,7 @@ class SCOPE(SequentialOptimizer):
             "candidates": self._candidates,
             "candidates_pruned": self._pruned,
             **self.known.report(),
+            **self._holes.failing.report(),
             "selection": self._posterior.report(),
             **self._certificate.report(),
             **(self._payoff.report() if self._payoff else {}),
