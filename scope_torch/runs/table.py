@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 Theta = tuple[int, ...]
 _ROUNDING = 1e-12
+_NO_NUMBERS = "theta", "queries", "basis", "status"
 
 
 def looked_at(evidence: Evidence, out: Recommendation) -> list[dict[str, Any]]:
@@ -45,6 +46,7 @@ def looked_at(evidence: Evidence, out: Recommendation) -> list[dict[str, Any]]:
     | `quality`, `quality_lower`, `quality_upper` | average quality in [0, 1], and its interval |
     | `basis` | what the interval of the quality means, see `scope_torch.runs.estimate` |
     | `status` | see the table of this module |
+    | `latency_s`, ... | average seconds, if measured, and outcome of each constraint |
 
     Args:
         evidence: Of the run.
@@ -84,6 +86,8 @@ def looked_at(evidence: Evidence, out: Recommendation) -> list[dict[str, Any]]:
                 "status": status,
             }
         )
+        others = {name: evidence.outcome(theta, name) for name in evidence.measured}
+        rows[-1] |= {f"outcome:{n}" if n in rows[-1] else n: v for n, v in others.items()}
     return sorted(rows, key=lambda row: math.inf if row["cost_usd"] is None else row["cost_usd"])
 
 
@@ -135,9 +139,7 @@ def table_of(evidence: Evidence, out: Recommendation) -> polars.DataFrame:
     for number, module in enumerate(problem.modules):
         name = f"module:{module}" if module in rows[0] else module
         columns[name] = [problem.llms[number][row["theta"][number]] for row in rows]
-    kinds: dict[str, Any] = {
-        name: polars.Float64 for name in rows[0] if name.startswith(("cost", "quality"))
-    }
+    kinds: dict[str, Any] = {name: polars.Float64 for name in rows[0] if name not in _NO_NUMBERS}
     for name in rows[0]:
         if name != "theta":
             columns[name] = [row[name] for row in rows]
