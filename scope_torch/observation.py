@@ -157,8 +157,9 @@ class Observation:
                 )
             if "judge_usd" in values:
                 values["judge_usd"] = _cost(values["judge_usd"])
-            if values.get("lost", True) is not True:  # it is written only where it holds
-                raise ValueError(f"lost={values['lost']!r}")
+            # These are written only where they tell something.
+            if values.get("lost", True) is not True or not values.get("failed", FAILURES[0]):
+                raise ValueError("failed and lost are left out where they do not hold")
             if values.get("outcomes") is not None:
                 outcomes = values["outcomes"].items()
                 values["outcomes"] = {name: _amount(value) for name, value in outcomes}

@@ -25,6 +25,7 @@ from scope_torch.errors import InputError
 from scope_torch.observation import Observation
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.estimate import Evidence
+from scope_torch.search.failing import uses_any
 from scope_torch.search.optimizer import Recommendation
 
 if TYPE_CHECKING:
@@ -99,8 +100,7 @@ def _status(
     of_cost = problem.objective == "cost"
     worse = "dropped: too dear" if of_cost else "dropped: too poor"
     poor = "dropped: too poor" if not problem.others else "dropped: breaks a constraint"
-    dropped = evidence.report.get("dropped", {})
-    if any(llm in dropped.get(module, ()) for module, llm in problem.names(theta).items()):
+    if uses_any(problem.names(theta), evidence.report.get("dropped", {})):
         return "dropped: its calls fail"
     if evidence.is_known(theta):
         if not evidence.is_feasible(theta):

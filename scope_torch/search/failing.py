@@ -17,12 +17,18 @@ runs at another concurrency, drops the same LLMs at the same time.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 
 from scope_torch.observation import Observation
 from scope_torch.problem import SelectionProblem
 
 Choice = tuple[int, int]  # a module and the code of its LLM
 _MOST_FAILURES = 5
+
+
+def uses_any(llms: Mapping[str, str], dropped: Mapping[str, Sequence[str]]) -> bool:
+    """Whether a configuration uses an LLM that was dropped; both by module."""
+    return any(llms[module] in names for module, names in dropped.items())
 
 
 class FailingLLMs:

@@ -32,6 +32,7 @@ from torch import Tensor
 from scope_torch.observation import History, Observation
 from scope_torch.problem import SelectionProblem
 from scope_torch.search.averages import AllAverages
+from scope_torch.search.failing import uses_any
 from scope_torch.search.hypervolume import non_dominated
 from scope_torch.search.optimizer import Optimizer, TraceRow
 
@@ -47,31 +48,25 @@ class Estimates(NamedTuple):
 
     `mean_c` (USD) and `mean_g` (units of quality) are by flat index, `|Theta|` each, or None if
     Theta is not enumerated. `bounds` gives L_c, U_c (USD), L_g and U_g of one configuration by the
-    names of `TraceRow`. `left`, `|Theta|` booleans, is which configurations have no LLM that was
-    dropped; None for all.
+    names of `TraceRow`.
     """
 
     mean_c: Tensor | None
     mean_g: Tensor | None
     bounds: Callable[[tuple[int, ...]], dict[str, float]]
-    left: Tensor | None = None
 
 
 def estimates_of(
-    posterior: Any,
-    bounds: Callable[[tuple[int, ...]], dict[str, float]],
-    left: Tensor | None = None,
+    posterior: Any, bounds: Callable[[tuple[int, ...]], dict[str, float]]
 ) -> Estimates:
     """`Estimates` by a posterior on Theta, which takes in the last observations.
 
     Args:
         posterior: A `Posterior`; one that enumerates Theta has `mean_c` and `mean_g`.
         bounds: See `Estimates`.
-        left: Likewise.
     """
     posterior.update()
-    means = getattr(posterior, "mean_c", None), getattr(posterior, "mean_g", None)
-    return Estimates(*means, bounds, left)
+    return Estimates(getattr(posterior, "mean_c", None), getattr(posterior, "mean_g", None), bounds)
 
 
 @runtime_checkable
@@ -227,6 +222,8 @@ class _Maker:
     def _points(self) -> tuple[FrontRow, ...]:
         reference = self._reference()
         seen = [theta for theta, _ in self._answers if theta != reference.theta]
+        dropped = self._report.get("dropped", {})  # a call that failed is free, but no bargain
+        seen = [one for one in seen if not uses_any(self._problem.names(one), dropped)]
         values = [(reference.cost_usd, reference.quality), *map(self._means, seen)]
         kept = non_dominated([cost for cost, _ in values], [quality for _, quality in values])
         return tuple(self._row(seen[i - 1]) if i else reference for i in kept)  # slow: intervals
@@ -275,10 +272,13 @@ class _Maker:
         if not len(self._mean_c):
             return None
         cost = torch.where(self._mean_q >= threshold - _ROUNDING, self._mean_c, math.inf)
-        left = None if self._estimates is None else self._estimates.left
-        for mask in (self._problem.allowed_mask(), left):
-            if mask is not None:
-                cost[~mask] = math.inf
+        if (mask := self._problem.allowed_mask()) is not None:
+            cost[~mask] = math.inf
+        for module, names in self._report.get("dropped", {}).items():
+            number = self._problem.modules.index(module)
+            for name in names:
+                code = self._problem.llms[number].index(name)
+                cost.view(self._problem.space.sizes).select(number, code).fill_(math.inf)
         index = int(cost.argmin())
         if not math.isfinite(float(cost[index])):
             return None

@@ -18,8 +18,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from torch import Tensor
-
 from scope_torch.allowed import Allowed
 from scope_torch.observation import Observation
 from scope_torch.problem import SelectionProblem
@@ -72,11 +70,6 @@ class Holes:
     def is_dropped(self, theta: tuple[int, ...]) -> bool:
         """Whether a configuration uses an LLM that was dropped."""
         return not set(self.failing.dropped).isdisjoint(enumerate(theta))
-
-    @property
-    def mask(self) -> Tensor | None:
-        """`|Theta|` booleans: what is left; None if no LLM was dropped, or if Theta is large."""
-        return self.left.mask if self.failing.dropped else None
 
     def observed(self, theta: tuple[int, ...], num_queries: int) -> None:
         """Leaves out a candidate that was observed on so many queries, if these are all it has."""

@@ -353,9 +353,7 @@ class SCOPE(SequentialOptimizer):
 
     def estimates(self) -> Estimates | None:
         """All averages, for `front_of`; None before Calibrate has ended."""
-        if self._u_out is None:
-            return None
-        return estimates_of(self._posterior, self._interval, self._holes.mask)
+        return None if self._u_out is None else estimates_of(self._posterior, self._interval)
 
     def _interval(self, theta: tuple[int, ...]) -> dict[str, float]:
         """Bounds at `theta`: two standard deviations if they are credible, else as they are."""

@@ -146,6 +146,9 @@ def test_a_search_goes_on_without_them(make, space_search, broken, caplog):
     last = max(t for t, o in enumerate(result.history) if o.failed)
     assert last < len(result.history) - 1
     assert re.search(f"{len(failed)} failed; dropped for that: llm0", str(result))
+    if make is make_scope_joint:
+        rows = [*result.pareto().by_loss, *result.pareto().points]
+        assert all(broken.isdisjoint(zip(row.llms, row.theta, strict=True)) for row in rows)
     for first, second, told in result.table().select("module0", "module1", "status").rows():
         codes = {("module0", int(first[-1])), ("module1", int(second[-1]))}
         assert (told == "dropped: its calls fail") is bool(codes & broken)
