@@ -98,7 +98,7 @@ def run(
             budget_usd=float(budget_usd),
             history=search.history,
             surplus_usd=source.surplus_usd(search.history),
-            lost=[] if journal is None else [entry for _, entry in journal.lost],
+            lost=[] if journal is None else journal.lost,
             repeats=_repeats(evaluator, search.history),
             known=observations,
             trace=optimizer.trace,
