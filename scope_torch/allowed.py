@@ -116,6 +116,7 @@ class Allowed:
         self._rule = given if callable(given) else None
         self._listed = None if callable(given) or given is None else frozenset(given)
         self._without: frozenset[Theta] = frozenset()
+        self._dropped: frozenset[tuple[int, int]] = frozenset()
 
     @property
     def is_listed(self) -> bool:
@@ -130,7 +131,7 @@ class Allowed:
         """
         if self._listed is not None:
             return tuple(theta) in self._listed
-        if tuple(theta) in self._without:
+        if tuple(theta) in self._without or not self._dropped.isdisjoint(enumerate(theta)):
             return False
         return self._ask([names[code] for names, code in zip(self._llms, theta, strict=True)])
 
@@ -183,6 +184,21 @@ class Allowed:
         if self.mask is not None and thetas:
             made.mask = self.mask.clone()
             made.mask[list(map(self.space.index_of, thetas))] = False
+        return made
+
+    def without_llms(self, dropped: Collection[tuple[int, int]]) -> Allowed:
+        """Without the configurations that use some LLM: each is given as module and code."""
+        if self._listed is not None:
+            return self.without(
+                [t for t in self._listed if not set(dropped).isdisjoint(enumerate(t))]
+            )
+        made = self.without(())
+        made._dropped = self._dropped | set(dropped)
+        if made.mask is not None and dropped:
+            made.mask = made.mask.clone()
+            by_module = made.mask.view(self.space.sizes)
+            for module, code in dropped:
+                by_module.select(module, code).fill_(False)
         return made
 
     @property

@@ -67,8 +67,9 @@ class Observation:
             units that the name should tell. None if there are none.
         judge_usd: What grading this run has cost, in USD: paid, but no cost of the configuration.
         failed: Who raised an error, `app` or `metric`, so that the quality is 0; None: nobody.
-        lost: Whether the error ended the process. Such a run is paid for but no observation of the
-            search, which asks for its pair again.
+        lost: If the error ended the process, how many observations the search had taken in by then;
+            else None. Such a run is paid for but no observation of the search, which asks for its
+            pair again.
 
     Raises:
         InputError: If a cost is negative or not finite, the quality is outside [0, 1], an outcome
@@ -95,7 +96,7 @@ class Observation:
     outcomes: dict[str, float] | None = field(default=None, hash=False)  # a dict has no hash
     judge_usd: float = 0.0
     failed: str | None = None
-    lost: bool = False
+    lost: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "theta", tuple(map(int, self.theta)))
@@ -157,8 +158,10 @@ class Observation:
                 )
             if "judge_usd" in values:
                 values["judge_usd"] = _cost(values["judge_usd"])
-            if values.get("lost", True) is not True:  # it is written only where it holds
-                raise ValueError(f"lost={values['lost']!r}")
+            if "lost" in values:
+                values["lost"] = _count(values["lost"])
+            if "failed" in values and values["failed"] is None:
+                raise ValueError("failed is left out where nobody failed")
             if values.get("outcomes") is not None:
                 outcomes = values["outcomes"].items()
                 values["outcomes"] = {name: _amount(value) for name, value in outcomes}
@@ -283,8 +286,8 @@ def _known(o: Observation) -> dict[str, Any]:
         known["judge_usd"] = o.judge_usd
     if o.failed is not None:
         known["failed"] = o.failed
-    if o.lost:
-        known["lost"] = True
+    if o.lost is not None:
+        known["lost"] = o.lost
     return known
 
 

@@ -377,4 +377,4 @@ class FunctionEvaluator:
 
 def _ending(error: Exception, paid: Observation) -> Exception:
     """What to raise to end the search with an error; nothing that was paid is forgotten."""
-    return PaidCallFailed(error, replace(paid, lost=True)) if paid.paid_usd else error
+    return PaidCallFailed(error, replace(paid, lost=0)) if paid.paid_usd else error

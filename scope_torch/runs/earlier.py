@@ -193,7 +193,7 @@ class _Reader:
         has_prices = isinstance(evaluator, HasPrices)
         self._prices = evaluator.describe_prices() if has_prices else None
         self._outcomes = {limit.outcome for limit in problem.limits} - {QUALITY, COST}
-        self._is_answer = getattr(evaluator, "is_answer", lambda _: True)
+        self._is_answer = getattr(evaluator, "is_answer", lambda o: o.failed is None)
         self._num_others, self._same_reference = 0, True
 
     def read(self, paths: Sequence[Path]) -> _Taken:

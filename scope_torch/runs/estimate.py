@@ -22,8 +22,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
+from scope_torch.constraints import COST, QUALITY
 from scope_torch.observation import History, Observation
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.digits import percent, plain
@@ -33,6 +35,7 @@ from scope_torch.search.optimizer import Recommendation, TraceRow
 
 _HALVINGS = 30  # of the search for the largest threshold: exact to 1e-9
 _ROUNDING = 1e-12
+_LATENCY = "latency_s"
 MODEL = "bounds of the model, no probability"
 
 
@@ -146,6 +149,25 @@ class Evidence:
         of_query = [[math.fsum(v) / len(v) for v in zip(*g, strict=True)] for g in grades.values()]
         means = [math.fsum(column) / len(column) for column in zip(*of_query, strict=True)]
         return max(self.problem.violations(means)) <= _ROUNDING
+
+    @cached_property
+    def measured(self) -> list[str]:
+        """The other outcomes that tell something: of the constraints, and the latency if known."""
+        names = dict.fromkeys(limit.outcome for limit in self.problem.others)
+        known = any(_outcome(o, _LATENCY) is not None for of in self._of.values() for o in of)
+        names |= dict.fromkeys([_LATENCY] if known else [])
+        return [name for name in names if name not in (QUALITY, COST)]
+
+    def outcome(self, theta: tuple[int, ...], name: str) -> float | None:
+        """Its average of an outcome, in its unit, on the queries answered; None if unknown."""
+        if theta == self.problem.theta_ref and name in self.problem.reference_outcomes:
+            return self.problem.reference_outcomes[name]
+        of_query: dict[int, list[float]] = {}
+        for o in self._of.get(theta, ()):
+            if (value := _outcome(o, name)) is not None:
+                of_query.setdefault(o.query, []).append(value)
+        means = [math.fsum(values) / len(values) for values in of_query.values()]
+        return math.fsum(means) / len(means) if means else None
 
     def quality(self, theta: tuple[int, ...]) -> Estimate:
         """Its average quality on the queries searched on, in [0, 1]."""
@@ -262,6 +284,11 @@ class Evidence:
         if last is None or self.problem.objective == "quality":
             return None
         return _both(last.lower_c_usd, last.upper_c_usd)
+
+
+def _outcome(observation: Observation, name: str) -> float | None:
+    known = {} if observation.latency_s is None else {_LATENCY: observation.latency_s}
+    return (known | (observation.outcomes or {})).get(name)
 
 
 def savings_of(cost: Estimate, reference_usd: float) -> Estimate:

@@ -41,8 +41,7 @@ class Journal:
 
     Attributes:
         recorded: The observations that were in the file when it was opened.
-        lost: What was paid for without an observation, see `Observation.lost`; each with the number
-            of observations before it.
+        lost: What had been paid for without an observation by then, see `Observation.lost`.
 
     Raises:
         InputError: If the file cannot be written, is in use, or is damaged before its last line.
@@ -160,18 +159,12 @@ class Journal:
             content = content[self._file.write(content) :]
 
 
-def apart(
-    entries: Iterable[Observation],
-) -> tuple[list[Observation], list[tuple[int, Observation]]]:
-    """The observations among the entries of a journal; and the lost ones, see `Journal.lost`."""
-    observations: list[Observation] = []
-    lost: list[tuple[int, Observation]] = []
+def apart(entries: Iterable[Observation]) -> tuple[list[Observation], list[Observation]]:
+    """The observations among the entries of a journal; and what was `Observation.lost`."""
+    kept: tuple[list[Observation], list[Observation]] = [], []
     for entry in entries:
-        if entry.lost:
-            lost.append((len(observations), entry))
-        else:
-            observations.append(entry)
-    return observations, lost
+        kept[entry.lost is not None].append(entry)
+    return kept
 
 
 def lost_in(folder: Path) -> list[Observation]:
@@ -181,7 +174,7 @@ def lost_in(folder: Path) -> list[Observation]:
         InputError: If a journal cannot be read, or is damaged.
     """
     entries = map(_read_entries, sorted(folder.rglob("journal.jsonl")))
-    return [entry for of_one in entries for entry in of_one if entry.lost]
+    return [entry for of_one in entries for entry in apart(of_one)[1]]
 
 
 def read_journal(path: Path) -> list[Observation]:

@@ -138,6 +138,11 @@ class RunResult:
         """theta_out: the LLM of each module."""
         return self.problem.names(self.recommendation.theta)
 
+    @property
+    def dropped(self) -> dict[str, list[str]]:
+        """By module the LLMs that the search gave up because all their calls failed."""
+        return self.report.get("dropped", {})
+
     @cached_property
     def _told(self) -> tuple[Evidence, Estimate]:
         of_search = self.history, self.trace, self.report, self.front

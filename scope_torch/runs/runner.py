@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
@@ -35,6 +37,8 @@ from scope_torch.search.front import front_of
 from scope_torch.search.known import Known
 from scope_torch.search.optimizer import Optimizer
 from scope_torch.space import MAX_ENUMERATED
+
+logger = logging.getLogger(__name__)
 
 
 def run(
@@ -100,7 +104,7 @@ def run(
             budget_usd=float(budget_usd),
             history=search.history,
             surplus_usd=source.surplus_usd(search.history),
-            lost=[] if journal is None else [entry for _, entry in journal.lost],
+            lost=[] if journal is None else journal.lost,
             repeats=kept_answers(evaluator, search.history),
             known=observations,
             trace=optimizer.trace,
@@ -116,10 +120,27 @@ def run(
             replayed=source.replayed,
             run_dir=run_dir,
         )
+        _warn_of_failures(result)
         result.write()
         for callback in callbacks:
             callback.end(result)
     return result
+
+
+def _warn_of_failures(result: RunResult) -> None:
+    """Says once how many calls failed, and which LLMs were dropped for that."""
+    failed = Counter(one.theta for one in result.history if one.failed is not None)
+    if failed:
+        theta, most = failed.most_common(1)[0]
+        told = [f"{', '.join(llms)} from {module}" for module, llms in result.dropped.items()]
+        logger.warning(
+            "%d of %d calls failed and count as quality 0, %d of them with %s%s",
+            failed.total(),
+            len(result.history),
+            most,
+            result.problem.names(theta),
+            f"; dropped for that: {'; '.join(told)}" if told else "",
+        )
 
 
 def run_settings(

@@ -7,6 +7,7 @@ import itertools
 import math
 import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from scope_torch.errors import InputError
 from scope_torch.observation import History, Observation, Request
@@ -43,6 +44,7 @@ class ObservationSource:
         self._unused = set(self._recorded)
         self._num_asked: dict[Request, int] = {}
         self._lost: list[Observation] = []
+        self._num_told = 0
 
     def observe(
         self, requests: Sequence[Request], left_usd: float = math.inf
@@ -87,6 +89,7 @@ class ObservationSource:
                 if self._unused and request in self._unused:
                     self._unused.discard(request)
                     self.replayed += 1
+                self._num_told += 1
                 yield observation
             for extra in stream:  # an evaluator raises a postponed interrupt at the end
                 self._keep(extra)
@@ -104,14 +107,15 @@ class ObservationSource:
         return [one for one in self._recorded.values() if one is not None]
 
     def lost_usd(self, num_observations: int) -> float:
-        """USD paid without an observation, when a search had made so many at most.
+        """USD lost in earlier processes, when the search had taken in so many observations at most.
 
-        So a search that is resumed, or replayed, ends for its budget at the same observation.
+        So a search that is replayed ends for its budget at the same observation, and one that is
+        started again and again ends.
         """
         if self._journal is None or not self._journal.lost:
             return 0.0
-        lost = self._journal.lost
-        return math.fsum(entry.paid_usd for number, entry in lost if number <= num_observations)
+        lost = [entry for entry in self._journal.lost if (entry.lost or 0) <= num_observations]
+        return math.fsum(entry.paid_usd for entry in lost)
 
     def flush(self) -> None:
         """Writes the observations that the journal still holds in memory; all of them were free.
@@ -166,7 +170,7 @@ class ObservationSource:
         return observation
 
     def _keep(self, observation: Observation) -> None:
-        if observation.lost:
+        if observation.lost is not None:
             self._keep_lost(observation)
             return
         # A tuple equals the request, and is faster to make.
@@ -184,7 +188,7 @@ class ObservationSource:
         """Keeps what was paid for a call that raised, once; its error follows."""
         if self._journal is not None and not any(paid is one for one in self._lost):
             self._lost.append(paid)
-            self._journal.append([paid])
+            self._journal.append([replace(paid, lost=self._num_told)])
 
     def _keep_late(self, observations: Iterable[Observation]) -> None:
         """Keeps observations that arrive after the search has ended; skips those kept before.

@@ -8,6 +8,7 @@
 | `dropped: too poor` | its quality is below the threshold, or was in the bounds of the model |
 | `dropped: too dear` | it costs more than theta_out, or did in the bounds of the model |
 | `dropped: breaks a constraint` | likewise, where there are constraints on other outcomes |
+| `dropped: its calls fail` | it uses an LLM all of whose calls failed |
 | `undecided` | the search ended during its turn, or its turn settled nothing |
 | `not tried` | observed, but never a candidate: in Calibrate, or by a method without candidates |
 
@@ -24,6 +25,7 @@ from scope_torch.errors import InputError
 from scope_torch.observation import Observation
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.estimate import Evidence
+from scope_torch.search.failing import uses_any
 from scope_torch.search.optimizer import Recommendation
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
 Theta = tuple[int, ...]
 _ROUNDING = 1e-12
+_NO_NUMBERS = "theta", "queries", "basis", "status"
 
 
 def looked_at(evidence: Evidence, out: Recommendation) -> list[dict[str, Any]]:
@@ -44,6 +47,7 @@ def looked_at(evidence: Evidence, out: Recommendation) -> list[dict[str, Any]]:
     | `quality`, `quality_lower`, `quality_upper` | average quality in [0, 1], and its interval |
     | `basis` | what the interval of the quality means, see `scope_torch.runs.estimate` |
     | `status` | see the table of this module |
+    | `latency_s`, ... | average seconds, if measured, and outcome of each constraint |
 
     Args:
         evidence: Of the run.
@@ -83,6 +87,8 @@ def looked_at(evidence: Evidence, out: Recommendation) -> list[dict[str, Any]]:
                 "status": status,
             }
         )
+        others = {name: evidence.outcome(theta, name) for name in evidence.measured}
+        rows[-1] |= {f"outcome:{n}" if n in rows[-1] else n: v for n, v in others.items()}
     return sorted(rows, key=lambda row: math.inf if row["cost_usd"] is None else row["cost_usd"])
 
 
@@ -104,6 +110,8 @@ def _status(
     of_cost = problem.objective == "cost"
     worse = "dropped: too dear" if of_cost else "dropped: too poor"
     poor = "dropped: too poor" if not problem.others else "dropped: breaks a constraint"
+    if uses_any(problem.names(theta), evidence.report.get("dropped", {})):
+        return "dropped: its calls fail"
     if evidence.is_known(theta):
         if not evidence.is_feasible(theta):
             return poor
@@ -141,9 +149,7 @@ def table_of(evidence: Evidence, out: Recommendation) -> polars.DataFrame:
     for number, module in enumerate(problem.modules):
         name = f"module:{module}" if module in rows[0] else module
         columns[name] = [problem.llms[number][row["theta"][number]] for row in rows]
-    kinds: dict[str, Any] = {
-        name: polars.Float64 for name in rows[0] if name.startswith(("cost", "quality"))
-    }
+    kinds: dict[str, Any] = {name: polars.Float64 for name in rows[0] if name not in _NO_NUMBERS}
     for name in rows[0]:
         if name != "theta":
             columns[name] = [row[name] for row in rows]

@@ -119,7 +119,7 @@ def lines_of(result: Told, width: int = _WIDTH) -> dict[str, str]:
         "quality": _quality(result),
         "evidence": _evidence(result, width),
         "search": _search(result),
-        "bill": _bill(result.bill),
+        "bill": _bill(result.bill) + _dropped(result),
         "more": _MORE,
     }
     return {name: textwrap.shorten(line, width, placeholder=" ...") for name, line in lines.items()}
@@ -302,3 +302,10 @@ def _bill(bill: Bill) -> str:
     parts = [f"{name} {usd(paid)}" for name, paid in bill.amounts.items() if paid]
     failed = f"; {bill.num_failed:,} failed" if bill.num_failed else ""
     return f"bill {usd(bill.total_usd)} USD" + (f": {', '.join(parts)}" if parts else "") + failed
+
+
+def _dropped(result: Told) -> str:
+    """The LLMs that were dropped because their calls fail."""
+    names = result.report.get("dropped", {}).values()
+    llms = dict.fromkeys(llm for of_module in names for llm in of_module)
+    return f"; dropped for that: {', '.join(llms)}" if llms else ""

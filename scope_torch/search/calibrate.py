@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import torch
 
+from scope_torch.allowed import Allowed
 from scope_torch.errors import InputError
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
@@ -60,22 +61,30 @@ class InitialPool:
         self._rule = problem.rule
         self.base = problem.space.check(base or (), "base") if kind == "base" else None
 
-    def draw(self, space: ConfigSpace, generator: torch.Generator) -> list[tuple[int, ...]]:
-        """The configurations, in the order in which ties are broken."""
-        pool = self._members(space, generator)
+    def draw(
+        self, space: ConfigSpace, generator: torch.Generator, left: Allowed | None = None
+    ) -> list[tuple[int, ...]]:
+        """The configurations, in the order in which ties are broken.
+
+        Args:
+            space: Theta.
+            generator: Of what is random.
+            left: What may be chosen, if that is less than the problem allows.
+        """
+        pool = self._members(space, generator, left or self._rule)
         if self.ties != "random":
             return pool
         return [pool[k] for k in torch.randperm(len(pool), generator=generator).tolist()]
 
-    def _members(self, space: ConfigSpace, generator: torch.Generator) -> list[tuple[int, ...]]:
+    def _members(
+        self, space: ConfigSpace, generator: torch.Generator, rule: Allowed | None
+    ) -> list[tuple[int, ...]]:
         if self.kind == "none":
             return []
         if self.base is not None:
-            return (
-                space.neighbours(self.base) if self._rule is None else self._rule.around(self.base)
-            )
+            return space.neighbours(self.base) if rule is None else rule.around(self.base)
         count = 1 + sum(size - 1 for size in space.sizes)
-        sample = space.sample if self._rule is None else self._rule.sample
+        sample = space.sample if rule is None else rule.sample
         return sample(count, generator)
 
     def settings(self) -> dict[str, Any]:
@@ -107,6 +116,7 @@ def calibrate(
     cheaper_first: bool = True,
     g: Callable[[Observation], tuple[float, ...]] = minus_quality,
     queries_of: Callable[[tuple[int, ...]], Sequence[int]] | None = None,
+    is_dropped: Callable[[tuple[int, ...]], bool] = lambda _: False,
 ) -> Steps:
     """Observes many configurations on few queries, then ever fewer on ever more.
 
@@ -130,6 +140,7 @@ def calibrate(
         queries_of: The queries on which a configuration can be observed, where these differ: a
             round then takes as many of its own, in the given order, and averages are compared
             instead of totals. None: all on all.
+        is_dropped: Whether a configuration is given up, after the observations of a round.
 
     Yields:
         The requests of a round: configurations in pool order, each on the round's new queries.
@@ -139,6 +150,7 @@ def calibrate(
     values: dict[tuple[int, ...], list[tuple[float, ...]]] = {theta: [] for theta in pool}
     costs: dict[tuple[int, ...], list[float]] = {theta: [] for theta in pool}
     own = {theta: _in_order(query_order, queries_of, theta) for theta in pool}
+    answered: list[float] = []
     done = 0
     for j in range(1, math.ceil(math.log2(num_queries)) + 2):  # alg:scope-main:bc-for
         prefix = min(2 ** (j - 1), num_queries)  # alg:scope-main:bc-qprefix
@@ -150,7 +162,9 @@ def calibrate(
         done = prefix
         for observation in observations:
             values[observation.theta].append(g(observation))
+            answered += [observation.quality] if observation.failed is None else []
             costs[observation.theta].append(observation.cost_usd)
+        survivors = [theta for theta in survivors if not is_dropped(theta)]
         # Survivors share Q_j, so s_0 cancels: the total of g ranks like S(theta).
         shares = {
             theta: 1 if queries_of is None else max(1, len(values[theta])) for theta in survivors
@@ -166,17 +180,21 @@ def calibrate(
         kept = set(sorted(survivors, key=score.__getitem__)[: math.ceil(len(survivors) / 2)])
         survivors = [theta for theta in survivors if theta in kept]  # alg:scope-main:bc-halving
     if g is minus_quality:
-        _warn_if_none_is_right([value for of in values.values() for (value,) in of])
+        _warn_if_none_is_right(answered)
 
 
-def _warn_if_none_is_right(values: Sequence[float]) -> None:
-    """A model that has seen no quality but 0 expects no other."""
-    if values and not any(values):
+def _warn_if_none_is_right(qualities: Sequence[float]) -> None:
+    """A model that has seen no quality but 0 expects no other.
+
+    Args:
+        qualities: Of calls that did not fail.
+    """
+    if qualities and not any(qualities):
         logger.warning(
             "all %d answers of Calibrate have quality 0, which tells the model nothing about what "
             "makes answers good; name another base, such as theta_0's LLMs, or give it theta_0's "
             "answers (scope_joint: learn_reference=true)",
-            len(values),
+            len(qualities),
         )
 
 

@@ -32,6 +32,7 @@ from torch import Tensor
 from scope_torch.observation import History, Observation
 from scope_torch.problem import SelectionProblem
 from scope_torch.search.averages import AllAverages
+from scope_torch.search.failing import uses_any
 from scope_torch.search.hypervolume import non_dominated
 from scope_torch.search.optimizer import Optimizer, TraceRow
 
@@ -221,6 +222,8 @@ class _Maker:
     def _points(self) -> tuple[FrontRow, ...]:
         reference = self._reference()
         seen = [theta for theta, _ in self._answers if theta != reference.theta]
+        dropped = self._report.get("dropped", {})  # a call that failed is free, but no bargain
+        seen = [one for one in seen if not uses_any(self._problem.names(one), dropped)]
         values = [(reference.cost_usd, reference.quality), *map(self._means, seen)]
         kept = non_dominated([cost for cost, _ in values], [quality for _, quality in values])
         return tuple(self._row(seen[i - 1]) if i else reference for i in kept)  # slow: intervals
@@ -271,6 +274,11 @@ class _Maker:
         cost = torch.where(self._mean_q >= threshold - _ROUNDING, self._mean_c, math.inf)
         if (mask := self._problem.allowed_mask()) is not None:
             cost[~mask] = math.inf
+        for module, names in self._report.get("dropped", {}).items():
+            number = self._problem.modules.index(module)
+            for name in names:
+                code = self._problem.llms[number].index(name)
+                cost.view(self._problem.space.sizes).select(number, code).fill_(math.inf)
         index = int(cost.argmin())
         if not math.isfinite(float(cost[index])):
             return None

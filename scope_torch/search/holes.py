@@ -1,12 +1,16 @@
-"""A search where some configurations cannot be observed on every query.
+"""What a search leaves out: configurations about which nothing more can be found out.
 
-A candidate is observed on its own queries. What it means that the others are missing:
+Some configurations cannot be observed on every query. A candidate is observed on its own queries.
+What it means that the others are missing:
 
 - The surrogate knows nothing of them, so its bounds on the average over all Q queries stay wide.
 - A certificate by answers (`sequence`, `population`) counts each of them as a query that is
   answered with the worst grade, 0. So it is about all Q queries, and never says too much.
 - A candidate that was observed on all of its queries is not chosen again: nothing more can be
   found out about it. One that can never be certified is not chosen at all.
+
+An LLM whose calls keep failing is dropped, see `scope_torch.search.failing`: no configuration with
+it is chosen.
 """
 
 from __future__ import annotations
@@ -15,21 +19,29 @@ from collections.abc import Sequence
 from typing import Any
 
 from scope_torch.allowed import Allowed
+from scope_torch.observation import Observation
 from scope_torch.problem import SelectionProblem
 from scope_torch.search.certificate import ByBounds
+from scope_torch.search.failing import FailingLLMs
 
 
 class Holes:
-    """Which configurations a search leaves out because too little of them can be observed.
+    """Which configurations a search leaves out.
 
     Args:
         problem: Says who can be observed on which queries.
-        posterior: Told to leave them out, by `Posterior.restrict`.
+        posterior: Told to leave them out, by `Posterior.restrict`, once it knows anything.
+
+    Attributes:
+        left: What may be chosen still.
+        failing: The LLMs that are dropped.
     """
 
     def __init__(self, problem: SelectionProblem, posterior: Any) -> None:
         self._problem, self._posterior = problem, posterior
-        self._left = problem.rule or Allowed(problem.modules, problem.llms, None)
+        self.left = problem.rule or Allowed(problem.modules, problem.llms, None)
+        self.failing = FailingLLMs(problem)
+        self._has_begun = False
 
     def begin(self, certificate: Any) -> None:
         """Leaves out what can never be certified.
@@ -38,12 +50,26 @@ class Holes:
             certificate: Of the search. One by bounds may certify everything. One by answers needs
                 an average grade at the threshold or above, even if all answers had grade 1.
         """
+        self._has_begun = True
+        if self.failing.dropped:
+            self._posterior.restrict(self.left)
         if isinstance(certificate, ByBounds):
             return
         problem = self._problem
         least = max(limit.threshold for limit in problem.limits) * problem.num_queries
         offered = problem.offered or {}
         self._leave_out([theta for theta, queries in offered.items() if len(queries) < least])
+
+    def record(self, observation: Observation) -> None:
+        """Takes in an observation, whose LLMs it may drop."""
+        if self.failing.record(observation):
+            self.left = self.left.without_llms(self.failing.dropped)
+            if self._has_begun:
+                self._posterior.restrict(self.left)
+
+    def is_dropped(self, theta: tuple[int, ...]) -> bool:
+        """Whether a configuration uses an LLM that was dropped."""
+        return not set(self.failing.dropped).isdisjoint(enumerate(theta))
 
     def observed(self, theta: tuple[int, ...], num_queries: int) -> None:
         """Leaves out a candidate that was observed on so many queries, if these are all it has."""
@@ -56,5 +82,5 @@ class Holes:
 
     def _leave_out(self, thetas: Sequence[tuple[int, ...]]) -> None:
         if thetas:
-            self._left = self._left.without(thetas)
-            self._posterior.restrict(self._left)
+            self.left = self.left.without(thetas)
+            self._posterior.restrict(self.left)

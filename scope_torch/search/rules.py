@@ -4,7 +4,7 @@
 | --- | --- | --- |
 | `known` | answers of earlier searches | `known.py` |
 | `certificate` | the test of a candidate; may follow the search | `certificate.py` |
-| `holes` | configurations that lack queries | `holes.py` |
+| `holes` | configurations that lack queries; LLMs whose calls keep failing | `holes.py` |
 | `stopping` | skips iterations; the gap; free candidates; costs of own answers | `stopping.py` |
 | `payoff` | ends a search that no longer pays | `payoff.py` |
 """
@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from scope_torch.allowed import Allowed
 from scope_torch.observation import Observation
 from scope_torch.problem import SelectionProblem
 from scope_torch.search.belief import Belief
@@ -66,6 +67,7 @@ class Rules:
     def learn(self, observation: Observation) -> None:
         """Every observation."""
         self.stopping.record(observation)
+        self._holes.record(observation)
         if self._follows is not None:
             self._follows.record(observation)
         self._belief.learn(observation)
@@ -101,6 +103,15 @@ class Rules:
             return None
         return None if self._payoff.goes_on(turn.candidate, minima) else NO_LONGER_PAYS
 
+    @property
+    def left(self) -> Allowed:
+        """What may be chosen still."""
+        return self._holes.left
+
+    def is_dropped(self, theta: Theta) -> bool:
+        """Whether it uses an LLM whose calls keep failing."""
+        return self._holes.is_dropped(theta)
+
     def is_dearer(self, theta: Theta) -> bool:
         """Whether its own answers say that theta_0 is no dearer."""
         return self.stopping.is_dearer(theta)
@@ -123,5 +134,6 @@ class Rules:
         return {**self.certificate.settings(), **self.known.settings()}
 
     def report(self) -> dict[str, Any]:
-        """Of certificate and payoff."""
-        return {**self.certificate.report(), **(self._payoff.report() if self._payoff else {})}
+        """Of certificate and payoff, and the LLMs that are dropped."""
+        of_payoff = self._payoff.report() if self._payoff else {}
+        return {**self._holes.failing.report(), **self.certificate.report(), **of_payoff}

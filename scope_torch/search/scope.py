@@ -140,9 +140,8 @@ class SCOPE(SequentialOptimizer):
         if is_better and not self._rules.is_dearer(turn.theta):  # alg:scope-main:update
             self._improve(turn, candidate.upper_c(beta))
             turn.ended = self._rules.ends_certified
-        if self.prune and (  # alg:scope-main:break
-            candidate.lower_g(beta) > -turn.margin or candidate.lower_c(beta) > self.u_out
-        ):
+        is_hopeless = candidate.lower_g(beta) > -turn.margin or candidate.lower_c(beta) > self.u_out
+        if self._rules.is_dropped(turn.theta) or (self.prune and is_hopeless):  # :break
             turn.ended = True
             self._pruned += 1
             self._trace("pruned", **turn.row())
@@ -165,16 +164,22 @@ class SCOPE(SequentialOptimizer):
     def _calibrate(self) -> Steps:
         """Algorithm 2; SCOPE-Coarse has an empty pool, and skips it."""
         start = self._rules.start(self.seed, self._pool, self._query_order, self._generator)
-        self._pool, self._query_order, num_queries = start
+        pool, self._query_order, num_queries = start
         several = self.problem.num_constraints > 1 and self.problem.objective == "cost"
-        yield from calibrate(
-            self._pool,
-            self._query_order[:num_queries],
-            observe=self._observe,
-            cheaper_first=self._initial_pool.ties == "cheaper",
-            g=(lambda answer: self._belief.values(answer)[1]) if several else minus_quality,
-            queries_of=self.problem.queries_of if self.problem.offered else None,
-        )
+        while pool:
+            yield from calibrate(
+                pool,
+                self._query_order[:num_queries],
+                observe=self._observe,
+                cheaper_first=self._initial_pool.ties == "cheaper",
+                g=(lambda answer: self._belief.values(answer)[1]) if several else minus_quality,
+                queries_of=self.problem.queries_of if self.problem.offered else None,
+                is_dropped=self._rules.is_dropped,
+            )
+            if not all(map(self._rules.is_dropped, pool)):
+                break
+            left = self._rules.left  # without LLMs whose calls fail
+            pool = self._initial_pool.draw(self.problem.space, self._generator, left)
         yield
 
     def _initialise(self) -> None:

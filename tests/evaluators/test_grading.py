@@ -151,7 +151,7 @@ def test_another_grade_is_named_before_the_second_call_and_paid_for(grade, words
     with pytest.raises(InputError, match=words):
         raise observed.error
     assert len(calls) == 1
-    assert [(one.request, one.cost_usd, one.lost) for one in found] == [(PAIR, 0.25, True)]
+    assert [(one.request, one.cost_usd, one.lost) for one in found] == [(PAIR, 0.25, 0)]
 
 
 class Fails:
@@ -174,13 +174,13 @@ def test_only_the_metric_is_asked_again():
     counted = lambda models, text: calls.append(text) or app(models, text)  # noqa: E731
     (found,) = observed(Fails(2), counted, on_error="retry", max_retries=2)
     assert (found.quality, found.cost_usd, found.judge_usd) == (1.0, 0.25, 1.5)
-    assert (found.failed, found.lost, len(calls)) == (None, False, 1)
+    assert (found.failed, found.lost, len(calls)) == (None, None, 1)
 
 
 @pytest.mark.parametrize(("on_error", "tries"), [("raise", 1), ("retry", 3)])
 def test_what_a_metric_that_gives_up_has_wasted_is_booked(on_error, tries):
     (found,) = observed(Fails(9), on_error=on_error, max_retries=2)
-    assert (found.cost_usd, found.judge_usd, found.lost) == (0.25, 0.5 * tries, True)
+    assert (found.cost_usd, found.judge_usd, found.lost) == (0.25, 0.5 * tries, 0)
     assert found.failed == "metric"
     assert isinstance(observed.error, TimeoutError)
     note = f"this run cost {0.25 + 0.5 * tries:.3g} USD, which are in no observation"
@@ -191,7 +191,7 @@ def test_what_a_metric_that_gives_up_has_wasted_is_booked(on_error, tries):
 def test_with_zero_a_failed_metric_costs_what_was_paid():
     (found,) = observed(Fails(9), on_error="zero", failed_cost_usd=7.0)
     assert (found.quality, found.cost_usd, found.judge_usd) == (0.0, 0.25, 0.5)
-    assert (found.failed, found.lost, observed.error) == ("metric", False, None)
+    assert (found.failed, found.lost, observed.error) == ("metric", None, None)
 
 
 # Who leaves
@@ -219,7 +219,7 @@ def test_leaving_the_program_is_an_error_like_any_other(leave, name, who, on_err
     else:
         assert isinstance(observed.error, RuntimeError)
         assert str(observed.error).startswith(f"it raised {name}(")
-        assert all(one.lost for one in found)
+        assert all(one.lost == 0 for one in found)
 
 
 def test_an_interrupt_is_no_error_of_the_application():

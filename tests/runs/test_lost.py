@@ -52,7 +52,7 @@ def test_observations_of_today_are_written_as_ever():
     plain = Observation((0, 2), 5, 0.01, 1.0)
     line = '{"theta":[0,2],"query":5,"cost_usd":0.01,"quality":1.0,"replicate":0,"crc":"c3199805"}'
     assert plain.to_json() == line
-    for more in ({"judge_usd": 0.5}, {"failed": "app"}, {"failed": "metric", "lost": True}):
+    for more in ({"judge_usd": 0.5}, {"failed": "app"}, {"failed": "metric", "lost": 7}):
         made = replace(plain, **more)
         assert Observation.from_json(made.to_json()) == made
         assert made.to_json() != line
@@ -60,7 +60,16 @@ def test_observations_of_today_are_written_as_ever():
 
 @pytest.mark.parametrize(
     "key",
-    ['"judge_usd":-1', '"judge_usd":"1"', '"failed":"me"', '"failed":true', '"lost":false'],
+    [
+        '"judge_usd":-1',
+        '"judge_usd":"1"',
+        '"failed":"me"',
+        '"failed":true',
+        '"lost":false',
+        '"lost":-1',
+        '"lost":null',
+        '"failed":null',
+    ],
 )
 def test_a_wrong_mark_is_no_observation(key):
     with pytest.raises(InputError):
@@ -69,15 +78,40 @@ def test_a_wrong_mark_is_no_observation(key):
 
 def test_a_journal_tells_the_lost_apart(tmp_path):
     one, two = (Observation((0,), query, 0.25, 1.0) for query in (0, 1))
-    lost = replace(two, quality=0.0, failed="app", lost=True)
+    lost = replace(two, quality=0.0, failed="app", lost=1)
     with contextlib.closing(Journal(tmp_path / "journal.jsonl")) as journal:
         journal.append([one, lost])
         journal.append([lost, two])
     with contextlib.closing(Journal(tmp_path / "journal.jsonl")) as journal:
         assert journal.recorded == [one, two]
-        assert journal.lost == [(1, lost), (1, lost)]
+        assert journal.lost == [lost, lost]
     assert read_journal(tmp_path / "journal.jsonl") == [one, two]
     assert lost_in(tmp_path) == [lost, lost]
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_a_query_that_always_fails_ends_with_the_budget(tmp_path, concurrency):
+    """Although the calls beside it are answered, and in the journal, at every start."""
+
+    class NeverThree(Breaks):
+        def __call__(self, assignment, query):
+            if query != QUERIES[3]:
+                return super().__call__(assignment, query)
+            paid.append(0.5)
+            error = TimeoutError("no reply")
+            error.cost_usd = 0.5
+            raise error
+
+    paid, budget = [], TASK.budget(6)
+    for _ in range(100):
+        try:
+            result = searched(NeverThree(), tmp_path, budget, concurrency)
+            break
+        except TimeoutError:
+            continue
+    assert result.stop_reason == "budget"
+    assert result.bill.lost_usd == sum(paid)
+    assert result.history.spend_usd + sum(paid[:-1]) <= budget + TASK.budget(1)
 
 
 @pytest.mark.parametrize("concurrency", [1, 4])

@@ -20,8 +20,9 @@ from results_for_tests import (
 
 from baselines.random_search import RandomSearch
 from scope_torch import SelectionProblem, make_scope, run
+from scope_torch.constraints import at_most
 from scope_torch.errors import InputError
-from scope_torch.observation import Observation
+from scope_torch.observation import History, Observation
 from scope_torch.runs.estimate import Evidence
 from scope_torch.runs.table import looked_at, table_of
 from scope_torch.search.optimizer import Recommendation
@@ -126,6 +127,34 @@ def test_a_module_that_is_called_like_a_column():
     problem = replace(problem, modules=("quality", "status"))
     result = run(problem, make_scope(problem, base="small", seed=1), evaluator, 0.1)
     assert result.table().columns[:3] == ["module:quality", "module:status", "queries"]
+
+
+def test_other_outcomes_have_a_column_where_they_were_measured():
+    problem = task().problem
+    other = tuple(0 if code else 1 for code in problem.theta_ref)
+    seen = [
+        Observation(other, 0, 0.1, 1.0, outcomes={"latency_s": 2.0, "status": 7.0}),
+        Observation(other, 0, 0.1, 1.0, replicate=1, outcomes={"latency_s": 4.0, "status": 7.0}),
+        Observation(other, 1, 0.1, 1.0, latency_s=9.0),
+        Observation(other, 2, 0.0, 0.0, failed="app"),
+    ]
+    limits = [at_most("latency_s", 5, cap=90), at_most("status", 8, cap=90)]
+    known = {"latency_s": 1.5, "status": 3.0}
+    limited = replace(problem, constraints=limits, reference_outcomes=known)
+    for searched, names in ((problem, ["latency_s"]), (limited, ["latency_s", "outcome:status"])):
+        history = History()
+        for one in seen:
+            history.append(one)
+        table = table_of(
+            Evidence(searched, history, [], {}, None), Recommendation(other, "observed")
+        )
+        assert table.columns[-len(names) :] == names
+        rows = {row["status"]: row for row in table.iter_rows(named=True)}
+        assert rows["choice"]["latency_s"] == 6.0  # of queries 0 and 1
+        assert rows["reference"]["latency_s"] == (1.5 if len(names) > 1 else None)
+        if len(names) > 1:
+            assert rows["choice"]["outcome:status"] == 7.0
+    assert "latency_s" not in joint().table().columns
 
 
 def test_disagreements_are_the_queries_of_different_quality():
