@@ -19,7 +19,7 @@ from typing import Any, Literal, SupportsFloat
 
 from scope_torch.errors import InputError
 from scope_torch.evaluators.event_loop import result_of
-from scope_torch.evaluators.window import in_window
+from scope_torch.evaluators.window import fulfil, in_window
 from scope_torch.llm.billing import Usage
 from scope_torch.llm.price_list import PriceList
 from scope_torch.llm.prices import LLMInfo, choose_llms
@@ -141,7 +141,9 @@ class FunctionEvaluator:
         pool = ThreadPoolExecutor(self.concurrency)
         try:
             yield from in_window(
-                lambda request: pool.submit(observe, request), requests, self.concurrency
+                lambda request, future: pool.submit(fulfil, future, observe, request),
+                requests,
+                self.concurrency,
             )
         finally:
             pool.shutdown(wait=False)
