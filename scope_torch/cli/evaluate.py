@@ -25,11 +25,11 @@ from scope_torch.cli.compose import compose_task, exit_on_error
 from scope_torch.cli.module_costs import ModuleCosts, module_table
 from scope_torch.cli.tables import markdown
 from scope_torch.errors import InputError
+from scope_torch.files import write_atomically
 from scope_torch.observation import Observation
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.deployment import compare
 from scope_torch.runs.digits import per_thousand, percent, plain
-from scope_torch.runs.directory import write_atomically
 from scope_torch.runs.measured import FILE, Measured, measure_results, measurement
 from scope_torch.runs.metrics import is_feasible
 from scope_torch.runs.recorded import RecordedRun, read_run

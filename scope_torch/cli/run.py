@@ -36,11 +36,12 @@ from scope_torch.cli.messages import describe, message_of
 from scope_torch.cli.registry import config_dir, register
 from scope_torch.cli.targets import read_allowed
 from scope_torch.errors import InputError, JobsFailed
+from scope_torch.files import write_atomically
 from scope_torch.llm.keys import without_secrets
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.callbacks import Callback
 from scope_torch.runs.deployment import deploy
-from scope_torch.runs.directory import finished_summary, write_atomically
+from scope_torch.runs.directory import finished_summary
 from scope_torch.runs.earlier import known_from
 from scope_torch.runs.plotting import CurvePlot
 from scope_torch.runs.runner import run, run_settings
@@ -143,8 +144,8 @@ def _write_log(directory: Path | None, log: str) -> Path | None:
     path = directory / "error.log"
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        path.write_text(log)
-    except OSError:
+        write_atomically(path, log)
+    except (OSError, InputError):
         return None
     return path
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from scope_torch.errors import cannot_write
+from scope_torch.files import for_owner
 
 Key = tuple[tuple[str, ...], int]
 
@@ -59,7 +60,7 @@ class Outputs(Mapping[Key, Any]):
                 return
             try:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
-                with open(self._path, "a", encoding="utf-8") as file:
+                with open(self._path, "a", encoding="utf-8", opener=for_owner) as file:
                     entry = {"llms": list(llms), "number": number, "output": output}
                     file.write(json.dumps(entry, default=str) + "\n")
             except OSError as error:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from scope_torch.errors import InputError, cannot_write
+from scope_torch.files import write_atomically
 from scope_torch.observation import unique_keys
 from scope_torch.runs.journal import Journal
 
@@ -146,25 +145,6 @@ def _of_another_kind(values: dict[str, Any], kinds: Mapping[str, type | tuple[ty
         if not isinstance(values.get(key), kind):
             return f"{key} is missing" if key not in values else f"{key}={values[key]!r}"
     return ""
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Replaces a file in one step: readers see the old or the new content, never a part of it.
-
-    Raises:
-        InputError: If the file cannot be written.
-    """
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with open(temporary, "w", newline="") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())  # else a power cut may leave an empty file under this name
-        os.replace(temporary, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise cannot_write(path, error) from error
 
 
 def open_run_dir(run_dir: Path, settings: dict[str, Any], durable: bool) -> Journal:

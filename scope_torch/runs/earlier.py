@@ -16,9 +16,10 @@ from typing import Any
 
 from scope_torch.constraints import COST, QUALITY
 from scope_torch.errors import InputError
+from scope_torch.files import write_atomically
 from scope_torch.observation import Observation, to_lines
 from scope_torch.problem import SelectionProblem
-from scope_torch.runs.directory import read_json, read_settings, write_atomically
+from scope_torch.runs.directory import read_json, read_settings
 from scope_torch.runs.evaluator import Evaluator, HasPrices, HasQueryKeys
 from scope_torch.runs.finished import RENAMED
 from scope_torch.runs.journal import read_journal
@@ -121,7 +122,8 @@ def describe_run(run_dir: Path, evaluator: Evaluator) -> None:
     for name, content in facts.items():
         path = run_dir / f"{name}.json"
         if not path.exists():  # a run that is resumed keeps its prices
-            write_atomically(path, json.dumps({name: content}, indent=1) + "\n")
+            text = json.dumps({name: content}, indent=1) + "\n"
+            write_atomically(path, text, private=True)
 
 
 def repriced(
@@ -350,7 +352,7 @@ def _kept(folder: Path, names: list[str]) -> _Taken | None:
 def _keep(folder: Path, taken: _Taken, names: list[str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     lines = to_lines(taken.observations).decode()
-    write_atomically(folder / _OBSERVATIONS, lines)
+    write_atomically(folder / _OBSERVATIONS, lines, private=True)
     facts = {
         "continue_from": names,
         "num_others": taken.num_others,

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from scope_torch.errors import InputError, cannot_write
-from scope_torch.runs.directory import write_atomically
+from scope_torch.files import write_atomically
 
 VERSION = 1
 _NAMES = '"models.json", "models.yaml", ".env", "litellm.yaml" or "report.html"'

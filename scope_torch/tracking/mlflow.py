@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from importlib import import_module
@@ -121,10 +120,7 @@ class MlflowTracker(Callback):
             if result.run_dir is not None and (result.run_dir / name).exists():
                 self._client.log_artifact(self._run_id, str(result.run_dir / name))
         page, _ = page_and_result(cast(Any, result))
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "report.html"
-            path.write_text(page, encoding="utf-8")
-            self._client.log_artifact(self._run_id, str(path))
+        self._client.log_text(self._run_id, page, "report.html")
 
     def close(self, error: BaseException | None) -> None:
         """Ends the MLflow run, as failed after an error."""
