@@ -200,8 +200,12 @@ def run_from_config(cfg: DictConfig, directory: Path) -> dict[str, Any]:
         common = {"seed": cfg.seed, "device": cfg.device, "budget_usd": cfg.budget_usd}
         return build(cfg.method, problem=problem, kernel=kernel, **common, **known)
 
-    # `before_paying` finds a wrong base LLM before a live task pays for its reference.
-    task: Task = _constrained(cfg, make_method)
+    def before_paying(problem: SelectionProblem) -> None:
+        """Finds a wrong base LLM or a lost server before a live task pays for its reference."""
+        make_method(problem)
+        tracker.check(problem)
+
+    task: Task = _constrained(cfg, before_paying)
     problem = replace(task.problem, deployment_queries=cfg.deployment_queries)
     task = task._replace(problem=problem)
     try:
@@ -225,7 +229,7 @@ def _known(cfg: DictConfig, task: Task, directory: Path) -> dict[str, Known]:
     return {"known": known_from(paths, task.problem, task.evaluator, run_dir=directory)}
 
 
-def _constrained(cfg: DictConfig, make_method: Callable[[SelectionProblem], Any]) -> Task:
+def _constrained(cfg: DictConfig, before_paying: Callable[[SelectionProblem], Any]) -> Task:
     """The task of a config, with its constraints."""
     constraints = [str(text) for text in cfg.task.constraints]
     extra: dict[str, Any] = {}
@@ -233,7 +237,7 @@ def _constrained(cfg: DictConfig, make_method: Callable[[SelectionProblem], Any]
         columns = [*cfg.task.get("outcome_columns", ())]
         extra["outcome_columns"] = [*dict.fromkeys([*columns, *names])]
         extra["outcomes"] = True
-    task: Task = build(cfg.task, before_paying=make_method, **extra)
+    task: Task = build(cfg.task, before_paying=before_paying, **extra)
     if cfg.task.objective != "pareto":
         return with_constraints(task, constraints, cfg.task.objective)
     if cfg.method.name != "scope_front" or constraints:

@@ -84,6 +84,8 @@ def search(
         InputError: If the reference alone would cost more than the budget.
     """
     _say(show, setup.plan())
+    for callback in callbacks:
+        callback.check(setup.problem)
     evaluator = make_evaluator(setup.problem, queries=setup.searched)
     known = _known(setup, evaluator, earlier, show)
     evaluator.paid(known.observations)
