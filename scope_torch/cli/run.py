@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import logging
 import os
 import platform
@@ -41,7 +40,7 @@ from scope_torch.llm.keys import without_secrets
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.callbacks import Callback
 from scope_torch.runs.deployment import deploy
-from scope_torch.runs.directory import finished_summary
+from scope_torch.runs.directory import finished_summary, write_json
 from scope_torch.runs.earlier import known_from
 from scope_torch.runs.plotting import CurvePlot
 from scope_torch.runs.runner import run, run_settings
@@ -287,7 +286,7 @@ def _deploy(task: Task, summary: dict[str, Any], path: Path) -> None:
         deployed = {name: deploy(held_out, theta) for name, theta in thetas.items()}
     finally:
         close_evaluator(held_out.evaluator)
-    write_atomically(path, json.dumps(deployed, indent=2) + "\n")
+    write_json(path, deployed)
 
 
 def run_dir(cfg: DictConfig, overrides: list[str]) -> Path:
