@@ -86,6 +86,7 @@ def search(
     _say(show, setup.plan())
     for callback in callbacks:
         callback.check(setup.problem)
+    application.check([*setup.searched, *setup.held_out])
     evaluator = make_evaluator(setup.problem, queries=setup.searched)
     known = _known(setup, evaluator, earlier, show)
     evaluator.paid(known.observations)
