@@ -240,7 +240,7 @@ class _Reader:
 
     def _check(self, path: Path, old: SelectionProblem) -> None:
         new = self._problem
-        if RENAMED.get(old.name, old.name) != new.name:
+        if new.name not in (old.name, RENAMED.get(old.name)):
             raise InputError(
                 f"{path} is a run of {old.name!r}, this is one of {new.name!r}; answers are only "
                 "taken over if the application is the same; give it the same name if it is"

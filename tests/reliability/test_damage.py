@@ -28,6 +28,7 @@ from scope_torch.runs import journal as journal_module
 from scope_torch.runs import runner
 from scope_torch.runs.callbacks import Callback
 from scope_torch.runs.directory import finished_summary, read_settings
+from scope_torch.runs.earlier import known_from
 from scope_torch.runs.finished import load_runs
 from scope_torch.runs.journal import Journal
 from scope_torch.runs.recorded import RecordedRun, read_run
@@ -114,6 +115,28 @@ def test_a_bit_of_a_result_that_flips_changes_nothing_in_silence(whole, tmp_path
         assert seen(shown) == before
         ((run,),) = reported[0].values()
         assert run.result == result
+    assert refused > count / 2
+
+
+@pytest.mark.parametrize("count", FLIPS)
+def test_a_bit_of_the_settings_that_flips_changes_nothing_in_silence(whole, tmp_path, count):
+    """Also before the run has finished, when no other file has their hash."""
+    rng, refused = random.Random(count), 0
+    before, evaluator = read_run(whole), CountingEvaluator(TASK)
+    known = known_from(whole, TASK.problem, evaluator).observations
+    for _ in range(count):
+        copy = flipped(whole, "settings.json", rng, tmp_path)
+        (copy / "result.json").unlink()
+        shown, reason = tried(read_run, copy)
+        found, why = tried(known_from, copy, TASK.problem, evaluator)
+        if shown is None:
+            assert found is None
+            assert "settings.json" in reason
+            assert "settings.json" in why
+            refused += 1
+            continue
+        assert (shown.problem, shown.method.recorded) == (before.problem, before.method.recorded)
+        assert found.observations == known
     assert refused > count / 2
 
 
