@@ -1,5 +1,6 @@
 """Files are written in one step, by many at a time, for their owner, and never through a link."""
 
+import ast
 import csv
 import io
 import os
@@ -34,6 +35,7 @@ from scope_torch.runs.trace import TraceFile, read_trace
 from scope_torch.search.optimizer import TraceRow
 from scope_torch.tasks.table import load_table
 
+ROOT = Path(__file__).resolve().parents[1]
 TASK = make_task(1, (3, 3), 6)
 FORMULAS = ["=1+1", "+x", "-x", "@cf/meta/llama", "\tx", "'=x", "''-x", "'s", "-", "nano"]
 
@@ -134,6 +136,31 @@ def test_a_link_is_refused_where_a_file_grows(foreign, name, write):
         write(foreign)
     assert (yours / "thesis.txt").read_bytes() == before
     assert len(list(yours.iterdir())) == 1
+
+
+def writes(call: ast.Call) -> bool:
+    """Whether a call writes a file in a way of its own, or opens one that a link may lead to."""
+    name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+    of = getattr(getattr(call.func, "value", None), "id", "")
+    if name == "open" and of != "os":
+        modes = [a.value for a in call.args if isinstance(a, ast.Constant)]
+        modes += [k.value.value for k in call.keywords if k.arg == "mode"]
+        is_safe = any(keyword.arg == "opener" for keyword in call.keywords)
+        return not is_safe and any(set("wax") & set(str(mode)) for mode in modes)
+    return name in ("write_text", "write_bytes", "NamedTemporaryFile") or (of, name) in (
+        ("os", "replace"),
+        ("os", "rename"),
+        ("shutil", "copy"),
+        ("shutil", "move"),
+    )
+
+
+def test_all_files_are_written_in_the_same_way():
+    found = []
+    for path in sorted((ROOT / "scope_torch").rglob("*.py")):
+        calls = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call)]
+        found += [f"{path.name}:{call.lineno}" for call in calls if writes(call)]
+    assert [name.partition(":")[0] for name in found] == ["files.py"], found  # `os.replace`
 
 
 def test_a_folder_inside_is_none_that_a_link_leads_to(tmp_path):
