@@ -35,6 +35,7 @@ from scope_torch.runs.trace import TraceFile, read_trace
 from scope_torch.search.optimizer import TraceRow
 from scope_torch.tasks.table import load_table
 
+PACKAGES = "scope_torch", "baselines", "hydra_plugins"
 ROOT = Path(__file__).resolve().parents[1]
 TASK = make_task(1, (3, 3), 6)
 FORMULAS = ["=1+1", "+x", "-x", "@cf/meta/llama", "\tx", "'=x", "''-x", "'s", "-", "nano"]
@@ -157,7 +158,7 @@ def writes(call: ast.Call) -> bool:
 
 def test_all_files_are_written_in_the_same_way():
     found = []
-    for path in sorted((ROOT / "scope_torch").rglob("*.py")):
+    for path in [file for name in PACKAGES for file in sorted((ROOT / name).rglob("*.py"))]:
         calls = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call)]
         found += [f"{path.name}:{call.lineno}" for call in calls if writes(call)]
     assert [name.partition(":")[0] for name in found] == ["files.py"], found  # `os.replace`
