@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from scope_torch.errors import InputError
+from scope_torch.files import for_owner
 
 logger = logging.getLogger(__name__)
 
@@ -103,7 +104,7 @@ class Transcript:
     def _write(self, path: Path, line: str) -> None:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with open(path, "a+b") as file:
+            with open(path, "a+b", opener=for_owner) as file:
                 if file.tell():
                     file.seek(-1, os.SEEK_END)
                     line = line if file.read(1) == b"\n" else "\n" + line

@@ -48,6 +48,9 @@ def cannot_write(path: Path, error: OSError) -> InputError:
     """The error to raise for a file that cannot be written."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         mend = "make room, then run the same command again: it goes on where this one stopped"
+    elif error.errno == errno.ELOOP:
+        mend = "files are not written through links: remove it"
     else:
         mend = "make it writable, or choose another output_dir"
-    return InputError(f"cannot write {path}: {error.strerror or error}; {mend}")
+    reason = "it is a link" if error.errno == errno.ELOOP else error.strerror or error
+    return InputError(f"cannot write {path}: {reason}; {mend}")

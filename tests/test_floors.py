@@ -6,7 +6,7 @@ import pytest
 from source_code import imported, imports, modules
 
 FLOORS = [
-    {"errors", "space", "allowed", "constraints", "problem", "observation", "metrics"},
+    {"errors", "files", "space", "allowed", "constraints", "problem", "observation", "metrics"},
     {"model"},
     {"bounds"},
     {"space_search"},

@@ -25,11 +25,12 @@ from scope_torch.cli.compose import compose_task, exit_on_error
 from scope_torch.cli.module_costs import ModuleCosts, module_table
 from scope_torch.cli.tables import markdown
 from scope_torch.errors import InputError
+from scope_torch.files import write_atomically
 from scope_torch.observation import Observation
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.deployment import compare
 from scope_torch.runs.digits import per_thousand, percent, plain
-from scope_torch.runs.directory import write_atomically
+from scope_torch.runs.directory import write_json
 from scope_torch.runs.measured import FILE, Measured, measure_results, measurement
 from scope_torch.runs.metrics import is_feasible
 from scope_torch.runs.recorded import RecordedRun, read_run
@@ -121,7 +122,7 @@ def _on_search(
 
         found = measure_results(run, task.evaluator, args.repeats, advance)
     report = measurement(run, found)
-    write_atomically(run.path / FILE, json.dumps(report, indent=2) + "\n")
+    write_json(run.path / FILE, report)
     last = next(one for one in found if one.theta == run.rows[-1].row.theta_out)
     costs = {"theta_out": _module_costs(last.theta, last.module_cost_usd)}
     num_failed = getattr(task.evaluator, "num_failed", 0)

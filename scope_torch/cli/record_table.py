@@ -25,6 +25,7 @@ from scope_torch.cli.build import close_evaluator
 from scope_torch.cli.compose import compose_task, exit_on_error
 from scope_torch.cli.module_costs import ModuleCosts, module_table
 from scope_torch.errors import InputError
+from scope_torch.files import cell_of, write_atomically
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.deployment import module_costs
@@ -88,15 +89,16 @@ def write_table(problem: SelectionProblem, observations: Sequence[Observation], 
     if has_details := all(o.module_tokens and o.latency_s is not None for o in observations):
         header.append("latency_s")
         header += [f"{m}_{kind}_tokens" for m in problem.modules for kind in ("in", "out")]
-    writer.writerow(header)
+    writer.writerow(map(cell_of, header))
     for o in observations:
         row = [*problem.names(o.theta).values(), o.query, o.quality, f"{o.cost_usd:.9g}"]
         if has_details:
             row.append(f"{o.latency_s:.3f}")
             row += [count for module in o.module_tokens or () for count in module]
-        writer.writerow(row)
+        writer.writerow(map(cell_of, row))
     content = text.getvalue().encode()
-    path.write_bytes(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
+    content = gzip.compress(content, mtime=0) if path.suffix == ".gz" else content
+    write_atomically(path, content)
 
 
 if __name__ == "__main__":

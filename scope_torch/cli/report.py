@@ -22,7 +22,7 @@ from scope_torch.cli.tables import (
     short_table,
 )
 from scope_torch.errors import InputError
-from scope_torch.runs.directory import write_atomically
+from scope_torch.files import write_atomically
 from scope_torch.runs.finished import FinishedRun, Group, load_runs
 from scope_torch.runs.panel import Panel, lines_of
 from scope_torch.runs.style import save_figure

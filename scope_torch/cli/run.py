@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import logging
 import os
 import platform
@@ -36,11 +35,12 @@ from scope_torch.cli.messages import describe, message_of
 from scope_torch.cli.registry import config_dir, register
 from scope_torch.cli.targets import read_allowed
 from scope_torch.errors import InputError, JobsFailed
+from scope_torch.files import write_atomically
 from scope_torch.llm.keys import without_secrets
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.callbacks import Callback
 from scope_torch.runs.deployment import deploy
-from scope_torch.runs.directory import finished_summary, write_atomically
+from scope_torch.runs.directory import finished_summary, write_json
 from scope_torch.runs.earlier import known_from
 from scope_torch.runs.plotting import CurvePlot
 from scope_torch.runs.runner import run, run_settings
@@ -143,8 +143,8 @@ def _write_log(directory: Path | None, log: str) -> Path | None:
     path = directory / "error.log"
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        path.write_text(log)
-    except OSError:
+        write_atomically(path, log)
+    except (OSError, InputError):
         return None
     return path
 
@@ -199,8 +199,12 @@ def run_from_config(cfg: DictConfig, directory: Path) -> dict[str, Any]:
         common = {"seed": cfg.seed, "device": cfg.device, "budget_usd": cfg.budget_usd}
         return build(cfg.method, problem=problem, kernel=kernel, **common, **known)
 
-    # `before_paying` finds a wrong base LLM before a live task pays for its reference.
-    task: Task = _constrained(cfg, make_method)
+    def before_paying(problem: SelectionProblem) -> None:
+        """Finds a wrong base LLM or a lost server before a live task pays for its reference."""
+        make_method(problem)
+        tracker.check(problem)
+
+    task: Task = _constrained(cfg, before_paying)
     problem = replace(task.problem, deployment_queries=cfg.deployment_queries)
     task = task._replace(problem=problem)
     try:
@@ -224,7 +228,7 @@ def _known(cfg: DictConfig, task: Task, directory: Path) -> dict[str, Known]:
     return {"known": known_from(paths, task.problem, task.evaluator, run_dir=directory)}
 
 
-def _constrained(cfg: DictConfig, make_method: Callable[[SelectionProblem], Any]) -> Task:
+def _constrained(cfg: DictConfig, before_paying: Callable[[SelectionProblem], Any]) -> Task:
     """The task of a config, with its constraints."""
     constraints = [str(text) for text in cfg.task.constraints]
     extra: dict[str, Any] = {}
@@ -232,7 +236,7 @@ def _constrained(cfg: DictConfig, make_method: Callable[[SelectionProblem], Any]
         columns = [*cfg.task.get("outcome_columns", ())]
         extra["outcome_columns"] = [*dict.fromkeys([*columns, *names])]
         extra["outcomes"] = True
-    task: Task = build(cfg.task, before_paying=make_method, **extra)
+    task: Task = build(cfg.task, before_paying=before_paying, **extra)
     if cfg.task.objective != "pareto":
         return with_constraints(task, constraints, cfg.task.objective)
     if cfg.method.name != "scope_front" or constraints:
@@ -282,7 +286,7 @@ def _deploy(task: Task, summary: dict[str, Any], path: Path) -> None:
         deployed = {name: deploy(held_out, theta) for name, theta in thetas.items()}
     finally:
         close_evaluator(held_out.evaluator)
-    write_atomically(path, json.dumps(deployed, indent=2) + "\n")
+    write_json(path, deployed)
 
 
 def run_dir(cfg: DictConfig, overrides: list[str]) -> Path:

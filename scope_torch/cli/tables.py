@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from scope_torch.cli.paper import paper_curves, paper_numbers, paper_task
+from scope_torch.files import cell_of
 from scope_torch.runs.digits import per_thousand, percent, plain
 from scope_torch.runs.finished import FinishedRun, Group, column, median
 from scope_torch.runs.style import rank, style_of
@@ -240,9 +241,9 @@ def as_csv(rows: Iterable[Mapping[str, Any]]) -> str:
     rows = list(rows)
     text = io.StringIO(newline="")
     names = list(dict.fromkeys(name for row in rows for name in row))
-    writer = csv.DictWriter(text, names)
-    writer.writeheader()
-    writer.writerows(rows)
+    writer = csv.writer(text)
+    writer.writerow(map(cell_of, names))
+    writer.writerows([cell_of(row.get(name)) for name in names] for row in rows)
     return text.getvalue()
 
 

@@ -8,15 +8,9 @@ that asks an LLM costs is told apart: it is paid, but no cost of the configurati
 from __future__ import annotations
 
 import inspect
-import json
 import math
-import os
-import shlex
-import signal
-import subprocess
-import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -24,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, SupportsFloat
 
 from scope_torch.errors import InputError
 from scope_torch.evaluators.calling import called
+from scope_torch.evaluators.command import Command
 from scope_torch.evaluators.grading import JUDGE, Grading
 from scope_torch.evaluators.grading import Metric as Metric
 from scope_torch.evaluators.outputs import Outputs
@@ -36,7 +31,6 @@ if TYPE_CHECKING:
 App = Callable[..., Any]
 
 _COSTS = {"cost_usd", "tokens"}
-_MAX_ERROR_CHARS = 500
 
 
 class Item(NamedTuple):
@@ -144,6 +138,12 @@ class Application:
         self._takes_models = endpoint is None or _number_of_arguments(self._app) > 1
         self.outputs, self.judge = Outputs(path), judge
         self.__qualname__ = getattr(self._app, "__qualname__", "app")
+
+    def check(self, items: Iterable[Item]) -> None:
+        """Raises InputError if the application cannot be given one of them."""
+        if isinstance(self._app, Command):
+            for item in items:
+                self._app.words(item.input)
 
     def __call__(self, models: dict[str, str], item: Item) -> Any:
         """Runs the application once, and grades it."""
@@ -295,89 +295,3 @@ def _number_of_arguments(app: App) -> int:
         return 1
     positional = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
     return sum(p.kind in positional and p.default is p.empty for p in parameters)
-
-
-class Command:
-    """A program as an application: one process for each input.
-
-    It runs without a shell. The output is the last line that it prints, or the content of the file
-    `{output}`.
-
-    Args:
-        command: The program and its arguments, as one text or as a list. `{input}` stands for the
-            input, `{output}` for the path of a file that the program writes. Without `{input}` the
-            program reads the input from standard input. An input that is not text becomes JSON.
-        timeout_s: The program is killed after so many seconds.
-
-    Raises:
-        InputError: If the command is empty.
-
-    Examples:
-        >>> Command("echo the answer to {input}")("6 x 7")
-        'the answer to 6 x 7'
-    """
-
-    def __init__(self, command: str | Sequence[str], timeout_s: float = 600.0) -> None:
-        self._words = shlex.split(command) if isinstance(command, str) else list(command)
-        if not self._words:
-            raise InputError("the command is empty; say for example 'python app.py {input}'")
-        self._timeout_s = timeout_s
-        self.__qualname__ = " ".join(self._words)
-
-    def __call__(self, value: Any, environment: Mapping[str, str] | None = None) -> str:
-        """Runs the program.
-
-        Args:
-            value: The input.
-            environment: Variables besides those of this process, such as `OPENAI_BASE_URL`.
-
-        Raises:
-            RuntimeError: If it fails, takes too long, or prints nothing.
-        """
-        text = value if isinstance(value, str) else json.dumps(value)
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "output"
-            names = {"{input}": text, "{output}": str(path)}
-            words = [_filled(word, names) for word in self._words]
-            given = "" if "{input}" in " ".join(self._words) else text
-            printed = self._run(words, given, environment or {})
-            if "{output}" not in " ".join(self._words):
-                lines = printed.strip().splitlines()
-                if not lines:
-                    raise RuntimeError(f"{words[0]} printed nothing; its last line is its answer")
-                return lines[-1]
-            if not path.exists():
-                raise RuntimeError(f"{words[0]} did not write the file given for {{output}}")
-            return path.read_text()
-
-    def _run(self, words: list[str], given: str, environment: Mapping[str, str]) -> str:
-        # A session of its own: Ctrl-C ends the search after the calls in flight, not these.
-        process = subprocess.Popen(
-            words,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, **environment},
-            start_new_session=True,
-        )
-        try:
-            printed, errors = process.communicate(given, timeout=self._timeout_s)
-        except BaseException as error:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)  # also what it has started
-            process.communicate()
-            if isinstance(error, subprocess.TimeoutExpired):
-                raise RuntimeError(f"{words[0]} took more than {self._timeout_s:g} s") from None
-            raise
-        if process.returncode:
-            tail = errors.strip()[-_MAX_ERROR_CHARS:]
-            raise RuntimeError(f"{words[0]} ended with status {process.returncode}: {tail}")
-        return printed
-
-
-def _filled(word: str, names: Mapping[str, str]) -> str:
-    """A word of a command with its placeholders; a placeholder inside an input stays as it is."""
-    before, found, after = word.partition("{output}")
-    parts = [part.replace("{input}", names["{input}"]) for part in (before, after)]
-    return (names["{output}"] if found else "").join(parts) if found else parts[0]

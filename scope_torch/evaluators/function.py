@@ -19,7 +19,7 @@ from typing import Any, Literal
 from scope_torch.errors import InputError
 from scope_torch.evaluators.calling import called
 from scope_torch.evaluators.returned import System, Tokens, number, parts_of, usd_of
-from scope_torch.evaluators.window import PaidCallFailed, in_window
+from scope_torch.evaluators.window import PaidCallFailed, fulfil, in_window
 from scope_torch.llm.billing import Usage
 from scope_torch.llm.price_list import PriceList
 from scope_torch.llm.prices import LLMInfo, choose_llms
@@ -140,7 +140,9 @@ class FunctionEvaluator:
         pool = ThreadPoolExecutor(self.concurrency)
         try:
             yield from in_window(
-                lambda request: pool.submit(observe, request), requests, self.concurrency
+                lambda request, future: pool.submit(fulfil, future, observe, request),
+                requests,
+                self.concurrency,
             )
         finally:
             pool.shutdown(wait=False)

@@ -108,10 +108,19 @@ class LiveEvaluator:
         """
         loop = self._running_loop()
 
-        def submit(request: Request) -> Future[Observation]:
-            return asyncio.run_coroutine_threadsafe(self._observe(request), loop)
+        def start(request: Request, future: Future[Observation]) -> None:
+            asyncio.run_coroutine_threadsafe(self._fulfil(future, request), loop)
 
-        return in_window(submit, requests, self.concurrency)
+        return in_window(start, requests, self.concurrency)
+
+    async def _fulfil(self, future: Future[Observation], request: Request) -> None:
+        """As `fulfil`."""
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            future.set_result(await self._observe(request))
+        except BaseException as error:
+            future.set_exception(error)
 
     async def _observe(self, request: Request) -> Observation:
         theta, query, replicate = request

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from scope_torch.files import for_owner
+
 logger = logging.getLogger(__name__)
 
 Key = tuple[tuple[str, ...], int]
@@ -58,7 +60,7 @@ class Outputs(Mapping[Key, Any]):
             try:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 line = _line({"llms": list(llms), "number": number, "output": output})
-                with open(self._path, "a", encoding="utf-8") as file:
+                with open(self._path, "a", encoding="utf-8", opener=for_owner) as file:
                     file.write("\n" * self._has_warned + line)  # the one before may be cut
             except Exception as error:  # also what a method of the output raises
                 self._warn("written", error)

@@ -29,7 +29,7 @@ _POLL_S = 0.2  # how often to look for an interrupt of the user
 
 
 def in_window(
-    submit: Callable[[Request], Future[Observation]],
+    start: Callable[[Request, Future[Observation]], object],
     requests: Iterable[Request],
     concurrency: int,
 ) -> Iterator[Observation]:
@@ -42,7 +42,9 @@ def in_window(
     too, as an observation that is `lost`.
 
     Args:
-        submit: Starts a call for a request.
+        start: Starts a call for a request; the call ends the future, as `fulfil` does. The future
+            is known here before the call starts: whenever an interrupt comes, the call has not
+            begun and never will, or it is waited for.
         requests: The requests.
         concurrency: Calls in flight at a time.
 
@@ -51,8 +53,10 @@ def in_window(
         >>> pool = ThreadPoolExecutor(8)
         >>> def observe(request):
         ...     return Observation(request.theta, request.query, cost_usd=0.01, quality=1.0)
+        >>> def start(request, future):
+        ...     pool.submit(fulfil, future, observe, request)
         >>> requests = [Request((0,), query) for query in range(20)]
-        >>> found = list(in_window(lambda r: pool.submit(observe, r), requests, concurrency=8))
+        >>> found = list(in_window(start, requests, concurrency=8))
         >>> sorted(observation.query for observation in found) == list(range(20))
         True
     """
@@ -62,44 +66,69 @@ def in_window(
     error: BaseException | None = None
     while True:
         try:
-            while error is None and len(in_flight) < concurrency:
-                request = next(waiting, None)
-                if request is None:
+            while True:  # within `try`: Python looks for interrupts where a loop begins again
+                while error is None and len(in_flight) < concurrency:
+                    request = next(waiting, None)
+                    if request is None:
+                        break
+                    future: Future[Observation] = Future()
+                    in_flight.add(future)
+                    future.add_done_callback(done.put)
+                    start(request, future)
+                if not in_flight:
                     break
-                future = submit(request)
-                in_flight.add(future)
-                future.add_done_callback(done.put)
-            if not in_flight:
-                break
-            # With a timeout: after polars is imported, an interrupt does not end a wait.
-            future = done.get(timeout=_POLL_S)
-        except queue.Empty:
-            _put_again(in_flight, done)
-            continue
+                try:
+                    # With a timeout: after polars is imported, an interrupt does not end a wait.
+                    future = done.get(timeout=_POLL_S)
+                except queue.Empty:
+                    _put_again(in_flight, done)
+                    continue
+                if future not in in_flight:
+                    continue  # it was put again, and has been yielded
+                failure = future.exception()
+                observation = None if failure else future.result()
+                if isinstance(failure, PaidCallFailed):
+                    observation, failure = failure.paid, failure.error
+                try:
+                    if observation is not None:
+                        yield observation
+                    error = error or failure
+                finally:
+                    in_flight.remove(future)
+            break
+        except Exception as failure:  # of `requests` or `start`
+            error = error or failure
+            in_flight -= _cancelled(in_flight)
         except KeyboardInterrupt as interrupt:
             if isinstance(error, KeyboardInterrupt):
                 raise
             error = interrupt
+            in_flight -= _cancelled(in_flight)
             logger.warning(
                 "interrupted; waiting for the %d calls in flight, which are paid for (interrupt "
                 "again not to wait)",
                 len(in_flight),
             )
             _put_again(in_flight, done)
-            continue
-        if future not in in_flight:
-            continue  # it was put again, and has been yielded
-        failure = future.exception()
-        if isinstance(failure, PaidCallFailed):
-            yield failure.paid
-            failure = failure.error
-        if failure:
-            error = error or failure
-        else:
-            yield future.result()
-        in_flight.remove(future)
     if error is not None:
         raise error
+
+
+def fulfil(
+    future: Future[Observation], observe: Callable[[Request], Observation], request: Request
+) -> None:
+    """Ends a future with what a call observes or raises, unless it was cancelled before."""
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        future.set_result(observe(request))
+    except BaseException as error:
+        future.set_exception(error)
+
+
+def _cancelled(in_flight: Iterable[Future[Observation]]) -> set[Future[Observation]]:
+    """The calls that have not begun, and now never will."""
+    return {future for future in in_flight if future.cancel()}
 
 
 def _put_again(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import math
+import os
 import sqlite3
 import threading
 import time
@@ -59,6 +60,10 @@ class StoreFile:
         self._lock = threading.RLock()
         with self._usable():
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            # Replies are for their owner, also in the files that SQLite puts beside this one. A
+            # file that is there is not opened: to close it would release SQLite's locks.
+            with contextlib.suppress(FileExistsError):
+                os.close(os.open(self.path, os.O_CREAT | os.O_EXCL, 0o600))
             # Autocommit: only _transaction begins and ends transactions.
             self._db = sqlite3.connect(
                 self.path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False

@@ -29,6 +29,13 @@ class Outcome(Protocol):
         ...
 
 
+def files_of(run_dir: Path | None) -> list[Path]:
+    """The files of a run that trackers send: not its journal, and nothing that a link leads to."""
+    names = ("settings.json", "result.json", "trace.csv", "curves.png")
+    paths = [] if run_dir is None else [run_dir / name for name in names]
+    return [path for path in paths if path.exists() and not path.is_symlink()]
+
+
 class Callback:
     """Methods that a run, or the replay of a recorded run, calls at its events.
 
@@ -47,6 +54,13 @@ class Callback:
         >>> _ = run(problem, optimizer, evaluator, budget_usd=0.1, callbacks=[Printer()])
         accepted (tuned) after 0.10 USD
     """
+
+    def check(self, problem: SelectionProblem) -> None:
+        """Called before anything is paid, also before a reference is measured, where it has to be.
+
+        Raises:
+            InputError: If the callback could not do its work: better now than later.
+        """
 
     def start(self, problem: SelectionProblem, optimizer: Described, budget_usd: float) -> None:
         """Called before the first observation."""

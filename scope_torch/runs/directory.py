@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from scope_torch.errors import InputError, cannot_write
+from scope_torch.files import write_atomically
 from scope_torch.observation import unique_keys
 from scope_torch.runs.journal import Journal
 
@@ -33,7 +32,7 @@ _VOLATILE = "timing", "paths"  # keys of result.json that equal runs do not shar
 
 
 def read_json(path: Path, mend: str = _MEND) -> dict[str, Any]:
-    """Content of a JSON file of a run, such as `deployment.json`.
+    """Content of a JSON file of a run, compared with its hash; early versions wrote none.
 
     Args:
         path: The file.
@@ -51,7 +50,24 @@ def read_json(path: Path, mend: str = _MEND) -> dict[str, Any]:
         raise InputError(f"{path} is damaged ({error}); {mend}") from error
     if not isinstance(content, dict):
         raise InputError(f"{path} is damaged (it is no JSON object); {mend}")
+    if "hash" in content and content.pop("hash") != settings_hash(content):
+        raise InputError(f"{path} is damaged (its content does not match its hash); {mend}")
     return content
+
+
+def write_json(path: Path, content: dict[str, Any], *, private: bool = False) -> None:
+    """Writes a JSON file of a run with the hash of its content, for `read_json`.
+
+    Args:
+        path: The file.
+        content: Without a key `hash`.
+        private: See `write_atomically`.
+
+    Raises:
+        InputError: If the file cannot be written.
+    """
+    text = json.dumps({**content, "hash": _hash(content)}, indent=2)
+    write_atomically(path, f"{text}\n", private=private)
 
 
 def read_settings(path: Path) -> dict[str, Any]:
@@ -148,25 +164,6 @@ def _of_another_kind(values: dict[str, Any], kinds: Mapping[str, type | tuple[ty
     return ""
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Replaces a file in one step: readers see the old or the new content, never a part of it.
-
-    Raises:
-        InputError: If the file cannot be written.
-    """
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with open(temporary, "w", newline="") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())  # else a power cut may leave an empty file under this name
-        os.replace(temporary, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise cannot_write(path, error) from error
-
-
 def open_run_dir(run_dir: Path, settings: dict[str, Any], durable: bool) -> Journal:
     """Makes or reopens the directory of a run; returns its journal.
 
@@ -196,7 +193,7 @@ def open_run_dir(run_dir: Path, settings: dict[str, Any], durable: bool) -> Jour
 def _update_settings(run_dir: Path, settings: dict[str, Any], journal: Journal) -> None:
     """Checks the settings against `settings.json`, then writes them there."""
     path = run_dir / "settings.json"
-    settings = json.loads(json.dumps(settings))  # tuples become lists, as in the file
+    settings = json.loads(json.dumps(settings, sort_keys=True))  # tuples become lists, as there
     if path.exists():
         old = read_settings(path)
         _check_settings(path, old, settings)
@@ -204,7 +201,7 @@ def _update_settings(run_dir: Path, settings: dict[str, Any], journal: Journal) 
             (run_dir / "result.json").unlink(missing_ok=True)  # result of the smaller budget
     elif journal.recorded:
         raise InputError(f"{path} is missing, so {journal.path} cannot be resumed; move it away")
-    write_atomically(path, json.dumps(settings, indent=2, sort_keys=True) + "\n")
+    write_json(path, settings)
 
 
 def _check_settings(path: Path, old: dict[str, Any], new: dict[str, Any]) -> None:

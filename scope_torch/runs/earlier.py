@@ -6,7 +6,7 @@ use LLMs of the same name; a query is the same if its content is (`queries.json`
 
 from __future__ import annotations
 
-import json
+import contextlib
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,9 +16,10 @@ from typing import Any
 
 from scope_torch.constraints import COST, QUALITY
 from scope_torch.errors import InputError
+from scope_torch.files import write_atomically
 from scope_torch.observation import Observation, to_lines
 from scope_torch.problem import SelectionProblem
-from scope_torch.runs.directory import read_json, read_settings, write_atomically
+from scope_torch.runs.directory import read_json, read_settings, result_of, write_json
 from scope_torch.runs.evaluator import Evaluator, HasPrices, HasQueryKeys
 from scope_torch.runs.finished import RENAMED
 from scope_torch.runs.journal import read_journal
@@ -42,7 +43,8 @@ class Source:
         usd_then: What the used ones had cost, in USD.
         left_out: How many others, by reason: `no_candidate`, a module used an LLM that is none any
             more; `no_query`, likewise; `failed`, the application raised; `no_outcome`, a constraint
-            needs one that was not observed.
+            needs one that was not observed; `taken_before`, of two runs of which one continues
+            from the other, both have it.
     """
 
     path: str
@@ -76,7 +78,7 @@ def known_from(
             took over other runs.
     """
     paths = [paths] if isinstance(paths, Path | str) else list(paths)
-    names = [str(Path(path).resolve()) for path in paths]
+    names = list(dict.fromkeys(str(Path(path).resolve()) for path in paths))
     folder = None if run_dir is None else Path(run_dir)
     kept = None if folder is None else _kept(folder, names)
     if kept is None:
@@ -121,7 +123,7 @@ def describe_run(run_dir: Path, evaluator: Evaluator) -> None:
     for name, content in facts.items():
         path = run_dir / f"{name}.json"
         if not path.exists():  # a run that is resumed keeps its prices
-            write_atomically(path, json.dumps({name: content}, indent=1) + "\n")
+            write_json(path, {name: content}, private=True)
 
 
 def repriced(
@@ -195,6 +197,8 @@ class _Reader:
         self._outcomes = {limit.outcome for limit in problem.limits} - {QUALITY, COST}
         self._is_answer = getattr(evaluator, "is_answer", lambda o: o.failed is None)
         self._num_others, self._same_reference = 0, True
+        # How often each was taken from the run that made it, and from one that had taken it over.
+        self._made, self._inherited = Counter[Observation](), Counter[Observation]()
 
     def read(self, paths: Sequence[Path]) -> _Taken:
         taken: list[Observation] = []
@@ -210,7 +214,10 @@ class _Reader:
         self._compare(old, path)
         left_out, seen = Counter[str](), set[Observation]()
         usd_then, num_repriced = 0.0, 0
-        for observation in _observations(path):
+        inherited, made = _observations(path)
+        # What one run made and another one took over is the same; what two runs made is not.
+        from_made, from_inherited = self._made.copy(), self._inherited.copy()
+        for number, observation in enumerate([*inherited, *made]):
             observation = replace(observation, replicate=0)
             if observation in seen:  # a kept answer, given once more, is no second one
                 continue
@@ -220,6 +227,11 @@ class _Reader:
             if new is None:
                 left_out[why] += 1
                 continue
+            is_inherited, same = number < len(inherited), _unpriced(new)
+            if _drop(from_inherited, same) or (is_inherited and _drop(from_made, same)):
+                left_out["taken_before"] += 1
+                continue
+            (self._inherited if is_inherited else self._made)[same] += 1
             num_repriced += new.cost_usd != observation.cost_usd
             usd_then += observation.cost_usd
             taken.append(new)
@@ -228,7 +240,7 @@ class _Reader:
 
     def _check(self, path: Path, old: SelectionProblem) -> None:
         new = self._problem
-        if RENAMED.get(old.name, old.name) != new.name:
+        if new.name not in (old.name, RENAMED.get(old.name)):
             raise InputError(
                 f"{path} is a run of {old.name!r}, this is one of {new.name!r}; answers are only "
                 "taken over if the application is the same; give it the same name if it is"
@@ -310,20 +322,36 @@ def _numbered(observations: Sequence[Observation]) -> list[Observation]:
     return found
 
 
+def _unpriced(observation: Observation) -> Observation:
+    """Without what changes with the day of the prices; see `repriced`."""
+    if observation.module_tokens is None:
+        return observation
+    return replace(observation, cost_usd=0.0, module_cost_usd=None)
+
+
+def _drop(counts: Counter[Observation], one: Observation) -> bool:
+    """Takes one away; returns whether there was one."""
+    was_there = counts[one] > 0
+    counts[one] -= was_there
+    return was_there
+
+
 def _settings_of(path: Path) -> dict[str, Any]:
     try:
-        return read_settings(path / "settings.json")
+        settings = read_settings(path / "settings.json")
     except FileNotFoundError:
         raise InputError(
             f"continue_from={path} is not the directory of a run: settings.json is missing"
         ) from None
+    with contextlib.suppress(FileNotFoundError):  # of a run that has not finished
+        result_of(path, settings)  # knows the hash of the settings, also in early versions
+    return settings
 
 
-def _observations(path: Path) -> list[Observation]:
-    """What a run knew and made: taken over, measured before the search, and its journal."""
-    files = [path / _OBSERVATIONS, *(path / part / "journal.jsonl" for part in _PARTS)]
-    found = [read_journal(file) for file in files if file.exists()]
-    return [*(one for part in found for one in part), *read_journal(path / "journal.jsonl")]
+def _observations(path: Path) -> tuple[list[Observation], list[Observation]]:
+    """What a run had taken over; and what it made: before the search, and its journal."""
+    made = [read_journal(path / part / "journal.jsonl") for part in (*_PARTS, "")]
+    return read_journal(path / _OBSERVATIONS), [one for part in made for one in part]
 
 
 def _facts(path: Path, name: str) -> Any:
@@ -350,11 +378,11 @@ def _kept(folder: Path, names: list[str]) -> _Taken | None:
 def _keep(folder: Path, taken: _Taken, names: list[str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     lines = to_lines(taken.observations).decode()
-    write_atomically(folder / _OBSERVATIONS, lines)
+    write_atomically(folder / _OBSERVATIONS, lines, private=True)
     facts = {
         "continue_from": names,
         "num_others": taken.num_others,
         "same_reference": taken.same_reference,
         "sources": [asdict(source) for source in taken.sources],
     }
-    write_atomically(folder / _FACTS, json.dumps(facts, indent=2) + "\n")
+    write_json(folder / _FACTS, facts)

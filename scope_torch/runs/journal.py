@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from scope_torch.errors import InputError, cannot_write
+from scope_torch.files import for_owner
 from scope_torch.observation import Observation, Request, has_checksum, to_lines
 
 try:
@@ -58,7 +59,9 @@ class Journal:
         self.path, self._durable = path, durable
         try:
             # A buffer could keep a part that a full disk refuses, and write it at a later time.
-            self._file = open(path, "a+b", buffering=0)  # noqa: SIM115 - closed by close()
+            self._file = open(  # noqa: SIM115 - closed by close()
+                path, "a+b", buffering=0, opener=for_owner
+            )
         except OSError as error:
             raise cannot_write(path, error) from error
         try:
@@ -67,6 +70,7 @@ class Journal:
             self._size = os.fstat(self._file.fileno()).st_size
             self._is_whole = True  # False from the start of a write to its end
             self._waiting: list[Observation] = []
+            self._written: Observation | None = None  # the last one
         except BaseException:
             self._file.close()
             raise
@@ -109,8 +113,14 @@ class Journal:
             with contextlib.suppress(OSError):
                 self._file.truncate(self._size)
             raise cannot_write(self.path, error) from error
-        self._size, self._waiting = self._size + len(content), []
-        self._is_whole = True
+        # In one line: an interrupt comes before all of this or after it.
+        size, written = self._size + len(content), self._waiting[-1]
+        self._size, self._written, self._waiting, self._is_whole = size, written, [], True
+
+    @property
+    def last(self) -> Observation | None:
+        """The observation that was appended last; None if none was."""
+        return self._waiting[-1] if self._waiting else self._written
 
     def close(self) -> None:
         """Writes the observations that wait if it can, closes the file, and releases its lock."""

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scope_torch.errors import InputError
+from scope_torch.files import write_atomically
 from scope_torch.observation import Observation, Request
-from scope_torch.runs.directory import open_run_dir, read_json, write_atomically
+from scope_torch.runs.directory import open_run_dir, read_json
 from scope_torch.runs.evaluator import Evaluator, KeepsAnswers
 from scope_torch.runs.source import ObservationSource
 

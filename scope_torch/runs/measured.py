@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from scope_torch.errors import InputError
+from scope_torch.files import inside
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.deployment import module_costs, standard_error
@@ -142,7 +143,7 @@ def _draw(
     return measure(
         _Draw(evaluator, number) if number else evaluator,
         [Request(theta, query) for query in range(run.problem.num_queries)],
-        folder=run.path / FOLDER / "-".join(map(str, theta)) / f"draw={number}",
+        folder=inside(run.path, FOLDER, "-".join(map(str, theta)), f"draw={number}"),
         facts={"draw": number},
         observed=observed,
     )

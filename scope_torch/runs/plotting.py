@@ -13,7 +13,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.gridspec import GridSpec, SubplotSpec
 
-from scope_torch.errors import InputError
 from scope_torch.runs.axes import (
     FEW,
     LEAST_FOR_QUARTILES,
@@ -53,17 +52,13 @@ class CurvePlot(Callback):
         if result.curve is None or result.run_dir is None:
             return
         summary, path = result.summary(), result.run_dir / "curves.png"
-        try:
-            plot_curves(
-                {summary["method"]: [result.curve]},
-                summary["budget_usd"],
-                path,
-                title=f"{summary['task']}, {summary['method']}, seed {summary['seed']}",
-                **lines_of(summary),
-            )
-        except InputError:
-            path.unlink(missing_ok=True)
-            raise
+        plot_curves(
+            {summary["method"]: [result.curve]},
+            summary["budget_usd"],
+            path,
+            title=f"{summary['task']}, {summary['method']}, seed {summary['seed']}",
+            **lines_of(summary),
+        )
 
 
 def plot_curves(

@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 
 from scope_torch.errors import InputError
+from scope_torch.files import write_atomically
 from scope_torch.observation import History, Observation
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.bill import Bill, bill_of, cost_of, repeats_of
-from scope_torch.runs.directory import settings_hash, with_hashes, write_atomically
+from scope_torch.runs.directory import settings_hash, with_hashes
 from scope_torch.runs.estimate import Estimate, Evidence, savings_of
 from scope_torch.runs.held_out import HeldOut
 from scope_torch.runs.metrics import (

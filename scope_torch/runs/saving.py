@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from scope_torch.errors import InputError, cannot_write
-from scope_torch.runs.directory import write_atomically
+from scope_torch.files import write_atomically
 
 VERSION = 1
 _NAMES = '"models.json", "models.yaml", ".env", "litellm.yaml" or "report.html"'
@@ -141,7 +141,8 @@ def _env(content: Mapping[str, Any]) -> str:
             raise InputError(
                 f"modules {names[name]!r} and {module!r} would both be {name}; save a *.json file"
             )
-        if not llm.isprintable():
+        # A shell, python-dotenv and Docker read these in different ways.
+        if not llm.isprintable() or any(char in llm for char in "'\"`$\\"):
             raise InputError(f"llm {llm!r} has characters that .env cannot hold; save a *.json")
         names[name] = module
         lines += [f"{_MODULE}{json.dumps(module)}", f"{name}={shlex.quote(llm)}"]

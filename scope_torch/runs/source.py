@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import math
 import time
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import replace
 
 from scope_torch.errors import InputError
@@ -84,15 +84,21 @@ class ObservationSource:
         try:
             for request in numbered:
                 while (observation := recorded.get(request)) is None:
-                    arrived = self._next(stream, request)
+                    began = time.perf_counter()
+                    # Not `next`, which an interrupt may leave before the result has a name.
+                    for arrived in stream:  # noqa: B007 - it is used below
+                        break
+                    else:
+                        raise _missing(request)
+                    self.seconds += time.perf_counter() - began
                     self._keep(arrived)
                 if self._unused and request in self._unused:
                     self._unused.discard(request)
                     self.replayed += 1
                 self._num_told += 1
                 yield observation
-            for extra in stream:  # an evaluator raises a postponed interrupt at the end
-                self._keep(extra)
+            for arrived in stream:  # an evaluator raises a postponed interrupt at the end
+                self._keep(arrived)
         except BaseException as stop:
             missing.clear()
             # The error that ends a run must not be hidden by a second one.
@@ -158,17 +164,6 @@ class ObservationSource:
                 f"not ask for, such as {min(unexpected)}; choose another output_dir to search anew"
             )
 
-    def _next(self, stream: Iterator[Observation], request: Request) -> Observation:
-        began = time.perf_counter()
-        observation = next(stream, None)
-        self.seconds += time.perf_counter() - began
-        if observation is None:
-            raise InputError(
-                f"the evaluator returned no observation for {request}; its evaluate() must yield "
-                "one for every request"
-            )
-        return observation
-
     def _keep(self, observation: Observation) -> None:
         if observation.lost is not None:
             self._keep_lost(observation)
@@ -201,6 +196,9 @@ class ObservationSource:
         """
         failure = None
         for observation in observations:
+            if self._journal is not None and observation is self._journal.last:
+                # An interrupt came after it was appended.
+                self._recorded[observation.request] = observation
             if self._recorded.get(observation.request) is None:
                 try:
                     self._keep(observation)
@@ -208,3 +206,10 @@ class ObservationSource:
                     failure = failure or error
         if failure is not None:
             raise failure
+
+
+def _missing(request: Request) -> InputError:
+    return InputError(
+        f"the evaluator returned no observation for {request}; its evaluate() must yield one for "
+        "every request"
+    )

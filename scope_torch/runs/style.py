@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scope_torch.errors import cannot_write
+from scope_torch.files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axis import Axis
@@ -177,8 +177,6 @@ def save_figure(figure: Figure, path: Path) -> None:
 
     dated = {".pdf": "CreationDate", ".svg": "Date"}.get(path.suffix.lower())
     embedded: Any = {"pdf.fonttype": 42, "ps.fonttype": 42, "svg.hashsalt": "scope-torch"}
-    with matplotlib.rc_context(embedded):
-        try:
-            figure.savefig(path, dpi=200, metadata={dated: None} if dated else None)
-        except OSError as error:
-            raise cannot_write(path, error) from error
+    metadata: Any = {dated: None} if dated else None
+    with matplotlib.rc_context(embedded), replacing(path) as file:
+        figure.savefig(file, format=path.suffix[1:] or "png", dpi=200, metadata=metadata)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from scope_torch.constraints import COST
 from scope_torch.errors import InputError, cannot_write
+from scope_torch.files import cell_of, no_link, plain_text
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.metrics import OracleCurve, column_of, step, true_values
 from scope_torch.search.optimizer import TraceRow
@@ -55,7 +56,7 @@ class TraceFile:
         self._num_written = 0
         self._path = path
         try:
-            self._file = open(path, "w", newline="")  # noqa: SIM115 - closed by close()
+            self._file = open(path, "w", newline="", opener=no_link)  # noqa: SIM115 - by close()
         except OSError as error:
             raise cannot_write(path, error) from error
         self._write([*_COLUMNS, *_truth_columns(problem)])
@@ -81,7 +82,7 @@ class TraceFile:
 
     def _write(self, cells: Sequence[Any]) -> None:
         try:
-            csv.writer(self._file).writerow(cells)
+            csv.writer(self._file).writerow(map(cell_of, cells))
             self._file.flush()
         except OSError as error:
             raise cannot_write(self._path, error) from error
@@ -187,7 +188,7 @@ def _parse_cell(
     if name in _COUNT_COLUMNS:
         return int(cell)
     if name in _THETA_COLUMNS:
-        match = theta.fullmatch(cell)
+        match = theta.fullmatch(plain_text(cell))
         if match is None:
             raise ValueError(f"{name}={cell!r} names other LLMs")
         return problem.codes(match.groups(), name)

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from scope_torch.constraints import QUALITY, Constraint, at_least
 from scope_torch.errors import InputError
 from scope_torch.evaluators.application import Item
+from scope_torch.files import inside
 from scope_torch.llm.price_list import PriceList
 from scope_torch.llm.prices import LLMInfo
 from scope_torch.methods import Base, codes_of_base
@@ -165,7 +166,7 @@ class Setup:
 
     def inside(self, name: str) -> Path | None:
         """A directory in that of the files."""
-        return None if self.folder is None else self.folder / name
+        return None if self.folder is None else inside(self.folder, *name.split("/"))
 
 
 def set_up(

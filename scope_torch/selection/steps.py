@@ -88,6 +88,9 @@ def search(
     Raises:
         InputError: If the reference alone would cost more than the budget.
     """
+    for callback in callbacks:
+        callback.check(setup.problem)
+    application.check([*setup.searched, *setup.held_out])
     evaluator = make_evaluator(setup.problem, queries=setup.searched)
     known = known_of(setup, evaluator, earlier)
     logged = logged_reference(setup)

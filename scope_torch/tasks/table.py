@@ -17,6 +17,7 @@ import polars as pl
 from scope_torch.allowed import codes_of_list
 from scope_torch.errors import InputError
 from scope_torch.evaluators.table import RecordedTable, TableEvaluator
+from scope_torch.files import MARK
 from scope_torch.space import ConfigSpace
 from scope_torch.tasks import Task
 from scope_torch.tasks._parquet import decoded_bytes
@@ -173,6 +174,7 @@ def table_of(
     """
     try:
         keys = [*module_columns, query_column]
+        frame = frame.with_columns(pl.col(pl.String).str.replace(MARK, "$1"))
         _check_columns(frame, path, [*keys, *number_columns])
         frame = _checked(frame, path, keys, {_NUMBER + name: name for name in number_columns})
         columns = list(module_columns), query_column, list(number_columns)

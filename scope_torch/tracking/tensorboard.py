@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scope_torch.errors import InputError
+from scope_torch.files import inside
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.callbacks import Callback, Outcome
 from scope_torch.search.optimizer import Described, TraceRow
@@ -39,7 +40,7 @@ class TensorBoardTracker(Callback):
                 "tracking=tensorboard needs TensorBoard: pip install 'scope-torch[tensorboard]'"
             ) from error
         self._make_writer = tensorboard.SummaryWriter
-        self._folder = Path(run_dir) / "tensorboard"
+        self._folder = inside(Path(run_dir), "tensorboard")
         self._writer: SummaryWriter | None = None
 
     def start(self, problem: SelectionProblem, optimizer: Described, budget_usd: float) -> None:

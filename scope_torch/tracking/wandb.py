@@ -9,8 +9,9 @@ from typing import Any, Literal, cast
 import wandb
 
 from scope_torch.errors import InputError
+from scope_torch.files import inside
 from scope_torch.problem import SelectionProblem
-from scope_torch.runs.callbacks import Callback, Outcome
+from scope_torch.runs.callbacks import Callback, Outcome, files_of
 from scope_torch.runs.table import looked_at
 from scope_torch.search.optimizer import Described, TraceRow
 from scope_torch.watch.page import page_and_result
@@ -67,6 +68,7 @@ class WandbTracker(Callback):
     def start(self, problem: SelectionProblem, optimizer: Described, budget_usd: float) -> None:
         """Begins a W&B run."""
         settings = optimizer.settings()
+        inside(Path(self._arguments["dir"]), "wandb")  # where W&B keeps its files
         self._run = wandb.init(
             **self._arguments,
             group=self._group or problem.name,
@@ -116,7 +118,7 @@ class WandbTracker(Callback):
         self._run.log({"candidates": _table(columns, rows)})
         with artifact.new_file("report.html", encoding="utf-8") as file:
             file.write(page)
-        for path in _files(result.run_dir):
+        for path in files_of(result.run_dir):
             artifact.add_file(str(path))
             if path.suffix == ".png":
                 self._run.log({path.stem: wandb.Image(str(path))})
@@ -152,11 +154,3 @@ def _described(problem: SelectionProblem) -> dict[str, Any]:
         "reference_quality": problem.reference_quality,
         "reference_cost_usd": problem.reference_cost_usd,
     }
-
-
-def _files(run_dir: Path | None) -> list[Path]:
-    """The files to log: settings, result, trace and figure; the journal is not logged."""
-    if run_dir is None:
-        return []
-    names = ("settings.json", "result.json", "trace.csv", "curves.png")
-    return [run_dir / name for name in names if (run_dir / name).exists()]

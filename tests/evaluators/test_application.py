@@ -3,6 +3,7 @@
 import contextlib
 import contextvars
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -11,10 +12,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from scope_torch import select
 from scope_torch.errors import InputError
+from scope_torch.evaluators import command
 from scope_torch.evaluators.application import Application, Command, Item
 from scope_torch.evaluators.function import FunctionEvaluator
 from scope_torch.llm.billing import Usage
+from scope_torch.llm.prices import LLMInfo
 from scope_torch.observation import Request
 from scope_torch.problem import SelectionProblem
 
@@ -180,6 +184,125 @@ def _is_running(pid):
     """A killed child whose parent is gone may stay as a zombie, until somebody reaps it."""
     done = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True)
     return bool(done.stdout.strip()) and not done.stdout.strip().startswith("Z")
+
+
+@pytest.mark.parametrize("answer", ["a\u2028b", "a\x0bb\x0c\x1cc", "a\x85b", "é\U0001f600"])
+def test_a_line_ends_at_a_newline_only(answer):
+    code = (
+        f"import sys; sys.stdout.buffer.write(('thinking\\r\\n' + {answer!r} + '\\r\\n').encode())"
+    )
+    assert Command(python(code))("x") == answer
+    code = f"import sys; open(sys.argv[1], 'wb').write({answer!r}.encode())"
+    assert Command([*python(code), "{output}"])("x") == answer
+
+
+def test_bytes_that_are_no_text_are_marked():
+    assert Command(python(r"import sys; sys.stdout.buffer.write(b'a\xffb\xc3\n')"))("x") == "a�b�"
+    code = r"import sys; sys.stderr.buffer.write(b'\xff lost'); sys.exit(3)"
+    with pytest.raises(RuntimeError, match="status 3: � lost"):
+        Command(python(code))("x")
+    code = r"import sys; open(sys.argv[1], 'wb').write(b'a\xff')"
+    assert Command([*python(code), "{output}"])("x") == "a�"
+
+
+def test_half_a_surrogate_pair_in_an_input():
+    assert Command(python("print(input())"))("a\ud83d") == "a?"
+    assert Command([*python("import sys; print(sys.argv[1])"), "{input}"])("a\ud83d") == "a?"
+
+
+def test_an_input_of_any_length_by_standard_input():
+    text = "long " * 400_000
+    code = (
+        "import sys; text = sys.stdin.read(); print('noise' * 10**6); print(len(text), text[-5:])"
+    )
+    assert Command(python(code))(text) == "2000000 long"
+    # A program that does not read its input does not hang.
+    assert Command(python("print('ready')"))(text) == "ready"
+
+
+LONG = [("x" * 131_071, False), ("x" * 131_072, True), ("é" * 70_000, True), ("a\0b", True)]
+
+
+@pytest.mark.parametrize(("text", "refused"), LONG)
+def test_an_input_that_cannot_be_an_argument_is_refused(text, refused):
+    command = Command([*python("import sys; print(len(sys.argv[1]))"), "{input}"])
+    if not refused:
+        assert command(text) == str(len(text))
+        return
+    with pytest.raises(InputError, match=r"leave \{input\} out of the command: the program then"):
+        command(text)
+    assert Command(python("import sys; print(len(sys.stdin.read()))"))(text) == str(len(text))
+
+
+def test_an_input_that_cannot_be_an_argument_is_refused_before_anything_is_paid(tmp_path):
+    """By `select`, which looks at all items first."""
+    log = tmp_path / "log"
+    code = f"import sys; open({str(log)!r}, 'a').write('x'); print(sys.argv[1])"
+    with pytest.raises(InputError, match="argument"):
+        select(
+            [*python(code), "{input}"],
+            models=["nano", "pro"],
+            reference="pro",
+            dataset=[("short", "short"), ("y" * 140_000, "y")],
+            metric=same,
+            endpoint="http://127.0.0.1:9/v1",
+            prices={name: LLMInfo(name, 1.0, 1.0) for name in ("nano", "pro")},
+            max_quality_loss=0.1,
+            budget_usd=1.0,
+            progress=False,
+        )
+    assert not log.exists()
+
+
+def test_what_a_command_prints_is_bounded(monkeypatch):
+    monkeypatch.setattr(command, "_MOST_BYTES", 10_000)
+    code = "print('n' * 9_000_000); print('answer')"
+    assert Command(python(code))("x") == "answer"
+    with pytest.raises(RuntimeError, match=r"printed a line of 10,000 bytes or more"):
+        Command(python("print('n' * 9_000_000)"))("x")
+    code = "import sys; open(sys.argv[1], 'w').write('n' * 10_001)"
+    with pytest.raises(RuntimeError, match=r"wrote more than 10,000 bytes"):
+        Command([*python(code), "{output}"])("x")
+    code = "import sys; sys.stderr.write('e' * 9_000_000 + 'the cause'); sys.exit(1)"
+    with pytest.raises(RuntimeError, match=r"status 1: e{491}the cause$"):
+        Command(python(code))("x")
+
+
+def test_the_memory_for_what_a_command_prints_is_bounded():
+    """A program prints 1 GB."""
+    code = "import os\nfor _ in range(1000): os.write(1, b'n' * 10**6)\nprint(); print('answer')"
+    child = (
+        "import resource, sys; from scope_torch.evaluators.command import Command; "
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; "
+        f"print(Command([sys.executable, '-c', {code!r}])('x')); "
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000)"
+    )
+    done = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True)
+    assert done.stdout.split() == ["answer", "True"], done.stderr
+
+
+@pytest.mark.parametrize("chatty", [False, True])
+def test_a_child_that_keeps_the_output_open_does_not_hold_a_finished_run(tmp_path, chatty):
+    path = tmp_path / "child"
+    loop = "while True: os.write(1, b'y' * 10_000)" if chatty else "time.sleep(600)"
+    child = f"import os, time\n{loop}"
+    code = (
+        f"import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', {child!r}]); "
+        f"open({str(path)!r}, 'w').write(str(p.pid)); print('early' * 5000)"
+        + ("" if chatty else "; print('answer')")
+    )
+    try:
+        answer = Command(python(code), timeout_s=60)("x")  # or it takes more than 60 s
+    finally:
+        os.kill(int(path.read_text()), signal.SIGKILL)
+    assert chatty or answer == "answer"
+
+
+def test_a_command_that_closes_its_output_is_waited_for():
+    code = "import os, time; os.write(1, b'answer'); os.close(1); os.close(2); time.sleep(0.5)"
+    began = time.monotonic()
+    assert Command(python(code))("x") == "answer"
+    assert time.monotonic() - began >= 0.5
 
 
 def test_an_empty_command_is_refused():

@@ -1,13 +1,22 @@
 """Interrupts at the worst moments lose no call that was paid for."""
 
+import contextlib
+import dis
 import queue
+import signal
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from tables import make_task
 
 from scope_torch.evaluators import window
+from scope_torch.evaluators.function import FunctionEvaluator
 from scope_torch.observation import Observation, Request
+from scope_torch.runs.journal import Journal
+from scope_torch.runs.source import ObservationSource
 
 REQUESTS = [Request((0,), query) for query in range(12)]
 
@@ -29,7 +38,7 @@ class Interrupted:
         return taken
 
 
-def interrupted(concurrency, fails_at=None):
+def interrupted(concurrency, fails_at=None, late=False, error=KeyboardInterrupt):
     """The queries that are asked and those that are yielded, until the interrupt is raised."""
     made: list[int] = []
     found: list[int] = []
@@ -38,16 +47,18 @@ def interrupted(concurrency, fails_at=None):
         made.append(request.query)
         return Observation(request.theta, request.query, cost_usd=0.01, quality=1.0)
 
-    def submit(request):
+    def start(request, future):
+        if request.query == fails_at and not late:
+            raise error
+        pool.submit(window.fulfil, future, observe, request)
         if request.query == fails_at:
-            raise KeyboardInterrupt
-        return pool.submit(observe, request)
+            raise error
 
     def pour():
-        for observation in window.in_window(submit, REQUESTS, concurrency):
+        for observation in window.in_window(start, REQUESTS, concurrency):
             found.append(observation.query)
 
-    with ThreadPoolExecutor(concurrency) as pool, pytest.raises(KeyboardInterrupt):
+    with ThreadPoolExecutor(concurrency) as pool, pytest.raises(error):
         pour()
     return sorted(made), sorted(found)
 
@@ -66,3 +77,84 @@ def test_a_call_that_an_interrupt_takes_from_the_queue_is_yielded(monkeypatch, c
 def test_an_interrupt_while_a_call_is_started_waits_for_those_in_flight():
     made, found = interrupted(4, fails_at=6)
     assert found == made == list(range(6))
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_a_call_that_was_started_just_before_an_error_is_waited_for_or_never_begins(error):
+    made, found = interrupted(4, fails_at=6, late=True, error=error)
+    assert found == made
+    assert made in (list(range(6)), list(range(7)))
+
+
+# Python looks for signals after a call, where a function starts, and where a loop begins anew.
+LOOKS = {"CALL", "CALL_FUNCTION_EX", "CALL_KW", "RESUME", "JUMP_BACKWARD"}
+WATCHED = {
+    function.__code__
+    for function in (
+        window.in_window,
+        ObservationSource.observe,
+        ObservationSource._keep,
+        ObservationSource._keep_late,
+        Journal.append,
+        Journal.flush,
+        Journal._write,
+    )
+}
+
+
+class InterruptAt:
+    """Traces the functions that keep books, and sends Ctrl-C where Python looks the n-th time."""
+
+    def __init__(self, number: int) -> None:
+        self.left, self._before = number, {}
+
+    def __call__(self, frame, event, _):
+        if frame.f_code not in WATCHED:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            before, now = self._before.get(frame), frame.f_code.co_code[frame.f_lasti]
+            self._before[frame] = dis.opname[now]
+            if before in LOOKS:
+                self.left -= 1
+                if self.left == 0:
+                    signal.raise_signal(signal.SIGINT)
+        return self
+
+
+def kept_and_made(path: Path, number: int) -> tuple[list[int], list[int], bool]:
+    """The queries in the journal of an interrupted search, and those that were paid for."""
+    made: list[int] = []
+    problem = make_task(1, (2,), 5).problem
+
+    def system(_, query):
+        made.append(query)
+        return 1.0, 0.01
+
+    evaluator = FunctionEvaluator(problem, system, range(5), concurrency=2)
+    with contextlib.closing(Journal(path)) as journal:
+        observations = ObservationSource(evaluator, journal).observe(REQUESTS[:5])
+        interrupt = InterruptAt(number)
+        sys.settrace(interrupt)
+        try:
+            for _ in observations:
+                pass
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(None)
+        observations.close()
+    with contextlib.closing(Journal(path)) as journal:  # it refuses lines that are there twice
+        return sorted(o.query for o in journal.recorded), sorted(made), interrupt.left <= 0
+
+
+def test_an_interrupt_at_any_moment_loses_no_call_and_writes_none_twice(tmp_path):
+    number = 0
+    while True:
+        number += 1
+        kept, made, was_interrupted = kept_and_made(tmp_path / f"{number}.jsonl", number)
+        assert kept == made, f"interrupt {number}"
+        if not was_interrupted:
+            break
+    assert kept == list(range(5))
+    assert number > 100

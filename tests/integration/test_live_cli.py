@@ -181,6 +181,17 @@ def test_a_dead_port_is_one_line(cli, dead_url):
     assert not list(Path("outputs").rglob("journal.jsonl"))
 
 
+def test_a_tracker_that_is_lost_is_noticed_before_the_reference_is_paid(cli, dead_url):
+    pytest.importorskip("mlflow")
+    with FakeEndpoint(airport_llm) as endpoint:
+        lost = "tracking=mlflow", f"tracking.uri={dead_url.removesuffix('/v1')}"
+        status, _, err = cli(*arguments(endpoint.url, *lost))
+        assert endpoint.requests == []
+    assert is_one_line(status, err)
+    assert "no server answers" in err
+    assert "nothing was paid yet" in err
+
+
 def test_an_endpoint_that_only_fails_is_one_line(cli):
     with FakeEndpoint([Status(500)]) as endpoint:
         status, _, err = cli(*arguments(endpoint.url, "llm.retries=0"))

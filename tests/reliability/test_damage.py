@@ -27,7 +27,8 @@ from scope_torch.observation import Observation
 from scope_torch.runs import journal as journal_module
 from scope_torch.runs import runner
 from scope_torch.runs.callbacks import Callback
-from scope_torch.runs.directory import finished_summary
+from scope_torch.runs.directory import finished_summary, read_settings
+from scope_torch.runs.earlier import known_from
 from scope_torch.runs.finished import load_runs
 from scope_torch.runs.journal import Journal
 from scope_torch.runs.recorded import RecordedRun, read_run
@@ -98,7 +99,7 @@ def test_a_bit_of_the_journal_that_flips_changes_nothing_in_silence(whole, tmp_p
 def test_a_bit_of_a_result_that_flips_changes_nothing_in_silence(whole, tmp_path, count):
     rng, refused = random.Random(count), 0
     before = seen(read_run(whole))
-    settings = json.loads((whole / "settings.json").read_text())
+    settings = read_settings(whole / "settings.json")
     result = json.loads((whole / "result.json").read_text())
     for _ in range(count):
         copy = flipped(whole, "result.json", rng, tmp_path)
@@ -117,6 +118,28 @@ def test_a_bit_of_a_result_that_flips_changes_nothing_in_silence(whole, tmp_path
     assert refused > count / 2
 
 
+@pytest.mark.parametrize("count", FLIPS)
+def test_a_bit_of_the_settings_that_flips_changes_nothing_in_silence(whole, tmp_path, count):
+    """Also before the run has finished, when no other file has their hash."""
+    rng, refused = random.Random(count), 0
+    before, evaluator = read_run(whole), CountingEvaluator(TASK)
+    known = known_from(whole, TASK.problem, evaluator).observations
+    for _ in range(count):
+        copy = flipped(whole, "settings.json", rng, tmp_path)
+        (copy / "result.json").unlink()
+        shown, reason = tried(read_run, copy)
+        found, why = tried(known_from, copy, TASK.problem, evaluator)
+        if shown is None:
+            assert found is None
+            assert "settings.json" in reason
+            assert "settings.json" in why
+            refused += 1
+            continue
+        assert (shown.problem, shown.method.recorded) == (before.problem, before.method.recorded)
+        assert found.observations == known
+    assert refused > count / 2
+
+
 def test_a_damaged_result_is_made_anew_from_the_journal(whole, tmp_path):
     copy = flipped(whole, "result.json", random.Random(0), tmp_path)
     evaluator = CountingEvaluator(TASK)
@@ -128,7 +151,7 @@ def test_a_damaged_result_is_made_anew_from_the_journal(whole, tmp_path):
 @pytest.mark.parametrize("keep", [["settings_hash"], ["settings_hash", "result_hash", "timing"]])
 def test_a_result_of_a_few_keys_is_no_finished_run(whole, tmp_path, keep):
     copy = Path(shutil.copytree(whole, tmp_path / "run"))
-    settings = json.loads((copy / "settings.json").read_text())
+    settings = read_settings(copy / "settings.json")
     result = json.loads((copy / "result.json").read_text())
     (copy / "result.json").write_text(json.dumps({key: result[key] for key in keep}))
     assert finished_summary(copy, settings) is None
@@ -143,7 +166,7 @@ def test_a_result_of_an_early_version_is_read(whole, tmp_path):
     del result["result_hash"], result["timing"]["hash"]
     (copy / "result.json").write_text(json.dumps(result))
     assert read_run(copy).result == result
-    settings = json.loads((copy / "settings.json").read_text())
+    settings = read_settings(copy / "settings.json")
     assert finished_summary(copy, settings) == result
 
 

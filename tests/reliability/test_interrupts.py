@@ -180,14 +180,12 @@ def test_a_search_whose_terminal_is_closed_stops_cleanly(tmp_path):
 
 POLARS = """
 import os, signal, threading, time
-from concurrent.futures import Future
 signal.signal(signal.SIGINT, signal.default_int_handler)
 import polars
 polars.read_csv(b"a\\n1")
 from scope_torch.evaluators.window import in_window
 from scope_torch.history import Observation, Request
 
-call = Future()
 def interrupt():
     for _ in range(2):
         time.sleep(1)
@@ -196,7 +194,8 @@ def interrupt():
     os._exit(3)
 threading.Thread(target=interrupt, daemon=True).start()
 try:
-    list(in_window(lambda request: call, [Request((0,), 0)], 1))
+    begin = lambda request, call: call.set_running_or_notify_cancel()
+    list(in_window(begin, [Request((0,), 0)], 1))
 except KeyboardInterrupt:
     os._exit(0)
 """

@@ -15,11 +15,16 @@ from scope_torch.errors import InputError
 from scope_torch.runs.directory import settings_hash
 from scope_torch.runs.saving import load_models, save_models
 
-ODD = {"Plan ner": "openai/gpt-5", "größe": "it's $HOME", 'say "hi"': "qwen2:0.5b #1"}
+ODD = {"Plan ner": "openai/gpt-5", "größe": "a; b * =!~%@+|<é>", 'say "hi"': "qwen2:0.5b #1"}
+QUOTED = {"a": "it's", "b": 'the "best"', "c": "$HOME ${HOME}", "d": r"c:\\x", "e": "`id`"}
+FORMS = ["models.json", "a.yaml", "b.yml", ".env", "prod.env"]
 
 
-@pytest.mark.parametrize("name", ["models.json", "a.yaml", "b.yml", ".env", "prod.env"])
-@pytest.mark.parametrize("models", [{"planner": "medium"}, ODD])
+@pytest.mark.parametrize(
+    ("name", "models"),
+    [*((name, models) for name in FORMS for models in ({"planner": "medium"}, ODD))]
+    + [(name, QUOTED) for name in FORMS[:3]],
+)
 def test_what_is_saved_is_loaded(tmp_path, name, models):
     path = save_models(tmp_path / "new" / name, models, {})
     assert path == tmp_path / "new" / name
@@ -49,6 +54,24 @@ def test_names_of_variables_are_safe(tmp_path):
     assert all(name.replace("_", "").isalnum() and name.isascii() for name in names)
 
 
+def test_others_read_the_same_variables(tmp_path):
+    path = save_models(tmp_path / ".env", ODD, {})
+    expected = ["openai/gpt-5", "a; b * =!~%@+|<é>", "qwen2:0.5b #1"]
+    names = ["SCOPE_PLAN_NER", "SCOPE_GR_SSE", "SCOPE_SAY__HI_"]
+    shown = 'set -a; . "$0"; for name in "$@"; do printf "%s\\n" "${!name}"; done'
+    done = subprocess.run(["bash", "-c", shown, path, *names], capture_output=True, check=True)
+    assert done.stdout.decode().splitlines() == expected
+    dotenv = pytest.importorskip("dotenv")
+    found = dotenv.dotenv_values(path)
+    assert [found[name] for name in names] == expected
+
+
+def test_variables_of_an_early_version_are_read(tmp_path):
+    path = tmp_path / ".env"
+    path.write_text("SCOPE_A='it'\"'\"'s $HOME'\n")
+    assert load_models(path) == {"a": "it's $HOME"}
+
+
 def test_a_file_of_variables_without_comments(tmp_path):
     path = tmp_path / "my.env"
     path.write_text("OTHER=1\nSCOPE_PLANNER=medium\nSCOPE_SOLVER='a b'\n")
@@ -60,6 +83,10 @@ def test_a_file_of_variables_without_comments(tmp_path):
     [
         ({"a-b": "x", "a_b": "y"}, "would both be SCOPE_A_B"),
         ({"a": "x\ny"}, "cannot hold"),
+        *(
+            ({"a": llm}, r"has characters that .env cannot hold; save a \*.json")
+            for llm in QUOTED.values()
+        ),
     ],
 )
 def test_variables_that_cannot_be(tmp_path, models, message):

@@ -16,6 +16,7 @@ from scope_torch.evaluators.function import FunctionEvaluator
 from scope_torch.observation import Observation, Request
 from scope_torch.runs import directory as run_directory
 from scope_torch.runs.callbacks import Callback
+from scope_torch.runs.directory import read_settings
 from scope_torch.runs.journal import Journal
 from scope_torch.runs.runner import run
 from scope_torch.search.optimizer import TraceRow
@@ -195,7 +196,7 @@ def test_the_files_of_a_run(tmp_path):
     assert summary["theta_out"] == result.llms
     assert summary["num_observations"] == len(result.history)
     assert summary["seed"] == 1
-    settings = json.loads((run_dir / "settings.json").read_text())
+    settings = read_settings(run_dir / "settings.json")
     assert settings == json.loads(json.dumps(result.settings))
     assert settings["budget_usd"] == BUDGET
     assert settings["problem"]["epsilon"] == TASK.problem.epsilon

@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+from dataclasses import replace
 
 import pytest
 from selection.test_select import App, exactly, settings
@@ -186,12 +187,106 @@ def test_a_chain_of_searches(tmp_path):
     assert result.choice == {"plan": "mini", "solve": "mini"}
 
 
+def test_an_application_may_have_a_name_that_a_method_once_had(tmp_path):
+    first(tmp_path, name="random")
+    app, _ = july(tmp_path, name="random")
+    assert app.calls == []
+
+
 def test_several_older_runs(tmp_path):
     first(tmp_path, models=["nano", "pro"])
     st.select(App(), **settings(metric=exactly, models=["mini", "pro"], run_dir=tmp_path / "b"))
     app, result = july(tmp_path, continue_from=[tmp_path / "june", tmp_path / "b"])
     assert [source["used"] > 0 for source in result.report["known"]["sources"]] == [True, True]
     assert {llms for llms, _ in app.calls} <= {("nano", "mini"), ("mini", "nano")}
+
+
+@pytest.mark.parametrize("priced", [False, True])
+def test_what_a_run_has_taken_over_counts_once(tmp_path, priced):
+    app, more = (Tokens(), {"prices": prices()}) if priced else (App(), {})
+    first(tmp_path, app, models=["nano", "pro"], **more)
+    more = {"prices": prices(pro=11.0)} if priced else {}
+    # july's own answers, beside june's
+    july(tmp_path, Tokens() if priced else App(), models=["nano", "mini", "pro"], **more)
+    if priced:  # august, at the prices of today
+        more = {"prices": prices(pro=12.0)}
+
+    def known(*names):
+        paths = [tmp_path / name for name in names]
+        fresh = Tokens() if priced else App()
+        run_dir = tmp_path / f"from {'-'.join(names)}"
+        _, result = july(tmp_path, fresh, run_dir=run_dir, continue_from=paths, **more)
+        rounded = [replace(one, cost_usd=round(one.cost_usd, 9)) for one in result.known]
+        return sorted(map(str, (replace(one, module_cost_usd=None) for one in rounded))), result
+
+    alone, _ = known("july")
+    both, result = known("june", "july")
+    assert both == alone
+    used = [source["used"] for source in result.report["known"]["sources"]]
+    assert sum(used) == len(alone)
+    assert used[0] > 0
+    assert used[1] > 0
+    assert result.report["known"]["sources"][1]["left_out"] == {"taken_before": used[0]}
+    for names in [("july", "june"), ("july", "july"), ("june", "july", "from july")]:
+        assert known(*names)[0] == alone, names
+    (tmp_path / "june").rename(tmp_path / "june of last year")
+    assert known("june of last year", "july")[0] == alone
+    assert known("june of last year", "from july")[0] == alone
+
+
+def test_what_two_runs_made_counts_twice(tmp_path):
+    first(tmp_path)
+    st.select(App(), **settings(metric=exactly, run_dir=tmp_path / "b"))
+    _, one = july(tmp_path)
+    _, two = july(
+        tmp_path, run_dir=tmp_path / "two", continue_from=[tmp_path / "june", tmp_path / "b"]
+    )
+    assert len(two.known) == 2 * len(one.known)
+
+
+def swapped(path, old, new):
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, "<>").replace(new, old).replace("<>", new))
+
+
+@pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize("finished", [False, True])
+def test_an_edited_list_of_llms_does_not_swap_their_answers(tmp_path, early, finished):
+    first(tmp_path)
+    june = tmp_path / "june"
+    if early:  # wrote no hash here
+        content = json.loads((june / "settings.json").read_text())
+        del content["hash"]
+        (june / "settings.json").write_text(json.dumps(content))
+        july(tmp_path, run_dir=tmp_path / "before")
+    swapped(june / "settings.json", '"nano"', '"mini"')
+    if not finished:
+        (june / "result.json").unlink()
+    if early and not finished:
+        return  # nothing knows better
+    with pytest.raises(InputError, match=r"settings\.json is damaged"):
+        july(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [("queries.json", None, None), ("prices.json", "0.1", "0.4"), ("known.json", "true", "false")],
+)
+def test_what_a_later_search_must_know_has_a_hash(tmp_path, name, old, new):
+    first(tmp_path, Tokens(), prices=prices())
+    july(tmp_path, Tokens(), prices=prices())
+    if old is None:
+        old, new = json.loads((tmp_path / "july" / name).read_text())["queries"][:2]
+    swapped(tmp_path / "july" / name, old, new)
+    with pytest.raises(InputError, match=rf"{name} is damaged \(its content does not match"):
+        july(
+            tmp_path,
+            Tokens(),
+            prices=prices(),
+            run_dir=tmp_path / "august",
+            continue_from=tmp_path / "july",
+        )
 
 
 def test_repeat_asks_again(tmp_path):
@@ -224,7 +319,7 @@ def test_a_directory_keeps_what_it_continues_from(tmp_path):
     first(tmp_path)
     july(tmp_path)
     with pytest.raises(InputError, match="restore continue_from"):
-        july(tmp_path, continue_from=[tmp_path / "june", tmp_path / "june"])
+        july(tmp_path, continue_from=[tmp_path / "june", tmp_path / "other"])
     with pytest.raises(InputError, match="other settings"):
         july(tmp_path, continue_from=())
 

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
+import threading
+from dataclasses import replace
+from functools import partial
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
+from llm.fake_endpoint import only_loopback  # noqa: F401
+from tables import CountingEvaluator, make_task
 
 from scope_torch.errors import InputError
 from scope_torch.methods import make_scope
@@ -96,6 +103,134 @@ def test_two_searches_share_an_experiment(tmp_path):
     tracker = MlflowTracker(directory=str(tmp_path))
     run(problem, optimizer, known, 0.1, callbacks=[tracker])
     assert len(runs(tmp_path)) == 2
+
+
+NAMES = ("plan (v2)", "plan [v2]", "a?b+c,d=e#f", "x" * 300, "../y", "new\nline", "é")
+
+
+def strange_search(folder, name="../" * 9 + "tmp/strange (name)?#" + "y" * 300, **options):
+    task = make_task(1, (2,) * len(NAMES), 3)
+    task = replace(task, problem=replace(task.problem, name=name, modules=NAMES))
+    optimizer = make_scope(task.problem, base="llm0", seed=0)
+    tracker = MlflowTracker(directory=str(folder), **options)
+    evaluator = CountingEvaluator(task)
+    return evaluator, partial(
+        run, task.problem, optimizer, evaluator, task.budget(2), callbacks=[tracker]
+    )
+
+
+def test_any_name_can_be_sent(tmp_path):
+    _, searched = strange_search(tmp_path / "runs")
+    searched()
+    found = client(tmp_path / "runs")
+    (experiment,) = [e for e in found.search_experiments() if e.name != "Default"]
+    (made,) = found.search_runs([experiment.experiment_id])
+    assert made.info.status == "FINISHED"
+    params = {name for name in made.data.params if name.startswith("reference.")}
+    assert len(params) == len(NAMES)
+    assert {"reference.plan _v2_", "reference.plan _v2_-2", "reference.é"} <= params
+    assert {path.name for path in tmp_path.iterdir()} == {"runs"}
+    assert list((tmp_path / "runs" / "mlflow_artifacts").rglob("report.html"))
+
+
+def test_a_deleted_experiment_is_refused_before_anything_is_paid(tmp_path):
+    search(tmp_path, experiment="mine")
+    found = client(tmp_path)
+    number = found.get_experiment_by_name("mine").experiment_id
+    found.delete_experiment(number)
+    evaluator, searched = strange_search(tmp_path, experiment="mine")
+    mend = rf"'mine' was deleted; restore it \(mlflow experiments restore --experiment-id {number}"
+    with pytest.raises(InputError, match=mend):
+        searched()
+    assert not evaluator.paid
+
+
+def test_a_server_that_does_not_answer_is_named_with_the_cause(tmp_path):
+    with socket.socket() as unused:  # bound, and not listening
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+        uri = f"http://me:secret@127.0.0.1:{port}"
+        evaluator, searched = strange_search(tmp_path, uri=uri)
+        with pytest.raises(InputError) as caught:
+            searched()
+    told = str(caught.value)
+    assert f"MLflow at http://***@127.0.0.1:{port}: no server answers" in told
+    assert "Connection refused" in told
+    assert "nothing of the search was paid yet" in told
+    assert "secret" not in told
+    assert not evaluator.paid
+
+
+def test_what_a_server_says_is_shown(tmp_path):
+    class Refuses(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(403)
+            self.end_headers()
+            self.wfile.write(b"not for you")
+
+        def log_message(self, *_):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Refuses) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            evaluator, searched = strange_search(
+                tmp_path, uri=f"http://127.0.0.1:{server.server_port}"
+            )
+            with pytest.raises(InputError, match=r"403.*not for you"):
+                searched()
+        finally:
+            server.shutdown()
+            thread.join()
+    assert not evaluator.paid
+
+
+def test_a_database_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    _, searched = strange_search(tmp_path / "file")
+    with pytest.raises(InputError, match=r"MLflow at .*/file/mlflow\.db: .*exists"):
+        searched()
+
+
+def test_a_link_in_the_place_of_the_database_is_refused(tmp_path):
+    (tmp_path / "yours").write_text("mine")
+    (tmp_path / "mlflow.db").symlink_to(tmp_path / "yours")
+    with pytest.raises(InputError, match=r"mlflow\.db: it is a link"):
+        search(tmp_path)
+    assert (tmp_path / "yours").read_text() == "mine"
+
+
+def test_nothing_that_a_link_leads_to_is_sent(tmp_path):
+    search(tmp_path)
+    (tmp_path / "yours").write_text("secret")
+    (tmp_path / "run" / "curves.png").unlink()
+    (tmp_path / "run" / "curves.png").symlink_to(tmp_path / "yours")
+    read_run(tmp_path / "run").replay(MlflowTracker(directory=str(tmp_path / "again")))
+    (made,) = runs(tmp_path / "again")
+    files = {file.path for file in client(tmp_path / "again").list_artifacts(made.info.run_id)}
+    assert "trace.csv" in files
+    assert "curves.png" not in files
+
+
+def test_an_error_of_mlflow_does_not_hide_what_ended_the_run(tmp_path, monkeypatch):
+    class Breaks:
+        concurrency = 1
+
+        def evaluate(self, requests):
+            def fails(*_, **__):
+                raise mlflow.exceptions.MlflowException("gone")
+
+            monkeypatch.setattr(mlflow.MlflowClient, "log_batch", fails)
+            monkeypatch.setattr(mlflow.MlflowClient, "set_terminated", fails)
+            raise ConnectionError("the endpoint is gone")
+            yield
+
+        def fingerprint(self):
+            return "breaks"
+
+    with pytest.raises(ConnectionError, match="the endpoint is gone"):
+        search(tmp_path, Breaks())
 
 
 def test_without_mlflow_the_extra_is_named(monkeypatch):

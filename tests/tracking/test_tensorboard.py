@@ -62,3 +62,14 @@ def test_without_tensorboard_the_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.delattr("torch.utils.tensorboard", raising=False)
     with pytest.raises(InputError, match=r"pip install 'scope-torch\[tensorboard\]'"):
         TensorBoardTracker(tmp_path)
+
+
+def test_a_link_in_the_place_of_the_folder_is_refused(tmp_path):
+    """Old event files where it leads would be removed."""
+    (tmp_path / "yours").mkdir()
+    (tmp_path / "yours" / "events.out.tfevents.1").write_text("mine")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "tensorboard").symlink_to(tmp_path / "yours")
+    with pytest.raises(InputError, match="tensorboard: it is a link"):
+        TensorBoardTracker(tmp_path / "run")
+    assert (tmp_path / "yours" / "events.out.tfevents.1").read_text() == "mine"

@@ -18,6 +18,7 @@ wandb = pytest.importorskip("wandb")
 from wandb.proto import wandb_internal_pb2  # noqa: E402
 
 from scope_torch.cli import replay  # noqa: E402
+from scope_torch.errors import InputError  # noqa: E402
 from scope_torch.evaluators.table import TableEvaluator  # noqa: E402
 from scope_torch.methods import make_scope  # noqa: E402
 from scope_torch.runs.plotting import CurvePlot  # noqa: E402
@@ -253,3 +254,15 @@ def test_what_is_no_run_directory_is_one_line(arguments, named, monkeypatch, cap
         replay.main()
     assert stop.value.code == 2
     assert named in capsys.readouterr().err
+
+
+def test_a_link_in_the_place_of_the_folder_is_refused(tmp_path):
+    (tmp_path / "yours").mkdir()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "wandb").symlink_to(tmp_path / "yours")
+    problem, known, _ = synthetic_task(num_queries=8)
+    optimizer = make_scope(problem, base="small", seed=0)
+    tracker = WandbTracker(directory=str(tmp_path / "run"))
+    with pytest.raises(InputError, match="wandb: it is a link"):
+        run(problem, optimizer, known, 0.1, callbacks=[tracker])
+    assert list((tmp_path / "yours").iterdir()) == []

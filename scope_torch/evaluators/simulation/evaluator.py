@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import re
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -23,6 +22,7 @@ from scope_torch.errors import InputError
 from scope_torch.evaluators.simulation.counter_random import normal, stream_key, uniform
 from scope_torch.evaluators.simulation.latency import expected_outcomes, mean_outcome, speeds
 from scope_torch.evaluators.simulation.world import World
+from scope_torch.files import replacing
 from scope_torch.observation import Observation, Request
 from scope_torch.space import check_seed, splitmix64
 
@@ -184,13 +184,7 @@ def _load(path: Path) -> Tensor | None:
 
 def _save(path: Path, values: np.ndarray) -> None:
     """Writes a cache file in one step; ignores a folder that cannot be written."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, InputError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".npy", delete=False) as file:
-            try:
-                np.save(file, values, allow_pickle=False)
-                file.close()
-                os.replace(file.name, path)
-            except BaseException:
-                os.unlink(file.name)
-                raise
+        with replacing(path) as file:
+            np.save(file, values, allow_pickle=False)

@@ -21,9 +21,9 @@ from torch import Tensor
 
 from scope_torch.bounds.assumptions import certified_by
 from scope_torch.errors import InputError, cannot_write
+from scope_torch.files import write_atomically
 from scope_torch.observation import Observation
 from scope_torch.runs.digits import per_thousand, percent, plain, quality, usd
-from scope_torch.runs.directory import write_atomically
 from scope_torch.runs.metrics import is_feasible, optimal_cost, true_values
 from scope_torch.runs.page.charts import COST, charts
 from scope_torch.runs.page.heatmap import heatmap

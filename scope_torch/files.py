@@ -1,0 +1,138 @@
+"""How this package writes files: in one step, and never through a link.
+
+A directory of a run may come from somebody else. A link in it, with the name of a file that is
+written there, would lead to a file of yours.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import secrets
+from collections.abc import Generator
+from pathlib import Path
+from typing import IO, Any
+
+from scope_torch.errors import cannot_write
+
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)  # Windows has none, and lets few users make links
+# A spreadsheet would calculate such a text. Those with ' in front are marked again, so that
+# `plain_text` gives every text back.
+_FORMULA = re.compile(r"'*[=+\-@\t\r]")
+MARK = r"^'('*[=+\-@\t\r])"  # what `plain_text` puts the group in the place of
+
+
+def no_link(path: str, flags: int) -> int:
+    """An `opener` for `open` that refuses a link."""
+    return os.open(path, flags | _NO_LINK, 0o666)
+
+
+def for_owner(path: str, flags: int) -> int:
+    """An `opener` that refuses a link, and makes a file that only its owner may read.
+
+    It is for answers and what was paid for them. The rights of a file that is there stay.
+    """
+    return os.open(path, flags | _NO_LINK, 0o600)
+
+
+@contextlib.contextmanager
+def replacing(path: Path, *, private: bool = False) -> Generator[IO[bytes], None, None]:
+    """A file to write, which takes the place of `path` at the end; after an error nothing changes.
+
+    Readers see the old or the new content, never a part of it. Several writers may replace the same
+    file: the last one stays. A link at `path` is replaced, not followed.
+
+    Args:
+        path: The file.
+        private: Whether only its owner may read it.
+
+    Raises:
+        InputError: If the file cannot be written.
+
+    Examples:
+        >>> with replacing(Path("page.html")) as file:
+        ...     _ = file.write(b"<p>new")
+        >>> Path("page.html").read_text()
+        '<p>new'
+    """
+    # Nobody can know the name before. The end of the name says whose file was left by a power cut.
+    temporary = path.with_name(f".{secrets.token_hex(8)}.{path.name[-40:]}.tmp")
+    opener = for_owner if private else no_link
+    try:
+        with open(temporary, "xb", opener=opener) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())  # else a power cut may leave an empty file under this name
+        os.replace(temporary, path)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        if isinstance(error, OSError):
+            raise cannot_write(path, error) from error
+        raise
+
+
+def write_atomically(path: Path, content: str | bytes, *, private: bool = False) -> None:
+    """Replaces a file in one step; see `replacing`.
+
+    Args:
+        path: The file.
+        content: Bytes, or a text, which becomes UTF-8; half of a surrogate pair becomes `?`.
+        private: Whether only its owner may read it.
+
+    Raises:
+        InputError: If the file cannot be written.
+    """
+    with replacing(path, private=private) as file:
+        file.write(content.encode(errors="replace") if isinstance(content, str) else content)
+
+
+def inside(folder: Path, *names: str) -> Path:
+    """A folder or file below `folder`, to be written.
+
+    Raises:
+        InputError: If one of the names is a link, which may lead out of `folder`.
+
+    Examples:
+        >>> inside(Path("outputs"), "measured", "0-1").as_posix()
+        'outputs/measured/0-1'
+    """
+    path = folder
+    for name in names:
+        path = path / name
+        if path.is_symlink():
+            raise cannot_write(path, OSError(errno.ELOOP, ""))
+    return path
+
+
+def cell_of(value: Any) -> Any:
+    """A value as a cell of a CSV file: a text that a spreadsheet would calculate gets ' in front.
+
+    Numbers stay numbers, also those in a text. `plain_text` is the way back.
+
+    Examples:
+        >>> [cell_of(value) for value in ("@cf/llama", "=1+1", -0.5, "-0.5", "nano", None)]
+        ["'@cf/llama", "'=1+1", -0.5, '-0.5', 'nano', None]
+    """
+    is_formula = isinstance(value, str) and _FORMULA.match(value) and not _is_number(value)
+    return f"'{value}" if is_formula else value
+
+
+def plain_text(cell: str) -> str:
+    """The text of a cell that `cell_of` has made.
+
+    Examples:
+        >>> plain_text("'@cf/llama"), plain_text("nano"), plain_text("'s")
+        ('@cf/llama', 'nano', "'s")
+    """
+    return re.sub(MARK, r"\1", cell)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,24 @@
+"""The oldest dependencies with which the tests run are those that pyproject.toml admits."""
+
+import tomllib
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def test_the_lower_bounds_are_tested():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["serve"]]
+    bounds = {
+        requirement.name: Version(specifier.version)
+        for requirement in map(Requirement, wanted)
+        for specifier in requirement.specifier
+        if specifier.operator == ">="
+    }
+    lines = (ROOT / "constraints" / "minimal.txt").read_text().splitlines()
+    pinned = (line.split("==") for line in lines if not line.startswith("#"))
+    assert {name: Version(version) for name, version in pinned} == bounds
+    assert bounds["h11"] >= Version("0.16")  # CVE-2025-43859
