@@ -119,7 +119,6 @@ def test_a_link_is_replaced_by_the_file_that_is_written(foreign, name, write):
     [
         ("trace.csv", search),
         ("journal.jsonl", search),
-        ("outputs.jsonl", kept),
         ("measured", measured),
     ],
 )
@@ -137,6 +136,15 @@ def test_a_link_is_refused_where_a_file_grows(foreign, name, write):
         write(foreign)
     assert (yours / "thesis.txt").read_bytes() == before
     assert len(list(yours.iterdir())) == 1
+
+
+def test_outputs_decide_nothing_and_follow_no_link(foreign, caplog):
+    yours = foreign.parent / "yours" / "thesis.txt"
+    before = yours.read_bytes()
+    (foreign / "outputs.jsonl").symlink_to(yours)
+    kept(foreign)
+    assert yours.read_bytes() == before
+    assert "outputs will be missing there" in caplog.text
 
 
 def writes(call: ast.Call) -> bool:

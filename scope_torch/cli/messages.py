@@ -18,6 +18,7 @@ from scope_torch.cli.schema import (
 )
 from scope_torch.cli.task_schema import SimulatedTaskConfig, TableTaskConfig
 from scope_torch.errors import InputError
+from scope_torch.runs.words import stop_in_words
 
 KEYS = "`scope-torch --cfg job` lists the keys"
 _OPTIONS = re.compile(r"Available options in '[^']*':((?:\n\t\S+)+)")  # of Hydra
@@ -107,5 +108,6 @@ def describe(summary: dict[str, Any]) -> str:
         f"{summary['task']} {summary['method']} seed {summary['seed']}: {llms}"
         f"\n  {basis}; spent {summary['spend_usd']:.3g} USD on {summary['num_observations']} "
         "observations; "
-        f"stopped: {summary['stop_reason']}{relative}\n  {summary['paths']['run_dir']}"
+        f"stopped: {stop_in_words(summary['stop_reason'])}{relative}"
+        f"\n  {summary['paths']['run_dir']}"
     )

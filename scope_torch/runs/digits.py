@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from decimal import ROUND_CEILING, ROUND_DOWN, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 from typing import Literal
 
 Side = Literal["nearest", "down", "up"]
@@ -37,35 +37,36 @@ def plain(value: float, digits: int = 3, side: Side = "nearest") -> str:
 
 
 def quality(value: float, side: Side = "nearest") -> str:
-    """A quality in [0, 1] with two decimals, or with more where two would say 0 or 1.
+    """A quality in [0, 1] with two decimals, or with up to four where fewer would say 0 or 1.
 
     Examples:
-        >>> quality(0.5), quality(1.0), quality(0.9967)
-        ('0.50', '1.00', '0.997')
+        >>> quality(0.5), quality(1.0), quality(0.9967), quality(0.9999998)
+        ('0.50', '1.00', '0.997', 'over 0.9999')
         >>> quality(0.9477, "down")
         '0.94'
     """
-    for decimals in range(2, _MOST_DECIMALS):
+    for decimals in range(2, 5):
         scaled = Decimal(repr(float(value)))
         rounded = scaled.quantize(Decimal(1).scaleb(-decimals), rounding=_ROUNDINGS[side])
         if value in (0.0, 1.0) or rounded not in (0, 1) or side != "nearest":
             return f"{rounded:f}"
-    return repr(float(value))
+    return "over 0.9999" if value > 0.5 else "under 0.0001"
 
 
 def percent(fraction: float) -> str:
     """A fraction as a percentage; never "100%" below 1, and never "0%" above 0.
 
     Examples:
-        >>> percent(0.957), percent(0.9996), percent(1.0), percent(0.0004)
-        ('96%', '99.96%', '100%', '0.04%')
+        >>> percent(0.957), percent(0.9996), percent(1.0), percent(0.0004), percent(0.9999999)
+        ('96%', '99.96%', '100%', '0.04%', 'over 99.99%')
     """
     exact = Decimal(repr(float(fraction))) * 100
-    for decimals in range(_MOST_DECIMALS):
+    for decimals in range(3):
         rounded = exact.quantize(Decimal(1).scaleb(-decimals))
         if rounded == exact or abs(rounded) not in (0, 100):
             return f"{rounded:f}%"
-    return f"{exact.quantize(Decimal(1).scaleb(-_MOST_DECIMALS), rounding=ROUND_DOWN):f}%"
+    sign = "-" if exact < 0 else ""
+    return f"over {sign}99.99%" if abs(exact) > 50 else f"under {sign}0.01%"
 
 
 def usd(value: float) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scope_torch.observation import Observation
+from scope_torch.problem import SelectionProblem
 from scope_torch.runs.bill import cost_of
 from scope_torch.runs.estimate import Estimate
 
@@ -87,6 +88,39 @@ class HeldOut:
         upper = -lower_difference(-differences, _LEAST_EPSILON, _DELTA / 2)
         basis = "95% confidence on queries like these"
         return Estimate(_mean(differences.tolist()), max(-1.0, lower), min(1.0, upper), basis)
+
+    def excess(self, problem: SelectionProblem) -> Estimate:
+        """Quality of theta_out above the threshold: (1 - epsilon) of theta_0's, or the least one.
+
+        The interval is as that of `difference`; below 0 the choice is not good enough.
+        """
+        import numpy as np
+
+        from scope_torch.bounds.population import lower_difference, mean_interval, upper_difference
+
+        basis = "95% confidence on queries like these"
+        if problem.epsilon is None:
+            low, high = mean_interval([o.quality for o in self.choice], _DELTA)
+            return Estimate(
+                self.quality - problem.s_0, low - problem.s_0, high - problem.s_0, basis
+            )
+        pairs = zip(self.choice, self.reference, strict=True)
+        epsilon = problem.epsilon
+        above = np.array([mine.quality - (1 - epsilon) * theirs.quality for mine, theirs in pairs])
+        lower = lower_difference(above, epsilon, _DELTA / 2)
+        upper = upper_difference(above, epsilon, _DELTA / 2)
+        return Estimate(_mean(above.tolist()), lower, upper, basis)
+
+    def is_dearer(self) -> bool:
+        """Whether theta_out costs more, with 95% confidence on queries like these."""
+        import numpy as np
+
+        from scope_torch.bounds.population import lower_ratio
+
+        mine = np.array([o.cost_usd for o in self.choice])
+        theirs = np.array([o.cost_usd for o in self.reference])
+        cap = max(mine.max(), theirs.max())
+        return bool(cap > 0) and lower_ratio(mine / cap, theirs / cap, _DELTA) > 1
 
     def to_json(self) -> dict[str, Any]:
         """As in `result.json`."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,18 +18,15 @@ from scope_torch.observation import History, Observation
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.bill import Bill, bill_of, cost_of, repeats_of
 from scope_torch.runs.directory import settings_hash, with_hashes
+from scope_torch.runs.doubt import doubt_of
 from scope_torch.runs.estimate import Estimate, Evidence, savings_of
 from scope_torch.runs.held_out import HeldOut
 from scope_torch.runs.metrics import (
     OracleCurve,
-    best_feasible,
-    column_of,
-    is_feasible,
-    optimal_cost,
     oracle_curve,
-    true_values,
 )
 from scope_torch.runs.saving import save_models
+from scope_torch.runs.summary import bounds_of_theta_out, facts_of, truth_of_theta_out
 from scope_torch.runs.table import disagreements_of, looked_at, table_of
 from scope_torch.runs.words import html_of, lines_of, one_line, why
 from scope_torch.search.front import FrontTable
@@ -254,6 +250,8 @@ class RunResult:
             "cost_usd": self.cost_usd.value,
             "reference": self.problem.names(self.problem.theta_ref),
             "settings_hash": settings_hash(self.settings),
+            **({"doubt": doubt} if (doubt := doubt_of(self)) else {}),
+            **({} if self.held_out is None else {"held_out": self.held_out.to_json()}),
         }
         return save_models(path, self.choice, facts)
 
@@ -293,11 +291,11 @@ class RunResult:
             "theta_out_codes": list(out.theta),
             "basis": out.basis,
             **self.report,
-            **self._bounds_of_theta_out(),
-            **self._truth_of_theta_out(),
+            **bounds_of_theta_out(self.problem, out),
+            **truth_of_theta_out(self.problem, out.theta, self.trace, self.truth),
             "estimates": {"quality": self.quality._asdict(), "cost_usd": self.cost_usd._asdict()},
             "population": self._population(),
-            **_facts(self.problem),
+            **facts_of(self.problem),
             "budget_usd": self.budget_usd,
             "spend_usd": self.history.spend_usd,
             "surplus_usd": self.surplus_usd,
@@ -349,58 +347,3 @@ class RunResult:
         answers = [*self.known, *self.history]
         known = self.report.get("known")
         return tomorrow(self.problem, answers, theta, self.report.get("delta"), seed, known)
-
-    def _bounds_of_theta_out(self) -> dict[str, Any]:
-        """Upper bounds on its cost and gap in USD, or, if quality is the objective, on the loss."""
-        out = self.recommendation
-        if self.problem.objective == "cost":
-            return {"u_out_usd": out.u_out_usd, "gap_usd": out.gap_usd}
-        least = None if out.u_out_usd is None else 1 - out.u_out_usd
-        return {"u_out_usd": None, "gap_usd": None, "least_quality": least, "regret": out.gap_usd}
-
-    def _truth_of_theta_out(self) -> dict[str, Any]:
-        """Its true cost and quality, and the optimal cost; None where unknown."""
-        cost = quality = optimum = feasible = best = None
-        others: Sequence[float | None] = [None] * len(self.problem.others)
-        if self.truth is not None:
-            values = true_values(self.problem, self.recommendation.theta, self.truth)
-            optimum = finite(optimal_cost(self.problem, self.truth))
-            best = best_feasible(self.problem, self.trace, self.truth)
-            if not math.isnan(values[1]):  # else it was not recorded on every query
-                cost, quality, others = values[0], values[1], values[2:]
-                feasible = is_feasible(self.problem, values)
-        names = [column_of(limit) for limit in self.problem.others]
-        optimal: dict[str, Any] = {"optimal_cost_usd": optimum, "best_feasible_codes": best}
-        if self.problem.objective == "quality":
-            optimal = {
-                **optimal,
-                "optimal_cost_usd": None,
-                "optimal_quality": None if optimum is None else 1 - optimum,
-            }
-        return {
-            **dict(zip(names, others, strict=True)),
-            "true_cost_usd": cost,
-            "true_quality": quality,
-            **optimal,
-            "feasible": feasible,
-        }
-
-
-def finite(value: float) -> float | None:
-    """A number, or None: JSON knows no infinity."""
-    return value if math.isfinite(value) else None
-
-
-def _facts(problem: SelectionProblem) -> dict[str, Any]:
-    constraints = [str(limit) for limit in problem.limits]
-    return {
-        "reference": problem.names(problem.theta_ref),
-        "reference_cost_usd": problem.reference_cost_usd,
-        "reference_quality": problem.reference_quality,
-        "epsilon": problem.epsilon,
-        "s_0": problem.s_0,
-        **({"constraints": constraints} if problem.others else {}),
-        **({} if problem.objective == "cost" else {"objective": problem.objective}),
-        "num_queries": problem.num_queries,
-        "num_configurations": problem.space.size,
-    }

@@ -1,4 +1,4 @@
-"""A result in words: at most six lines, each under 110 characters."""
+"""A result in words: six lines, each under 110 characters; more if there are many modules."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from scope_torch.observation import History
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.bill import Bill
 from scope_torch.runs.digits import per_thousand, percent, plain, quality, usd
+from scope_torch.runs.doubt import doubt_of
 from scope_torch.runs.estimate import MODEL, Estimate, Evidence
 from scope_torch.runs.held_out import HeldOut
 from scope_torch.search.optimizer import Recommendation
@@ -100,7 +101,9 @@ class Told(Protocol):
 
 
 def lines_of(result: Told, width: int = _WIDTH) -> dict[str, str]:
-    """The six lines, by what each is about.
+    """The six lines, by what each is about; and `doubt`, if something speaks against the promise.
+
+    The choice has more than one line if the names of all modules need it.
 
     Args:
         result: A `RunResult`.
@@ -118,11 +121,29 @@ def lines_of(result: Told, width: int = _WIDTH) -> dict[str, str]:
         "choice": _choice(result, width),
         "quality": _quality(result),
         "evidence": _evidence(result, width),
+        **({"doubt": doubt} if (doubt := doubt_of(result)) else {}),
         "search": _search(result),
         "bill": _bill(result.bill) + _dropped(result),
         "more": _MORE,
     }
-    return {name: textwrap.shorten(line, width, placeholder=" ...") for name, line in lines.items()}
+    return {name: _fitted(name, line, width) for name, line in lines.items()}
+
+
+def _fitted(name: str, line: str, width: int) -> str:
+    """A line as it is if it fits; the choice and a doubt are wrapped, the others are cut."""
+    if name in ("choice", "doubt"):
+        return "\n  ".join(textwrap.wrap(line, width - 2, break_on_hyphens=False))
+    return textwrap.shorten(line, width, placeholder=" ...")
+
+
+def stop_in_words(reason: str) -> str:
+    """Why a search ended, as its user would say it.
+
+    Examples:
+        >>> stop_in_words("budget")
+        'the budget is spent'
+    """
+    return _STOPS.get(reason, reason)
 
 
 def html_of(result: Told) -> str:
@@ -197,7 +218,7 @@ def _grounds(result: Told) -> str:
     Q = problem.num_queries
     if out.theta == problem.theta_ref:
         better = "cheaper" if problem.objective == "cost" else "better"
-        reason = _STOPS.get(result.stop_reason, result.stop_reason)
+        reason = stop_in_words(result.stop_reason)
         return f"not certified: nothing {better} than the reference was, and {reason}"
     if result.certified and result.evidence.is_known(out.theta):
         return f"certified on these {Q} queries, all answered{_IF_FIXED}"
@@ -224,8 +245,11 @@ def _choice(result: Told, width: int) -> str:
         better = "cheaper" if problem.objective == "cost" else "better"
         about = f"nothing {better} was certified ({_per_query(problem.reference_cost_usd)})"
     begin = "Keep the reference " if is_reference else "Use "
-    room = width - len(begin) - len(about) - 2
-    return f"{begin}{in_words(problem.names(out.theta), max(20, room))}: {about}"
+    llms, room = problem.names(out.theta), width - len(begin) - len(about) - 2
+    named = ", ".join(f"{module}={llm}" for module, llm in llms.items())
+    if len(named) > room and len(set(llms.values())) == 1:
+        named = in_words(llms, room)
+    return f"{begin}{named}: {about}"
 
 
 def _of_cost(result: Told) -> str:
@@ -289,7 +313,7 @@ def _evidence(result: Told, width: int) -> str:
 def _search(result: Told) -> str:
     size, calls = result.problem.space.size, len(result.history)
     looked = sum(1 for _ in result.evidence.answers)
-    reason = _STOPS.get(result.stop_reason, result.stop_reason)
+    reason = stop_in_words(result.stop_reason)
     plural = "s" * (size > 1)
     old = f" and {result.bill.num_known:,} earlier answers" if result.bill.num_known else ""
     return (

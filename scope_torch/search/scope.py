@@ -125,10 +125,12 @@ class SCOPE(SequentialOptimizer):
             for batch in turn.batches(self.batch_size):  # alg:scope-main:sort, alg:scope-main:for
                 for answer in (yield batch):  # alg:scope-main:observe
                     self._record(answer)
-                    if not turn.ended:  # else it is paid for, and belongs to the model
+                    is_late = turn.ended  # it is paid for, and belongs to the model
+                    if not is_late:
                         turn.update(answer)
-                        self._judge(turn)
                     self._withdraw(turn)
+                    if not is_late:
+                        self._judge(turn)
                 if turn.ended:
                     return
             self._trace("completed", **turn.row())

@@ -21,10 +21,11 @@ from scope_torch.problem import Objective, SelectionProblem
 from scope_torch.runs.callbacks import Callback
 from scope_torch.runs.result import RunResult
 from scope_torch.search.optimizer import Optimizer
+from scope_torch.selection.before import known_of, plan_of
 from scope_torch.selection.checks import check_callbacks, check_optimizer, checked_size
 from scope_torch.selection.pilot import fly
 from scope_torch.selection.setup import Models, Prices, Reference, set_up
-from scope_torch.selection.steps import is_shown, known_of, plan_of, search, served
+from scope_torch.selection.steps import is_shown, search, served
 
 if TYPE_CHECKING:
     from scope_torch.serve.endpoint import Endpoint
@@ -139,16 +140,8 @@ def select(
         >>> result.llms
         {'answer': 'nano'}
     """
-    if optimizer is not None and not (base is None and batch_size is None):
-        raise InputError(
-            f"base={base!r} and batch_size={batch_size} are those of the default search; give them "
-            "to your optimizer"
-        )
-    if optimizer is not None and continue_from:
-        raise InputError(
-            f"continue_from={continue_from} is for the default search; give your optimizer "
-            "known=known_from(...), see scope_torch.runs.earlier"
-        )
+    if optimizer is not None:
+        _check_defaults(base, batch_size, continue_from)
     batch_size = checked_size("batch_size", concurrency if batch_size is None else batch_size)
     check_callbacks(callbacks)
     setup = set_up(
@@ -200,3 +193,19 @@ def select(
             return cast(RunResult, plan_of(setup, known, pilot))
         steps = application, make_evaluator, optimizer, is_shown(progress), callbacks
         return search(setup, *steps, earlier)
+
+
+def _check_defaults(
+    base: Base, batch_size: int | None, continue_from: Path | str | Sequence[Path | str]
+) -> None:
+    """Refuses settings of the default search beside an optimizer of the user."""
+    if not (base is None and batch_size is None):
+        raise InputError(
+            f"base={base!r} and batch_size={batch_size} are those of the default search; give them "
+            "to your optimizer"
+        )
+    if continue_from:
+        raise InputError(
+            f"continue_from={continue_from} is for the default search; give your optimizer "
+            "known=known_from(...), see scope_torch.runs.earlier"
+        )

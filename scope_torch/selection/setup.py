@@ -209,7 +209,10 @@ def set_up(
     trusted = reference_of(reference, llms)
     searched, held_out = split(items, holdout, seed)
     limits = _with_quality(constraints, min_quality, values["epsilon"], values["objective"])
-    problem = _unmeasured(name or _name_of(app), llms, len(searched), trusted, limits, **values)
+    try:
+        problem = _unmeasured(name or _name_of(app), llms, len(searched), trusted, limits, **values)
+    except InputError as error:  # of the parts, where the loss has the paper's name
+        raise InputError(str(error).replace("epsilon", "max_quality_loss")) from None
     folder = None if run_dir is None else Path(run_dir)
     price_list = _price_list(prices, endpoint, folder)
     is_priced = prices is not None or endpoint is not None
@@ -231,10 +234,10 @@ def _checked(values: Mapping[str, Any]) -> dict[str, float]:
     names = {"epsilon": "max_quality_loss", "deployment_queries": "deployment_queries"}
     given = {key: name for key, name in names.items() if values[key] is not None}
     found = {key: checked_number(name, values[key]) for key, name in given.items()}
-    if not 0 <= found.get("epsilon", 0.0) < 1:
+    if not 0 < found.get("epsilon", 0.5) < 1:
         raise InputError(
-            f"max_quality_loss={found['epsilon']} must be a share of the reference's quality in "
-            "[0, 1), such as 0.05"
+            f"max_quality_loss={found['epsilon']} must be a share of the reference's quality, "
+            "above 0 and below 1, such as 0.05"
         )
     return found
 

@@ -1,4 +1,4 @@
-"""The steps of a selection: probe, reference, search, held-out queries."""
+"""The steps of a selection: what comes before, the search, held-out queries."""
 
 from __future__ import annotations
 
@@ -15,28 +15,21 @@ from typing import Any
 from tqdm import tqdm
 
 from scope_torch.bounds.population import mean_interval
-from scope_torch.constraints import COST, QUALITY, Constraint
+from scope_torch.constraints import COST
 from scope_torch.errors import InputError
 from scope_torch.evaluators.application import Application, Item
 from scope_torch.evaluators.function import FunctionEvaluator
 from scope_torch.llm.price_list import PriceList
-from scope_torch.methods import Base
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.callbacks import Callback
-from scope_torch.runs.earlier import known_from
-from scope_torch.runs.evaluator import Evaluator
 from scope_torch.runs.held_out import HeldOut
 from scope_torch.runs.journal import lost_in
-from scope_torch.runs.measure import TooDear, measure
+from scope_torch.runs.measure import measure
 from scope_torch.runs.result import RunResult
 from scope_torch.runs.runner import run
-from scope_torch.search.known import Known
 from scope_torch.search.optimizer import Optimizer
-from scope_torch.selection.again import ask_again
-from scope_torch.selection.pilot import piloted
-from scope_torch.selection.plan import TOO_DEAR_AFTER, Pilot, Plan
-from scope_torch.selection.preflight import cheapest, first_requests, preflight, query_of
+from scope_torch.selection.before import prepare, say
 from scope_torch.selection.setup import Setup
 from scope_torch.tracking.progress import ProgressBar
 
@@ -91,115 +84,43 @@ def search(
     for callback in callbacks:
         callback.check(setup.problem)
     application.check([*setup.searched, *setup.held_out])
-    evaluator = make_evaluator(setup.problem, queries=setup.searched)
-    known = known_of(setup, evaluator, earlier)
-    logged = logged_reference(setup)
-    answered = [*known.observations, *logged]
-    _say(show, plan_of(setup, known))
-    evaluator.paid(known.observations)
-    pilots = piloted(setup, evaluator)
-    spent_usd = _paid(pilots) if setup.answers_vary else 0.0  # else they are kept answers
-    probe = preflight(setup, evaluator, answered)
-    base = _base(setup, [*answered, *probe])
-    if evaluator.deterministic and not logged:  # the reference gets the kept answer, and its bill
-        theta_ref = setup.problem.theta_ref
-        probe = [one for one in probe if one.theta != theta_ref or one.failed is not None]
-    spent_usd += _paid(probe) + _lost_before_search(setup)
-    reference = logged or _measure_reference(setup, evaluator, known, spent_usd, show)
-    problem = _with_reference(setup.problem, reference)
-    if failed := sum(one.failed is not None for one in (*probe, *reference)):
-        logger.warning(
-            "%d runs before the search failed and count as quality 0: a failing reference lowers "
-            "the threshold. If that is not what you want, begin anew with on_error='retry'",
-            failed,
-        )
-    taken_over = {*known.observations, *logged}
-    spent_usd += _paid([one for one in reference if one not in taken_over])
-    left = setup.budget_usd - spent_usd
-    again, repeats = ask_again(setup, make_evaluator, reference, left, earlier)
-    spent_usd += _paid(again)
-    left = setup.budget_usd - spent_usd - len(setup.held_out) * _held_out_usd(problem)
+    before = prepare(setup, make_evaluator, show, earlier)
+    problem, known = before.problem, before.known
+    left = setup.budget_usd - before.spent_usd - len(setup.held_out) * _held_out_usd(problem)
     if left <= 0:
         raise InputError(
-            f"{spent_usd:.3g} of budget_usd={setup.budget_usd:g} were paid before the search, most "
-            "for the reference, and nothing is left for it; raise it, or give fewer queries"
+            f"{before.spent_usd:.3g} of budget_usd={setup.budget_usd:g} were paid before the "
+            "search, most for the reference, and nothing is left for it; raise it, or give fewer "
+            "queries"
         )
-    _say(show, _of_reference(problem, left))
+    say(show, _of_reference(problem, left))
     evaluator = make_evaluator(problem, queries=setup.searched)
-    evaluator.paid([*known.observations, *probe, *reference])
+    evaluator.paid([*known.observations, *before.probe, *before.reference])
     if setup.needs_base:
-        how = {"base": base} if base is not None else {"initial_pool": "random"}
+        how = {"initial_pool": "random"} if before.base is None else {"base": before.base}
         make_optimizer = partial(make_optimizer, budget_usd=left, known=known, **how)
     watching = [*([ProgressBar()] if show else []), *callbacks]
     result = run(
         problem, make_optimizer(problem), evaluator, left, run_dir=setup.folder, callbacks=watching
     )
-    has_tokens = any(one.module_tokens is not None for one in (*probe, *reference))
+    measured = [*before.probe, *before.reference]
+    is_priced = setup.is_priced or any(one.module_tokens is not None for one in measured)
     paid_llms = dict.fromkeys([*_names_in(problem), *filter(None, [application.judge])])
-    held_out_usd = setup.budget_usd - spent_usd - result.history.spend_usd
+    held_out_usd = setup.budget_usd - before.spent_usd - result.history.spend_usd
     found = replace(
         result,
-        reference=None if logged else reference,
-        reference_again=again,
-        varies=repeats,
-        probe=probe,
+        reference=before.reference if setup.logged is None else None,
+        reference_again=before.again,
+        varies=before.repeats,
+        probe=before.probe,
         held_out=_held_out(setup, make_evaluator, result, held_out_usd, show),
         queries=[item.input for item in setup.searched],
         answers=_by_codes(problem, application.outputs, setup.searched),
-        prices=setup.prices.describe(paid_llms) if setup.is_priced or has_tokens else None,
+        prices=setup.prices.describe(paid_llms) if is_priced else None,
         lost=[] if setup.folder is None else lost_in(setup.folder),
     )
     found.write()
     return found
-
-
-def plan_of(setup: Setup, known: Known, pilot: Pilot | None = None) -> Plan:
-    """What will be done, and what it costs if pilots have shown it."""
-    answered = [*known.observations, *logged_reference(setup)]
-    first = first_requests(setup.problem, answered)
-    num_first = 0 if setup.began_before("preflight") else len(first)
-    return setup.plan(num_first, known.observations, pilot)
-
-
-def known_of(
-    setup: Setup,
-    evaluator: FunctionEvaluator,
-    earlier: Sequence[Path | str],
-    keeps: bool = True,
-) -> Known:
-    """What older runs observed; `keeps`: the directory of this run keeps it."""
-    if not earlier:
-        return Known(setup.problem)
-    return known_from(
-        earlier,
-        setup.problem,
-        evaluator,
-        answers_vary=not evaluator.deterministic,
-        run_dir=setup.folder if keeps else None,
-    )
-
-
-def logged_reference(setup: Setup) -> list[Observation]:
-    """theta_0 on the queries of the search, as it was logged; empty if it has to be measured."""
-    if setup.logged is None:
-        return []
-    numbers = [item.number for item in setup.searched]
-    return setup.logged.observations(setup.problem.theta_ref, numbers)
-
-
-def _say(show: bool, text: object) -> None:
-    if show:
-        print(text, file=sys.stderr)
-
-
-def _paid(observations: Sequence[Observation]) -> float:
-    return math.fsum(observation.paid_usd for observation in observations)
-
-
-def _lost_before_search(setup: Setup) -> float:
-    """USD of calls that ended an earlier process of this selection, before its search began."""
-    folders = [setup.inside(name) for name in ("preflight", "probe", "reference", "again")]
-    return _paid([one for folder in folders if folder is not None for one in lost_in(folder)])
 
 
 def _names_in(problem: SelectionProblem) -> list[str]:
@@ -214,56 +135,6 @@ def _of_reference(problem: SelectionProblem, left_usd: float) -> str:
         f"{high:.2g}), {problem.reference_cost_usd:.3g} USD a query; {left_usd:.3g} USD are left "
         f"for the search, as much as {left_usd / problem.reference_cost_usd:,.0f} runs of it"
     )
-
-
-def _measure_reference(
-    setup: Setup, evaluator: Evaluator, known: Known, spent_usd: float, show: bool
-) -> list[Observation]:
-    """theta_0 on every query, once and for good; what is known is not measured again.
-
-    Raises:
-        InputError: If it would cost more than the budget: after five queries, or as soon as it has.
-    """
-    problem, budget_usd = setup.problem, setup.budget_usd - spent_usd
-    of_query = {o.query: o for o in known.observations[::-1] if o.theta == problem.theta_ref}
-    missing = [query for query in range(problem.num_queries) if query not in of_query]
-    if missing and budget_usd <= 0:
-        raise InputError(
-            f"{spent_usd:.3g} USD were paid before the reference, and "
-            f"budget_usd={setup.budget_usd:g}; raise it"
-        )
-    with tqdm(total=len(missing), desc="reference", unit="query", disable=not show) as bar:
-
-        def count(_: Observation) -> None:
-            bar.update()
-
-        try:
-            found = measure(
-                evaluator,
-                [Request(problem.theta_ref, query) for query in missing],
-                folder=setup.inside("reference"),
-                facts={"prices_at": setup.prices.at.isoformat()} if setup.is_priced else {},
-                observed=count,
-                budget_usd=budget_usd,
-                first=(TOO_DEAR_AFTER,),
-            )
-        except TooDear as error:
-            kept = "" if setup.folder is None else " (what was measured is kept in run_dir)"
-            raise InputError(
-                f"the reference cost {error.spent_usd:.3g} USD on {error.number} of "
-                f"{len(missing)} queries, so about {error.expected_usd:.3g} USD on all, and "
-                f"budget_usd={setup.budget_usd:g}; raise it, or give fewer queries{kept}"
-            ) from None
-    of_query |= {observation.query: observation for observation in found}
-    return [of_query[query] for query in range(problem.num_queries)]
-
-
-def _base(setup: Setup, answered: Sequence[Observation]) -> Base:
-    """Where the search starts: as told, by price, or by what one query has cost."""
-    if setup.base is not None or not setup.needs_base:
-        return setup.base
-    query = query_of(one for one in answered if one.failed is None)
-    return cheapest(setup.problem, answered, query)
 
 
 def _held_out_usd(problem: SelectionProblem) -> float:
@@ -326,42 +197,3 @@ def _by_codes(
             if index in query_of:
                 found[problem.codes(names), query_of[index]] = output
     return found
-
-
-def _with_reference(problem: SelectionProblem, answers: Sequence[Observation]) -> SelectionProblem:
-    """The problem with theta_0 as it was measured.
-
-    Raises:
-        InputError: If it was never right, or free, or an outcome of a constraint is missing.
-    """
-    costs = [answer.cost_usd for answer in answers]
-    qualities = [answer.quality for answer in answers]
-    return replace(
-        problem,
-        reference_quality=_mean(qualities),
-        reference_cost_usd=_mean(costs),
-        reference_answers=tuple(zip(costs, qualities, strict=True)),
-        reference_outcomes={
-            limit.outcome: _mean([_outcome(answer, limit) for answer in answers])
-            for limit in problem.constraints
-            if limit.outcome not in (QUALITY, COST)
-        },
-    )
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
-
-
-def _outcome(answer: Observation, limit: Constraint) -> float:
-    """In its own unit, at most its cap."""
-    value = (answer.outcomes or {}).get(limit.outcome)
-    if value is None and answer.failed is not None:
-        return limit.outcome_of(0.0)  # the worst
-    if value is None:
-        raise InputError(
-            f"the app says no {limit.outcome!r}, which the constraint {limit} needs; return a dict "
-            f"with outcomes={{{limit.outcome!r}: ...}}"
-        )
-    limit.grade(value)  # refuses a value outside its range
-    return min(value, limit.high)

@@ -182,6 +182,7 @@ def test_select_counts_what_a_grade_that_cannot_be_used_has_cost(tmp_path):
         return st.select(
             app, models=["nano", "pro"], reference="pro", budget_usd=3.0, base="nano",
             dataset=[(str(i), str(i)) for i in range(4)], metric=metric, max_quality_loss=0.1,
+            repeats=2,
             run_dir=tmp_path,
         )  # fmt: skip
 
@@ -193,4 +194,5 @@ def test_select_counts_what_a_grade_that_cannot_be_used_has_cost(tmp_path):
     result = start()
     assert result.bill.lost_usd == 0.75
     assert result.bill.total_usd == 0.25 * len(calls)
-    assert result.budget_usd == 3.0 - 0.75 - 1.0
+    assert [one.cost_usd for one in result.probe] == [0.25]
+    assert result.budget_usd == 3.0 - 0.75 - 0.25 - 1.0 - 0.5

@@ -6,6 +6,7 @@ import random
 import pytest
 
 import scope_torch as st
+from scope_torch.evaluators.function import FunctionEvaluator
 from scope_torch.observation import Observation
 from scope_torch.search.stopping import Stopping
 
@@ -14,41 +15,41 @@ REFERENCE_USD = 0.08  # on average
 
 # Share and cost of the few calls of `lazy` that are paid for (caches answer the others), number of
 # queries, share of those that cost the reference nothing, seed, modules.
-MODEL_IS_WRONG = [
-    (0.2, 0.4, 20, 0.8, 25, "ab"),
-    (0.3, 0.267, 60, 0.5, 62, "ab"),
-    (0.2, 0.4, 60, 0.5, 17, "ab"),
-    (0.05, 1.76, 60, 0.5, 8, "a"),
-    (0.1, 0.88, 60, 0.8, 89, "a"),
-    (0.2, 0.52, 60, 0.0, 54, "a"),
-]
+MODEL_IS_WRONG = [(0.05, 2.56, 20, 0.5, 0, "ab"), (0.02, 5.2, 20, 0.8, 0, "ab")]
 
 
-def selected(share, usd, num_queries, free, seed, modules):
+def searched(share, usd, num_queries, free, seed, modules):
     def app(models, query):
         luck = random.Random(f"{sorted(models.items())} {query}").random()
         if set(models.values()) == {"pro"}:
             is_free = random.Random(query).random() < free
-            return query, 0.0 if is_free else REFERENCE_USD / (1 - free)
+            return 1.0, 0.0 if is_free else REFERENCE_USD / (1 - free)
         if "lazy" in models.values():
-            return query, usd if luck < share else 0.0
-        return query, 1.5 * REFERENCE_USD
+            return 1.0, usd if luck < share else 0.0
+        return 1.0, 1.5 * REFERENCE_USD
 
-    return st.select(
-        app,
-        models=dict.fromkeys(modules, LLMS),
-        dataset=[(f"{seed} {i}", f"{seed} {i}") for i in range(num_queries)],
-        metric=st.metrics.exact_match,
-        reference="pro",
-        max_quality_loss=0.1,
-        budget_usd=200 * REFERENCE_USD * num_queries / 60,
-        seed=seed,
+    queries = [f"{seed} {i}" for i in range(num_queries)]
+    answers = [app(dict.fromkeys(modules, "pro"), query)[::-1] for query in queries]
+    problem = st.SelectionProblem(
+        name="rare",
+        modules=tuple(modules),
+        llms=(LLMS,) * len(modules),
+        num_queries=num_queries,
+        theta_ref=(2,) * len(modules),
+        reference_quality=1.0,
+        reference_cost_usd=math.fsum(usd for usd, _ in answers) / num_queries,
+        reference_answers=tuple(answers),
+        epsilon=0.1,
     )
+    budget_usd = 150 * REFERENCE_USD * num_queries / 60
+    optimizer = st.make_scope_joint(problem, base="lazy", seed=seed, budget_usd=budget_usd)
+    evaluator = FunctionEvaluator(problem, app, queries, deterministic=True)
+    return st.run(problem, optimizer, evaluator, budget_usd)
 
 
 @pytest.mark.parametrize("world", MODEL_IS_WRONG)
 def test_nothing_that_is_dearer_by_its_own_answers_replaces_the_reference(world):
-    result = selected(*world)
+    result = searched(*world)
     for row in result.trace:
         if row.theta_out != result.problem.theta_ref:
             answers = result.history[: row.t]  # a repeat gives the kept answer once more
@@ -59,8 +60,7 @@ def test_nothing_that_is_dearer_by_its_own_answers_replaces_the_reference(world)
 
 
 def test_what_replaced_too_early_is_withdrawn():
-    worlds = [(0.03, 4 / 1.5, 20, 0.8, 82, "ab"), (0.02, 4.4, 60, 0.8, 80, "ab")]
-    trace = [row for world in worlds for row in selected(*world).trace]
+    trace = [row for world in MODEL_IS_WRONG for row in searched(*world).trace]
     withdrawn = [index for index, row in enumerate(trace) if row.event == "withdrawn"]
     assert withdrawn
     for index in withdrawn:

@@ -30,7 +30,7 @@ from scope_torch.runs.page.heatmap import heatmap
 from scope_torch.runs.page.scatter import scatter
 from scope_torch.runs.page.view import Shown, View
 from scope_torch.runs.table import looked_at
-from scope_torch.runs.words import in_words, lines_of
+from scope_torch.runs.words import in_words, lines_of, stop_in_words
 from scope_torch.search.front import FrontRow
 
 MOST_ROWS = 300  # of the table of configurations
@@ -41,6 +41,7 @@ _LOSSES = (0.01, 0.05, 0.1, 0.2)
 _LIGHTS = {
     "proven": ("✔", "Proven good enough"),
     "likely": ("▲", "Likely, not proven"),
+    "doubted": ("▲", "Doubtful"),
     "keep": ("■", "Keep the reference"),
 }
 
@@ -279,7 +280,7 @@ def _facts(view: View) -> list[tuple[str, str]]:
         verdict = "feasible" if is_feasible(problem, truth) else "NOT feasible"
         values = f"{per_thousand(cost)} {COST}, quality {plain(good)}, {verdict}"
         facts.append(("true values of theta_out", values))
-    return [*facts, ("stopped", result.stop_reason)]
+    return [*facts, ("stopped", stop_in_words(result.stop_reason))]
 
 
 def _table(view: View, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
+from scope_torch.runs.doubt import doubt_of
 from scope_torch.runs.metrics import OracleCurve
 from scope_torch.runs.words import Told
 from scope_torch.search.front import FrontTable
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     import polars
 
 Status = Literal["running", "finished", "interrupted", "failed"]
-Light = Literal["proven", "likely", "keep"]
+Light = Literal["proven", "likely", "doubted", "keep"]
 
 
 class Shown(Told, Protocol):
@@ -102,7 +103,9 @@ class View:
 
     @property
     def light(self) -> Light:
-        """Whether the choice is proven to be good enough."""
+        """Whether the choice is proven to be good enough, and nothing speaks against it."""
+        if doubt_of(self.result):
+            return "doubted"
         if self.result.recommendation.theta == self.result.problem.theta_ref:
             return "keep"
         return "proven" if self.result.certified else "likely"
