@@ -11,6 +11,8 @@ from scope_torch.observation import Observation, Request
 
 logger = logging.getLogger(__name__)
 
+_POLL_S = 0.2  # how often to look for an interrupt of the user
+
 
 class PaidCallFailed(Exception):
     """A call that raised after it was paid for.
@@ -23,9 +25,6 @@ class PaidCallFailed(Exception):
     def __init__(self, error: Exception, paid: Observation) -> None:
         super().__init__(error)
         self.error, self.paid = error, paid
-
-
-_POLL_S = 0.2  # how often to look for an interrupt of the user
 
 
 def in_window(

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 Theta = tuple[int, ...]
 _ROUNDING = 1e-12
 _NO_NUMBERS = "theta", "queries", "basis", "status"
+_NUMBERS = {
+    f"{what}{end}" for what in ("cost", "quality") for end in ("", "_usd", "_lower", "_upper")
+}
 
 
 def looked_at(evidence: Evidence, out: Recommendation) -> list[dict[str, Any]]:
@@ -45,9 +48,9 @@ def looked_at(evidence: Evidence, out: Recommendation) -> list[dict[str, Any]]:
     | `queries` | how many queries it has answered |
     | `cost_usd`, `cost_lower`, `cost_upper` | average cost of a query in USD, and its interval |
     | `quality`, `quality_lower`, `quality_upper` | average quality in [0, 1], and its interval |
+    | `latency_s`, ... | average seconds, if measured, and outcome of each constraint |
     | `basis` | what the interval of the quality means, see `scope_torch.runs.estimate` |
     | `status` | see the table of this module |
-    | `latency_s`, ... | average seconds, if measured, and outcome of each constraint |
 
     Args:
         evidence: Of the run.
@@ -83,12 +86,11 @@ def looked_at(evidence: Evidence, out: Recommendation) -> list[dict[str, Any]]:
                 "quality": quality.value,
                 "quality_lower": quality.lower,
                 "quality_upper": quality.upper,
+                **{_column(name): evidence.outcome(theta, name) for name in evidence.measured},
                 "basis": quality.basis,
                 "status": status,
             }
         )
-        others = {name: evidence.outcome(theta, name) for name in evidence.measured}
-        rows[-1] |= {f"outcome:{n}" if n in rows[-1] else n: v for n, v in others.items()}
     return sorted(rows, key=lambda row: math.inf if row["cost_usd"] is None else row["cost_usd"])
 
 
@@ -100,6 +102,11 @@ def _withdrawn(evidence: Evidence) -> set[Theta]:
         if row.theta_cand is not None and row.event in ("improved", "withdrawn")
     }
     return {theta for theta, event in last.items() if event == "withdrawn"}
+
+
+def _column(outcome: str) -> str:
+    """The column of an outcome, which may be called like another one."""
+    return f"outcome:{outcome}" if outcome in {*_NO_NUMBERS, *_NUMBERS} else outcome
 
 
 def _status(

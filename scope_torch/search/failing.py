@@ -11,7 +11,8 @@ module's LLM does not work. So:
   configuration or query: a query that no LLM can answer is no reason.
 
 All of this follows from the observations in the asked order. So a search that is resumed, or that
-runs at another concurrency, drops the same LLMs at the same time.
+runs at another concurrency, drops the same LLMs at the same time. It only narrows what is chosen:
+what a certificate says of a candidate does not change.
 """
 
 from __future__ import annotations
