@@ -1,26 +1,36 @@
-"""A search where some configurations cannot be observed on every query.
+"""Which configurations a search leaves out, because nothing more can be found out about them.
 
-A candidate is observed on its own queries. What it means that the others are missing:
+Some cannot be observed on every query. A candidate is observed on its own queries. What it means
+that the others are missing:
 
 - The surrogate knows nothing of them, so its bounds on the average over all Q queries stay wide.
 - A certificate by answers (`sequence`, `population`) counts each of them as a query that is
   answered with the worst grade, 0. So it is about all Q queries, and never says too much.
 - A candidate that was observed on all of its queries is not chosen again: nothing more can be
   found out about it. One that can never be certified is not chosen at all.
+
+A candidate at the threshold, or as dear as theta_out, is neither certified nor given up, and while
+it costs next to nothing no budget ends that. It is left out once it has answered every query
+`REPEATS` times and its bounds are narrow. It still counts for the optimality gap.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scope_torch.allowed import Allowed
+from scope_torch.observation import Observation
 from scope_torch.problem import SelectionProblem
 from scope_torch.search.certificate import ByBounds
+from scope_torch.search.stopping import LEAST_GAIN
+
+REPEATS = 10  # answers to each query of a candidate
 
 
 class Holes:
-    """Which configurations a search leaves out because too little of them can be observed.
+    """Which configurations a search leaves out.
 
     Args:
         problem: Says who can be observed on which queries.
@@ -30,6 +40,7 @@ class Holes:
     def __init__(self, problem: SelectionProblem, posterior: Any) -> None:
         self._problem, self._posterior = problem, posterior
         self._left = problem.rule or Allowed(problem.modules, problem.llms, None)
+        self._answers: Counter[tuple[int, ...]] = Counter()
 
     def begin(self, certificate: Any) -> None:
         """Leaves out what can never be certified.
@@ -43,18 +54,34 @@ class Holes:
         problem = self._problem
         least = max(limit.threshold for limit in problem.limits) * problem.num_queries
         offered = problem.offered or {}
-        self._leave_out([theta for theta, queries in offered.items() if len(queries) < least])
+        self.leave_out([theta for theta, queries in offered.items() if len(queries) < least])
 
     def observed(self, theta: tuple[int, ...], num_queries: int) -> None:
         """Leaves out a candidate that was observed on so many queries, if these are all it has."""
         if theta in (self._problem.offered or {}) and self.is_all(theta, num_queries):
-            self._leave_out([theta])
+            self.leave_out([theta])
+
+    def record(self, observation: Observation) -> None:
+        """Counts the answers of a configuration."""
+        self._answers[observation.theta] += 1
+
+    def is_repeated(self, theta: tuple[int, ...]) -> bool:
+        """Whether a candidate has `REPEATS` answers for each of its queries."""
+        return self._answers[theta] >= REPEATS * len(self._problem.queries_of(theta))
+
+    def is_narrow(self, bounds: Mapping[str, float]) -> bool:
+        """Whether bounds, as `interval` gives them, leave nothing to find out that matters."""
+        problem = self._problem
+        scale = problem.reference_cost_usd if problem.objective == "cost" else 1.0
+        width_c = (bounds["upper_c_usd"] - bounds["lower_c_usd"]) / scale
+        return max(width_c, bounds["upper_g"] - bounds["lower_g"]) <= LEAST_GAIN
+
+    def leave_out(self, thetas: Sequence[tuple[int, ...]]) -> None:
+        """From now on these are not chosen."""
+        if thetas:
+            self._left = self._left.without(thetas)
+            self._posterior.restrict(self._left)
 
     def is_all(self, theta: tuple[int, ...], num_queries: int) -> bool:
         """Whether a configuration has no more than so many queries."""
         return num_queries == len(self._problem.queries_of(theta))
-
-    def _leave_out(self, thetas: Sequence[tuple[int, ...]]) -> None:
-        if thetas:
-            self._left = self._left.without(thetas)
-            self._posterior.restrict(self._left)

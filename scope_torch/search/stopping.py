@@ -45,6 +45,7 @@ class Stopping:
         self.gap_tolerance, self._least_gain = gap_tolerance, least_gain
         self._least_c: float | None = None
         self._charged: set[tuple[int, ...]] = set()
+        self._left_c = math.inf
 
     @property
     def skips(self) -> bool:
@@ -77,11 +78,15 @@ class Stopping:
         if self._least_c is not None:
             self._least_c = min(self._least_c, lower_c)
 
+    def left_out(self, lower_c: float) -> None:
+        """Takes in L_c in USD of a configuration that is not chosen any more, see `holes.py`."""
+        self._left_c = min(self._left_c, lower_c)
+
     def gap(self, u_out: float | None) -> float | None:
         """Bound on c(theta_out) - c(theta_star) in USD; None before the first selection."""
         if self._least_c is None or u_out is None:
             return None
-        return max(0.0, u_out - self._least_c)
+        return max(0.0, u_out - min(self._least_c, self._left_c))
 
     def is_closed(self, u_out: float) -> bool:
         """Whether the gap is within the tolerance."""
