@@ -19,6 +19,7 @@ from typing import Any, Literal, SupportsFloat
 
 from scope_torch.errors import InputError
 from scope_torch.evaluators.event_loop import result_of
+from scope_torch.evaluators.tokens import reported, tokens_of
 from scope_torch.evaluators.window import in_window
 from scope_torch.llm.billing import Usage
 from scope_torch.llm.price_list import PriceList
@@ -29,7 +30,7 @@ from scope_torch.runs.evaluator import keys_of
 
 logger = logging.getLogger(__name__)
 
-Tokens = Mapping[str, tuple[int, int] | Usage]
+Tokens = Mapping[str, Any]  # see `tokens_of`
 Graded = tuple[float, float | Tokens] | Mapping[str, Any]
 System = Callable[[dict[str, str], Any], Graded | Awaitable[Graded]]
 OnError = Literal["raise", "retry", "zero"]
@@ -47,10 +48,11 @@ class FunctionEvaluator:
             returns the quality in [0, 1] and the cost in USD, or the quality and the tokens used:
             `{module: (prompt_tokens, completion_tokens)}`; as a pair, or as a dictionary with the
             keys `quality` and `cost_usd`, or `quality` and `tokens`. The tokens of a module may be
-            a `Usage`, which knows cached ones. With `module_cost_usd`, in USD by module, `tokens`
-            are recorded, not priced. A dictionary may also have `outcomes`: other finite numbers
-            by name, such as {"seconds": 1.2}. May be `async def`: all its calls run on one event
-            loop, so they must not block it; see `event_loop`.
+            the usage of its reply, which knows cached ones, see `tokens_of`. With
+            `module_cost_usd`, in USD by module, `tokens` are recorded, not priced. A dictionary may
+            also have `outcomes`: other finite numbers by name, such as {"seconds": 1.2}. May be
+            `async def`: all its calls run on one event loop, so they must not block it; see
+            `event_loop`.
         queries: The Q queries; each is passed to `system` as it is.
         concurrency: Calls in flight at a time, each in a thread. Only batches of requests can run
             concurrently: Calibrate's rounds, and the j-loop if `batch_size` is above 1.
@@ -294,19 +296,12 @@ class FunctionEvaluator:
 
     def _usage(self, tokens: Tokens, module: str) -> Usage:
         self._check_modules(tokens)
-        used = tokens.get(module, (0, 0))
-        prompt, completion = used[:2] if isinstance(used, Usage) else used
-        if prompt < 0 or completion < 0:
-            raise InputError(
-                f"the system used {tokens[module]} tokens in {module!r}; both numbers must be at "
-                "least 0"
-            )
-        return used if isinstance(used, Usage) else Usage(int(prompt), int(completion))
+        return tokens_of(tokens.get(module, (0, 0)))
 
     def _check_modules(self, values: Mapping[str, Any]) -> None:
         if unknown := set(values) - set(self.problem.modules):
             raise InputError(
-                f"the system used tokens in {sorted(unknown)}; the modules are "
+                f"the system used tokens in {sorted(unknown)}; give them by module, of "
                 f"{list(self.problem.modules)}"
             )
 
@@ -357,5 +352,6 @@ def _parts(answer: Any) -> tuple[Any, Any, Any]:
 def _number(value: Any) -> float:
     """Returns a number of any kind as a float; refuses text and None."""
     if not isinstance(value, SupportsFloat):
-        raise InputError(f"{value!r} is not a number")
+        hint = "; give the usage of a reply by module" if reported(value) is not None else ""
+        raise InputError(f"{value!r} is not a number{hint}")
     return float(value)
