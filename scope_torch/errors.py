@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+from numbers import Number
 from pathlib import Path
+from typing import Any
 
 
 class InputError(ValueError):
@@ -35,3 +37,17 @@ def cannot_write(path: Path, error: OSError) -> InputError:
     else:
         mend = "make it writable, or choose another output_dir"
     return InputError(f"cannot write {path}: {error.strerror or error}; {mend}")
+
+
+def check_numbers(**values: Any) -> None:
+    """Checks that values are numbers; None stands for one that is not given.
+
+    Raises:
+        InputError: If one is something else, such as a text.
+
+    Examples:
+        >>> check_numbers(budget_usd=1, seed=None)
+    """
+    for name, value in values.items():
+        if value is not None and not isinstance(value, Number):
+            raise InputError(f"{name}={value!r} must be a number, not {type(value).__name__}")

@@ -63,7 +63,8 @@ def items_of(dataset: Sequence[Any], with_expected: bool) -> list[Item]:
         >>> items_of([("2 + 2?", "4")], with_expected=True)
         [Item(number=0, input='2 + 2?', expected='4')]
     """
-    if isinstance(dataset, str | bytes | Mapping):
+    is_list = hasattr(dataset, "__getitem__") or hasattr(dataset, "__iter__")
+    if isinstance(dataset, str | bytes | Mapping) or not is_list:
         raise InputError(f"dataset={dataset!r:.60} must be a list of inputs, or of pairs")
     items: list[Item] = []
     for index, element in enumerate(elements_of(dataset, with_expected)):

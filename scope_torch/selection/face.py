@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from scope_torch.allowed import Listed, Rule
 from scope_torch.constraints import Constraint
-from scope_torch.errors import InputError
+from scope_torch.errors import InputError, check_numbers
 from scope_torch.evaluators.application import App, Application, Metric, items_of
 from scope_torch.evaluators.function import FunctionEvaluator, OnError
 from scope_torch.methods import Base, make_scope_joint
@@ -23,6 +23,7 @@ from scope_torch.runs.result import RunResult
 from scope_torch.search.optimizer import Optimizer
 from scope_torch.selection.setup import Models, Prices, Reference, set_up
 from scope_torch.selection.steps import is_shown, search, served
+from scope_torch.space import check_seed
 
 if TYPE_CHECKING:
     from scope_torch.serve.endpoint import Endpoint
@@ -130,6 +131,13 @@ def select(
         >>> result.llms
         {'answer': 'nano'}
     """
+    check_numbers(
+        budget_usd=budget_usd, max_quality_loss=max_quality_loss, holdout=holdout, seed=seed,
+        deployment_queries=deployment_queries, concurrency=concurrency, batch_size=batch_size,
+    )  # fmt: skip
+    check_seed(seed)
+    if not (metric is None or callable(metric)):
+        raise InputError(f"metric={metric!r} must be a function, such as metrics.exact_match")
     if optimizer is not None and not (base is None and batch_size is None):
         raise InputError(
             f"base={base!r} and batch_size={batch_size} are those of the default search; give them "

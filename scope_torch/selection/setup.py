@@ -74,7 +74,7 @@ def reference_of(reference: Reference, llms: Mapping[str, Sequence[str]]) -> dic
     elif isinstance(reference, Mapping):
         names = by_module(reference, modules, "reference")
     else:
-        names = list(reference)
+        names = list(reference) if isinstance(reference, Sequence) else [reference]
     if len(names) != len(modules):
         raise InputError(f"reference={names} must name one LLM for each of {modules}")
     for module, name in zip(modules, names, strict=True):
@@ -162,7 +162,7 @@ def set_up(
     Raises:
         InputError: If one cannot be used.
     """
-    if not (math.isfinite(budget_usd) and budget_usd > 0):
+    if not (budget_usd and math.isfinite(budget_usd) and budget_usd > 0):
         raise InputError(f"budget_usd={budget_usd} must be a positive number of USD")
     logged = reference.checked(len(items)) if isinstance(reference, LoggedReference) else None
     llms = candidates_of(models, reference)
