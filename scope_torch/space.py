@@ -202,7 +202,9 @@ def codes_of(
     """
     if isinstance(llms, str) or len(llms) != len(modules):
         shown = repr(llms) if isinstance(llms, str) else list(llms)
-        raise InputError(f"{name}={shown}: name one LLM for each of {list(modules)}")
+        commas = [llm for names in candidates for llm in names if "," in llm]
+        hint = f'; a name with a comma needs quotes, such as "{commas[0]}"' if commas else ""
+        raise InputError(f"{name}={shown}: name one LLM for each of {list(modules)}{hint}")
     for llm, module, names in zip(llms, modules, candidates, strict=True):
         if llm not in names:
             raise InputError(
@@ -228,7 +230,8 @@ def everywhere(
     """
     for module, names in zip(modules, candidates, strict=True):
         if llm not in names and len(modules) > 1:
-            example = ",".join(llm if llm in others else others[0] for others in candidates)
+            some = (llm if llm in others else others[0] for others in candidates)
+            example = ",".join(f'"{one}"' if "," in one else one for one in some)
             raise InputError(
                 f"{name}: {llm!r} is not a candidate of module {module!r}, which has "
                 f"{list(names)}; name one for each of {list(modules)}, such as {name}=[{example}]"

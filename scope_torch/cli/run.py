@@ -33,6 +33,7 @@ from scope_torch.cli.build import (
 )
 from scope_torch.cli.interrupts import InterruptedSummary, second_interrupt_ends
 from scope_torch.cli.messages import describe, message_of
+from scope_torch.cli.quoting import refuse_changed_names
 from scope_torch.cli.registry import config_dir, register
 from scope_torch.cli.targets import read_allowed
 from scope_torch.errors import InputError, JobsFailed
@@ -81,6 +82,7 @@ def main() -> None:
 def _run_jobs() -> None:
     try:
         refuse_typed_keys(sys.argv[1:])
+        refuse_changed_names(sys.argv[1:])
         _job()
     except JobsFailed as error:
         print(f"scope-torch: {error}", file=sys.stderr)
