@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import re
+from numbers import Number
 from pathlib import Path
+from typing import Any
 
 # Control characters, ends of lines, lone surrogates, and marks that turn the direction of writing.
 _UNPRINTABLE = re.compile(
@@ -54,3 +56,17 @@ def cannot_write(path: Path, error: OSError) -> InputError:
         mend = "make it writable, or choose another output_dir"
     reason = "it is a link" if error.errno == errno.ELOOP else error.strerror or error
     return InputError(f"cannot write {path}: {reason}; {mend}")
+
+
+def check_numbers(**values: Any) -> None:
+    """Checks that values are numbers; None stands for one that is not given.
+
+    Raises:
+        InputError: If one is something else, such as a text.
+
+    Examples:
+        >>> check_numbers(budget_usd=1, seed=None)
+    """
+    for name, value in values.items():
+        if value is not None and not isinstance(value, Number):
+            raise InputError(f"{name}={value!r} must be a number, not {type(value).__name__}")

@@ -30,6 +30,7 @@ from scope_torch.search.payoff import ExpectedReturn, derived_deployment
 from scope_torch.search.rules import Rules
 from scope_torch.search.scope import SCOPE
 from scope_torch.search.stopping import stopping_of
+from scope_torch.space import everywhere
 from scope_torch.space_search.branched import MAX_NODES, make_posterior
 from scope_torch.space_search.joint_branched import MAX_NODES as JOINT_MAX_NODES
 from scope_torch.space_search.joint_branched import make_joint_search
@@ -392,5 +393,5 @@ def codes_of_base(
         names = by_module(base, problem.modules, "base")
     else:
         is_list = isinstance(base, Sequence) and not isinstance(base, str)
-        names = base if is_list else [base] * len(problem.modules)
+        names = base if is_list else everywhere(str(base), problem.modules, problem.llms, "base")
     return problem.codes([str(name) for name in names], "base")  # YAML may read one as a number

@@ -202,7 +202,9 @@ def codes_of(
     """
     if isinstance(llms, str) or len(llms) != len(modules):
         shown = repr(llms) if isinstance(llms, str) else list(llms)
-        raise InputError(f"{name}={shown}: name one LLM for each of {list(modules)}")
+        commas = [llm for names in candidates for llm in names if "," in llm]
+        hint = f'; a name with a comma needs quotes, such as "{commas[0]}"' if commas else ""
+        raise InputError(f"{name}={shown}: name one LLM for each of {list(modules)}{hint}")
     for llm, module, names in zip(llms, modules, candidates, strict=True):
         if llm not in names:
             raise InputError(
@@ -210,6 +212,31 @@ def codes_of(
                 f"{list(names)}"
             )
     return tuple(names.index(llm) for llm, names in zip(llms, candidates, strict=True))
+
+
+def everywhere(
+    llm: str, modules: Sequence[str], candidates: Sequence[Sequence[str]], name: str
+) -> list[str]:
+    """One LLM for all modules, as a list.
+
+    Args:
+        llm: Its name.
+        modules: See `codes_of`.
+        candidates: See `codes_of`.
+        name: See `codes_of`.
+
+    Raises:
+        InputError: If it is not a candidate of all of them; the message shows how to name several.
+    """
+    for module, names in zip(modules, candidates, strict=True):
+        if llm not in names and len(modules) > 1:
+            some = (llm if llm in others else others[0] for others in candidates)
+            example = ",".join(f'"{one}"' if "," in one else one for one in some)
+            raise InputError(
+                f"{name}: {llm!r} is not a candidate of module {module!r}, which has "
+                f"{list(names)}; name one for each of {list(modules)}, such as {name}=[{example}]"
+            )
+    return [llm] * len(modules)
 
 
 def check_seed(seed: int, name: str = "seed") -> int:
@@ -220,8 +247,10 @@ def check_seed(seed: int, name: str = "seed") -> int:
         name: Name of the setting in error messages.
 
     Raises:
-        InputError: If it does not fit into 64 bits.
+        InputError: If it is not whole, or does not fit into 64 bits.
     """
+    if seed != int(seed):
+        raise InputError(f"{name}={seed} must be a whole number")
     if not -(2**63) <= seed < 2**63:
         raise InputError(f"{name}={seed} must fit into 64 bits")
     return seed

@@ -26,6 +26,7 @@ OPTIONAL += ["agentopt", "mlflow", "optuna", "starlette", "uvicorn", "httpx", "g
 NEED_MORE = (
     "cli",
     "integrations.agentopt",
+    "tasks.frames",
     "tasks.table",
     "tasks.matrix",
     "tasks.live",

@@ -178,7 +178,8 @@ def test_a_base_for_each_module(make):
     assert pools == [(0, 0), (0, 0)]
     assert make(problem, base="c")._initial_pool.base == (1, 1)
     for wrong, message in {
-        "a": "base: 'a' is not a candidate of module 'solve'",
+        "a": r"base: 'a' is not a candidate of module 'solve', .* such as base=\[a,b\]",
+        "x": r"base: 'x' is not a candidate of module 'plan', .* such as base=\[a,b\]",
         ("a",): r"base=\['a'\]: name one LLM for each of",
     }.items():
         with pytest.raises(InputError, match=message):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
@@ -13,6 +14,19 @@ from scope_torch.errors import JobsFailed
 
 class CollectingSweeper(BasicSweeper):
     """Hydra's basic sweeper. A failed job returns its error as a text, and the others run."""
+
+    @staticmethod
+    def split_arguments(
+        overrides: list[Override], max_batch_size: int | None
+    ) -> list[list[list[str]]]:
+        """The overrides of each job, in batches; also which keys of a task the jobs differ in.
+
+        A job knows its own values only, and its folder must not be that of another job.
+        """
+        swept = [override.get_key_element() for override in overrides if _is_swept(override)]
+        batches = BasicSweeper.split_arguments(overrides, max_batch_size)
+        more = [f"swept=[{','.join(swept)}]"] if swept else []
+        return [[[*job, *more] for job in batch] for batch in batches]
 
     def sweep(self, arguments: list[str]) -> Any:
         """Runs all jobs.
@@ -35,6 +49,10 @@ class CollectingSweeper(BasicSweeper):
             listed = "".join(f"\n  {failure}" for failure in failures)
             raise JobsFailed(f"{len(failures)} of {len(errors)} jobs failed:{listed}")
         return batches
+
+
+def _is_swept(override: Override) -> bool:
+    return override.is_sweep_override() and override.get_key_element().startswith("task.")
 
 
 def _is_told_elsewhere(error: Exception) -> bool:

@@ -14,6 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 from scope_torch.cli.build import build, refuse_new_keys, refuse_typed_keys
 from scope_torch.cli.interrupts import second_interrupt_ends
 from scope_torch.cli.messages import message_of
+from scope_torch.cli.quoting import refuse_changed_names
 from scope_torch.cli.registry import config_dir, register
 from scope_torch.errors import InputError
 from scope_torch.tasks import Task
@@ -24,6 +25,7 @@ register()
 def compose(overrides: Sequence[str]) -> DictConfig:
     """The config that `scope-torch OVERRIDES` would run."""
     refuse_typed_keys(overrides)
+    refuse_changed_names(overrides)
     refuse_new_keys(list(overrides))
     with hydra.initialize_config_dir(config_dir(), version_base="1.3"):
         return hydra.compose("config", list(overrides))

@@ -10,6 +10,7 @@ from typing import Any
 from omegaconf.errors import OmegaConfBaseException
 
 from scope_torch.cli import COMMANDS
+from scope_torch.cli.quoting import quoted
 from scope_torch.cli.schema import (
     BoundsConfig,
     JointBoundsConfig,
@@ -42,6 +43,7 @@ _GROUPS = {  # whose keys may be given as if they were no group's
 }
 _NO_KEY = re.compile(r"Error parsing override '([^'=]*)'\s+missing EQUAL")  # of Hydra
 _FREE_KEY = re.compile(r"full_key: ((?:task\.data|task\.system|llm\.extra_body)\.\w+)")
+_AMBIGUOUS = re.compile(r"Ambiguous value for argument '(.*)'")  # of Hydra
 _LAUNCHER = re.compile(r"hydra/launcher/(joblib|submitit|ray)")
 _EXTRA_OF_LAUNCHER = {"joblib": "joblib", "submitit": "slurm", "ray": "ray"}
 
@@ -67,10 +69,18 @@ def message_of(error: BaseException) -> str:
             "there are " + ", ".join(names) + nearest(mistyped[1] if mistyped else "", names)
         )
     lines += [_nearest_key(e) for e in told if isinstance(e, OmegaConfBaseException)]
+    lines += [f"a name goes into quotes: {quoted(override)}" for override in _unread(error)]
     lines += [f"write +{key}" for key in _FREE_KEY.findall(" ".join(lines))]
     if missing := _LAUNCHER.search(str(error)):
         lines.append(f"pip install 'scope-torch[{_EXTRA_OF_LAUNCHER[missing[1]]}]'")
     return "; ".join(filter(None, lines)) or type(error).__name__
+
+
+def _unread(error: BaseException) -> list[str]:
+    """The override that Hydra could not read, if it has a value."""
+    ambiguous = _AMBIGUOUS.match(str(error))
+    override = ambiguous[1] if ambiguous else getattr(error, "override", None)
+    return [override] if override is not None and override.partition("=")[2] else []
 
 
 def _nearest_key(error: OmegaConfBaseException) -> str:

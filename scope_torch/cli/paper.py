@@ -31,8 +31,12 @@ def paper_numbers() -> dict[str, Any]:
 
 
 def paper_task(task: str) -> str:
-    """Name of a task in the paper; earlier versions marked an imitation by `_simulated`."""
-    return RENAMED.get(task, task)
+    """Name of a task in the paper, which says nothing of its world, reference or file.
+
+    Earlier versions marked an imitation by `_simulated`.
+    """
+    name = task.partition(", ")[0]
+    return RENAMED.get(name, name)
 
 
 def paper_curves(

@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def report(output_dir: Path, *, with_latex: bool = False) -> str:
-    """Aggregates the runs below a directory over seeds and worlds.
+    """Aggregates the runs below a directory over seeds.
 
     Writes `table.md`, the short table; `methods.csv` with all measures of each method, `runs.csv`
     with a row for each run; and for each task and budget a figure as PNG and PDF. If there are

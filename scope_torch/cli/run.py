@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import logging
 import os
 import platform
@@ -32,6 +33,7 @@ from scope_torch.cli.build import (
 )
 from scope_torch.cli.interrupts import InterruptedSummary, second_interrupt_ends
 from scope_torch.cli.messages import describe, message_of
+from scope_torch.cli.quoting import refuse_changed_names
 from scope_torch.cli.registry import config_dir, register
 from scope_torch.cli.targets import read_allowed
 from scope_torch.errors import InputError, JobsFailed
@@ -53,8 +55,10 @@ from scope_torch.tracking.progress import ProgressBar
 # change it, or only say where the task's data lie.
 _NOT_IN_PATH = re.compile(
     r"task|method|seed|device|tracking(\..*)?|output_dir|experiment|deploy|budget_usd|hydra(/.*|\..*)?"
-    r"|evaluator|llm(\..*)?|method\.name|task\.(name|path|source|module_columns|reference|\w+_column|max_bytes)"
+    r"|evaluator|swept|llm(\..*)?|method\.name|task\.(name|path|source|module_columns|reference|\w+_column|max_bytes)"
 )
+# Of values that no other value of a sweep is shortened to.
+_IN_FOLDER = re.compile(r"[\w.=,+\[\]-]*")
 register()
 _MENDABLE = (InputError, HydraException, OmegaConfBaseException)
 
@@ -81,6 +85,7 @@ def main() -> None:
 def _run_jobs() -> None:
     try:
         refuse_typed_keys(sys.argv[1:])
+        refuse_changed_names(sys.argv[1:])
         _job()
     except JobsFailed as error:
         print(f"scope-torch: {error}", file=sys.stderr)
@@ -305,7 +310,12 @@ def run_dir(cfg: DictConfig, overrides: list[str]) -> Path:
             raise InputError(f"{what} {name!r} cannot name a folder; leave out / and \\")
     keys = {o: o.partition("=")[0].lstrip("+~") for o in overrides}
     other = [o for o, key in keys.items() if not _NOT_IN_PATH.fullmatch(key)]
-    variant = re.sub(r"[^\w.=,+-]+", "_", ",".join(sorted(other)))[:150]
+    differs = {*cfg.swept} - {"task.name"}
+    swept = sorted(o for o, key in keys.items() if key in differs and o not in other)
+    text = re.sub(r"[^\w.=,+-]+", "_", ",".join(sorted([*other, *swept])))
+    variant = text[:150]
+    if swept and (variant != text or not all(map(_IN_FOLDER.fullmatch, swept))):
+        variant = f"{variant}-{hashlib.sha256(','.join(swept).encode()).hexdigest()[:8]}"
     return Path(
         cfg.output_dir,
         cfg.experiment,

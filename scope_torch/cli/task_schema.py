@@ -14,7 +14,7 @@ class TableTaskConfig:
 
     _target_: str = "scope_torch.tasks.table.table_task"
     name: str = "table"  # shown in paths and plots
-    path: str = ""  # CSV or Parquet; looked for here, in $SCOPE_DATA_DIR, ./data
+    path: str = ""  # CSV, JSON lines or Parquet; looked for here, in $SCOPE_DATA_DIR, ./data
     module_columns: list[str] = field(default_factory=list)  # columns naming each module's LLM
     reference: list[str] = field(default_factory=list)  # theta_0: one LLM for each module
     epsilon: float = 0.01  # tolerated relative loss of quality, in (0, 1)

@@ -19,9 +19,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, SupportsFloat
 from scope_torch.errors import InputError
 from scope_torch.evaluators.calling import called
 from scope_torch.evaluators.command import Command
+from scope_torch.evaluators.frames import elements_of
 from scope_torch.evaluators.grading import JUDGE, Grading
 from scope_torch.evaluators.grading import Metric as Metric
 from scope_torch.evaluators.outputs import Outputs
+from scope_torch.evaluators.tokens import tokens_of
 
 if TYPE_CHECKING:
     from scope_torch.serve.endpoint import Endpoint
@@ -50,7 +52,7 @@ def items_of(dataset: Sequence[Any], with_expected: bool) -> list[Item]:
     """The elements of a data set.
 
     Args:
-        dataset: Inputs, or pairs (input, expected).
+        dataset: Inputs, or pairs (input, expected); or a frame, see `elements_of`.
         with_expected: Whether they are pairs.
 
     Raises:
@@ -60,10 +62,11 @@ def items_of(dataset: Sequence[Any], with_expected: bool) -> list[Item]:
         >>> items_of([("2 + 2?", "4")], with_expected=True)
         [Item(number=0, input='2 + 2?', expected='4')]
     """
-    if isinstance(dataset, str | bytes | Mapping):
+    is_list = hasattr(dataset, "__getitem__") or hasattr(dataset, "__iter__")
+    if isinstance(dataset, str | bytes | Mapping) or not is_list:
         raise InputError(f"dataset={dataset!r:.60} must be a list of inputs, or of pairs")
     items: list[Item] = []
-    for index, element in enumerate(dataset):
+    for index, element in enumerate(elements_of(dataset, with_expected)):
         if not with_expected:
             items.append(Item(index, element))
             continue
@@ -228,7 +231,7 @@ class Application:
             return graded
         tokens = graded.get("tokens")
         if tokens is not None:
-            used = list(tokens.values())
+            used = [tokens_of(one) for one in tokens.values()]
             measured |= {"input_tokens": sum(u[0] for u in used)}
             measured |= {"output_tokens": sum(u[1] for u in used)}
         wanted = {name: value for name, value in measured.items() if name in self._outcomes}

@@ -19,6 +19,7 @@ from typing import Any, Literal
 from scope_torch.errors import InputError
 from scope_torch.evaluators.calling import called
 from scope_torch.evaluators.returned import System, Tokens, number, parts_of, usd_of
+from scope_torch.evaluators.tokens import tokens_of
 from scope_torch.evaluators.window import PaidCallFailed, fulfil, in_window
 from scope_torch.llm.billing import Usage
 from scope_torch.llm.price_list import PriceList
@@ -41,11 +42,12 @@ class FunctionEvaluator:
             returns the quality in [0, 1] and the cost in USD, or the quality and the tokens used:
             `{module: (prompt_tokens, completion_tokens)}`; as a pair, or as a dictionary with the
             keys `quality` and `cost_usd`, or `quality` and `tokens`. The tokens of a module may be
-            a `Usage`, which knows cached ones. With `module_cost_usd`, in USD by module, `tokens`
-            are recorded, not priced. A dictionary may also have `outcomes`: other finite numbers
-            by name, such as {"seconds": 1.2}; and `judge_usd`, what grading has cost. May be
-            `async def`: all its calls run on one event loop, so they must not block it; see
-            `event_loop`. An `Application` has its metric called when its own cost is booked.
+            the usage of its reply, which knows cached ones, see `tokens_of`. With
+            `module_cost_usd`, in USD by module, `tokens` are recorded, not priced. A dictionary may
+            also have `outcomes`: other finite numbers by name, such as {"seconds": 1.2}; and
+            `judge_usd`, what grading has cost. May be `async def`: all its calls run on one event
+            loop, so they must not block it; see `event_loop`. An `Application` has its metric
+            called when its own cost is booked.
         queries: The Q queries; each is passed to `system` as it is.
         concurrency: Calls in flight at a time, each in a thread. Only batches of requests can run
             concurrently: Calibrate's rounds, and the j-loop if `batch_size` is above 1.
@@ -332,19 +334,12 @@ class FunctionEvaluator:
 
     def _usage(self, tokens: Tokens, module: str) -> Usage:
         self._check_modules(tokens)
-        used = tokens.get(module, (0, 0))
-        prompt, completion = used[:2] if isinstance(used, Usage) else used
-        if prompt < 0 or completion < 0:
-            raise InputError(
-                f"the system used {tokens[module]} tokens in {module!r}; both numbers must be at "
-                "least 0"
-            )
-        return used if isinstance(used, Usage) else Usage(int(prompt), int(completion))
+        return tokens_of(tokens.get(module, (0, 0)))
 
     def _check_modules(self, values: Mapping[str, Any]) -> None:
         if unknown := set(values) - set(self.problem.modules):
             raise InputError(
-                f"the system used tokens in {sorted(unknown)}; the modules are "
+                f"the system used tokens in {sorted(unknown)}; give them by module, of "
                 f"{list(self.problem.modules)}"
             )
 

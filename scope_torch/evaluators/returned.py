@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Set
 from typing import Any, SupportsFloat
 
 from scope_torch.errors import InputError
+from scope_torch.evaluators.tokens import reported
 from scope_torch.llm.billing import Usage
 
 Tokens = Mapping[str, tuple[int, int] | Usage]
@@ -40,7 +41,8 @@ def parts_of(answer: Any) -> tuple[Any, Any, Any]:
 def number(value: Any) -> float:
     """A number of any kind as a float; refuses text and None."""
     if not isinstance(value, SupportsFloat):
-        raise InputError(f"{value!r} is not a number")
+        hint = "; give the usage of a reply by module" if reported(value) is not None else ""
+        raise InputError(f"{value!r} is not a number{hint}")
     return float(value)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +25,9 @@ from scope_torch.search.optimizer import TraceRow
 EARLY = 40 / 156  # "pruned early": within this share of the queries (sec:rq1)
 NEAR = 1.1  # "near the optimum": at most this factor of the optimal cost
 Group = tuple[str, str, float]  # task, method with its overrides, budget
-
+# Overrides in the name of a folder: those that make another task, and what is between two.
+_OF_TASK = re.compile(r"task\.(path|source|module_columns|reference|\w+_column|world_seed)=")
+_BETWEEN = re.compile(r",(?=[\w.+~-]+=)")
 
 # Names of tasks and methods in runs of version 0.1.0; now they are those that one types.
 RENAMED = {
@@ -60,13 +63,16 @@ class FinishedRun:
     def group(self) -> Group:
         """Task, method with its overrides, and budget: equal for runs that differ only in seed.
 
-        Runs that differ in the draw of a simulated world (`world_seed`) belong together as well.
+        Of another table, reference or simulated world is another task.
         """
-        overrides = [o for o in self.path.parent.name.split(",") if "world_seed=" not in o]
-        variant, method, task = ",".join(overrides), str(self.result["method"]), self.result["task"]
+        overrides = _BETWEEN.split(self.path.parent.name)
+        of_task = [o.removeprefix("task.") for o in overrides if _OF_TASK.match(o)]
+        variant = ",".join(o for o in overrides if not _OF_TASK.match(o))
+        method, task = str(self.result["method"]), str(self.result["task"])
         name = RENAMED.get(method, method)
         label = name if variant in ("", method, name) else f"{name} {variant}"
-        return RENAMED.get(str(task), str(task)), label, self.result["budget_usd"]
+        whole = ", ".join([RENAMED.get(task, task), *of_task])
+        return whole, label, self.result["budget_usd"]
 
     @cached_property
     def problem(self) -> SelectionProblem:

@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor
 
-from scope_torch.errors import InputError
+from scope_torch.errors import InputError, check_numbers
 from scope_torch.observation import History, Observation, Request
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.callbacks import Callback
@@ -176,7 +176,8 @@ def _problem_settings(problem: SelectionProblem) -> dict[str, Any]:
 
 
 def _check_run(problem: SelectionProblem, optimizer: Optimizer, budget_usd: float) -> None:
-    if not (math.isfinite(budget_usd) and budget_usd > 0):
+    check_numbers(budget_usd=budget_usd)
+    if not (budget_usd and math.isfinite(budget_usd) and budget_usd > 0):
         raise InputError(f"budget_usd={budget_usd} must be a positive number of USD")
     if optimizer.problem != problem:
         raise InputError(

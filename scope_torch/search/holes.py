@@ -11,11 +11,16 @@ What it means that the others are missing:
 
 An LLM whose calls keep failing is dropped, see `scope_torch.search.failing`: no configuration with
 it is chosen.
+
+A candidate at the threshold, or as dear as theta_out, is neither certified nor given up, and while
+it costs next to nothing no budget ends that. It is left out once it has answered every query
+`REPEATS` times and its bounds are narrow. It still counts for the optimality gap.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scope_torch.allowed import Allowed
@@ -23,6 +28,9 @@ from scope_torch.observation import Observation
 from scope_torch.problem import SelectionProblem
 from scope_torch.search.certificate import ByBounds
 from scope_torch.search.failing import FailingLLMs
+from scope_torch.search.stopping import LEAST_GAIN
+
+REPEATS = 10  # answers to each query of a candidate
 
 
 class Holes:
@@ -42,6 +50,7 @@ class Holes:
         self.left = problem.rule or Allowed(problem.modules, problem.llms, None)
         self.failing = FailingLLMs(problem)
         self._has_begun = False
+        self._answers: Counter[tuple[int, ...]] = Counter()
 
     def begin(self, certificate: Any) -> None:
         """Leaves out what can never be certified.
@@ -58,10 +67,11 @@ class Holes:
         problem = self._problem
         least = max(limit.threshold for limit in problem.limits) * problem.num_queries
         offered = problem.offered or {}
-        self._leave_out([theta for theta, queries in offered.items() if len(queries) < least])
+        self.leave_out([theta for theta, queries in offered.items() if len(queries) < least])
 
     def record(self, observation: Observation) -> None:
-        """Takes in an observation, whose LLMs it may drop."""
+        """Counts an answer, because of which LLMs may be dropped."""
+        self._answers[observation.theta] += 1
         if self.failing.record(observation):
             self.left = self.left.without_llms(self.failing.dropped)
             if self._has_begun:
@@ -74,13 +84,25 @@ class Holes:
     def observed(self, theta: tuple[int, ...], num_queries: int) -> None:
         """Leaves out a candidate that was observed on so many queries, if these are all it has."""
         if theta in (self._problem.offered or {}) and self.is_all(theta, num_queries):
-            self._leave_out([theta])
+            self.leave_out([theta])
+
+    def is_repeated(self, theta: tuple[int, ...]) -> bool:
+        """Whether a candidate has `REPEATS` answers for each of its queries."""
+        return self._answers[theta] >= REPEATS * len(self._problem.queries_of(theta))
+
+    def is_narrow(self, bounds: Mapping[str, float]) -> bool:
+        """Whether bounds, as `interval` gives them, leave nothing to find out that matters."""
+        problem = self._problem
+        scale = problem.reference_cost_usd if problem.objective == "cost" else 1.0
+        width_c = (bounds["upper_c_usd"] - bounds["lower_c_usd"]) / scale
+        return max(width_c, bounds["upper_g"] - bounds["lower_g"]) <= LEAST_GAIN
+
+    def leave_out(self, thetas: Sequence[tuple[int, ...]]) -> None:
+        """From now on these are not chosen."""
+        if thetas:
+            self.left = self.left.without(thetas)
+            self._posterior.restrict(self.left)
 
     def is_all(self, theta: tuple[int, ...], num_queries: int) -> bool:
         """Whether a configuration has no more than so many queries."""
         return num_queries == len(self._problem.queries_of(theta))
-
-    def _leave_out(self, thetas: Sequence[tuple[int, ...]]) -> None:
-        if thetas:
-            self.left = self.left.without(thetas)
-            self._posterior.restrict(self.left)

@@ -4,14 +4,14 @@
 | --- | --- | --- |
 | `known` | answers of earlier searches | `known.py` |
 | `certificate` | the test of a candidate; may follow the search | `certificate.py` |
-| `holes` | configurations that lack queries; LLMs whose calls keep failing | `holes.py` |
+| `holes` | leaves out what nothing more can be found out about, and LLMs that fail | `holes.py` |
 | `stopping` | skips iterations; the gap; free candidates; costs of own answers | `stopping.py` |
 | `payoff` | ends a search that no longer pays | `payoff.py` |
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -125,9 +125,19 @@ class Rules:
         """After its last query."""
         return FREE_CANDIDATE if self._all_seen and self.stopping.is_free(turn.theta) else None
 
-    def updated(self, turn: Turn) -> None:
+    def updated(self, turn: Turn, theta_out: Theta) -> None:
         """The averages on Theta know of the turn."""
-        self._holes.observed(turn.theta, self._belief.surrogate.num_observed(turn.theta))
+        theta = turn.theta
+        self._holes.observed(theta, self._belief.surrogate.num_observed(theta))
+        if self.stopping.skips and theta != theta_out and self._holes.is_repeated(theta):
+            self._leave_out(theta, turn.row())
+
+    def _leave_out(self, theta: Theta, bounds: Mapping[str, Any]) -> None:
+        """Leaves out a candidate that was answered often, if its bounds are narrow."""
+        if self._holes.is_narrow(bounds):
+            if bounds["lower_g"] <= 0:  # it may be theta_star
+                self.stopping.left_out(bounds["lower_c_usd"])
+            self._holes.leave_out([theta])
 
     def settings(self) -> dict[str, Any]:
         """Of certificate and earlier answers."""

@@ -113,7 +113,7 @@ class SCOPE(SequentialOptimizer):
                 return self._stop(reason)
             yield
             self._belief.posterior.update()
-            self._rules.updated(turn)
+            self._rules.updated(turn, self._theta_out)
 
     def _evaluate(self, turn: Turn) -> Steps:
         """The j-loop: lines alg:scope-main:sort to alg:scope-main:break."""

@@ -62,6 +62,7 @@ class Stopping:
         self._theta_ref, self._reference_usd = theta_ref, reference_usd
         self._own = AllAverages(len(reference_usd or ()))
         self._theirs: dict[tuple[int, ...], float] = {}  # USD of theta_0 on the queries of each
+        self._left_c = math.inf
 
     @property
     def skips(self) -> bool:
@@ -100,11 +101,15 @@ class Stopping:
         if self._least_c is not None:
             self._least_c = min(self._least_c, lower_c)
 
+    def left_out(self, lower_c: float) -> None:
+        """Takes in L_c in USD of a configuration that is not chosen any more, see `holes.py`."""
+        self._left_c = min(self._left_c, lower_c)
+
     def gap(self, u_out: float | None) -> float | None:
         """Bound on c(theta_out) - c(theta_star) in USD; None before the first selection."""
         if self._least_c is None or u_out is None:
             return None
-        return max(0.0, u_out - self._least_c)
+        return max(0.0, u_out - min(self._least_c, self._left_c))
 
     def is_closed(self, u_out: float) -> bool:
         """Whether the gap is within the tolerance."""

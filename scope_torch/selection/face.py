@@ -73,11 +73,13 @@ def select(
 
     Args:
         app: `app(models, input)`, where `models` maps modules to LLMs; may be `async def`. Returns
-            (output, USD), or (output, {module: (prompt tokens, completion tokens)}); or a dict, see
-            `Application`. With `endpoint`: `app(input)`, which returns the output alone, or a
-            command such as "python app.py {input}", see `Command`.
+            (output, USD), or (output, {module: (prompt tokens, completion tokens)}), where the
+            usage of a reply may take the place of the pair; or a dict, see `Application`. With
+            `endpoint`: `app(input)`, which returns the output alone, or a command such as
+            "python app.py {input}", see `Command`.
         models: The candidates: names of LLMs by module, or one list for all modules.
-        dataset: Pairs (input, expected); without `metric` the inputs.
+        dataset: Pairs (input, expected); without `metric` the inputs. Or a frame of pandas or
+            polars with the columns `input` and `expected`.
         reference: The LLM of each module, or one name for all modules; or what `load_reference`
             reads: its answers are known from a log, and no call measures them.
         budget_usd: Everything together may cost this much, and the call that crosses it.
@@ -140,6 +142,8 @@ def select(
         >>> result.llms
         {'answer': 'nano'}
     """
+    if not (metric is None or callable(metric)):
+        raise InputError(f"metric={metric!r} must be a function, such as metrics.exact_match")
     if optimizer is not None:
         _check_defaults(base, batch_size, continue_from)
     batch_size = checked_size("batch_size", concurrency if batch_size is None else batch_size)

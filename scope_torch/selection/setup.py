@@ -79,7 +79,7 @@ def reference_of(reference: Reference, llms: Mapping[str, Sequence[str]]) -> dic
     elif isinstance(reference, Mapping):
         names = by_module(reference, modules, "reference")
     else:
-        names = list(reference)
+        names = list(reference) if isinstance(reference, Sequence) else [reference]
     if len(names) != len(modules):
         raise InputError(f"reference={names} must name one LLM for each of {modules}")
     for module, name in zip(modules, names, strict=True):

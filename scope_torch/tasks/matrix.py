@@ -26,14 +26,8 @@ from scope_torch.observation import unique_keys
 from scope_torch.space import by_module
 from scope_torch.tasks import Task
 from scope_torch.tasks.files import MAX_BYTES, find_data, read_decompressed
-from scope_torch.tasks.table import (
-    POLARS_ERRORS,
-    OnMissing,
-    listed_configurations,
-    read_frame,
-    table_of,
-    with_numbers,
-)
+from scope_torch.tasks.frames import POLARS_ERRORS, read_frame, with_numbers
+from scope_torch.tasks.table import OnMissing, listed_configurations, table_of
 
 _HEADER_BYTES = 20_000_000
 _QUALITY, _COST = "quality", "cost_usd"
@@ -129,7 +123,7 @@ def load_matrices(
     All matrices have the same queries and the same columns, in any order.
 
     Args:
-        paths: CSV or Parquet files, plain or gzipped, of `quality` (in [0, 1]), `cost_usd` (in USD)
+        paths: Files as `load_table` reads them, of `quality` (in [0, 1]), `cost_usd` (in USD)
             and other outcomes.
         columns_path: JSON: {column: {module: LLM}}, every module in every column.
         query_column: Column of query identifiers.
@@ -172,7 +166,7 @@ def _rows(frames: Mapping[str, pl.DataFrame], columns: Columns, query_column: st
 
 def _matrix(path: Path, query_column: str, columns: Columns, max_bytes: int) -> pl.DataFrame:
     """The queries, and the numbers of all configurations."""
-    frame = read_frame(path, max_bytes, _HEADER_BYTES)
+    frame = read_frame(path, [query_column], max_bytes, _HEADER_BYTES)
     if query_column not in frame.columns:
         raise InputError(
             f"{path} has no column {query_column!r}; name that of the queries, "
@@ -202,11 +196,6 @@ def _matrix(path: Path, query_column: str, columns: Columns, max_bytes: int) -> 
 
 
 def _check_queries(queries: pl.Series, path: Path, first: pl.Series, first_path: Path) -> None:
-    if queries.dtype != first.dtype:
-        raise InputError(
-            f"{path} has queries such as {queries[0]!r}, {first_path} such as {first[0]!r}; give "
-            "them the same identifiers"
-        )
     for one, here, there in ((first, path, queries), (queries, first_path, first)):
         if (lacking := one.filter(~one.is_in(there.implode()))).len():
             raise InputError(

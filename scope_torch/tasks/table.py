@@ -1,12 +1,9 @@
-"""Tasks on recorded tables, read from CSV or Parquet files, plain or gzipped."""
+"""Tasks on recorded tables, read from CSV, JSON or Parquet files; see `frames.py`."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -20,15 +17,12 @@ from scope_torch.evaluators.table import RecordedTable, TableEvaluator
 from scope_torch.files import MARK
 from scope_torch.space import ConfigSpace
 from scope_torch.tasks import Task
-from scope_torch.tasks._parquet import decoded_bytes
-from scope_torch.tasks.files import MAX_BYTES, find_data, read_decompressed, too_large
+from scope_torch.tasks.files import MAX_BYTES, find_data
+from scope_torch.tasks.frames import POLARS_ERRORS, in_order, read_frame, reason, with_numbers
 
 OnMissing = Literal["error", "drop_queries", "restrict"]
 _ON_MISSING = ("error", "drop_queries", "restrict")
-_HEADER_BYTES = 1_000_000
 _NUMBER = "_number:"  # before the names of numbers, while the table is read
-# polars panics on bytes that its Rust code did not expect.
-POLARS_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 
 
 def table_task(
@@ -118,11 +112,12 @@ def load_table(
 ) -> RecordedTable:
     """Reads a table with one row for each (configuration, query).
 
-    LLMs are sorted by name and queries by identifier, so the order of the rows does not matter. A
-    cell is missing if it has no row, or an empty cost, quality or outcome.
+    LLMs are sorted by name and queries by identifier, so the order of the rows does not matter.
+    Both are text: 4.10 is not 4.1. A cell is missing if it has no row, or if its cost, quality or
+    outcome is empty or NaN.
 
     Args:
-        path: CSV or Parquet file, plain or gzipped; its content tells which.
+        path: CSV, JSON lines or Parquet, plain or gzipped; its content tells which.
         module_columns: Columns with the LLM of each module.
         quality_column: Column of qualities in [0, 1].
         cost_column: Column of costs in USD.
@@ -144,7 +139,7 @@ def load_table(
             "module_columns is empty: name the columns, e.g. task.module_columns=[a,b]"
         )
     path = Path(path)
-    frame = read_frame(path, max_bytes)
+    frame = read_frame(path, [*module_columns, query_column], max_bytes)
     numbers = [quality_column, cost_column, *outcome_columns]
     return table_of(frame, path, module_columns, query_column, numbers, on_missing, max_bytes)
 
@@ -180,7 +175,7 @@ def table_of(
         columns = list(module_columns), query_column, list(number_columns)
         return _dense(frame, path, *columns, on_missing, max_bytes)
     except POLARS_ERRORS as error:  # values that are neither names nor numbers
-        raise InputError(f"{path}: {_reason(error)}; make its columns text and numbers") from error
+        raise InputError(f"{path}: {reason(error)}; make its columns text and numbers") from error
 
 
 def _checked(
@@ -202,71 +197,12 @@ def _checked(
     return frame
 
 
-def read_frame(path: Path, max_bytes: int, header_bytes: int = _HEADER_BYTES) -> pl.DataFrame:
-    """A CSV or Parquet file, plain or gzipped.
-
-    Raises:
-        InputError: If it cannot be read, or is larger than `max_bytes`, or its first line than
-            `header_bytes`.
-    """
-    try:
-        content = read_decompressed(path, max_bytes)
-        if bytes(content.getbuffer()[:4]) == b"PAR1":
-            return _read_parquet(content, path, max_bytes)
-        if len(content.readline(header_bytes + 1)) > header_bytes:
-            raise InputError(f"{path} is no table: its first line is above {header_bytes} bytes")
-        content.seek(0)
-        return pl.read_csv(content, infer_schema_length=None)
-    except (OSError, EOFError, zlib.error, *POLARS_ERRORS) as error:
-        raise InputError(f"cannot read {path} as CSV or Parquet: {_reason(error)}") from error
-
-
-def _read_parquet(content: io.BytesIO, path: Path, max_bytes: int) -> pl.DataFrame:
-    """Reads a Parquet file if its own summary, and then its texts, are within the limit.
-
-    A column may repeat one text without repeating its bytes; its names are repeated later.
-    """
-    if decoded_bytes(content.getbuffer()) > max_bytes:
-        raise too_large(path, max_bytes)
-    frame = pl.read_parquet(content)
-    texts = frame.select(pl.col(pl.String).str.len_bytes().sum())
-    if sum(texts.row(0) if len(texts.columns) else ()) > max_bytes:
-        raise too_large(path, max_bytes)
-    return frame
-
-
-def _reason(error: BaseException) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
-
-
 def _check_columns(frame: pl.DataFrame, path: Path, needed: Sequence[str]) -> None:
     for name in needed:
         if name not in frame.columns:
             raise InputError(f"{path} has no column {name!r}; its columns are {frame.columns}")
     if len(set(needed)) != len(needed):
         raise InputError(f"columns {list(needed)} name one column twice")
-
-
-def with_numbers(frame: pl.DataFrame, path: Path, columns: Mapping[str, str]) -> pl.DataFrame:
-    """Turns columns into numbers; `columns` gives the name of each in the file.
-
-    Raises:
-        InputError: If a value is no number.
-    """
-    for name, name_in_file in columns.items():
-        column = frame[name]
-        if column.dtype.is_nested():
-            raise InputError(
-                f"{path}: column {name_in_file!r} is of {column.dtype}, not of numbers"
-            )
-        cast = column.cast(pl.Float64, strict=False)
-        bad = column.filter(cast.is_null() & column.is_not_null())
-        if len(bad):
-            raise InputError(
-                f"{path}: column {name_in_file!r} has {bad[0]!r}, which is not a number"
-            )
-        frame = frame.with_columns(cast.alias(name))
-    return frame
 
 
 def _dense(
@@ -280,8 +216,8 @@ def _dense(
 ) -> RecordedTable:
     """Puts the rows into arrays with one axis for each module, and one for the queries."""
     # From all rows: an LLM or a query must not vanish because all its cells are empty.
-    names = [frame[column].cast(pl.String).unique().sort() for column in module_columns]
-    queries = frame[query_column].unique().sort()
+    names = [frame[column].unique().sort() for column in module_columns]
+    queries = in_order(frame[query_column].unique())
     frame = frame.drop_nulls()
     if not len(frame):
         raise InputError(f"{path} has no complete row")
@@ -296,7 +232,7 @@ def _dense(
             "what there is with task.on_missing=restrict"
         )
     theta = [
-        frame[column].cast(pl.String).replace_strict(values, range(len(values))).to_numpy()
+        frame[column].replace_strict(values, range(len(values))).to_numpy()
         for column, values in zip(module_columns, names, strict=True)
     ]
     query = frame[query_column].replace_strict(queries, range(len(queries))).to_numpy()
@@ -307,7 +243,7 @@ def _dense(
     for name, values in numbers.items():
         values[cells] = frame[_NUMBER + name]
     llms = tuple(tuple(column.to_list()) for column in names)
-    identifiers = tuple(str(q) for q in queries.to_list())
+    identifiers: tuple[str, ...] = tuple(queries.to_list())
     complete: np.ndarray = np.all(present.reshape(-1, len(queries)), axis=0)
     if not complete.all() and not partial:
         _check_missing(present, path, module_columns, llms, identifiers, complete, on_missing)
@@ -347,22 +283,21 @@ def listed_configurations(table: RecordedTable, path: Path | str) -> RecordedTab
         ((0, 1), (1, 1))
     """
     try:
-        listed = codes_of_list(_configurations(Path(path)), table.modules, table.llms)
+        named = _configurations(Path(path), table.modules)
+        listed = codes_of_list(named, table.modules, table.llms)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
     return replace(table, listed=listed)
 
 
-def _configurations(path: Path) -> list[Any]:
-    try:
-        text = path.read_bytes().decode()
-        listed: Any
-        if path.suffix.lower() == ".csv":
-            listed = list(csv.DictReader(io.StringIO(text)))
-        else:
-            listed = json.loads(text)
-    except (OSError, ValueError, csv.Error) as error:
-        raise InputError(f"cannot be read as JSON or CSV: {_reason(error)}") from error
+def _configurations(path: Path, modules: Sequence[str]) -> list[Any]:
+    if path.suffix.lower() == ".csv":
+        listed: Any = read_frame(path, modules).to_dicts()
+    else:
+        try:
+            listed = json.loads(path.read_bytes().decode("utf-8-sig"))
+        except (OSError, ValueError) as error:
+            raise InputError(f"cannot be read as JSON or CSV: {reason(error)}") from error
     if not isinstance(listed, list) or not all(isinstance(one, list | dict) for one in listed):
         raise InputError("give a list of configurations, each a list of LLM names or an object")
     named = (one.values() if isinstance(one, dict) else one for one in listed)
@@ -382,14 +317,15 @@ def _check_missing(
 ) -> None:
     *theta, query = np.argwhere(~present)[0].tolist()
     assignment = {m: names[code] for m, names, code in zip(modules, llms, theta, strict=True)}
-    count = int((~present).sum())
+    count, kept = int((~present).sum()), int(complete.sum())
     missing = f"{path}: {count} cells are missing, first {assignment}, query {queries[query]}"
+    mend = "search what there is with task.on_missing=restrict"
+    if not kept:
+        raise InputError(
+            f"{missing}; no query was run under every configuration: record them, or {mend}"
+        )
     if on_missing == "error":
         raise InputError(
-            f"{missing}; record them, or keep the {int(complete.sum())} complete queries with "
-            "task.on_missing=drop_queries"
-        )
-    if not complete.any():
-        raise InputError(
-            f"{missing}; no query was observed under every configuration, so none can be kept"
+            f"{missing}; record them, keep the {kept} complete queries with "
+            f"task.on_missing=drop_queries, or {mend}"
         )

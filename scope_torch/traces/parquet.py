@@ -45,9 +45,9 @@ def read_parquet(path: Path) -> tuple[Iterator[dict[str, Any]], list[str]]:
     Raises:
         InputError: If the file cannot be read, or is too large.
     """
-    from scope_torch.tasks.table import read_frame  # polars, which few logs need
+    from scope_torch.tasks.frames import read_frame  # polars, which few logs need
 
-    frame = read_frame(path, MAX_BYTES)
+    frame = read_frame(path, (), MAX_BYTES)
     missing = missing_columns(frame.columns)
     return map(_plain, frame.iter_rows(named=True)), [f"{path} {missing}"] if missing else []
 

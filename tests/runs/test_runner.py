@@ -222,9 +222,9 @@ def test_trace_csv(tmp_path):
         assert float(written["true_quality"]) == TASK.table.quality[row.theta_out].mean()
 
 
-@pytest.mark.parametrize("budget", [0.0, -1.0, math.nan, math.inf])
+@pytest.mark.parametrize("budget", [0.0, -1.0, math.nan, math.inf, "1", None])
 def test_a_budget_that_is_no_amount_is_refused(budget, tmp_path):
-    with pytest.raises(InputError, match=rf"budget_usd={budget} must be a positive number"):
+    with pytest.raises(InputError, match=rf"budget_usd={budget!r} must be a (positive )?number"):
         search(budget=budget, run_dir=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

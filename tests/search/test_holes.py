@@ -128,6 +128,24 @@ def test_what_can_never_be_certified_is_left_out():
     assert int(told.left[-1].mask.sum()) == PROBLEM.space.size - 2
 
 
+def test_a_candidate_is_repeated_once_all_of_its_queries_were_answered_ten_times():
+    holes = Holes(with_holes(range(5)), Told())
+    for number in range(50):
+        assert not holes.is_repeated(THETA)
+        holes.record(Observation(THETA, number % 5, 0.1, 1.0))
+    assert holes.is_repeated(THETA)
+    assert not holes.is_repeated((0, 0))
+
+
+@pytest.mark.parametrize(("width_c", "width_g", "narrow"), [(9, 9, 1), (11, 9, 0), (9, 11, 0)])
+def test_bounds_are_narrow_below_a_thousandth(width_c, width_g, narrow):
+    """Of c(theta_0), and of a quality of 1."""
+    usd = 1e-4 * PROBLEM.reference_cost_usd
+    bounds = {"lower_c_usd": usd, "upper_c_usd": usd * (1 + width_c)}
+    bounds |= {"lower_g": -1e-4, "upper_g": 1e-4 * (width_g - 1)}
+    assert Holes(PROBLEM, Told()).is_narrow(bounds) == narrow
+
+
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("make", [make_scope, make_scope_joint])
 def test_flattering_holes_never_certify(seed, make):

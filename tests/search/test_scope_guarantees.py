@@ -2,13 +2,14 @@
 
 import functools
 import math
+from collections import Counter
 from dataclasses import replace
 
 import naive
 import numpy as np
 import pytest
 from composed import compose_scope
-from tables import CountingEvaluator, Task, make_task, task_of
+from tables import CountingEvaluator, Crash, Task, make_task, task_of
 
 from scope_torch.bounds import Beta, TunedBounds
 from scope_torch.errors import InputError
@@ -331,6 +332,45 @@ def test_a_search_with_free_configurations_ends(make, batch_size, all_free, gap_
     assert "free" in result.stop_reason or gap_tolerance is not None
     assert true_cost(task, result.recommendation.theta) == 0
     assert result.recommendation.basis == "accepted (tuned)"
+
+
+def at_the_threshold(usd: float) -> Task:
+    """Of 9 configurations of 10 queries, (0, 0) has exactly s_0; most cost the same, `usd`."""
+    quality, cost = np.ones((3, 3, 10)), np.full((3, 3, 10), usd)
+    quality[:2, :, 7:] = 0.0
+    quality[0, 0] = [1.0] * 9 + [0.0]
+    cost[2, 0], cost[2, 2] = 0.4, 1.0
+    return task_of(cost, quality, (2, 2), 0.1)
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, None])
+@pytest.mark.parametrize("make", [Task.scope, Task.rand, Task.coarse])
+@pytest.mark.parametrize("usd", [1e-9, 1e-15])
+def test_a_search_with_nearly_free_configurations_ends(make, batch_size, usd):
+    task = at_the_threshold(usd)
+    optimizer = make(task, 0, batch_size=batch_size)
+    evaluator = CountingEvaluator(task, crash_after=5000)
+    result = run(task.problem, optimizer, evaluator, task.budget(1000))
+    assert result.stop_reason == NOTHING_ELSE
+    assert result.recommendation.theta in {(2, 0), (2, 1)}  # they were tried after (0, 0)
+    asked = Counter((o.theta, o.query) for o in result.history)
+    assert 10 <= max(asked.values()) <= 11
+
+
+def test_what_is_left_out_still_counts_for_the_gap():
+    """(0, 0) is feasible, and no answer can tell; so theta_out may be dearer than theta_star."""
+    task = at_the_threshold(1e-9)
+    out = run(task.problem, task.scope(0), task.evaluator(), 1e9).recommendation
+    assert true_cost(task, (0, 0)) == task.best_cost
+    assert out.theta != (0, 0)
+    assert out.gap_usd >= out.u_out_usd - task.best_cost > 0
+
+
+def test_to_the_letter_only_the_budget_ends_repeats():
+    task = at_the_threshold(1e-9)
+    evaluator = CountingEvaluator(task, crash_after=2000)
+    with pytest.raises(Crash):
+        run(task.problem, task.scope(0, gap_tolerance=None), evaluator, 1e9)
 
 
 def test_a_configuration_that_is_sometimes_free_does_not_end_the_search():

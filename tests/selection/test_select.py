@@ -420,6 +420,18 @@ def test_silent_without_a_terminal_and_told_on_request(capsys):
         ({"constraints": ["latency < 2"]}, "write it as"),
         ({"prices": {"nano": LLMInfo("nano", 1.0, 1.0)}}, "mini"),
         ({"on_error": "ignore"}, "on_error='ignore'"),
+        ({"budget_usd": "1"}, "budget_usd='1' must be a number, not str"),
+        ({"budget_usd": None}, "budget_usd=None must be a positive number"),
+        ({"max_quality_loss": "0.1"}, "max_quality_loss='0.1' must be a number"),
+        ({"holdout": "0.2"}, "holdout='0.2' must be a number"),
+        ({"concurrency": "4"}, "concurrency='4' must be a number"),
+        ({"batch_size": "4"}, "batch_size='4' must be a number"),
+        ({"deployment_queries": "100"}, "deployment_queries='100' must be a number"),
+        ({"seed": "1"}, "seed='1' must be a number"),
+        ({"seed": 1.5}, "seed=1.5 must be a whole number"),
+        ({"metric": "exact_match"}, "metric='exact_match' must be a function"),
+        ({"dataset": None}, "dataset=None must be a list"),
+        ({"reference": None}, "which is not among its models"),
     ],
 )
 def test_a_wrong_setting_is_refused_before_the_first_call(changes, message):

@@ -123,7 +123,7 @@ def test_holes_are_refused_dropped_or_searched_around(files):
     without_a_column(files)
     with pytest.raises(InputError, match=r"31 cells are missing.*'plan': 'mini', 'solve': 'mini'"):
         matrix_task(**GIVEN, **PATHS)
-    with pytest.raises(InputError, match="none can be kept"):
+    with pytest.raises(InputError, match="no query was run under every configuration"):
         matrix_task(**GIVEN, **PATHS, on_missing="drop_queries")
     problem = matrix_task(**GIVEN, **PATHS, on_missing="restrict").problem
     assert not problem.is_allowed((0, 0))
@@ -178,7 +178,7 @@ def test_a_damaged_json_is_refused(files, old, new, message):
             lambda rows: [{k: v for k, v in row.items() if k != "query"} for row in rows],
             r"no column 'query'; name that of the queries, task.query_column=mini/mini",
         ),
-        (lambda rows: [row | {"query": i} for i, row in enumerate(rows)], r"same identifiers"),
+        (lambda rows: [row | {"query": i} for i, row in enumerate(rows)], r"lacks query 'q0'"),
     ],
 )
 def test_damaged_matrices_are_refused(files, change, message):

@@ -75,7 +75,7 @@ def test_without_the_option_nothing_changes(path):
     [
         ("many", ["tokens"], ("'tokens'", "'many'", "not a number")),
         ("inf", ["tokens"], ("tokens=inf", "query q1", "finite number")),
-        ("nan", ["tokens"], ("tokens=nan", "finite number")),
+        ("nan", ["tokens"], ("1 cells are missing", "query q1")),
         ("", ["tokens"], ("1 cells are missing", "query q1")),
         ("10", ["words"], ("no column 'words'", "seconds")),
         ("10", ["tokens", "tokens"], ("name one column twice",)),

@@ -1,0 +1,63 @@
+"""Names of LLMs, columns and files on the command line that Hydra would read as something else."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
+from scope_torch.errors import InputError
+
+_NAMES = re.compile(
+    r"\+{0,2}(base|task\.(reference|llms|module_columns|\w+_column))=(.*)", re.DOTALL
+)
+_QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
+_TOKEN = re.compile(r"[^\[\]{},:()\s]+")
+_PLAIN = re.compile(r"[\w./@%+$*|?: -]*")  # needs no quotes
+
+
+def quoted(override: str) -> str:
+    """An override with quotes around what needs them, for a shell.
+
+    Examples:
+        >>> print(quoted("base=gpt (a)"), quoted("base=[nano,gpt(a)]"))
+        'base="gpt (a)"' 'base=[nano,"gpt(a)"]'
+    """
+    key, _, value = override.partition("=")
+    if value[:1] == "[":
+        value = f"[{','.join(map(_in_quotes, value.strip('[]').split(',')))}]"
+    else:
+        value = _in_quotes(value)
+    return shlex.quote(f"{key}={value}")
+
+
+def _in_quotes(name: str) -> str:
+    name = name.strip()
+    if _QUOTED.fullmatch(name):
+        return f'"{name[1:-1]}"' if '"' not in name[1:-1] else name
+    if _PLAIN.fullmatch(name) and not _is_changed(name):
+        return name
+    return '"' + name.replace('"', '\\"') + '"'
+
+
+def _is_changed(name: str) -> bool:
+    """Whether Hydra reads a name as a number or a truth value, and writes it otherwise."""
+    if not name:
+        return False
+    value = OverridesParser.create().parse_override(f"key={name}").value()
+    return not isinstance(value, str) and value is not None and str(value) != name
+
+
+def refuse_changed_names(arguments: Sequence[str]) -> None:
+    """Raises InputError for a name without quotes that is read as another one: 4.10 as 4.1."""
+    for argument in arguments:
+        if (found := _NAMES.fullmatch(argument)) is None:
+            continue
+        for token in _TOKEN.findall(_QUOTED.sub("", found[3])):
+            if _PLAIN.fullmatch(token) and _is_changed(token):
+                raise InputError(
+                    f"{argument}: {token} would be read as another name; put it into quotes: "
+                    f"{quoted(argument)}"
+                )

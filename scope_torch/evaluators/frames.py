@@ -1,0 +1,50 @@
+"""Data sets that are frames: of pandas, polars or pyarrow, or from Hugging Face."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from scope_torch.errors import InputError
+
+_NAMES = "input", "expected"
+
+
+def elements_of(dataset: Any, with_expected: bool) -> Any:
+    """The elements of a data set; of a frame its inputs, or pairs (input, expected).
+
+    Args:
+        dataset: A frame with the columns `input` and `expected`, or with just as many columns as
+            are needed, in this order; anything else comes back as it is.
+        with_expected: Whether pairs are needed.
+
+    Raises:
+        InputError: If it is a frame with other columns, or with a missing value.
+    """
+    if hasattr(dataset, "collect"):  # it is lazy
+        dataset = dataset.collect()
+    names = getattr(dataset, "column_names", getattr(dataset, "columns", None))
+    if names is None:
+        return dataset
+    names, needed = list(names), list(_NAMES if with_expected else _NAMES[:1])
+    chosen = needed if set(needed) <= set(names) else names
+    if len(chosen) != len(needed):
+        raise InputError(
+            f"dataset has the columns {names}; rename those to use to {' and '.join(needed)}, such "
+            f"as {dict(zip(names, needed, strict=False))}"
+        )
+    columns = [_values(dataset[name]) for name in chosen]
+    for name, values in zip(chosen, columns, strict=True):
+        for number, value in enumerate(values):
+            if _is_missing(value):
+                raise InputError(f"dataset[{name!r}] has no value in row {number}; leave it out")
+    return list(zip(*columns, strict=True)) if with_expected else columns[0]
+
+
+def _values(column: Any) -> list[Any]:
+    return column.to_pylist() if hasattr(column, "to_pylist") else list(column)
+
+
+def _is_missing(value: Any) -> bool:
+    is_nan = isinstance(value, float) and math.isnan(value)
+    return value is None or is_nan or type(value).__name__ in ("NAType", "NaTType")  # of pandas

@@ -1,0 +1,205 @@
+"""Reads files of tables into frames: what identifies a row is text, the rest may become numbers.
+
+| file | |
+| --- | --- |
+| CSV | the separator is comma, semicolon, tab or bar, whichever splits the header most; UTF-8, or UTF-16 with its mark |
+| JSON | one object in a line, or one list of them |
+| Parquet | |
+
+All may be gzipped. The content tells which it is, not the name.
+"""  # noqa: E501 - a table
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import json
+import re
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from scope_torch.errors import InputError
+from scope_torch.tasks._parquet import decoded_bytes
+from scope_torch.tasks.files import MAX_BYTES, read_decompressed, too_large
+
+# polars panics on bytes that its Rust code did not expect.
+POLARS_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
+_HEADER_BYTES = 1_000_000
+_SEPARATORS = ",;\t|"
+_UTF_16 = codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE
+_FOREIGN = {  # first bytes of files that cannot be read: what they are, and the mend
+    b"PK\x03\x04": "an Excel workbook or a zip archive; save the sheet as CSV in UTF-8",
+    b"\xd0\xcf\x11\xe0": "an old Excel workbook; save the sheet as CSV in UTF-8",
+    b"ARROW1": "an Arrow file; save it as Parquet",
+    b"\x28\xb5\x2f\xfd": "compressed by zstd; unpack it, or compress it by gzip",
+    b"BZh": "compressed by bzip2; unpack it, or compress it by gzip",
+    b"\xfd7zXZ": "compressed by xz; unpack it, or compress it by gzip",
+}
+_NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
+_DECIMAL_COMMA = r"^(\s*[+-]?\d*),(\d+([eE][+-]?\d+)?\s*)$"
+_AS_TEXT: dict[str, Any] = dict.fromkeys(("parse_int", "parse_float", "parse_constant"), str)
+
+
+def read_frame(
+    path: Path, keys: Sequence[str], max_bytes: int = MAX_BYTES, header_bytes: int = _HEADER_BYTES
+) -> pl.DataFrame:
+    """Reads a table, see above; rows without any value are left out.
+
+    Args:
+        path: The file.
+        keys: Columns of identifiers: text as it is in the file, so that 4.10 is not 4.1; null where
+            there is none. Absent ones are not missed.
+        max_bytes: Largest size, decompressed; of Parquet, of its columns.
+        header_bytes: Largest size of the first line of CSV.
+
+    Raises:
+        InputError: If it cannot be read, or is too large; the message says how to mend it.
+    """
+    try:
+        content = read_decompressed(path, max_bytes)
+        begin = bytes(content.getbuffer()[:8])
+        for magic, words in _FOREIGN.items():
+            if begin.startswith(magic):
+                raise InputError(f"{path} is {words}")
+        if begin.startswith(b"PAR1"):
+            frame = _read_parquet(content, path, max_bytes)
+        else:
+            if begin.startswith(_UTF_16):
+                content = io.BytesIO(str(content.getbuffer(), "utf-16").encode())
+            first = bytes(content.getbuffer()[:100]).removeprefix(codecs.BOM_UTF8).lstrip()[:1]
+            if first in (b"{", b"["):
+                frame = _read_json(content, first == b"[")
+            else:
+                frame = _read_csv(content, path, keys, header_bytes)
+        return _without_blanks(frame, keys)
+    except (OSError, EOFError, zlib.error, ValueError, RecursionError, *POLARS_ERRORS) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(
+            f"cannot read {path} as CSV, JSON or Parquet: {reason(error)}; save it as CSV in UTF-8"
+        ) from error
+
+
+def _read_csv(
+    content: io.BytesIO, path: Path, keys: Sequence[str], header_bytes: int
+) -> pl.DataFrame:
+    """All cells as text: a column of numbers and `NaN` would else be one of other text."""
+    header = content.readline(header_bytes + 1)
+    if len(header) > header_bytes:
+        raise InputError(f"{path} is no table: its first line is above {header_bytes} bytes")
+    separator = _separator(str(header, "utf-8", "replace"))
+    content.seek(0)
+    frame = pl.read_csv(content, separator=separator, infer_schema=False)
+    if separator != ";":
+        return frame
+    numbers = pl.exclude(*keys) if keys else pl.all()  # where a comma separates no columns
+    return frame.with_columns(numbers.str.replace(_DECIMAL_COMMA, "$1.$2"))
+
+
+def _separator(header: str) -> str:
+    """The one that splits the header most; of equal ones the first."""
+    return max(_SEPARATORS, key=lambda one: len(next(csv.reader([header], delimiter=one), [])))
+
+
+def _read_json(content: io.BytesIO, is_list: bool) -> pl.DataFrame:
+    """All cells as text, as they are in the file."""
+    columns: dict[str, list[str | None]] = {}
+    count = 0
+    for row in _objects(content, is_list):
+        for name, value in row.items():
+            cells = columns.setdefault(name, [])
+            cells.extend([None] * (count - len(cells)))
+            is_text = value is None or isinstance(value, str)
+            cells.append(value if is_text else json.dumps(value))
+        count += 1
+    padded = {name: cells + [None] * (count - len(cells)) for name, cells in columns.items()}
+    return pl.DataFrame(padded, dict.fromkeys(padded, pl.String))
+
+
+def _objects(content: io.BytesIO, is_list: bool) -> Iterator[dict[str, Any]]:
+    for number, line in enumerate([content.getvalue()] if is_list else content, 1):
+        if not line.strip():
+            continue
+        try:
+            found: Any = json.loads(line.decode("utf-8-sig"), **_AS_TEXT)
+        except ValueError as error:
+            raise ValueError(f"line {number} is not JSON ({error})") from error
+        for row in found if is_list else [found]:
+            if not isinstance(row, dict):
+                raise ValueError(f"line {number} has {row!r:.60} in the place of an object")
+            yield row
+
+
+def _read_parquet(content: io.BytesIO, path: Path, max_bytes: int) -> pl.DataFrame:
+    """Reads a Parquet file if its own summary, and then its texts, are within the limit.
+
+    A column may repeat one text without repeating its bytes; its names are repeated later.
+    """
+    if decoded_bytes(content.getbuffer()) > max_bytes:
+        raise too_large(path, max_bytes)
+    frame = pl.read_parquet(content)
+    texts = frame.select(pl.col(pl.String).str.len_bytes().sum())
+    if sum(texts.row(0) if len(texts.columns) else ()) > max_bytes:
+        raise too_large(path, max_bytes)
+    return frame
+
+
+def _without_blanks(frame: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
+    """The rows that have a value; empty cells and NaN are null, and keys are text."""
+    floats, texts = pl.col(pl.Float32, pl.Float64), pl.col(pl.String)
+    frame = frame.with_columns(floats.fill_nan(None))
+    frame = frame.with_columns(pl.when(texts.str.strip_chars() != "").then(texts))
+    frame = frame.filter(~pl.all_horizontal(pl.all().is_null())) if frame.columns else frame
+    return frame.with_columns(
+        pl.col(name).cast(pl.String) for name in keys if name in frame.columns
+    )
+
+
+def with_numbers(frame: pl.DataFrame, path: Path, columns: Mapping[str, str]) -> pl.DataFrame:
+    """Turns columns into numbers, and NaN into null.
+
+    Args:
+        frame: From `read_frame`.
+        path: Its file, for error messages.
+        columns: The columns, and the name of each in the file.
+
+    Raises:
+        InputError: If a value is no number.
+    """
+    for name, name_in_file in columns.items():
+        column = frame[name]
+        if column.dtype.is_nested():
+            raise InputError(
+                f"{path}: column {name_in_file!r} is of {column.dtype}, not of numbers"
+            )
+        text = column.str.strip_chars() if column.dtype == pl.String else column
+        if text.dtype == pl.String:
+            text = text.str.to_lowercase().replace({"true": "1", "false": "0"})
+        cast = text.cast(pl.Float64, strict=False)
+        bad = column.filter(cast.is_null() & column.is_not_null())
+        if len(bad):
+            raise InputError(
+                f"{path}: column {name_in_file!r} has {bad[0]!r}, which is not a number; leave the "
+                "cell empty if there is none"
+            )
+        frame = frame.with_columns(cast.fill_nan(None).alias(name))
+    return frame
+
+
+def in_order(identifiers: pl.Series) -> pl.Series:
+    """Sorted identifiers: by number if all are numbers, so that 10 comes after 9; else as text."""
+    texts: list[str] = identifiers.to_list()
+    if not all(map(_NUMBER.fullmatch, texts)):
+        return identifiers.sort()
+    return pl.Series(sorted(texts, key=lambda text: (Decimal(text), text)), dtype=pl.String)
+
+
+def reason(error: BaseException) -> str:
+    """The first line of an error, or its kind."""
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -1,0 +1,84 @@
+"""A frame as `dataset`: its rows are the queries, never the names of its columns."""
+
+import polars as pl
+import pytest
+
+import scope_torch as st
+from scope_torch.errors import InputError
+from scope_torch.evaluators.application import Item, items_of
+
+ROWS = {"input": ["a", "b", "c"], "expected": ["A", "B", "C"]}
+PAIRS = [Item(0, "a", "A"), Item(1, "b", "B"), Item(2, "c", "C")]
+
+
+class Column(list):
+    """A column of pyarrow: its elements are no values of Python."""
+
+    def __iter__(self):
+        return (object() for _ in range(len(self)))
+
+    def to_pylist(self):
+        return [self[i] for i in range(len(self))]
+
+
+class Table:
+    """A table of pyarrow, or a data set of Hugging Face: a frame with `column_names`."""
+
+    def __init__(self, rows):
+        self.column_names = list(rows)
+        self.columns = list(rows.values())
+        self._rows = rows
+
+    def __getitem__(self, name):
+        return Column(self._rows[name])
+
+
+def of_pandas(rows):
+    return pytest.importorskip("pandas").DataFrame(rows)
+
+
+FRAMES = {
+    "polars": pl.DataFrame,
+    "polars, lazy": pl.LazyFrame,
+    "pyarrow": Table,
+    "pandas": of_pandas,
+}
+
+
+@pytest.mark.parametrize("kind", FRAMES)
+def test_the_rows_of_a_frame_are_the_elements(kind):
+    make = FRAMES[kind]
+    assert items_of(make(ROWS), with_expected=True) == PAIRS
+    assert items_of(make({"n": [1, 2, 3], **dict(reversed(ROWS.items()))}), True) == PAIRS
+    assert items_of(make({"question": ROWS["input"], "answer": ROWS["expected"]}), True) == PAIRS
+    for inputs in ({"question": ["a", "b"]}, {"n": [1, 2], "input": ["a", "b"]}):
+        assert items_of(make(inputs), with_expected=False) == [Item(0, "a"), Item(1, "b")]
+
+
+@pytest.mark.parametrize(
+    ("rows", "with_expected", "words"),
+    [
+        ({"a": [1], "b": [2], "c": [3]}, True, "columns ['a', 'b', 'c']; rename those to use to "
+         "input and expected, such as {'a': 'input', 'b': 'expected'}"),
+        ({"a": [1], "b": [2]}, False, "rename those to use to input"),
+        ({"a": [1]}, True, "rename those to use to input and expected"),
+        ({"input": ["a", None], "expected": ["A", "B"]}, True, "dataset['input'] has no value in "
+         "row 1; leave it out"),
+        ({"input": ["a", "b"], "expected": [1.0, float("nan")]}, True, "dataset['expected'] has"),
+        ({"input": [], "expected": []}, True, "dataset is empty"),
+    ],
+)  # fmt: skip
+def test_frames_that_cannot_be_used(rows, with_expected, words):
+    with pytest.raises(InputError) as caught:
+        items_of(pl.DataFrame(rows), with_expected)
+    assert words in str(caught.value)
+
+
+def test_select_takes_a_frame():
+    result = st.select(
+        lambda models, text: (text.upper(), {"mini": 0.001, "pro": 0.01}[models["model"]]),
+        models=["mini", "pro"], reference="pro", dataset=pl.DataFrame(ROWS), budget_usd=1,
+        metric=st.metrics.exact_match, max_quality_loss=0.1,
+    )  # fmt: skip
+    assert result.problem.num_queries == 3
+    assert result.problem.reference_quality == 1.0

@@ -1,0 +1,84 @@
+"""Names with odd characters on the command line: read as they are, or refused with the quotes."""
+
+import csv
+import shlex
+
+import pytest
+
+PLANNERS = ["4.10", "4.1", "001", "1e5", "true"]
+SOLVERS = ["gpt (a)", "a,b", "it's", "a=b", "big"]
+
+
+@pytest.fixture
+def given(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with open("runs.csv", "w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["planner", "solver", "query", "quality", "cost_usd"])
+        for planner in PLANNERS:
+            for solver in SOLVERS:
+                price = 0.1 if (planner, solver) == ("4.10", "big") else 0.01
+                rows.writerows([planner, solver, f"q{i}", 1, price] for i in range(6))
+    return [
+        "task=table", "task.path=runs.csv", "task.module_columns=[planner,solver]",
+        "task.epsilon=0.1", "budget_usd=0.05",
+    ]  # fmt: skip
+
+
+def typed(line: str) -> list[str]:
+    """The arguments that a shell makes of a line."""
+    return shlex.split(line)
+
+
+REFERENCE = """'task.reference=["4.10",big]'"""
+
+
+@pytest.mark.parametrize(
+    ("wrong", "mend"),
+    [
+        ("'base=[4.10,big]'", """'base=["4.10",big]'"""),
+        ("'base=[1e5,big]'", """'base=["1e5",big]'"""),
+        ("'base=[true,big]'", """'base=["true",big]'"""),
+        ("""'base=["4.10",gpt (a)]'""", """'base=["4.10","gpt (a)"]'"""),
+        ("""'base=['"'4.1'"',gpt (a)]'""", """'base=["4.1","gpt (a)"]'"""),
+        ("'base=[001,a=b]'", """'base=[001,"a=b"]'"""),
+    ],
+)
+def test_the_message_shows_the_quoting_and_it_works(cli, given, wrong, mend):
+    status, _, err = cli(*given, *typed(REFERENCE), *typed(wrong))
+    assert status == 2
+    assert mend in err
+    status, out, err = cli(*given, *typed(REFERENCE), *typed(mend))
+    assert status == 0, err
+    assert "planner:" in out
+
+
+@pytest.mark.parametrize(
+    ("wrong", "mend"),
+    [
+        ("base='gpt (a)'", """'base="gpt (a)"'"""),
+        ("base=a,b", """'base="a,b"'"""),
+        ('base="it\'s"', """'base="it'"'"'s"'"""),
+        ("base='a{b}'", """'base="a{b}"'"""),
+    ],
+)
+def test_one_name_for_all_modules(cli, given, wrong, mend):
+    status, _, err = cli(*given, *typed(REFERENCE), *typed(wrong))
+    assert status == 2
+    assert mend in err
+    status, _, err = cli(*given, *typed(REFERENCE), *typed(mend))
+    assert "is not a candidate of module 'planner'" in err  # it was read as one name
+    assert "such as base=[001," in err
+
+
+def test_too_many_names_because_of_a_comma(cli, given):
+    status, _, err = cli(*given, *typed(REFERENCE), "base=[001,a,b]")
+    assert status == 2
+    assert 'a name with a comma needs quotes, such as "a,b"' in err
+    assert cli(*given, *typed(REFERENCE), 'base=[001,"a,b"]')[0] == 0
+
+
+def test_numbers_of_a_sweep_are_names_too(cli, given):
+    status, _, err = cli("-m", *given, *typed(REFERENCE), "base=[4.10,big],[001,big]")
+    assert status == 2
+    assert "4.10 would be read as another name" in err
