@@ -20,5 +20,9 @@ def test_the_lower_bounds_are_tested():
     }
     lines = (ROOT / "constraints" / "minimal.txt").read_text().splitlines()
     pinned = (line.split("==") for line in lines if not line.startswith("#"))
-    assert {name: Version(version) for name, version in pinned} == bounds
+    tested = {name: Version(version) for name, version in pinned}
+    assert tested.keys() == bounds.keys()
+    for name, bound in bounds.items():  # 1.11.1 where there is no wheel of 1.11.0
+        assert tested[name] >= bound
+        assert tested[name].release[:2] == bound.release[:2], name
     assert bounds["h11"] >= Version("0.16")  # CVE-2025-43859

@@ -141,16 +141,17 @@ class MlflowTracker(Callback):
         for name in ("spend_usd", *CURVES):
             self._add(name, getattr(row, name), row.spend_usd)
         if len(self._waiting) >= _AT_ONCE:
-            with self._told("what was observed is in the journal"):
+            with self._told("with a run_dir, the same call goes on where this one stopped"):
                 self._send()
 
     def end(self, result: Outcome) -> None:
         """Logs the curves, the result and the files of the run."""
         if self._client is not None:
-            with self._told("the search is complete: scope-torch replay sends it again"):
-                self._end(result)
+            page, _ = page_and_result(cast(Any, result))
+            with self._told("the search is complete; scope-torch replay RUN_DIR sends it again"):
+                self._end(result, page)
 
-    def _end(self, result: Outcome) -> None:
+    def _end(self, result: Outcome, page: str) -> None:
         summary = result.summary()
         if result.curve is not None:
             for budget, cost, v in result.curve.points(summary["budget_usd"]):
@@ -165,7 +166,6 @@ class MlflowTracker(Callback):
         self._send()
         for path in files_of(result.run_dir):
             self._client.log_artifact(self._run_id, str(path))
-        page, _ = page_and_result(cast(Any, result))
         self._client.log_text(self._run_id, page, "report.html")
 
     def close(self, error: BaseException | None) -> None:
