@@ -9,13 +9,14 @@ import torch
 from gpytorch.kernels import Kernel
 
 from scope_torch.bounds.base import ConfidenceBounds, check_made_for
+from scope_torch.bounds.repeats import Repeats
 from scope_torch.model.devices import pick_device, surrogate_class
 from scope_torch.model.kernels import HammingMatern52Kernel
 from scope_torch.observation import Observation
 from scope_torch.problem import SelectionProblem
 from scope_torch.search.calibrate import InitialPool, PoolKind, Ties
 from scope_torch.search.candidate import QueryCandidate
-from scope_torch.search.certificate import certificate_of
+from scope_torch.search.certificate import certificate_of, flips_of
 from scope_torch.search.choice import LeastCost
 from scope_torch.search.known import Known, known_of
 from scope_torch.search.scope import SCOPE
@@ -40,7 +41,7 @@ def compose_scope(
     max_nodes: int = MAX_NODES,
     surrogate: str = "auto",
     sequence_delta: float | None = None,
-    sequence_flips: float | str = 0.0,
+    sequence_flips: float | str | Repeats | None = 0.0,
     reference_repeats: Sequence[int] | None = None,
     population_delta: float | None = None,
     query_pool: int | None = None,
@@ -85,9 +86,9 @@ def compose_scope(
     """
     kind = "sequence" if population_delta is None else "population"
     delta = sequence_delta if population_delta is None else population_delta
-    of_answers = delta, sequence_flips, reference_repeats
-    known = known_of(problem, known, sequence_flips)
-    certificate = certificate_of(problem, *of_answers, kind, seed, query_pool, known)
+    flips = flips_of(sequence_flips, reference_repeats)
+    known = known_of(problem, known, 0.0 if kind == "population" else flips)
+    certificate = certificate_of(problem, delta, flips, kind, seed, query_pool, known)
     choice = LeastCost(alpha, certificate.next_margin)
     stopping = stopping_of(problem, gap_tolerance)
     pool = InitialPool(problem, initial_pool, base, calibrate_ties)

@@ -260,7 +260,11 @@ class SCOPE(SequentialOptimizer):
                 ended = self._judge(candidate, certified, trial.margin, about)
             if ended:
                 return
-        about["num_queries"] = num_queries
+        while trial.again():  # beyond the paper: answers that vary
+            certified = yield from trial.ask_again(theta_cand, batch_size, self._record)
+            candidate = self._candidate(theta_cand)
+            if self._judge(candidate, certified, trial.margin, about):
+                return
         self._trace("completed", **about, **interval(candidate, self._beta(candidate)))
 
     def _judge(
