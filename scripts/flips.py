@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[1]
 FILE = ROOT / "benchmarks" / "flips.csv"
 DELTA = 0.05
 RATES = (0.0, 0.02, 0.05, 0.13, 0.17)  # of queries whose answer changes when asked again
-SEARCHES, CANDIDATES, TRIALS = 1000, 30, 400
+SEARCHES, CANDIDATES, TRIALS = 1000, 30, 300
 FIELDS = (
     *("what", "method", "queries", "quality", "rate", "shape", "at_most"),
     *("searches", "wrong", "margin", "answers"),

@@ -28,7 +28,7 @@ PASSES = 6  # after the first, at most; LOG.md
 _PLANNED = 3  # passes that a candidate worth trying should need
 _FRACTIONS = np.array([0.1, 0.2, 0.4, 0.8])
 _SHRINK = 0.2  # answers that the average over all queries counts as, in the forecast of one
-_STAKED = 0.5  # part of the purse
+_STAKED = 0.75  # part of the purse; LOG.md
 
 
 class FreshBet:
@@ -79,9 +79,9 @@ class FreshBet:
 class Purse:
     """What a search may stake on its candidates, all together: delta.
 
-    A bet takes half of what is left. It certifies once stake times capital is 1 (`wins`). When it
-    ends, it gives back its stake, or what its capital left of it. Then the chance that anything
-    whose average is below s_0 is certified is at most delta, however many are tried:
+    A bet takes three quarters of what is left. It certifies once stake times capital is 1 (`wins`).
+    When it ends, it gives back its stake, or what its capital left of it. Then the chance that
+    anything whose average is below s_0 is certified is at most delta, however many are tried:
 
     Let V be the purse, plus stake times capital of the open bet if its candidate's average is below
     s_0, plus the stake alone if it is not. V starts at delta. To stake moves money. A pass does not
