@@ -3,8 +3,9 @@
     python scripts/flips.py coverage  # every cheaper configuration just infeasible; minutes
     python scripts/flips.py margins  # of a candidate, by Q, quality and rate; half an hour
 
-Rows go to benchmarks/flips.csv. Those of `declared flips` were made with version b83f6cc, whose
-certificate was told the true rate and trusted it.
+Rows go to benchmarks/flips.csv, the table to docs/explanation/guarantees.md. The rows of
+`declared flips` were made with version b83f6cc, whose certificate was told the true rate and
+trusted it.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ from scope_torch.search.fresh import ByFreshAnswers
 
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "benchmarks" / "flips.csv"
+PAGE = ROOT / "docs" / "explanation" / "guarantees.md"
 DELTA = 0.05
 RATES = (0.0, 0.02, 0.05, 0.13, 0.17)  # of queries whose answer changes when asked again
-SEARCHES, CANDIDATES, TRIALS = 1000, 30, 300
+SEARCHES, CANDIDATES, TRIALS = 1000, 30, 200
 FIELDS = (
     *("what", "method", "queries", "quality", "rate", "shape", "at_most"),
     *("searches", "wrong", "margin", "answers"),
@@ -74,16 +76,19 @@ def certificate(num: int, s_0: float, rate: float) -> ByFreshAnswers:
 
 def passes(by: ByFreshAnswers, mu: np.ndarray, s_0: float, rng: np.random.Generator) -> int | None:
     """Passes until a candidate is certified; None if it is given up, as SCOPE would."""
+    answers = (rng.random(len(mu)) < mu).astype(float)
+    if answers.mean() <= s_0:  # no bet is made on it
+        return None
     test = by.begin(1, torch.Generator().manual_seed(0))
     total, number = 0.0, 0
     while True:
-        answers = (rng.random(len(mu)) < mu).astype(float)
         certified = [test.update((x,), 0.0) for x in answers][-1]
         total, number = total + float(answers.mean()), number + 1
         if certified:
             return number
         if total / number < s_0 + test.margin or not test.again():
             return None
+        answers = (rng.random(len(mu)) < mu).astype(float)
 
 
 def coverage() -> Iterable[dict[str, Any]]:
@@ -129,19 +134,51 @@ def _margin(num: int, s_0: float, rate: float, shape: str, most: int) -> dict[st
 
 def main(what: str) -> None:
     """Makes rows, and writes them in the place of those that there are."""
+    made = []
+    for row in {"coverage": coverage, "margins": margins}[what]():
+        print(row, flush=True)
+        made.append(row)
     kept = []
     if FILE.exists():
         with FILE.open(newline="") as file:
             rows = list(csv.DictReader(file))
         kept = [row for row in rows if row["what"] != what or row["method"] != "fresh"]
-    made = []
-    for row in {"coverage": coverage, "margins": margins}[what]():
-        print(row, flush=True)
-        made.append(row)
     with FILE.open("w", newline="") as file:
         writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
         writer.writeheader()
         writer.writerows([*kept, *made])
+    write_page()
+
+
+def table() -> str:
+    """What each certificate needs, in units of quality, and how many answers; as Markdown."""
+    with FILE.open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["what"] == "margins"]
+    columns = {
+        "declared flips, 1st candidate": ("declared flips, candidate 1", "1"),
+        "100th": ("declared flips, candidate 100", "1"),
+        "fresh answers, at most 3 passes": ("fresh", "3"),
+        "at most 7": ("fresh", "7"),
+    }
+    cells: dict[tuple[str, ...], dict[tuple[str, str], str]] = {}
+    for row in rows:
+        key = (row["queries"], row["quality"], f"{float(row['rate']):.0%}", row["shape"])
+        answers = float(row["answers"])
+        text = "none" if math.isnan(answers) else f"{float(row['margin']):.3f} ({answers:.0f})"
+        cells.setdefault(key, {})[row["method"], row["at_most"]] = text
+    head = ["queries", "s_0", "rate", "varies", *columns]
+    lines = [head, ["---"] * len(head)]
+    lines += [[*key, *(of.get(at, "") for at in columns.values())] for key, of in cells.items()]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def write_page() -> None:
+    """Puts the table between its marks."""
+    text = PAGE.read_text()
+    before, rest = text.split("<!-- begin: flips -->\n")
+    _, after = rest.split("<!-- end -->", 1)
+    made = f"\n{table()}\n\n*`python scripts/flips.py margins`; benchmarks/flips.csv*\n\n"
+    PAGE.write_text(f"{before}<!-- begin: flips -->\n{made}<!-- end -->{after}")
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ variance of an answer from call to call, not the variance of the averages over q
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 
@@ -120,6 +121,7 @@ def wins(stake: float, log_capital: float) -> bool:
     return log_capital >= -math.log(stake)
 
 
+@lru_cache(64)
 def excess(num_queries: int, stake: float, variance: float, passes: int = _PLANNED) -> float:
     """About what the expected average must exceed s_0 by, if every second bet is to win.
 

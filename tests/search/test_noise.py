@@ -267,3 +267,26 @@ def test_candidates_are_asked_again_and_certified_by_fresh_answers(make, batch_s
     assert certified > 0
     completed = Counter(row.theta_cand for row in result.trace if row.event == "completed")
     assert max(completed.values(), default=0) <= 2
+
+
+class Kept(Flipped):
+    """An evaluator that gives a kept answer to a repeated call."""
+
+    deterministic = True
+
+    def remember(self, observations):
+        raise NotImplementedError
+
+    def repeats(self, observations):
+        return []
+
+
+@pytest.mark.parametrize("make", [make_scope, make_scope_joint])
+def test_kept_answers_are_no_fresh_ones(make):
+    task = make_task(0, (3, 3), 40, graded=False)
+    evaluator = Kept(task.evaluator(), 0.0, 0)
+    settings = {"base": "llm0", "device": "cpu", "certificate": "sequence"}
+    with pytest.raises(InputError, match="deterministic=True of the evaluator gives a kept answer"):
+        run(PROBLEM, make(PROBLEM, certificate_flips=0.1, **settings), evaluator, budget_usd=1.0)
+    result = run(PROBLEM, make(PROBLEM, **settings), evaluator, budget_usd=1.0)
+    assert result.recommendation.basis in ("certified", "reference")
