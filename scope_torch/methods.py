@@ -13,6 +13,7 @@ from gpytorch.kernels import Kernel
 from scope_torch.bounds import ConfidenceBounds, CredibleBounds, TheoryBounds, TunedBounds
 from scope_torch.bounds.base import check_made_for
 from scope_torch.bounds.information_gain import InformationGain, RealisedGain
+from scope_torch.bounds.repeats import Repeats
 from scope_torch.errors import InputError
 from scope_torch.model.devices import joint_class, pick_device, surrogate_class
 from scope_torch.model.kernels import HammingMatern52Kernel
@@ -22,7 +23,7 @@ from scope_torch.problem import SelectionProblem, by_module
 from scope_torch.search.belief import Belief
 from scope_torch.search.calibrate import InitialPool, PoolKind, Ties
 from scope_torch.search.candidate import QueryCandidate
-from scope_torch.search.certificate import certificate_of
+from scope_torch.search.certificate import certificate_of, flips_of
 from scope_torch.search.choice import LeastCost, MostPromising
 from scope_torch.search.joint_candidate import JointCandidate
 from scope_torch.search.known import Known, known_of
@@ -59,7 +60,7 @@ def make_scope(
     max_nodes: int = MAX_NODES,
     surrogate: str = "auto",
     certificate: str = "bounds",
-    certificate_flips: float | str = 0.0,
+    certificate_flips: float | str | Repeats | None = 0.0,
     reference_repeats: Sequence[int] | None = None,
     query_pool: int | None = None,
     kernel: Kernel | None = None,
@@ -91,11 +92,13 @@ def make_scope(
         certificate: `bounds`; or at the `delta` of `bounds`: `sequence` (`BySequence`), about the
             queries of the search, or `population` (`ByPopulation`), about the distribution that
             they were drawn from.
-        certificate_flips: With `sequence`: how often the same call is answered otherwise, see
-            `scope_torch.bounds.betting.margin`. `auto`: a bound made of `reference_repeats`.
+        certificate_flips: With `sequence`: whether answers vary from call to call. 0 or None: the
+            same call always gets the same answer. Else candidates are certified by fresh answers,
+            whatever varies (`ByFreshAnswers`); how often the same call gets another answer than
+            usual, or the `Repeats` of the reference, only says what is worth trying. `auto`:
+            `Repeats` made of `reference_repeats`.
         reference_repeats: With `certificate_flips="auto"`: how many queries theta_0 answered
-            otherwise the second time, and how many it answered twice. A second measurement of
-            theta_0 costs Q c(theta_0).
+            otherwise the second time, and how many it was asked twice.
         query_pool: With `population`, if there are more queries than a search needs: Calibrate
             looks at this many. A candidate draws from all of them in an order of its own, and stops
             once it is theta_out. None: Calibrate looks at all, and a candidate answers all.
@@ -124,8 +127,10 @@ def make_scope(
     if isinstance(confidence, Mapping | None):
         confidence = _bounds_of(problem, of_bounds, kernel, lam, device)
     delta = _delta_of(certificate, of_bounds)
-    known = known_of(problem, known, certificate_flips)
-    of_answers = delta, certificate_flips, reference_repeats, certificate
+    flips = flips_of(certificate_flips, reference_repeats)
+    asks_again = 0.0 if certificate == "population" else flips  # there the first answers count
+    known = known_of(problem, known, asks_again)
+    of_answers = delta, flips, certificate
     certifies = certificate_of(problem, *of_answers, seed, query_pool, known)
     check_made_for(confidence, kernel, lam, problem.space.num_modules)
     space, num_constraints = problem.space, problem.num_constraints
@@ -174,7 +179,7 @@ def make_scope_joint(
     max_nodes: int = JOINT_MAX_NODES,
     surrogate: str = "auto",
     certificate: str | None = None,
-    certificate_flips: float | str = 0.0,
+    certificate_flips: float | str | Repeats | None = 0.0,
     reference_repeats: Sequence[int] | None = None,
     query_pool: int | None = None,
     budget_usd: float | None = None,
@@ -264,8 +269,10 @@ def make_scope_joint(
         device=device,
         num_constraints=problem.num_constraints,
     )
-    known = known_of(problem, known, certificate_flips, learn_reference)
-    of_answers = _delta_of(certificate, bounds), certificate_flips, reference_repeats, certificate
+    flips = flips_of(certificate_flips, reference_repeats)
+    asks_again = 0.0 if certificate == "population" else flips  # there the first answers count
+    known = known_of(problem, known, asks_again, learn_reference)
+    of_answers = _delta_of(certificate, bounds), flips, certificate
     certifies = certificate_of(problem, *of_answers, seed, query_pool, known)
     margin, rule = certifies.next_margin, problem.rule
     by_cost = gap_tolerance is None or problem.objective == "quality"

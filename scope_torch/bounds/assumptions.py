@@ -51,13 +51,7 @@ def certified_by(settings: dict[str, Any]) -> list[str]:
             "average quality over these queries is at least s_0"
         )
         return [*of_bounds, meaning]
-    of_sequences = _sequences(settings["sequence_delta"], settings["sequence_flips"])
-    return [
-        *of_sequences,
-        *_repeats(settings),
-        _NOT_BY_BOUNDS,
-        *of_bounds,
-    ]
+    return [*_sequences(settings), _NOT_BY_BOUNDS, *of_bounds]
 
 
 def assumptions(settings: dict[str, Any]) -> list[str]:
@@ -114,20 +108,31 @@ def _theory(settings: dict[str, Any]) -> list[str]:
     ]
 
 
-def _sequences(delta: float, flips: float) -> list[str]:
-    if flips == 0:
+def _sequences(settings: dict[str, Any]) -> list[str]:
+    average, vary = "average", []
+    if "sequence_passes" in settings:
+        average = "expected average"
+        noise = "answers may vary from call to call in any way, each independently of the others"
+        if "sequence_repeats" in settings:
+            changed, asked = settings["sequence_repeats"]
+            vary = [
+                f"the reference answered {asked} queries twice, {changed} of them otherwise the "
+                "second time; this decides only what is tried: every certified configuration was "
+                "asked again itself"
+            ]
+    elif settings["sequence_flips"] == 0:
         noise = "the same call always gets the same answer"
-    elif flips < 0.5:
+    else:  # a run of an earlier version
         noise = (
-            "outcomes are 0 or 1, and each differs from its usual value with probability at most "
-            f"{flips:g}"
+            "an answer differs from its usual value with probability at most "
+            f"{settings['sequence_flips']:g}"
         )
-    else:
-        noise = "outcomes vary independently from call to call"
     return [
-        f"with probability at least 1 - {delta:g}, every certified configuration has an average "
-        "quality over these queries of at least s_0, whatever the model says",
+        f"with probability at least 1 - {settings['sequence_delta']:g}, every certified "
+        f"configuration has an {average} quality over these queries of at least s_0, whatever the "
+        "model says",
         f"this needs outcomes in [0, 1] that do not depend on the order of the calls; {noise}",
+        *vary,
     ]
 
 
@@ -139,16 +144,4 @@ def _population(delta: float) -> list[str]:
         "this needs queries that are independent draws from that distribution, as tomorrow's will "
         "be, and qualities in [0, 1] that do not depend on the order of the calls; answers may "
         "vary from call to call",
-    ]
-
-
-def _repeats(settings: dict[str, Any]) -> list[str]:
-    """Why the bound on flips holds, if it was made of repeated answers of the reference."""
-    if "sequence_repeats" not in settings:
-        return []
-    differing, pairs = settings["sequence_repeats"]
-    return [
-        f"the reference answered {pairs} queries twice, {differing} of them otherwise the second "
-        "time; no candidate's answer flips more often than this bound on the reference's flips "
-        f"says: {settings['sequence_flips']:.3g}"
     ]

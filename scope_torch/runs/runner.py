@@ -69,7 +69,8 @@ def run(
 
     Raises:
         InputError: If the budget is not positive, the optimizer belongs to another problem or was
-            used before, the directory cannot be written, or it holds a run with other settings.
+            used before, it needs fresh answers and the evaluator keeps them, the directory cannot
+            be written, or it holds a run with other settings.
 
     Examples:
         >>> from scope_torch import make_scope, run
@@ -87,6 +88,7 @@ def run(
     settings = run_settings(problem, optimizer, evaluator, budget_usd)
     run_dir = None if run_dir is None else Path(run_dir)
     known: Known | None = getattr(optimizer, "known", None)
+    _check_fresh(known, evaluator)
     observations = [] if known is None else known.observations
     truth, truth_seconds = _timed_truth(problem, evaluator)
     with ExitStack() as closing:
@@ -187,6 +189,17 @@ def _check_run(problem: SelectionProblem, optimizer: Optimizer, budget_usd: floa
     if optimizer.t > 0:
         raise InputError(
             f"the optimizer has made {optimizer.t} observations; give run() a fresh one"
+        )
+
+
+def _check_fresh(known: Known | None, evaluator: Evaluator) -> None:
+    """Refuses an evaluator that would answer a repeated call without making it."""
+    keeps = isinstance(evaluator, KeepsAnswers) and evaluator.deterministic
+    if keeps and known is not None and known.answers_vary:
+        raise InputError(
+            "the search was told that answers vary (certificate_flips), but deterministic=True of "
+            "the evaluator gives a kept answer to a repeated call; say deterministic=False, or "
+            "leave certificate_flips out"
         )
 
 

@@ -30,9 +30,10 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from scope_torch.bounds.repeats import Repeats
 from scope_torch.errors import InputError
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
@@ -186,7 +187,7 @@ class Known:
             offered = set(self._problem.queries_of(theta))
             worst = (0.0,) * self._problem.num_constraints
             grades |= {query: worst for query in query_order if query not in offered}
-        return Trial(test, grades, query_order)
+        return Trial(test, grades, query_order, self._problem.grades)
 
     def has_new_llm(self, theta: Theta) -> bool:
         """Whether some module uses an LLM that it was never observed with."""
@@ -277,7 +278,7 @@ def reference_of(problem: SelectionProblem) -> list[Observation]:
 def known_of(
     problem: SelectionProblem,
     known: Known | Sequence[Observation],
-    flips: float | str,
+    flips: float | Repeats,
     learn_reference: bool = False,
 ) -> Known:
     """Observations of earlier searches as a search takes them.
@@ -285,7 +286,7 @@ def known_of(
     Args:
         problem: Of the new search.
         known: Observations in the codes of the problem, or a `Known` of the same candidates.
-        flips: How often the certificate counts on another answer, see `certificate_of`.
+        flips: See `flips_of`; anything but 0 says that answers vary.
         learn_reference: See `Known`.
 
     Raises:
@@ -311,22 +312,31 @@ class Trial:
         test: From `Certificate.begin`.
         grades: Of the known answers, by query.
         query_order: All queries, in the order in which ties are broken.
+        grades_of: The grades of an observation.
 
     Attributes:
         order: The queries that must be asked.
         in_order: Whether in just that order.
-        margin: See `Test`.
     """
 
     def __init__(
-        self, test: Test, grades: Mapping[int, Sequence[float]], query_order: Sequence[int]
+        self,
+        test: Test,
+        grades: Mapping[int, Sequence[float]],
+        query_order: Sequence[int],
+        grades_of: Callable[[Observation], Sequence[float]],
     ) -> None:
-        self._test, self._grades = test, grades
+        self._test, self._grades, self._grades_of = test, grades, grades_of
         self.in_order = test.order is not None
         order = query_order if test.order is None else test.order
         self.order = [query for query in order if query not in grades] if grades else order
-        self.margin: float = getattr(test, "margin", 0.0)  # a test of one's own may have none
+        self._all = order
         self._waiting = deque(order if grades and self.in_order else ())
+
+    @property
+    def margin(self) -> float:
+        """See `Test`; a test of one's own may have none."""
+        return getattr(self._test, "margin", 0.0)
 
     def begin(self, upper_g: float) -> bool:
         """Whether the candidate is certified by known answers; there must be some."""
@@ -341,6 +351,34 @@ class Trial:
             return certified
         self._waiting.popleft()
         return self._take_known(upper_g, certified)
+
+    def again(self) -> bool:
+        """Whether the certificate wants all queries asked once more; most never do."""
+        more = getattr(self._test, "again", None)
+        if more is None or not more():
+            return False
+        if self._grades:
+            self._waiting = deque(self._all)
+            self._take_known(math.inf, certified=False)
+        return True
+
+    def ask_again(
+        self, theta: Theta, batch_size: int, record: Callable[[Observation], None]
+    ) -> Generator[Sequence[Request], Sequence[Observation], bool]:
+        """One more answer to each query; returns whether the candidate is certified.
+
+        Args:
+            theta: The candidate.
+            batch_size: Queries asked at a time.
+            record: Takes in an observation.
+        """
+        certified = False
+        for start in range(0, len(self.order), batch_size):
+            batch = self.order[start : start + batch_size]
+            for observation in (yield [Request(theta, query) for query in batch]):
+                record(observation)
+                certified = self.update(self._grades_of(observation), math.inf)
+        return certified
 
     def _take_known(self, upper_g: float, certified: bool) -> bool:
         while self._waiting and self._waiting[0] in self._grades:

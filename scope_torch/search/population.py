@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from scope_torch.bounds.betting import check_sequence
+from scope_torch.bounds.betting import check_delta
 from scope_torch.bounds.population import PairedSequence, least_mean, queries_needed
 from scope_torch.errors import InputError
 from scope_torch.observation import Observation
@@ -77,7 +77,7 @@ class ByPopulation:
         query_pool: int | None = None,
         num_others: int = 0,
     ) -> None:
-        check_sequence(delta, 0.0)
+        check_delta(delta)
         problem.check_one_constraint("scope with certificate=population")
         if query_pool is not None and not 1 <= query_pool <= problem.num_queries:
             raise InputError(

@@ -133,6 +133,12 @@ class SCOPE(SequentialOptimizer):
                         self._judge(turn)
                 if turn.ended:
                     return
+            while turn.trial.again():  # beyond the paper: answers that vary
+                yield from turn.ask_again(self.batch_size, self._record)
+                self._withdraw(turn)
+                self._judge(turn)
+                if turn.ended:
+                    return
             self._trace("completed", **turn.row())
 
     def _judge(self, turn: Turn) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from scope_torch.bounds.base import Beta
@@ -10,6 +10,7 @@ from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
 from scope_torch.search.belief import Belief
 from scope_torch.search.known import Trial
+from scope_torch.search.optimizer import Steps
 from scope_torch.search.parts import interval
 
 
@@ -36,7 +37,7 @@ class Turn:
         belief: Belief,
         problem: SelectionProblem,
     ) -> None:
-        self.theta, self.trial, self.margin = theta, trial, trial.margin
+        self.theta, self.trial = theta, trial
         self.candidate = belief.at(theta, trial.order, trial.in_order)
         self._belief, self._problem = belief, problem
         self._num_queries = len(problem.queries_of(theta))
@@ -74,6 +75,17 @@ class Turn:
         self.certified = self.trial.update(grades, min(self._upper_g, previous))
         self._num_seen += 1
         self.about["num_queries"] = self._num_seen
+
+    def ask_again(self, size: int | None, record: Callable[[Observation], None]) -> Steps:
+        """All queries once more, so many at a time: fresh answers, where answers vary."""
+        size = size or self._num_queries
+        self.certified = yield from self.trial.ask_again(self.theta, size, record)
+        self.candidate = self._belief.at(self.theta, self.trial.order)
+
+    @property
+    def margin(self) -> float:
+        """What its g must be below 0 by, see `Test`."""
+        return self.trial.margin
 
     def beta(self) -> Beta:
         """beta_t with what it has answered."""

@@ -22,11 +22,3 @@ def test_a_search_on_a_pool(cli):
     settings = json.loads(path.with_name("settings.json").read_text())
     assert "reference_answers" not in settings["problem"]
     assert settings["optimizer"]["query_pool"] == 60
-
-
-def test_a_certificate_that_needs_no_flips(cli):
-    status, _, err = cli(
-        "task=synthetic", "method.certificate=population", "method.certificate_flips=0.1"
-    )
-    assert status != 0
-    assert "certificate=population holds however often answers flip" in err

@@ -7,6 +7,7 @@ import torch
 from flips import Flipped
 
 from scope_torch.bounds.population import PairedSequence, least_mean
+from scope_torch.bounds.repeats import Repeats
 from scope_torch.errors import InputError
 from scope_torch.methods import make_scope, make_scope_joint
 from scope_torch.observation import Observation
@@ -151,12 +152,13 @@ def test_refuses(changed, words):
 
 
 @pytest.mark.parametrize("make", [make_scope, make_scope_joint])
-@pytest.mark.parametrize(
-    "more", [{"certificate_flips": 0.1}, {"certificate_flips": "auto", "reference_repeats": [1, 9]}]
-)
-def test_flips_need_not_be_declared(make, more):
-    with pytest.raises(InputError, match="leave both out"):
-        make(PROBLEM, base="small", certificate="population", **more)
+@pytest.mark.parametrize("flips", [None, 0.1, Repeats((1.0, 0.0), (1.0, 1.0))])
+def test_it_holds_however_answers_vary(make, flips):
+    """What is said about flips changes nothing: each answer is a draw."""
+    settings = {"base": "small", "certificate": "population"}
+    plain, told = make(PROBLEM, **settings), make(PROBLEM, **settings, certificate_flips=flips)
+    assert told.settings() == plain.settings()
+    assert not told.known.answers_vary
 
 
 @pytest.mark.parametrize("make", [make_scope, make_scope_joint])

@@ -164,7 +164,8 @@ class Order(_Test):
 @pytest.mark.parametrize("known", [(), (0,), (3, 1), (2, 4), (0, 1, 2, 3, 4)])
 def test_a_test_gets_its_grades_in_its_order(known):
     test = Order([3, 1, 4, 0, 2])
-    trial = Trial(test, {query: (float(query),) for query in known}, range(5))
+    grades = {query: (float(query),) for query in known}
+    trial = Trial(test, grades, range(5), lambda observation: (observation.quality,))
     certified = trial.begin(0.0) if known else False
     for query in list(trial.order):
         assert not certified

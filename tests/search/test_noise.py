@@ -2,19 +2,25 @@
 
 import math
 from collections import Counter
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from flips import Flipped
 from tables import make_task
 
+from scope_torch.bounds.assumptions import certified_by
 from scope_torch.bounds.base import Beta
-from scope_torch.bounds.betting import BettingSequence, flips_of_repeats
+from scope_torch.bounds.fresh import PASSES, FreshBet, excess
+from scope_torch.bounds.repeats import Repeats
+from scope_torch.constraints import at_least
 from scope_torch.errors import InputError
 from scope_torch.methods import make_scope, make_scope_joint
 from scope_torch.runs.runner import run
 from scope_torch.search.certificate import ByBounds, BySequence
 from scope_torch.search.choice import LeastCost, MostPromising
+from scope_torch.search.fresh import ByFreshAnswers
 from scope_torch.space_search.minima import LowerBounds
 
 PROBLEM = make_task(0, (3, 3), 40, graded=False).problem
@@ -77,78 +83,210 @@ def test_the_least_cost_among_those_below_the_margin(seed):
     assert choice.next_iteration(1, -0.05 - 1e-300) is None
 
 
-def test_the_margin_of_a_certificate_is_that_of_its_next_candidate():
-    generator = torch.Generator().manual_seed(0)
-    certificate, margins = BySequence(PROBLEM, 0.1, 0.02), []
-    for k in range(1, 200):
-        margins.append(certificate.next_margin())
-        test = certificate.begin(k, generator)
-        assert test.margin == margins[-1]
-    assert 0 < margins[0] < margins[-1]
-    assert margins == sorted(margins)
+def told(certificate, passes, seed=0):
+    """Begins a candidate and tells it passes over all queries; whether it asks for another."""
+    test = certificate.begin(1, torch.Generator().manual_seed(seed))
+    answers = []
+    for grades in passes:
+        certified = [test.update(row, math.inf) for row in grades]
+        answers.append((certified[-1], test.again()))
+        assert certified[:-1] in ([False] * (len(grades) - 1), [certified[-1]] * (len(grades) - 1))
+    return answers
+
+
+def ones(number, num=40):
+    return [(1.0,)] * number + [(0.0,)] * (num - number)
+
+
+S_0 = math.ceil(40 * PROBLEM.s_0)  # ones that reach the threshold
+
+
+def test_passes_are_those_of_a_bet_at_three_quarters_of_what_is_left():
+    certificate = ByFreshAnswers(PROBLEM, 0.1, 0.02)
+    passes = [ones(S_0 + 2), ones(S_0 + 3), ones(S_0 + 4), ones(S_0 + 3)]
+    bet, expected = FreshBet(PROBLEM.s_0, np.array(passes[0])[:, 0]), [(False, True)]
+    for grades in passes[1:]:
+        bet.settle(np.array(grades)[:, 0])
+        won = bet.log_capital >= math.log(1 / 0.075)
+        expected.append((won, not won))
+        if won:
+            break
+    assert told(certificate, passes[: len(expected)]) == expected
+    assert expected[-1] == (True, False)
+    assert certificate.purse.left == pytest.approx(0.025, rel=1e-12)
+    certificate.begin(2, torch.Generator())
+    assert certificate.purse.left == pytest.approx(0.1, rel=1e-12)  # a stake that won comes back
+
+
+def test_a_candidate_at_the_threshold_is_not_asked_again():
+    certificate = ByFreshAnswers(PROBLEM, 0.1, 0.02)
+    assert told(certificate, [ones(S_0 - 1)]) == [(False, False)]
+    assert certificate.purse.left == 0.1
+
+
+def test_a_bet_that_has_lost_half_ends_and_one_that_is_broken_off_has_lost_all():
+    certificate = ByFreshAnswers(PROBLEM, 0.1, 0.02)
+    assert told(certificate, [ones(S_0 + 2), ones(S_0 - 8)]) == [(False, True), (False, False)]
+    test = certificate.begin(2, torch.Generator())
+    left = certificate.purse.left
+    assert 0.025 < left < 0.0626
+    for row in ones(S_0 + 2):
+        test.update(row, 0.0)
+    assert test.again()
+    test.update((1.0,), 0.0)
+    certificate.begin(3, torch.Generator())
+    assert certificate.purse.left == pytest.approx(left / 4, rel=1e-12)
+
+
+def test_no_candidate_is_asked_for_ever():
+    certificate = ByFreshAnswers(PROBLEM, 1e-9, 0.02)
+    answers = told(certificate, [ones(S_0 + 1)] * (PASSES + 1))
+    assert [again for _, again in answers] == [True] * PASSES + [False]
+    assert not any(certified for certified, _ in answers)
+
+
+def test_every_constraint_must_win_with_one_stake():
+    problem = replace(PROBLEM, constraints=[at_least("safety", 0.5)])
+    certificate = ByFreshAnswers(problem, 0.1, 0.02)
+    good, poor = [(1.0, 1.0)] * 40, [(1.0, float(i < 21)) for i in range(40)]
+    assert told(certificate, [poor, poor, poor]) == [(False, True)] * 3
+    both = [(1.0, float(i < 10)) for i in range(40)]
+    assert told(certificate, [both]) == [(False, False)]  # after its first pass
+    left = certificate.purse.left
+    bet = FreshBet(0.5, np.array(poor)[:, 1])
+    bet.settle(np.array(poor)[:, 1])
+    bet.settle(np.array(poor)[:, 1])
+    assert 0 < bet.log_capital < 1
+    assert left == pytest.approx(0.1, rel=1e-12)  # what was staked came back, and no more
+    assert told(certificate, [good, good])[-1] == (True, False)
+
+
+def test_the_margin_follows_the_purse_and_what_answers_vary():
+    certificate = ByFreshAnswers(PROBLEM, 0.1, 0.02)
+    assert certificate.variance == pytest.approx(0.02 * 0.98, rel=1e-12)
+    assert certificate.next_margin() == excess(40, certificate.purse.stake, certificate.variance)
+    before = certificate.next_margin()
+    told(certificate, [ones(40), ones(30)])
+    assert certificate.variance == pytest.approx((30 * 0.0196 + 5) / 70, rel=1e-12)
+    test = certificate.begin(2, torch.Generator())
+    assert certificate.next_margin() > before
+    noise = math.sqrt(certificate.variance / 40)
+    assert test.margin == pytest.approx(max(0.0, certificate.next_margin() - noise), rel=1e-12)
     assert certificate.report()["next_margin"] == certificate.next_margin()
+    assert certificate.settings() == ByFreshAnswers(PROBLEM, 0.1, 0.02).settings()
 
 
 @pytest.mark.parametrize("certificate", [BySequence(PROBLEM, 0.1), ByBounds()])
 def test_without_flips_there_is_no_margin(certificate):
     assert certificate.next_margin() == 0
-    assert certificate.begin(1, torch.Generator()).margin == 0
+    test = certificate.begin(1, torch.Generator())
+    assert test.margin == 0
+    assert not hasattr(test, "again")
     assert "next_margin" not in certificate.report()
 
 
-def test_repeats_take_a_tenth_of_delta():
-    certificate = BySequence(PROBLEM, 0.1, repeats=(1, 30))
-    assert certificate.flips == flips_of_repeats(1, 30, 0.01)
-    share = 0.09 * math.log(20.5) / (21 * math.log(21) ** 2)
-    alone = BettingSequence(40, PROBLEM.s_0, share, certificate.flips)
-    assert certificate.next_margin() == pytest.approx(alone.margin, rel=1e-12)
-    assert certificate.report()["repeats"] == [1, 30]
-    assert certificate.settings()["sequence_repeats"] == [1, 30]
-    assert certificate.settings()["sequence_delta"] == 0.1
+REPEATS = Repeats((1.0,) * 30, (0.0,) * 3 + (1.0,) * 27)
 
 
 @pytest.mark.parametrize("make", [make_scope, make_scope_joint])
-def test_flips_made_of_repeats(make):
-    optimizer = make(
-        PROBLEM,
-        base="llm0",
-        device="cpu",
-        certificate="sequence",
-        certificate_flips="auto",
-        reference_repeats=[0, 40],
-    )
-    assert optimizer.settings()["sequence_repeats"] == [0, 40]
-    assumptions = " ".join(optimizer.report()["assumptions"])
-    assert "the reference answered 40 queries twice, 0 of them otherwise" in assumptions
-    assert 0 < optimizer.settings()["sequence_flips"] < 0.2
-    for wrong, message in [
-        ({"certificate_flips": "auto"}, "ask the reference all queries a second time"),
+def test_what_repeats_of_the_reference_say(make):
+    settings = {"base": "llm0", "device": "cpu", "certificate": "sequence"}
+    auto = {"certificate_flips": "auto", "reference_repeats": [3, 30]}
+    for more in ({"certificate_flips": REPEATS}, auto):
+        optimizer = make(PROBLEM, **settings, **more)
+        report = optimizer.report()
+        assert report["repeats"] == [3, 30]
+        assert report["flips"] == pytest.approx((1.5 + 0.25) / 31, rel=1e-12)
+        assert optimizer.settings()["sequence_repeats"] == [3, 30]
+        assert optimizer.known.answers_vary
+        assumptions = " ".join(report["assumptions"])
+        assert "answers may vary from call to call in any way" in assumptions
+        assert "the reference answered 30 queries twice, 3 of them otherwise" in assumptions
+        assert "was asked again itself" in assumptions
+    for none in (0, None, "0"):
+        optimizer = make(PROBLEM, **settings, certificate_flips=none)
+        assert not optimizer.known.answers_vary
+        assert "flips" not in optimizer.report()
+        assert "the same call always gets the same" in " ".join(optimizer.report()["assumptions"])
+    unchanged = make(PROBLEM, **settings, certificate_flips=Repeats((1.0,) * 30, (1.0,) * 30))
+    assert unchanged.report()["flips"] == pytest.approx(0.25 / 31, rel=1e-12)
+
+
+@pytest.mark.parametrize("make", [make_scope, make_scope_joint])
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"certificate_flips": "auto"}, "ask the reference about 30 queries a second time"),
         ({"reference_repeats": [0, 40]}, "auto needs the repeats, and they need auto"),
         ({"certificate_flips": "often"}, "certificate_flips='often' must be a number, or auto"),
-        ({"certificate_flips": "auto", "reference_repeats": [1]}, "must be two whole numbers"),
         ({"certificate_flips": "0.7"}, "certificate_flips=0.7 must lie in"),
-    ]:
-        with pytest.raises(InputError, match=message):
-            make(PROBLEM, base="llm0", device="cpu", certificate="sequence", **wrong)
+        *(
+            ({"certificate_flips": "auto", "reference_repeats": counts}, "must be two whole")
+            for counts in ([1], [3, 2], [-1, 5], [0, 0], [1.5, 4], [2, 4.5])
+        ),
+    ],
+)
+def test_impossible_flips(make, wrong, message):
+    with pytest.raises(InputError, match=message):
+        make(PROBLEM, base="llm0", device="cpu", certificate="sequence", **wrong)
+
+
+def test_an_explanation_of_a_run_of_an_earlier_version():
+    settings = {"bounds": {"mode": "tuned"}, "sequence_delta": 0.05, "sequence_flips": 0.02}
+    assert "with probability at most 0.02" in " ".join(certified_by(settings))
 
 
 @pytest.mark.parametrize("make", [make_scope, make_scope_joint])
-def test_a_candidate_ends_once_it_cannot_reach_the_margin(make):
-    """It is certified, or its L_g has risen above the margin, and it is rarely tried again."""
-    task, flips = make_task(5, (5, 4), 80, graded=False), 0.02
+@pytest.mark.parametrize("batch_size", [1, 7, None])
+def test_candidates_are_asked_again_and_certified_by_fresh_answers(make, batch_size):
+    """What a search asked, taken apart: every certificate is that of a bet on its own answers."""
+    task, flips = make_task(5, (5, 4), 80, graded=False), 0.03
     settings = {"certificate": "sequence", "certificate_flips": flips, "bounds": {"delta": 0.1}}
-    optimizer = make(task.problem, base="llm0", seed=1, device="cpu", **settings)
+    optimizer = make(
+        task.problem, base="llm0", seed=1, device="cpu", batch_size=batch_size, **settings
+    )
     result = run(task.problem, optimizer, Flipped(task.evaluator(), flips, 3), task.budget(60))
-    share = lambda k: 0.1 * math.log(20.5) / ((k + 20) * math.log(k + 20) ** 2)  # noqa: E731
-    k, margin, completed = 0, 0.0, Counter()
+    begun, certified = 0, 0
     for row in result.trace:
         if row.event == "selected":
-            k += 1
-            margin = BettingSequence(80, task.problem.s_0, share(k), flips).margin
-        if row.event == "pruned":
-            dearer = row.lower_c_usd > row.u_out_usd
-            assert dearer or row.lower_g > -margin
-        if row.event == "completed":
-            completed[row.theta_cand] += 1
-    assert k > 3
+            begun = row.t
+        if row.event == "improved":
+            answers = result.history[begun : row.t]
+            assert {o.theta for o in answers} == {row.theta_cand}
+            passes = [answers[i : i + 80] for i in range(0, len(answers), 80)]
+            assert 2 <= len(passes) <= PASSES + 1
+            assert all({o.query for o in one} == set(range(80)) for one in passes)
+            first, *fresh = [
+                np.array([o.quality for o in sorted(one, key=lambda o: o.query)]) for one in passes
+            ]
+            bet = FreshBet(task.problem.s_0, first)
+            for one in fresh:
+                bet.settle(one)
+            assert bet.log_capital >= math.log(1 / 0.075) - 1e-9
+            certified += 1
+    assert certified > 0
+    completed = Counter(row.theta_cand for row in result.trace if row.event == "completed")
     assert max(completed.values(), default=0) <= 2
+
+
+class Kept(Flipped):
+    """An evaluator that gives a kept answer to a repeated call."""
+
+    deterministic = True
+
+    def remember(self, observations):
+        raise NotImplementedError
+
+    def repeats(self, observations):
+        return []
+
+
+@pytest.mark.parametrize("make", [make_scope, make_scope_joint])
+def test_kept_answers_are_no_fresh_ones(make):
+    task = make_task(0, (3, 3), 40, graded=False)
+    evaluator = Kept(task.evaluator(), 0.0, 0)
+    settings = {"base": "llm0", "device": "cpu", "certificate": "sequence"}
+    with pytest.raises(InputError, match="deterministic=True of the evaluator gives a kept answer"):
+        run(PROBLEM, make(PROBLEM, certificate_flips=0.1, **settings), evaluator, budget_usd=1.0)
+    result = run(PROBLEM, make(PROBLEM, **settings), evaluator, budget_usd=1.0)
+    assert result.recommendation.basis in ("certified", "reference")
