@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.digits import percent, plain, quality
 from scope_torch.runs.held_out import HeldOut
 from scope_torch.search.optimizer import Recommendation
+
+if TYPE_CHECKING:
+    from scope_torch.bounds.repeats import Repeats
 
 
 class Promised(Protocol):
@@ -24,8 +28,23 @@ class Promised(Protocol):
         ...
 
     @property
+    def report(self) -> Mapping[str, Any]:
+        """Values that the method recorded."""
+        ...
+
+    @property
+    def certified(self) -> bool:
+        """Whether theta_out is."""
+        ...
+
+    @property
     def held_out(self) -> HeldOut | None:
         """The comparison on held-out queries."""
+        ...
+
+    @property
+    def varies(self) -> Repeats | None:
+        """What the reference's second answers say."""
         ...
 
 
@@ -34,6 +53,7 @@ def doubt_of(result: Promised) -> str:
 
     - Held-out queries: the interval of quality above the threshold lies below 0, or that of the
       saving.
+    - Answers changed when they were asked for again, and the certificate assumes that none does.
     - The reference is kept, and breaks a constraint itself.
 
     Args:
@@ -42,7 +62,11 @@ def doubt_of(result: Promised) -> str:
     problem = result.problem
     if result.recommendation.theta == problem.theta_ref:
         return _of_reference(problem)
-    held_out = result.held_out
+    return _of_held_out(problem, result.held_out) or _of_answers(result)
+
+
+def _of_held_out(problem: SelectionProblem, held_out: HeldOut | None) -> str:
+    """What held-out queries say against the choice."""
     if held_out is None or problem.objective != "cost":
         return ""
     if (excess := held_out.excess(problem)).upper is not None and excess.upper < 0:
@@ -61,6 +85,19 @@ def doubt_of(result: Promised) -> str:
             f"{plain(1000 * held_out.reference_usd)} USD per 1,000 queries"
         )
     return ""
+
+
+def _of_answers(result: Promised) -> str:
+    """Whether a certificate took answers for fixed that are not."""
+    varies, by_answers = result.varies, result.report.get("certificate") == "sequence"
+    if varies is None or not varies.changed or not (result.certified and by_answers):
+        return ""
+    if result.report.get("flips"):
+        return ""
+    return (
+        f"but {varies.changed} of {varies.asked} answers changed when they were asked for again, "
+        "which this certificate does not allow for"
+    )
 
 
 def _of_reference(problem: SelectionProblem) -> str:

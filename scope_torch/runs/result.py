@@ -250,6 +250,7 @@ class RunResult:
             "cost_usd": self.cost_usd.value,
             "reference": self.problem.names(self.problem.theta_ref),
             "settings_hash": settings_hash(self.settings),
+            **self._varies(),
             **({"doubt": doubt} if (doubt := doubt_of(self)) else {}),
             **({} if self.held_out is None else {"held_out": self.held_out.to_json()}),
         }
@@ -302,6 +303,7 @@ class RunResult:
             "num_observations": len(self.history),
             **({} if self.repeats is None else repeats_of(self.repeats)),
             **self._measured(),
+            **self._varies(),
             **self.bill.beside,
             "stop_reason": self.stop_reason,
             **({} if self.front is None else {"pareto": self.front.to_json()}),
@@ -338,6 +340,14 @@ class RunResult:
             "reference_quality_interval": [quality.lower, quality.upper],
             **({} if self.held_out is None else {"held_out": self.held_out.to_json()}),
         }
+
+    def _varies(self) -> dict[str, Any]:
+        """How often an answer of the reference changed when it was asked for again."""
+        if self.varies is None:
+            return {}
+        counts = {"asked": self.varies.asked, "changed": self.varies.changed}
+        interval = list(self.varies.interval)
+        return {"repeated_answers": {**counts, "rate": self.varies.rate, "interval": interval}}
 
     def _population(self) -> dict[str, Any]:
         """About tomorrow's queries; see `tomorrow`."""

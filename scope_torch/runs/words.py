@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import textwrap
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from scope_torch.observation import History
 from scope_torch.problem import SelectionProblem
@@ -23,8 +23,11 @@ from scope_torch.search.stopping import (
     NOTHING_LEFT,
 )
 
+if TYPE_CHECKING:
+    from scope_torch.bounds.repeats import Repeats
+
 _WIDTH = 109
-_IF_FIXED = ", if answers do not vary"  # from call to call; certificate_flips drops it
+_IF_FIXED = ", if answers do not vary"  # from call to call
 _MORE = 'more: .table() .pareto() .plot() .disagreements() .bill .why .save("models.json")'
 _STOPS = {
     "budget": "the budget is spent",
@@ -97,6 +100,11 @@ class Told(Protocol):
     @property
     def held_out(self) -> HeldOut | None:
         """The comparison on held-out queries."""
+        ...
+
+    @property
+    def varies(self) -> Repeats | None:
+        """What the reference's second answers say."""
         ...
 
 
@@ -221,20 +229,32 @@ def _grounds(result: Told) -> str:
         reason = stop_in_words(result.stop_reason)
         return f"not certified: nothing {better} than the reference was, and {reason}"
     if result.certified and result.evidence.is_known(out.theta):
-        return f"certified on these {Q} queries, all answered{_IF_FIXED}"
+        return f"certified on these {Q} queries, all answered{_of_answers(result)}"
     if out.basis == "certified":
         delta = report.get("delta")
         sure = "" if delta is None else f" with {percent(1 - delta)} confidence"
         if report.get("certificate") == "population":
             return f"certified{sure} on queries like these {Q}"
-        fixed = "" if report.get("flips") else _IF_FIXED
-        if report.get("certificate") != "sequence":
-            fixed = ", if the model's bounds hold"
+        fixed = ", if the model's bounds hold"
+        if report.get("certificate") == "sequence":
+            fixed = _of_answers(result)
         return f"certified{sure} on these {Q} queries{fixed}"
     return {
         "accepted (tuned)": "not certified: accepted by bounds of the model, without a probability",
         "estimated": "not certified: the model expects it to be good enough",
     }.get(out.basis, "not certified: the best of what was observed")
+
+
+def _of_answers(result: Told) -> str:
+    """How a certificate by answers stands to answers that vary from call to call."""
+    varies = result.varies
+    if result.report.get("flips"):
+        if varies is None or not varies.changed:
+            return ", however answers vary"
+        return f", although {varies.changed} of {varies.asked} answers changed when asked again"
+    if varies is None or varies.changed:
+        return _IF_FIXED
+    return f"{_IF_FIXED} (0 of {varies.asked} did when asked again)"
 
 
 def _choice(result: Told, width: int) -> str:

@@ -36,6 +36,7 @@ from scope_torch.tracking.progress import ProgressBar
 logger = logging.getLogger(__name__)
 
 _ROUNDING = 1e-9
+_UNKNOWN_FLIPS = 0.1  # where nothing was asked twice, but answers are said to vary
 
 
 @contextmanager
@@ -94,10 +95,15 @@ def search(
             "queries"
         )
     say(show, _of_reference(problem, left))
-    evaluator = make_evaluator(problem, queries=setup.searched)
+    vary = setup.answers_vary or (before.repeats is not None and before.repeats.changed > 0)
+    evaluator = make_evaluator(problem, queries=setup.searched, deterministic=not vary)
     evaluator.paid([*known.observations, *before.probe, *before.reference])
     if setup.needs_base:
-        how = {"initial_pool": "random"} if before.base is None else {"base": before.base}
+        how: dict[str, Any] = {"base": before.base}
+        if before.base is None:
+            how = {"initial_pool": "random"}
+        if vary:  # a certificate then asks again, and is told how much there is to expect
+            how["certificate_flips"] = before.repeats or _UNKNOWN_FLIPS
         make_optimizer = partial(make_optimizer, budget_usd=left, known=known, **how)
     watching = [*([ProgressBar()] if show else []), *callbacks]
     result = run(
