@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,12 @@ class LLMInfo:
             cached, in USD; None for the price of other prompt tokens.
         cache_write_usd_per_mtok: Price of a million prompt tokens that the server reports as
             written to its cache, in USD; None for the price of other prompt tokens.
+        cache_write_1h_usd_per_mtok: The same for tokens that are kept for an hour; None for the
+            price of other written tokens.
+        audio_input_usd_per_mtok: Price of a million prompt tokens of audio in USD; None for the
+            price of text.
+        audio_output_usd_per_mtok: Price of a million completion tokens of audio in USD; likewise.
+        search_usd: Price of one search of the web by the provider in USD; None for nothing.
         model: Its name at the endpoint; None for `name`. Two entries may have the same model and
             differ in `prompting`.
         prompting: chat | few_shot: the style of prompts that a compound system sends to it.
@@ -53,6 +61,10 @@ class LLMInfo:
     tokens_per_s: float | None = None
     first_token_s: float | None = None
     cache_write_usd_per_mtok: float | None = None
+    cache_write_1h_usd_per_mtok: float | None = None
+    audio_input_usd_per_mtok: float | None = None
+    audio_output_usd_per_mtok: float | None = None
+    search_usd: float | None = None
 
 
 def load_llms(path: Path | str | None = None) -> dict[str, LLMInfo]:
@@ -67,7 +79,7 @@ def load_llms(path: Path | str | None = None) -> dict[str, LLMInfo]:
 
     Raises:
         InputError: If the file cannot be read or is of another version, a price is missing,
-            negative or given twice, or another field has a value that cannot be used.
+            negative or given twice, a key is unknown, or a field has a value that cannot be used.
 
     Examples:
         >>> llms = load_llms()
@@ -80,14 +92,23 @@ def load_llms(path: Path | str | None = None) -> dict[str, LLMInfo]:
     if not isinstance(entries, list):
         raise InputError(f"{path or 'llms.toml'}: the entry {entries!r} needs [[llm]], {_PRICED}")
     for entry in entries:
+        unknown: list[str] = []
         try:
             known = {k: v for k, v in entry.items() if k in LLMInfo.__dataclass_fields__}
+            unknown = [k for k in entry if k not in known and not _NOTE.fullmatch(k)]
             llm = LLMInfo(**known)
             needed = _PRICED if llm.name in llms else _missing(llm)
         except (TypeError, AttributeError):
             llm, needed = None, _PRICED
         if llm is None or needed:
             raise InputError(f"{path or 'llms.toml'}: the entry {entry} needs {needed}")
+        if unknown:
+            near = get_close_matches(unknown[0], LLMInfo.__dataclass_fields__, 1)
+            raise InputError(
+                f"{path or 'llms.toml'}: {llm.name!r} has the unknown key {unknown[0]!r}; "
+                + (f"did you mean {near[0]}? " if near else "")
+                + "Keys for remarks are note and names that end with _source"
+            )
         llms[llm.name] = llm
     return llms
 
@@ -102,6 +123,7 @@ def check_llm(llm: LLMInfo) -> None:
         raise InputError(f"{llm} needs {needed}")
 
 
+_NOTE = re.compile("note|(.+_)?source")
 _PRICED = (
     "a name of its own, input_usd_per_mtok and output_usd_per_mtok (USD, at least 0), and scores, "
     "if any, that are numbers"
@@ -115,7 +137,7 @@ def _missing(llm: LLMInfo) -> str:
     named = isinstance(llm.name, str) and llm.name
     if not (named and all(map(_is_price, prices)) and all(map(_is_number, scores))):
         return _PRICED
-    for key in ("cached_input_usd_per_mtok", "cache_write_usd_per_mtok"):
+    for key in _OTHER_PRICES:
         price = getattr(llm, key)
         if not (price is None or _is_price(price)):
             return f"{key}, if any, in USD and at least 0"
@@ -136,6 +158,14 @@ def _missing(llm: LLMInfo) -> str:
     return ""
 
 
+_OTHER_PRICES = (
+    "cached_input_usd_per_mtok",
+    "cache_write_usd_per_mtok",
+    "cache_write_1h_usd_per_mtok",
+    "audio_input_usd_per_mtok",
+    "audio_output_usd_per_mtok",
+    "search_usd",
+)
 _CHOICES = {
     "prompting": ("chat", "few_shot"),
     "max_tokens_key": ("max_tokens", "max_completion_tokens"),

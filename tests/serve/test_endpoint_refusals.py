@@ -86,7 +86,9 @@ def test_a_key_that_nobody_has(endpoint, query, upstream, key):
     [
         ("POST", "/v1/embeddings", 404),
         ("POST", "/chat/completions", 404),
-        ("POST", "/v1/messages/count_tokens", 404),
+        ("GET", "/v1/messages/count_tokens", 405),
+        ("PUT", "/v1/responses/r1", 405),
+        ("GET", "/v1/responses/r1/../../models", 404),
         ("POST", "/v1/../v1/chat/completions/", 404),
         ("GET", "/v1/chat/completions", 405),
         ("DELETE", "/v1/messages", 405),
