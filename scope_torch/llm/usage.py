@@ -157,6 +157,8 @@ def merged(before: Mapping[str, Any], body: Any) -> dict[str, Any]:
     found = _best(body)
     parts = (report for report in _reports(body) if report is not body)
     report = next(parts, {}) if found is None else found[0]
+    if found is not None and not (found[1].prompt_tokens or found[1].completion_tokens):
+        report = {} if "usage" in before else report
     after = {key: body[key] for key in ("service_tier", "output") if body.get(key) is not None}
     return _larger(before, {**after, "usage": report} if report else after)
 
@@ -241,10 +243,11 @@ def _read(told: Mapping[str, Any]) -> Usage | None:
     if "candidates_token_count" in told:  # Gemini counts thoughts and the words of tools apart
         said += _most(told, _REASONING)
         prompt += _most(told, ("tool_use_prompt_token_count",))
-    if _are_beside(beside, prompt, said, cached + written, total):
+    reasoning = max(_most(told, _REASONING), _most(of_said, _REASONING))
+    more = None if total is None else total - prompt - said
+    if _are_beside(beside, prompt, cached + written, more, reasoning):
         prompt += cached + written
     said = max(said, (total or 0) - prompt)  # some servers count hidden reasoning only in the total
-    reasoning = max(_most(told, _REASONING), _most(of_said, _REASONING))
     said += reasoning if reasoning > said else 0
     if not (is_count(prompt) and is_count(said)):
         raise _CannotBe
@@ -269,21 +272,23 @@ def _read(told: Mapping[str, Any]) -> Usage | None:
     return _with_iterations(usage, told.get("iterations"))
 
 
-def _are_beside(beside: bool, prompt: int, said: int, kept: int, total: int | None) -> bool:
+def _are_beside(beside: bool, prompt: int, kept: int, more: int | None, reasoning: int) -> bool:
     """Whether cached and written tokens are no part of the prompt: the total decides.
 
     Args:
         beside: Whether they are not where their names have their usual meaning.
         prompt: Prompt tokens as told.
-        said: Completion tokens as told.
-        total: Their sum as told; None if it is not.
         kept: Cached and written tokens.
+        more: What the total has beyond prompt and completion; None without a total.
+        reasoning: Reasoning tokens, which may be in the total only, too.
     """
-    if total is None or not kept:
+    if more is None or not kept:
         return beside or kept > prompt
     if beside:
-        return kept > prompt or total != prompt + said
-    return total == prompt + said + kept or (kept > prompt and total > prompt + said + kept)
+        return kept > prompt or more != 0
+    if more < kept:
+        return False
+    return kept > prompt or (more == kept and more != reasoning)
 
 
 def _modalities(

@@ -9,10 +9,10 @@ from serve.fake_upstream import FakeUpstream, Say, Served
 from serve.serve_cases import CHOICE, MESSAGES, PATHS, body_of, post
 
 from scope_torch.llm.billing import Usage
+from scope_torch.llm.estimates import Most, believable, estimate, most_of, said_bytes
 from scope_torch.llm.prices import LLMInfo
 from scope_torch.serve.apis import APIS, CHAT, RESPONSES, outgoing
 from scope_torch.serve.apis import MESSAGES as ANTHROPIC
-from scope_torch.llm.estimates import Most, believable, estimate, most_of, said_bytes
 from scope_torch.serve.headers import query_string, to_upstream
 from scope_torch.serve.ledger import Ledger, ModuleBill
 from scope_torch.serve.reading import Events, Reading, data_of
