@@ -170,7 +170,8 @@ class PriceList:
         values = {"input_usd_per_mtok": given, "output_usd_per_mtok": said, "cached": self._cached}
         if (own := self._own(llm)) is not None:
             cached = own.cached_input_usd_per_mtok
-            return {**values, "cached_input_usd_per_mtok": cached, "source": self._source}
+            source = self._source if llm in self.own else "free by its name"
+            return {**values, "cached_input_usd_per_mtok": cached, "source": source}
         cached = _base(self._model_price(llm).cache_read_mtok)
         return {
             **values,
@@ -261,8 +262,8 @@ def _hint(unknown: list[str]) -> str:
     """More about the prices of fine-tuned models and of local ones."""
     if any("ft:" in name for name in unknown):
         return "; a fine-tuned model (ft:) costs more than its base: its provider's page has both"
-    if any(":" in name for name in unknown):
-        return "; a model that runs on your machine may have prices of 0"
+    if any(":" in name or name.partition("/")[0] in _LOCAL for name in unknown):
+        return "; a model of your own machine may have prices of 0"
     return ""
 
 
