@@ -201,7 +201,7 @@ def test_cached_audio_has_a_price_of_its_own():
 
 
 def test_every_published_model_prices_every_usage():
-    """No model (of every ninth) refuses a usage with all kinds of tokens in it."""
+    """No model refuses a usage with all kinds of tokens in it."""
     from genai_prices.data_snapshot import get_snapshot
 
     usage = Usage(
@@ -211,7 +211,7 @@ def test_every_published_model_prices_every_usage():
     )  # fmt: skip
     prices, count = PriceList(at=DAY), 0
     for provider in get_snapshot().providers:
-        for model in provider.models[::9]:
+        for model in provider.models:
             name = f"{provider.id}/{model.id}"
             try:
                 prices.check([name])
@@ -219,4 +219,4 @@ def test_every_published_model_prices_every_usage():
                 continue
             assert prices.cost_usd(name, usage) >= 0.0
             count += 1
-    assert count > 100
+    assert count > 1000
