@@ -44,6 +44,7 @@ _ERRORS = {
     401: "authentication_error", 403: "permission_error", 404: "not_found_error",
     413: "request_too_large",
 }  # fmt: skip
+RESPONSE_ID = "[A-Za-z0-9_-][A-Za-z0-9_.:-]{0,199}"  # never `..`: it becomes a part of a path
 CHAT = Api("/chat/completions", ("max_completion_tokens", "max_tokens"), ("choices",))
 RESPONSES = Api("/responses", ("max_output_tokens",), ("output",))
 MESSAGES = Api("/messages", ("max_tokens",), ("content",))

@@ -14,6 +14,7 @@ from scope_torch.serve.apis import (
     APIS,
     CHAT,
     MESSAGES,
+    RESPONSE_ID,
     RESPONSES,
     Api,
     Refused,
@@ -36,10 +37,9 @@ MAX_REQUEST_BYTES = 64 << 20
 
 _PATH = re.compile(
     r"(?:/q/(?P<key>[^/]+))?/v1(?P<what>/chat/completions|/responses|/messages|/models"
-    r"|/messages/count_tokens|/responses/[\w.:-]{1,200}(?:/cancel|/input_items)?)"
+    rf"|/messages/count_tokens|/responses/{RESPONSE_ID}(?:/cancel|/input_items)?)"
 )
-_METHODS = {"/models": ("GET",), "/messages/count_tokens": ("POST",)}
-_OF_RESPONSE = "GET", "POST", "DELETE"  # to ask for one, to cancel it, to delete it
+_COUNTS = "/messages/count_tokens", "/responses/input_tokens"
 
 
 class Settings(NamedTuple):
@@ -143,7 +143,7 @@ class App:
     async def _unbilled(self, incoming: Incoming, api: Api, what: str, choice: Choice) -> Request:
         """A request that costs nothing: it counts tokens, or is about an earlier response."""
         content = b""
-        if what == "/messages/count_tokens":
+        if what in _COUNTS:
             content = _encoded(self._outgoing(api, await _body(incoming), choice, {})[2])
 
         def book(usage: Usage | None, failed: bool) -> None:
@@ -222,10 +222,19 @@ def _route(incoming: Incoming) -> tuple[str | None, str]:
             "provider's",
         )
     what = found["what"]
-    methods = _METHODS.get(what, _OF_RESPONSE if what.startswith("/responses/") else ("POST",))
+    methods = _methods(what)
     if incoming.method not in methods:
         raise Refused(405, f"{what} takes {' or '.join(methods)}, not {incoming.method}")
     return found["key"], found["what"]
+
+
+def _methods(what: str) -> tuple[str, ...]:
+    """The methods that a path takes."""
+    parts = what.split("/")
+    if what == "/models" or parts[-1] == "input_items":
+        return ("GET",)
+    is_response = len(parts) == 3 and parts[1] == "responses" and what not in _COUNTS
+    return ("GET", "DELETE") if is_response else ("POST",)
 
 
 async def _body(incoming: Incoming) -> dict[str, Any]:

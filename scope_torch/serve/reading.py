@@ -10,7 +10,7 @@ from typing import Any
 from scope_torch.llm.billing import MAX_REPLY_BYTES, parse_int
 from scope_torch.llm.estimates import Most, booked, said_bytes
 from scope_torch.llm.usage import Usage, merged, usage_of
-from scope_torch.serve.apis import CHAT, RESPONSES, Api, Refused
+from scope_torch.serve.apis import CHAT, RESPONSE_ID, RESPONSES, Api, Refused
 
 MAX_STREAM_BYTES = 8 * MAX_REPLY_BYTES  # the frame of an event is far larger than its token
 
@@ -18,7 +18,7 @@ MAX_STREAM_BYTES = 8 * MAX_REPLY_BYTES  # the frame of an event is far larger th
 _END_OF_EVENT = re.compile(rb"(?>\r\n|\n|\r)(?>\r\n|\n|\r)")
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _LONGEST_END = 4
-_ID = re.compile(r"[\w.:-]{1,200}")  # it becomes a part of a path
+_ID = re.compile(RESPONSE_ID)
 
 
 class Events:
@@ -99,8 +99,10 @@ class Reading:
             return
         self._reported = reply
         self._said += sum(said_bytes(reply.get(key)) for key in self._api.said)
-        if isinstance(reply.get("error"), dict) and not any(map(reply.get, self._api.said)):
-            self.failed = self.free = True  # some servers send errors with status 200
+        error = reply.get("error")
+        if error and not any(map(reply.get, self._api.said)):
+            self.failed = True  # some servers send errors with status 200
+            self.free |= isinstance(error, dict)
         waits = self._api is RESPONSES and reply.get("status") in ("queued", "in_progress")
         named = reply.get("id")
         self.later = named if waits and isinstance(named, str) and _ID.fullmatch(named) else None

@@ -150,13 +150,11 @@ def test_an_application_asks_for_its_background_response(quick_looks):
     }  # fmt: skip
 
 
-def test_an_identifier_that_is_a_path_is_not_asked_for():
-    odd = later(1, Reply(DONE))
+@pytest.mark.parametrize("name", ["../../admin", "..", ".", "", "a b", "a?b", "a\n", 7, None])
+def test_an_identifier_that_is_a_path_is_not_asked_for(name):
+    waiting = {"id": name, "status": "queued", "usage": None}
     with (
-        path_server(lambda a: odd(a)._replace(body=odd(a).body | {"id": "../../admin"})) as (
-            url,
-            asked,
-        ),
+        path_server(lambda _: Reply(waiting)) as (url, asked),
         serving(url) as endpoint,
         endpoint.query(CHOICE) as query,
     ):
@@ -173,12 +171,17 @@ def test_tokens_are_counted_for_the_llm_of_a_module():
         serving(url, extra_body={"top_k": 3}) as endpoint,
         endpoint.query(CHOICE) as query,
     ):
+        counted = post(
+            f"{query.base_url}/responses/input_tokens", {"model": "planner", "input": "x"}
+        )
+        assert counted.json()["model"] == "medium"
         body = {"model": "scope/planner", "messages": MESSAGES}
         got = post(f"{query.base_url}/messages/count_tokens?beta=true", body)
         assert got.json() == {"input_tokens": 14, "model": "medium"}
         assert post(f"{query.base_url}/messages/count_tokens", {"model": "x"}).status == 404
-    assert asked[0].path == "/v1/messages/count_tokens?beta=true"
-    assert asked[0].body == {"model": "medium", "messages": MESSAGES}
+    assert asked[0].body == {"model": "medium", "input": "x"}
+    assert asked[1].path == "/v1/messages/count_tokens?beta=true"
+    assert asked[1].body == {"model": "medium", "messages": MESSAGES}
     assert query.ledger.by_module() == {}
 
 
@@ -246,10 +249,12 @@ def test_a_request_that_cannot_be_built_costs_nothing(monkeypatch):
 SECRET = "sk-of-the-upstream-456"
 
 
+@pytest.mark.parametrize("is_text", [False, True])
 @pytest.mark.parametrize("is_stream", [False, True])
-def test_keys_are_redacted_in_errors_with_status_200(monkeypatch, is_stream):
+def test_keys_are_redacted_in_errors_with_status_200(monkeypatch, is_stream, is_text):
     monkeypatch.setenv("UPSTREAM_KEY", SECRET)
-    error = {"error": {"message": f"Incorrect API key provided: {SECRET}", "code": 401}}
+    message = f"Incorrect API key provided: {SECRET}"
+    error = {"error": message if is_text else {"message": message, "code": 401}}
     reply = Reply(stream(WORDS, error) if is_stream else error)
     with (
         path_server(lambda _: reply) as (url, _),
