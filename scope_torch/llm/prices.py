@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.resources import files
@@ -88,29 +88,39 @@ def load_llms(path: Path | str | None = None) -> dict[str, LLMInfo]:
     """
     content = read_toml(path, "llms.toml", PRICE_VERSION)
     llms: dict[str, LLMInfo] = {}
+    _check_keys(f"{path or 'llms.toml'}", content, _OF_LIST)
     entries = content.get("llm", [])
     if not isinstance(entries, list):
         raise InputError(f"{path or 'llms.toml'}: the entry {entries!r} needs [[llm]], {_PRICED}")
     for entry in entries:
-        unknown: list[str] = []
         try:
             known = {k: v for k, v in entry.items() if k in LLMInfo.__dataclass_fields__}
-            unknown = [k for k in entry if k not in known and not _NOTE.fullmatch(k)]
             llm = LLMInfo(**known)
             needed = _PRICED if llm.name in llms else _missing(llm)
         except (TypeError, AttributeError):
             llm, needed = None, _PRICED
         if llm is None or needed:
             raise InputError(f"{path or 'llms.toml'}: the entry {entry} needs {needed}")
-        if unknown:
-            near = get_close_matches(unknown[0], LLMInfo.__dataclass_fields__, 1)
-            raise InputError(
-                f"{path or 'llms.toml'}: {llm.name!r} has the unknown key {unknown[0]!r}; "
-                + (f"did you mean {near[0]}? " if near else "")
-                + "Keys for remarks are note and names that end with _source"
-            )
+        _check_keys(f"{path or 'llms.toml'}: {llm.name!r}", entry, LLMInfo.__dataclass_fields__)
         llms[llm.name] = llm
     return llms
+
+
+def _check_keys(where: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Refuses keys that nobody reads, because a price in one of them would be missed.
+
+    Raises:
+        InputError: If there is one.
+    """
+    known = list(known)
+    for key in given:
+        if key not in known and not _NOTE.fullmatch(key):
+            near = get_close_matches(key, known, 1)
+            meant = f"; did you mean {near[0]}?" if near else ";"
+            raise InputError(
+                f"{where} has the unknown key {key!r}{meant} Keys for remarks are note and names "
+                "that end with _source"
+            )
 
 
 def check_llm(llm: LLMInfo) -> None:
@@ -123,7 +133,8 @@ def check_llm(llm: LLMInfo) -> None:
         raise InputError(f"{llm} needs {needed}")
 
 
-_NOTE = re.compile("note|(.+_)?source")
+_NOTE = re.compile("note|(.+_)?source|price_date")
+_OF_LIST = "version", "llm", "file"  # files of local LLMs, for scripts/local_llms.py
 _PRICED = (
     "a name of its own, input_usd_per_mtok and output_usd_per_mtok (USD, at least 0), and scores, "
     "if any, that are numbers"

@@ -14,7 +14,7 @@ first choice (Moonshot), or in a field of the vendor (`x_groq`).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeGuard
 
 # No call reads or writes more: the longest context that was announced has as many (LTM-2-mini,
@@ -139,7 +139,7 @@ def usage_of(body: Any) -> Usage | None:
         >>> usage_of({"usage": {"input_tokens": 10, "cache_read_input_tokens": 80, "output_tokens": 7}})[:3]
         (90, 7, 80)
     """  # noqa: E501 - an example
-    found = _best(body)
+    found = _best(_reports(body)) if isinstance(body, Mapping) else None
     return None if found is None else _with_body(found[1], body)
 
 
@@ -154,9 +154,9 @@ def merged(before: Mapping[str, Any], body: Any) -> dict[str, Any]:
     """
     if not isinstance(body, Mapping):
         return dict(before)
-    found = _best(body)
-    parts = (report for report in _reports(body) if report is not body)
-    report = next(parts, {}) if found is None else found[0]
+    reports = _reports(body)
+    found = _best(reports)
+    report = found[0] if found is not None else reports[0] if reports else {}
     if found is not None and not (found[1].prompt_tokens or found[1].completion_tokens):
         report = {} if "usage" in before else report
     after = {key: body[key] for key in ("service_tier", "output") if body.get(key) is not None}
@@ -177,10 +177,10 @@ def _larger(before: Mapping[str, Any], after: Mapping[str, Any], depth: int = 3)
     return both
 
 
-def _best(body: Any) -> tuple[Mapping[str, Any], Usage] | None:
+def _best(reports: Iterable[Mapping[str, Any]]) -> tuple[Mapping[str, Any], Usage] | None:
     """The first report with tokens in it, and what it says; else the first one of zeros."""
     zeros = None
-    for report in _reports(body) if isinstance(body, Mapping) else ():
+    for report in reports:
         try:
             usage = _read(_plain(report))
         except _CannotBe:
@@ -191,18 +191,18 @@ def _best(body: Any) -> tuple[Mapping[str, Any], Usage] | None:
     return zeros
 
 
-def _reports(body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def _reports(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The places in a reply where servers report usage, in the order in which they are believed."""
     choices = body.get("choices")
-    own = [body, *(choices if isinstance(choices, list) else ())]
-    vendors = {key: value for key, value in body.items() if key not in (*_WORDS, "usage")}
-    named = [value for key, value in vendors.items() if _VENDORS.search(key.lower())]
-    inside = [
-        value.get("usage") for value in (*own, *vendors.values()) if isinstance(value, Mapping)
-    ]
-    for report in (*inside, *named, body):
-        if isinstance(report, Mapping):
-            yield report
+    places = [body, *(choices if isinstance(choices, list) else ())]
+    named: list[Any] = []
+    for key, value in body.items():
+        if isinstance(value, Mapping) and key not in _WORDS:
+            places.append(value)
+            named += [value] if key != "usage" and _VENDORS.search(str(key).lower()) else []
+    found = [place.get("usage") for place in places if isinstance(place, Mapping)]
+    found += named + ([body] if _PROMPT[-1] in body else [])  # Ollama has no field for it
+    return [report for report in found if isinstance(report, Mapping)]
 
 
 def _plain(report: Mapping[str, Any], depth: int = 3) -> dict[str, Any]:

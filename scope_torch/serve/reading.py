@@ -107,6 +107,10 @@ class Reading:
         named = reply.get("id")
         self.later = named if waits and isinstance(named, str) and _ID.fullmatch(named) else None
 
+    def waits(self) -> bool:
+        """Whether a background response has not told its usage yet."""
+        return self.later is not None
+
     def event(self, event: bytes) -> bool:
         """Reads an event of a stream; returns whether the application gets it."""
         data = data_of(event)
@@ -137,7 +141,8 @@ class Reading:
         told = merged({}, chunk)
         if "usage" in told:
             self._is_final = not choices or not self._begun
-        self._reported = merged(self._reported, told)
+        if told:
+            self._reported = merged(self._reported, told)
         return bool(choices) or self._wants_usage or not isinstance(chunk.get("usage"), dict)
 
     def _choice(self, choice: dict[str, Any]) -> None:

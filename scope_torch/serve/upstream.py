@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 _STREAM = "text/event-stream"
 _END = b""
+_GONE = 401, 403, 404, 410
 _FIRST_LOOK_S, _LAST_LOOK_S = 0.25, 8.0  # how soon a background response is asked for, and asked
 
 
@@ -106,6 +107,7 @@ class Upstream:
     def __init__(self, base_url: str, api_key_env: str | None, timeout_s: float) -> None:
         self._base_url, self._key_env, self._timeout_s = base_url, api_key_env, timeout_s
         self.no_stream_options: set[str] = set()
+        self._waiting: dict[str, Reading] = {}  # of background responses, by their paths
         self._client: httpx.AsyncClient | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.check_access()
@@ -156,7 +158,7 @@ class Upstream:
         try:
             async with asyncio.timeout(self._timeout_s):
                 whole = await self._exchange(request, begin, pieces)
-                if reading.later is not None and request.path == request.api.path:
+                if reading.waits() and request.path == request.api.path:
                     if not answer.done():
                         answer.set_result(whole)
                     await self._wait_for_usage(request)
@@ -195,6 +197,9 @@ class Upstream:
             request.content, request.plain = request.plain, None
             return await self._exchange(request, begin, pieces)
         request.reading.whole(content)
+        waiting = self._waiting.get(request.path)  # the application may ask before us
+        if waiting is not None and status < 300 and request.method == "GET":
+            waiting.whole(content)
         if request.reading.failed:
             content = await asyncio.to_thread(self._redacted, content)
         return Answer(status, headers, content)
@@ -226,22 +231,23 @@ class Upstream:
             request, method="GET", path=f"{request.path}/{reading.later}", content=b"", query="",
             reading=Reading(request.api, Most(0, 0), False),
         )  # fmt: skip
-        while reading.later is not None:
-            await asyncio.sleep(wait_s)
-            wait_s = min(2 * wait_s, _LAST_LOOK_S)
-            try:
-                response = await self._send(ask)
-                try:
-                    content, status = await _read(response), response.status_code
-                finally:
-                    await response.aclose()
-            except Exception as error:  # a later look may get an answer
-                logger.info("a background response was not told (%s)", type(error).__name__)
-                continue
-            if status < 300:
-                reading.whole(content)
-            elif status in (401, 403, 404, 410):  # it will not be told
-                return
+        self._waiting[ask.path] = reading
+        try:
+            while reading.waits():
+                await asyncio.sleep(wait_s)
+                if reading.waits() and await self._look(ask) in _GONE:
+                    return  # it will not be told
+                wait_s = min(2 * wait_s, _LAST_LOOK_S)
+        finally:
+            del self._waiting[ask.path]
+
+    async def _look(self, ask: Request) -> int | None:
+        """Asks for a background response; returns the status, None if no answer came."""
+        try:
+            return (await self._exchange(ask, lambda *_: None, asyncio.Queue())).status
+        except Exception as error:  # a later look may get an answer
+            logger.info("a background response was not told (%s)", type(error).__name__)
+            return None
 
     async def _pump(
         self, response: Any, request: Request, pieces: asyncio.Queue[bytes | Refused]

@@ -219,8 +219,10 @@ def test_an_unknown_key_is_refused_with_the_one_that_was_meant(tmp_path):
             "'a' has the unknown key 'cached_usd_per_mtok'; did you mean ",
         ),
         ("zzz = 1", "'a' has the unknown key 'zzz'; Keys for remarks are"),
+        ("[[llms]]", "has the unknown key 'llms'; did you mean llm?"),
+        ("[prices]", "has the unknown key 'prices'"),
     ):
-        path.write_text(entry + wrong)
+        path.write_text(f"{entry}{wrong}")
         with pytest.raises(InputError) as caught:
             load_llms(path)
         assert told in str(caught.value)

@@ -150,6 +150,29 @@ def test_an_application_asks_for_its_background_response(quick_looks):
     }  # fmt: skip
 
 
+def test_a_response_that_the_application_deletes_at_once_is_booked(monkeypatch):
+    """The endpoint has not looked yet, but has seen what the application was told."""
+    monkeypatch.setattr("scope_torch.serve.upstream._FIRST_LOOK_S", 0.5)
+    gone = []
+
+    def answer(asked: Asked) -> Reply:
+        if asked.method == "DELETE":
+            gone.append(asked.path)
+        if asked.method == "GET" and gone:
+            return Reply({}, 404)
+        return Reply(DONE if asked.method == "GET" else DONE | {"status": "queued", "usage": None})
+
+    with path_server(answer) as (url, _), serving(url) as endpoint:
+        with endpoint.query(CHOICE) as query:
+            post(query.base_url + PATHS[1], body_of(PATHS[1], background=True))
+            one = f"{query.base_url}/responses/resp_1"
+            assert post(one, b"", method="GET").json()["status"] == "completed"
+            assert post(one, b"", method="DELETE").status == 200
+        assert query.ledger.cost_usd == pytest.approx(USD)
+    assert query.ledger.estimated_usd == 0.0
+    assert len(gone) == 1
+
+
 @pytest.mark.parametrize("name", ["../../admin", "..", ".", "", "a b", "a?b", "a\n", 7, None])
 def test_an_identifier_that_is_a_path_is_not_asked_for(name):
     waiting = {"id": name, "status": "queued", "usage": None}
