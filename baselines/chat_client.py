@@ -17,10 +17,11 @@ from typing import Any
 
 from baselines.llm_transcript import Completion
 from scope_torch.errors import InputError
-from scope_torch.llm.billing import MAX_REPLY_BYTES, Usage, is_count, parse_int
+from scope_torch.llm.billing import MAX_REPLY_BYTES, Usage, parse_int
 from scope_torch.llm.client import check_url
 from scope_torch.llm.failures import SendError, failure_of
 from scope_torch.llm.keys import check_key_env, key_of, without_key
+from scope_torch.llm.usage import usage_of
 
 MAX_RESPONSE_BYTES = MAX_REPLY_BYTES
 MAX_WAIT_S = 60.0
@@ -158,15 +159,7 @@ def _completion(content: bytes, n: int) -> Completion:
             raise ValueError("no replies")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise _Refused("sent a malformed response") from None
-    tokens = _tokens(response.get("usage"))
-    if tokens is None:
+    usage = usage_of(response)
+    if usage is None:
         return Completion(texts, requests=1, requests_without_usage=1)
-    return Completion(texts, *tokens, requests=1)
-
-
-def _tokens(usage: Any) -> tuple[int, int] | None:
-    try:
-        prompt, completion = usage["prompt_tokens"], usage["completion_tokens"]
-    except (KeyError, TypeError):
-        return None
-    return (prompt, completion) if is_count(prompt) and is_count(completion) else None
+    return Completion(texts, usage.prompt_tokens, usage.completion_tokens, requests=1)

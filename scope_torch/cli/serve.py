@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from scope_torch.errors import InputError
+from scope_torch.llm.keys import key_of
 from scope_torch.llm.price_list import PriceList
 from scope_torch.runs.saving import load_models
 from scope_torch.serve.endpoint import Endpoint
@@ -28,6 +29,9 @@ def main(argv: Sequence[str] | None = None) -> None:
             host=asked.host,
             port=asked.port,
             chosen=load_models(asked.models),
+            allowed_hosts=asked.allowed_host,
+            token=key_of(asked.token_env, "the endpoint's own applications"),
+            asks_for_usage=not asked.no_stream_usage,
         )
         signal.signal(signal.SIGTERM, _interrupt)
         serve(endpoint, asked.models)
@@ -45,6 +49,8 @@ def serve(endpoint: Endpoint, models: Path) -> None:
     try:
         with endpoint:
             print(f"{endpoint.url}/v1 answers until Ctrl-C for these models:")
+            if endpoint.token_is_random:
+                print(f"  with the key {endpoint.token}")
             for module, llm in chosen.items():
                 print(f"  scope/{module} -> {llm}", flush=True)
             threading.Event().wait()
@@ -95,6 +101,14 @@ def _parser() -> argparse.ArgumentParser:
     add("--api-key-env", help="environment variable with the upstream's key (none)")
     add("--port", type=int, default=8700, help="8700; 0 takes a free one")
     add("--host", default="127.0.0.1", help="127.0.0.1; another one opens it to other machines")
+    add(
+        "--allowed-host",
+        action="append",
+        default=[],
+        help="another name of this machine in base URLs, such as host.docker.internal; repeatable",
+    )
+    add("--token-env", help="environment variable with the token that applications must send")
+    add("--no-stream-usage", action="store_true", help="do not ask streams for their usage")
     add("--prices", type=Path, help="TOML file with prices of your own")
     return parser
 

@@ -14,6 +14,8 @@ from scope_torch.llm.retrying import Connection, RetryingClient
 
 # Kinds of errors after which a server cannot have got the request.
 NOT_SENT = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout", "ProxyError"})
+# Kinds of errors while a request is built, such as by a header that cannot be one.
+NOT_BUILT = frozenset({"LocalProtocolError", "UnsupportedProtocol", "InvalidURL", "UnicodeError"})
 _NO_KEY = "none"  # without a key, openai would send the one in OPENAI_API_KEY
 
 
@@ -75,8 +77,10 @@ class OpenAIClient(RetryingClient):
             except openai.APIConnectionError as error:
                 if isinstance(error.__cause__, ReplyRefused):  # so does openai 2
                     raise SendError(str(error.__cause__)) from None
+                kinds = {kind.__name__ for kind in type(error.__cause__ or error).__mro__}
                 kind = type(error.__cause__ or error).__name__
-                raise SendError(f"was lost ({kind})", sent=kind not in NOT_SENT) from None
+                sent = not kinds & (NOT_SENT | NOT_BUILT)
+                raise SendError(f"was lost ({kind})", sent=sent) from None
             return raw.content
 
         return Connection(send, client.close)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, date, datetime, time
 from functools import lru_cache
@@ -10,14 +11,19 @@ from pathlib import Path
 from typing import Any, Literal
 
 from scope_torch.errors import InputError
-from scope_torch.llm.billing import Usage, cost_usd
+from scope_torch.llm.billing import Usage, check_reported, cost_usd, warn_unpriced
 from scope_torch.llm.prices import LLMInfo, load_llms
 
 Cached = Literal["as_billed", "uncached"]
 
 _PACKAGE = "genai-prices"
 _NOON = time(12, tzinfo=UTC)  # some providers have other prices at night
-_MTOK = 1_000_000
+_STANDARD = ("", "default", "standard", "auto", "on_demand")
+_FREE = ":free"  # openrouter.ai/docs/guides/routing/model-variants/free
+# They choose among providers, or add searches; openrouter.ai/docs/guides/routing/model-variants
+_ROUTES = "nitro", "floor", "exacto", "online"
+_LOCAL = {"ollama", "ollama_chat", "lm_studio", "llamafile", "vllm", "hosted_vllm"}
+_PROVIDER = re.compile(r"([^:/]+)([:/])(.+)")
 
 
 class PriceList:
@@ -25,7 +31,8 @@ class PriceList:
 
     An LLM in `own` has that price. Any other name is looked up in the package genai-prices: dated
     prices, with tiers by the length of the prompt, and prices of reading and writing caches.
-    Nothing is fetched: its prices are those of the installed release. They are decimal numbers,
+    Names that end with `:free` (OpenRouter) cost nothing. Nothing is fetched: its prices are those
+    of the installed release. They are decimal numbers,
     which are added exactly and rounded once to float64, so by less than 1.2e-16 of a cost.
 
     Args:
@@ -82,19 +89,43 @@ class PriceList:
             InputError: If the LLM has no price.
         """
         if self._cached == "uncached":
-            usage = Usage(usage.prompt_tokens, usage.completion_tokens)
-        if llm in self.own:
-            return cost_usd(self.own[llm], usage)
+            usage = usage._replace(
+                cached_tokens=0, cached_audio_tokens=0, cache_write_tokens=0,
+                cache_write_1h_tokens=0, reported_usd=None,
+            )  # fmt: skip
+        own = self._own(llm)
+        usd = self._published_usd(llm, usage) if own is None else cost_usd(own, usage)
+        check_reported(llm, usage, usd)
+        return usd
+
+    def _own(self, llm: str) -> LLMInfo | None:
+        """The LLM in the price list, or one that costs nothing; None for published prices."""
+        free = LLMInfo(llm, 0.0, 0.0) if llm.endswith(_FREE) else None
+        return self.own.get(llm, free)
+
+    def _published_usd(self, llm: str, usage: Usage) -> float:
         from genai_prices import Usage as PublishedUsage
 
+        price = self._model_price(llm, usage.tier)
+        if unpriced := _unpriced(price, usage):
+            warn_unpriced(llm, unpriced)
         counts = PublishedUsage(
             input_tokens=usage.prompt_tokens,
             output_tokens=usage.completion_tokens,
             cache_read_tokens=usage.cached_tokens,
             cache_write_tokens=usage.cache_write_tokens,
             cache_write_1h_tokens=usage.cache_write_1h_tokens,
+            output_reasoning_tokens=usage.reasoning_tokens,
+            input_audio_tokens=usage.audio_in_tokens,
+            cache_audio_read_tokens=min(usage.cached_audio_tokens, usage.cached_tokens),
+            output_audio_tokens=usage.audio_out_tokens,
+            input_image_tokens=usage.image_in_tokens,
+            cache_image_read_tokens=0,
+            output_image_tokens=usage.image_out_tokens,
+            web_searches=usage.searches,
+            storage_searches=usage.file_searches,
         )
-        return float(self._model_price(llm).calc_price(counts)["total_price"])
+        return float(price.calc_price(counts)["total_price"])
 
     def usd_per_mtok(self, llm: str) -> tuple[float, float]:
         """USD for a million prompt tokens and a million completion tokens, of short prompts.
@@ -102,8 +133,8 @@ class PriceList:
         Raises:
             InputError: If the LLM has no price.
         """
-        if llm in self.own:
-            return self.own[llm].input_usd_per_mtok, self.own[llm].output_usd_per_mtok
+        if (own := self._own(llm)) is not None:
+            return own.input_usd_per_mtok, own.output_usd_per_mtok
         price = self._model_price(llm)
         return _base(price.input_mtok) or 0.0, _base(price.output_mtok) or 0.0
 
@@ -113,13 +144,13 @@ class PriceList:
         Raises:
             InputError: If there is one; the message names all of them.
         """
-        unknown = [name for name in names if name not in self.own and _published(name) is None]
+        unknown = [n for n in names if self._own(n) is None and _published(n) is None]
         if unknown:
             names = ", ".join(map(repr, dict.fromkeys(unknown)))
             raise InputError(
                 f"no price is known for {names}; give prices= a file prices.toml with version = 1 "
                 f'and, for each, [[llm]] name = "{unknown[0]}", input_usd_per_mtok = 0.25, '
-                "output_usd_per_mtok = 2.0 (USD for a million tokens)"
+                "output_usd_per_mtok = 2.0 (USD for a million tokens)" + _hint(unknown)
             )
 
     def describe(self, names: Iterable[str]) -> dict[str, Any]:
@@ -143,9 +174,10 @@ class PriceList:
     def _described(self, llm: str) -> dict[str, Any]:
         given, said = self.usd_per_mtok(llm)
         values = {"input_usd_per_mtok": given, "output_usd_per_mtok": said, "cached": self._cached}
-        if llm in self.own:
-            cached = self.own[llm].cached_input_usd_per_mtok
-            return {**values, "cached_input_usd_per_mtok": cached, "source": self._source}
+        if (own := self._own(llm)) is not None:
+            cached = own.cached_input_usd_per_mtok
+            source = self._source if llm in self.own else "free by its name"
+            return {**values, "cached_input_usd_per_mtok": cached, "source": source}
         cached = _base(self._model_price(llm).cache_read_mtok)
         return {
             **values,
@@ -155,30 +187,90 @@ class PriceList:
             "at": self.at.isoformat(),
         }
 
-    def _model_price(self, llm: str) -> Any:
-        """The published price on the day."""
+    def _model_price(self, llm: str, tier: str = "") -> Any:
+        """The published price on the day, at a service tier."""
         self.check([llm])
-        return _published(llm).get_prices(datetime.combine(self.at, _NOON))
+        model, noon = _published(llm), datetime.combine(self.at, _NOON)
+        standard = model.get_prices(noon)
+        if tier in _STANDARD:
+            return standard
+        # OpenAI's and Google's name of a tier; Anthropic's names of its fast mode and of batches.
+        context = {"service_tier": tier, "speed": tier, "processing": tier}
+        for day in (noon, *_days_of_tiers(model)):
+            found = model.get_prices(day, context)
+            if found != standard and model.get_prices(day) == standard:
+                return found
+        warn_unpriced(llm, (f"the service tier {tier}",))
+        return standard
+
+
+def _days_of_tiers(model: Any) -> list[datetime]:
+    """When prices of tiers were recorded, which is later than when they began."""
+    starts = {getattr(v.constraint, "start_date", None) for v in model.price_variants or ()}
+    return [datetime.combine(start, _NOON) for start in sorted(filter(None, starts))]
+
+
+def _unpriced(price: Any, usage: Usage) -> tuple[str, ...]:
+    """What of a usage has no published price, though it usually costs more than text."""
+    needed = {
+        "input_audio_mtok": usage.audio_in_tokens,
+        "output_audio_mtok": usage.audio_out_tokens,
+        "web_searches_kcount": usage.searches,
+        "storage_searches_kcount": usage.file_searches,
+    }
+    return tuple(name for name, number in needed.items() if number and not getattr(price, name))
 
 
 @lru_cache(maxsize=4096)
 def _published(llm: str) -> Any:
     """The model with this name in genai-prices; None if it knows none.
 
-    A provider may be in front of the name: `openai/gpt-5-mini`, `anthropic:claude-haiku-4-5`.
+    A provider may be in front of the name: `openai/gpt-5-mini`, `anthropic:claude-haiku-4-5`. A tag
+    behind it, as of a local `deepseek-r1:7b`, makes it another model.
     """
+    head, _, tail = llm.rpartition(":")
+    if head and tail in _ROUTES:
+        return _published(head)
+    ways = [(llm, None)]
+    if found := _PROVIDER.fullmatch(llm):
+        provider, separator, model = found.groups()
+        if provider in _LOCAL:
+            return None
+        ways = [(model, provider), *([(model, None)] if separator == ":" else []), *ways]
+    if llm.removeprefix("openai/").startswith("ft:"):
+        ways = [(llm.removeprefix("openai/"), "openai")]
+    for name, provider in ways:
+        model = _find(name, provider)
+        if model is not None and (name.startswith("ft:") or _has_tag(model.id, name)):
+            return model
+    return None
+
+
+def _find(name: str, provider: str | None) -> Any:
     try:
         from genai_prices.data_snapshot import get_snapshot
-    except ImportError:
+
+        return get_snapshot().find_provider_model(name, None, provider, None)[1]
+    except (ImportError, LookupError):
         return None
-    provider, separator, model = llm.replace(":", "/", 1).partition("/")
-    ways = [(model, provider)] if separator else []
-    for name, of in [*ways, (llm, None)]:
-        try:
-            return get_snapshot().find_provider_model(name, None, of, None)[1]
-        except LookupError:
-            continue
-    return None
+
+
+def _has_tag(model: str, name: str) -> bool:
+    """Whether a published model is the one with the tag in a name, if it has one.
+
+    Versions of Bedrock are no tags: `anthropic.claude-haiku-4-5-20251001-v1:0`.
+    """
+    _, colon, tag = name.rpartition(":")
+    return not colon or tag.isdigit() or model.endswith(f":{tag}")
+
+
+def _hint(unknown: list[str]) -> str:
+    """More about the prices of fine-tuned models and of local ones."""
+    if any("ft:" in name for name in unknown):
+        return "; a fine-tuned model (ft:) costs more than its base: its provider's page has both"
+    if any(":" in name or name.partition("/")[0] in _LOCAL for name in unknown):
+        return "; a model of your own machine may have prices of 0"
+    return ""
 
 
 def _base(price: Any) -> float | None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,12 @@ class LLMInfo:
             cached, in USD; None for the price of other prompt tokens.
         cache_write_usd_per_mtok: Price of a million prompt tokens that the server reports as
             written to its cache, in USD; None for the price of other prompt tokens.
+        cache_write_1h_usd_per_mtok: The same for tokens that are kept for an hour; None for the
+            price of other written tokens.
+        audio_input_usd_per_mtok: Price of a million prompt tokens of audio in USD; None for the
+            price of text.
+        audio_output_usd_per_mtok: Price of a million completion tokens of audio in USD; likewise.
+        search_usd: Price of one search of the web by the provider in USD; None for nothing.
         model: Its name at the endpoint; None for `name`. Two entries may have the same model and
             differ in `prompting`.
         prompting: chat | few_shot: the style of prompts that a compound system sends to it.
@@ -53,6 +61,10 @@ class LLMInfo:
     tokens_per_s: float | None = None
     first_token_s: float | None = None
     cache_write_usd_per_mtok: float | None = None
+    cache_write_1h_usd_per_mtok: float | None = None
+    audio_input_usd_per_mtok: float | None = None
+    audio_output_usd_per_mtok: float | None = None
+    search_usd: float | None = None
 
 
 def load_llms(path: Path | str | None = None) -> dict[str, LLMInfo]:
@@ -67,7 +79,7 @@ def load_llms(path: Path | str | None = None) -> dict[str, LLMInfo]:
 
     Raises:
         InputError: If the file cannot be read or is of another version, a price is missing,
-            negative or given twice, or another field has a value that cannot be used.
+            negative or given twice, a key is unknown, or a field has a value that cannot be used.
 
     Examples:
         >>> llms = load_llms()
@@ -76,6 +88,7 @@ def load_llms(path: Path | str | None = None) -> dict[str, LLMInfo]:
     """
     content = read_toml(path, "llms.toml", PRICE_VERSION)
     llms: dict[str, LLMInfo] = {}
+    _check_keys(f"{path or 'llms.toml'}", content, _OF_LIST)
     entries = content.get("llm", [])
     if not isinstance(entries, list):
         raise InputError(f"{path or 'llms.toml'}: the entry {entries!r} needs [[llm]], {_PRICED}")
@@ -88,8 +101,26 @@ def load_llms(path: Path | str | None = None) -> dict[str, LLMInfo]:
             llm, needed = None, _PRICED
         if llm is None or needed:
             raise InputError(f"{path or 'llms.toml'}: the entry {entry} needs {needed}")
+        _check_keys(f"{path or 'llms.toml'}: {llm.name!r}", entry, LLMInfo.__dataclass_fields__)
         llms[llm.name] = llm
     return llms
+
+
+def _check_keys(where: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Refuses keys that nobody reads, because a price in one of them would be missed.
+
+    Raises:
+        InputError: If there is one.
+    """
+    known = list(known)
+    for key in given:
+        if key not in known and not _NOTE.fullmatch(key):
+            near = get_close_matches(key, known, 1)
+            meant = f"; did you mean {near[0]}?" if near else ";"
+            raise InputError(
+                f"{where} has the unknown key {key!r}{meant} Keys for remarks are note and names "
+                "that end with _source"
+            )
 
 
 def check_llm(llm: LLMInfo) -> None:
@@ -102,6 +133,8 @@ def check_llm(llm: LLMInfo) -> None:
         raise InputError(f"{llm} needs {needed}")
 
 
+_NOTE = re.compile("note|(.+_)?source|price_date")
+_OF_LIST = "version", "llm", "file"  # files of local LLMs, for scripts/local_llms.py
 _PRICED = (
     "a name of its own, input_usd_per_mtok and output_usd_per_mtok (USD, at least 0), and scores, "
     "if any, that are numbers"
@@ -115,7 +148,7 @@ def _missing(llm: LLMInfo) -> str:
     named = isinstance(llm.name, str) and llm.name
     if not (named and all(map(_is_price, prices)) and all(map(_is_number, scores))):
         return _PRICED
-    for key in ("cached_input_usd_per_mtok", "cache_write_usd_per_mtok"):
+    for key in _OTHER_PRICES:
         price = getattr(llm, key)
         if not (price is None or _is_price(price)):
             return f"{key}, if any, in USD and at least 0"
@@ -136,6 +169,14 @@ def _missing(llm: LLMInfo) -> str:
     return ""
 
 
+_OTHER_PRICES = (
+    "cached_input_usd_per_mtok",
+    "cache_write_usd_per_mtok",
+    "cache_write_1h_usd_per_mtok",
+    "audio_input_usd_per_mtok",
+    "audio_output_usd_per_mtok",
+    "search_usd",
+)
 _CHOICES = {
     "prompting": ("chat", "few_shot"),
     "max_tokens_key": ("max_tokens", "max_completion_tokens"),

@@ -18,12 +18,13 @@ from scope_torch.llm.billing import (
     BadReply,
     Reply,
     Usage,
+    check_reported,
     cost_usd,
     encodable,
-    most_tokens,
     read_reply,
 )
 from scope_torch.llm.chat import ChatCall, Completion, LLMError
+from scope_torch.llm.estimates import Most, estimate, most_of_call
 from scope_torch.llm.failures import Failure, SendError, failure_of, failure_of_bad
 from scope_torch.llm.keys import check_key_env, without_key
 from scope_torch.llm.prices import LLMInfo, check_llm
@@ -61,6 +62,7 @@ class _Attempts:
     llm: LLMInfo
     call: ChatCall
     request: dict[str, Any]
+    bounds: Most  # the most that was asked for
     most: Usage  # upper estimate of the tokens of an attempt
     failed_usd: float = 0.0
     estimated: bool = False  # whether `failed_usd` has a part that is an upper estimate
@@ -72,7 +74,7 @@ class RetryingClient:
     """A ChatClient that sends calls, and sends them again after failures that may pass.
 
     The module `failures` says which failures may pass. Every attempt that may have been billed is
-    counted, with the reported tokens or with an upper estimate (`billing.most_tokens`). This
+    counted, with the reported tokens or with an upper estimate (`estimates.most_of_call`). This
     includes cancelled calls, whose CancelledError gets an attribute `cost_usd`.
 
     Args:
@@ -88,7 +90,7 @@ class RetryingClient:
             `Retry-After` of the server replaces it, up to 60 s as well.
         requests_per_minute: Largest number of requests sent in a minute; None for no limit.
         tokens_per_minute: Largest number of tokens sent and received in a minute; None for no
-            limit. A request counts as `billing.most_tokens` until its reply reports the number.
+            limit. A request counts as `estimates.most_of_call` until its reply reports the number.
         concurrency: Calls in flight at a time in one event loop.
         max_failures_in_a_row: After so many calls without a reply, or attempts of one call, the
             next error is fatal.
@@ -165,7 +167,9 @@ class RetryingClient:
         """
         llm = self._known(call.llm)
         state = self._state_of_loop()
-        attempts = _Attempts(llm, call, self._request(llm, call), most_tokens(call))
+        bounds = most_of_call(call, self.extra_body)
+        most = estimate(bounds, 0)
+        attempts = _Attempts(llm, call, self._request(llm, call), bounds, most)
         async with state.slots:
             with self._counted():
                 try:
@@ -279,7 +283,7 @@ class RetryingClient:
             attempts.started_s = self.clock()
         try:
             async with asyncio.timeout(self.timeout_s):
-                reply = read_reply(await connection.send(attempts.request), attempts.most)
+                reply = read_reply(await connection.send(attempts.request), attempts.bounds)
         except asyncio.CancelledError:
             self._charge_failed(attempts, attempts.most)
             raise
@@ -289,10 +293,10 @@ class RetryingClient:
             return Failure(f"sent no reply within {self.timeout_s:g} s", attempts.most)
         except BadReply as bad:
             return failure_of_bad(bad, attempts.most, self.api_key_env)
-        if reply.usage is None:
+        usage = reply.usage or attempts.most
+        if usage.estimated:
             self._warn_once(attempts.llm)
-        else:
-            self._tokens.give_back(most - reply.usage.prompt_tokens - reply.usage.completion_tokens)
+        self._tokens.give_back(most - usage.prompt_tokens - usage.completion_tokens)
         return reply._replace(
             text=without_key(reply.text, self.api_key_env),
             finish_reason=without_key(reply.finish_reason, self.api_key_env),
@@ -313,6 +317,7 @@ class RetryingClient:
     def _completion(self, attempts: _Attempts, reply: Reply) -> Completion:
         llm, usage = attempts.llm, reply.usage or attempts.most
         usd = cost_usd(llm, usage)
+        check_reported(llm.name, usage, usd)
         self._charge(usd, usage.estimated)
         with self._lock:
             self._failures_in_a_row, self._has_replied = 0, True

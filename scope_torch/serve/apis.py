@@ -40,7 +40,11 @@ class Api:
         return b"event: error\ndata: " + self.error(status, message) + b"\n\n"
 
 
-_ERRORS = {403: "permission_error", 404: "not_found_error", 413: "request_too_large"}
+_ERRORS = {
+    401: "authentication_error", 403: "permission_error", 404: "not_found_error",
+    413: "request_too_large",
+}  # fmt: skip
+RESPONSE_ID = "[A-Za-z0-9_-][A-Za-z0-9_.:-]{0,199}"  # never `..`: it becomes a part of a path
 CHAT = Api("/chat/completions", ("max_completion_tokens", "max_tokens"), ("choices",))
 RESPONSES = Api("/responses", ("max_output_tokens",), ("output",))
 MESSAGES = Api("/messages", ("max_tokens",), ("content",))
@@ -98,8 +102,6 @@ def outgoing(
 ) -> dict[str, Any]:
     """The body for the upstream: the application's, with the LLM in place of the module.
 
-    Streams of chat completions ask for usage.
-
     Args:
         api: The API of the request.
         body: What the application sent.
@@ -112,13 +114,16 @@ def outgoing(
     if info is not None:
         _as_listed(api, out, info)
     out.update(extra)
-    if api is CHAT and out.get("stream"):
-        options = out.get("stream_options")
-        out["stream_options"] = {
-            **(options if isinstance(options, dict) else {}),
-            "include_usage": True,
-        }
     return out
+
+
+def asking_for_usage(api: Api, out: dict[str, Any]) -> dict[str, Any]:
+    """The body with the wish for usage, which only streams of chat completions need."""
+    if not (api is CHAT and out.get("stream")):
+        return out
+    options = out.get("stream_options")
+    options = options if isinstance(options, dict) else {}
+    return out | {"stream_options": {**options, "include_usage": True}}
 
 
 def _as_listed(api: Api, out: dict[str, Any], info: LLMInfo) -> None:

@@ -7,19 +7,22 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from scope_torch.llm.billing import Usage
+from scope_torch.llm.estimates import Most, most_of
 from scope_torch.llm.price_list import PriceList
+from scope_torch.llm.usage import Usage
 from scope_torch.serve.apis import (
     APIS,
     CHAT,
     MESSAGES,
+    RESPONSE_ID,
+    RESPONSES,
     Api,
     Refused,
+    asking_for_usage,
     module_of,
     outgoing,
     wants_usage,
 )
-from scope_torch.serve.estimates import most_of
 from scope_torch.serve.headers import check_caller, query_string
 from scope_torch.serve.ledger import Ledger
 from scope_torch.serve.queries import HEADER, Queries, QueryInFlight
@@ -33,8 +36,10 @@ if TYPE_CHECKING:
 MAX_REQUEST_BYTES = 64 << 20
 
 _PATH = re.compile(
-    r"(?:/q/(?P<key>[^/]+))?/v1(?P<what>/chat/completions|/responses|/messages|/models)"
+    r"(?:/q/(?P<key>[^/]+))?/v1(?P<what>/chat/completions|/responses|/messages|/models"
+    rf"|/messages/count_tokens|/responses/{RESPONSE_ID}(?:/cancel|/input_items)?)"
 )
+_COUNTS = "/messages/count_tokens", "/responses/input_tokens"
 
 
 class Settings(NamedTuple):
@@ -42,9 +47,11 @@ class Settings(NamedTuple):
 
     prices: PriceList
     prefix: str
-    host: str
+    hosts: frozenset[str]
+    token: str | None
     extra_body: dict[str, Any]
     chosen: dict[str, str] | None
+    asks_for_usage: bool
 
 
 class Choice(NamedTuple):
@@ -85,23 +92,23 @@ class App:
 
         api = _api_of(incoming)
         try:
-            check_caller(incoming.headers, self._settings.host)
+            check_caller(incoming.headers, self._settings.hosts, self._settings.token)
             key, what = _route(incoming)
             choice = self._choice(key, incoming.headers.get(HEADER))
             if what == "/models":
                 return Response(self._models(choice), media_type="application/json")
-            return await self._forward(incoming, api, choice)
+            return await self._forward(incoming, api, what, choice)
         except Refused as error:
             answer = refusal(api, error)
             return Response(answer.content, answer.status, answer.headers)
         except ClientDisconnect:
             return Response(status_code=499)  # nobody reads it
 
-    async def _forward(self, incoming: Incoming, api: Api, choice: Choice) -> Response:
+    async def _forward(self, incoming: Incoming, api: Api, what: str, choice: Choice) -> Response:
         from starlette.responses import Response, StreamingResponse
 
-        body = await _body(incoming)
-        request = self._request(incoming, api, body, choice)
+        make = self._request if what == api.path else self._unbilled
+        request = await make(incoming, api, what, choice)
         if choice.query is not None and not choice.query.enter():
             raise _ended()
         answer = await self._upstream.forward(request)
@@ -109,17 +116,15 @@ class App:
             return Response(answer.content, answer.status, answer.headers)
         return StreamingResponse(pieces_of(answer, api), answer.status, answer.headers)
 
-    def _request(
-        self, incoming: Incoming, api: Api, body: dict[str, Any], choice: Choice
-    ) -> Request:
+    async def _request(self, incoming: Incoming, api: Api, what: str, choice: Choice) -> Request:
         """The request for the upstream."""
-        settings = self._settings
-        module = module_of(body.get("model"), choice.assignment, settings.prefix)
-        llm = choice.assignment[module]
-        info = settings.prices.own.get(llm)
-        out = outgoing(api, body, llm, info, settings.extra_body)
-        content = _encoded(out)
-        most = most_of(api, out, len(content))
+        settings, body = self._settings, await _body(incoming)
+        module, llm, out = self._outgoing(api, body, choice, settings.extra_body)
+        asks = settings.asks_for_usage and out["model"] not in self._upstream.no_stream_options
+        asking = asking_for_usage(api, out) if asks else out
+        content, plain = _encoded(asking), None
+        if asking is not out and "stream_options" not in out:
+            plain = _encoded(out)
 
         def book(usage: Usage | None, failed: bool) -> None:
             usd = 0.0 if usage is None else settings.prices.cost_usd(llm, usage)
@@ -128,9 +133,35 @@ class App:
                 choice.query.ledger.book(module, usage, usd, failed=failed)
                 choice.query.leave()
 
-        reading = Reading(api, most, wants_usage(body))
+        reading = Reading(api, most_of(api.limits, asking, len(content)), wants_usage(body))
         query = query_string(incoming.url.query)
-        return Request(api, content, incoming.headers.items(), query, reading, book)
+        headers = incoming.headers.items()
+        return Request(
+            api, what, content, headers, query, reading, book, plain=plain, model=out["model"]
+        )
+
+    async def _unbilled(self, incoming: Incoming, api: Api, what: str, choice: Choice) -> Request:
+        """A request that costs nothing: it counts tokens, or is about an earlier response."""
+        content = b""
+        if what in _COUNTS:
+            content = _encoded(self._outgoing(api, await _body(incoming), choice, {})[2])
+
+        def book(usage: Usage | None, failed: bool) -> None:
+            del usage, failed
+            if choice.query is not None:
+                choice.query.leave()
+
+        reading, headers = Reading(api, Most(0, 0), True), incoming.headers.items()
+        query, method = query_string(incoming.url.query), incoming.method
+        return Request(api, what, content, headers, query, reading, book, method=method)
+
+    def _outgoing(
+        self, api: Api, body: dict[str, Any], choice: Choice, extra: dict[str, Any]
+    ) -> tuple[str, str, dict[str, Any]]:
+        """Module, LLM and body of a request."""
+        module = module_of(body.get("model"), choice.assignment, self._settings.prefix)
+        llm = choice.assignment[module]
+        return module, llm, outgoing(api, body, llm, self._settings.prices.own.get(llm), extra)
 
     def _choice(self, in_path: str | None, in_header: str | None) -> Choice:
         """The query of a request, or the choice for good.
@@ -171,7 +202,8 @@ def _api_of(incoming: Incoming) -> Api:
     if "/messages" in path or "anthropic-version" in incoming.headers:
         return MESSAGES
     found = _PATH.fullmatch(path)
-    return APIS.get(found["what"], CHAT) if found else CHAT
+    what = found["what"] if found else ""
+    return RESPONSES if what.startswith("/responses/") else APIS.get(what, CHAT)
 
 
 def _route(incoming: Incoming) -> tuple[str | None, str]:
@@ -185,13 +217,24 @@ def _route(incoming: Incoming) -> tuple[str | None, str]:
         raise Refused(
             404,
             f"there is nothing at {incoming.url.path!r:.200}: only /v1/chat/completions, "
-            "/v1/responses, /v1/messages and /v1/models, also behind /q/KEY; send other requests "
-            "to your provider",
+            "/v1/responses, /v1/messages and /v1/models, also behind /q/KEY; for other requests, "
+            "such as embeddings, give the application a client of its own whose base URL is your "
+            "provider's",
         )
-    method = "GET" if found["what"] == "/models" else "POST"
-    if incoming.method != method:
-        raise Refused(405, f"{found['what']} takes {method}, not {incoming.method}")
+    what = found["what"]
+    methods = _methods(what)
+    if incoming.method not in methods:
+        raise Refused(405, f"{what} takes {' or '.join(methods)}, not {incoming.method}")
     return found["key"], found["what"]
+
+
+def _methods(what: str) -> tuple[str, ...]:
+    """The methods that a path takes."""
+    parts = what.split("/")
+    if what == "/models" or parts[-1] == "input_items":
+        return ("GET",)
+    is_response = len(parts) == 3 and parts[1] == "responses" and what not in _COUNTS
+    return ("GET", "DELETE") if is_response else ("POST",)
 
 
 async def _body(incoming: Incoming) -> dict[str, Any]:

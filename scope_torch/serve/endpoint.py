@@ -6,9 +6,11 @@ import asyncio
 import contextlib
 import logging
 import math
+import re
+import secrets
 import socket
 import threading
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -18,18 +20,20 @@ from scope_torch.llm.price_list import PriceList
 from scope_torch.serve.apis import check_extra_body
 from scope_torch.serve.app import App, Settings
 from scope_torch.serve.current import IN_FLIGHT
+from scope_torch.serve.headers import is_loopback
 from scope_torch.serve.ledger import Ledger
 from scope_torch.serve.queries import Queries, QueryInFlight
-from scope_torch.serve.upstream import StreamCut, Upstream
+from scope_torch.serve.server import server_of
+from scope_torch.serve.upstream import Upstream
 
 if TYPE_CHECKING:
     import uvicorn
 
 logger = logging.getLogger(__name__)
 
+_HOST = re.compile(r"[A-Za-z0-9.:_-]+")
 _STARTING_S = 30.0
 _CLOSING_S = 5.0  # beyond the time of the requests
-_KEEP_ALIVE_S = 60
 
 
 class Endpoint:
@@ -49,16 +53,24 @@ class Endpoint:
         api_key_env: Environment variable that holds the upstream's key; None for no key.
         prices: Prices of the LLMs; None for the default list.
         host: Where it listens. All but the loopback interface opens it to other machines, which
-            then spend your money.
+            then spend your money; give a token.
         port: Its port; 0 for a free one.
         prefix: In front of the modules' names; the names alone are understood too.
         timeout_s: The longest time of one request in seconds.
         extra_body: Keys that every request gets, such as {"service_tier": "flex"}.
         chosen: Module -> LLM for good: requests that name no query are answered by it.
+        allowed_hosts: Other names of this machine that applications use in the base URL, such as
+            host.docker.internal in a container.
+        token: What every request must bring as its key (`OPENAI_API_KEY`, `ANTHROPIC_API_KEY`);
+            None for none, or with `allowed_hosts` for a random one.
+        asks_for_usage: Whether streamed chat completions are asked for their usage. An upstream
+            that refuses `stream_options` gets the request again without it, and is not asked again.
 
     Attributes:
         ledger: The bills of all queries together.
         prices: Prices of the LLMs.
+        token: What every request must bring as its key; None for nothing.
+        token_is_random: Whether it was made here.
 
     Raises:
         InputError: If a setting cannot be used, or a package is missing.
@@ -86,6 +98,9 @@ class Endpoint:
         timeout_s: float = 600.0,
         extra_body: Mapping[str, Any] | None = None,
         chosen: Mapping[str, str] | None = None,
+        allowed_hosts: Sequence[str] = (),
+        token: str | None = None,
+        asks_for_usage: bool = True,
     ) -> None:
         _check_packages()
         if not (isinstance(timeout_s, int | float) and 0 < timeout_s < math.inf):
@@ -95,10 +110,18 @@ class Endpoint:
         self.prices = PriceList() if prices is None else prices
         self._host, self._port, self._timeout_s = host, port, timeout_s
         self._upstream = Upstream(check_url(base_url), api_key_env, timeout_s)
-        self._queries, self.ledger = Queries(), Ledger()
+        self.token = _checked_token(token, allowed_hosts)
+        self.token_is_random = token is None and self.token is not None
+        hosts = frozenset(name.lower() for name in (host, *allowed_hosts))
+        if self.token is None and not is_loopback(host):
+            logger.warning(
+                "the endpoint listens on %s without a token: whoever reaches it spends your money; "
+                "give it a token", host,
+            )  # fmt: skip
+        self._queries, self.ledger = Queries(self.token), Ledger()
         extra = check_extra_body(extra_body)
         choice = None if chosen is None else self._checked(chosen)
-        settings = Settings(self.prices, prefix, host, extra, choice)
+        settings = Settings(self.prices, prefix, hosts, self.token, extra, choice, asks_for_usage)
         self._app = App(settings, self._queries, self._upstream, self.ledger)
         self._address: tuple[str, int] | None = None
         self._server: uvicorn.Server | None = None
@@ -214,56 +237,31 @@ class Endpoint:
 
     async def _main(self, listener: socket.socket, listens: threading.Event) -> None:
         self._upstream.open()
-        self._server = _server(self._app.asgi(), math.ceil(self._timeout_s), listens)
+        self._server = server_of(self._app.asgi(), math.ceil(self._timeout_s), listens)
         try:
             await self._server.serve(sockets=[listener])
         finally:
             await self._upstream.close()
 
 
-def _server(app: Any, graceful_s: int, listens: threading.Event) -> uvicorn.Server:
-    """A server that says when it listens, and leaves the loggers of this process alone."""
-    import uvicorn
-    from uvicorn.protocols.http.h11_impl import H11Protocol
+def _checked_token(token: str | None, allowed_hosts: Sequence[str]) -> str | None:
+    """The token; a random one if other hosts are allowed and there is none.
 
-    class Protocol(H11Protocol):
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            super().__init__(*args, **kwargs)
-            self.logger, self.access_log = _logger(), False
-
-    class Server(uvicorn.Server):
-        async def startup(self, *args: Any, **kwargs: Any) -> None:
-            await super().startup(*args, **kwargs)
-            listens.set()
-
-    return Server(
-        uvicorn.Config(
-            app,
-            loop="asyncio",
-            http=Protocol,
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            log_level=None,
-            access_log=True,  # False would silence the access log of the whole process
-            server_header=False,
-            proxy_headers=False,
-            timeout_keep_alive=_KEEP_ALIVE_S,
-            timeout_graceful_shutdown=graceful_s,
-        )
-    )
-
-
-def _logger() -> logging.Logger:
-    """The logger of the HTTP server, without streams that were cut on purpose."""
-    logger = logging.getLogger("scope_torch.serve.http")
-    if not logger.filters:
-        logger.addFilter(lambda record: not _is_cut(record.exc_info))
-    return logger
-
-
-def _is_cut(exc_info: Any) -> bool:
-    return bool(exc_info) and isinstance(exc_info[1], StreamCut)
+    Raises:
+        InputError: If a value cannot be used.
+    """
+    names = [allowed_hosts] if isinstance(allowed_hosts, str) else allowed_hosts
+    for name in names:
+        if isinstance(allowed_hosts, str) or not name or not _HOST.fullmatch(name):
+            raise InputError(
+                f"allowed_hosts={allowed_hosts!r:.200} must be a list of names without port, such "
+                "as ['host.docker.internal']"
+            )
+    if token is None:
+        return secrets.token_urlsafe(24) if names else None
+    if not (token.isascii() and token.isprintable()) or " " in token or not token:
+        raise InputError("token must be text of letters, digits and signs, without spaces")
+    return token
 
 
 def _check_packages() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import ipaddress
 import re
 import urllib.parse
@@ -52,14 +53,16 @@ def to_upstream(app: Iterable[tuple[str, str]], api: Api, api_key_env: str | Non
     return kept
 
 
-def to_application(upstream: Mapping[str, str], api_key_env: str | None) -> dict[str, str]:
+def to_application(
+    upstream: Iterable[tuple[bytes, bytes]], api_key_env: str | None
+) -> dict[str, str]:
     """The headers of an answer that clients use, without secrets; a list, because a browser obeys
     some of the others.
     """
+    # As bytes: decoded by httpx, a name in UTF-8 could not be written into a header again.
+    pairs = ((name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in upstream)
     return {
-        name.lower(): without_secrets(value, api_key_env)
-        for name, value in upstream.items()
-        if _BACK.fullmatch(name.lower())
+        name: without_secrets(value, api_key_env) for name, value in pairs if _BACK.fullmatch(name)
     }
 
 
@@ -70,24 +73,39 @@ def query_string(text: str) -> str:
     return urllib.parse.urlencode(kept)
 
 
-def check_caller(headers: Mapping[str, str], host: str) -> None:
-    """Refuses pages of other sites in a browser of this machine, which can reach the endpoint too.
+def check_caller(headers: Mapping[str, str], hosts: Iterable[str], token: str | None) -> None:
+    """Refuses callers without the token, and pages of other sites in a browser of this machine.
 
-    A page can name any host after DNS rebinding, and cannot leave out the header Origin.
+    Such a page can name any host after DNS rebinding, and cannot leave out the header Origin.
+
+    Args:
+        headers: Of the request.
+        hosts: Names of this machine that callers may use, besides those of its loopback interface.
+        token: What the caller must send as its key; None for nothing.
 
     Raises:
-        Refused: If the header Host or Origin names neither this machine nor `host`.
+        Refused: If the header Host or Origin names another machine, or the token is wrong.
     """
     asked = _name(f"//{headers.get('host', '')}")
-    if not (is_loopback(asked) or asked == host.lower()):
+    if not (is_loopback(asked) or asked in hosts):
         raise Refused(
             403,
-            f"the header Host names {asked!r:.200}; use 127.0.0.1, localhost or {host} in the base "
-            "URL, or start the endpoint with the host that clients use",
+            f"the header Host names {asked!r:.200}; use 127.0.0.1 or localhost in the base URL, or "
+            "make the endpoint with allowed_hosts=[that name]",
         )
     origin = headers.get("origin")
     if origin is not None and not is_loopback(_name(origin)):
         raise Refused(403, f"pages of {origin!r:.200} may not use this endpoint")
+    if token is not None and not _has_token(headers, token):
+        raise Refused(
+            401, "this endpoint has a token; send it as the key of the API (OPENAI_API_KEY)"
+        )
+
+
+def _has_token(headers: Mapping[str, str], token: str) -> bool:
+    scheme, _, value = headers.get("authorization", "").partition(" ")
+    sent = [headers.get("x-api-key", ""), value.strip() if scheme.lower() == "bearer" else ""]
+    return any(hmac.compare_digest(key.encode(), token.encode()) for key in sent)
 
 
 def is_loopback(host: str) -> bool:

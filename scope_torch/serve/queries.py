@@ -26,8 +26,14 @@ class QueryInFlight:
     """
 
     def __init__(
-        self, key: str, url: str, assignment: Mapping[str, str], name: str | None = None
+        self,
+        key: str,
+        url: str,
+        assignment: Mapping[str, str],
+        name: str | None = None,
+        token: str | None = None,
     ) -> None:
+        self._token = token or "scope"
         self.key, self.name, self.assignment = key, name, dict(assignment)
         self.ledger = Ledger()
         self._url = f"{url}/q/{key}"
@@ -54,8 +60,8 @@ class QueryInFlight:
             "OPENAI_BASE_URL": self.base_url,
             "OPENAI_API_BASE": self.base_url,
             "ANTHROPIC_BASE_URL": self._url,
-            "OPENAI_API_KEY": "scope",
-            "ANTHROPIC_API_KEY": "scope",
+            "OPENAI_API_KEY": self._token,
+            "ANTHROPIC_API_KEY": self._token,
         }
 
     def enter(self) -> bool:
@@ -78,16 +84,21 @@ class QueryInFlight:
 
 
 class Queries:
-    """The queries in flight of one endpoint, by their keys."""
+    """The queries in flight of one endpoint, by their keys.
 
-    def __init__(self) -> None:
+    Args:
+        token: What applications must send as their key; None for nothing.
+    """
+
+    def __init__(self, token: str | None = None) -> None:
+        self._token = token
         self._number = itertools.count(1)
         self._by_key: dict[str, QueryInFlight] = {}
 
     def add(self, url: str, assignment: Mapping[str, str], name: str | None) -> QueryInFlight:
         """Registers a query."""
         key = f"{next(self._number)}-{secrets.token_hex(4)}"
-        query = self._by_key[key] = QueryInFlight(key, url, assignment, name)
+        query = self._by_key[key] = QueryInFlight(key, url, assignment, name, self._token)
         return query
 
     def find(self, key: str) -> QueryInFlight | None:

@@ -7,16 +7,10 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from scope_torch.llm.billing import MAX_REPLY_BYTES, Usage, parse_int
-from scope_torch.llm.usage import usage_of
-from scope_torch.serve.apis import CHAT, RESPONSES, Api, Refused
-from scope_torch.serve.estimates import (
-    Most,
-    believable,
-    estimate,
-    prompt_believable,
-    said_bytes,
-)
+from scope_torch.llm.billing import MAX_REPLY_BYTES, parse_int
+from scope_torch.llm.estimates import Most, booked, said_bytes
+from scope_torch.llm.usage import Usage, merged, usage_of
+from scope_torch.serve.apis import CHAT, RESPONSE_ID, RESPONSES, Api, Refused
 
 MAX_STREAM_BYTES = 8 * MAX_REPLY_BYTES  # the frame of an event is far larger than its token
 
@@ -24,6 +18,7 @@ MAX_STREAM_BYTES = 8 * MAX_REPLY_BYTES  # the frame of an event is far larger th
 _END_OF_EVENT = re.compile(rb"(?>\r\n|\n|\r)(?>\r\n|\n|\r)")
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _LONGEST_END = 4
+_ID = re.compile(RESPONSE_ID)
 
 
 class Events:
@@ -84,14 +79,17 @@ class Reading:
         failed: Whether the application gets an error, or a cut reply.
         free: Whether nothing was billed, unless the reply says otherwise.
         ended: Whether the last event of a stream was read.
+        later: Identifier of a background response, whose usage the upstream tells later.
     """
 
     def __init__(self, api: Api, most: Most, wants_usage: bool) -> None:
         self._api, self._most, self._wants_usage = api, most, wants_usage
         self.failed = self.free = self.ended = False
-        self._reported: dict[str, Any] | None = None
+        self.later: str | None = None
+        self._reported: dict[str, Any] = {}
         self._is_final = True  # False: the counts may still grow
         self._said = 0
+        self._begun: set[Any] = set()  # indices of choices without a reason to end, so far
 
     def whole(self, content: bytes) -> None:
         """Reads a whole reply."""
@@ -101,8 +99,17 @@ class Reading:
             return
         self._reported = reply
         self._said += sum(said_bytes(reply.get(key)) for key in self._api.said)
-        if isinstance(reply.get("error"), dict) and not any(map(reply.get, self._api.said)):
-            self.failed = self.free = True  # some servers send errors with status 200
+        error = reply.get("error")
+        if error and not any(map(reply.get, self._api.said)):
+            self.failed = True  # some servers send errors with status 200
+            self.free |= isinstance(error, dict)
+        waits = self._api is RESPONSES and reply.get("status") in ("queued", "in_progress")
+        named = reply.get("id")
+        self.later = named if waits and isinstance(named, str) and _ID.fullmatch(named) else None
+
+    def waits(self) -> bool:
+        """Whether a background response has not told its usage yet."""
+        return self.later is not None
 
     def event(self, event: bytes) -> bool:
         """Reads an event of a stream; returns whether the application gets it."""
@@ -121,24 +128,33 @@ class Reading:
 
     def bill(self) -> Usage | None:
         """The tokens to book: as told, or an upper estimate; None for nothing."""
-        told = usage_of(self._reported) if self._reported else None
-        if told is not None and self._is_final and believable(told, self._most, self._said):
-            return told
-        if self.free:
-            return None
-        known = told is not None and not self._is_final and prompt_believable(told, self._most)
-        return estimate(self._most, self._said, told if known else None)
+        told = usage_of(self._reported)
+        final = self._is_final or self.ended
+        return booked(told, self._most, self._said, final=final, free=self.free)
 
     def _chat(self, chunk: dict[str, Any]) -> bool:
         choices = chunk.get("choices")
         for choice in choices if isinstance(choices, list) else ():
             if isinstance(choice, dict):
-                self._said += said_bytes(choice.get("delta"))
+                self._choice(choice)
         self.failed |= bool(chunk.get("error"))
-        if not isinstance(chunk.get("usage"), dict):
-            return True
-        self._reported = chunk
-        return bool(choices) or self._wants_usage
+        told = merged({}, chunk)
+        if "usage" in told:
+            self._is_final = not choices or not self._begun
+        if told:
+            self._reported = merged(self._reported, told)
+        return bool(choices) or self._wants_usage or not isinstance(chunk.get("usage"), dict)
+
+    def _choice(self, choice: dict[str, Any]) -> None:
+        """Some servers count while they write, so words after a report make it a part."""
+        said = said_bytes(choice.get("delta"))
+        self._said += said
+        self._is_final &= not said
+        index = choice.get("index") if isinstance(choice.get("index"), int) else 0
+        if choice.get("finish_reason") is None:
+            self._begun.add(index)
+        else:
+            self._begun.discard(index)
 
     def _response(self, event: dict[str, Any]) -> None:
         kind = event.get("type")
@@ -156,11 +172,9 @@ class Reading:
         self.failed |= event.get("type") == "error"
         self.ended |= event.get("type") == "message_stop"
         message = event.get("message")
-        usage = (message if isinstance(message, dict) else event).get("usage")
-        if event.get("type") in ("message_start", "message_delta") and isinstance(usage, dict):
-            before = (self._reported or {}).get("usage", {})
-            told = {key: value for key, value in usage.items() if value is not None}
-            self._reported = {"type": "message", "usage": before | told}
+        told = message if isinstance(message, dict) else event
+        if event.get("type") in ("message_start", "message_delta") and told.get("usage"):
+            self._reported = merged(self._reported, {"usage": told["usage"]})
             self._is_final = event["type"] == "message_delta"
 
 

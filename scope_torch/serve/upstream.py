@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from scope_torch.errors import InputError
-from scope_torch.llm.billing import MAX_REPLY_BYTES, Usage
+from scope_torch.llm.billing import MAX_REPLY_BYTES
 from scope_torch.llm.bounded_http import ENCODINGS
-from scope_torch.llm.client import NOT_SENT
+from scope_torch.llm.client import NOT_BUILT, NOT_SENT
+from scope_torch.llm.estimates import Most
 from scope_torch.llm.keys import key_of, redact_logs, without_secrets
+from scope_torch.llm.usage import Usage
 from scope_torch.serve.apis import Api, Refused
 from scope_torch.serve.headers import Headers, to_application, to_upstream
 from scope_torch.serve.reading import Events, Reading
@@ -19,8 +22,12 @@ from scope_torch.serve.reading import Events, Reading
 if TYPE_CHECKING:
     import httpx
 
+logger = logging.getLogger(__name__)
+
 _STREAM = "text/event-stream"
 _END = b""
+_GONE = 401, 403, 404, 410
+_FIRST_LOOK_S, _LAST_LOOK_S = 0.25, 8.0  # how soon a background response is asked for, and asked
 
 
 @dataclass
@@ -29,20 +36,28 @@ class Request:
 
     Args:
         api: Its API.
+        path: Its path at the upstream.
         content: The body for the upstream.
         headers: The application's headers.
         query: The query string, without question mark.
         reading: Reads the bill of the reply.
         book: Takes the billed tokens (None for nothing) and whether it failed; called once, before
-            the application has the end of the reply.
+            the application has the end of the reply, but for a background response.
+        method: Its method.
+        plain: The body without `stream_options`, if the application did not ask for them.
+        model: The name of the LLM at the upstream.
     """
 
     api: Api
+    path: str
     content: bytes
     headers: Headers
     query: str
     reading: Reading
     book: Callable[[Usage | None, bool], None]
+    method: str = "POST"
+    plain: bytes | None = None
+    model: str = ""
     _is_booked: bool = False
 
     def end(self, *, cut: bool = False) -> None:
@@ -84,10 +99,15 @@ class Upstream:
         base_url: Address in front of `/chat/completions`.
         api_key_env: Environment variable with the key; None for none.
         timeout_s: The longest time of one request, in seconds.
+
+    Attributes:
+        no_stream_options: LLMs at the upstream that refuse `stream_options`.
     """
 
     def __init__(self, base_url: str, api_key_env: str | None, timeout_s: float) -> None:
         self._base_url, self._key_env, self._timeout_s = base_url, api_key_env, timeout_s
+        self.no_stream_options: set[str] = set()
+        self._waiting: dict[str, Reading] = {}  # of background responses, by their paths
         self._client: httpx.AsyncClient | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.check_access()
@@ -138,6 +158,10 @@ class Upstream:
         try:
             async with asyncio.timeout(self._timeout_s):
                 whole = await self._exchange(request, begin, pieces)
+                if reading.waits() and request.path == request.api.path:
+                    if not answer.done():
+                        answer.set_result(whole)
+                    await self._wait_for_usage(request)
         except Exception as error:
             trouble = self._trouble(error, reading)
         finally:  # also if the task is cancelled
@@ -160,25 +184,92 @@ class Upstream:
         try:
             status, kind = response.status_code, response.headers.get("content-type", "")
             _check(response, request.reading)
-            headers = to_application(response.headers, self._key_env)
+            headers = to_application(response.headers.raw, self._key_env)
             if status < 300 and kind.partition(";")[0].strip().lower() == _STREAM:
                 begin(status, headers)
-                await _pump(response, request, pieces)
+                await self._pump(response, request, pieces)
                 return Answer(status, headers, pieces=pieces)
             content = await _read(response)
-            request.reading.whole(content)
         finally:
             await response.aclose()
-        if status >= 300:
+        if status in (400, 422) and request.plain is not None and b"stream_options" in content:
+            self.no_stream_options.add(request.model)
+            request.content, request.plain = request.plain, None
+            return await self._exchange(request, begin, pieces)
+        request.reading.whole(content)
+        waiting = self._waiting.get(request.path)  # the application may ask before us
+        if waiting is not None and status < 300 and request.method == "GET":
+            waiting.whole(content)
+        if request.reading.failed:
             content = await asyncio.to_thread(self._redacted, content)
         return Answer(status, headers, content)
 
     async def _send(self, request: Request) -> httpx.Response:
+        """Sends the request; an error while it is built costs nothing."""
         assert self._client is not None
-        url = self._base_url + request.api.path + (f"?{request.query}" if request.query else "")
+        url = self._base_url + request.path + (f"?{request.query}" if request.query else "")
         headers = to_upstream(request.headers, request.api, self._key_env)
-        sent = self._client.build_request("POST", url, content=request.content, headers=headers)
+        try:
+            # As bytes: the server has decoded them so, and httpx would refuse what is not ASCII.
+            pairs = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+            sent = self._client.build_request(
+                request.method, url, content=request.content, headers=pairs
+            )
+        except Exception as error:
+            raise self._not_built(type(error).__name__, request.reading) from None
         return await self._client.send(sent, stream=True)
+
+    @staticmethod
+    def _not_built(kind: str, reading: Reading) -> Refused:
+        reading.free = True
+        return Refused(502, f"this request cannot be sent on ({kind}); look at its headers")
+
+    async def _wait_for_usage(self, request: Request) -> None:
+        """Asks for a background response until it tells its usage."""
+        reading, wait_s = request.reading, _FIRST_LOOK_S
+        ask = replace(
+            request, method="GET", path=f"{request.path}/{reading.later}", content=b"", query="",
+            reading=Reading(request.api, Most(0, 0), False),
+        )  # fmt: skip
+        self._waiting[ask.path] = reading
+        try:
+            while reading.waits():
+                await asyncio.sleep(wait_s)
+                if reading.waits() and await self._look(ask) in _GONE:
+                    return  # it will not be told
+                wait_s = min(2 * wait_s, _LAST_LOOK_S)
+        finally:
+            del self._waiting[ask.path]
+
+    async def _look(self, ask: Request) -> int | None:
+        """Asks for a background response; returns the status, None if no answer came."""
+        try:
+            return (await self._exchange(ask, lambda *_: None, asyncio.Queue())).status
+        except Exception as error:  # a later look may get an answer
+            logger.info("a background response was not told (%s)", type(error).__name__)
+            return None
+
+    async def _pump(
+        self, response: Any, request: Request, pieces: asyncio.Queue[bytes | Refused]
+    ) -> None:
+        """Passes the events of a stream on, as they come, up to the one that ends it."""
+        events, reading = Events(), request.reading
+        async for piece in response.aiter_bytes():
+            for event in events.feed(piece):
+                passes = reading.event(event)
+                if reading.ended:
+                    request.end()
+                if passes:
+                    pieces.put_nowait(await self._shown(event, reading))
+                if reading.ended:
+                    return
+        if rest := events.rest():
+            reading.event(rest)
+            pieces.put_nowait(await self._shown(rest, reading))
+
+    async def _shown(self, event: bytes, reading: Reading) -> bytes:
+        """An event; without secrets if it may be an error."""
+        return await asyncio.to_thread(self._redacted, event) if reading.failed else event
 
     def _redacted(self, content: bytes) -> bytes:
         text = content.decode("utf-8", "surrogateescape")
@@ -195,6 +286,8 @@ class Upstream:
             waited = f"the upstream had not answered after {self._timeout_s:g} s"
             return Refused(504, waited, again=True)
         kind = type(error).__name__
+        if kind in NOT_BUILT:
+            return self._not_built(kind, reading)
         if kind in NOT_SENT:
             reading.free = True
             unreachable = f"the upstream cannot be reached ({kind}); check its base URL"
@@ -239,23 +332,6 @@ async def _read(response: Any) -> bytes:
         if len(content) > MAX_REPLY_BYTES:
             raise Refused(502, f"the upstream sent more than {MAX_REPLY_BYTES} bytes")
     return bytes(content)
-
-
-async def _pump(response: Any, request: Request, pieces: asyncio.Queue[bytes | Refused]) -> None:
-    """Passes the events of a stream on, as they come, up to the one that ends it."""
-    events, reading = Events(), request.reading
-    async for piece in response.aiter_bytes():
-        for event in events.feed(piece):
-            passes = reading.event(event)
-            if reading.ended:
-                request.end()
-            if passes:
-                pieces.put_nowait(event)
-            if reading.ended:
-                return
-    if rest := events.rest():
-        reading.event(rest)
-        pieces.put_nowait(rest)
 
 
 def refusal(api: Api, refused: Refused) -> Answer:

@@ -349,3 +349,11 @@ def test_loops_and_threads():
             thread.join()
         assert [outcome.text for outcome in outcomes] == ["it is"] * 10
         assert client.billed_usd == pytest.approx(12 * OK_USD)
+
+
+def test_a_request_that_cannot_be_built_was_not_sent(monkeypatch):
+    monkeypatch.setattr("scope_torch.llm.client.ONE_CALL", {"X-Odd": "a\nb"})
+    outcome, client, endpoint = ask(("ok",), retries=0, max_failures_in_a_row=1)
+    assert isinstance(outcome, LLMError)
+    assert "LocalProtocolError" in str(outcome)
+    assert (outcome.cost_usd, client.billed_usd, endpoint.requests) == (0.0, 0.0, [])

@@ -21,12 +21,13 @@ from llm.fake_endpoint import (
 )
 
 from scope_torch.errors import InputError
-from scope_torch.llm import billing
 from scope_torch.llm.chat import ChatCall, Message
 from scope_torch.llm.client import OpenAIClient, check_url
+from scope_torch.llm.estimates import Most, estimate, most_of_call
 from scope_torch.llm.keys import key_of
 from scope_torch.llm.litellm_client import LiteLLMClient
 from scope_torch.llm.prices import LLMInfo
+from scope_torch.llm.usage import Usage
 
 
 @pytest.mark.parametrize(
@@ -139,5 +140,23 @@ def test_a_missing_package_is_named(make, package, extra, monkeypatch):
 def test_the_upper_estimate_of_a_prompt():
     """2 bytes of UTF-8 a token, rounded up, roles included; 8 tokens for every message."""
     messages = (Message("user", "日本"), Message("user", "\ud800"))
-    assert billing.most_tokens(ChatCall("a", messages, 9)) == (5 + 8 + 3 + 8, 9, 0, True, 0, 0)
-    assert billing.most_tokens(ChatCall("a", (), 9)) == (0, 9, 0, True, 0, 0)
+    most = most_of_call(ChatCall("a", messages, 9))
+    assert most == Most(5 + 8 + 3 + 8, 9)
+    assert estimate(most, 0) == Usage(5 + 8 + 3 + 8, 9, estimated=True)
+    assert most_of_call(ChatCall("a", (), 9)) == Most(0, 9)
+
+
+@pytest.mark.parametrize(
+    ("extra", "limit", "more_prompt"),
+    [
+        ({"n": 3}, 27, 0),
+        ({"max_completion_tokens": 20}, 20, 0),  # the endpoint may obey either
+        ({"max_tokens": 4, "n": 2}, 18, 0),
+        ({"web_search_options": {}}, 9, 65_536),
+        ({"tools": [{"type": "web_search"}]}, 9, 65_536),
+        ({"tools": [{"type": "function", "function": {}}]}, 9, 0),
+    ],
+)
+def test_the_upper_estimate_follows_the_extra_body(extra, limit, more_prompt):
+    most = most_of_call(ChatCall("a", (Message("user", "hi"),), 9), extra)
+    assert most[:2] == (3 + 8 + more_prompt, limit)

@@ -13,15 +13,15 @@ from llm.fake_endpoint import only_loopback  # noqa: F401
 from llm.raw_server import CUT, RawServer, chat, response
 from llm.store_cases import fixture_of_path  # noqa: F401
 
-from scope_torch.llm.billing import most_tokens
 from scope_torch.llm.chat import ChatCall, Completion, LLMError, Message
+from scope_torch.llm.estimates import most_of_call
 from scope_torch.llm.store import ResponseStore
 
 EXACT, MOST, NOTHING = "exact", "most", "nothing"
 USAGE = {"prompt_tokens": 9, "completion_tokens": 4}
 EXACT_USD = (9 * 1.0 + 4 * 4.0) * 1e-6
 HUGE = 10**400
-ODD_VALUES = (None, True, -1, 0.5, "9", [], {}, HUGE, 2**53 + 1, 2**63, -HUGE, 10**15)
+ODD_VALUES = (None, True, -1, 0.5, "many", [], {}, HUGE, 2**53 + 1, 2**63, -HUGE, 10**15)
 
 Fault = Callable[[str, random.Random], tuple[bytes | list[bytes], str]]
 
@@ -164,7 +164,7 @@ def test_faulty_replies_change_nothing_silently(path, number):
         assert isinstance(outcome, Completion | LLMError), (i, outcome)
         if isinstance(outcome, Completion):
             assert outcome.text == f"answer {i}."
-        most = most_tokens(call)
+        most = most_of_call(call)
         most_usd = (most.prompt_tokens * 1.0 + most.completion_tokens * 4.0) * 1e-6
         bills = endpoint.bills[call.messages[0].content]
         least_usd, largest_usd = bounds_usd(bills, most_usd)

@@ -115,3 +115,108 @@ def test_a_copy_by_pickle_has_the_same_prices():
     names = ["mine", "gpt-4o-mini"]
     assert copy.describe(names) == prices.describe(names)
     assert copy.at == DAY
+
+
+def test_free_models_of_openrouter_cost_nothing():
+    prices = PriceList(at=DAY)
+    for name in (
+        "deepseek/deepseek-r1:free",
+        "openrouter/deepseek/deepseek-r1:free",
+        "new/one:free",
+    ):
+        prices.check([name])
+        assert prices.cost_usd(name, Usage(10**6, 10**6)) == 0.0
+        assert prices.usd_per_mtok(name) == (0.0, 0.0)
+        assert prices.describe([name])[name]["source"] == "free by its name"
+    own = PriceList({"x:free": LLMInfo("x:free", 1.0, 1.0)})  # a price of one's own comes first
+    assert own.cost_usd("x:free", Usage(10**6, 0)) == 1.0
+
+
+@pytest.mark.parametrize(
+    "name", ["deepseek-r1:7b", "deepseek-r1:latest", "gpt-oss:20b", "ollama/deepseek-r1",
+             "ollama/gpt-oss:20b", "lm_studio/deepseek-r1", "deepseek/deepseek-r1:7b"]
+)  # fmt: skip
+def test_a_local_model_has_no_published_price(name):
+    with pytest.raises(InputError, match=f"no price is known for '{name}'.*own machine"):
+        PriceList(at=DAY).check([name])
+
+
+@pytest.mark.parametrize(
+    ("name", "same_as"),
+    [
+        ("anthropic:claude-haiku-4-5", "claude-haiku-4-5"),
+        ("google-gla:gemini-2.5-flash", "gemini-2.5-flash"),
+        ("openrouter/anthropic/claude-haiku-4.5:nitro", "openrouter/anthropic/claude-haiku-4.5"),
+        ("openrouter/anthropic/claude-haiku-4.5:online", "openrouter/anthropic/claude-haiku-4.5"),
+    ],
+)
+def test_names_with_a_colon(name, same_as):
+    prices = PriceList(at=DAY)
+    assert prices.usd_per_mtok(name) == prices.usd_per_mtok(same_as)
+    bedrock = "bedrock/anthropic.claude-haiku-4-5-20251001-v1:0"  # in one region: 10% more
+    assert prices.usd_per_mtok(bedrock) == (1.1, 5.5)
+
+
+def test_fine_tuned_models():
+    """openai.com/api/pricing: GPT-4o mini fine-tuned 0.30 and 1.20."""
+    prices = PriceList(at=DAY)
+    for name in ("ft:gpt-4o-mini-2024-07-18:org::id", "openai/ft:gpt-4o-mini-2024-07-18:org::id"):
+        assert prices.usd_per_mtok(name) == (0.3, 1.2)
+    with pytest.raises(
+        InputError, match=r"'ft:gpt-nobody-knows:org::id'.*prices\.toml.*costs more"
+    ):
+        prices.check(["ft:gpt-nobody-knows:org::id"])
+
+
+def test_own_prices_of_audio_searches_and_long_writes(caplog):
+    usage = Usage(
+        1000, 100, 400, cache_write_tokens=300, cache_write_1h_tokens=100, audio_in_tokens=200,
+        cached_audio_tokens=50, audio_out_tokens=60, searches=2,
+    )  # fmt: skip
+    llm = LLMInfo(
+        "mine", 1.0, 5.0, cached_input_usd_per_mtok=0.1, cache_write_usd_per_mtok=1.25,
+        cache_write_1h_usd_per_mtok=2.0, audio_input_usd_per_mtok=10.0,
+        audio_output_usd_per_mtok=20.0, search_usd=0.01,
+    )  # fmt: skip
+    expected = usd((150, 1), (150, 10), (400, 0.1), (200, 1.25), (100, 2), (40, 5), (60, 20)) + 0.02
+    assert PriceList({"mine": llm}).cost_usd("mine", usage) == pytest.approx(expected, rel=1e-14)
+    assert caplog.text == ""
+    plain = LLMInfo("without", 1.0, 5.0)
+    for _ in range(2):
+        found = PriceList({"without": plain}).cost_usd("without", usage)
+        assert found == pytest.approx(usd((1000, 1), (100, 5)), rel=1e-14)
+    (record,) = caplog.records
+    assert "audio_input_usd_per_mtok and audio_output_usd_per_mtok and search_usd" in record.message
+
+
+def test_cached_audio_has_a_price_of_its_own():
+    """ai.google.dev/gemini-api/docs/pricing: 2.5 Flash 0.30, cached 0.03; audio 1, cached 0.10."""
+    usage = Usage(1000, 0, 400, audio_in_tokens=300, cached_audio_tokens=100)
+    expected = usd((400, 0.3), (200, 1), (300, 0.03), (100, 0.1))
+    assert PriceList(at=DAY).cost_usd("gemini-2.5-flash", usage) == pytest.approx(
+        expected, rel=1e-14
+    )
+    without = PriceList(cached="uncached", at=DAY).cost_usd("gemini-2.5-flash", usage)
+    assert without == pytest.approx(usd((700, 0.3), (300, 1)), rel=1e-14)
+
+
+def test_every_published_model_prices_every_usage():
+    """No model refuses a usage with all kinds of tokens in it."""
+    from genai_prices.data_snapshot import get_snapshot
+
+    usage = Usage(
+        1000, 500, 600, False, 200, 100, 100, audio_in_tokens=300, cached_audio_tokens=200,
+        audio_out_tokens=50, image_in_tokens=90, image_out_tokens=40, searches=2, file_searches=1,
+        tier="flex",
+    )  # fmt: skip
+    prices, count = PriceList(at=DAY), 0
+    for provider in get_snapshot().providers:
+        for model in provider.models:
+            name = f"{provider.id}/{model.id}"
+            try:
+                prices.check([name])
+            except InputError:
+                continue
+            assert prices.cost_usd(name, usage) >= 0.0
+            count += 1
+    assert count > 1000

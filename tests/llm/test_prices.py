@@ -206,3 +206,24 @@ def test_whole_numbers_are_numbers(tmp_path):
     path.write_text(PACKAGED["worlds.toml"].replace("chance = 0.15", "chance = 1", 1))
     assert load_worlds(path)["text_to_sql"].chance == 1
     assert load_worlds(path)["data_imputation"] == load_worlds()["data_imputation"]
+
+
+def test_an_unknown_key_is_refused_with_the_one_that_was_meant(tmp_path):
+    path = tmp_path / "prices.toml"
+    entry = 'version = 1\n[[llm]]\nname = "a"\ninput_usd_per_mtok = 1\noutput_usd_per_mtok = 2\n'
+    path.write_text(entry + 'note = "x"\nspeed_source = "y"\nsource = "z"\n')
+    assert load_llms(path)["a"].output_usd_per_mtok == 2
+    for wrong, told in (
+        (
+            "cached_usd_per_mtok = 0.1",
+            "'a' has the unknown key 'cached_usd_per_mtok'; did you mean ",
+        ),
+        ("zzz = 1", "'a' has the unknown key 'zzz'; Keys for remarks are"),
+        ("[[llms]]", "has the unknown key 'llms'; did you mean llm?"),
+        ("[prices]", "has the unknown key 'prices'"),
+    ):
+        path.write_text(f"{entry}{wrong}")
+        with pytest.raises(InputError) as caught:
+            load_llms(path)
+        assert told in str(caught.value)
+        assert "\n" not in str(caught.value)

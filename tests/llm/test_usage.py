@@ -44,9 +44,12 @@ UNBELIEVABLE = [
     counts(5, 2, total_tokens=10**15),
     counts(5, 2, total_tokens=HUGE),
     counts(5, 2, total_tokens=2**63),
-    counts(5, 10 * 32 + 1),
-    counts(10 * MOST_PROMPT + 4097, 2),
-    counts(5, 2, total_tokens=5 + 10 * 32 + 65_536 + 1),
+]
+FAR_ABOVE = [
+    (counts(10 * MOST_PROMPT + 4097, 2), (10 * MOST_PROMPT + 4097, 32)),
+    (counts(5, 10 * 32 + 65_536 + 1), (MOST_PROMPT, 10 * 32 + 65_536 + 1)),
+    (counts(5, 2, total_tokens=5 + 10 * 32 + 65_536 + 1), (MOST_PROMPT, 10 * 32 + 65_536 + 1)),
+    (counts(10**8, 10**8), (10**8, 10**8)),
 ]
 
 
@@ -57,6 +60,16 @@ def test_usage_that_cannot_be_true_is_replaced_by_the_upper_estimate(usage):
     assert completion.cost_usd == pytest.approx(MOST_USD)
     assert client.billed_usd == client.estimated_usd == completion.cost_usd
     assert client.num_estimated == 1
+
+
+@pytest.mark.parametrize(("usage", "booked"), FAR_ABOVE, ids=lambda value: str(value)[:60])
+def test_an_estimate_is_never_below_what_is_told(usage, booked):
+    """Counts far above the request may be wrong, but not that they may be too low."""
+    completion, client = replied_with(chat("it is", usage))
+    assert (completion.prompt_tokens, completion.completion_tokens) == booked
+    assert completion.estimated
+    assert completion.cost_usd == pytest.approx((booked[0] * 1.0 + booked[1] * 4.0) * 1e-6)
+    assert client.estimated_usd == client.billed_usd
 
 
 def test_a_number_with_too_many_digits_for_python_loses_no_reply():
@@ -75,6 +88,7 @@ HONEST = [
     (counts(5, 20_000, completion_tokens_details={"reasoning_tokens": 19_980}), "it is"),
     (counts(5, 2, total_tokens=20_007), "it is"),  # reasoning only in the total
     (counts(5, 33), "it is"),  # the token that ends a reply
+    (counts(5, 20_000), "it is"),  # reasoning that is not told as such
     (counts(100, 2, prompt_tokens_details={"cached_tokens": 100}), "it is"),
 ]
 

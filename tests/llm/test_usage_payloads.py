@@ -110,7 +110,8 @@ OPENROUTER = {
 )
 def test_a_reply_of_a_provider_is_priced(llm, reported, usage, micro_usd):
     found = usage_of({"id": "x", "usage": reported})
-    assert found == Usage(*usage)
+    assert found is not None
+    assert found[: len(usage)] == usage
     usd = PriceList(at=DAY).cost_usd(llm, found)
     assert usd == pytest.approx(micro_usd / 1e6, rel=1e-15, abs=0)
 
@@ -134,7 +135,14 @@ def test_without_caches_all_prompt_tokens_cost_the_same():
         {"usage": {"prompt_tokens": 5.5, "completion_tokens": 5}},
         {"usage": {"prompt_tokens": True, "completion_tokens": 5}},
         {"usage": {"prompt_tokens": 2**60, "completion_tokens": 5}},
-        {"usage": {"input_tokens": "5", "output_tokens": 5}},
+        {"usage": {"input_tokens": "five", "output_tokens": 5}},
+        {"usage": {"input_tokens": "5" * 5000, "output_tokens": 5}},
+        {"usage": {"input_tokens": float("nan"), "output_tokens": 5}},
+        {"usage": {"input_tokens": [5], "output_tokens": 5}},
+        {"usage": {"prompt_tokens": 5, "completion_tokens": 10**8 + 1}},
+        {"usage": [{"prompt_tokens": 5, "completion_tokens": 5}]},
+        {"metadata": {"usage": {"prompt_tokens": 5, "completion_tokens": 5}}},
+        {"error": {"usage": {"prompt_tokens": 5, "completion_tokens": 5}}},
         {"usage": {"input_tokens": 5, "output_tokens": 5, "cache_read_input_tokens": -3}},
         {"usage": {"cache_read_input_tokens": 5}},
     ],

@@ -86,7 +86,17 @@ def test_a_key_that_nobody_has(endpoint, query, upstream, key):
     [
         ("POST", "/v1/embeddings", 404),
         ("POST", "/chat/completions", 404),
-        ("POST", "/v1/messages/count_tokens", 404),
+        ("GET", "/v1/messages/count_tokens", 405),
+        ("PUT", "/v1/responses/r1", 405),
+        ("POST", "/v1/responses/r1", 405),
+        ("POST", "/v1/responses/compact", 405),  # it is billed
+        ("GET", "/v1/responses/r1/cancel", 405),
+        ("POST", "/v1/responses/r1/input_items", 405),
+        ("GET", "/v1/responses/r1/../../models", 404),
+        ("GET", "/v1/responses/..", 404),
+        ("GET", "/v1/responses/%2e%2e", 404),
+        ("GET", "/v1/responses/%2e%2e%2fmodels", 404),
+        ("GET", "/v1/responses/.r", 404),
         ("POST", "/v1/../v1/chat/completions/", 404),
         ("GET", "/v1/chat/completions", 405),
         ("DELETE", "/v1/messages", 405),

@@ -6,11 +6,14 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import openai
 import pytest
 from serve.fake_upstream import Say
 from serve.serve_cases import MESSAGES, PATHS, body_of, message_of, post, wait_until
+
+from scope_torch.serve.endpoint import Endpoint
 
 PRICES = """
 version = 1
@@ -99,3 +102,32 @@ def test_a_file_that_does_not_exist(tmp_path, capsys):
         main(["--models", str(tmp_path / "no.json"), "--base-url", "http://127.0.0.1:1/v1"])
     assert ended.value.code == 2
     assert "cannot read" in capsys.readouterr().err
+
+
+def test_options_of_the_endpoint(tmp_path, capsys, monkeypatch):
+    from scope_torch.cli import serve
+
+    arguments = [*write(tmp_path, {"version": 1, "models": CHOSEN}), "--port", "0"]
+    arguments += ["--base-url", "http://127.0.0.1:1/v1", "--allowed-host", "host.docker.internal"]
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    made = []
+    monkeypatch.setattr(serve, "Endpoint", lambda *a, **k: made.append(k) or Endpoint(*a, **k))
+    waiting = SimpleNamespace(Event=lambda: SimpleNamespace(wait=interrupted))
+    monkeypatch.setattr(serve, "threading", waiting)
+    monkeypatch.setattr(serve, "signal", SimpleNamespace(signal=lambda *_: None, SIGTERM=15))
+    with pytest.raises(SystemExit) as ended:
+        serve.main([*arguments, "--token-env", "NO_TOKEN_HERE"])
+    assert ended.value.code == 2
+    assert "$NO_TOKEN_HERE is not set" in capsys.readouterr().err
+    monkeypatch.setenv("MY_TOKEN", "a-token-of-mine")
+    serve.main([*arguments, "--token-env", "MY_TOKEN", "--no-stream-usage"])
+    shown = capsys.readouterr().out
+    assert "a-token-of-mine" not in shown
+    assert made[-1]["asks_for_usage"] is False
+    assert made[-1]["allowed_hosts"] == ["host.docker.internal"]
+    assert made[-1]["token"] == "a-token-of-mine"
+    serve.main(arguments)
+    assert "  with the key " in capsys.readouterr().out

@@ -9,10 +9,10 @@ from serve.fake_upstream import FakeUpstream, Say, Served
 from serve.serve_cases import CHOICE, MESSAGES, PATHS, body_of, post
 
 from scope_torch.llm.billing import Usage
+from scope_torch.llm.estimates import Most, believable, estimate, most_of, said_bytes
 from scope_torch.llm.prices import LLMInfo
 from scope_torch.serve.apis import APIS, CHAT, RESPONSES, outgoing
 from scope_torch.serve.apis import MESSAGES as ANTHROPIC
-from scope_torch.serve.estimates import Most, believable, estimate, most_of, said_bytes
 from scope_torch.serve.headers import query_string, to_upstream
 from scope_torch.serve.ledger import Ledger, ModuleBill
 from scope_torch.serve.reading import Events, Reading, data_of
@@ -72,7 +72,7 @@ def test_what_a_request_refers_to_is_not_bounded():
     ("path", "more", "limit", "refers"),
     [
         (PATHS[0], {}, 32, False),
-        (PATHS[0], {"max_completion_tokens": 20, "n": 3}, 60, False),
+        (PATHS[0], {"max_completion_tokens": 20, "n": 3}, 96, False),
         (PATHS[0], {"max_tokens": None}, None, False),
         (PATHS[0], {"max_tokens": True, "n": "x"}, None, False),
         (PATHS[1], {"max_output_tokens": 7, "max_tokens": 3}, 7, False),
@@ -83,10 +83,22 @@ def test_what_a_request_refers_to_is_not_bounded():
         (PATHS[1], {"input": [{"content": [{"image_url": "https://x/y"}]}]}, 32, True),
         (PATHS[2], {"messages": [{"content": [{"source": {"file_id": "f"}}]}]}, 32, True),
         (PATHS[0], {"tools": [{"parameters": {"prompt": {"type": "string"}}}]}, 32, False),
+        (PATHS[1], {"tools": [{"type": "function", "name": "f"}]}, 32, False),
+        (PATHS[2], {"tools": [{"name": "f", "input_schema": {}}]}, 32, False),
+        (PATHS[2], {"tools": [{"type": "custom", "name": "f"}]}, 32, False),
+        (PATHS[2], {"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, 32, True),
+        (PATHS[1], {"tools": [{"type": "web_search"}]}, 32, True),
+        (PATHS[1], {"tools": [{"type": "file_search", "vector_store_ids": ["v"]}]}, 32, True),
+        (PATHS[1], {"tools": [{"type": "code_interpreter"}]}, 32, True),
+        (PATHS[0], {"tools": [{"google_search": {}}]}, 32, True),
+        (PATHS[0], {"data_sources": [{"type": "azure_search"}]}, 32, True),
+        (PATHS[0], {"web_search_options": {}}, 32, True),
+        (PATHS[0], {"plugins": [{"id": "web"}]}, 32, True),
+        (PATHS[0], {"model": "openai/gpt-4o:online"}, 32, True),
     ],
 )
 def test_the_most_of_a_request(path, more, limit, refers):
-    most = most_of(APIS[path], body_of(path) | more, 1001)
+    most = most_of(APIS[path].limits, body_of(path) | more, 1001)
     assert most == Most(501 + (65_536 if refers else 0), limit, refers)
 
 
@@ -94,7 +106,10 @@ def test_estimates():
     assert estimate(MOST, 999) == Usage(10, 32, 0, estimated=True)
     unlimited = MOST._replace(completion_tokens=None)
     assert estimate(unlimited, 999) == Usage(10, 500 + 16_384, 0, estimated=True)
-    assert estimate(MOST, 0, Usage(7, 40, 3)) == Usage(7, 40, 3, estimated=True)
+    begun = estimate(MOST, 0, Usage(7, 40, 3), begun=True)
+    assert begun == Usage(7, 40, 3, estimated=True)
+    assert estimate(MOST, 0, Usage(7, 40, 3)) == Usage(10, 40, 0, estimated=True)
+    assert estimate(MOST, 0, Usage(700, 4, 3)) == Usage(700, 32, 0, estimated=True)
     assert said_bytes({"role": "x" * 99, "content": ["\u00e9", {"text": "ab"}, None, 3]}) == 4
 
 

@@ -1,0 +1,191 @@
+"""Who may ask the endpoint: other names of this machine, tokens, and callers that stop halfway."""
+
+import http.client
+import json
+import logging
+import socket
+import threading
+
+import anthropic
+import openai
+import pytest
+from serve.fake_upstream import Say
+from serve.serve_cases import (
+    CHOICE,
+    MESSAGES,
+    PATHS,
+    body_of,
+    message_of,
+    post,
+    serving,
+    wait_until,
+)
+
+from scope_torch.errors import InputError
+from scope_torch.serve.endpoint import Endpoint
+
+TOKEN = "a-token-of-the-test"
+DOCKER = {"Host": "host.docker.internal:8700"}
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+def test_a_container_names_this_machine_and_sends_the_token(upstream):
+    with (
+        serving(upstream.url, allowed_hosts=["host.docker.internal"], token=TOKEN) as endpoint,
+        endpoint.query(CHOICE) as query,
+    ):
+        url = query.base_url + PATHS[0]
+        for headers in (bearer(TOKEN), {"x-api-key": TOKEN}, {"Authorization": f"bearer {TOKEN}"}):
+            assert post(url, body_of(PATHS[0]), DOCKER | headers).status == 200
+        for headers in ({}, bearer("x"), bearer(TOKEN + "x"), {"x-api-key": "\xe9"},
+                        {"Authorization": TOKEN}, {"Authorization": f"Basic {TOKEN}"}):  # fmt: skip
+            for host in (DOCKER, {}):
+                got = post(url, body_of(PATHS[0]), host | headers)
+                assert got.status == 401
+                assert "send it as the key of the API" in message_of(got)
+                assert TOKEN not in got.body.decode()
+        other = post(url, body_of(PATHS[0]), {"Host": "evil.example"} | bearer(TOKEN))
+        assert other.status == 403
+        assert "allowed_hosts=[that name]" in message_of(other)
+        page = DOCKER | bearer(TOKEN) | {"Origin": "http://host.docker.internal"}
+        assert post(url, body_of(PATHS[0]), page).status == 403
+    assert len(upstream.requests) == 3
+    assert not any(TOKEN in str(headers) for headers in upstream.headers)
+
+
+def test_clients_get_the_token_from_the_environment_of_the_query(upstream):
+    with (
+        serving(upstream.url, allowed_hosts=["host.docker.internal"]) as endpoint,
+        endpoint.query(CHOICE) as query,
+    ):
+        env = query.env
+        assert env["OPENAI_API_KEY"] == env["ANTHROPIC_API_KEY"] == endpoint.token
+        assert len(endpoint.token or "") >= 32
+        with openai.OpenAI(base_url=query.base_url, api_key=env["OPENAI_API_KEY"]) as client:
+            client.chat.completions.create(model="scope/planner", messages=MESSAGES)
+        url, key = env["ANTHROPIC_BASE_URL"], env["ANTHROPIC_API_KEY"]
+        with anthropic.Anthropic(base_url=url, api_key=key) as client:
+            client.messages.create(model="scope/planner", max_tokens=9, messages=MESSAGES)
+        with (
+            openai.OpenAI(base_url=query.base_url, api_key="scope", max_retries=0) as client,
+            pytest.raises(openai.AuthenticationError, match="this endpoint has a token"),
+        ):
+            client.chat.completions.create(model="scope/planner", messages=MESSAGES)
+    assert len(upstream.requests) == 2
+
+
+def test_without_other_names_there_is_no_token(endpoint):
+    assert endpoint.token is None
+    with endpoint.query(CHOICE) as query:
+        assert query.env["OPENAI_API_KEY"] == "scope"
+
+
+@pytest.mark.parametrize(
+    ("settings", "warns"),
+    [
+        ({"host": "0.0.0.0"}, True),
+        ({"host": "::"}, True),
+        ({"host": "0.0.0.0", "token": TOKEN}, False),
+        ({"host": "0.0.0.0", "allowed_hosts": ["box"]}, False),
+        ({"host": "localhost"}, False),
+        ({}, False),
+    ],
+)
+def test_an_open_host_without_token_warns(settings, warns, caplog):
+    caplog.set_level(logging.WARNING)
+    Endpoint("http://127.0.0.1:9/v1", **settings)
+    assert ("without a token: whoever reaches it spends your money" in caplog.text) == warns
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"allowed_hosts": "host.docker.internal"},
+        {"allowed_hosts": ["http://box"]},
+        {"allowed_hosts": [""]},
+        {"allowed_hosts": ["a b"]},
+        {"token": ""},
+        {"token": "a b"},
+        {"token": "é"},
+        {"token": "a\n"},
+    ],
+)
+def test_settings_that_cannot_be_used(settings):
+    with pytest.raises(InputError, match="must be"):
+        Endpoint("http://127.0.0.1:9/v1", **settings)
+
+
+HALVES = {
+    "nothing": b"",
+    "half a head": b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0",
+    "half a body": b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+    b'Content-Length: 999\r\n\r\n{"model"',
+    "half a chunk": b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+    b"Transfer-Encoding: chunked\r\n\r\nff\r\n{",
+}
+
+
+def connected(endpoint: Endpoint, content: bytes) -> socket.socket:
+    host, port = endpoint.url.removeprefix("http://").split(":")
+    connection = socket.create_connection((host, int(port)), timeout=20)
+    connection.sendall(content)
+    return connection
+
+
+def closed(connection: socket.socket) -> bool:
+    try:
+        return connection.recv(65536) == b""
+    except ConnectionResetError:
+        return True
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_a_half_sent_request_does_not_block_the_end(upstream, half):
+    """It blocked for `timeout_s`, which the test does not wait for."""
+    endpoint = Endpoint(upstream.url, timeout_s=3600.0, chosen={"planner": "gpt-4o"})
+    endpoint.start()
+    with connected(endpoint, HALVES[half]) as connection:
+        stopping = threading.Thread(target=endpoint.stop, daemon=True)
+        stopping.start()
+        stopping.join(20)
+        assert not stopping.is_alive()
+        assert closed(connection)
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_a_half_sent_request_does_not_stay(upstream, half, monkeypatch):
+    monkeypatch.setattr("scope_torch.serve.server.HALF_SENT_S", 0.05)
+    with (
+        serving(upstream.url, chosen={"planner": "medium"}) as endpoint,
+        connected(endpoint, HALVES[half]) as connection,
+    ):
+        assert closed(connection)
+        assert post(f"{endpoint.url}/v1{PATHS[0]}", body_of(PATHS[0])).status == 200
+        parts = endpoint.url.removeprefix("http://").split(":")
+        client = http.client.HTTPConnection(parts[0], int(parts[1]), timeout=20)
+        for _ in range(2):  # a request that is answered is not half-sent
+            client.request("POST", f"/v1{PATHS[0]}", json.dumps(body_of(PATHS[0])))
+            assert client.getresponse().read()
+        client.close()
+
+
+def test_a_slow_answer_is_not_half_sent(upstream, monkeypatch):
+    monkeypatch.setattr("scope_torch.serve.server.HALF_SENT_S", 0.01)
+    gate = threading.Event()
+    answered: list[int] = []
+    upstream.answer = lambda _: Say(gate=gate)
+    with serving(upstream.url, chosen={"planner": "medium"}) as endpoint:
+        url = f"{endpoint.url}/v1{PATHS[0]}"
+        asking = threading.Thread(
+            target=lambda: answered.append(post(url, body_of(PATHS[0])).status)
+        )
+        asking.start()
+        wait_until(lambda: upstream.requests)
+        with connected(endpoint, HALVES["half a body"]) as other:
+            assert closed(other)  # so the limit has passed
+        gate.set()
+        asking.join(20)
+    assert answered == [200]
