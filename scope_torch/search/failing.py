@@ -45,11 +45,11 @@ class FailingLLMs:
         >>> from scope_torch.tasks.synthetic import synthetic_task
         >>> problem = synthetic_task().problem
         >>> failing = FailingLLMs(problem)
-        >>> theta = (0, problem.theta_ref[1])
+        >>> theta = (4, problem.theta_ref[1])
         >>> for query in range(5):
         ...     _ = failing.record(Observation(theta, query, 0.0, 0.0, failed="app"))
         >>> failing.dropped, failing.report()
-        ([(0, 0)], {'dropped': {'module_1': ['nano']}})
+        ([(0, 4)], {'dropped': {'module_1': ['nano']}})
     """
 
     def __init__(self, problem: SelectionProblem) -> None:
