@@ -56,17 +56,19 @@ class FailingLLMs:
         self._problem = problem
         self.dropped: list[Choice] = []
         self._works = set(enumerate(problem.theta_ref))
+        self._answered: set[tuple[int, ...]] = set()
         self._failures: dict[tuple[tuple[int, ...], int], None] = {}  # (theta, query), in order
 
     def record(self, observation: Observation) -> bool:
         """Takes in an observation; returns whether an LLM is dropped because of it."""
-        used = set(enumerate(observation.theta))
+        theta = observation.theta
         if observation.failed == "app":
-            self._failures[observation.theta, observation.query] = None
-        elif used <= self._works:
+            self._failures[theta, observation.query] = None
+        elif theta in self._answered:
             return False
         else:
-            self._works |= used
+            self._answered.add(theta)
+            self._works.update(enumerate(theta))
         number = len(self.dropped)
         while self._drop():  # which explains failures, and leaves others with fewer suspects
             pass
