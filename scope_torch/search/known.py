@@ -33,15 +33,15 @@ from collections import Counter, deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from scope_torch.bounds.repeats import Repeats
 from scope_torch.errors import InputError
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
 from scope_torch.search.calibrate import num_requests
 from scope_torch.search.optimizer import Observing
 
-if TYPE_CHECKING:
-    from scope_torch.search.parts import Test  # which imports gpytorch: seconds
+if TYPE_CHECKING:  # both import gpytorch: seconds
+    from scope_torch.bounds.repeats import Repeats
+    from scope_torch.search.parts import Test
 
 Theta = tuple[int, ...]
 _QUERIES_IF_NEW = 4  # LOG.md
