@@ -254,7 +254,7 @@ def _of_answers(result: Told) -> str:
         return f", although {varies.changed} of {varies.asked} answers changed when asked again"
     if varies is None or varies.changed:
         return _IF_FIXED
-    return f"{_IF_FIXED} (0 of {varies.asked} did when asked again)"
+    return f"{_IF_FIXED} (0 of {varies.asked} did)"
 
 
 def _choice(result: Told, width: int) -> str:
@@ -325,8 +325,9 @@ def _evidence(result: Told, width: int) -> str:
     if held is not None:
         averages = f"{quality(held.quality)} against {quality(held.reference_quality)}"
         unseen = f"; held out: {averages}"
-    brief = grounds.partition(_IF_FIXED)[0].partition(":")[0]
-    forms = [full + hold + unseen, grounds + hold + unseen, brief + hold + unseen, brief + unseen]
+    short = grounds.partition(" (")[0].removesuffix(" when asked again")
+    brief = short.partition(_IF_FIXED)[0].partition(":")[0]
+    forms = [form + hold + unseen for form in (full, grounds, short, brief)] + [brief + unseen]
     return next((form for form in forms if len(form) <= width), forms[-1])
 
 
