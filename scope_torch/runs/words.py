@@ -322,7 +322,7 @@ def _evidence(result: Told, width: int) -> str:
     if result.certified and result.problem.others:
         limits = len(result.problem.limits)
         hold = f"; all {limits} constraints hold" if limits > 1 else "; its constraint holds"
-    if held is not None:
+    if held is not None and "held-out" not in doubt_of(result):  # else it stands there
         averages = f"{quality(held.quality)} against {quality(held.reference_quality)}"
         unseen = f"; held out: {averages}"
     short = grounds.partition(" (")[0].removesuffix(" when asked again")
