@@ -61,6 +61,7 @@ class Observation:
         latency_s: Seconds the system took; None if unknown.
         module_cost_usd: Cost of each module in USD; None if unknown.
         module_tokens: (prompt, completion) tokens of each module; None if unknown.
+        module_calls: Calls of each module, failed ones included; None if unknown.
         outcomes: Other numbers of this run by name, such as {"output_tokens": 240.0}; finite, in
             units that the name should tell. None if there are none.
 
@@ -87,6 +88,7 @@ class Observation:
     module_cost_usd: tuple[float, ...] | None = None
     module_tokens: tuple[tuple[int, int], ...] | None = None
     outcomes: dict[str, float] | None = field(default=None, hash=False)  # a dict has no hash
+    module_calls: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "theta", tuple(map(int, self.theta)))
@@ -136,6 +138,8 @@ class Observation:
                 values["module_tokens"] = tuple(
                     (_count(p), _count(c)) for p, c in values["module_tokens"]
                 )
+            if values.get("module_calls") is not None:
+                values["module_calls"] = tuple(map(_count, values["module_calls"]))
             if values.get("outcomes") is not None:
                 outcomes = values["outcomes"].items()
                 values["outcomes"] = {name: _amount(value) for name, value in outcomes}
@@ -254,6 +258,8 @@ def _known(o: Observation) -> dict[str, Any]:
         known["module_cost_usd"] = o.module_cost_usd
     if o.module_tokens is not None:
         known["module_tokens"] = o.module_tokens
+    if o.module_calls is not None:
+        known["module_calls"] = o.module_calls
     if o.outcomes is not None:
         known["outcomes"] = o.outcomes
     return known

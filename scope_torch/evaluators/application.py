@@ -15,17 +15,17 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scope_torch.errors import InputError
 from scope_torch.evaluators.event_loop import result_of
 from scope_torch.evaluators.outputs import Outputs
+from scope_torch.serve.ledger import Ledger, ModuleBill
 
 if TYPE_CHECKING:
     from scope_torch.serve.endpoint import Endpoint
-    from scope_torch.serve.ledger import Ledger
 
 App = Callable[..., Any]
 Metric = Callable[[Any, Any], float]
@@ -136,17 +136,26 @@ class Application:
     def _measured_call(
         self, endpoint: Endpoint, models: dict[str, str], item: Item
     ) -> tuple[Any, Ledger]:
-        """What the application returns, and what it was billed; an error has its `cost_usd`."""
-        with ExitStack() as ending:
-            query = ending.enter_context(endpoint.query(models))
+        """What the application returns, and what it was billed; an error has its `cost_usd`.
+
+        Raises:
+            InputError: If the run is no observation, see `Endpoint.fault_of`.
+        """
+        returned, error = None, None
+        with endpoint.query(models) as query:  # its end waits for the calls in flight
             try:
                 returned = self._called(models, item, query.env)
-            except Exception as error:
-                ending.close()  # which waits for the calls in flight
-                usd = query.ledger.cost_usd
-                with suppress(AttributeError):  # it may have slots
-                    error.cost_usd = usd  # type: ignore[attr-defined]
-                raise
+                query.is_answered = True
+            except Exception as raised:
+                error = raised
+        if fault := endpoint.fault_of(query):
+            wrong = InputError(fault)
+            wrong.__cause__ = error
+            error = wrong
+        if error is not None:
+            with suppress(AttributeError):  # it may have slots
+                error.cost_usd = query.ledger.cost_usd  # type: ignore[attr-defined]
+            raise error
         return returned, query.ledger
 
     def _called(
@@ -194,16 +203,16 @@ class Application:
 
 
 def _measured(ledger: Ledger, models: Mapping[str, str]) -> dict[str, Any]:
-    """Cost in USD and tokens by module, of modules that were not called too."""
-    bills = ledger.by_module()
-    costs = {module: bills[module].cost_usd if module in bills else 0.0 for module in models}
-    tokens = {
-        module: (bills[module].prompt_tokens, bills[module].completion_tokens)
-        if module in bills
-        else (0, 0)
-        for module in models
+    """Cost in USD, tokens and calls by module, of modules that were not called too."""
+    known = ledger.by_module()
+    bills = {module: known.get(module, ModuleBill()) for module in models}
+    return {
+        "module_cost_usd": {module: bill.cost_usd for module, bill in bills.items()},
+        "tokens": {
+            module: (bill.prompt_tokens, bill.completion_tokens) for module, bill in bills.items()
+        },
+        "calls": {module: bill.calls for module, bill in bills.items()},
     }
-    return {"module_cost_usd": costs, "tokens": tokens}
 
 
 def _number_of_arguments(app: App) -> int:

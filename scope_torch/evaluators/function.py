@@ -35,7 +35,8 @@ System = Callable[[dict[str, str], Any], Graded | Awaitable[Graded]]
 OnError = Literal["raise", "retry", "zero"]
 
 # And perhaps outcomes.
-_KEYS = {"quality", "cost_usd"}, {"quality", "tokens"}, {"quality", "module_cost_usd", "tokens"}
+_MEASURED = {"quality", "module_cost_usd", "tokens"}
+_KEYS = {"quality", "cost_usd"}, {"quality", "tokens"}, _MEASURED, {*_MEASURED, "calls"}
 
 
 class FunctionEvaluator:
@@ -48,9 +49,10 @@ class FunctionEvaluator:
             `{module: (prompt_tokens, completion_tokens)}`; as a pair, or as a dictionary with the
             keys `quality` and `cost_usd`, or `quality` and `tokens`. The tokens of a module may be
             a `Usage`, which knows cached ones. With `module_cost_usd`, in USD by module, `tokens`
-            are recorded, not priced. A dictionary may also have `outcomes`: other finite numbers
-            by name, such as {"seconds": 1.2}. May be `async def`: all its calls run on one event
-            loop, so they must not block it; see `event_loop`.
+            are recorded, not priced; `calls` by module may stand beside them. A dictionary may also
+            have `outcomes`: other finite numbers by name, such as {"seconds": 1.2}. May be
+            `async def`: all its calls run on one event loop, so they must not block it; see
+            `event_loop`.
         queries: The Q queries; each is passed to `system` as it is.
         concurrency: Calls in flight at a time, each in a thread. Only batches of requests can run
             concurrently: Calibrate's rounds, and the j-loop if `batch_size` is above 1.
@@ -64,6 +66,7 @@ class FunctionEvaluator:
         on_error: What to do if the system raises. `raise`: the search stops after the calls in
             flight. `retry`: call it up to `max_retries` times more, then raise. `zero`: the
             observation has quality 0 and costs `failed_cost_usd`; a warning names every such call.
+            An `InputError`, which the user can mend, always stops the search.
         max_retries: See `on_error`.
         retry_wait_s: Seconds before the first retry; twice as many before each further one.
         failed_cost_usd: USD charged for a call that raised, with `on_error="zero"`. An exception
@@ -211,7 +214,7 @@ class FunctionEvaluator:
         try:
             answer = self._answer(request)
         except Exception as error:
-            if self.on_error != "zero":
+            if self.on_error != "zero" or isinstance(error, InputError):
                 error.add_note(f"raised by the system for {self._named(request)}")
                 if usd := getattr(error, "cost_usd", 0.0):
                     error.add_note(f"this run cost {usd:.3g} USD, which are in no observation")
@@ -243,7 +246,8 @@ class FunctionEvaluator:
                 return (result_of(answer) if inspect.isawaitable(answer) else answer), lost_usd
             except Exception as error:
                 lost_usd += getattr(error, "cost_usd", 0.0)
-                if self.on_error != "retry" or attempt >= self._max_retries:
+                may_retry = self.on_error == "retry" and not isinstance(error, InputError)
+                if not may_retry or attempt >= self._max_retries:
                     raise
                 wait_s = self._retry_wait_s * 2**attempt
                 named = self._named(request)
@@ -270,7 +274,7 @@ class FunctionEvaluator:
 
     def _observation(self, request: Request, answer: Any) -> Observation:
         quality, cost, tokens = _parts(answer)
-        outcomes = answer.get("outcomes") if isinstance(answer, Mapping) else None
+        more = answer if isinstance(answer, Mapping) else {}
         theta, query, replicate = request
         costs = used = None
         if isinstance(tokens, Mapping):
@@ -289,8 +293,12 @@ class FunctionEvaluator:
             replicate,
             module_cost_usd=costs,
             module_tokens=None if used is None else tuple(u[:2] for u in used),
-            outcomes=outcomes,
+            outcomes=more.get("outcomes"),
+            module_calls=self._calls(more.get("calls")),
         )
+
+    def _calls(self, calls: Mapping[str, int] | None) -> tuple[int, ...] | None:
+        return None if calls is None else tuple(calls[module] for module in self.problem.modules)
 
     def _usage(self, tokens: Tokens, module: str) -> Usage:
         self._check_modules(tokens)

@@ -73,6 +73,7 @@ class RunResult:
         prices: Prices of the LLMs, see `PriceList.describe`.
         num_failed: Calls of this process that failed and count as quality 0.
         known: Observations of earlier searches; not a part of `history`, and not paid again.
+        left_out: Number of runs by module that left it out, see `scope_torch.runs.asked`.
 
     Examples:
         >>> from scope_torch import make_scope, run
@@ -113,6 +114,7 @@ class RunResult:
     prices: Mapping[str, Any] | None = None
     num_failed: int = 0
     known: Sequence[Observation] = ()
+    left_out: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     def __str__(self) -> str:
         return "\n".join(lines_of(self).values())
@@ -323,6 +325,7 @@ class RunResult:
             "reference_usd": cost_of(self.reference),
             "reference_quality_interval": [quality.lower, quality.upper],
             **({} if self.held_out is None else {"held_out": self.held_out.to_json()}),
+            **({"left_out": dict(self.left_out)} if self.left_out else {}),
         }
 
     def _population(self) -> dict[str, Any]:

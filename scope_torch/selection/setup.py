@@ -101,6 +101,7 @@ class Setup:
         budget_usd: For everything.
         folder: Directory of the files; None writes none.
         logged: theta_0 on every query, if a log knows it; then no call measures it.
+        optional_modules: Modules that a run may leave out.
     """
 
     problem: SelectionProblem
@@ -113,6 +114,7 @@ class Setup:
     budget_usd: float
     folder: Path | None
     logged: LoggedReference | None = None
+    optional_modules: Sequence[str] = ()
 
     def plan(self) -> Plan:
         """What will be done, without a call."""
@@ -155,6 +157,7 @@ def set_up(
     run_dir: Path | str | None,
     constraints: Sequence[Constraint | str],
     min_quality: float | None,
+    optional_modules: Sequence[str] = (),
     **values: Any,
 ) -> Setup:
     """Checks the settings of `select`, whose arguments these are.
@@ -167,6 +170,10 @@ def set_up(
     logged = reference.checked(len(items)) if isinstance(reference, LoggedReference) else None
     llms = candidates_of(models, reference)
     trusted = reference_of(reference, llms)
+    if unknown := set(optional_modules) - set(llms):
+        raise InputError(
+            f"optional_modules has {sorted(unknown)}; it must be a list of modules of {list(llms)}"
+        )
     searched, held_out = split(items, holdout, seed)
     limits = _with_quality(constraints, min_quality, values["epsilon"], values["objective"])
     problem = _unmeasured(name or _name_of(app), llms, len(searched), trusted, limits, **values)
@@ -180,7 +187,7 @@ def set_up(
     if needs_base and base is not None:
         codes_of_base(problem, base, "base")  # refuses an unknown LLM before anything is paid for
     sets = problem, searched, held_out, price_list, is_priced
-    return Setup(*sets, base, needs_base, budget_usd, folder, logged)
+    return Setup(*sets, base, needs_base, budget_usd, folder, logged, optional_modules)
 
 
 def _name_of(app: Any) -> str:

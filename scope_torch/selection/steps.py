@@ -24,6 +24,7 @@ from scope_torch.llm.price_list import PriceList
 from scope_torch.methods import Base
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
+from scope_torch.runs.asked import left_out
 from scope_torch.runs.callbacks import Callback
 from scope_torch.runs.earlier import known_from
 from scope_torch.runs.evaluator import Evaluator
@@ -126,8 +127,23 @@ def search(
         prices=setup.prices.describe(_names_in(problem)) if setup.is_priced else None,
         num_failed=failed + evaluator.num_failed,
     )
+    found = replace(found, left_out=_left_out(setup, found, reference))
     found.write()
     return found
+
+
+def _left_out(setup: Setup, found: RunResult, reference: Sequence[Observation]) -> dict[str, int]:
+    """Number of runs by module that left it out; answers that were kept are no runs."""
+    kept, modules, optional = (
+        set(found.repeats or ()),
+        setup.problem.modules,
+        setup.optional_modules,
+    )
+    runs = [*found.known, *found.probe, *(one for one in found.history if one not in kept)]
+    number_of = Counter(left_out(modules, reference, runs, optional))
+    if (held := found.held_out) is not None:
+        number_of.update(left_out(modules, held.reference, held.choice, optional))
+    return dict(number_of)
 
 
 def _known(

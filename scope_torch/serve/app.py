@@ -100,9 +100,15 @@ class App:
     async def _forward(self, incoming: Incoming, api: Api, choice: Choice) -> Response:
         from starlette.responses import Response, StreamingResponse
 
-        body = await _body(incoming)
-        request = self._request(incoming, api, body, choice)
-        if choice.query is not None and not choice.query.enter():
+        try:
+            body = await _body(incoming)
+            request = self._request(incoming, api, body, choice)
+        except Refused as error:
+            if choice.query is not None:
+                choice.query.refused = str(error)
+            raise
+        if choice.query is not None and not self._queries.enter(choice.query):
+            self._queries.stray()
             raise _ended()
         answer = await self._upstream.forward(request)
         if answer.content is not None:
@@ -144,9 +150,11 @@ class App:
         if key:
             query = self._queries.find(key)
             if query is None:
+                self._queries.stray()
                 raise _ended()
             return Choice(query.assignment, query)
         if self._settings.chosen is None:
+            self._queries.stray()
             raise Refused(
                 409,
                 "this request belongs to no query in flight: run the application inside `with "

@@ -128,6 +128,7 @@ def result_of_run(run: RecordedRun) -> RecordedResult:
         probe=_probe(run),
         held_out=_held_out(run),
         known=_observed(run.path / "known.jsonl") or (),
+        left_out=told.get("left_out", {}),
         recorded_curve=run.curve,
     )
 
