@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scope_torch.errors import InputError
-from scope_torch.evaluators.event_loop import result_of
+from scope_torch.evaluators.event_loop import naming_its_mend, result_of
 from scope_torch.evaluators.outputs import Outputs
 from scope_torch.serve.ledger import Ledger, ModuleBill
 
@@ -163,9 +163,11 @@ class Application:
     ) -> Any:
         if isinstance(self._app, Command):
             return self._app(item.input, environment)
-        returned = self._app(models, item.input) if self._takes_models else self._app(item.input)
-        # Also on the event loop the call sees the context of this thread: which query it is.
-        return result_of(returned) if inspect.isawaitable(returned) else returned
+        with naming_its_mend():
+            given = (models, item.input) if self._takes_models else (item.input,)
+            returned = self._app(*given)
+            # Also on the event loop the call sees the context of this thread: which query it is.
+            return result_of(returned) if inspect.isawaitable(returned) else returned
 
     def _graded_with_cost(self, returned: Any, models: dict[str, str], item: Item) -> Any:
         """Of an application that says what it costs."""

@@ -18,7 +18,7 @@ from itertools import starmap
 from typing import Any, Literal, SupportsFloat
 
 from scope_torch.errors import InputError
-from scope_torch.evaluators.event_loop import result_of
+from scope_torch.evaluators.event_loop import naming_its_mend, result_of
 from scope_torch.evaluators.window import in_window
 from scope_torch.llm.billing import Usage
 from scope_torch.llm.price_list import PriceList
@@ -242,8 +242,9 @@ class FunctionEvaluator:
         while True:
             try:
                 assignment = self.problem.names(request.theta)
-                answer = self.system(assignment, self.queries[request.query])
-                return (result_of(answer) if inspect.isawaitable(answer) else answer), lost_usd
+                with naming_its_mend():
+                    answer = self.system(assignment, self.queries[request.query])
+                    return (result_of(answer) if inspect.isawaitable(answer) else answer), lost_usd
             except Exception as error:
                 lost_usd += getattr(error, "cost_usd", 0.0)
                 may_retry = self.on_error == "retry" and not isinstance(error, InputError)
