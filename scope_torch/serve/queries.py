@@ -169,7 +169,8 @@ class Queries:
         if strays:
             return (
                 f"{strays} requests came for a query that had ended, or for none: the app keeps a "
-                f"client that was made for another query ({_OWN_CLIENT}), or asks on after its "
+                f"client that was made for another query ({_OWN_CLIENT}), asks in a thread without "
+                "its query (start it with contextvars.copy_context().run), or asks on after its "
                 f"answer (let it wait for its calls); {_ANEW}"
             )
         if query.is_answered and not query.is_asked:
