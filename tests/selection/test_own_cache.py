@@ -172,7 +172,7 @@ def test_a_kept_client_ends_the_search(on_error, concurrency, upstream, tmp_path
     assert all(one.quality == 1.0 for one in observations)
 
 
-def test_the_run_that_got_the_calls_of_another_waits_for_it(upstream):
+def test_the_run_that_got_the_calls_of_another_waits_for_it(upstream, tmp_path):
     """Its bill is that of two runs; it must not be recorded before the other one shows that."""
     first_is_asked, other_was_booked = threading.Event(), threading.Event()
     kept = []
@@ -187,11 +187,14 @@ def test_the_run_that_got_the_calls_of_another_waits_for_it(upstream):
         first_is_asked.wait(20)
         said = asked("solver", question, kept[0])
         other_was_booked.set()
+        threading.Event().wait(0.5)  # by then the first has returned
         return said
 
     questions = [(f"Solve: {question} By: good", answer) for question, answer in world.QUESTIONS]
     with pytest.raises(InputError, match=r"another run answered|answered without a request"):
-        selected(app, upstream, questions[:2], concurrency=2)
+        selected(app, upstream, questions[:2], concurrency=2, run_dir=tmp_path)
+    assert len(upstream.served) == 2
+    assert [path.read_text() for path in tmp_path.rglob("journal.jsonl")] == [""]
 
 
 def test_a_kept_client_that_is_tagged_is_right(upstream):
