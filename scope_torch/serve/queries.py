@@ -168,7 +168,7 @@ class Queries:
             num_asked = self._num_asked
         if strays:
             return (
-                f"{strays} requests came for a query that had ended, or for none: the app keeps a "
+                "a request came for a query that had ended, or for none: the app keeps a "
                 f"client that was made for another query ({_OWN_CLIENT}), asks in a thread without "
                 "its query (start it with contextvars.copy_context().run), or asks on after its "
                 f"answer (let it wait for its calls); {_ANEW}"
