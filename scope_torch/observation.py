@@ -63,6 +63,7 @@ class Observation:
         latency_s: Seconds the system took; None if unknown.
         module_cost_usd: Cost of each module in USD; None if unknown.
         module_tokens: (prompt, completion) tokens of each module; None if unknown.
+        module_calls: Calls of each module, failed ones included; None if unknown.
         outcomes: Other numbers of this run by name, such as {"output_tokens": 240.0}; finite, in
             units that the name should tell. None if there are none.
         judge_usd: What grading this run has cost, in USD: paid, but no cost of the configuration.
@@ -97,6 +98,7 @@ class Observation:
     judge_usd: float = 0.0
     failed: str | None = None
     lost: int | None = None
+    module_calls: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "theta", tuple(map(int, self.theta)))
@@ -162,6 +164,8 @@ class Observation:
                 values["lost"] = _count(values["lost"])
             if "failed" in values and values["failed"] is None:
                 raise ValueError("failed is left out where nobody failed")
+            if values.get("module_calls") is not None:
+                values["module_calls"] = tuple(map(_count, values["module_calls"]))
             if values.get("outcomes") is not None:
                 outcomes = values["outcomes"].items()
                 values["outcomes"] = {name: _amount(value) for name, value in outcomes}
@@ -280,6 +284,8 @@ def _known(o: Observation) -> dict[str, Any]:
         known["module_cost_usd"] = o.module_cost_usd
     if o.module_tokens is not None:
         known["module_tokens"] = o.module_tokens
+    if o.module_calls is not None:
+        known["module_calls"] = o.module_calls
     if o.outcomes is not None:
         known["outcomes"] = o.outcomes
     if o.judge_usd:

@@ -98,7 +98,10 @@ def _parser() -> argparse.ArgumentParser:
         help="file of result.save(): models.json, models.yaml or .env",
     )
     add("--base-url", required=True, help="the upstream, such as https://api.openai.com/v1")
-    add("--api-key-env", help="environment variable with the upstream's key (none)")
+    add(
+        "--api-key-env",
+        help="environment variable with the upstream's key (that of a well-known host, else none)",
+    )
     add("--port", type=int, default=8700, help="8700; 0 takes a free one")
     add("--host", default="127.0.0.1", help="127.0.0.1; another one opens it to other machines")
     add(

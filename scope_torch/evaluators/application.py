@@ -11,7 +11,7 @@ import inspect
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, SupportsFloat
@@ -24,10 +24,10 @@ from scope_torch.evaluators.grading import JUDGE, Grading
 from scope_torch.evaluators.grading import Metric as Metric
 from scope_torch.evaluators.outputs import Outputs
 from scope_torch.evaluators.tokens import tokens_of
+from scope_torch.serve.ledger import Ledger, ModuleBill
 
 if TYPE_CHECKING:
     from scope_torch.serve.endpoint import Endpoint
-    from scope_torch.serve.ledger import Ledger
     from scope_torch.serve.queries import QueryInFlight
 
 App = Callable[..., Any]
@@ -163,7 +163,7 @@ class Application:
             run = self._with_cost(returned)
         else:
             call = partial(self._called, models, item)
-            (returned, seconds), ledger = _billed(self._endpoint, models, call)
+            (returned, seconds), ledger = _billed(self._endpoint, models, call, must_ask=True)
             if self._grading is not None:
                 returned = {"output": returned}
             run = dict(returned) if isinstance(returned, Mapping) else {"quality": returned}
@@ -218,7 +218,7 @@ class Application:
 
         if self.judge is None or self._endpoint is None:
             return call()
-        (grade, usd), ledger = _billed(self._endpoint, {JUDGE: self.judge}, call)
+        (grade, usd), ledger = _billed(self._endpoint, {JUDGE: self.judge}, call, must_ask=False)
         return grade, usd + ledger.cost_usd
 
     def _with_outcomes(self, graded: Any, measured: dict[str, float]) -> Any:
@@ -248,19 +248,31 @@ class Application:
 
 
 def _billed(
-    endpoint: Endpoint, assignment: Mapping[str, str], call: Callable[[QueryInFlight], Any]
+    endpoint: Endpoint,
+    assignment: Mapping[str, str],
+    call: Callable[[QueryInFlight], Any],
+    must_ask: bool,
 ) -> tuple[Any, Ledger]:
-    """What a call returns, and what it was billed; an error has its `cost_usd`."""
-    with ExitStack() as ending:
-        query = ending.enter_context(endpoint.query(assignment))
+    """What a call returns, and what it was billed; an error has its `cost_usd`.
+
+    Raises:
+        InputError: If it must ask an LLM, and is no observation, see `Endpoint.fault_of`.
+    """
+    returned, error = None, None
+    with endpoint.query(assignment) as query:  # its end waits for the calls in flight
         try:
             returned = call(query)
-        except Exception as error:
-            ending.close()  # which waits for the calls in flight
-            usd = query.ledger.cost_usd
-            with suppress(AttributeError):  # it may be frozen
-                error.cost_usd = usd  # type: ignore[attr-defined]
-            raise
+            query.is_answered = must_ask
+        except Exception as raised:
+            error = raised
+    if must_ask and (fault := endpoint.fault_of(query)):
+        wrong = InputError(fault)
+        wrong.__cause__ = error
+        error = wrong
+    if error is not None:
+        with suppress(AttributeError):  # it may be frozen
+            error.cost_usd = query.ledger.cost_usd  # type: ignore[attr-defined]
+        raise error
     return returned, query.ledger
 
 
@@ -278,16 +290,16 @@ def _verdict(returned: Any) -> tuple[Any, float]:
 
 
 def _measured(ledger: Ledger, models: Mapping[str, str]) -> dict[str, Any]:
-    """Cost in USD and tokens by module, of modules that were not called too."""
-    bills = ledger.by_module()
-    costs = {module: bills[module].cost_usd if module in bills else 0.0 for module in models}
-    tokens = {
-        module: (bills[module].prompt_tokens, bills[module].completion_tokens)
-        if module in bills
-        else (0, 0)
-        for module in models
+    """Cost in USD, tokens and calls by module, of modules that were not called too."""
+    known = ledger.by_module()
+    bills = {module: known.get(module, ModuleBill()) for module in models}
+    return {
+        "module_cost_usd": {module: bill.cost_usd for module, bill in bills.items()},
+        "tokens": {
+            module: (bill.prompt_tokens, bill.completion_tokens) for module, bill in bills.items()
+        },
+        "calls": {module: bill.calls for module, bill in bills.items()},
     }
-    return {"module_cost_usd": costs, "tokens": tokens}
 
 
 def _number_of_arguments(app: App) -> int:

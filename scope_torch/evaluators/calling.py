@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from scope_torch.evaluators.event_loop import result_of
+from scope_torch.evaluators.event_loop import naming_its_mend, result_of
 
 
 def called(function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
@@ -16,6 +16,7 @@ def called(function: Callable[..., Any], *arguments: Any, **keywords: Any) -> An
     end the program with status 0. Here it is an error of the function like any other.
 
     Raises:
+        InputError: If a client of it belongs to another event loop, see `naming_its_mend`.
         RuntimeError: If the function raises an exception that is meant to end a program or a task,
             but for an interrupt of the user.
         Exception: Whatever else it raises.
@@ -31,9 +32,10 @@ def called(function: Callable[..., Any], *arguments: Any, **keywords: Any) -> An
 another exception
     """
     try:
-        returned = function(*arguments, **keywords)
-        # Also on the event loop the call sees the context of this thread: which query it is.
-        return result_of(returned) if inspect.isawaitable(returned) else returned
+        with naming_its_mend():
+            returned = function(*arguments, **keywords)
+            # Also on the event loop the call sees the context of this thread: which query it is.
+            return result_of(returned) if inspect.isawaitable(returned) else returned
     except (Exception, KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:

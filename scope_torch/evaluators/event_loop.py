@@ -1,20 +1,29 @@
 """One event loop for all asynchronous systems of the process, on a thread of its own.
 
 A client of an `async def` system keeps connections that belong to the loop that opened them. So all
-calls of all evaluators run on one loop, and a client may be shared by all of them.
+calls of all evaluators run on one loop, and a client may be shared by all of them. The loop of a
+notebook cannot be that one: the search that runs in its thread blocks it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import atexit
+import re
 import threading
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Generator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import TypeVar
+
+from scope_torch.errors import InputError
 
 T = TypeVar("T")
 
+# As asyncio says it.
+_OF_ANOTHER = re.compile(
+    "Event loop is closed|is bound to a different event loop|to a different loop"
+)
 _CLOSING_S = 5.0  # how long the process waits at its end for the loop to close
 _lock = threading.Lock()
 _serving: tuple[asyncio.AbstractEventLoop, threading.Thread] | None = None
@@ -37,6 +46,40 @@ def result_of(awaitable: Awaitable[T]) -> T:
     """
     outcome = asyncio.run_coroutine_threadsafe(_outcome(awaitable), _running_loop()).result()
     return outcome.result()
+
+
+@contextmanager
+def naming_its_mend() -> Generator[None, None, None]:
+    """Names the mend of an error because a client lives on another event loop.
+
+    A request may have been sent, and paid, before the error, so nothing is sent again.
+
+    Raises:
+        InputError: In the place of such an error.
+    """
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, InputError) or not _is_of_another_loop(error):
+            raise
+        wrong = InputError(
+            "an asynchronous client of the app belongs to another event loop, because it was used "
+            "before, by `await` in a notebook or by asyncio.run(): make the client inside the app, "
+            "or a new one right before the search; and give the search the `async def` itself "
+            f"({type(error).__name__}: {error})"
+        )
+        if (usd := getattr(error, "cost_usd", None)) is not None:
+            wrong.cost_usd = usd  # type: ignore[attr-defined]
+        raise wrong from error
+
+
+def _is_of_another_loop(error: BaseException | None) -> bool:
+    """Whether it, or what it came from, is asyncio's error about another loop."""
+    while error is not None:
+        if isinstance(error, RuntimeError | ValueError) and _OF_ANOTHER.search(str(error)):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 async def _outcome(awaitable: Awaitable[T]) -> Future[T]:

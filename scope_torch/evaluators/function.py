@@ -13,15 +13,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from itertools import starmap
 from typing import Any, Literal
 
 from scope_torch.errors import InputError
+from scope_torch.evaluators.booked import booked
 from scope_torch.evaluators.calling import called
-from scope_torch.evaluators.returned import System, Tokens, number, parts_of, usd_of
-from scope_torch.evaluators.tokens import tokens_of
+from scope_torch.evaluators.returned import System, number, usd_of
 from scope_torch.evaluators.window import PaidCallFailed, fulfil, in_window
-from scope_torch.llm.billing import Usage
 from scope_torch.llm.price_list import PriceList
 from scope_torch.llm.prices import LLMInfo, choose_llms
 from scope_torch.observation import Observation, Request
@@ -43,11 +41,11 @@ class FunctionEvaluator:
             `{module: (prompt_tokens, completion_tokens)}`; as a pair, or as a dictionary with the
             keys `quality` and `cost_usd`, or `quality` and `tokens`. The tokens of a module may be
             the usage of its reply, which knows cached ones, see `tokens_of`. With
-            `module_cost_usd`, in USD by module, `tokens` are recorded, not priced. A dictionary may
-            also have `outcomes`: other finite numbers by name, such as {"seconds": 1.2}; and
-            `judge_usd`, what grading has cost. May be `async def`: all its calls run on one event
-            loop, so they must not block it; see `event_loop`. An `Application` has its metric
-            called when its own cost is booked.
+            `module_cost_usd`, in USD by module, `tokens` are recorded, not priced; `calls` by
+            module may stand beside them. A dictionary may also have `outcomes`: other finite
+            numbers by name, such as {"seconds": 1.2}; and `judge_usd`, what grading has cost. May
+            be `async def`: all its calls run on one event loop, so they must not block it; see
+            `event_loop`. An `Application` has its metric called when its own cost is booked.
         queries: The Q queries; each is passed to `system` as it is.
         concurrency: Calls in flight at a time, each in a thread. Only batches of requests can run
             concurrently: Calibrate's rounds, and the j-loop if `batch_size` is above 1.
@@ -62,7 +60,7 @@ class FunctionEvaluator:
             search stops after the calls in flight. `retry`: call that one up to `max_retries` times
             more, then raise. `zero`: the observation has quality 0. If the system raised, it costs
             `failed_cost_usd`; else what the system has cost. A warning names the first such call of
-            each configuration.
+            each configuration. An `InputError`, which the user can mend, always stops the search.
         max_retries: See `on_error`.
         retry_wait_s: Seconds before the first retry; twice as many before each further one.
         failed_cost_usd: USD charged for a call that raised, with `on_error="zero"`. An exception
@@ -223,7 +221,7 @@ class FunctionEvaluator:
             return self._failed(paid, failure)
         who = "system"
         try:
-            quality, paid = self._booked(request, answer, usd)
+            quality, paid = booked(self.problem, self._prices, request, answer, usd)
             if callable(quality):
                 who, grade = "metric", partial(called, quality)
                 graded, usd, failure = self._tried(grade, who, request)
@@ -304,52 +302,6 @@ class FunctionEvaluator:
     def _named(self, request: Request) -> str:
         query = reprlib.repr(self.queries[request.query])
         return f"query {request.query}, {query}, under {self.problem.names(request.theta)}"
-
-    def _booked(self, request: Request, answer: Any, lost_usd: float) -> tuple[Any, Observation]:
-        """The quality, or what finds it out; and what was paid, as if the grading had failed."""
-        quality, cost, tokens = parts_of(answer)
-        more = answer if isinstance(answer, Mapping) else {}
-        theta, query, replicate = request
-        costs = used = None
-        if isinstance(tokens, Mapping):
-            used = [self._usage(tokens, module) for module in self.problem.modules]
-        if isinstance(cost, Mapping):
-            self._check_modules(cost)
-            costs = tuple(number(cost.get(module, 0.0)) for module in self.problem.modules)
-        elif cost is None and used is not None:
-            llms = self.problem.names(theta).values()
-            costs = tuple(starmap(self._priced, zip(llms, used, strict=True)))
-        return quality, Observation(
-            theta,
-            query,
-            (number(cost) if costs is None else sum(costs)) + lost_usd,
-            0.0,
-            replicate,
-            module_cost_usd=costs,
-            module_tokens=None if used is None else tuple(u[:2] for u in used),
-            outcomes=more.get("outcomes"),
-            judge_usd=number(more.get("judge_usd", 0.0)),
-            failed="metric",
-        )
-
-    def _usage(self, tokens: Tokens, module: str) -> Usage:
-        self._check_modules(tokens)
-        return tokens_of(tokens.get(module, (0, 0)))
-
-    def _check_modules(self, values: Mapping[str, Any]) -> None:
-        if unknown := set(values) - set(self.problem.modules):
-            raise InputError(
-                f"the system used tokens in {sorted(unknown)}; give them by module, of "
-                f"{list(self.problem.modules)}"
-            )
-
-    def _priced(self, llm: str, usage: Usage) -> float:
-        if self._prices is None:
-            raise InputError(
-                "the system returns tokens; give FunctionEvaluator prices=load_llms(), or a "
-                "PriceList"
-            )
-        return self._prices.cost_usd(llm, usage)
 
     def query_keys(self) -> list[str] | None:
         """See `HasQueryKeys`; an element of a data set is known by its content alone."""

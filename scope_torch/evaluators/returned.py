@@ -15,7 +15,8 @@ Tokens = Mapping[str, tuple[int, int] | Usage]
 Graded = tuple[float, float | Tokens] | Mapping[str, Any]
 System = Callable[[dict[str, str], Any], Graded | Awaitable[Graded]]
 
-_KEYS = {"quality", "cost_usd"}, {"quality", "tokens"}, {"quality", "module_cost_usd", "tokens"}
+_MEASURED = {"quality", "module_cost_usd", "tokens"}
+_KEYS = {"quality", "cost_usd"}, {"quality", "tokens"}, _MEASURED, {*_MEASURED, "calls"}
 _MORE = {"outcomes", "judge_usd"}
 
 

@@ -296,12 +296,14 @@ class _Reader:
             return None, "failed"
         theta, order = new.codes(llms), [list(names).index(module) for module in new.modules]
         costs, tokens = observation.module_cost_usd, observation.module_tokens
+        calls = observation.module_calls
         found = replace(
             observation,
             theta=theta,
             query=query_of[observation.query],
             module_cost_usd=None if costs is None else tuple(costs[i] for i in order),
             module_tokens=None if tokens is None else tuple(tokens[i] for i in order),
+            module_calls=None if calls is None else tuple(calls[i] for i in order),
         )
         if self._prices is not None:
             found = repriced(found, llms, prices, self._prices)

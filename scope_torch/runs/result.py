@@ -76,6 +76,7 @@ class RunResult:
             observation tells of need not be counted here.
         known: Observations of earlier searches; not a part of `history`, and not paid again.
         lost: What calls had cost that ended an earlier process of this search, see `Observation`.
+        left_out: Number of runs by module that left it out, see `scope_torch.runs.asked`.
 
     Examples:
         >>> from scope_torch import make_scope, run
@@ -119,6 +120,7 @@ class RunResult:
     num_failed: int = 0
     known: Sequence[Observation] = ()
     lost: Sequence[Observation] = ()
+    left_out: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     def __str__(self) -> str:
         return "\n".join(lines_of(self).values())
@@ -339,6 +341,7 @@ class RunResult:
             "reference_usd": cost_of(self.reference),
             "reference_quality_interval": [quality.lower, quality.upper],
             **({} if self.held_out is None else {"held_out": self.held_out.to_json()}),
+            **({"left_out": dict(self.left_out)} if self.left_out else {}),
         }
 
     def _varies(self) -> dict[str, Any]:

@@ -107,6 +107,11 @@ class Told(Protocol):
         """What the reference's second answers say."""
         ...
 
+    @property
+    def left_out(self) -> Mapping[str, int]:
+        """Number of runs by module that left it out."""
+        ...
+
 
 def lines_of(result: Told, width: int = _WIDTH) -> dict[str, str]:
     """The six lines, by what each is about; and `doubt`, if something speaks against the promise.
@@ -215,6 +220,11 @@ def why(result: Told) -> str:
         >>> why(result)
         'certified on these 20 queries, all answered, if answers do not vary'
     """
+    return _full(result) + _not_asked(result)
+
+
+def _full(result: Told) -> str:
+    """The grounds, and whether to search on would pay."""
     returns = result.report.get("expected_return")
     if returns is None or result.stop_reason != "budget":
         return _grounds(result)
@@ -317,7 +327,7 @@ def _sure(found: Estimate) -> str:
 
 def _evidence(result: Told, width: int) -> str:
     """Why, then the constraints, then held-out queries; the longest form that fits."""
-    grounds, full, held = _grounds(result), why(result), result.held_out
+    grounds, full, held = _grounds(result), _full(result), result.held_out
     hold = unseen = ""
     if result.certified and result.problem.others:
         limits = len(result.problem.limits)
@@ -327,8 +337,16 @@ def _evidence(result: Told, width: int) -> str:
         unseen = f"; held out: {averages}"
     short = grounds.partition(" (")[0].removesuffix(" when asked again")
     brief = short.partition(_IF_FIXED)[0].partition(":")[0]
-    forms = [form + hold + unseen for form in (full, grounds, short, brief)] + [brief + unseen]
+    forms = [form + hold + unseen for form in (full, grounds, short, brief)]
+    forms = [form + _not_asked(result) for form in [*forms, brief + unseen, brief]]
     return next((form for form in forms if len(form) <= width), forms[-1])
+
+
+def _not_asked(result: Told) -> str:
+    """Which modules runs have left out, see `scope_torch.runs.asked`."""
+    left = result.left_out.items()
+    parts = [f"{module} was not asked in {n:,} run{'s' * (n > 1)}" for module, n in left]
+    return f"; {', '.join(parts)} (a cache?)" if parts else ""
 
 
 def _search(result: Told) -> str:

@@ -47,6 +47,7 @@ def select(
     allowed: Rule | Listed | None = None,
     prices: Prices = None,
     endpoint: Endpoint | str | None = None,
+    optional_modules: Sequence[str] = (),
     base: Base = None,
     holdout: float = 0.0,
     deployment_queries: float | None = None,
@@ -97,8 +98,12 @@ def select(
             `lambda llms: llms["plan"] != llms["judge"]`, or a list; None for all.
         prices: Of tokens: path of a price list, LLMs by name, or a `PriceList`. None: the published
             prices of today.
-        endpoint: Address of your LLMs, such as "https://api.openai.com/v1", or an `Endpoint`: the
-            app asks it for the model `scope/MODULE`, and its usage is the cost.
+        endpoint: Address of your LLMs, such as "https://api.openai.com/v1", whose key is in the
+            usual variable, or an `Endpoint`. The app asks it for the model `scope/MODULE`, and its
+            usage is the cost. A run without a call is an error: then a cache of the app answers in
+            the place of the candidates.
+        optional_modules: Modules that a run may leave out. If another is left out though the
+            reference's run of the query asked it, the result says how often.
         base: A cheap LLM, or one for each module, where the search starts. None: the cheapest by
             price, or by a probe on one query if the prices are not known.
         holdout: Share of the queries on which choice and reference are compared at the end, and
@@ -158,6 +163,7 @@ def select(
         seed=seed,
         prices=prices,
         endpoint=endpoint,
+        optional_modules=optional_modules,
         base=base,
         needs_base=optimizer is None,
         budget_usd=budget_usd,

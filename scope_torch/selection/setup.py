@@ -111,6 +111,7 @@ class Setup:
         takes_repeats: Whether second answers of an older run will do.
         answers_vary: Whether kept answers are not used again.
         logged: theta_0 on every query, if a log knows it; then no call measures it.
+        optional_modules: Modules that a run may leave out.
     """
 
     problem: SelectionProblem
@@ -127,6 +128,7 @@ class Setup:
     takes_repeats: bool
     answers_vary: bool
     logged: LoggedReference | None = None
+    optional_modules: Sequence[str] = ()
 
     def plan(
         self, num_first: int, known: Sequence[Observation] = (), pilot: Pilot | None = None
@@ -189,6 +191,7 @@ def set_up(
     min_quality: float | None,
     repeats: int | None,
     answers_vary: bool,
+    optional_modules: Sequence[str] = (),
     **values: Any,
 ) -> Setup:
     """Checks the settings of `select`, whose arguments these are.
@@ -208,6 +211,10 @@ def set_up(
     logged = reference.checked(len(items)) if isinstance(reference, LoggedReference) else None
     llms = candidates_of(models, reference)
     trusted = reference_of(reference, llms)
+    if unknown := set(optional_modules) - set(llms):
+        raise InputError(
+            f"optional_modules has {sorted(unknown)}; it must be a list of modules of {list(llms)}"
+        )
     searched, held_out = split(items, holdout, seed)
     limits = _with_quality(constraints, min_quality, values["epsilon"], values["objective"])
     try:
@@ -227,7 +234,7 @@ def set_up(
     most = 0 if logged is not None else MOST_REPEATS
     number = min(len(searched), most if repeats is None else repeats)
     how = base, needs_base, budget_usd, folder, seed, number, repeats is None, answers_vary
-    return Setup(*sets, *how, logged)
+    return Setup(*sets, *how, logged, optional_modules)
 
 
 def _checked(values: Mapping[str, Any]) -> dict[str, float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import sys
+from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
@@ -22,6 +23,7 @@ from scope_torch.evaluators.function import FunctionEvaluator
 from scope_torch.llm.price_list import PriceList
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
+from scope_torch.runs.asked import left_out
 from scope_torch.runs.callbacks import Callback
 from scope_torch.runs.held_out import HeldOut
 from scope_torch.runs.journal import lost_in
@@ -125,8 +127,20 @@ def search(
         prices=setup.prices.describe(paid_llms) if is_priced else None,
         lost=[] if setup.folder is None else lost_in(setup.folder),
     )
+    found = replace(found, left_out=_left_out(setup, found, before.reference))
     found.write()
     return found
+
+
+def _left_out(setup: Setup, found: RunResult, reference: Sequence[Observation]) -> dict[str, int]:
+    """Number of runs by module that left it out; answers that were kept are no runs."""
+    kept, modules = set(found.repeats or ()), setup.problem.modules
+    optional = setup.optional_modules
+    runs = [*found.known, *found.probe, *(one for one in found.history if one not in kept)]
+    number_of = Counter(left_out(modules, reference, runs, optional))
+    if (held := found.held_out) is not None:
+        number_of.update(left_out(modules, held.reference, held.choice, optional))
+    return dict(number_of)
 
 
 def _names_in(problem: SelectionProblem) -> list[str]:

@@ -108,8 +108,15 @@ class App:
         from starlette.responses import Response, StreamingResponse
 
         make = self._request if what == api.path else self._unbilled
-        request = await make(incoming, api, what, choice)
-        if choice.query is not None and not choice.query.enter():
+        try:
+            request = await make(incoming, api, what, choice)
+        except Refused as error:
+            if choice.query is not None:
+                choice.query.refused = str(error)
+            raise
+        asks = what == api.path
+        if choice.query is not None and not self._queries.enter(choice.query, asks):
+            self._queries.stray()
             raise _ended()
         answer = await self._upstream.forward(request)
         if answer.content is not None:
@@ -175,9 +182,11 @@ class App:
         if key:
             query = self._queries.find(key)
             if query is None:
+                self._queries.stray()
                 raise _ended()
             return Choice(query.assignment, query)
         if self._settings.chosen is None:
+            self._queries.stray()
             raise Refused(
                 409,
                 "this request belongs to no query in flight: run the application inside `with "

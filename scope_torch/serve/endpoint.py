@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from scope_torch.errors import InputError
 from scope_torch.llm.client import check_url
+from scope_torch.llm.hosts import key_env_of
 from scope_torch.llm.price_list import PriceList
 from scope_torch.serve.apis import check_extra_body
 from scope_torch.serve.app import App, Settings
@@ -50,7 +51,8 @@ class Endpoint:
     Args:
         base_url: The upstream: the address in front of `/chat/completions`, `/responses` and
             `/messages`, such as `https://api.openai.com/v1`.
-        api_key_env: Environment variable that holds the upstream's key; None for no key.
+        api_key_env: Environment variable that holds the upstream's key; "" for no key. None: that
+            of a well-known host, such as OPENAI_API_KEY for api.openai.com, else no key.
         prices: Prices of the LLMs; None for the default list.
         host: Where it listens. All but the loopback interface opens it to other machines, which
             then spend your money; give a token.
@@ -109,7 +111,9 @@ class Endpoint:
             raise InputError(f"port={port} must be from 0 to {2**16 - 1}; 0 takes a free one")
         self.prices = PriceList() if prices is None else prices
         self._host, self._port, self._timeout_s = host, port, timeout_s
-        self._upstream = Upstream(check_url(base_url), api_key_env, timeout_s)
+        url = check_url(base_url)
+        key_env = key_env_of(url) if api_key_env is None else api_key_env
+        self._upstream = Upstream(url, key_env, timeout_s)
         self.token = _checked_token(token, allowed_hosts)
         self.token_is_random = token is None and self.token is not None
         hosts = frozenset(name.lower() for name in (host, *allowed_hosts))
@@ -216,6 +220,18 @@ class Endpoint:
             IN_FLIGHT.reset(token)
             query.end(self._timeout_s + _CLOSING_S)
             self._queries.remove(query)
+
+    def fault_of(self, query: QueryInFlight) -> str | None:
+        """Why a run that has ended is no observation, and the mend; None if it is one.
+
+        A run that answered without a request is none: a cache answered in the place of the LLMs, or
+        its requests are booked on another query. Neither is a run whose requests cannot be told
+        from those of others. It may wait for the first request of the queries in flight.
+
+        Args:
+            query: From `query`, which has ended; `is_answered` says whether the app has returned.
+        """
+        return self._queries.fault_of(query)
 
     def _checked(self, assignment: Mapping[str, str]) -> dict[str, str]:
         """The assignment, if the price of each LLM is known."""

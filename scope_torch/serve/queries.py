@@ -6,10 +6,33 @@ import itertools
 import secrets
 import threading
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from scope_torch.serve.ledger import Ledger
 
 HEADER = "x-scope-query"
+
+# Why a run is no observation, and the mends.
+_CACHE_OFF = (
+    "switch the cache of its client off: dspy.LM(cache=False), set_llm_cache(None) of LangChain, "
+    "litellm.cache = None, functools.cache, diskcache, ..."
+)
+_OWN_CLIENT = (
+    "make a client for each query, or wrap the kept one with scope_torch.serve.current.tagged()"
+)
+_ANEW = "begin with another run_dir, because earlier runs may be recorded wrongly"
+
+
+class Signs(NamedTuple):
+    """Signs that requests are booked on another query than that of their run.
+
+    Attributes:
+        strays: Requests that named no query in flight.
+        unasked: Runs that answered without a request.
+    """
+
+    strays: int = 0
+    unasked: int = 0
 
 
 class QueryInFlight:
@@ -23,6 +46,10 @@ class QueryInFlight:
         name: Name for messages; None for none.
         assignment: Module -> LLM.
         ledger: The bills of this query.
+        is_asked: Whether a request of it that asks an LLM was forwarded.
+        is_answered: Whether the application has returned; whoever runs it says so.
+        refused: Why its last request that was not forwarded was refused; None if all were.
+        signs: The endpoint's signs of mixed-up requests when it began, see `Queries`.
     """
 
     def __init__(
@@ -36,6 +63,9 @@ class QueryInFlight:
         self._token = token or "scope"
         self.key, self.name, self.assignment = key, name, dict(assignment)
         self.ledger = Ledger()
+        self.is_asked = self.is_answered = False
+        self.refused: str | None = None
+        self.signs = Signs()
         self._url = f"{url}/q/{key}"
         self._changed = threading.Condition()
         self._in_flight, self._ended = 0, False
@@ -84,7 +114,7 @@ class QueryInFlight:
 
 
 class Queries:
-    """The queries in flight of one endpoint, by their keys.
+    """The queries in flight of one endpoint, by their keys, and the signs of mixed-up requests.
 
     Args:
         token: What applications must send as their key; None for nothing.
@@ -93,18 +123,91 @@ class Queries:
     def __init__(self, token: str | None = None) -> None:
         self._token = token
         self._number = itertools.count(1)
+        self._changed = threading.Condition()  # guards all that follows
         self._by_key: dict[str, QueryInFlight] = {}
+        self._num_asked, self._signs = 0, Signs()
 
     def add(self, url: str, assignment: Mapping[str, str], name: str | None) -> QueryInFlight:
         """Registers a query."""
         key = f"{next(self._number)}-{secrets.token_hex(4)}"
-        query = self._by_key[key] = QueryInFlight(key, url, assignment, name, self._token)
+        query = QueryInFlight(key, url, assignment, name, self._token)
+        with self._changed:
+            self._by_key[key], query.signs = query, self._signs
         return query
 
     def find(self, key: str) -> QueryInFlight | None:
         """The query with this key; None if there is none, or not any more."""
         return self._by_key.get(key)
 
+    def enter(self, query: QueryInFlight, asks: bool) -> bool:
+        """Counts a request of a query as in flight; False if the query has ended.
+
+        Args:
+            query: The query.
+            asks: Whether the request asks an LLM; one that counts tokens does not.
+        """
+        with self._changed:
+            if not query.enter():
+                return False
+            if asks:
+                self._num_asked += not query.is_asked
+                query.is_asked = True
+                self._changed.notify_all()
+            return True
+
+    def stray(self) -> None:
+        """Counts a request that names no query in flight."""
+        with self._changed:
+            self._signs = self._signs._replace(strays=self._signs.strays + 1)
+
     def remove(self, query: QueryInFlight) -> None:
         """Forgets a query."""
-        self._by_key.pop(query.key, None)
+        with self._changed:
+            self._by_key.pop(query.key, None)
+            if query.is_answered and not query.is_asked:
+                self._signs = self._signs._replace(unasked=self._signs.unasked + 1)
+            self._changed.notify_all()
+
+    def fault_of(self, query: QueryInFlight) -> str | None:
+        """Why a run that has ended is no observation, and the mend; None if it is one.
+
+        It made no request, or its requests cannot be told from those of other runs. As long as all
+        requests came for one query, it waits for the first request, or the end, of those in
+        flight: a client that is kept asks for one query on behalf of all.
+        """
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._num_asked > 1 or all(q.is_asked for q in self._by_key.values())
+            )
+            strays, unasked = (
+                now - before for now, before in zip(self._signs, query.signs, strict=True)
+            )
+            num_asked = self._num_asked
+        if strays:
+            return (
+                "a request came for a query that had ended, or for none: the app keeps a "
+                f"client that was made for another query ({_OWN_CLIENT}), asks in a thread without "
+                "its query (start it with contextvars.copy_context().run), or asks on after its "
+                f"answer (let it wait for its calls); {_ANEW}"
+            )
+        if query.is_answered and not query.is_asked:
+            return _of_unasked(query, num_asked)
+        if unasked:
+            return (
+                "another run answered without a request to the endpoint, and this one may have "
+                f"made its requests: {_OWN_CLIENT}, or {_CACHE_OFF}; {_ANEW}"
+            )
+        return None
+
+
+def _of_unasked(query: QueryInFlight, num_asked: int) -> str:
+    if query.refused is not None:
+        return f"the app answered, but each of its requests was refused: {query.refused}"
+    said = "the app answered without a request to the endpoint, so no LLM was asked: "
+    if not num_asked:
+        return (
+            f"{said}give its client the endpoint's address, such as "
+            f"base_url=scope_torch.serve.current.base_url(), and {_CACHE_OFF}"
+        )
+    kept = f"or, if its client was made for another query, {_OWN_CLIENT}"
+    return f"{said}{_CACHE_OFF}; {kept}; {_ANEW}"

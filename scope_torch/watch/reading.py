@@ -134,6 +134,7 @@ def result_of_run(run: RecordedRun) -> RecordedResult:
         held_out=_held_out(run),
         known=_observed(run.path / "known.jsonl") or (),
         lost=lost_in(run.path),
+        left_out=told.get("left_out", {}),
         recorded_curve=run.curve,
     )
 

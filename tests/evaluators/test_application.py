@@ -21,6 +21,7 @@ from scope_torch.llm.billing import Usage
 from scope_torch.llm.prices import LLMInfo
 from scope_torch.observation import Request
 from scope_torch.problem import SelectionProblem
+from scope_torch.serve.ledger import ModuleBill
 
 MODELS = {"plan": "nano", "solve": "pro"}
 ITEM = Item(3, "six", "SIX")
@@ -40,11 +41,14 @@ class Measures:
     @contextlib.contextmanager
     def query(self, models):
         self.seen.append(dict(models))
-        bill = SimpleNamespace(cost_usd=0.25, prompt_tokens=7, completion_tokens=3)
+        bill = ModuleBill(1, prompt_tokens=7, completion_tokens=3, cost_usd=0.25)
         ledger = SimpleNamespace(by_module=lambda: {"plan": bill}, cost_usd=0.25)
         token = IN_FLIGHT.set(len(self.seen))
         yield SimpleNamespace(ledger=ledger, env={"OPENAI_BASE_URL": "http://127.0.0.1:1/q/5/v1"})
         IN_FLIGHT.reset(token)
+
+    def fault_of(self, query):
+        assert query.ledger.cost_usd == 0.25
 
 
 @pytest.mark.parametrize(
@@ -84,6 +88,7 @@ def test_an_app_that_is_measured():
         "quality": 1.0,
         "module_cost_usd": {"plan": 0.25, "solve": 0.0},
         "tokens": {"plan": (7, 3), "solve": (0, 0)},
+        "calls": {"plan": 1, "solve": 0},
     }
     assert endpoint.seen == [MODELS]
 

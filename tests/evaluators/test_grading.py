@@ -261,6 +261,9 @@ def test_latency_is_that_of_the_application_alone(monkeypatch):
             yield SimpleNamespace(env={}, ledger=Ledger())
             clock.wait(16.0, None)
 
+        def fault_of(self, _):
+            return None
+
     metric = lambda *_: clock.wait(8.0, 1.0)  # noqa: E731
     plain = Application(lambda *_: clock.wait(2.0, ("SIX", 0.25)), metric, None, ["latency_s"])
     measured = Application(lambda _: clock.wait(4.0, "SIX"), metric, Endpoint(), ["latency_s"])

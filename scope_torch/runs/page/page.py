@@ -158,6 +158,7 @@ def _bill(view: View) -> dict[str, Any]:
     told = [("calls", f"{bill.num_calls:,}")]
     if bill.num_failed:
         told.append(("failed calls, counted as wrong", f"{bill.num_failed:,}"))
+    told += [(f"runs that did not ask {m}", f"{n:,}") for m, n in result.left_out.items()]
     if bill.num_known:
         known = f"{bill.num_known:,} (worth {usd(bill.known_usd)} USD)"
         told.append(("answers of earlier searches", known))

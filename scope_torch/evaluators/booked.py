@@ -1,0 +1,80 @@
+"""What a function returned, as an observation that is paid for, before it is graded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import starmap
+from typing import Any
+
+from scope_torch.errors import InputError
+from scope_torch.evaluators.returned import number, parts_of
+from scope_torch.evaluators.tokens import tokens_of
+from scope_torch.llm.billing import Usage
+from scope_torch.llm.price_list import PriceList
+from scope_torch.observation import Observation, Request
+from scope_torch.problem import SelectionProblem
+
+
+def booked(
+    problem: SelectionProblem,
+    prices: PriceList | None,
+    request: Request,
+    answer: Any,
+    lost_usd: float,
+) -> tuple[Any, Observation]:
+    """The quality, or what finds it out; and what was paid, as if the grading had failed.
+
+    Args:
+        problem: Names of modules and LLMs.
+        prices: Of tokens; None if the function says what it costs.
+        request: What was asked.
+        answer: What the function returned.
+        lost_usd: USD of attempts that failed.
+
+    Raises:
+        InputError: If the answer has another form, names an unknown module, or has no price.
+        TypeError, ValueError, OverflowError: If a part of it is no such number.
+    """
+    quality, cost, tokens = parts_of(answer)
+    more = answer if isinstance(answer, Mapping) else {}
+    theta, query, replicate = request
+    costs = used = None
+    if isinstance(tokens, Mapping):
+        _check_modules(problem, tokens)
+        used = [tokens_of(tokens.get(module, (0, 0))) for module in problem.modules]
+    if isinstance(cost, Mapping):
+        _check_modules(problem, cost)
+        costs = tuple(number(cost.get(module, 0.0)) for module in problem.modules)
+    elif cost is None and used is not None:
+        pairs = zip(problem.names(theta).values(), used, strict=True)
+        costs = tuple(starmap(lambda llm, usage: _priced(prices, llm, usage), pairs))
+    calls: Mapping[str, int] | None = more.get("calls")
+    return quality, Observation(
+        theta,
+        query,
+        (number(cost) if costs is None else sum(costs)) + lost_usd,
+        0.0,
+        replicate,
+        module_cost_usd=costs,
+        module_tokens=None if used is None else tuple(u[:2] for u in used),
+        outcomes=more.get("outcomes"),
+        judge_usd=number(more.get("judge_usd", 0.0)),
+        failed="metric",
+        module_calls=None if calls is None else tuple(calls.get(m, 0) for m in problem.modules),
+    )
+
+
+def _check_modules(problem: SelectionProblem, values: Mapping[str, Any]) -> None:
+    if unknown := set(values) - set(problem.modules):
+        raise InputError(
+            f"the system used tokens in {sorted(unknown)}; give them by module, of "
+            f"{list(problem.modules)}"
+        )
+
+
+def _priced(prices: PriceList | None, llm: str, usage: Usage) -> float:
+    if prices is None:
+        raise InputError(
+            "the system returns tokens; give FunctionEvaluator prices=load_llms(), or a PriceList"
+        )
+    return prices.cost_usd(llm, usage)
