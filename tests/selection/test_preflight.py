@@ -223,3 +223,20 @@ def test_published_prices_that_are_used_are_shown():
     )
     assert set(result.bill.prices) == set(llms)
     assert "gpt-4o-mini: 0.15 in, 0.6 out" in str(result.bill)
+
+
+def test_a_module_that_asks_nobody_with_another_llm_is_told_at_once(caplog):
+    """As a cache of that module looks like, on the first query already."""
+
+    def app(models, text):
+        tokens = {module: (500, 250) if llm == "pro" else (0, 0) for module, llm in models.items()}
+        return App.answer(models, text), tokens | {"plan": (500, 250)}
+
+    from scope_torch.llm.prices import LLMInfo
+
+    prices = {llm: LLMInfo(llm, 1.0, 2.0) for llm in ("nano", "mini", "pro")}
+    st.select(app, **settings(metric=exactly, prices=prices))
+    assert "'solve' asked an LLM under the reference, and none under" in caplog.text
+    caplog.clear()
+    st.select(app, **settings(metric=exactly, prices=prices, optional_modules=["solve"]))
+    assert "asked an LLM under the reference" not in caplog.text
