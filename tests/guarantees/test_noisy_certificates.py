@@ -164,8 +164,8 @@ def test_the_luckiest_of_many_candidates_is_no_more_often_wrong(rate):
     usual = math.floor((s_0 - p) / (1 - 2 * p) * num + 1e-9)
     mu = np.where(np.arange(num) < usual, 1 - p, p)
     rng, wrong = np.random.default_rng(1), 0
-    problem = replace(synthetic_task(num_queries=num).problem, reference_quality=1.0, epsilon=0.3)
-    problem = replace(problem, reference_answers=None)
+    problem = synthetic_task(num_queries=num).problem
+    problem = replace(problem, reference_quality=1.0, reference_answers=None, epsilon=1 - s_0)
     assert problem.s_0 > mu.mean() > s_0 - 1 / num
     for _ in range(runs):
         by, certified = ByFreshAnswers(problem, DELTA, p), False
