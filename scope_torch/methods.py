@@ -345,7 +345,7 @@ def _deployment(problem: SelectionProblem, budget_usd: float | None) -> float:
 def _widenings(problem: SelectionProblem, deployment: float) -> int:
     """As often as it pays; once if nobody knows what pays, and never if quality is the objective.
 
-    Without widening the best quality was found as often, for a sixth less (LOG.md).
+    Without widening the best quality was found as often, for a sixth less.
     """
     if problem.objective == "quality":
         return 0

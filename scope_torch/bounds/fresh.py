@@ -25,11 +25,11 @@ from functools import lru_cache
 
 import numpy as np
 
-PASSES = 6  # after the first, at most; LOG.md
+PASSES = 6  # after the first, at most; with 2 a bet needs about half as much excess again
 _PLANNED = 3  # passes that a candidate worth trying should need
 _FRACTIONS = np.array([0.1, 0.2, 0.4, 0.8])
 _SHRINK = 0.2  # answers that the average over all queries counts as, in the forecast of one
-_STAKED = 0.75  # part of the purse; LOG.md
+_STAKED = 0.75  # part of the purse: more needs less capital, but leaves less after a lost bet
 
 
 class FreshBet:
