@@ -135,6 +135,7 @@ class ScopeSelector(_BASE):
         )
         self.result: RunResult | None = None
         self._reference = reference
+        settings.setdefault("repeats", 0)  # AgentOpt keeps answers: the second is the first
         self._settings = _settings(max_quality_loss, budget_usd, settings)
         self._agents: dict[str, Any] = {}
         self._num_failed, self._has_seen = 0, False  # a call of an LLM
