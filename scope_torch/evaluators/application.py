@@ -96,6 +96,7 @@ class Application:
 
     Attributes:
         outputs: What it returned; empty if it grades itself.
+        has_metric: Whether a metric grades it.
 
     Examples:
         >>> application = Application(lambda models, x: (x.upper(), 0.01), lambda e, o: e == o)
@@ -120,6 +121,7 @@ class Application:
         self._metric, self._endpoint, self._outcomes = metric, endpoint, frozenset(outcomes)
         self._takes_models = endpoint is None or _number_of_arguments(self._app) > 1
         self.outputs = Outputs(path)
+        self.has_metric = metric is not None
         self.__qualname__ = getattr(self._app, "__qualname__", "app")
 
     def __call__(self, models: dict[str, str], item: Item) -> Any:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from scope_torch.html_table import html_table
 from scope_torch.observation import Observation
 from scope_torch.runs.digits import plain, usd
 
@@ -69,15 +70,29 @@ class Bill:
         }
 
     def __str__(self) -> str:
-        lines = [f"{name:<10} {usd(paid):>8} USD" for name, paid in self.amounts.items() if paid]
+        lines = [f"{name:<10} {paid:>8} USD{about}" for name, paid, about in self._rows()]
+        return "\n".join([*lines, *(f"{llm}: {price}" for llm, price in self._prices())])
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        amounts = ((name, f"{paid} USD{about}") for name, paid, about in self._rows())
+        return html_table([*amounts, *self._prices()])
+
+    def _rows(self) -> Iterator[tuple[str, str, str]]:
+        """What for, how many USD, and what is to be said of it."""
+        for name, paid in self.amounts.items():
+            if paid:
+                yield name, usd(paid), ""
         failed = f"{self.num_calls} calls, {self.num_failed} failed"
-        lines.append(f"{'total':<10} {usd(self.total_usd):>8} USD for {failed}")
+        yield "total", usd(self.total_usd), f" for {failed}"
         if self.repeats_usd:
-            lines.append(f"not paid   {usd(self.repeats_usd):>8} USD: answers that were kept")
+            yield "not paid", usd(self.repeats_usd), ": answers that were kept"
         if self.num_known:
             taken = f"{self.num_known} answers of earlier searches"
-            lines.append(f"not paid   {usd(self.known_usd):>8} USD: {taken}")
-        return "\n".join([*lines, *(_price(llm, p) for llm, p in (self.prices or {}).items())])
+            yield "not paid", usd(self.known_usd), f": {taken}"
+
+    def _prices(self) -> Iterator[tuple[str, str]]:
+        return ((llm, _price(price)) for llm, price in (self.prices or {}).items())
 
 
 def bill_of(result: Any) -> Bill:
@@ -111,11 +126,11 @@ def cost_of(observations: Iterable[Observation] | None) -> float:
     return math.fsum(observation.cost_usd for observation in observations or ())
 
 
-def _price(llm: str, price: Mapping[str, Any]) -> str:
+def _price(price: Mapping[str, Any]) -> str:
     parts = [
         f"{plain(price[key])} {name}"
         for key, name in (("input_usd_per_mtok", "in"), ("output_usd_per_mtok", "out"))
         if price.get(key) is not None
     ]
     about = [str(price[key]) for key in ("source", "at") if price.get(key)]
-    return f"{llm}: {', '.join(parts)} (USD per million tokens; {', '.join(about)})"
+    return f"{', '.join(parts)} (USD per million tokens; {', '.join(about)})"

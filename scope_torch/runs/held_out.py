@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from scope_torch.html_table import html_table
 from scope_torch.observation import Observation
 from scope_torch.runs.bill import cost_of
+from scope_torch.runs.digits import per_thousand, plain, quality
 from scope_torch.runs.estimate import Estimate
 
 _DELTA = 0.05  # of both ends together
@@ -87,6 +89,18 @@ class HeldOut:
         upper = -lower_difference(-differences, _LEAST_EPSILON, _DELTA / 2)
         basis = "95% confidence on queries like these"
         return Estimate(_mean(differences.tolist()), max(-1.0, lower), min(1.0, upper), basis)
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        found = self.difference
+        ends = f"{plain(found.lower or 0.0, side='down')} to {plain(found.upper or 0.0, side='up')}"
+        rows = [
+            ("choice", quality(self.quality), per_thousand(self.choice_usd)),
+            ("reference", quality(self.reference_quality), per_thousand(self.reference_usd)),
+            ("difference", f"{plain(found.value or 0.0)} ({ends}, {found.basis})", ""),
+        ]
+        head = f"{self.num_queries} held-out queries", "quality", "USD per 1,000 queries"
+        return html_table(rows, head)
 
     def to_json(self) -> dict[str, Any]:
         """As in `result.json`."""
