@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scope_torch.errors import InputError
 from scope_torch.evaluators.event_loop import result_of
-from scope_torch.evaluators.outputs import Outputs
+from scope_torch.evaluators.outputs import FILE, Key, Outputs, exact_outputs
+from scope_torch.runs.content import identity_of
 
 if TYPE_CHECKING:
     from scope_torch.serve.endpoint import Endpoint
@@ -93,10 +94,11 @@ class Application:
         outcomes: Names of the outcomes that are needed. `latency_s` and, with an endpoint,
             `input_tokens` and `output_tokens` are measured if the application does not say them.
         path: File for the outputs, see `Outputs`.
+        metric_version: Says which metric it is, in the place of its code; see `identity_of`.
 
     Attributes:
         outputs: What it returned; empty if it grades itself.
-        has_metric: Whether a metric grades it.
+        grading: What tells the metric from others; None if the application grades itself.
 
     Examples:
         >>> application = Application(lambda models, x: (x.upper(), 0.01), lambda e, o: e == o)
@@ -111,6 +113,7 @@ class Application:
         endpoint: Endpoint | None = None,
         outcomes: Sequence[str] = (),
         path: Path | None = None,
+        metric_version: str | None = None,
     ) -> None:
         self._app: App = app if callable(app) else Command(app)
         if isinstance(self._app, Command) and endpoint is None:
@@ -121,7 +124,7 @@ class Application:
         self._metric, self._endpoint, self._outcomes = metric, endpoint, frozenset(outcomes)
         self._takes_models = endpoint is None or _number_of_arguments(self._app) > 1
         self.outputs = Outputs(path)
-        self.has_metric = metric is not None
+        self.grading = None if metric is None else identity_of(metric, metric_version)
         self.__qualname__ = getattr(self._app, "__qualname__", "app")
 
     def __call__(self, models: dict[str, str], item: Item) -> Any:
@@ -134,6 +137,18 @@ class Application:
             graded = self._graded(returned, models, item) | _measured(ledger, models)
         seconds = time.perf_counter() - began
         return self._with_outcomes(graded, {"latency_s": seconds})
+
+    def outputs_of(self, run_dir: Path) -> Mapping[Key, Any]:
+        """See `Regrades`."""
+        return exact_outputs(run_dir / FILE)
+
+    def regraded(self, item: Item, output: Any) -> float | None:
+        """The grade of an output that was kept; None if the application grades itself."""
+        return None if self._metric is None else self._metric(item.expected, output)
+
+    def adopt(self, llms: Sequence[str], item: Item, output: Any) -> None:
+        """Keeps an output of an earlier run."""
+        self.outputs.keep(llms, item.number, output)
 
     def _measured_call(
         self, endpoint: Endpoint, models: dict[str, str], item: Item

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import inspect
 import json
 import logging
@@ -15,9 +14,11 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import starmap
+from pathlib import Path
 from typing import Any, Literal, SupportsFloat
 
 from scope_torch.errors import InputError
+from scope_torch.evaluators.application import Application, Item
 from scope_torch.evaluators.event_loop import result_of
 from scope_torch.evaluators.window import in_window
 from scope_torch.llm.billing import Usage
@@ -25,7 +26,8 @@ from scope_torch.llm.price_list import PriceList
 from scope_torch.llm.prices import LLMInfo, choose_llms
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
-from scope_torch.runs.evaluator import keys_of
+from scope_torch.runs.content import Unknowable, digest_of, text_of
+from scope_torch.runs.evaluator import GRADED, keys_of
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +57,8 @@ class FunctionEvaluator:
         concurrency: Calls in flight at a time, each in a thread. Only batches of requests can run
             concurrently: Calibrate's rounds, and the j-loop if `batch_size` is above 1.
         name: Identifies the system; None for the name of the function. A journal is only resumed
-            with the same name and queries, so change the name when you change the function.
+            with the same name, queries and metric (of an `Application`), so change the name when
+            you change the function.
         prices: The price list, for a system that returns tokens: a `PriceList`, or LLMs by name as
             `load_llms` reads them.
         deterministic: Whether the system answers the same query under the same configuration the
@@ -124,6 +127,9 @@ class FunctionEvaluator:
         self.concurrency = concurrency
         self.name = name if name is not None else getattr(system, "__qualname__", "system")
         self.deterministic, self.on_error, self.num_failed = deterministic, on_error, 0
+        self._graded = (
+            f"{GRADED}{system.grading or 'the app'}" if isinstance(system, Application) else ""
+        )
         self._prices, self._max_retries, self._retry_wait_s = prices, max_retries, retry_wait_s
         self._failed_cost_usd = failed_cost_usd
         self._changed = threading.Condition()  # guards the three that follow
@@ -318,9 +324,30 @@ class FunctionEvaluator:
             )
         return self._prices.cost_usd(llm, usage)
 
-    def query_keys(self) -> list[str] | None:
+    def query_keys(self) -> list[str]:
         """See `HasQueryKeys`; an element of a data set is known by its content alone."""
-        return keys_of(getattr(query, "content", query) for query in self.queries)
+        return keys_of(one.content if isinstance(one, Item) else one for one in self.queries)
+
+    def outputs_of(self, run_dir: Path) -> Mapping[tuple[tuple[str, ...], int], Any]:
+        """See `Regrades`; a system that keeps no outputs has none."""
+        return self.system.outputs_of(run_dir) if isinstance(self.system, Application) else {}
+
+    def regraded(self, query: int, output: Any) -> float | None:
+        """See `Regrades`; with `on_error="zero"`, None also if the metric raises."""
+        if not isinstance(self.system, Application):
+            return None
+        try:
+            return self.system.regraded(self.queries[query], output)
+        except Exception as error:
+            if self.on_error == "zero":
+                return None
+            error.add_note(f"raised by the metric for the kept output of query {query}")
+            raise
+
+    def adopt(self, llms: Sequence[str], query: int, output: Any) -> None:
+        """See `Regrades`."""
+        if isinstance(self.system, Application):
+            self.system.adopt(llms, self.queries[query], output)
 
     def describe_prices(self) -> dict[str, Any] | None:
         """See `HasPrices`; None without a price list, or if it lacks an LLM: costs are given."""
@@ -331,12 +358,20 @@ class FunctionEvaluator:
             return None
 
     def fingerprint(self) -> str:
-        """The name with a hash of the queries, or of their number if they are not plain data."""
+        """The name with a hash of the queries, and what tells the metric from others."""
         try:
-            queries = json.dumps(list(self.queries), sort_keys=True)
+            text = text_of(list(self.queries))
+        except Unknowable:  # then no directory is opened, see `query_keys`
+            text = str(len(self.queries))
+        return f"{self.name}-{digest_of(text)}{self._graded}"
+
+    def earlier_fingerprints(self) -> list[str]:
+        """See `HasPast`; they knew no metric, and of queries that are no plain data the number."""
+        try:
+            text = json.dumps(list(self.queries), sort_keys=True)
         except (TypeError, ValueError):
-            queries = str(len(self.queries))
-        return f"{self.name}-{hashlib.sha256(queries.encode()).hexdigest()[:16]}"
+            text = str(len(self.queries))
+        return [f"{self.name}-{digest_of(text)}"]
 
 
 def _parts(answer: Any) -> tuple[Any, Any, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 from scope_torch.errors import cannot_write
 
 Key = tuple[tuple[str, ...], int]
+FILE = "outputs.jsonl"  # in the directory of a run
 
 
 class Outputs(Mapping[Key, Any]):
@@ -61,16 +62,38 @@ class Outputs(Mapping[Key, Any]):
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 with open(self._path, "a", encoding="utf-8") as file:
                     entry = {"llms": list(llms), "number": number, "output": output}
+                    entry["exact"] = _is_exact(output)
                     file.write(json.dumps(entry, default=str) + "\n")
             except OSError as error:
                 raise cannot_write(self._path, error) from error
 
 
+def exact_outputs(path: Path) -> dict[Key, Any]:
+    """The outputs in a file that are just what the application returned, and no text of it."""
+    if not path.exists():
+        return {}
+    last = {key: (output, exact) for key, output, exact in _entries(path)}
+    return {key: output for key, (output, exact) in last.items() if exact}
+
+
+def _is_exact(output: Any) -> bool:
+    """Whether an output comes back from the file as it was."""
+    try:
+        return bool(json.loads(json.dumps(output)) == output)
+    except (TypeError, ValueError, RecursionError):
+        return False
+
+
 def _read(path: Path) -> Iterator[tuple[Key, Any]]:
-    """The entries of a file; the last line may be cut."""
+    return ((key, output) for key, output, _ in _entries(path))
+
+
+def _entries(path: Path) -> Iterator[tuple[Key, Any, bool]]:
+    """The entries of a file, and whether each is exact; the last line may be cut."""
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             entry = json.loads(line)
-            yield (tuple(entry["llms"]), int(entry["number"])), entry["output"]
+            key = tuple(entry["llms"]), int(entry["number"])
+            yield key, entry["output"], entry.get("exact") is True
         except (ValueError, KeyError, TypeError):
             continue

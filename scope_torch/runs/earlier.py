@@ -19,9 +19,10 @@ from scope_torch.errors import InputError
 from scope_torch.observation import Observation, to_lines
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.directory import read_json, read_settings, write_atomically
-from scope_torch.runs.evaluator import Evaluator, HasPrices, HasQueryKeys
+from scope_torch.runs.evaluator import Evaluator, HasPrices, HasQueryKeys, Regrades
 from scope_torch.runs.finished import RENAMED
 from scope_torch.runs.journal import read_journal
+from scope_torch.runs.opening import BEGUN, facts_of, graded_otherwise, taken_for_same
 from scope_torch.runs.recorded import recorded_problem
 from scope_torch.search.known import Known
 
@@ -29,6 +30,7 @@ Prices = Mapping[str, Mapping[str, Any]]
 _INPUT, _OUTPUT = "input_usd_per_mtok", "output_usd_per_mtok"
 _PARTS = "reference", "probe"  # measured before the search, see `scope_torch.selection`
 _FACTS, _OBSERVATIONS = "known.json", "known.jsonl"
+HELD_OUT = "held_out"  # has a directory for each configuration
 
 
 @dataclass(frozen=True)
@@ -39,10 +41,12 @@ class Source:
         path: Its directory.
         used: Observations that the new search knows.
         repriced: Those of them that cost something else today.
+        regraded: Those of them that another metric has graded anew.
         usd_then: What the used ones had cost, in USD.
         left_out: How many others, by reason: `no_candidate`, a module used an LLM that is none any
             more; `no_query`, likewise; `failed`, the application raised; `no_outcome`, a constraint
-            needs one that was not observed.
+            needs one that was not observed; `no_output`, the metric is another one, and what the
+            application returned was not kept as it was.
     """
 
     path: str
@@ -50,6 +54,7 @@ class Source:
     repriced: int
     usd_then: float
     left_out: dict[str, int]
+    regraded: int = 0
 
 
 def known_from(
@@ -59,8 +64,11 @@ def known_from(
     *,
     answers_vary: bool = False,
     run_dir: Path | str | None = None,
+    held_out: bool = False,
 ) -> Known:
     """The observations of older runs.
+
+    If the metric is another one, the outputs that a run has kept are graded anew, without a call.
 
     Args:
         paths: Directories of the older runs, the oldest first. What they had taken over themselves
@@ -70,19 +78,20 @@ def known_from(
         answers_vary: See `Known`.
         run_dir: Directory of the new run. What is taken over is kept there. A search that is
             resumed knows the same, even if an older run has gone on or was deleted.
+        held_out: Whether the queries are held out; then only answers to such queries are taken.
 
     Raises:
         InputError: If a directory is not that of a run, or of another application; or if `run_dir`
-            took over other runs.
+            took over other runs, or had another metric.
     """
     paths = [paths] if isinstance(paths, Path | str) else list(paths)
     names = [str(Path(path).resolve()) for path in paths]
     folder = None if run_dir is None else Path(run_dir)
-    kept = None if folder is None else _kept(folder, names)
+    kept = None if folder is None else _kept(folder, names, evaluator)
     if kept is None:
-        kept = _Reader(problem, evaluator).read([Path(name) for name in names])
+        kept = _Reader(problem, evaluator, held_out).read([Path(name) for name in names])
         if folder is not None:
-            _keep(folder, kept, names)
+            _keep(folder, kept, names, evaluator)
     return Known(
         problem,
         kept.observations,
@@ -101,27 +110,6 @@ class _Taken:
     sources: list[Source]
     num_others: int
     same_reference: bool
-
-
-def describe_run(run_dir: Path, evaluator: Evaluator) -> None:
-    """Writes what a later search must know of this one: its queries and the prices.
-
-    Args:
-        run_dir: Directory of the run; must exist.
-        evaluator: Of the run.
-
-    Raises:
-        InputError: If a file cannot be written.
-    """
-    facts: dict[str, Any] = {}
-    if isinstance(evaluator, HasQueryKeys) and (keys := evaluator.query_keys()) is not None:
-        facts["queries"] = keys
-    if isinstance(evaluator, HasPrices) and (prices := evaluator.describe_prices()) is not None:
-        facts["prices"] = prices
-    for name, content in facts.items():
-        path = run_dir / f"{name}.json"
-        if not path.exists():  # a run that is resumed keeps its prices
-            write_atomically(path, json.dumps({name: content}, indent=1) + "\n")
 
 
 def repriced(
@@ -186,8 +174,8 @@ def _told_apart(keys: Iterable[str]) -> list[tuple[str, int]]:
 class _Reader:
     """Reads older runs for one new search."""
 
-    def __init__(self, problem: SelectionProblem, evaluator: Evaluator) -> None:
-        self._problem, self._evaluator = problem, evaluator
+    def __init__(self, problem: SelectionProblem, evaluator: Evaluator, held_out: bool) -> None:
+        self._problem, self._evaluator, self._held_out = problem, evaluator, held_out
         self._keys = evaluator.query_keys() if isinstance(evaluator, HasQueryKeys) else None
         self._query_of = {key: query for query, key in enumerate(_told_apart(self._keys or ()))}
         has_prices = isinstance(evaluator, HasPrices)
@@ -206,25 +194,67 @@ class _Reader:
         old = recorded_problem(settings)
         self._check(path, old)
         query_of = self._queries_of(path, settings)
-        prices = _facts(path, "prices")
+        prices = facts_of(path, "prices.json").get("prices")
         self._compare(old, path)
-        left_out, seen = Counter[str](), set[Observation]()
-        usd_then, num_repriced = 0.0, 0
-        for observation in _observations(path):
-            observation = replace(observation, replicate=0)
-            if observation in seen:  # a kept answer, given once more, is no second one
-                continue
-            seen.add(observation)
+        left_out = Counter[str]()
+        usd_then, num_repriced, num_regraded = 0.0, 0, 0
+        # A kept answer, given once more, is no second one.
+        observations = dict.fromkeys(replace(o, replicate=0) for o in self._observations(path))
+        outputs = self._outputs_of(path, old, observations)
+        is_regraded = graded_otherwise(settings["evaluator"], self._evaluator.fingerprint(), path)
+        for observation in observations:
             names = old.names(observation.theta)
             new, why = self._translated(observation, names, query_of, prices)
+            if new is not None and is_regraded:
+                num_regraded += (new := self._regraded(new, observation, outputs)) is not None
+                why = "no_output"
             if new is None:
                 left_out[why] += 1
                 continue
             num_repriced += new.cost_usd != observation.cost_usd
             usd_then += observation.cost_usd
             taken.append(new)
-        used = len(seen) - left_out.total()
-        return Source(str(path), used, num_repriced, usd_then, dict(left_out))
+            if isinstance(self._evaluator, Regrades) and observation in outputs:
+                llms = list(self._problem.names(new.theta).values())
+                self._evaluator.adopt(llms, new.query, outputs[observation])
+        used = len(observations) - left_out.total()
+        sums = used, num_repriced, usd_then, dict(left_out), num_regraded
+        return Source(str(path), *sums)
+
+    def _outputs_of(
+        self, path: Path, old: SelectionProblem, observations: Iterable[Observation]
+    ) -> dict[Observation, Any]:
+        """The output behind each observation, where it was kept; of a pair only the last one."""
+        if not isinstance(self._evaluator, Regrades):
+            return {}
+        outputs = self._evaluator.outputs_of(path)
+        facts = facts_of(self._place(path), "queries.json")
+        numbers = facts.get("numbers", range(len(facts.get("queries", ()))))
+        last = {(o.theta, o.query): o for o in observations if o.query < len(numbers)}
+        keys = {o: (tuple(old.names(o.theta).values()), numbers[o.query]) for o in last.values()}
+        return {o: outputs[key] for o, key in keys.items() if key in outputs}
+
+    def _regraded(
+        self, new: Observation, old: Observation, outputs: Mapping[Observation, Any]
+    ) -> Observation | None:
+        """With the grade that today's metric gives; None if that cannot be told."""
+        if not isinstance(self._evaluator, Regrades) or old not in outputs:
+            return None
+        grade = self._evaluator.regraded(new.query, outputs[old])
+        return None if grade is None else replace(new, quality=grade)
+
+    def _place(self, path: Path) -> Path:
+        """The directory that says which queries the observations are of."""
+        if not self._held_out:
+            return path
+        return next(iter(sorted((path / HELD_OUT).glob("*/"))), path / HELD_OUT)
+
+    def _observations(self, path: Path) -> list[Observation]:
+        """What a run knew and made: taken over, measured before the search, and its journal."""
+        folder = path / HELD_OUT if self._held_out else path
+        parts = sorted(p.name for p in folder.glob("*/")) if self._held_out else [*_PARTS, ""]
+        files = [folder / _OBSERVATIONS, *(folder / part / "journal.jsonl" for part in parts)]
+        return [one for file in files if file.exists() for one in read_journal(file)]
 
     def _check(self, path: Path, old: SelectionProblem) -> None:
         new = self._problem
@@ -239,13 +269,17 @@ class _Reader:
                 f"{list(new.modules)}; its answers say nothing about this one"
             )
 
-    def _queries_of(self, path: Path, settings: Mapping[str, Any]) -> dict[int, int]:
+    def _queries_of(self, path: Path, settings: dict[str, Any]) -> dict[int, int]:
         """The new index of each old query that still is one."""
-        keys = _facts(path, "queries")
+        keys = facts_of(self._place(path), "queries.json").get("queries")
         if keys is not None and self._keys is not None:
             new = map(self._query_of.get, _told_apart(keys))
             return {query: code for query, code in enumerate(new) if code is not None}
-        if settings["evaluator"] != self._evaluator.fingerprint():
+        if self._held_out:
+            return {}  # an earlier version did not note them
+        if taken_for_same(settings, self._evaluator, path)["evaluator"] != (
+            self._evaluator.fingerprint()
+        ):
             raise InputError(
                 f"{path} does not say which queries it had, and they may be others than these "
                 f"({settings['evaluator']} is not {self._evaluator.fingerprint()}); it cannot be "
@@ -311,28 +345,16 @@ def _numbered(observations: Sequence[Observation]) -> list[Observation]:
 
 
 def _settings_of(path: Path) -> dict[str, Any]:
-    try:
-        return read_settings(path / "settings.json")
-    except FileNotFoundError:
-        raise InputError(
-            f"continue_from={path} is not the directory of a run: settings.json is missing"
-        ) from None
+    """Settings of a run; of one that ended before its search what it was about."""
+    for name in ("settings.json", BEGUN):
+        if (path / name).exists():
+            return read_settings(path / name)
+    raise InputError(
+        f"continue_from={path} is not the directory of a run: settings.json is missing"
+    )
 
 
-def _observations(path: Path) -> list[Observation]:
-    """What a run knew and made: taken over, measured before the search, and its journal."""
-    files = [path / _OBSERVATIONS, *(path / part / "journal.jsonl" for part in _PARTS)]
-    found = [read_journal(file) for file in files if file.exists()]
-    return [*(one for part in found for one in part), *read_journal(path / "journal.jsonl")]
-
-
-def _facts(path: Path, name: str) -> Any:
-    """Content of a file of `describe_run`; None if there is none."""
-    file = path / f"{name}.json"
-    return read_json(file).get(name) if file.exists() else None
-
-
-def _kept(folder: Path, names: list[str]) -> _Taken | None:
+def _kept(folder: Path, names: list[str], evaluator: Evaluator) -> _Taken | None:
     """What the new run has taken over when it began, if it has begun."""
     if not (folder / _FACTS).exists():
         return None
@@ -342,17 +364,24 @@ def _kept(folder: Path, names: list[str]) -> _Taken | None:
             f"{folder} continues from {facts['continue_from']}, not from {names}; restore "
             "continue_from, or choose another run_dir"
         )
+    now = evaluator.fingerprint()
+    if graded_otherwise(facts.get("evaluator", now), now, folder):
+        raise InputError(
+            f"{folder} has taken over answers that another metric had graded; restore the metric, "
+            "or choose another run_dir: continue_from then grades the kept outputs anew"
+        )
     sources = [Source(**source) for source in facts["sources"]]
     observations = read_journal(folder / _OBSERVATIONS)
     return _Taken(observations, sources, facts["num_others"], facts["same_reference"])
 
 
-def _keep(folder: Path, taken: _Taken, names: list[str]) -> None:
+def _keep(folder: Path, taken: _Taken, names: list[str], evaluator: Evaluator) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     lines = to_lines(taken.observations).decode()
     write_atomically(folder / _OBSERVATIONS, lines)
     facts = {
         "continue_from": names,
+        "evaluator": evaluator.fingerprint(),
         "num_others": taken.num_others,
         "same_reference": taken.same_reference,
         "sources": [asdict(source) for source in taken.sources],

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from scope_torch.observation import Observation, Request
-from scope_torch.runs.directory import open_run_dir
 from scope_torch.runs.evaluator import Evaluator, KeepsAnswers
+from scope_torch.runs.opening import open_run_dir
 from scope_torch.runs.source import ObservationSource
 
 _NAME = "measure"
@@ -51,7 +51,7 @@ def measure(
     journal = None
     if folder is not None:
         settings = _settings(evaluator, requests, facts or {})
-        journal = open_run_dir(folder, settings, not getattr(evaluator, "free", False))
+        journal = open_run_dir(folder, settings, evaluator, folder.parent)
     try:
         if journal is not None and isinstance(evaluator, KeepsAnswers):
             evaluator.remember(journal.recorded)

@@ -16,6 +16,7 @@ from scope_torch.constraints import Constraint
 from scope_torch.errors import InputError
 from scope_torch.evaluators.application import App, Application, Metric, items_of
 from scope_torch.evaluators.function import FunctionEvaluator, OnError
+from scope_torch.evaluators.outputs import FILE
 from scope_torch.methods import Base, make_scope_joint
 from scope_torch.problem import Objective, SelectionProblem
 from scope_torch.runs.callbacks import Callback
@@ -36,6 +37,7 @@ def select(
     reference: Reference,
     budget_usd: float,
     metric: Metric | None = None,
+    metric_version: str | None = None,
     max_quality_loss: float | None = None,
     min_quality: float | None = None,
     constraints: Sequence[Constraint | str] = (),
@@ -78,6 +80,9 @@ def select(
         budget_usd: Everything together may cost this much, and the call that crosses it.
         metric: `metric(expected, output)`, in [0, 1]; see `scope_torch.metrics`. None: the app
             returns its quality in the place of the output.
+        metric_version: Name of its version. A run is only resumed with the same metric, which is
+            known by its code; give a version where the code does not tell, as with a judge that is
+            a service.
         max_quality_loss: Epsilon, relative to the reference, such as 0.05.
         min_quality: Instead of it: the least average quality, in [0, 1].
         constraints: On other outcomes, see `at_most`. `latency_s` is measured.
@@ -168,7 +173,8 @@ def select(
         optimizer = partial(make_scope_joint, seed=seed, batch_size=batch_size)
     outcomes = [limit.outcome for limit in setup.problem.constraints]
     with served(endpoint, setup.prices) as running:
-        application = Application(app, metric, running, outcomes, setup.inside("outputs.jsonl"))
+        file = setup.inside(FILE)
+        application = Application(app, metric, running, outcomes, file, metric_version)
         make_evaluator = partial(
             FunctionEvaluator,
             system=application,

@@ -29,8 +29,9 @@ from scope_torch.runs.earlier import known_from
 from scope_torch.runs.evaluator import Evaluator
 from scope_torch.runs.held_out import HeldOut
 from scope_torch.runs.measure import measure
+from scope_torch.runs.opening import begin
 from scope_torch.runs.result import RunResult
-from scope_torch.runs.runner import run
+from scope_torch.runs.runner import problem_settings, run
 from scope_torch.search.known import Known
 from scope_torch.search.optimizer import Optimizer
 from scope_torch.selection.plan import TOO_DEAR_AFTER
@@ -85,6 +86,8 @@ def search(
     """
     _say(show, setup.plan())
     evaluator = make_evaluator(setup.problem, queries=setup.searched)
+    if setup.folder is not None:
+        begin(setup.folder, problem_settings(setup.problem), evaluator)
     known = _known(setup, evaluator, earlier, show)
     evaluator.paid(known.observations)
     logged = _logged_reference(setup)
@@ -122,7 +125,7 @@ def search(
         probe=probe,
         held_out=_held_out(setup, make_evaluator, result, show),
         queries=[item.input for item in setup.searched],
-        expected=[item.expected for item in setup.searched] if application.has_metric else None,
+        expected=[item.expected for item in setup.searched] if application.grading else None,
         answers=_by_codes(problem, application.outputs, setup.searched),
         prices=setup.prices.describe(_names_in(problem)) if setup.is_priced else None,
         num_failed=failed + evaluator.num_failed,
