@@ -22,7 +22,7 @@ from scope_torch.runs.directory import read_json, read_settings, write_atomicall
 from scope_torch.runs.evaluator import Evaluator, HasPrices, HasQueryKeys, Regrades
 from scope_torch.runs.finished import RENAMED
 from scope_torch.runs.journal import read_journal
-from scope_torch.runs.opening import BEGUN, facts_of, graded_otherwise, taken_for_same
+from scope_torch.runs.opening import BEGUN, facts_of, graded_otherwise, with_fingerprint_of_today
 from scope_torch.runs.recorded import recorded_problem
 from scope_torch.search.known import Known
 
@@ -277,9 +277,8 @@ class _Reader:
             return {query: code for query, code in enumerate(new) if code is not None}
         if self._held_out:
             return {}  # an earlier version did not note them
-        if taken_for_same(settings, self._evaluator, path)["evaluator"] != (
-            self._evaluator.fingerprint()
-        ):
+        today = with_fingerprint_of_today(settings, self._evaluator)["evaluator"]
+        if today != self._evaluator.fingerprint():
             raise InputError(
                 f"{path} does not say which queries it had, and they may be others than these "
                 f"({settings['evaluator']} is not {self._evaluator.fingerprint()}); it cannot be "

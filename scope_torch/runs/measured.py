@@ -21,6 +21,7 @@ from scope_torch.runs.directory import read_json
 from scope_torch.runs.evaluator import Evaluator
 from scope_torch.runs.measure import measure
 from scope_torch.runs.metrics import OracleCurve
+from scope_torch.runs.opening import with_fingerprint_of_today
 from scope_torch.runs.recorded import RecordedRun
 from scope_torch.runs.trace import RecordedRow, recorded_curve, values_of_reference
 
@@ -112,7 +113,7 @@ def measure_results(
     """
     if repeats < 1:
         raise InputError(f"repeats={repeats} must be at least 1")
-    if evaluator.fingerprint() != run.settings["evaluator"]:
+    if evaluator.fingerprint() != with_fingerprint_of_today(run.settings, evaluator)["evaluator"]:
         raise InputError(
             f"{run.path} was made with {run.settings['evaluator']}, not with "
             f"{evaluator.fingerprint()}; give the arguments of that run: its task, LLMs and queries"

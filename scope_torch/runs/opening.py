@@ -27,7 +27,9 @@ from scope_torch.runs.journal import Journal
 logger = logging.getLogger(__name__)
 
 BEGUN = "begun.json"  # what a selection is about, before its search has settings
-_PARTS = "problem.modules", "problem.llms", "problem.theta_ref", "evaluator"
+_ALL = "problem.modules", "problem.llms", "problem.theta_ref", "evaluator"
+_MEASURED = dict.fromkeys(["reference/settings.json", "probe/settings.json"], ("evaluator",))
+_BEFORE = {BEGUN: _ALL, "settings.json": _ALL, **_MEASURED}  # what a begun selection may not change
 _MEND = "Restore them, or choose another output_dir (in Python: run_dir)"
 
 
@@ -82,15 +84,15 @@ def begin(run_dir: Path, problem: dict[str, Any], evaluator: Evaluator) -> None:
         "budget_usd": 0.0,
     }
     settings = json.loads(json.dumps(settings))
-    path = run_dir / BEGUN
-    if path.exists():
-        old = taken_for_same(read_settings(path), evaluator, run_dir)
-        _check_settings(run_dir, old, settings, evaluator, run_dir, _PARTS)
+    for name, parts in _BEFORE.items():
+        if (run_dir / name).exists():
+            old = with_fingerprint_of_today(read_settings(run_dir / name), evaluator)
+            _check_settings(run_dir, old, settings, evaluator, run_dir, parts)
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise cannot_write(run_dir, error) from error
-    _write(path, settings)
+    _write(run_dir / BEGUN, settings)
     if described:
         _write(run_dir / "queries.json", described)
     describe_prices(run_dir, evaluator)
@@ -103,9 +105,9 @@ def describe_prices(run_dir: Path, evaluator: Evaluator) -> None:
         InputError: If the file cannot be written.
     """
     path = run_dir / "prices.json"
-    if isinstance(evaluator, HasPrices) and not path.exists():
-        if (prices := evaluator.describe_prices()) is not None:
-            _write(path, {"prices": prices})
+    prices = evaluator.describe_prices() if isinstance(evaluator, HasPrices) else None
+    if prices is not None and not path.exists():
+        _write(path, {"prices": prices})
 
 
 def query_facts(evaluator: Evaluator) -> dict[str, Any]:
@@ -135,21 +137,10 @@ def facts_of(run_dir: Path, file: str) -> dict[str, Any]:
     return read_json(path) if path.exists() else {}
 
 
-def taken_for_same(old: dict[str, Any], evaluator: Evaluator, path: Path) -> dict[str, Any]:
-    """Settings; those of an earlier version, which recorded less, with the fingerprint of today."""
-    now = evaluator.fingerprint()
-    if old["evaluator"] == now or not isinstance(evaluator, HasPast):
-        return old
-    if old["evaluator"] not in evaluator.earlier_fingerprints():
-        return old
-    logger.warning(
-        "%s is of a version that did not record %s: they are taken for those of then",
-        path,
-        "the metric"
-        if now.startswith(old["evaluator"])
-        else "what the queries are, and the metric",
-    )
-    return {**old, "evaluator": now}
+def with_fingerprint_of_today(old: dict[str, Any], evaluator: Evaluator) -> dict[str, Any]:
+    """Settings; if an earlier version recorded the same evaluator, as this one would."""
+    earlier = evaluator.earlier_fingerprints() if isinstance(evaluator, HasPast) else []
+    return {**old, "evaluator": evaluator.fingerprint()} if old["evaluator"] in earlier else old
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:
@@ -166,7 +157,15 @@ def _update_settings(
     settings = json.loads(json.dumps(settings))  # tuples become lists, as in the file
     if path.exists():
         old = read_settings(path)
-        _check_settings(run_dir, taken_for_same(old, evaluator, run_dir), settings, evaluator, root)
+        today = with_fingerprint_of_today(old, evaluator)
+        _check_settings(run_dir, today, settings, evaluator, root)
+        if today["evaluator"] != old["evaluator"]:
+            logger.warning(
+                "%s is of a version that recorded less of the metric and the queries: they are "
+                "taken to be those of today (%s)",
+                run_dir,
+                today["evaluator"],
+            )
         if old != settings:
             (run_dir / "result.json").unlink(missing_ok=True)  # result of the smaller budget
     elif journal.recorded:
