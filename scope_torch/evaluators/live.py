@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import logging
 import threading
@@ -18,7 +17,8 @@ from scope_torch.llm.chat import ChatClient, LLMError
 from scope_torch.llm.price_list import PriceList
 from scope_torch.llm.prices import LLMInfo, choose_llms
 from scope_torch.observation import Observation, Request
-from scope_torch.runs.evaluator import keys_of
+from scope_torch.runs.content import digest_of, identity_of
+from scope_torch.runs.evaluator import GRADED, keys_of
 from scope_torch.systems.graph import CompoundSystem, SystemRun
 from scope_torch.tasks.dataset import Metric, Query
 
@@ -95,6 +95,7 @@ class LiveEvaluator:
         self.modules, self.system, self.queries, self.metric = modules, system, queries, metric
         self.client, self.concurrency, self.outcomes = client, concurrency, outcomes
         self.num_failed = 0
+        self._graded = f"{GRADED}{identity_of(metric)}"  # before it keeps anything of its calls
         # A pool apart: asyncio's own pool is small, and looks up host names.
         self._graders = ThreadPoolExecutor(concurrency)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -134,10 +135,15 @@ class LiveEvaluator:
         )
 
     def fingerprint(self) -> str:
-        """Identifies the system, the queries, and how the LLMs are called and priced.
+        """Identifies the system, the queries, how the LLMs are called and priced, and the metric.
 
         Does not depend on the address of the endpoint: a journal may be resumed with another one.
         """
+        (without_metric,) = self.earlier_fingerprints()
+        return without_metric + self._graded
+
+    def earlier_fingerprints(self) -> list[str]:
+        """See `HasPast`; they knew no metric."""
         described: dict[str, Any] = {
             "system": [self.system.name, self.system.version],
             "queries": [[dict(query.fields), query.gold] for query in self.queries],
@@ -146,9 +152,9 @@ class LiveEvaluator:
         if extra_body := getattr(self.client, "extra_body", None):
             described["extra_body"] = dict(extra_body)
         canonical = json.dumps(described, sort_keys=True, default=str)
-        return f"{self.system.name}-{hashlib.sha256(canonical.encode()).hexdigest()[:16]}"
+        return [f"{self.system.name}-{digest_of(canonical)}"]
 
-    def query_keys(self) -> list[str] | None:
+    def query_keys(self) -> list[str]:
         """See `HasQueryKeys`."""
         return keys_of((dict(query.fields), query.gold) for query in self.queries)
 

@@ -28,6 +28,7 @@ import torch
 _PLAIN = str, int, float, type(None)
 _FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda
 _INSIDE = "__func__", "fget", "func"  # of class methods, properties, cached properties
+_GETSTATE = getattr(object, "__getstate__", None)
 _ADDRESS = " at 0x"  # in the `repr` of an object that does not say what it is
 
 
@@ -70,8 +71,8 @@ def identity_of(function: Callable[..., Any], version: str | None = None) -> str
     """Name of a function with a hash of its code, or with the version that its author gives.
 
     Comments, docstrings and white space do not count. What the code reads does: defaults,
-    variables and functions around it, what an object or a `partial` holds. Installed packages are
-    known by their names alone.
+    variables and functions around it, what an object or a `partial` holds (an object may leave
+    out its caches by `__getstate__`). Installed packages are known by their names alone.
 
     Args:
         function: Any callable.
@@ -79,7 +80,7 @@ def identity_of(function: Callable[..., Any], version: str | None = None) -> str
 
     Examples:
         >>> identity_of(max), identity_of(lambda expected, output: 1.0, version="2")
-        ('max 1afa0de5bca0cd05', '<lambda> version 2')
+        ('max a6dcccd0a3475c4e', '<lambda> version 2')
         >>> identity_of(lambda x: x + 1) == identity_of(lambda x: x + 2)
         False
     """
@@ -212,7 +213,8 @@ class _Code:
         """Data by its content; an object of your class by the class and its attributes."""
         kind = type(value)
         if not home or (kind.__module__ != "builtins" and _is_own(kind, home)):
-            state = dict(getattr(value, "__dict__", {}))
+            says = getattr(kind, "__getstate__", _GETSTATE) is not _GETSTATE  # leaves out caches
+            state = dict(value.__getstate__() if says else getattr(value, "__dict__", {}))
             for name in _changed_in(kind):
                 state.pop(name, None)
             home = kind.__module__
@@ -327,20 +329,25 @@ def _source(function: FunctionType) -> str | None:
     None if it is not found, if another function on its line could be meant, or if the file is not
     what runs, because it was edited since.
     """
+    file = function.__code__.co_filename
+    if (known := _in_source(function, file)) is None:
+        linecache.checkcache(file)  # it may have been read before the function was loaded anew
+        known = _in_source(function, file)
+    return known
+
+
+def _in_source(function: FunctionType, file: str) -> str | None:
     code = function.__code__
-    linecache.checkcache(code.co_filename)
-    lines = linecache.getlines(code.co_filename, function.__globals__)
-    tree, inside = _read("".join(lines), code.co_filename)
-    same = [c for c in inside if c.co_firstlineno == code.co_firstlineno]
+    tree, inside = _read("".join(linecache.getlines(file, function.__globals__)), file)
+    same = [_text(_bytecode(c)) for c in inside if c.co_firstlineno == code.co_firstlineno]
     nodes = [
         node
         for node in ([] if tree is None else ast.walk(tree))
         if isinstance(node, _FUNCTIONS) and _first_line(node) == code.co_firstlineno
     ]
-    if len(nodes) != 1 or _text(_bytecode(code)) not in [_text(_bytecode(c)) for c in same]:
+    if len(nodes) != 1 or _text(_bytecode(code)) not in same:
         return None
-    (node,) = nodes
-    return ast.unparse(_bare(node))
+    return ast.unparse(_bare(nodes[0]))
 
 
 @functools.lru_cache(maxsize=16)

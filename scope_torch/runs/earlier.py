@@ -29,7 +29,7 @@ from scope_torch.search.known import Known
 Prices = Mapping[str, Mapping[str, Any]]
 _INPUT, _OUTPUT = "input_usd_per_mtok", "output_usd_per_mtok"
 _PARTS = "reference", "probe"  # measured before the search, see `scope_torch.selection`
-_FACTS, _OBSERVATIONS = "known.json", "known.jsonl"
+KNOWN, _OBSERVATIONS = "known.json", "known.jsonl"
 HELD_OUT = "held_out"  # has a directory for each configuration
 
 
@@ -294,8 +294,8 @@ class _Reader:
         self._num_others += old.space.size - both
         reference = old.names(old.theta_ref) == self._problem.names(self._problem.theta_ref)
         self._same_reference &= reference
-        if (path / _FACTS).exists():
-            facts = read_json(path / _FACTS)
+        if (path / KNOWN).exists():
+            facts = read_json(path / KNOWN)
             self._num_others += facts["num_others"]
             self._same_reference &= facts["same_reference"]
 
@@ -355,9 +355,9 @@ def _settings_of(path: Path) -> dict[str, Any]:
 
 def _kept(folder: Path, names: list[str], evaluator: Evaluator) -> _Taken | None:
     """What the new run has taken over when it began, if it has begun."""
-    if not (folder / _FACTS).exists():
+    if not (folder / KNOWN).exists():
         return None
-    facts = read_json(folder / _FACTS)
+    facts = read_json(folder / KNOWN)
     if facts["continue_from"] != names:
         raise InputError(
             f"{folder} continues from {facts['continue_from']}, not from {names}; restore "
@@ -385,4 +385,4 @@ def _keep(folder: Path, taken: _Taken, names: list[str], evaluator: Evaluator) -
         "same_reference": taken.same_reference,
         "sources": [asdict(source) for source in taken.sources],
     }
-    write_atomically(folder / _FACTS, json.dumps(facts, indent=2) + "\n")
+    write_atomically(folder / KNOWN, json.dumps(facts, indent=2) + "\n")

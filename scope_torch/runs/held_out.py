@@ -25,6 +25,7 @@ class HeldOut:
         num_queries: How many there are.
         choice: The observations of theta_out, one for each query, in their order.
         reference: Those of theta_0.
+        known: Observations of earlier searches; they were not paid for again.
 
     Examples:
         >>> choice = [Observation((0,), q, cost_usd=0.01, quality=1.0) for q in range(40)]
@@ -37,6 +38,7 @@ class HeldOut:
     num_queries: int
     choice: Sequence[Observation]
     reference: Sequence[Observation]
+    known: Sequence[Observation] = ()
 
     @property
     def quality(self) -> float:
@@ -66,8 +68,13 @@ class HeldOut:
     @property
     def paid(self) -> list[Observation]:
         """The observations that were paid for."""
-        same = self.choice and self.choice[0].theta == self.reference[0].theta
-        return [*self.reference, *([] if same else self.choice)]
+        known = set(self.known)
+        both = [*self.reference, *([] if self._is_same else self.choice)]
+        return [observation for observation in both if observation not in known]
+
+    @property
+    def _is_same(self) -> bool:
+        return self.choice[0].theta == self.reference[0].theta
 
     @property
     def difference(self) -> Estimate:
@@ -83,7 +90,7 @@ class HeldOut:
 
         pairs = zip(self.choice, self.reference, strict=True)
         differences = np.array([mine.quality - theirs.quality for mine, theirs in pairs])
-        if self.paid == list(self.reference):
+        if self._is_same:
             return Estimate(0.0, 0.0, 0.0, "the choice is the reference")
         lower = lower_difference(differences, _LEAST_EPSILON, _DELTA / 2)
         upper = -lower_difference(-differences, _LEAST_EPSILON, _DELTA / 2)

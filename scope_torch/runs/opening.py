@@ -258,7 +258,7 @@ def _of_queries(run_dir: Path, evaluator: Evaluator) -> Iterator[str]:
         yield "the queries stand in another order"
         return
     such = f", such as {_shown(evaluator, fresh[0])}" if fresh else ""
-    yield f"{len(fresh)} of {len(new)} queries are new or changed{such}; {left.total()} are gone"
+    yield f"{len(fresh)} of {len(new)} queries are new or changed{such}; gone: {left.total()}"
 
 
 def _shown(evaluator: Evaluator, query: int) -> str:

@@ -25,7 +25,7 @@ from scope_torch.methods import Base
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.callbacks import Callback
-from scope_torch.runs.earlier import known_from
+from scope_torch.runs.earlier import HELD_OUT, KNOWN, known_from
 from scope_torch.runs.evaluator import Evaluator
 from scope_torch.runs.held_out import HeldOut
 from scope_torch.runs.measure import measure
@@ -123,7 +123,7 @@ def search(
         result,
         reference=None if logged else reference,
         probe=probe,
-        held_out=_held_out(setup, make_evaluator, result, show),
+        held_out=_held_out(setup, make_evaluator, result, show, earlier),
         queries=[item.input for item in setup.searched],
         expected=[item.expected for item in setup.searched] if application.grading else None,
         answers=_by_codes(problem, application.outputs, setup.searched),
@@ -244,30 +244,39 @@ def _probe(
 
 
 def _held_out(
-    setup: Setup, make_evaluator: Callable[..., FunctionEvaluator], result: RunResult, show: bool
+    setup: Setup,
+    make_evaluator: Callable[..., FunctionEvaluator],
+    result: RunResult,
+    show: bool,
+    earlier: Sequence[Path | str],
 ) -> HeldOut | None:
-    """Choice and reference on the queries that the search has not seen."""
+    """Choice and reference on the queries that the search has not seen; asks what is not known."""
     number = len(setup.held_out)
     if not number:
         return None
     problem = replace(setup.problem, num_queries=number)
     evaluator = make_evaluator(problem, queries=setup.held_out)
+    folder = setup.inside(HELD_OUT)
+    known: dict[Request, Observation] = {}
+    begun = folder is not None and folder.exists() and not (folder / KNOWN).exists()
+    if earlier and evaluator.deterministic and not begun:  # by a version that took none over
+        answers = known_from(earlier, problem, evaluator, run_dir=folder, held_out=True)
+        known = {answer.request: answer for answer in answers.observations}
     thetas = list(dict.fromkeys([problem.theta_ref, result.recommendation.theta]))
-    with tqdm(total=number * len(thetas), desc="held out", disable=not show) as bar:
+    of_thetas = [[Request(theta, query) for query in range(number)] for theta in thetas]
+    missing = [[pair for pair in pairs if pair not in known] for pairs in of_thetas]
+    found = dict(known)
+    with tqdm(total=sum(map(len, missing)), desc="held out", disable=not show) as bar:
 
         def count(_: Observation) -> None:
             bar.update()
 
-        found = [
-            measure(
-                evaluator,
-                [Request(theta, query) for query in range(number)],
-                folder=setup.inside(f"held_out/{'-'.join(map(str, theta))}"),
-                observed=count,
-            )
-            for theta in thetas
-        ]
-    return HeldOut(number, choice=found[-1], reference=found[0])
+        for theta, pairs in zip(thetas, missing, strict=True):
+            to = None if folder is None else folder / "-".join(map(str, theta))
+            answers = measure(evaluator, pairs, folder=to, observed=count)
+            found |= {answer.request: answer for answer in answers}
+    reference, *_, choice = [[found[pair] for pair in pairs] for pairs in of_thetas] * 2
+    return HeldOut(number, choice, reference, known=list(known.values()))
 
 
 def _by_codes(

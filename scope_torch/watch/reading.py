@@ -182,9 +182,13 @@ def _held_out(run: RecordedRun) -> HeldOut | None:
     if number is None:
         return None
     thetas = run.problem.theta_ref, tuple(run.summary()["theta_out_codes"])
-    folders = [run.path / "held_out" / "-".join(map(str, theta)) for theta in thetas]
-    both = [_observed(folder / "journal.jsonl") for folder in folders]
-    reference, choice = ([] if one is None else one for one in both)
-    if len(reference) != number or len(choice) != number:
-        return None
-    return HeldOut(number, choice=choice, reference=reference)
+    known = _observed(run.path / "held_out" / "known.jsonl") or []
+    both: list[list[Observation]] = []
+    for theta in thetas:
+        folder = run.path / "held_out" / "-".join(map(str, theta))
+        answers = [*known, *(_observed(folder / "journal.jsonl") or ())]
+        of_query = {answer.query: answer for answer in answers if answer.theta == theta}
+        if len(of_query) != number:
+            return None
+        both.append([of_query[query] for query in range(number)])
+    return HeldOut(number, choice=both[1], reference=both[0], known=known)
