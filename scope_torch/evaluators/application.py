@@ -94,11 +94,13 @@ class Application:
         outcomes: Names of the outcomes that are needed. `latency_s` and, with an endpoint,
             `input_tokens` and `output_tokens` are measured if the application does not say them.
         path: File for the outputs, see `Outputs`.
-        metric_version: Says which metric it is, in the place of its code; see `identity_of`.
+        metric_version: Says which metric it is, in the place of its code, see `identity_of`; an
+            application that grades itself may have one too.
 
     Attributes:
         outputs: What it returned; empty if it grades itself.
-        grading: What tells the metric from others; None if the application grades itself.
+        has_metric: Whether a metric grades it.
+        grading: What tells the metric from others.
 
     Examples:
         >>> application = Application(lambda models, x: (x.upper(), 0.01), lambda e, o: e == o)
@@ -124,7 +126,11 @@ class Application:
         self._metric, self._endpoint, self._outcomes = metric, endpoint, frozenset(outcomes)
         self._takes_models = endpoint is None or _number_of_arguments(self._app) > 1
         self.outputs = Outputs(path)
-        self.grading = None if metric is None else identity_of(metric, metric_version)
+        self.has_metric = metric is not None
+        version = "" if metric_version is None else f", version {metric_version}"
+        self.grading = (
+            f"the app{version}" if metric is None else identity_of(metric, metric_version)
+        )
         self.__qualname__ = getattr(self._app, "__qualname__", "app")
 
     def __call__(self, models: dict[str, str], item: Item) -> Any:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import cached_property
 from itertools import starmap
 from pathlib import Path
 from typing import Any, Literal, SupportsFloat
@@ -127,9 +128,7 @@ class FunctionEvaluator:
         self.concurrency = concurrency
         self.name = name if name is not None else getattr(system, "__qualname__", "system")
         self.deterministic, self.on_error, self.num_failed = deterministic, on_error, 0
-        self._graded = (
-            f"{GRADED}{system.grading or 'the app'}" if isinstance(system, Application) else ""
-        )
+        self._graded = f"{GRADED}{system.grading}" if isinstance(system, Application) else ""
         self._prices, self._max_retries, self._retry_wait_s = prices, max_retries, retry_wait_s
         self._failed_cost_usd = failed_cost_usd
         self._changed = threading.Condition()  # guards the three that follow
@@ -326,6 +325,10 @@ class FunctionEvaluator:
 
     def query_keys(self) -> list[str]:
         """See `HasQueryKeys`; an element of a data set is known by its content alone."""
+        return list(self._keys)
+
+    @cached_property
+    def _keys(self) -> list[str]:
         return keys_of(one.content if isinstance(one, Item) else one for one in self.queries)
 
     def outputs_of(self, run_dir: Path) -> Mapping[tuple[tuple[str, ...], int], Any]:
@@ -334,15 +337,14 @@ class FunctionEvaluator:
 
     def regraded(self, query: int, output: Any) -> float | None:
         """See `Regrades`; with `on_error="zero"`, None also if the metric raises."""
-        if not isinstance(self.system, Application):
-            return None
+        app = self.system if isinstance(self.system, Application) else None
         try:
-            return self.system.regraded(self.queries[query], output)
+            return None if app is None else app.regraded(self.queries[query], output)
         except Exception as error:
-            if self.on_error == "zero":
-                return None
             error.add_note(f"raised by the metric for the kept output of query {query}")
-            raise
+            if self.on_error != "zero":
+                raise
+            return None
 
     def adopt(self, llms: Sequence[str], query: int, output: Any) -> None:
         """See `Regrades`."""
@@ -359,18 +361,20 @@ class FunctionEvaluator:
 
     def fingerprint(self) -> str:
         """The name with a hash of the queries, and what tells the metric from others."""
-        try:
-            text = text_of(list(self.queries))
-        except Unknowable:  # then no directory is opened, see `query_keys`
-            text = str(len(self.queries))
-        return f"{self.name}-{digest_of(text)}{self._graded}"
+        return f"{self.name}-{self._hash}{self._graded}"
+
+    @cached_property
+    def _hash(self) -> str:
+        """Of the queries; files are read once."""
+        with contextlib.suppress(Unknowable):  # then no directory is opened, see `query_keys`
+            return digest_of(text_of(list(self.queries)))
+        return digest_of(str(len(self.queries)))
 
     def earlier_fingerprints(self) -> list[str]:
         """See `HasPast`; they knew no metric, and of queries that are no plain data the number."""
-        try:
+        text = str(len(self.queries))
+        with contextlib.suppress(TypeError, ValueError):
             text = json.dumps(list(self.queries), sort_keys=True)
-        except (TypeError, ValueError):
-            text = str(len(self.queries))
         return [f"{self.name}-{digest_of(text)}"]
 
 

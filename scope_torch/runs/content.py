@@ -25,9 +25,12 @@ from typing import Any, cast
 import numpy as np
 import torch
 
+from scope_torch.errors import InputError
+
 _PLAIN = str, int, float, type(None)
 _FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda
 _INSIDE = "__func__", "fget", "func"  # of class methods, properties, cached properties
+_CACHED = type(functools.lru_cache(len))
 _GETSTATE = getattr(object, "__getstate__", None)
 _ADDRESS = " at 0x"  # in the `repr` of an object that does not say what it is
 
@@ -78,6 +81,9 @@ def identity_of(function: Callable[..., Any], version: str | None = None) -> str
         function: Any callable.
         version: Goes in the place of the hash.
 
+    Raises:
+        InputError: If the code cannot be told, because objects around it raise errors.
+
     Examples:
         >>> identity_of(max), identity_of(lambda expected, output: 1.0, version="2")
         ('max a6dcccd0a3475c4e', '<lambda> version 2')
@@ -90,7 +96,14 @@ def identity_of(function: Callable[..., Any], version: str | None = None) -> str
     name = getattr(named, "__qualname__", type(named).__qualname__)
     if version is not None:
         return f"{name} version {version}"
-    return f"{name} {digest_of(_text(_Code().of(function, '')))}"
+    try:
+        described = _text(_Code().of(function, ""))
+    except Exception as error:  # whatever an attribute of an object may raise
+        raise InputError(
+            f"it cannot be told by its code which function {name} is ({error!r}); give "
+            "metric_version='1', and another one after each change"
+        ) from error
+    return f"{name} {digest_of(described)}"
 
 
 def _text(described: Any) -> str:
@@ -192,8 +205,8 @@ class _Code:
             return {"<partial>": self._each([value.func, value.args, value.keywords], home)}
         if isinstance(value, MethodType):
             return {"<method>": self._each([value.__func__, value.__self__], home)}
-        if hasattr(value, "__wrapped__") and not isinstance(value, FunctionType | type):
-            return self.of(value.__wrapped__, home)  # a cache around a function
+        if isinstance(value, _CACHED):
+            return self.of(value.__wrapped__, home)
         if isinstance(value, list | tuple):
             return self._each(value, home)
         if isinstance(value, dict):

@@ -82,7 +82,7 @@ def select(
             returns its quality in the place of the output.
         metric_version: Name of its version. A run is only resumed with the same metric, which is
             known by its code; give a version where the code does not tell, as with a judge that is
-            a service.
+            a service, or an app that grades itself.
         max_quality_loss: Epsilon, relative to the reference, such as 0.05.
         min_quality: Instead of it: the least average quality, in [0, 1].
         constraints: On other outcomes, see `at_most`. `latency_s` is measured.

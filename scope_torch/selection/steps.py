@@ -125,7 +125,7 @@ def search(
         probe=probe,
         held_out=_held_out(setup, make_evaluator, result, show, earlier),
         queries=[item.input for item in setup.searched],
-        expected=[item.expected for item in setup.searched] if application.grading else None,
+        expected=[item.expected for item in setup.searched] if application.has_metric else None,
         answers=_by_codes(problem, application.outputs, setup.searched),
         prices=setup.prices.describe(_names_in(problem)) if setup.is_priced else None,
         num_failed=failed + evaluator.num_failed,
