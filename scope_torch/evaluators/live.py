@@ -17,7 +17,7 @@ from scope_torch.llm.chat import ChatClient, LLMError
 from scope_torch.llm.price_list import PriceList
 from scope_torch.llm.prices import LLMInfo, choose_llms
 from scope_torch.observation import Observation, Request
-from scope_torch.runs.content import digest_of, identity_of
+from scope_torch.runs.content import Unknowable, digest_of, identity_of, text_of
 from scope_torch.runs.evaluator import GRADED, keys_of
 from scope_torch.systems.graph import CompoundSystem, SystemRun
 from scope_torch.tasks.dataset import Metric, Query
@@ -139,11 +139,18 @@ class LiveEvaluator:
 
         Does not depend on the address of the endpoint: a journal may be resumed with another one.
         """
-        (without_metric,) = self.earlier_fingerprints()
-        return without_metric + self._graded
+        try:
+            return f"{self.system.name}-{digest_of(text_of(self._described()))}{self._graded}"
+        except Unknowable:  # then no directory is opened, see `query_keys`
+            return self.earlier_fingerprints()[0] + self._graded
 
     def earlier_fingerprints(self) -> list[str]:
-        """See `HasPast`; they knew no metric."""
+        """See `HasPast`; they knew no metric, and of queries that are no plain data a text."""
+        canonical = json.dumps(self._described(), sort_keys=True, default=str)
+        return [f"{self.system.name}-{digest_of(canonical)}"]
+
+    def _described(self) -> dict[str, Any]:
+        """What decides its answers."""
         described: dict[str, Any] = {
             "system": [self.system.name, self.system.version],
             "queries": [[dict(query.fields), query.gold] for query in self.queries],
@@ -151,8 +158,7 @@ class LiveEvaluator:
         }
         if extra_body := getattr(self.client, "extra_body", None):
             described["extra_body"] = dict(extra_body)
-        canonical = json.dumps(described, sort_keys=True, default=str)
-        return [f"{self.system.name}-{digest_of(canonical)}"]
+        return described
 
     def query_keys(self) -> list[str]:
         """See `HasQueryKeys`."""

@@ -205,7 +205,9 @@ class _Reader:
         for observation in observations:
             names = old.names(observation.theta)
             new, why = self._translated(observation, names, query_of, prices)
-            if new is not None and is_regraded:
+            if is_regraded and observation.quality == observation.cost_usd == 0:
+                new, why = None, "failed"  # perhaps the metric raised: then its cost is not known
+            elif new is not None and is_regraded:
                 num_regraded += (new := self._regraded(new, observation, outputs)) is not None
                 why = "no_output"
             if new is None:

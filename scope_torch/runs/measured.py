@@ -18,7 +18,7 @@ from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.deployment import module_costs, standard_error
 from scope_torch.runs.directory import read_json
-from scope_torch.runs.evaluator import Evaluator
+from scope_torch.runs.evaluator import Evaluator, HasPast
 from scope_torch.runs.measure import measure
 from scope_torch.runs.metrics import OracleCurve
 from scope_torch.runs.opening import with_fingerprint_of_today
@@ -161,6 +161,8 @@ class _Draw:
         self.concurrency = evaluator.concurrency
         self.free = getattr(evaluator, "free", False)
         self.fingerprint = evaluator.fingerprint
+        if isinstance(evaluator, HasPast):
+            self.earlier_fingerprints = evaluator.earlier_fingerprints
         self._evaluator, self._number = evaluator, number
 
     def evaluate(self, requests: Iterable[Request]) -> Iterable[Observation]:

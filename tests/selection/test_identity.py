@@ -147,6 +147,23 @@ def test_a_metric_that_raised_and_was_mended_goes_on(tmp_path):
     assert july.choice == {"plan": "mini", "solve": "mini"}
 
 
+def test_a_call_that_the_metric_made_fail_is_asked_again(tmp_path):
+    """It was booked as free and wrong: its grade can be mended, its cost cannot."""
+
+    def raises(expected, output):
+        if expected in ("QUERY 7", "QUERY 8"):
+            raise ZeroDivisionError(expected)
+        return exactly(expected, output)
+
+    before, app = App(), App()
+    select(before, metric=raises, run_dir=tmp_path / "june", on_error="zero")
+    july = select(app, continue_from=tmp_path / "june", run_dir=tmp_path / "july")
+    assert {text for _, text in set(before.calls) & set(app.calls)} == {"query 7", "query 8"}
+    assert july.report["known"]["sources"][0]["left_out"].keys() == {"failed"}
+    assert july.problem.reference_quality == 1.0
+    assert min(answer.cost_usd for answer in [*july.known, *july.history]) > 0
+
+
 @dataclasses.dataclass
 class Answer:
     text: str
