@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -99,7 +100,7 @@ class LiveEvaluator:
         # A pool apart: asyncio's own pool is small, and looks up host names.
         self._graders = ThreadPoolExecutor(concurrency)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._loop_lock = threading.Lock()
+        self._loop_lock, self._process = threading.Lock(), os.getpid()
 
     def evaluate(self, requests: Iterable[Request]) -> Iterator[Observation]:
         """Runs the system for every request; see `Evaluator` and `in_window`.
@@ -190,6 +191,11 @@ class LiveEvaluator:
         self._loop = None
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
+        if os.getpid() != self._process:
+            raise InputError(
+                "this LiveEvaluator was made before a fork, and its threads are those of the "
+                "parent: no call would ever end; make it in the child process"
+            )
         with self._loop_lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
