@@ -16,6 +16,7 @@ import json
 import linecache
 import sys
 import sysconfig
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -31,7 +32,6 @@ _PLAIN = str, int, float, type(None)
 _FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda
 _INSIDE = "__func__", "fget", "func"  # of class methods, properties, cached properties
 _CACHED = type(functools.lru_cache(len))
-_GETSTATE = getattr(object, "__getstate__", None)
 _ADDRESS = " at 0x"  # in the `repr` of an object that does not say what it is
 
 
@@ -207,6 +207,9 @@ class _Code:
             return {"<method>": self._each([value.__func__, value.__self__], home)}
         if isinstance(value, _CACHED):
             return self.of(value.__wrapped__, home)
+        if isinstance(value, list | tuple | dict):
+            with suppress(TypeError, ValueError, RecursionError):  # many are plain, and fast so
+                return {"<data>": digest_of(json.dumps(value, sort_keys=True))}
         if isinstance(value, list | tuple):
             return self._each(value, home)
         if isinstance(value, dict):
@@ -216,7 +219,7 @@ class _Code:
         if isinstance(value, FunctionType | type) and own:
             return self._function(value) if isinstance(value, FunctionType) else self._class(value)
         if callable(value) and hasattr(value, "__qualname__"):
-            return {"<name>": f"{value.__module__}.{value.__qualname__}"}
+            return {"<name>": f"{getattr(value, '__module__', '')}.{value.__qualname__}"}
         return self._object(value, home)
 
     def _each(self, values: Any, home: str) -> list[Any]:
@@ -226,8 +229,7 @@ class _Code:
         """Data by its content; an object of your class by the class and its attributes."""
         kind = type(value)
         if not home or (kind.__module__ != "builtins" and _is_own(kind, home)):
-            says = getattr(kind, "__getstate__", _GETSTATE) is not _GETSTATE  # leaves out caches
-            state = dict(value.__getstate__() if says else getattr(value, "__dict__", {}))
+            state = _state(value)
             for name in _changed_in(kind):
                 state.pop(name, None)
             home = kind.__module__
@@ -267,6 +269,15 @@ class _Code:
         return {
             "<function>": [_source(function) or _bytecode(code), told, self._each(defaults, home)]
         }
+
+
+def _state(value: Any) -> dict[str, Any]:
+    """Attributes of an object, or what it says of them by `__getstate__`."""
+    state = value.__getstate__()
+    parts: Any = state if isinstance(state, tuple) else (state,)  # those in slots come second
+    if not all(part is None or isinstance(part, dict) for part in parts):
+        return {"": state}
+    return {name: one for part in parts if part for name, one in part.items()}
 
 
 def _of_data(value: Any) -> Any:
@@ -351,26 +362,26 @@ def _source(function: FunctionType) -> str | None:
 
 def _in_source(function: FunctionType, file: str) -> str | None:
     code = function.__code__
-    tree, inside = _read("".join(linecache.getlines(file, function.__globals__)), file)
-    same = [_text(_bytecode(c)) for c in inside if c.co_firstlineno == code.co_firstlineno]
-    nodes = [
-        node
-        for node in ([] if tree is None else ast.walk(tree))
-        if isinstance(node, _FUNCTIONS) and _first_line(node) == code.co_firstlineno
-    ]
-    if len(nodes) != 1 or _text(_bytecode(code)) not in same:
+    nodes, codes = _read("".join(linecache.getlines(file, function.__globals__)), file)
+    same = [_text(_bytecode(c)) for c in codes.get(code.co_firstlineno, ())]
+    here = nodes.get(code.co_firstlineno, ())
+    if len(here) != 1 or _text(_bytecode(code)) not in same:
         return None
-    return ast.unparse(_bare(nodes[0]))
+    return ast.unparse(_bare(here[0]))
 
 
 @functools.lru_cache(maxsize=16)
-def _read(source: str, filename: str) -> tuple[ast.Module | None, list[CodeType]]:
+def _read(source: str, file: str) -> tuple[dict[int, list[ast.AST]], dict[int, list[CodeType]]]:
+    """The functions of a file by their first line: as source, and as code."""
     flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT  # of notebooks
-    try:
-        code = compile(source, filename, "exec", flags, dont_inherit=True)
-        return ast.parse(source), list(_codes(code))
-    except (SyntaxError, ValueError, RecursionError):
-        return None, []
+    nodes, codes = defaultdict[int, list[ast.AST]](list), defaultdict[int, list[CodeType]](list)
+    with suppress(SyntaxError, ValueError, RecursionError):
+        for code in _codes(compile(source, file, "exec", flags, dont_inherit=True)):
+            codes[code.co_firstlineno].append(code)
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, _FUNCTIONS):
+                nodes[_first_line(node)].append(node)
+    return nodes, codes
 
 
 def _first_line(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> int:
