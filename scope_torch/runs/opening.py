@@ -145,7 +145,7 @@ def with_fingerprint_of_today(old: dict[str, Any], evaluator: Evaluator) -> dict
 
 def _write(path: Path, content: dict[str, Any]) -> None:
     text = json.dumps(content, indent=1) + "\n"
-    if not path.exists() or path.read_text() != text:
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
         write_atomically(path, text)
 
 
