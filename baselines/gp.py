@@ -34,7 +34,7 @@ class GPSettings:
     with `raw` units z_c is in USD and z_g in units of quality. So in z the prior
     standard deviation is amp, and the regularisation lam amp^2. Beware of `raw` with amp_c = 1:
     costs of 1e-3 USD vanish beside a prior of 1 USD. Methods have `default_gp`, with amplitudes
-    for `relative` units that were chosen on development worlds (LOG.md).
+    for `relative` units, chosen on development worlds by the mean of the best feasible cost.
 
     Args:
         lam: lambda, at least 1e-9.

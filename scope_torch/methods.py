@@ -270,10 +270,9 @@ def make_scope_joint(
         num_constraints=problem.num_constraints,
     )
     flips = flips_of(certificate_flips, reference_repeats)
-    asks_again = 0.0 if certificate == "population" else flips  # there the first answers count
-    known = known_of(problem, known, asks_again, learn_reference)
-    of_answers = _delta_of(certificate, bounds), flips, certificate
-    certifies = certificate_of(problem, *of_answers, seed, query_pool, known)
+    known = known_of(problem, known, flips if certificate != "population" else 0, learn_reference)
+    delta = _delta_of(certificate, bounds)
+    certifies = certificate_of(problem, delta, flips, certificate, seed, query_pool, known)
     margin, rule = certifies.next_margin, problem.rule
     by_cost = gap_tolerance is None or problem.objective == "quality"
     pays = ExpectedReturn(problem.num_queries, deployment, relative_cost, margin)
@@ -346,7 +345,7 @@ def _deployment(problem: SelectionProblem, budget_usd: float | None) -> float:
 def _widenings(problem: SelectionProblem, deployment: float) -> int:
     """As often as it pays; once if nobody knows what pays, and never if quality is the objective.
 
-    Without widening the best quality was found as often, for a sixth less (LOG.md).
+    Without widening the best quality was found as often, for a sixth less.
     """
     if problem.objective == "quality":
         return 0

@@ -29,6 +29,7 @@ PAGE = ROOT / "docs" / "explanation" / "guarantees.md"
 DELTA = 0.05
 RATES = (0.0, 0.02, 0.05, 0.13, 0.17)  # of queries whose answer changes when asked again
 SEARCHES, CANDIDATES, TRIALS = 1000, 30, 200
+SHOWN = ("margins", "all")  # on the page
 FIELDS = (
     *("what", "method", "queries", "quality", "rate", "shape", "at_most"),
     *("searches", "wrong", "margin", "answers"),
@@ -153,7 +154,7 @@ def main(what: str) -> None:
 def table() -> str:
     """What each certificate needs, in units of quality, and how many answers; as Markdown."""
     with FILE.open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["what"] == "margins"]
+        rows = [row for row in csv.DictReader(file) if (row["what"], row["shape"]) == SHOWN]
     columns = {
         "declared flips, 1st candidate": ("declared flips, candidate 1", "1"),
         "100th": ("declared flips, candidate 100", "1"),
@@ -162,11 +163,11 @@ def table() -> str:
     }
     cells: dict[tuple[str, ...], dict[tuple[str, str], str]] = {}
     for row in rows:
-        key = (row["queries"], row["quality"], f"{float(row['rate']):.0%}", row["shape"])
+        key = (row["queries"], row["quality"], f"{float(row['rate']):.0%}")
         answers = float(row["answers"])
         text = "none" if math.isnan(answers) else f"{float(row['margin']):.3f} ({answers:.0f})"
         cells.setdefault(key, {})[row["method"], row["at_most"]] = text
-    head = ["queries", "s_0", "rate", "varies", *columns]
+    head = ["queries", "s_0", "rate", *columns]
     lines = [head, ["---"] * len(head)]
     lines += [[*key, *(of.get(at, "") for at in columns.values())] for key, of in cells.items()]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

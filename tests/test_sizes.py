@@ -1,14 +1,16 @@
-"""How long modules and functions are: a reader sees each as a whole."""
+"""How long modules, functions and the log are: a reader sees each as a whole."""
 
 import ast
 import statistics
 
 import pytest
-from source_code import modules
+from source_code import ROOT, modules
 
 MOST_LINES_OF_MODULE = 400
 MOST_LINES_OF_BODY = 60
 MOST_MEDIAN_LINES_OF_BODY = 8
+MOST_LINES_OF_LOG = 250
+MOST_CHARACTERS_OF_LINE = 160
 
 
 def bodies(source: str) -> dict[str, list[ast.stmt]]:
@@ -54,6 +56,17 @@ def test_most_functions_are_short():
     ]
     assert len(lengths) > 1000
     assert statistics.median(lengths) <= MOST_MEDIAN_LINES_OF_BODY
+
+
+def test_the_log_is_short():
+    lines = (ROOT / "LOG.md").read_text().splitlines()
+    assert len(lines) <= MOST_LINES_OF_LOG
+    assert [line for line in lines if len(line) > MOST_CHARACTERS_OF_LINE] == []
+
+
+def test_no_comment_sends_the_reader_to_the_log():
+    paths = [*modules().values(), *ROOT.glob("conf/**/*.yaml")]
+    assert [path for path in paths if "LOG.md" in path.read_text()] == []
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@
 
 A further configuration, observed once, adds a row to W and changes none (bordering): with
 v = 1 + lam - w^T w the row is (-A k, 1) / sqrt(v). That is the factor of the bordered matrix, in
-J^2 instead of J^3 operations (LOG.md, "Rows instead of inverses"). Groups whose histories begin
-alike share the memory of W, until both add a row.
+J^2 instead of J^3 operations; of the inverse it would change every entry. Groups whose histories
+begin alike share the memory of W, until both add a row.
 """
 
 from __future__ import annotations

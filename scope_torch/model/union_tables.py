@@ -8,8 +8,8 @@
 For a pair (a, b) of D the product k(theta, a) k(theta, b) is a sum over unions U. On a module of U
 theta has the LLM of a or of b; where the two agree, both subsets, or either, may contain the
 module. So each pair touches 3^(modules that differ) 2^(modules that agree) entries, instead of 4^N
-pairs of subsets: about 8 times fewer at N = 5 (LOG.md, "Speed"). Pairs that differ on the same
-modules touch their entries in the same way, so they are scattered together.
+pairs of subsets: about 8 times fewer at N = 5. Pairs that differ on the same modules touch their
+entries in the same way, so they are scattered together.
 """
 
 from __future__ import annotations

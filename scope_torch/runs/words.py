@@ -259,7 +259,7 @@ def _of_answers(result: Told) -> str:
         return f", although {varies.changed} of {varies.asked} answers changed when asked again"
     if varies is None or varies.changed:
         return _IF_FIXED
-    return f"{_IF_FIXED} (0 of {varies.asked} did when asked again)"
+    return f"{_IF_FIXED} (0 of {varies.asked} did)"
 
 
 def _choice(result: Told, width: int) -> str:
@@ -327,12 +327,13 @@ def _evidence(result: Told, width: int) -> str:
     if result.certified and result.problem.others:
         limits = len(result.problem.limits)
         hold = f"; all {limits} constraints hold" if limits > 1 else "; its constraint holds"
-    if held is not None:
+    if held is not None and "held-out" not in doubt_of(result):  # else it stands there
         averages = f"{quality(held.quality)} against {quality(held.reference_quality)}"
         unseen = f"; held out: {averages}"
-    brief = grounds.partition(_IF_FIXED)[0].partition(":")[0]
-    forms = [full + hold + unseen, grounds + hold + unseen, brief + hold + unseen, brief + unseen]
-    forms = [form + _not_asked(result) for form in [*forms, brief]]
+    short = grounds.partition(" (")[0].removesuffix(" when asked again")
+    brief = short.partition(_IF_FIXED)[0].partition(":")[0]
+    forms = [form + hold + unseen for form in (full, grounds, short, brief)]
+    forms = [form + _not_asked(result) for form in [*forms, brief + unseen, brief]]
     return next((form for form in forms if len(form) <= width), forms[-1])
 
 

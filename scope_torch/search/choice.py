@@ -31,7 +31,7 @@ class LeastCost:
     Args:
         alpha: Exponent of the dynamic constraint, in (0, 1/2); None for the constraint L_g <= 0 in
             every iteration.
-        margin: `next_margin` of the certificate, 0 unless answers flip: L_g + margin takes the
+        margin: `next_margin` of the certificate, 0 unless answers vary: L_g + margin takes the
             place of L_g.
 
     Raises:
@@ -79,7 +79,7 @@ class MostPromising:
     uncertainty never makes one seem worse.
 
     Args:
-        margin: `next_margin` of the certificate; 0 unless answers flip.
+        margin: `next_margin` of the certificate; 0 unless answers vary.
     """
 
     def __init__(self, margin: Callable[[], float] = no_margin) -> None:

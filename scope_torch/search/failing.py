@@ -45,28 +45,30 @@ class FailingLLMs:
         >>> from scope_torch.tasks.synthetic import synthetic_task
         >>> problem = synthetic_task().problem
         >>> failing = FailingLLMs(problem)
-        >>> theta = (0, problem.theta_ref[1])
+        >>> theta = (4, problem.theta_ref[1])
         >>> for query in range(5):
         ...     _ = failing.record(Observation(theta, query, 0.0, 0.0, failed="app"))
         >>> failing.dropped, failing.report()
-        ([(0, 0)], {'dropped': {'module_1': ['nano']}})
+        ([(0, 4)], {'dropped': {'module_1': ['nano']}})
     """
 
     def __init__(self, problem: SelectionProblem) -> None:
         self._problem = problem
         self.dropped: list[Choice] = []
         self._works = set(enumerate(problem.theta_ref))
+        self._answered: set[tuple[int, ...]] = set()
         self._failures: dict[tuple[tuple[int, ...], int], None] = {}  # (theta, query), in order
 
     def record(self, observation: Observation) -> bool:
         """Takes in an observation; returns whether an LLM is dropped because of it."""
-        used = set(enumerate(observation.theta))
+        theta = observation.theta
         if observation.failed == "app":
-            self._failures[observation.theta, observation.query] = None
-        elif used <= self._works:
+            self._failures[theta, observation.query] = None
+        elif theta in self._answered:
             return False
         else:
-            self._works |= used
+            self._answered.add(theta)
+            self._works.update(enumerate(theta))
         number = len(self.dropped)
         while self._drop():  # which explains failures, and leaves others with fewer suspects
             pass

@@ -93,12 +93,15 @@ class ByFreshAnswers:
         return {"sequence_delta": self.delta, **told, **of_repeats}
 
     def report(self) -> dict[str, Any]:
-        """See `Certificate`; also the variance, and the margin that the next candidate needs."""
+        """See `Certificate`; also the margin that the next candidate needs.
+
+        `flips` is how often an answer is another than usual, if all queries vary alike.
+        """
         of_repeats = {} if self._repeats is None else {"repeats": self._counts()}
         return {
             "certificate": "sequence",
             "delta": self.delta,
-            "flips": self.variance,
+            "flips": (1 - math.sqrt(max(0.0, 1 - 4 * self.variance))) / 2,
             "next_margin": self.next_margin(),
             **of_repeats,
         }

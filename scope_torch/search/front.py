@@ -15,7 +15,7 @@ random order and a share delta_k of delta: its betting sequence (`BettingSequenc
 with other thresholds. Let m be its true average. Only thresholds above m can be certified wrongly.
 The sequence of a higher threshold never has more capital, so if any is wrong, those just above m
 are, which has a probability of at most delta_k. So all thresholds of all candidates hold at once
-with probability 1 - delta, theta_out included. If answers flip (`certificate_flips`), neither one
+with probability 1 - delta, theta_out included. If answers vary (`certificate_flips`), neither one
 answer for each query nor these sequences say enough: then only theta_out is `certified`.
 """
 

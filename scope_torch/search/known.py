@@ -5,7 +5,7 @@
 certificate counts these: theta_0 needs none.
 
 **What is asked again.** If the same call always gets the same answer, a pair that is known is not
-asked again. This is what a certificate assumes that counts no flips. Where answers flip, a
+asked again. This is what a certificate assumes unless told that answers vary. Where they do, a
 certificate asks again.
 
 **Calibrate** looks at configurations with an LLM that is new in its module.
@@ -15,10 +15,11 @@ could not have been one:
 
 - `bounds`: all of them. The bounds hold for all of Theta at once, however the observations were
   chosen.
-- `sequence` without flips: all of them. The answers of a candidate are Q fixed numbers. Its order
-  is drawn afresh by a hash (`order_seed`), not that in which answers were found. So a sequence over
-  known numbers is as wrong as one over new numbers, with probability at most delta_k.
-- `sequence` with flips: none. A configuration that got lucky answers is chosen because of them.
+- `sequence` where answers do not vary: all of them. The answers of a candidate are Q fixed
+  numbers. Its order is drawn afresh by a hash (`order_seed`), not that in which answers were found.
+  So a sequence over known numbers is as wrong as one over new numbers, with probability at most
+  delta_k.
+- `sequence` where they do: none. A configuration that got lucky answers is chosen because of them.
 - `population`: the first answer of each pair. Whether the bet of a configuration is won depends on
   these answers and on an order that no answer decides, not on what was chosen. All configurations
   of the earlier searches count in the union bound, also those that are no candidates any more. The
@@ -33,18 +34,18 @@ from collections import Counter, deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from scope_torch.bounds.repeats import Repeats
 from scope_torch.errors import InputError
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
 from scope_torch.search.calibrate import num_requests
 from scope_torch.search.optimizer import Observing
 
-if TYPE_CHECKING:
-    from scope_torch.search.parts import Test  # which imports gpytorch: seconds
+if TYPE_CHECKING:  # both import gpytorch: seconds
+    from scope_torch.bounds.repeats import Repeats
+    from scope_torch.search.parts import Test
 
 Theta = tuple[int, ...]
-_QUERIES_IF_NEW = 4  # LOG.md
+_QUERIES_IF_NEW = 4  # of all, a fresh search's quarter was spent; of none, optima were missed
 
 
 class Known:

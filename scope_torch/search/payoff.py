@@ -26,7 +26,7 @@ from scope_torch.search.choice import LEAST_PRICE, no_margin, probability
 from scope_torch.space_search.joint_branched import JointBranchedBounds
 from scope_torch.space_search.minima import INELIGIBLE, Moments
 
-_GIVEN_UP = 2.0  # queries after which a hopeless candidate is given up; LOG.md
+_GIVEN_UP = 2.0  # queries until a candidate is given up; the mean of earlier ones stopped too early
 _BUDGETS = 100.0  # budgets that c(theta_0) H is worth, if nobody says what H is
 
 

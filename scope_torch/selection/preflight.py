@@ -7,6 +7,7 @@ where the search starts, if no price does.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice, product
@@ -15,9 +16,12 @@ from scope_torch.errors import InputError
 from scope_torch.evaluators.function import FunctionEvaluator
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
+from scope_torch.runs.asked import modules_asked
 from scope_torch.runs.journal import read_journal
 from scope_torch.runs.measure import TooDear, measure
 from scope_torch.selection.setup import Setup
+
+logger = logging.getLogger(__name__)
 
 Theta = tuple[int, ...]
 FOLDER = "preflight"
@@ -63,7 +67,31 @@ def preflight(
             f"no configuration answered query {found[0].query}: all {len(found)} runs failed; the "
             "warnings above say why"
         )
+    _warn_of_left_out(setup, [*known, *found], found)
     return found
+
+
+def _warn_of_left_out(
+    setup: Setup, answered: Iterable[Observation], found: Sequence[Observation]
+) -> None:
+    """Warns of a module that asks nobody once it has another LLM than the reference's."""
+    problem, theta_ref = setup.problem, setup.problem.theta_ref
+    of_reference = {o.query: modules_asked(o) for o in answered if o.theta == theta_ref}
+    for one in found:
+        expected, asked = of_reference.get(one.query), modules_asked(one)
+        if expected is None or asked is None or one.failed is not None:
+            continue
+        for module in sorted(expected - asked):
+            name = problem.modules[module]
+            if one.theta[module] != theta_ref[module] and name not in setup.optional_modules:
+                logger.warning(
+                    "%r asked an LLM under the reference, and none under %s: does a cache of the "
+                    "application answer in its place? Switch it off, or say optional_modules=[%r] "
+                    "if it may be left out",
+                    name,
+                    problem.names(one.theta),
+                    name,
+                )
 
 
 def first_requests(problem: SelectionProblem, known: Iterable[Observation]) -> list[Request]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -201,7 +202,7 @@ def set_up(
     budget_usd = checked_number("budget_usd", budget_usd)
     if budget_usd <= 0:
         raise InputError(f"budget_usd={budget_usd} must be a positive number of USD")
-    seed, holdout = check_seed(seed), checked_number("holdout", holdout)
+    seed, holdout = check_seed(operator.index(seed)), checked_number("holdout", holdout)
     values |= _checked(values)
     if min_quality is not None:
         min_quality = checked_number("min_quality", min_quality)

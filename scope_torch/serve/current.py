@@ -37,7 +37,8 @@ def headers() -> dict[str, str]:
         Traceback (most recent call last):
         ...
         scope_torch.errors.InputError: no query is in flight here; call this inside `with \
-endpoint.query(assignment):`, and start threads with contextvars.copy_context().run
+endpoint.query(assignment):`, start threads with contextvars.copy_context().run, and name the LLM \
+that a metric asks: select(judge=...)
     """
     return _query().headers
 
@@ -74,6 +75,7 @@ def _query() -> QueryInFlight:
     if query is None:
         raise InputError(
             "no query is in flight here; call this inside `with endpoint.query(assignment):`, "
-            "and start threads with contextvars.copy_context().run"
+            "start threads with contextvars.copy_context().run, and name the LLM that a metric "
+            "asks: select(judge=...)"
         )
     return query

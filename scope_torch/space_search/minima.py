@@ -8,8 +8,8 @@
 
 The variances behind L_c and L_g are upper bounds, so L_c and L_g are never above the exact lower
 bounds. Best first: the variance of the current best is made exact until the best is exact; what
-is then above it can only rise, so the minimum is that of the exact bounds. A few variances out of
-millions are made exact this way (figures in LOG.md, "Speed").
+is then above it can only rise, so the minimum is that of the exact bounds. About 20 variances of
+6.4 million are made exact this way.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@
 A variance only falls as observations come in, so an earlier value is an upper bound. An update
 lowers all of them by what one sum over Theta shows (Cauchy-Schwarz), keeps those exact that decided
 a minimum lately, by a rank-one term for each row, and leaves the others to `make_exact`. Making all
-exact in every step took two to ten times as long (LOG.md, "Speed").
+exact in every step took two to ten times as long.
 """
 
 from __future__ import annotations

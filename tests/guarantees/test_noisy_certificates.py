@@ -3,6 +3,7 @@
 import csv
 import math
 import os
+import runpy
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +22,8 @@ from scope_torch.tasks.synthetic import synthetic_task
 DELTA = 0.1
 SEARCHES = 1000 if "SCOPE_LONG" in os.environ else 60
 RATES = (0.0, 0.02, 0.05, 0.13, 0.17)  # of queries whose answer changes when asked again
-EVIDENCE = Path(__file__).parents[2] / "benchmarks" / "flips.csv"
+ROOT = Path(__file__).parents[2]
+EVIDENCE = ROOT / "benchmarks" / "flips.csv"
 
 
 def most(share):
@@ -162,8 +164,8 @@ def test_the_luckiest_of_many_candidates_is_no_more_often_wrong(rate):
     usual = math.floor((s_0 - p) / (1 - 2 * p) * num + 1e-9)
     mu = np.where(np.arange(num) < usual, 1 - p, p)
     rng, wrong = np.random.default_rng(1), 0
-    problem = replace(synthetic_task(num_queries=num).problem, reference_quality=1.0, epsilon=0.3)
-    problem = replace(problem, reference_answers=None)
+    problem = synthetic_task(num_queries=num).problem
+    problem = replace(problem, reference_quality=1.0, reference_answers=None, epsilon=1 - s_0)
     assert problem.s_0 > mu.mean() > s_0 - 1 / num
     for _ in range(runs):
         by, certified = ByFreshAnswers(problem, DELTA, p), False
@@ -185,8 +187,31 @@ def test_the_luckiest_of_many_candidates_is_no_more_often_wrong(rate):
 
 def test_the_figures_of_the_page_about_guarantees():
     """`scripts/flips.py` makes benchmarks/flips.csv: 1,000 searches each, delta = 0.05."""
-    rows = list(csv.DictReader(EVIDENCE.open(newline="")))
+    rows = list(csv.DictReader(EVIDENCE.read_text().splitlines()))
     covered = [row for row in rows if row["what"] == "coverage"]
     assert {float(row["rate"]) for row in covered} == set(RATES)
+    assert {row["shape"] for row in covered} == {"all", "few"}
     assert all(int(row["searches"]) == 1000 for row in covered)
-    assert max(int(row["wrong"]) for row in covered) <= 50
+    wrong = [int(row["wrong"]) for row in covered]
+    assert max(wrong) <= 50
+    page = (ROOT / "docs" / "explanation" / "guarantees.md").read_text()
+    assert runpy.run_path(str(ROOT / "scripts" / "flips.py"))["table"]() in page
+    assert f"in {sum(wrong)} of {1000 * len(covered):,} searches" in page
+    margin = {
+        (row["queries"], row["quality"], row["rate"], row["at_most"], row["shape"]): row["margin"]
+        for row in rows
+        if (row["what"], row["method"]) == ("margins", "fresh")
+    }
+    for key, few in margin.items():
+        assert float(few) <= float(margin[*key[:-1], "all"]) + 0.002
+
+
+def test_a_margin_of_the_table_is_made_again():
+    script = runpy.run_path(str(ROOT / "scripts" / "flips.py"))
+    mu = script["expectations"](156, 0.75 + 0.05, 0.13, "all")
+    assert mu.mean() == pytest.approx(0.8, abs=1e-12)
+    assert 2 * (mu * (1 - mu)).mean() == pytest.approx(0.13, abs=0.005)
+    rng, took = np.random.default_rng(0), []
+    for _ in range(100):
+        took.append(script["passes"](script["certificate"](156, 0.75, 0.13), mu, 0.75, rng))
+    assert 0.68 < np.mean([number is not None for number in took]) < 0.92

@@ -184,6 +184,13 @@ def test_starting_again_does_not_make_a_failing_judge_free(upstream, tmp_path):
     assert result.bill.total_usd == pytest.approx(paid(upstream), abs=1e-12)
 
 
+def test_a_judge_that_nobody_has_named_ends_the_search_with_the_mend(upstream):
+    """At the first grade, whatever on_error says: nothing of it is the fault of an LLM."""
+    with pytest.raises(InputError, match=r"name the LLM that a metric asks: select\(judge="):
+        selected(upstream, judge=None, on_error="zero")
+    assert len(upstream.served) == 1
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

@@ -1,0 +1,102 @@
+"""How much answers vary is measured, told, and allowed for."""
+
+import json
+import random
+
+import pytest
+from selection.test_select import App, exactly, settings
+
+import scope_torch as st
+
+
+class Varying(App):
+    """A share of its right answers is wrong, another one each time."""
+
+    def __init__(self, share, seed=0):
+        super().__init__()
+        self.share, self.random = share, random.Random(seed)
+
+    def __call__(self, models, text):
+        output, usd = super().__call__(models, text)
+        return ("?" if self.random.random() < self.share else output), usd
+
+
+def selected(app, number=80, **changes):
+    dataset = [(f"query {i}", f"QUERY {i}") for i in range(number)]
+    arguments = settings(metric=exactly, dataset=dataset, budget_usd=8, repeats=None)
+    return st.select(app, **(arguments | {"max_quality_loss": 0.2} | changes))
+
+
+def test_the_reference_answers_thirty_queries_twice():
+    app = App()
+    result = selected(app)
+    asked = [text for llms, text in app.calls if llms == ("pro", "pro")]
+    assert len(asked) == 80 + 30
+    assert len(set(asked)) == 80
+    assert (result.varies.asked, result.varies.changed) == (30, 0)
+    assert result.bill.again_usd == pytest.approx(30 * 0.02)
+    assert result.bill.total_usd == pytest.approx(app.usd(), rel=1e-12)
+    assert "if answers do not vary (0 of 30 did)" in str(result)
+
+
+@pytest.mark.parametrize("number", [0, 7])
+def test_a_number_says_how_many(number):
+    app = App()
+    result = selected(app, repeats=number)
+    assert sum(llms == ("pro", "pro") for llms, _ in app.calls) == 80 + number
+    assert (0 if result.varies is None else result.varies.asked) == number
+
+
+def test_where_answers_vary_the_certificate_asks_again_and_says_so(tmp_path):
+    app = Varying(0.1)
+    result = selected(app, run_dir=tmp_path)
+    assert result.varies.changed > 0
+    assert result.certified
+    theta = result.recommendation.theta
+    answers = [o for o in result.history if o.theta == theta]
+    assert len(answers) >= 2 * 80  # not once each
+    assert result.bill.total_usd == pytest.approx(app.usd(), rel=1e-12)
+    changed = f"although {result.varies.changed} of 30 answers changed when asked again"
+    assert changed in result.why
+    assert changed in str(result)
+    written = json.loads((tmp_path / "result.json").read_text())["repeated_answers"]
+    assert written["changed"] == result.varies.changed
+    low, high = written["interval"]
+    assert low < written["rate"] < high
+    saved = json.loads(result.save(tmp_path / "models.json").read_text())
+    assert saved["repeated_answers"] == written
+    result.save(tmp_path / "report.html")
+    assert "answers changed when asked again" in (tmp_path / "report.html").read_text()
+
+
+def test_a_resumed_selection_is_the_same(tmp_path):
+    first = selected(Varying(0.1), run_dir=tmp_path)
+    app = Varying(0.1, seed=1)
+    again = selected(app, run_dir=tmp_path)
+    assert app.calls == []
+    assert again.summary()["result_hash"] == first.summary()["result_hash"]
+    assert again.bill == first.bill
+
+
+def test_a_certificate_of_ones_own_that_does_not_allow_for_it_is_doubted():
+    make = lambda problem: st.make_scope_joint(problem, base="nano")  # noqa: E731
+    result = selected(Varying(0.05), optimizer=make, max_quality_loss=0.3)
+    if not result.certified:
+        pytest.skip("nothing was certified")
+    assert "which this certificate does not allow for" in str(result)
+
+
+def test_next_month_takes_over_what_was_seen(tmp_path):
+    first = selected(Varying(0.1), run_dir=tmp_path / "june")
+    app = Varying(0.1, seed=1)
+    again = selected(app, run_dir=tmp_path / "july", continue_from=tmp_path / "june")
+    assert again.varies == first.varies
+    assert again.bill.again_usd == 0
+    assert not any(llms == ("pro", "pro") for llms, _ in app.calls)
+
+
+def test_a_budget_that_is_nearly_spent_asks_fewer_again():
+    app = App()
+    result = selected(app, budget_usd=1.8)
+    assert 0 < result.varies.asked < 30
+    assert app.usd() <= 1.8 + 0.02
