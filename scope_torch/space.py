@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,10 @@ from scope_torch.errors import InputError
 MAX_ENUMERATED = 200_000_000  # configurations; where there are more, nothing has their number
 GOLDEN = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
+
+# A forked child has no threads of its parent, but OpenMP waits for them: one thread waits for none.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
 
 
 @dataclass(frozen=True)

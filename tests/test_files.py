@@ -24,15 +24,16 @@ from scope_torch.files import cell_of, inside, plain_text, replacing, write_atom
 from scope_torch.llm.store_file import StoreFile
 from scope_torch.observation import Observation
 from scope_torch.problem import SelectionProblem
-from scope_torch.runs.directory import open_run_dir
 from scope_torch.runs.journal import Journal
 from scope_torch.runs.measured import measure_results
+from scope_torch.runs.opening import open_run_dir
 from scope_torch.runs.recorded import read_run
 from scope_torch.runs.runner import run
 from scope_torch.runs.saving import load_models, save_models
 from scope_torch.runs.style import save_figure
 from scope_torch.runs.trace import TraceFile, read_trace
 from scope_torch.search.optimizer import TraceRow
+from scope_torch.tasks.synthetic import synthetic_task
 from scope_torch.tasks.table import load_table
 
 PACKAGES = "scope_torch", "baselines", "hydra_plugins"
@@ -222,7 +223,7 @@ def test_answers_and_journals_are_for_their_owner(tmp_path, monkeypatch):
     before = os.umask(0o022)
     try:
         settings = {"problem": {}, "optimizer": {"name": "x"}, "evaluator": "e", "budget_usd": 1.0}
-        open_run_dir(tmp_path, settings, True).close()
+        open_run_dir(tmp_path, settings, synthetic_task(num_queries=4)[1]).close()
         kept(tmp_path)
         store = StoreFile(tmp_path / "replies.sqlite")
         store.fail("key", "owner", "model", 0.5, "gone")

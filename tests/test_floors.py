@@ -6,7 +6,8 @@ import pytest
 from source_code import imported, imports, modules
 
 FLOORS = [
-    {"errors", "files", "space", "allowed", "constraints", "problem", "observation", "metrics"},
+    {"errors", "files", "space", "allowed", "constraints", "problem", "observation", "metrics"}
+    | {"html_table"},
     {"model"},
     {"bounds"},
     {"space_search"},

@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, SupportsFloat
@@ -22,8 +23,9 @@ from scope_torch.evaluators.command import Command
 from scope_torch.evaluators.frames import elements_of
 from scope_torch.evaluators.grading import JUDGE, Grading
 from scope_torch.evaluators.grading import Metric as Metric
-from scope_torch.evaluators.outputs import Outputs
+from scope_torch.evaluators.outputs import FILE, Key, Outputs, exact_outputs
 from scope_torch.evaluators.tokens import tokens_of
+from scope_torch.runs.content import identity_of
 from scope_torch.serve.ledger import Ledger, ModuleBill
 
 if TYPE_CHECKING:
@@ -99,10 +101,14 @@ class Application:
             application does not say them.
         path: File for the outputs, see `Outputs`.
         judge: The LLM that the metric asks as `scope/judge` through the endpoint; None for none.
+        metric_version: Says which metric it is, in the place of its code, see `identity_of`; an
+            application that grades itself may have one too.
 
     Attributes:
         outputs: What it returned.
         judge: As given.
+        has_metric: Whether a metric grades it.
+        grading: What tells the metric from others.
 
     Raises:
         InputError: If the metric takes other arguments, or a command or a judge lacks what it
@@ -122,6 +128,7 @@ class Application:
         outcomes: Sequence[str] = (),
         path: Path | None = None,
         judge: str | None = None,
+        metric_version: str | None = None,
     ) -> None:
         self._app: App = app if callable(app) else Command(app)
         if isinstance(self._app, Command) and endpoint is None:
@@ -140,6 +147,11 @@ class Application:
         self._endpoint, self._outcomes = endpoint, frozenset(outcomes)
         self._takes_models = endpoint is None or _number_of_arguments(self._app) > 1
         self.outputs, self.judge = Outputs(path), judge
+        self.has_metric = metric is not None
+        version = "" if metric_version is None else f", version {metric_version}"
+        self.grading = (
+            f"the app{version}" if metric is None else identity_of(metric, metric_version)
+        )
         self.__qualname__ = getattr(self._app, "__qualname__", "app")
 
     def check(self, items: Iterable[Item]) -> None:
@@ -170,6 +182,24 @@ class Application:
             run |= _measured(ledger, models)
         run = self._with_outcomes(run, {"latency_s": seconds})
         return self._to_grade(run, models, item) if isinstance(run, Mapping) else run
+
+    def outputs_of(self, run_dir: Path) -> Mapping[Key, Any]:
+        """See `Regrades`."""
+        return exact_outputs(run_dir / FILE)
+
+    def regraded(self, item: Item, output: Any) -> tuple[Any, float]:
+        """The grade of an output that was kept, and what it has cost in USD."""
+        return self._grade(item, output)
+
+    def adopt(self, llms: Sequence[str], item: Item, output: Any) -> None:
+        """Keeps an output of an earlier run."""
+        self.outputs.keep(llms, item.number, output)
+
+    def apart(self, path: Path | None) -> Application:
+        """The same application, which keeps its outputs elsewhere."""
+        other = copy(self)
+        other.outputs = Outputs(path)
+        return other
 
     def _called(
         self, models: dict[str, str], item: Item, query: QueryInFlight | None = None

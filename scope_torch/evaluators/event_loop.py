@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import os
 import re
 import threading
 from collections.abc import Awaitable, Generator
@@ -111,6 +112,16 @@ def _serve(started: Future[asyncio.AbstractEventLoop]) -> None:
         asyncio.set_event_loop(loop)
         loop.call_soon(started.set_result, loop)
         loop.run_forever()
+
+
+def _unlock() -> None:
+    """In a forked child the thread that held the lock is gone."""
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_unlock)
 
 
 @atexit.register

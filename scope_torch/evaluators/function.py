@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
 import json
 import logging
 import math
@@ -12,10 +12,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
+from pathlib import Path
 from typing import Any, Literal
 
 from scope_torch.errors import InputError
+from scope_torch.evaluators.application import Application, Item
 from scope_torch.evaluators.booked import booked
 from scope_torch.evaluators.calling import called
 from scope_torch.evaluators.returned import System, number, usd_of
@@ -24,7 +26,8 @@ from scope_torch.llm.price_list import PriceList
 from scope_torch.llm.prices import LLMInfo, choose_llms
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
-from scope_torch.runs.evaluator import keys_of
+from scope_torch.runs.content import Unknowable, digest_of, text_of
+from scope_torch.runs.evaluator import GRADED, keys_of
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +53,8 @@ class FunctionEvaluator:
         concurrency: Calls in flight at a time, each in a thread. Only batches of requests can run
             concurrently: Calibrate's rounds, and the j-loop if `batch_size` is above 1.
         name: Identifies the system; None for the name of the function. A journal is only resumed
-            with the same name and queries, so change the name when you change the function.
+            with the same name, queries and metric (of an `Application`), so change the name when
+            you change the function.
         prices: The price list, for a system that returns tokens: a `PriceList`, or LLMs by name as
             `load_llms` reads them.
         deterministic: Whether the system answers the same query under the same configuration the
@@ -122,6 +126,7 @@ class FunctionEvaluator:
         self.concurrency = concurrency
         self.name = name if name is not None else getattr(system, "__qualname__", "system")
         self.deterministic, self.on_error, self.num_failed = deterministic, on_error, 0
+        self._graded = f"{GRADED}{system.grading}" if isinstance(system, Application) else ""
         self._prices, self._max_retries, self._retry_wait_s = prices, max_retries, retry_wait_s
         self._failed_cost_usd = failed_cost_usd
         self._changed = threading.Condition()  # guards the three that follow
@@ -303,9 +308,40 @@ class FunctionEvaluator:
         query = reprlib.repr(self.queries[request.query])
         return f"query {request.query}, {query}, under {self.problem.names(request.theta)}"
 
-    def query_keys(self) -> list[str] | None:
+    def query_keys(self) -> list[str]:
         """See `HasQueryKeys`; an element of a data set is known by its content alone."""
-        return keys_of(getattr(query, "content", query) for query in self.queries)
+        return list(self._keys)
+
+    @cached_property
+    def _keys(self) -> list[str]:
+        return keys_of(one.content if isinstance(one, Item) else one for one in self.queries)
+
+    def outputs_of(self, run_dir: Path) -> Mapping[tuple[tuple[str, ...], int], Any]:
+        """See `Regrades`; a system that keeps no outputs has none."""
+        return self.system.outputs_of(run_dir) if isinstance(self.system, Application) else {}
+
+    def regraded(self, request: Request, output: Any) -> tuple[float | None, float]:
+        """See `Regrades`; with `on_error="zero"`, there is no grade also if the metric raises."""
+        app = self.system
+        if not isinstance(app, Application) or not app.has_metric:
+            return None, 0.0
+        call = partial(app.regraded, self.queries[request.query], output)
+        graded, usd, failure = self._tried(call, "metric", request)
+        if failure is None:
+            quality, judge_usd = graded
+            try:
+                return number(quality), usd + judge_usd
+            except (TypeError, ValueError, OverflowError) as error:
+                failure = InputError(f"the metric returned {reprlib.repr(quality)}: {error}")
+        if self.on_error == "zero" and not isinstance(failure, InputError):
+            return None, usd
+        failure.add_note(f"raised by the metric for the kept output of {self._named(request)}")
+        raise failure
+
+    def adopt(self, llms: Sequence[str], query: int, output: Any) -> None:
+        """See `Regrades`."""
+        if isinstance(self.system, Application):
+            self.system.adopt(llms, self.queries[query], output)
 
     def describe_prices(self) -> dict[str, Any] | None:
         """See `HasPrices`; None without a price list, or if it lacks an LLM: costs are given."""
@@ -316,12 +352,22 @@ class FunctionEvaluator:
             return None
 
     def fingerprint(self) -> str:
-        """The name with a hash of the queries, or of their number if they are not plain data."""
-        try:
-            queries = json.dumps(list(self.queries), sort_keys=True)
-        except (TypeError, ValueError):
-            queries = str(len(self.queries))
-        return f"{self.name}-{hashlib.sha256(queries.encode()).hexdigest()[:16]}"
+        """The name with a hash of the queries, and what tells the metric from others."""
+        return f"{self.name}-{self._hash}{self._graded}"
+
+    @cached_property
+    def _hash(self) -> str:
+        """Of the queries; files are read once."""
+        with contextlib.suppress(Unknowable):  # then no directory is opened, see `query_keys`
+            return digest_of(text_of(list(self.queries)))
+        return digest_of(str(len(self.queries)))
+
+    def earlier_fingerprints(self) -> list[str]:
+        """See `HasPast`; they knew no metric, and of queries that are no plain data the number."""
+        text = str(len(self.queries))
+        with contextlib.suppress(TypeError, ValueError):
+            text = json.dumps(list(self.queries), sort_keys=True)
+        return [f"{self.name}-{digest_of(text)}"]
 
 
 def _ending(error: Exception, paid: Observation) -> Exception:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import logging
+import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,7 +18,8 @@ from scope_torch.llm.chat import ChatClient, LLMError
 from scope_torch.llm.price_list import PriceList
 from scope_torch.llm.prices import LLMInfo, choose_llms
 from scope_torch.observation import Observation, Request
-from scope_torch.runs.evaluator import keys_of
+from scope_torch.runs.content import Unknowable, digest_of, identity_of, text_of
+from scope_torch.runs.evaluator import GRADED, keys_of
 from scope_torch.systems.graph import CompoundSystem, SystemRun
 from scope_torch.tasks.dataset import Metric, Query
 
@@ -95,10 +96,11 @@ class LiveEvaluator:
         self.modules, self.system, self.queries, self.metric = modules, system, queries, metric
         self.client, self.concurrency, self.outcomes = client, concurrency, outcomes
         self.num_failed = 0
+        self._graded = f"{GRADED}{identity_of(metric)}"  # before it keeps anything of its calls
         # A pool apart: asyncio's own pool is small, and looks up host names.
         self._graders = ThreadPoolExecutor(concurrency)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._loop_lock = threading.Lock()
+        self._loop_lock, self._process = threading.Lock(), os.getpid()
 
     def evaluate(self, requests: Iterable[Request]) -> Iterator[Observation]:
         """Runs the system for every request; see `Evaluator` and `in_window`.
@@ -143,10 +145,22 @@ class LiveEvaluator:
         )
 
     def fingerprint(self) -> str:
-        """Identifies the system, the queries, and how the LLMs are called and priced.
+        """Identifies the system, the queries, how the LLMs are called and priced, and the metric.
 
         Does not depend on the address of the endpoint: a journal may be resumed with another one.
         """
+        try:
+            return f"{self.system.name}-{digest_of(text_of(self._described()))}{self._graded}"
+        except Unknowable:  # then no directory is opened, see `query_keys`
+            return self.earlier_fingerprints()[0] + self._graded
+
+    def earlier_fingerprints(self) -> list[str]:
+        """See `HasPast`; they knew no metric, and of queries that are no plain data a text."""
+        canonical = json.dumps(self._described(), sort_keys=True, default=str)
+        return [f"{self.system.name}-{digest_of(canonical)}"]
+
+    def _described(self) -> dict[str, Any]:
+        """What decides its answers."""
         described: dict[str, Any] = {
             "system": [self.system.name, self.system.version],
             "queries": [[dict(query.fields), query.gold] for query in self.queries],
@@ -154,10 +168,9 @@ class LiveEvaluator:
         }
         if extra_body := getattr(self.client, "extra_body", None):
             described["extra_body"] = dict(extra_body)
-        canonical = json.dumps(described, sort_keys=True, default=str)
-        return f"{self.system.name}-{hashlib.sha256(canonical.encode()).hexdigest()[:16]}"
+        return described
 
-    def query_keys(self) -> list[str] | None:
+    def query_keys(self) -> list[str]:
         """See `HasQueryKeys`."""
         return keys_of((dict(query.fields), query.gold) for query in self.queries)
 
@@ -187,6 +200,11 @@ class LiveEvaluator:
         self._loop = None
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
+        if os.getpid() != self._process:
+            raise InputError(
+                "this LiveEvaluator was made before a fork, and its threads are those of the "
+                "parent: no call would ever end; make it in the child process"
+            )
         with self._loop_lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()

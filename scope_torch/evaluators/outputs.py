@@ -7,13 +7,14 @@ import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from scope_torch.files import for_owner
 
 logger = logging.getLogger(__name__)
 
 Key = tuple[tuple[str, ...], int]
+FILE = "outputs.jsonl"  # in the directory of a run
 
 
 class Outputs(Mapping[Key, Any]):
@@ -78,18 +79,42 @@ class Outputs(Mapping[Key, Any]):
 
 def _line(entry: dict[str, Any]) -> str:
     """A line of the file."""
+    output = entry["output"]
     try:
-        text = json.dumps(entry, default=str)
+        text = json.dumps({**entry, "exact": _is_exact(output)}, default=str)
     except (TypeError, ValueError, RecursionError):  # keys that are no text, or a cycle
-        text = json.dumps({**entry, "output": str(entry["output"])})
+        text = json.dumps({**entry, "output": str(output), "exact": False})
     return text + "\n"
 
 
+def exact_outputs(path: Path) -> dict[Key, Any]:
+    """The outputs in a file that are just what the application returned, and no text of it."""
+    if not path.exists():
+        return {}
+    last = {key: (output, exact) for key, output, exact in _entries(path)}
+    return {key: output for key, (output, exact) in last.items() if exact}
+
+
+def _is_exact(output: Any) -> bool:
+    """Whether an output comes back from the file as it was."""
+    if type(output) is list:
+        return all(map(_is_exact, cast(list[Any], output)))
+    if type(output) is dict:
+        pairs = cast(dict[Any, Any], output).items()
+        return all(type(key) is str and _is_exact(value) for key, value in pairs)
+    return output is None or type(output) in (str, int, float, bool)
+
+
 def _read(path: Path) -> Iterator[tuple[Key, Any]]:
-    """The entries of a file; the last line may be cut."""
+    return ((key, output) for key, output, _ in _entries(path))
+
+
+def _entries(path: Path) -> Iterator[tuple[Key, Any, bool]]:
+    """The entries of a file, and whether each is exact; the last line may be cut."""
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             entry = json.loads(line)
-            yield (tuple(entry["llms"]), int(entry["number"])), entry["output"]
+            key = tuple(entry["llms"]), int(entry["number"])
+            yield key, entry["output"], entry.get("exact") is True
         except (ValueError, KeyError, TypeError, RecursionError):
             continue

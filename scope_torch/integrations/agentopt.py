@@ -21,6 +21,7 @@ from scope_torch.evaluators.event_loop import result_of
 from scope_torch.llm.price_list import PriceList
 from scope_torch.llm.prices import LLMInfo
 from scope_torch.observation import Observation
+from scope_torch.runs.content import identity_of
 from scope_torch.runs.result import RunResult
 from scope_torch.selection.face import select
 from scope_torch.selection.setup import Reference, cheapest_by_price
@@ -134,8 +135,8 @@ class ScopeSelector(_BASE):
             tracker=tracker,
         )
         self.result: RunResult | None = None
-        self._reference = reference
         settings.setdefault("repeats", 0)  # AgentOpt keeps answers: the second is the first
+        self._reference, self._graded_by = reference, eval_fn
         self._settings = _settings(max_quality_loss, budget_usd, settings)
         self._agents: dict[str, Any] = {}
         self._num_failed, self._has_seen = 0, False  # a call of an LLM
@@ -171,6 +172,7 @@ class ScopeSelector(_BASE):
             reference=reference,
             prices=PriceList({name: LLMInfo(name, *usd) for name, usd in prices.items()}),
             concurrency=max_concurrent if parallel else 1,
+            metric_version=None if self._graded_by is None else identity_of(self._graded_by),
             **self._settings,
         )
         if self._num_failed:

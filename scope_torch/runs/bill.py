@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from scope_torch.html_table import html_table
 from scope_torch.observation import Observation
 from scope_torch.runs.digits import plain, usd
 
@@ -84,15 +85,29 @@ class Bill:
         return {name: amount for name, amount in paid.items() if amount}
 
     def __str__(self) -> str:
-        lines = [f"{name:<10} {usd(paid):>8} USD" for name, paid in self.amounts.items() if paid]
+        lines = [f"{name:<10} {paid:>8} USD{about}" for name, paid, about in self._rows()]
+        return "\n".join([*lines, *(f"{llm}: {price}" for llm, price in self._prices())])
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        amounts = ((name, f"{paid} USD{about}") for name, paid, about in self._rows())
+        return html_table([*amounts, *self._prices()])
+
+    def _rows(self) -> Iterator[tuple[str, str, str]]:
+        """What for, how many USD, and what is to be said of it."""
+        for name, paid in self.amounts.items():
+            if paid:
+                yield name, usd(paid), ""
         failed = f"{self.num_calls} calls, {self.num_failed} failed"
-        lines.append(f"{'total':<10} {usd(self.total_usd):>8} USD for {failed}")
+        yield "total", usd(self.total_usd), f" for {failed}"
         if self.repeats_usd:
-            lines.append(f"not paid   {usd(self.repeats_usd):>8} USD: answers that were kept")
+            yield "not paid", usd(self.repeats_usd), ": answers that were kept"
         if self.num_known:
             taken = f"{self.num_known} answers of earlier searches"
-            lines.append(f"not paid   {usd(self.known_usd):>8} USD: {taken}")
-        return "\n".join([*lines, *(_price(llm, p) for llm, p in (self.prices or {}).items())])
+            yield "not paid", usd(self.known_usd), f": {taken}"
+
+    def _prices(self) -> Iterator[tuple[str, str]]:
+        return ((llm, _price(price)) for llm, price in (self.prices or {}).items())
 
 
 def bill_of(result: Any) -> Bill:
@@ -103,6 +118,8 @@ def bill_of(result: Any) -> Bill:
     measured = [*reference, *result.reference_again, *result.probe, *held_out]
     paid = [*measured, *result.history]
     judge_usd = judge_cost_of(paid) - judge_cost_of(repeats)
+    anew_usd = regraded_usd(result.report.get("known", {}).get("sources", ()))
+    anew_usd += 0.0 if result.held_out is None else result.held_out.regraded_usd
     num_failed = sum(one.failed is not None for one in paid)
     return Bill(
         reference_usd=cost_of(reference),
@@ -111,7 +128,7 @@ def bill_of(result: Any) -> Bill:
         search_usd=max(0.0, cost_of(result.history) - cost_of(repeats)),
         in_flight_usd=result.surplus_usd,
         held_out_usd=cost_of(held_out),
-        judge_usd=max(0.0, judge_usd),
+        judge_usd=max(0.0, judge_usd) + anew_usd,
         lost_usd=math.fsum(one.paid_usd for one in result.lost),
         repeats_usd=cost_of(repeats) + judge_cost_of(repeats),
         num_calls=len(paid) - len(repeats) + len(result.lost),
@@ -144,11 +161,16 @@ def judge_cost_of(observations: Iterable[Observation]) -> float:
     return math.fsum(observation.judge_usd for observation in observations)
 
 
-def _price(llm: str, price: Mapping[str, Any]) -> str:
+def regraded_usd(sources: Iterable[Mapping[str, Any]]) -> float:
+    """What it has cost in USD to grade kept outputs of older runs anew, see `Source`."""
+    return math.fsum(source.get("regraded_usd", 0.0) for source in sources)
+
+
+def _price(price: Mapping[str, Any]) -> str:
     parts = [
         f"{plain(price[key])} {name}"
         for key, name in (("input_usd_per_mtok", "in"), ("output_usd_per_mtok", "out"))
         if price.get(key) is not None
     ]
     about = [str(price[key]) for key in ("source", "at") if price.get(key)]
-    return f"{llm}: {', '.join(parts)} (USD per million tokens; {', '.join(about)})"
+    return f"{', '.join(parts)} (USD per million tokens; {', '.join(about)})"

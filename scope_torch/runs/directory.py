@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from scope_torch.errors import InputError, cannot_write
+from scope_torch.errors import InputError
 from scope_torch.files import write_atomically
 from scope_torch.observation import unique_keys
-from scope_torch.runs.journal import Journal
 
 _MEND = "restore it, or move it away"
 _MEND_SETTINGS = "restore it, or move the directory away"
@@ -162,67 +161,3 @@ def _of_another_kind(values: dict[str, Any], kinds: Mapping[str, type | tuple[ty
         if not isinstance(values.get(key), kind):
             return f"{key} is missing" if key not in values else f"{key}={values[key]!r}"
     return ""
-
-
-def open_run_dir(run_dir: Path, settings: dict[str, Any], durable: bool) -> Journal:
-    """Makes or reopens the directory of a run; returns its journal.
-
-    Args:
-        run_dir: The directory.
-        settings: Everything that decides the run. If the directory holds a run, its settings must
-            be the same, except that the budget may be larger now.
-        durable: See `Journal`.
-
-    Raises:
-        InputError: If the directory cannot be written, is damaged, or holds a run with other
-            settings.
-    """
-    try:
-        run_dir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise cannot_write(run_dir, error) from error
-    journal = Journal(run_dir / "journal.jsonl", durable)
-    try:
-        _update_settings(run_dir, settings, journal)
-    except BaseException:
-        journal.close()
-        raise
-    return journal
-
-
-def _update_settings(run_dir: Path, settings: dict[str, Any], journal: Journal) -> None:
-    """Checks the settings against `settings.json`, then writes them there."""
-    path = run_dir / "settings.json"
-    settings = json.loads(json.dumps(settings, sort_keys=True))  # tuples become lists, as there
-    if path.exists():
-        old = read_settings(path)
-        _check_settings(path, old, settings)
-        if old != settings:
-            (run_dir / "result.json").unlink(missing_ok=True)  # result of the smaller budget
-    elif journal.recorded:
-        raise InputError(f"{path} is missing, so {journal.path} cannot be resumed; move it away")
-    write_json(path, settings)
-
-
-def _check_settings(path: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
-    """Refuses any change but a larger budget, whose search begins with the recorded one."""
-    changed = [
-        f"{key} was {before!r}, now {after!r}"
-        for key, before, after in _differences(old, new)
-        if not (key == "budget_usd" and isinstance(before, float) and after > before)
-    ]
-    if changed:
-        raise InputError(
-            f"{path.parent} holds a run with other settings: {'; '.join(changed[:3])}. Restore "
-            "them, or choose another output_dir (in Python: run_dir)"
-        )
-
-
-def _differences(old: Any, new: Any, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Keys with dots, old values and new values, wherever nested settings differ."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        for key in sorted({*old, *new}):
-            dotted = f"{prefix}.{key}" if prefix else key
-            yield from _differences(old.get(key), new.get(key), dotted)
-    elif old != new:
-        yield prefix, old, new

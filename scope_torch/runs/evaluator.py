@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
+import reprlib
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
 from scope_torch.constraints import Constraint
+from scope_torch.errors import InputError
 from scope_torch.observation import Observation, Request
+from scope_torch.runs.content import Unknowable, digest_of, text_of
+
+GRADED = ", graded by "  # in a fingerprint, before the identity of the metric
 
 
 class Evaluator(Protocol):
@@ -72,7 +76,37 @@ class HasQueryKeys(Protocol):
     """An evaluator that knows its queries by their content, for `continue_from`."""
 
     def query_keys(self) -> list[str] | None:
-        """A text for each query, equal for equal queries; None if they are not plain data."""
+        """A text for each query, equal for equal queries; None if they are not known.
+
+        Raises:
+            InputError: If the content of a query cannot be told.
+        """
+        ...
+
+
+@runtime_checkable
+class HasPast(Protocol):
+    """An evaluator whose fingerprint says more than it did in an earlier version."""
+
+    def earlier_fingerprints(self) -> list[str]:
+        """What earlier versions called the same evaluator; a journal of theirs is resumed."""
+        ...
+
+
+@runtime_checkable
+class Regrades(Protocol):
+    """An evaluator that keeps outputs, and can grade one anew without a call."""
+
+    def outputs_of(self, run_dir: Path) -> Mapping[tuple[tuple[str, ...], int], Any]:
+        """Outputs that a run has kept just as they were, by LLMs and number in its data set."""
+        ...
+
+    def regraded(self, request: Request, output: Any) -> tuple[float | None, float]:
+        """The grade of an output, for a query of today, or None; and what it has cost in USD."""
+        ...
+
+    def adopt(self, llms: Sequence[str], query: int, output: Any) -> None:
+        """Keeps an output of an earlier run, for a query of today."""
         ...
 
 
@@ -109,18 +143,24 @@ def kept_answers(
     return None
 
 
-def keys_of(queries: Iterable[Any]) -> list[str] | None:
+def keys_of(queries: Iterable[Any]) -> list[str]:
     """16 hex digits for the content of each query; see `HasQueryKeys`.
 
-    Args:
-        queries: Plain data, as JSON knows it; else the keys are None.
+    Raises:
+        InputError: If a query has a part whose content cannot be told, see `text_of`.
 
     Examples:
         >>> keys_of([("2 + 2?", "4"), ("2 + 2?", "4")]) == ["0958482cce40dfb9"] * 2
         True
     """
-    try:
-        texts = [json.dumps(query, sort_keys=True) for query in queries]
-    except (TypeError, ValueError):
-        return None
-    return [hashlib.sha256(text.encode()).hexdigest()[:16] for text in texts]
+    keys: list[str] = []
+    for number, query in enumerate(queries):
+        try:
+            keys.append(digest_of(text_of(query)))
+        except Unknowable as error:
+            raise InputError(
+                f"query {number}, {reprlib.repr(query)}, has {error} in it: a later process cannot "
+                "tell whether it is the same, which run_dir and continue_from need; give plain "
+                "data, dataclasses, bytes or paths of files, or leave these arguments out"
+            ) from None
+    return keys

@@ -43,7 +43,7 @@ def plot_looked_at(
         path: PNG, PDF or SVG file to write; None for none.
 
     Returns:
-        The figure, of matplotlib.
+        The figure, of matplotlib; a notebook shows it.
 
     Raises:
         InputError: If the file cannot be written.
@@ -58,9 +58,9 @@ def plot_looked_at(
         >>> plot_looked_at(problem, rows, result.certified).axes[0].get_xlabel()
         'cost [USD per 1,000 queries]'
     """
-    from matplotlib.figure import Figure
+    from scope_torch.runs.plotting import Picture  # matplotlib takes long to import
 
-    figure = Figure(figsize=(7.2, 4.6), layout="constrained")
+    figure = Picture(figsize=(7.2, 4.6), layout="constrained")
     axes = figure.subplots()
     shown = [row for row in rows if row["cost_usd"] is not None and row["quality"] is not None]
     least = _least(problem)

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from scope_torch.html_table import html_table
 from scope_torch.observation import Observation
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.bill import cost_of
+from scope_torch.runs.digits import per_thousand, plain, quality
 from scope_torch.runs.estimate import Estimate
 
 _DELTA = 0.05  # of both ends together
@@ -24,6 +26,8 @@ class HeldOut:
         num_queries: How many there are.
         choice: The observations of theta_out, one for each query, in their order.
         reference: Those of theta_0.
+        known: Observations of earlier searches; they were not paid for again.
+        regraded_usd: What grading them anew has cost, in USD, if the metric is another one.
 
     Examples:
         >>> choice = [Observation((0,), q, cost_usd=0.01, quality=1.0) for q in range(40)]
@@ -36,6 +40,8 @@ class HeldOut:
     num_queries: int
     choice: Sequence[Observation]
     reference: Sequence[Observation]
+    known: Sequence[Observation] = ()
+    regraded_usd: float = 0.0
 
     @property
     def quality(self) -> float:
@@ -65,8 +71,13 @@ class HeldOut:
     @property
     def paid(self) -> list[Observation]:
         """The observations that were paid for."""
-        same = self.choice and self.choice[0].theta == self.reference[0].theta
-        return [*self.reference, *([] if same else self.choice)]
+        known = set(self.known)
+        both = [*self.reference, *([] if self._is_same else self.choice)]
+        return [observation for observation in both if observation not in known]
+
+    @property
+    def _is_same(self) -> bool:
+        return self.choice[0].theta == self.reference[0].theta
 
     @property
     def difference(self) -> Estimate:
@@ -82,7 +93,7 @@ class HeldOut:
 
         pairs = zip(self.choice, self.reference, strict=True)
         differences = np.array([mine.quality - theirs.quality for mine, theirs in pairs])
-        if self.paid == list(self.reference):
+        if self._is_same:
             return Estimate(0.0, 0.0, 0.0, "the choice is the reference")
         lower = lower_difference(differences, _LEAST_EPSILON, _DELTA / 2)
         upper = -lower_difference(-differences, _LEAST_EPSILON, _DELTA / 2)
@@ -121,6 +132,18 @@ class HeldOut:
         theirs = np.array([o.cost_usd for o in self.reference])
         cap = max(mine.max(), theirs.max())
         return bool(cap > 0) and lower_ratio(mine / cap, theirs / cap, _DELTA) > 1
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        found = self.difference
+        ends = f"{plain(found.lower or 0.0, side='down')} to {plain(found.upper or 0.0, side='up')}"
+        rows = [
+            ("choice", quality(self.quality), per_thousand(self.choice_usd)),
+            ("reference", quality(self.reference_quality), per_thousand(self.reference_usd)),
+            ("difference", f"{plain(found.value or 0.0)} ({ends}, {found.basis})", ""),
+        ]
+        head = f"{self.num_queries} held-out queries", "quality", "USD per 1,000 queries"
+        return html_table(rows, head)
 
     def to_json(self) -> dict[str, Any]:
         """As in `result.json`."""

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from scope_torch.errors import InputError
 from scope_torch.files import write_atomically
 from scope_torch.observation import Observation, Request
-from scope_torch.runs.directory import open_run_dir, read_json
+from scope_torch.runs.directory import read_json
 from scope_torch.runs.evaluator import Evaluator, KeepsAnswers
+from scope_torch.runs.opening import open_run_dir
 from scope_torch.runs.source import ObservationSource
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def measure(
     journal = None
     if folder is not None:
         settings = _settings(evaluator, requests, facts or {})
-        journal = open_run_dir(folder, settings, not getattr(evaluator, "free", False))
+        journal = open_run_dir(folder, settings, evaluator, folder.parent)
     try:
         if journal is not None and isinstance(evaluator, KeepsAnswers):
             evaluator.remember(journal.recorded)

@@ -19,9 +19,10 @@ from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.deployment import module_costs, standard_error
 from scope_torch.runs.directory import read_json
-from scope_torch.runs.evaluator import Evaluator
+from scope_torch.runs.evaluator import Evaluator, HasPast
 from scope_torch.runs.measure import measure
 from scope_torch.runs.metrics import OracleCurve
+from scope_torch.runs.opening import with_fingerprint_of_today
 from scope_torch.runs.recorded import RecordedRun
 from scope_torch.runs.trace import RecordedRow, recorded_curve, values_of_reference
 
@@ -113,7 +114,7 @@ def measure_results(
     """
     if repeats < 1:
         raise InputError(f"repeats={repeats} must be at least 1")
-    if evaluator.fingerprint() != run.settings["evaluator"]:
+    if evaluator.fingerprint() != with_fingerprint_of_today(run.settings, evaluator)["evaluator"]:
         raise InputError(
             f"{run.path} was made with {run.settings['evaluator']}, not with "
             f"{evaluator.fingerprint()}; give the arguments of that run: its task, LLMs and queries"
@@ -161,6 +162,8 @@ class _Draw:
         self.concurrency = evaluator.concurrency
         self.free = getattr(evaluator, "free", False)
         self.fingerprint = evaluator.fingerprint
+        if isinstance(evaluator, HasPast):
+            self.earlier_fingerprints = evaluator.earlier_fingerprints
         self._evaluator, self._number = evaluator, number
 
     def evaluate(self, requests: Iterable[Request]) -> Iterable[Observation]:

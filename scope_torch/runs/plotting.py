@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -59,6 +60,15 @@ class CurvePlot(Callback):
             title=f"{summary['task']}, {summary['method']}, seed {summary['seed']}",
             **lines_of(summary),
         )
+
+
+class Picture(Figure):
+    """A figure that a notebook shows as a picture; pyplot need not be imported."""
+
+    def _repr_png_(self) -> bytes:
+        png = io.BytesIO()
+        self.savefig(png, format="png", dpi=100)
+        return png.getvalue()
 
 
 def plot_curves(

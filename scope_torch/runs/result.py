@@ -70,6 +70,7 @@ class RunResult:
         probe: Observations that told where the search should start; not a part of `history`.
         held_out: The comparison on queries that the search has not seen, if there are any.
         queries: The inputs of the queries, if they are known.
+        expected: What the metric compares with, by query; None if it is not known.
         answers: What the application returned, by configuration and query, where it was kept.
         prices: Prices of the LLMs, see `PriceList.describe`.
         num_failed: Calls of this process that failed and count as quality 0; those that an
@@ -115,6 +116,7 @@ class RunResult:
     probe: Sequence[Observation] = ()
     held_out: HeldOut | None = None
     queries: Sequence[Any] | None = None
+    expected: Sequence[Any] | None = None
     answers: Mapping[tuple[tuple[int, ...], int], Any] | None = None
     prices: Mapping[str, Any] | None = None
     num_failed: int = 0
@@ -215,7 +217,7 @@ class RunResult:
         Raises:
             InputError: If theta_0's answers to each query are not known.
         """
-        theta, of_queries = self.recommendation.theta, (self.queries, self.answers)
+        theta, of_queries = self.recommendation.theta, (self.queries, self.answers, self.expected)
         answers = [*self.known, *self.history]
         return disagreements_of(self.problem, theta, answers, self.reference, *of_queries)
 

@@ -20,8 +20,6 @@ from scope_torch.errors import InputError, check_numbers
 from scope_torch.observation import History, Observation, Request
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.callbacks import Callback
-from scope_torch.runs.directory import open_run_dir
-from scope_torch.runs.earlier import describe_run
 from scope_torch.runs.evaluator import (
     Evaluator,
     HasTrueOutcomes,
@@ -30,6 +28,7 @@ from scope_torch.runs.evaluator import (
     kept_answers,
 )
 from scope_torch.runs.journal import Journal
+from scope_torch.runs.opening import describe_prices, open_run_dir
 from scope_torch.runs.result import RunResult
 from scope_torch.runs.source import ObservationSource
 from scope_torch.runs.trace import TraceFile
@@ -150,14 +149,14 @@ def run_settings(
 ) -> dict[str, Any]:
     """Everything that decides a run, JSON-serialisable; arguments as in `run`."""
     return {
-        "problem": _problem_settings(problem),
+        "problem": problem_settings(problem),
         "optimizer": optimizer.settings(),
         "evaluator": evaluator.fingerprint(),
         "budget_usd": float(budget_usd),
     }
 
 
-def _problem_settings(problem: SelectionProblem) -> dict[str, Any]:
+def problem_settings(problem: SelectionProblem) -> dict[str, Any]:
     """The problem as JSON; what the first version did not know is there only where it is used."""
     values = asdict(replace(problem, reference_answers=None, allowed=None, offered=None))
     del values["reference_answers"]  # a certificate that uses them says so in its settings
@@ -226,10 +225,9 @@ def _open_journal(
 ) -> Journal | None:
     if run_dir is None:
         return None
-    durable = not getattr(evaluator, "free", False)
-    journal = open_run_dir(run_dir, settings, durable)
+    journal = open_run_dir(run_dir, settings, evaluator)
     closing.callback(journal.close)
-    describe_run(run_dir, evaluator)
+    describe_prices(run_dir, evaluator)
     if isinstance(evaluator, KeepsAnswers):
         evaluator.remember(journal.recorded)
     return journal

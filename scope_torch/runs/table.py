@@ -170,6 +170,7 @@ def disagreements_of(
     reference: Sequence[Observation] | None,
     queries: Sequence[Any] | None,
     answers: Mapping[tuple[Theta, int], Any] | None,
+    expected: Sequence[Any] | None = None,
 ) -> polars.DataFrame:
     """Queries that theta and theta_0 answered with different quality, the worst for theta first.
 
@@ -180,6 +181,7 @@ def disagreements_of(
         reference: theta_0 as it was measured; None if it was not.
         queries: The inputs; None leaves out the column `input`.
         answers: Outputs by configuration and query; None leaves out the columns of answers.
+        expected: The expected outputs; None leaves out the column `expected`.
 
     Raises:
         InputError: If theta_0's answers to each query are not known.
@@ -208,6 +210,7 @@ def disagreements_of(
                 {
                     "query": query,
                     "input": None if queries is None else str(queries[query]),
+                    "expected": None if expected is None else str(expected[query]),
                     "quality_choice": quality,
                     "quality_reference": theirs[query][1],
                     "cost_usd_choice": cost,
@@ -220,6 +223,7 @@ def disagreements_of(
     names = [
         "query",
         *([] if queries is None else ["input"]),
+        *([] if expected is None else ["expected"]),
         *("quality_choice", "quality_reference", "cost_usd_choice", "cost_usd_reference"),
         *([] if answers is None else ["answer_choice", "answer_reference"]),
     ]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import html
 import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
+from scope_torch.html_table import html_table
 from scope_torch.observation import History
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.bill import Bill
@@ -161,12 +161,7 @@ def stop_in_words(reason: str) -> str:
 
 def html_of(result: Told) -> str:
     """The six lines as a table, escaped."""
-    rows = "".join(
-        f"<tr><th style='text-align:left'>{name}</th>"
-        f"<td style='text-align:left'>{html.escape(line)}</td></tr>"
-        for name, line in lines_of(result).items()
-    )
-    return f"<table>{rows}</table>"
+    return html_table(lines_of(result).items())
 
 
 def one_line(result: Told, name: str) -> str:

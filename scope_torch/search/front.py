@@ -29,6 +29,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from scope_torch.html_table import html_table
 from scope_torch.observation import History, Observation
 from scope_torch.problem import SelectionProblem
 from scope_torch.search.averages import AllAverages
@@ -39,6 +40,7 @@ from scope_torch.search.optimizer import Optimizer, TraceRow
 LOSSES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2)  # relative to s(theta_0)
 _MOST = 10_000_000  # configurations; with more, a look at all of Theta takes seconds
 _ROUNDING = 1e-12
+_HEAD = "loss", "basis", "USD/query", "quality", "LLMs"
 
 Interval = tuple[float, float]
 
@@ -130,13 +132,20 @@ class FrontTable:
         }
 
     def __str__(self) -> str:
-        lines = [f"{'loss':>5}  {'basis':<10} {'USD/query':>10}  {'quality':>7}  LLMs"]
+        return "\n".join(
+            f"{loss:>5}  {basis:<10} {cost:>10}  {quality:>7}  {llms}"
+            for loss, basis, cost, quality, llms in (_HEAD, *self._cells())
+        )
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        return html_table(self._cells(), _HEAD)
+
+    def _cells(self) -> Iterator[tuple[str, str, str, str, str]]:
         for row in (*self.by_loss, *self.points):
             loss = "" if row.epsilon is None else f"{row.epsilon:.0%}"
             llms = ", ".join(f"{module}={llm}" for module, llm in row.llms.items())
-            values = f"{row.cost_usd:10.3g}  {row.quality:7.3f}"
-            lines.append(f"{loss:>5}  {row.basis:<10} {values}  {llms}")
-        return "\n".join(lines)
+            yield loss, row.basis, f"{row.cost_usd:.3g}", f"{row.quality:.3f}", llms
 
 
 def front_of(

@@ -8,9 +8,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from scope_torch.bounds.repeats import Repeats
+from scope_torch.evaluators.application import Application
 from scope_torch.evaluators.function import FunctionEvaluator
+from scope_torch.evaluators.outputs import FILE
 from scope_torch.observation import Observation, Request
+from scope_torch.runs.evaluator import Evaluator
 from scope_torch.runs.measure import keep_repeats, measure, repeats_in
+from scope_torch.runs.older import is_graded_otherwise
 from scope_torch.selection.setup import Setup
 
 _FOLDER = "again"
@@ -30,20 +34,23 @@ def ask_again(
         make_evaluator: Makes an evaluator, given problem and queries.
         reference: theta_0 on each query.
         left_usd: What is left of the budget.
-        earlier: Directories of older runs. If one has second answers, none are asked for.
+        earlier: Directories of older runs. If one has second answers, graded by the same metric,
+            none are asked for.
 
     Returns:
         The observations that were paid for, and the grades of both calls; None if nothing was asked
         twice.
     """
-    known = _known(setup, earlier)
+    evaluator = make_evaluator(setup.problem, queries=setup.searched, deterministic=False)
+    known = _known(setup, evaluator, earlier)
     if known is not None or setup.began_before(_FOLDER):
         return [], known
     usd = math.fsum(one.paid_usd for one in reference) / len(reference)
     most = int(left_usd / 2 / usd) if usd else len(reference)
     number = max(0, min(setup.repeats, len(reference), most))
     queries = random.Random(f"again {setup.seed}").sample(range(len(reference)), number)
-    evaluator = make_evaluator(setup.problem, queries=setup.searched, deterministic=False)
+    if isinstance(evaluator.system, Application):  # the outputs of the first answers stay
+        evaluator.system = evaluator.system.apart(setup.inside(f"{_FOLDER}/{FILE}"))
     requests = [Request(setup.problem.theta_ref, query) for query in sorted(queries)]
     found = measure(evaluator, requests, folder=setup.inside(_FOLDER)) if requests else []
     both = [(reference[one.query].quality, one.quality) for one in found if one.failed is None]
@@ -53,14 +60,15 @@ def ask_again(
     return found, repeats
 
 
-def _known(setup: Setup, earlier: Sequence[Path | str]) -> Repeats | None:
+def _known(setup: Setup, evaluator: Evaluator, earlier: Sequence[Path | str]) -> Repeats | None:
     """Those that this run has taken over, or may take over from the latest older one."""
     own = setup.folder
     is_measured = own is not None and (own / _FOLDER).exists()
     if not setup.takes_repeats or is_measured:
         return None
     for folder in [*([] if own is None else [own]), *map(Path, reversed(earlier))]:
-        if (found := repeats_in(folder)) is not None:
+        found = repeats_in(folder)
+        if found is not None and (folder == own or not is_graded_otherwise(folder, evaluator)):
             if own is not None and own != folder:
                 keep_repeats(own, found)
             return found

@@ -18,10 +18,13 @@ from scope_torch.evaluators.function import FunctionEvaluator
 from scope_torch.methods import Base
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
+from scope_torch.runs.bill import regraded_usd
 from scope_torch.runs.earlier import known_from
 from scope_torch.runs.evaluator import Evaluator
 from scope_torch.runs.journal import lost_in
 from scope_torch.runs.measure import TooDear, measure
+from scope_torch.runs.opening import begin
+from scope_torch.runs.runner import problem_settings
 from scope_torch.search.known import Known
 from scope_torch.selection.again import ask_again
 from scope_torch.selection.pilot import piloted
@@ -63,9 +66,20 @@ def prepare(
     show: bool,
     earlier: Sequence[Path | str],
 ) -> Before:
-    """Preflight and reference."""
+    """Preflight and reference.
+
+    Raises:
+        InputError: If the budget does not pay for them, or for grading older outputs anew.
+    """
     evaluator = make_evaluator(setup.problem, queries=setup.searched)
+    if setup.folder is not None:
+        begin(setup.folder, problem_settings(setup.problem), evaluator)
     known = known_of(setup, evaluator, earlier)
+    if (graded_usd := regraded_usd(known.sources)) >= setup.budget_usd:
+        raise InputError(
+            f"grading the outputs of older runs anew cost {graded_usd:.3g} USD, and "
+            f"budget_usd={setup.budget_usd:g}; raise it"
+        )
     logged = logged_reference(setup)
     answered = [*known.observations, *logged]
     say(show, plan_of(setup, known))
@@ -77,7 +91,7 @@ def prepare(
     if evaluator.deterministic and not logged:  # the reference gets the kept answer, and its bill
         theta_ref = setup.problem.theta_ref
         probe = [one for one in probe if one.theta != theta_ref or one.failed is not None]
-    spent_usd += _paid(probe) + _lost_before_search(setup)
+    spent_usd += _paid(probe) + _lost_before_search(setup) + graded_usd
     reference = logged or _measure_reference(setup, evaluator, known, spent_usd, show)
     problem = _with_reference(setup.problem, reference)
     if failed := sum(one.failed is not None for one in (*probe, *reference)):
@@ -116,6 +130,7 @@ def known_of(
         evaluator,
         answers_vary=not evaluator.deterministic,
         run_dir=setup.folder if keeps else None,
+        regrade_usd=setup.budget_usd if keeps else None,
     )
 
 

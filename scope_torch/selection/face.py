@@ -16,6 +16,7 @@ from scope_torch.constraints import COST, QUALITY, Constraint
 from scope_torch.errors import InputError
 from scope_torch.evaluators.application import App, Application, Metric, items_of
 from scope_torch.evaluators.function import FunctionEvaluator, OnError
+from scope_torch.evaluators.outputs import FILE
 from scope_torch.methods import Base, make_scope_joint
 from scope_torch.problem import Objective, SelectionProblem
 from scope_torch.runs.callbacks import Callback
@@ -40,6 +41,7 @@ def select(
     budget_usd: float,
     metric: Metric | None = None,
     judge: str | None = None,
+    metric_version: str | None = None,
     max_quality_loss: float | None = None,
     min_quality: float | None = None,
     constraints: Sequence[Constraint | str] = (),
@@ -90,6 +92,9 @@ def select(
             a dict with both.
         judge: The LLM that answers `scope/judge`, which a metric asks through the `endpoint`. What
             it costs is paid from the budget, and is no cost of any configuration.
+        metric_version: Name of its version. A run is only resumed with the same metric, which is
+            known by its code; give a version where the code does not tell, as with a judge that is
+            a service, or an app that grades itself.
         max_quality_loss: Epsilon, relative to the reference, such as 0.05.
         min_quality: Instead of it: the least average quality, in [0, 1].
         constraints: On other outcomes, see `at_most`. `latency_s` is measured.
@@ -185,8 +190,8 @@ def select(
     named = [limit.outcome for limit in setup.problem.constraints]
     outcomes = [name for name in named if name not in (COST, QUALITY)]
     with served(endpoint, setup.prices) as running:
-        outputs = setup.inside("outputs.jsonl")
-        application = Application(app, metric, running, outcomes, outputs, judge)
+        outputs = setup.inside(FILE)
+        application = Application(app, metric, running, outcomes, outputs, judge, metric_version)
         make_evaluator = partial(
             FunctionEvaluator,
             system=application,

@@ -24,12 +24,16 @@ from scope_torch.llm.price_list import PriceList
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.asked import left_out
+from scope_torch.runs.bill import regraded_usd
 from scope_torch.runs.callbacks import Callback
+from scope_torch.runs.earlier import known_from
 from scope_torch.runs.held_out import HeldOut
 from scope_torch.runs.journal import lost_in
 from scope_torch.runs.measure import measure
+from scope_torch.runs.older import HELD_OUT, KNOWN
 from scope_torch.runs.result import RunResult
 from scope_torch.runs.runner import run
+from scope_torch.search.known import Known
 from scope_torch.search.optimizer import Optimizer
 from scope_torch.selection.before import prepare, say
 from scope_torch.selection.setup import Setup
@@ -121,8 +125,9 @@ def search(
         reference_again=before.again,
         varies=before.repeats,
         probe=before.probe,
-        held_out=_held_out(setup, make_evaluator, result, held_out_usd, show),
+        held_out=_held_out(setup, make_evaluator, result, held_out_usd, show, earlier),
         queries=[item.input for item in setup.searched],
+        expected=[item.expected for item in setup.searched] if application.has_metric else None,
         answers=_by_codes(problem, application.outputs, setup.searched),
         prices=setup.prices.describe(paid_llms) if is_priced else None,
         lost=[] if setup.folder is None else lost_in(setup.folder),
@@ -171,37 +176,79 @@ def _held_out(
     result: RunResult,
     left_usd: float,
     show: bool,
+    earlier: Sequence[Path | str],
 ) -> HeldOut | None:
     """Choice and reference on the queries that the search has not seen, as far as money reaches."""
+    if not setup.held_out:
+        return None
+    taken = _known_held_out(setup, make_evaluator, left_usd, earlier)
+    known = {answer.request: answer for answer in taken.observations}
+    paid_usd = regraded_usd(taken.sources)
     thetas = list(dict.fromkeys([setup.problem.theta_ref, result.recommendation.theta]))
     costs = result.problem.reference_cost_usd, result.cost_usd.value or 0.0
-    number = min(len(setup.held_out), int(left_usd / math.fsum(costs[: len(thetas)]) + _ROUNDING))
+    usd_of = dict(zip(thetas, costs, strict=False))
+    number = _number_paid_for(setup, usd_of, known, left_usd - paid_usd)
     if number < len(setup.held_out):
         logger.warning(
             "what is left of the budget pays for %d of %d held-out queries",
-            max(0, number),
+            number,
             len(setup.held_out),
         )
     if number <= 0:
         return None
-    part = "held_out" if number == len(setup.held_out) else f"held_out_{number}"
+    part = HELD_OUT if number == len(setup.held_out) else f"{HELD_OUT}_{number}"
     problem = replace(setup.problem, num_queries=number)
     evaluator = make_evaluator(problem, queries=setup.held_out[:number])
-    with tqdm(total=number * len(thetas), desc="held out", disable=not show) as bar:
+    of_thetas = [[Request(theta, query) for query in range(number)] for theta in thetas]
+    missing = [[pair for pair in pairs if pair not in known] for pairs in of_thetas]
+    found = dict(known)
+    with tqdm(total=sum(map(len, missing)), desc="held out", disable=not show) as bar:
 
         def count(_: Observation) -> None:
             bar.update()
 
-        found = [
-            measure(
-                evaluator,
-                [Request(theta, query) for query in range(number)],
-                folder=setup.inside(f"{part}/{'-'.join(map(str, theta))}"),
-                observed=count,
-            )
-            for theta in thetas
-        ]
-    return HeldOut(number, choice=found[-1], reference=found[0])
+        for theta, pairs in zip(thetas, missing, strict=True):
+            folder = setup.inside(f"{part}/{'-'.join(map(str, theta))}")
+            answers = measure(evaluator, pairs, folder=folder, observed=count)
+            found |= {answer.request: answer for answer in answers}
+    reference, *_, choice = [[found[pair] for pair in pairs] for pairs in of_thetas] * 2
+    return HeldOut(number, choice, reference, taken.observations, paid_usd)
+
+
+def _known_held_out(
+    setup: Setup,
+    make_evaluator: Callable[..., FunctionEvaluator],
+    left_usd: float,
+    earlier: Sequence[Path | str],
+) -> Known:
+    """What older runs know of the held-out queries."""
+    problem = replace(setup.problem, num_queries=len(setup.held_out))
+    evaluator = make_evaluator(problem, queries=setup.held_out)
+    folder = setup.inside(HELD_OUT)
+    begun = [] if folder is None else [*folder.parent.glob(f"{HELD_OUT}*")]
+    took_none = folder is not None and begun and not (folder / KNOWN).exists()  # an early version
+    if took_none or not (earlier and evaluator.deterministic):
+        return Known(problem)
+    return known_from(
+        earlier, problem, evaluator, run_dir=folder, held_out=True, regrade_usd=left_usd
+    )
+
+
+def _number_paid_for(
+    setup: Setup,
+    usd_of: Mapping[tuple[int, ...], float],
+    known: Mapping[Request, Observation],
+    left_usd: float,
+) -> int:
+    """How many held-out queries the rest of the budget pays for; what is known costs nothing."""
+    missing = Counter[tuple[int, ...]]()
+    for query in range(len(setup.held_out)):
+        new = [theta for theta in usd_of if Request(theta, query) not in known]
+        missing.update(new)
+        usd = math.fsum(usd_of[theta] * number for theta, number in missing.items())
+        if new and usd > left_usd + _ROUNDING * math.fsum(usd_of.values()):
+            return query
+    return len(setup.held_out)
 
 
 def _by_codes(

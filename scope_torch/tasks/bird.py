@@ -263,6 +263,10 @@ class ExecutionAccuracy:
         self._gold: dict[tuple[str, str], frozenset[Row] | None] = {}
         weakref.finalize(self, close_workers)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What it is, without the rows that it keeps."""
+        return {"limits": self.limits}
+
     def close(self) -> None:
         """Ends the processes that run queries; a later query starts new ones."""
         close_workers()

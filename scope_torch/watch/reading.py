@@ -10,7 +10,8 @@ from typing import Any
 
 from scope_torch.bounds.assumptions import basis_of
 from scope_torch.observation import History, Observation
-from scope_torch.runs.bill import Bill
+from scope_torch.runs.bill import Bill, regraded_usd
+from scope_torch.runs.directory import read_json
 from scope_torch.runs.estimate import Estimate
 from scope_torch.runs.held_out import HeldOut
 from scope_torch.runs.journal import lost_in, read_journal
@@ -192,9 +193,14 @@ def _held_out(run: RecordedRun) -> HeldOut | None:
     thetas = run.problem.theta_ref, tuple(run.summary()["theta_out_codes"])
     part = run.path / f"held_out_{number}"  # of a part of them, if money was short
     part = part if part.exists() else run.path / "held_out"
-    folders = [part / "-".join(map(str, theta)) for theta in thetas]
-    both = [_observed(folder / "journal.jsonl") for folder in folders]
-    reference, choice = ([] if one is None else one for one in both)
-    if len(reference) != number or len(choice) != number:
-        return None
-    return HeldOut(number, choice=choice, reference=reference)
+    known = _observed(run.path / "held_out" / "known.jsonl") or []
+    both: list[list[Observation]] = []
+    for theta in thetas:
+        answers = [*known, *(_observed(part / "-".join(map(str, theta)) / "journal.jsonl") or ())]
+        of_query = {answer.query: answer for answer in answers if answer.theta == theta}
+        if not of_query.keys() >= set(range(number)):
+            return None
+        both.append([of_query[query] for query in range(number)])
+    facts = run.path / "held_out" / "known.json"
+    usd = regraded_usd(read_json(facts)["sources"]) if facts.exists() else 0.0
+    return HeldOut(number, choice=both[1], reference=both[0], known=known, regraded_usd=usd)

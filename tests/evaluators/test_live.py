@@ -1,6 +1,8 @@
 """LiveEvaluator on a real HTTP server: costs, bills, concurrency, fingerprint."""
 
 import contextlib
+import os
+import signal
 import statistics
 import threading
 from dataclasses import replace
@@ -81,6 +83,22 @@ def test_cost_and_tokens_are_those_of_all_calls_in_module_order(tmp_path):
             assert observed.module_tokens == tuple(zip(prompt, completion, strict=True))
             assert observed.quality == grade(say(modules[1][0]), QUERIES[observed.query])
             assert observed.latency_s > 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX")
+def test_a_forked_child_is_refused(tmp_path):
+    """Its loop and its graders run in threads of the parent: it would wait for ever."""
+    with FakeEndpoint(say) as endpoint, live_on(endpoint, tmp_path) as live:
+        observe(live, ALL[0])
+        child = os.fork()
+        if not child:
+            signal.alarm(30)
+            try:
+                observe(live, ALL[1])
+            except InputError as error:
+                os._exit("make it in the child process" not in str(error))
+            os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_outcomes_are_seconds_and_tokens_if_asked_for(tmp_path):

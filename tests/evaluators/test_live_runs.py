@@ -3,6 +3,7 @@
 import json
 import math
 import queue
+import re
 import threading
 import zlib
 from collections import Counter
@@ -287,6 +288,26 @@ def test_a_journal_is_resumed_from_another_place_but_not_with_other_prices(tmp_p
         with live_on(other, tmp_path, llms=dearer) as live, raises:
             sweep(live, tmp_path / "run")
         assert other.requests == []
+
+
+def test_a_journal_is_resumed_with_its_metric_alone(tmp_path, caplog):
+    """The prices and the queries are the same; an earlier version did not record the metric."""
+    with FakeEndpoint(say) as endpoint:
+        with live_on(endpoint, tmp_path) as live:
+            whole = sweep(live, tmp_path / "run")
+        requests = len(endpoint.requests)
+        with (
+            live_on(endpoint, tmp_path, metric=lambda *_: 1.0, store="new") as live,
+            pytest.raises(InputError, match=r"the metric was grade \w+, now .*Restore the metric"),
+        ):
+            sweep(live, tmp_path / "run")
+        path = tmp_path / "run" / "settings.json"
+        path.write_text(re.sub(r", graded by grade \w+", "", path.read_text()))
+        with live_on(endpoint, tmp_path, store="new") as live:
+            assert values(sweep(live, tmp_path / "run")) == values(whole)
+        assert len(endpoint.requests) == requests
+    assert "recorded less of the metric" in caplog.text
+    assert ", graded by grade " in path.read_text()
 
 
 def test_the_key_is_nowhere(tmp_path, monkeypatch, capsys, caplog):

@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 from dataclasses import replace
+from xml.etree import ElementTree
 
 import polars
 import pytest
@@ -24,6 +25,7 @@ from scope_torch.constraints import at_most
 from scope_torch.errors import InputError
 from scope_torch.observation import History, Observation
 from scope_torch.runs.estimate import Evidence
+from scope_torch.runs.held_out import HeldOut
 from scope_torch.runs.table import looked_at, table_of
 from scope_torch.search.optimizer import Recommendation
 
@@ -164,13 +166,14 @@ def test_disagreements_are_the_queries_of_different_quality():
     inputs = [f"question {q}" for q in range(60)]
     out, ref = result.recommendation.theta, result.problem.theta_ref
     answers = {(out, 8): "mine", (ref, 8): {"text": "theirs"}}
-    found = replace(result, queries=inputs, answers=answers).disagreements()
+    golds = [f"gold {q}" for q in range(60)]
+    found = replace(result, queries=inputs, answers=answers, expected=golds).disagreements()
     expected = {q for q, (_, quality) in mine.items() if quality != theirs[q][1]}
     assert set(found["query"]) == expected
     assert len(found) == len(expected) > 3
     for row in found.iter_rows(named=True):
         q = row["query"]
-        assert row["input"] == f"question {q}"
+        assert (row["input"], row["expected"]) == (f"question {q}", f"gold {q}")
         assert (row["cost_usd_choice"], row["quality_choice"]) == mine[q]
         assert (row["cost_usd_reference"], row["quality_reference"]) == theirs[q]
         assert row["answer_choice"] == ("mine" if q == 8 else None)
@@ -194,6 +197,23 @@ def test_a_measured_reference_goes_before_told_averages():
         "cost_usd_reference",
     ]
     assert found.schema["cost_usd_choice"] == polars.Float64
+
+
+def test_a_notebook_shows_pictures_and_tables():
+    """Without pyplot, whose backend for notebooks shows figures where it was asked to."""
+    result = joint()
+    assert result.plot()._repr_png_().startswith(b"\x89PNG")
+    choice = [Observation((0,), q, 0.01, 1.0) for q in range(40)]
+    held_out = HeldOut(40, choice, [Observation((1,), q, 0.1, q > 3) for q in range(40)])
+    bill = replace(result.bill, known_usd=1.0, num_known=3, prices={"<m>": {"at": "today"}})
+    for shown, words in [
+        (result.pareto(), ["basis", "USD/query", result.pareto().by_loss[0].basis]),
+        (bill, ["total", "not paid", "&lt;m&gt;", "today"]),
+        (held_out, ["choice", "1.00", "0.90", "0.1 (-0.06"]),
+    ]:
+        table = shown._repr_html_()
+        ElementTree.fromstring(table)  # well-formed
+        assert all(word in table for word in words), table
 
 
 def test_disagreements_need_the_answers_of_the_reference():

@@ -14,7 +14,7 @@ from tables import CountingEvaluator, Crash, make_task
 from scope_torch.errors import InputError
 from scope_torch.evaluators.function import FunctionEvaluator
 from scope_torch.observation import Observation, Request
-from scope_torch.runs import directory as run_directory
+from scope_torch.runs import opening
 from scope_torch.runs.callbacks import Callback
 from scope_torch.runs.directory import read_settings
 from scope_torch.runs.journal import Journal
@@ -174,7 +174,7 @@ def test_callbacks_and_journal_are_closed_whatever_fails(tmp_path, monkeypatch):
         journals.append(Journal(path, *rest))
         return journals[0]
 
-    monkeypatch.setattr(run_directory, "Journal", tracked)
+    monkeypatch.setattr(opening, "Journal", tracked)
     (tmp_path / "trace.csv").mkdir()
     log = Log()
     with pytest.raises(InputError, match=r"cannot write \S+trace\.csv: Is a directory"):

@@ -12,7 +12,7 @@ import scope_torch as st
 from scope_torch.errors import InputError
 from scope_torch.llm.prices import LLMInfo
 from scope_torch.observation import Observation
-from scope_torch.runs.earlier import repriced
+from scope_torch.runs.repricing import repriced
 
 TOKENS = {"plan": (1000, 100), "solve": (2000, 50)}
 

@@ -222,6 +222,7 @@ def test_an_app_that_grades_itself():
     result = st.select(graded, **settings(metric=None, dataset=inputs))
     assert result.llms == {"plan": "mini", "solve": "mini"}
     assert result.answers == {}
+    assert result.expected is None
 
 
 def test_a_reference_that_fails_is_told(caplog):
@@ -242,6 +243,8 @@ def test_outputs_are_kept_by_configuration_and_query():
         output = result.answers[observation.theta, observation.query]
         models = result.problem.names(observation.theta)
         assert output == App.answer(models, result.queries[observation.query])
+        assert result.expected[observation.query] == result.queries[observation.query].upper()
+    assert "expected" in result.disagreements().columns
 
 
 def test_outputs_are_there_after_a_resume_too(tmp_path):

@@ -230,12 +230,14 @@ def _disagreements(view: View) -> dict[str, Any] | None:
         "rows": [_told(row) for row in found[:_MOST_DISAGREEMENTS]],
         "num": len(found),
         "has_answers": any(row.get("answer_choice") is not None for row in found),
+        "has_expected": any(row.get("expected") is not None for row in found),
         "has_input": any(row.get("input") is not None for row in found),
     }
 
 
 def _told(row: dict[str, Any]) -> dict[str, Any]:
-    texts = {name: row.get(name) for name in ("input", "answer_choice", "answer_reference")}
+    names = "input", "expected", "answer_choice", "answer_reference"
+    texts = {name: row.get(name) for name in names}
     return {
         **row,
         **{name: None if text is None else _folded(text) for name, text in texts.items()},

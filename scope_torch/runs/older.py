@@ -1,0 +1,341 @@
+"""Reads older runs for one new search, see `known_from`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from scope_torch.constraints import COST, QUALITY
+from scope_torch.errors import InputError
+from scope_torch.observation import Observation
+from scope_torch.problem import SelectionProblem
+from scope_torch.runs.directory import read_json, read_settings, result_of
+from scope_torch.runs.evaluator import Evaluator, HasPrices, HasQueryKeys, Regrades
+from scope_torch.runs.finished import RENAMED
+from scope_torch.runs.journal import read_journal
+from scope_torch.runs.opening import BEGUN, facts_of, graded_otherwise, with_fingerprint_of_today
+from scope_torch.runs.recorded import recorded_problem
+from scope_torch.runs.repricing import Prices, repriced, unpriced
+
+_PARTS = "reference", "probe", "preflight"  # measured before the search
+_IN_TIME = "preflight", "probe", "reference", ""  # the same and the search, as they were asked
+KNOWN, OBSERVATIONS = "known.json", "known.jsonl"
+HELD_OUT = "held_out"  # has a directory for each configuration
+
+
+@dataclass(frozen=True)
+class Source:
+    """An older run and what became of its observations.
+
+    Args:
+        path: Its directory.
+        used: Observations that the new search knows.
+        repriced: Those of them that cost something else today.
+        regraded: Those of them that another metric has graded anew.
+        regraded_usd: What that has cost, in USD.
+        usd_then: What the used ones had cost, in USD.
+        left_out: How many others, by reason: `no_candidate`, a module used an LLM that is none any
+            more; `no_query`, likewise; `failed`, the application raised; `no_outcome`, a constraint
+            needs one that was not observed; `taken_before`, of two runs of which one continues
+            from the other, both have it; `no_output`, the metric is another one, and what the
+            application returned was not kept as it was, or no money was left to grade it.
+    """
+
+    path: str
+    used: int
+    repriced: int
+    usd_then: float
+    left_out: dict[str, int]
+    regraded: int = 0
+    regraded_usd: float = 0.0
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What was taken over; see `Known`."""
+
+    observations: list[Observation]
+    sources: list[Source]
+    num_others: int
+    same_reference: bool
+
+
+class Reader:
+    """Reads older runs for one new search.
+
+    Args:
+        problem: Of the new search.
+        evaluator: Of the new search.
+        held_out: See `known_from`.
+        regrade_usd: See `known_from`.
+    """
+
+    def __init__(
+        self,
+        problem: SelectionProblem,
+        evaluator: Evaluator,
+        held_out: bool,
+        regrade_usd: float | None,
+    ) -> None:
+        self._problem, self._evaluator, self._held_out = problem, evaluator, held_out
+        self._left_usd, self._mixes_grades = regrade_usd, False
+        self._keys = evaluator.query_keys() if isinstance(evaluator, HasQueryKeys) else None
+        self._query_of = {key: query for query, key in enumerate(_told_apart(self._keys or ()))}
+        has_prices = isinstance(evaluator, HasPrices)
+        self._prices = evaluator.describe_prices() if has_prices else None
+        self._outcomes = {limit.outcome for limit in problem.limits} - {QUALITY, COST}
+        self._is_answer = getattr(evaluator, "is_answer", lambda o: o.failed is None)
+        self._num_others, self._same_reference = 0, True
+        # How often each was taken from the run that made it, and from one that had taken it over.
+        self._made, self._inherited = Counter[Observation](), Counter[Observation]()
+
+    def read(self, paths: Sequence[Path]) -> Taken:
+        """What the runs observed, the oldest first."""
+        taken: list[Observation] = []
+        now = self._evaluator.fingerprint()
+        settings = [_settings_of(path) for path in paths]
+        anew = [graded_otherwise(one["evaluator"], now, path)
+                for one, path in zip(settings, paths, strict=True)]  # fmt: skip
+        self._mixes_grades = any(anew)
+        runs = zip(paths, settings, anew, strict=True)
+        sources = [self._read_run(*one, taken) for one in runs]
+        return Taken(_numbered(taken), sources, self._num_others, self._same_reference)
+
+    def _read_run(
+        self, path: Path, settings: dict[str, Any], anew: bool, taken: list[Observation]
+    ) -> Source:
+        old = recorded_problem(settings)
+        self._check(path, old)
+        query_of = self._queries_of(path, settings)
+        prices = facts_of(path, "prices.json").get("prices")
+        self._compare(old, path)
+        left_out = Counter[str]()
+        usd_then, num_repriced, num_regraded, regraded_usd = 0.0, 0, 0, 0.0
+        journals = self._journals(path)
+        inherited = {replace(o, replicate=0) for o in journals[OBSERVATIONS]}
+        # A kept answer, given once more, is no second one.
+        seen = dict.fromkeys(replace(o, replicate=0) for part in journals.values() for o in part)
+        outputs = self._outputs_of(path, old, journals)
+        # What one run made and another one took over is the same; what two runs made is not.
+        from_made, from_inherited = self._made.copy(), self._inherited.copy()
+        for observation in seen:
+            names = old.names(observation.theta)
+            new, why = self._translated(observation, names, query_of, prices)
+            if new is None:
+                left_out[why] += 1
+                continue
+            is_inherited, same = observation in inherited, self._key(new)
+            if _drop(from_inherited, same) or (is_inherited and _drop(from_made, same)):
+                left_out["taken_before"] += 1
+                continue
+            if anew:
+                new, usd = self._regraded(new, observation, outputs)
+                regraded_usd += usd
+                if new is None:
+                    left_out["no_output"] += 1
+                    continue
+                num_regraded += 1
+            (self._inherited if is_inherited else self._made)[same] += 1
+            num_repriced += new.cost_usd != observation.cost_usd
+            usd_then += observation.cost_usd
+            taken.append(new)
+            if observation in outputs:
+                self._adopt(new, outputs[observation])
+        used = len(seen) - left_out.total()
+        sums = used, num_repriced, usd_then, dict(left_out), num_regraded, regraded_usd
+        return Source(str(path), *sums)
+
+    def _adopt(self, new: Observation, output: Any) -> None:
+        """Keeps an output, unless this is no more than a look."""
+        if isinstance(self._evaluator, Regrades) and self._left_usd is not None:
+            llms = list(self._problem.names(new.theta).values())
+            self._evaluator.adopt(llms, new.query, output)
+
+    def _key(self, new: Observation) -> Observation:
+        """What stays the same from run to run: not prices and, with several metrics, no grade."""
+        if self._mixes_grades:
+            new = replace(new, quality=0.0, judge_usd=0.0)
+        return unpriced(new)
+
+    def _outputs_of(
+        self, path: Path, old: SelectionProblem, journals: Mapping[str, list[Observation]]
+    ) -> dict[Observation, Any]:
+        """The output behind each observation, where it was kept; of a pair only the last one."""
+        if not isinstance(self._evaluator, Regrades):
+            return {}
+        outputs = self._evaluator.outputs_of(path)
+        facts = facts_of(self._place(path), "queries.json")
+        numbers = facts.get("numbers", range(len(facts.get("queries", ()))))
+        parts = journals if self._held_out else (OBSERVATIONS, *_IN_TIME)
+        found = [replace(o, replicate=0) for part in parts for o in journals[part]]
+        last = {(o.theta, o.query): o for o in found if o.query < len(numbers)}
+        keys = {o: (tuple(old.names(o.theta).values()), numbers[o.query]) for o in last.values()}
+        return {o: outputs[key] for o, key in keys.items() if key in outputs}
+
+    def _regraded(
+        self, new: Observation, old: Observation, outputs: Mapping[Observation, Any]
+    ) -> tuple[Observation | None, float]:
+        """With the grade that today's metric gives, or None; and what that has cost in USD."""
+        if not isinstance(self._evaluator, Regrades) or old not in outputs:
+            return None, 0.0
+        if self._left_usd is None:
+            return new, 0.0
+        if self._left_usd < 0:
+            return None, 0.0
+        grade, usd = self._evaluator.regraded(new.request, outputs[old])
+        self._left_usd -= usd
+        return None if grade is None else replace(new, quality=grade, judge_usd=usd), usd
+
+    def _place(self, path: Path) -> Path:
+        """The directory that says which queries the observations are of."""
+        if not self._held_out:
+            return path
+        # The queries of a part of them, if money was short, come first among all of them.
+        files = [*sorted(path.glob(f"{HELD_OUT}*/*/queries.json"))]
+        return max((one.parent for one in files), key=_number_in, default=path / HELD_OUT)
+
+    def _journals(self, path: Path) -> dict[str, list[Observation]]:
+        """By their place what a run knew, and made: before the search, and in the search."""
+        if not self._held_out:
+            made = {part: read_journal(path / part / "journal.jsonl") for part in (*_PARTS, "")}
+            return {OBSERVATIONS: read_journal(path / OBSERVATIONS), **made}
+        folders = [one.parent for one in sorted(path.glob(f"{HELD_OUT}*/*/journal.jsonl"))]
+        made = {str(one.relative_to(path)): read_journal(one / "journal.jsonl") for one in folders}
+        return {OBSERVATIONS: read_journal(path / HELD_OUT / OBSERVATIONS), **made}
+
+    def _check(self, path: Path, old: SelectionProblem) -> None:
+        new = self._problem
+        if new.name not in (old.name, RENAMED.get(old.name)):
+            raise InputError(
+                f"{path} is a run of {old.name!r}, this is one of {new.name!r}; answers are only "
+                "taken over if the application is the same; give it the same name if it is"
+            )
+        if set(old.modules) != set(new.modules):
+            raise InputError(
+                f"{path} has the modules {list(old.modules)}, this application has "
+                f"{list(new.modules)}; its answers say nothing about this one"
+            )
+
+    def _queries_of(self, path: Path, settings: dict[str, Any]) -> dict[int, int]:
+        """The new index of each old query that still is one."""
+        keys = facts_of(self._place(path), "queries.json").get("queries")
+        if keys is not None and self._keys is not None:
+            new = map(self._query_of.get, _told_apart(keys))
+            return {query: code for query, code in enumerate(new) if code is not None}
+        if self._held_out:
+            return {}  # an earlier version did not note them
+        today = with_fingerprint_of_today(settings, self._evaluator)["evaluator"]
+        if today != self._evaluator.fingerprint():
+            raise InputError(
+                f"{path} does not say which queries it had, and they may be others than these "
+                f"({settings['evaluator']} is not {self._evaluator.fingerprint()}); it cannot be "
+                "continued from"
+            )
+        return {query: query for query in range(self._problem.num_queries)}
+
+    def _compare(self, old: SelectionProblem, path: Path) -> None:
+        """What `certificate=population` must know; see `scope_torch.search.known`."""
+        both = 1
+        for module, names in zip(old.modules, old.llms, strict=True):
+            both *= len(set(names) & set(self._problem.llms[self._problem.modules.index(module)]))
+        self._num_others += old.space.size - both
+        reference = old.names(old.theta_ref) == self._problem.names(self._problem.theta_ref)
+        self._same_reference &= reference
+        if (path / KNOWN).exists():
+            facts = read_json(path / KNOWN)
+            self._num_others += facts["num_others"]
+            self._same_reference &= facts["same_reference"]
+
+    def _translated(
+        self,
+        observation: Observation,
+        names: Mapping[str, str],
+        query_of: Mapping[int, int],
+        prices: Prices | None,
+    ) -> tuple[Observation | None, str]:
+        """In the codes and at the prices of the new search; or None, and why not."""
+        new = self._problem
+        llms = [names[module] for module in new.modules]
+        if any(llm not in known for llm, known in zip(llms, new.llms, strict=True)):
+            return None, "no_candidate"
+        if observation.query not in query_of:
+            return None, "no_query"
+        if not self._is_answer(observation):
+            return None, "failed"
+        theta, order = new.codes(llms), [list(names).index(module) for module in new.modules]
+        costs, tokens = observation.module_cost_usd, observation.module_tokens
+        calls = observation.module_calls
+        found = replace(
+            observation,
+            theta=theta,
+            query=query_of[observation.query],
+            module_cost_usd=None if costs is None else tuple(costs[i] for i in order),
+            module_tokens=None if tokens is None else tuple(tokens[i] for i in order),
+            module_calls=None if calls is None else tuple(calls[i] for i in order),
+        )
+        if self._prices is not None:
+            found = repriced(found, llms, prices, self._prices)
+        has = {"latency_s"} if found.latency_s is not None else set[str]()
+        if self._outcomes - has - set(found.outcomes or ()):
+            return None, "no_outcome"
+        return found, ""
+
+
+def _settings_of(path: Path) -> dict[str, Any]:
+    """Settings of a run; of one that ended before its search what it was about."""
+    if not (path / "settings.json").exists() and (path / BEGUN).exists():
+        return read_settings(path / BEGUN)
+    try:
+        settings = read_settings(path / "settings.json")
+    except FileNotFoundError:
+        raise InputError(
+            f"continue_from={path} is not the directory of a run: settings.json is missing"
+        ) from None
+    with contextlib.suppress(FileNotFoundError):  # of a run that has not finished
+        result_of(path, settings)  # knows the hash of the settings, also in early versions
+    return settings
+
+
+def is_graded_otherwise(path: Path, evaluator: Evaluator) -> bool:
+    """Whether the metric of an older run is another one.
+
+    Raises:
+        InputError: If the directory is not that of a run.
+    """
+    return graded_otherwise(_settings_of(path)["evaluator"], evaluator.fingerprint(), path)
+
+
+def _number_in(folder: Path) -> int:
+    return len(facts_of(folder, "queries.json").get("queries", ()))
+
+
+def _told_apart(keys: Iterable[str]) -> list[tuple[str, int]]:
+    """Each key, and how often it came before: a data set may hold the same question twice."""
+    counts = Counter[str]()
+    numbered: list[tuple[str, int]] = []
+    for key in keys:
+        numbered.append((key, counts[key]))
+        counts[key] += 1
+    return numbered
+
+
+def _numbered(observations: Sequence[Observation]) -> list[Observation]:
+    """The same, each with the number of earlier ones of its pair as its replicate."""
+    number = Counter[tuple[tuple[int, ...], int]]()
+    found: list[Observation] = []
+    for observation in observations:
+        pair = observation.theta, observation.query
+        found.append(replace(observation, replicate=number[pair]))
+        number[pair] += 1
+    return found
+
+
+def _drop(counts: Counter[Observation], one: Observation) -> bool:
+    """Takes one away; returns whether there was one."""
+    was_there = counts[one] > 0
+    counts[one] -= was_there
+    return was_there

@@ -1,0 +1,269 @@
+"""A directory is only used for the run that it holds: what changed is said in words.
+
+`settings.json` has the evaluator's fingerprint, `queries.json` a key for each query.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import reprlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from scope_torch.errors import InputError, cannot_write
+from scope_torch.runs.directory import read_json, read_settings, write_json
+from scope_torch.runs.evaluator import (
+    GRADED,
+    Evaluator,
+    HasPast,
+    HasPrices,
+    HasQueryKeys,
+)
+from scope_torch.runs.journal import Journal
+
+logger = logging.getLogger(__name__)
+
+BEGUN = "begun.json"  # what a selection is about, before its search has settings
+_ALL = "problem.modules", "problem.llms", "problem.theta_ref", "evaluator"
+_PARTS = "pilot", "preflight", "probe", "reference", "again"  # measured before the search
+_MEASURED = {f"{part}/settings.json": ("evaluator",) for part in _PARTS}
+_BEFORE = {BEGUN: _ALL, "settings.json": _ALL, **_MEASURED}  # what a begun selection may not change
+_MEND = "Restore them, or choose another output_dir (in Python: run_dir)"
+
+
+def open_run_dir(
+    run_dir: Path, settings: dict[str, Any], evaluator: Evaluator, root: Path | None = None
+) -> Journal:
+    """Makes or reopens the directory of a run; returns its journal.
+
+    Args:
+        run_dir: The directory.
+        settings: Everything that decides the run. If the directory holds a run, its settings must
+            be the same, except that the budget may be larger now.
+        evaluator: Of the run. What it observes for free may be written many at once.
+        root: What a later search can continue from; None for `run_dir`.
+
+    Raises:
+        InputError: If the directory cannot be written, is damaged, or holds a run with other
+            settings, or if the evaluator cannot tell its queries from others.
+    """
+    described = query_facts(evaluator)
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise cannot_write(run_dir, error) from error
+    journal = Journal(run_dir / "journal.jsonl", not getattr(evaluator, "free", False))
+    try:
+        _update_settings(run_dir, settings, journal, evaluator, root or run_dir)
+        if described:  # also of a run that an earlier version described
+            _write(run_dir / "queries.json", described)
+    except BaseException:
+        journal.close()
+        raise
+    return journal
+
+
+def begin(run_dir: Path, problem: dict[str, Any], evaluator: Evaluator) -> None:
+    """Notes what a selection is about, so that one that ends early can be continued from.
+
+    Args:
+        run_dir: The directory.
+        problem: As in the settings of a run.
+        evaluator: Of its search.
+
+    Raises:
+        InputError: See `open_run_dir`.
+    """
+    described = query_facts(evaluator)
+    settings: dict[str, Any] = {
+        "problem": problem,
+        "optimizer": {"name": "begun"},
+        "evaluator": evaluator.fingerprint(),
+        "budget_usd": 0.0,
+    }
+    settings = json.loads(json.dumps(settings))
+    for name, parts in _BEFORE.items():
+        if (run_dir / name).exists():
+            old = with_fingerprint_of_today(read_settings(run_dir / name), evaluator)
+            _check_settings(run_dir, old, settings, evaluator, run_dir, parts)
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise cannot_write(run_dir, error) from error
+    _write(run_dir / BEGUN, settings)
+    if described:
+        _write(run_dir / "queries.json", described)
+    describe_prices(run_dir, evaluator)
+
+
+def describe_prices(run_dir: Path, evaluator: Evaluator) -> None:
+    """Writes the prices that a later search must know; a run that is resumed keeps its own.
+
+    Raises:
+        InputError: If the file cannot be written.
+    """
+    path = run_dir / "prices.json"
+    prices = evaluator.describe_prices() if isinstance(evaluator, HasPrices) else None
+    if prices is not None and not path.exists():
+        _write(path, {"prices": prices})
+
+
+def query_facts(evaluator: Evaluator) -> dict[str, Any]:
+    """Content of `queries.json`: a key of each query, and their numbers in the data set.
+
+    Raises:
+        InputError: If a query cannot be told from others.
+    """
+    keys = evaluator.query_keys() if isinstance(evaluator, HasQueryKeys) else None
+    if keys is None:
+        return {}
+    queries: Sequence[Any] = getattr(evaluator, "queries", range(len(keys)))
+    numbers = [number_of(one, index) for index, one in enumerate(queries)]
+    in_order = numbers == list(range(len(keys)))
+    return {"queries": keys, **({} if in_order else {"numbers": numbers})}
+
+
+def number_of(query: Any, index: int) -> int:
+    """Where a query stands in the data set that it was taken from."""
+    number = getattr(query, "number", index)
+    return number if isinstance(number, int) else index
+
+
+def facts_of(run_dir: Path, file: str) -> dict[str, Any]:
+    """Content of `queries.json` or `prices.json`; empty if there is none."""
+    path = run_dir / file
+    return read_json(path) if path.exists() else {}
+
+
+def with_fingerprint_of_today(old: dict[str, Any], evaluator: Evaluator) -> dict[str, Any]:
+    """Settings; if an earlier version recorded the same evaluator, as this one would."""
+    earlier = evaluator.earlier_fingerprints() if isinstance(evaluator, HasPast) else []
+    return {**old, "evaluator": evaluator.fingerprint()} if old["evaluator"] in earlier else old
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    if not path.exists() or read_json(path) != content:
+        write_json(path, content, private=True)
+
+
+def _update_settings(
+    run_dir: Path, settings: dict[str, Any], journal: Journal, evaluator: Evaluator, root: Path
+) -> None:
+    """Checks the settings against `settings.json`, then writes them there."""
+    path = run_dir / "settings.json"
+    settings = json.loads(json.dumps(settings, sort_keys=True))  # tuples become lists, as there
+    if path.exists():
+        old = read_settings(path)
+        today = with_fingerprint_of_today(old, evaluator)
+        _check_settings(run_dir, today, settings, evaluator, root)
+        if today["evaluator"] != old["evaluator"]:
+            logger.warning(
+                "%s is of a version that recorded less of the metric and the queries: they are "
+                "taken to be those of today (%s)",
+                run_dir,
+                today["evaluator"],
+            )
+        if old != settings:
+            (run_dir / "result.json").unlink(missing_ok=True)  # result of the smaller budget
+    elif journal.recorded:
+        raise InputError(f"{path} is missing, so {journal.path} cannot be resumed; move it away")
+    write_json(path, settings)
+
+
+def _check_settings(
+    run_dir: Path,
+    old: dict[str, Any],
+    new: dict[str, Any],
+    evaluator: Evaluator,
+    root: Path,
+    only: Sequence[str] = (),
+) -> None:
+    """Refuses any change but a larger budget, whose search begins with the recorded one."""
+    changed: list[str] = []
+    mend = _MEND
+    for key, before, after in _differences(old, new):
+        if only and not key.startswith(tuple(only)):
+            continue
+        if key == "evaluator" and isinstance(before, str):
+            changed += _in_words(run_dir, before, evaluator)
+            if _grading(before) != _grading(after):
+                mend = (
+                    f"Restore the metric, or give continue_from={str(root)!r} and another run_dir: "
+                    "the kept outputs are then graded anew, without a call"
+                )
+        elif not (key == "budget_usd" and isinstance(before, float) and after > before):
+            changed.append(f"{key} was {before!r}, now {after!r}")
+    if changed:
+        raise InputError(
+            f"{run_dir} holds a run with other settings: {'; '.join(changed[:3])}. {mend}"
+        )
+
+
+def _differences(old: Any, new: Any, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Keys with dots, old values and new values, wherever nested settings differ."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in sorted({*old, *new}):
+            dotted = f"{prefix}.{key}" if prefix else key
+            yield from _differences(old.get(key), new.get(key), dotted)
+    elif old != new:
+        yield prefix, old, new
+
+
+def graded_otherwise(before: str, now: str, path: Path) -> bool:
+    """Whether the metric of a run's fingerprint is another one; one not recorded is the same."""
+    if not _grading(before) and _grading(now):
+        logger.warning("%s did not record its metric: it is taken for that of today", path)
+        return False
+    return _grading(before) != _grading(now)
+
+
+def _grading(fingerprint: str) -> str:
+    return fingerprint.partition(GRADED)[2]
+
+
+def _in_words(run_dir: Path, before: str, evaluator: Evaluator) -> list[str]:
+    """What changed since a fingerprint."""
+    now = evaluator.fingerprint()
+    words: list[str] = []
+    old, new = (one.partition(GRADED)[0] for one in (before, now))
+    names = [one.rpartition("-")[0] for one in (old, new)]
+    if all(names) and names[0] != names[1]:
+        words.append(f"the name was {names[0]!r}, now {names[1]!r}")
+    elif old != new:
+        words += _of_queries(run_dir, evaluator)
+    if _grading(before) != _grading(now):
+        were = _grading(before) or "not recorded"
+        words.append(f"the metric was {were}, now {_grading(now) or 'that of the app itself'}")
+    return words or [f"evaluator was {before!r}, now {now!r}"]
+
+
+def _of_queries(run_dir: Path, evaluator: Evaluator) -> Iterator[str]:
+    """Which queries changed, if their keys are known."""
+    new: list[str] = query_facts(evaluator).get("queries", [])
+    folders = [run_dir, *([run_dir.parent] if run_dir.name in _PARTS else [])]
+    olds = [facts_of(folder, "queries.json").get("queries") for folder in folders]
+    old = next((keys for keys in olds if keys), None)
+    if not new or old is None or old == new:
+        return
+    left, fresh = Counter(old), list[int]()
+    for query, key in enumerate(new):
+        if left[key]:
+            left[key] -= 1
+        else:
+            fresh.append(query)
+    if not fresh and len(old) == len(new):
+        yield "the queries stand in another order"
+        return
+    such = f", such as {_shown(evaluator, fresh[0])}" if fresh else ""
+    yield f"{len(fresh)} of {len(new)} queries are new or changed{such}; gone: {left.total()}"
+
+
+def _shown(evaluator: Evaluator, query: int) -> str:
+    queries: Sequence[Any] = getattr(evaluator, "queries", ())
+    if not len(queries):
+        return f"query {query}"
+    one = queries[query]
+    return f"query {number_of(one, query)}, {reprlib.repr(getattr(one, 'input', one))}"
