@@ -105,6 +105,7 @@ def test_choice_and_spend_are_those_of_select(agent, quiet, seed):
         reference="o1",
         max_quality_loss=0.05,
         prices={name: LLMInfo(name, *usd) for name, usd in USD_PER_MTOK.items()},
+        repeats=0,
         **settings,
     )
     assert results.get_best_combo() == expected.llms
