@@ -182,7 +182,7 @@ def test_select_counts_what_a_grade_that_cannot_be_used_has_cost(tmp_path):
         return st.select(
             app, models=["nano", "pro"], reference="pro", budget_usd=3.0, base="nano",
             dataset=[(str(i), str(i)) for i in range(4)], metric=metric, max_quality_loss=0.1,
-            repeats=2,
+            metric_version="1", repeats=2,
             run_dir=tmp_path,
         )  # fmt: skip
 
