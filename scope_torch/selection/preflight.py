@@ -44,10 +44,12 @@ def preflight(
     Raises:
         InputError: If no answer was given.
     """
+    old = setup.inside("probe/journal.jsonl")  # of an earlier version
+    probe = read_journal(old) if old is not None and old.exists() else []
     if setup.began_before(FOLDER):
-        old = setup.inside("probe/journal.jsonl")
-        return read_journal(old) if old is not None and old.exists() else []
-    requests = first_requests(setup.problem, known)
+        return probe
+    evaluator.remember(probe)
+    requests = first_requests(setup.problem, [*known, *probe])
     try:
         found = measure(
             evaluator,
@@ -68,7 +70,7 @@ def preflight(
             "warnings above say why"
         )
     _warn_of_left_out(setup, [*known, *found], found)
-    return found
+    return [*probe, *found]
 
 
 def _warn_of_left_out(
