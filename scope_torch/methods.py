@@ -19,9 +19,11 @@ from scope_torch.model.devices import joint_class, pick_device, surrogate_class
 from scope_torch.model.kernels import HammingMatern52Kernel
 from scope_torch.model.per_query import MIN_LAM
 from scope_torch.observation import Observation
-from scope_torch.problem import SelectionProblem, by_module
+from scope_torch.problem import SelectionProblem
 from scope_torch.search.belief import Belief
+from scope_torch.search.calibrate import Base as Base
 from scope_torch.search.calibrate import InitialPool, PoolKind, Ties
+from scope_torch.search.calibrate import codes_of_base as codes_of_base
 from scope_torch.search.candidate import QueryCandidate
 from scope_torch.search.certificate import certificate_of, flips_of
 from scope_torch.search.choice import LeastCost, MostPromising
@@ -31,12 +33,10 @@ from scope_torch.search.payoff import ExpectedReturn, derived_deployment
 from scope_torch.search.rules import Rules
 from scope_torch.search.scope import SCOPE
 from scope_torch.search.stopping import stopping_of
-from scope_torch.space import everywhere
 from scope_torch.space_search.branched import MAX_NODES, make_posterior
 from scope_torch.space_search.joint_branched import MAX_NODES as JOINT_MAX_NODES
 from scope_torch.space_search.joint_branched import make_joint_search
 
-Base = str | Sequence[str] | Mapping[str, str] | None
 _TUNED = ("b_g", "b_c", "reference_fraction")
 _THEORY = ("R_c", "R_g", "B_c", "B_g", "delta", "cost_unit")
 _CREDIBLE = ("b", "b_certify", "widenings")
@@ -387,17 +387,3 @@ def _delta_of(certificate: str, bounds: Mapping[str, Any]) -> float | None:
     """The delta of certificates by answers; None for those by bounds."""
     _one_of("certificate", certificate, ("bounds", "sequence", "population"))
     return None if certificate == "bounds" else bounds.get("delta", 1e-4)
-
-
-def codes_of_base(
-    problem: SelectionProblem, base: Base, initial_pool: PoolKind
-) -> tuple[int, ...] | None:
-    """Codes of theta_base; None if `initial_pool` does not need it."""
-    if initial_pool != "base" or base is None:
-        return None
-    if isinstance(base, Mapping):
-        names = by_module(base, problem.modules, "base")
-    else:
-        is_list = isinstance(base, Sequence) and not isinstance(base, str)
-        names = base if is_list else everywhere(str(base), problem.modules, problem.llms, "base")
-    return problem.codes([str(name) for name in names], "base")  # YAML may read one as a number

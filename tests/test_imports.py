@@ -31,6 +31,7 @@ NEED_MORE = (
     "tasks.matrix",
     "tasks.live",
     "runs.plotting",
+    "selection.before",
     "selection.face",
     "selection.steps",
     "tracking.progress",

@@ -135,6 +135,7 @@ class ScopeSelector(_BASE):
             tracker=tracker,
         )
         self.result: RunResult | None = None
+        settings.setdefault("repeats", 0)  # AgentOpt keeps answers: the second is the first
         self._reference, self._graded_by = reference, eval_fn
         self._settings = _settings(max_quality_loss, budget_usd, settings)
         self._agents: dict[str, Any] = {}

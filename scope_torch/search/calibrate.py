@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -12,11 +12,13 @@ import torch
 from scope_torch.allowed import Allowed
 from scope_torch.errors import InputError
 from scope_torch.observation import Observation, Request
-from scope_torch.problem import SelectionProblem
+from scope_torch.problem import SelectionProblem, by_module
 from scope_torch.search.optimizer import Observing, Steps, asked
-from scope_torch.space import ConfigSpace
+from scope_torch.space import ConfigSpace, everywhere
 
 logger = logging.getLogger(__name__)
+
+Base = str | Sequence[str] | Mapping[str, str] | None
 
 PoolKind = Literal["base", "random", "none"]
 POOLS = ("base", "random", "none")
@@ -208,3 +210,17 @@ def _in_order(
         return query_order
     known = set(queries_of(theta))
     return [query for query in query_order if query in known]
+
+
+def codes_of_base(
+    problem: SelectionProblem, base: Base, initial_pool: PoolKind
+) -> tuple[int, ...] | None:
+    """Codes of theta_base; None if `initial_pool` does not need it."""
+    if initial_pool != "base" or base is None:
+        return None
+    if isinstance(base, Mapping):
+        names = by_module(base, problem.modules, "base")
+    else:
+        is_list = isinstance(base, Sequence) and not isinstance(base, str)
+        names = base if is_list else everywhere(str(base), problem.modules, problem.llms, "base")
+    return problem.codes([str(name) for name in names], "base")  # YAML may read one as a number

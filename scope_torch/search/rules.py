@@ -128,7 +128,10 @@ class Rules:
     def updated(self, turn: Turn, theta_out: Theta) -> None:
         """The averages on Theta know of the turn."""
         theta = turn.theta
-        self._holes.observed(theta, self._belief.surrogate.num_observed(theta))
+        num_observed = self._belief.surrogate.num_observed(theta)
+        self._holes.observed(theta, num_observed)
+        if self._holes.is_all(theta, num_observed) and self.stopping.is_dearer(theta):
+            self._holes.leave_out([theta])  # it cannot be better than theta_0
         if self.stopping.skips and theta != theta_out and self._holes.is_repeated(theta):
             self._leave_out(theta, turn.row())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, SupportsFloat, SupportsIndex
@@ -26,6 +27,17 @@ def checked_number(name: str, value: Any) -> float:
     if not math.isfinite(number := float(value)):
         raise InputError(f"{name}={value!r} must be a finite number")
     return number
+
+
+def checked_whole(name: str, value: Any) -> int:
+    """A whole number.
+
+    Raises:
+        InputError: If it is something else.
+    """
+    if not isinstance(value, SupportsIndex) or isinstance(value, bool):
+        raise InputError(f"{name}={value!r} must be a whole number")
+    return operator.index(value)
 
 
 def checked_size(name: str, value: Any, least: int = 1) -> int:

@@ -156,6 +156,7 @@ def select(
         raise InputError(f"metric={metric!r} must be a function, such as metrics.exact_match")
     if optimizer is not None:
         _check_defaults(base, batch_size, continue_from)
+    concurrency = checked_size("concurrency", concurrency)
     batch_size = checked_size("batch_size", concurrency if batch_size is None else batch_size)
     check_callbacks(callbacks)
     setup = set_up(

@@ -125,7 +125,7 @@ def covering(
     Examples:
         >>> from scope_torch.tasks.synthetic import synthetic_task
         >>> covering(synthetic_task().problem, [])
-        [(4, 4), (0, 0), (1, 1), (2, 2), (3, 3)]
+        [(0, 0), (1, 1), (2, 2), (3, 3), (4, 4), (5, 5)]
     """
     missing = {(i, code) for i, names in enumerate(problem.llms) for code in range(len(names))}
     missing -= {pair for theta in known for pair in enumerate(theta)}

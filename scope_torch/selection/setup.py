@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +20,7 @@ from scope_torch.methods import Base, codes_of_base
 from scope_torch.observation import Observation
 from scope_torch.problem import SelectionProblem, by_module
 from scope_torch.runs.directory import read_settings
-from scope_torch.selection.checks import checked_number, checked_size
+from scope_torch.selection.checks import checked_number, checked_size, checked_whole
 from scope_torch.selection.plan import Pilot, Plan
 from scope_torch.space import check_seed
 from scope_torch.traces.reference import LoggedReference
@@ -202,7 +201,7 @@ def set_up(
     budget_usd = checked_number("budget_usd", budget_usd)
     if budget_usd <= 0:
         raise InputError(f"budget_usd={budget_usd} must be a positive number of USD")
-    seed, holdout = check_seed(operator.index(seed)), checked_number("holdout", holdout)
+    seed, holdout = check_seed(checked_whole("seed", seed)), checked_number("holdout", holdout)
     values |= _checked(values)
     if min_quality is not None:
         min_quality = checked_number("min_quality", min_quality)

@@ -138,7 +138,10 @@ def test_the_order_of_a_continued_search_is_not_that_of_the_older_one(make):
     def first_queries(known):
         search = make(problem, seed=3, initial_pool="random", certificate="sequence", known=known)
         search.ask()
-        return [search._begin((0, 1)).order for _ in range(3)]
+        return [
+            search._rules.turn(1, (0, 1), search._query_order, search._generator).trial.order
+            for _ in range(3)
+        ]
 
     one = Observation((0, 0), 0, cost_usd=0.1, quality=1.0)
     orders = [first_queries(known) for known in ([], [one], [replace(one, query=1)])]

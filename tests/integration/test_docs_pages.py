@@ -32,6 +32,9 @@ def name_of(page):
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_python_of_a_page_runs(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(
+        "OPENAI_API_KEY", "-"
+    )  # an endpoint of OpenAI's asks for it; nobody is called
     write_files(page, tmp_path)
     names = {"__name__": "page"}
     for number, block in enumerate(python(page)):

@@ -105,6 +105,7 @@ def test_choice_and_spend_are_those_of_select(agent, quiet, seed):
         reference="o1",
         max_quality_loss=0.05,
         prices={name: LLMInfo(name, *usd) for name, usd in USD_PER_MTOK.items()},
+        repeats=0,
         **settings,
     )
     assert results.get_best_combo() == expected.llms
@@ -125,7 +126,7 @@ def test_parallel_asks_at_once_and_finds_the_same(agent, server, quiet):
     def wait_for_another(request):
         if server.in_flight > 1:
             together.set()
-        together.wait(10)
+        together.wait(0.5)  # the first run of a selection is alone
         return answer(request)
 
     server._answer = wait_for_another

@@ -208,7 +208,7 @@ def test_a_run_that_was_interrupted_ends_the_same(tmp_path):
 
 def test_other_certificates_need_not_follow():
     plain = make_scope(PROBLEM, base="nano")
-    assert plain._follows is None
+    assert plain._rules._follows is None
     assert isinstance(ByPopulation(PROBLEM, 0.05, 0), FollowsSearch)
 
 

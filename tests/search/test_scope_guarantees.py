@@ -188,21 +188,13 @@ def reference_is_best_task() -> Task:
 
 
 @pytest.mark.parametrize("evaluations", [4.4, 30])
-def test_the_gap_counts_the_theta_out_that_was_replaced(evaluations):
-    """U_c(theta_0) is so large that a dearer configuration replaces it, which is well known."""
+def test_nothing_dearer_replaces_theta_0_however_large_its_bound_is(evaluations):
+    """U_c(theta_0) is so large that a dearer configuration, which is well known, lies below it."""
     task = reference_is_best_task()
     result = search(task, 0, 3.0, 6.0, evaluations)
     assert bounds_hold(task, result)
-    replaced = next(row for row in result.trace if row.event == "improved")
-    assert (replaced.theta_out, replaced.t) == ((0, 0), 4)
-    assert replaced.u_out_usd < 2.1
-    assert replaced.gap_usd >= true_cost(task, (0, 0)) - task.best_cost == 1.0
-    if evaluations < 5:
-        assert result.stop_reason == "budget"
-        assert len(result.history) == 4
-        assert result.recommendation.gap_usd >= 1.0
-    else:
-        assert result.recommendation.theta == (1, 1)
+    assert {row.theta_out for row in result.trace} == {(1, 1)}
+    if evaluations > 5:
         assert result.recommendation.gap_usd == 0
 
 

@@ -115,6 +115,7 @@ NAMES = ["../x", "..", ".", "/abs", "a/../../x", "a\\\\b", "a/b"]
 @pytest.mark.parametrize("name", NAMES)
 def test_no_experiment_leads_out_of_the_output_directory(name):
     names = {"task": {"name": "t"}, "method": {"name": "m"}, "output_dir": "out", "seed": 0}
+    names["swept"] = []
     assert run_dir(OmegaConf.create({**names, "experiment": "e"}), []) == Path("out/e/t/m/seed=0")
     with pytest.raises(InputError, match="cannot name a folder"):
         run_dir(OmegaConf.create({**names, "experiment": name}), [])

@@ -292,7 +292,7 @@ def test_what_a_later_search_must_know_has_a_hash(tmp_path, name, old, new):
 def test_repeat_asks_again(tmp_path):
     """Where answers vary, old ones tell the model which configuration to try, and no more."""
     first(tmp_path)
-    app, result = july(tmp_path, repeat=True)
+    app, result = july(tmp_path, repeat=True, repeats=None)
     assert not result.report["known"]["counted"]
     assert len(app.calls) >= 20
     assert result.choice == {"plan": "mini", "solve": "mini"}

@@ -7,6 +7,7 @@ import random
 import pytest
 from test_scope import CASES, label, run_library
 
+from scope_torch import methods
 from scope_torch.bounds.information_gain import InformationGain
 from scope_torch.errors import InputError
 from scope_torch.evaluators.function import FunctionEvaluator
@@ -15,7 +16,6 @@ from scope_torch.model.direct_sums import MAX_ENUMERATED
 from scope_torch.model.kernels import HammingMatern52Kernel
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.runner import run
-from scope_torch.search import compose
 from scope_torch.space import ConfigSpace
 from scope_torch.space_search import branched as branched_posterior
 
@@ -23,7 +23,7 @@ from scope_torch.space_search import branched as branched_posterior
 def by(case, monkeypatch, **how):
     """The run of a case with another search of Theta."""
     real = branched_posterior.make_posterior
-    monkeypatch.setattr(compose, "make_posterior", lambda *a, **k: real(*a, **{**k, **how}))
+    monkeypatch.setattr(methods, "make_posterior", lambda *a, **k: real(*a, **{**k, **how}))
     result = run_library(case)
     monkeypatch.undo()
     return result
