@@ -137,11 +137,12 @@ def test_a_search_that_is_killed_again_and_again_has_the_same_bill(upstream, tmp
             raise KeyboardInterrupt
         return judge(expected, output)
 
+    how = {"run_dir": tmp_path / "parts", "concurrency": 2, "metric_version": "1"}
     while not (tmp_path / "parts" / "result.json").exists():
         calls, most = 0, most + 7
         with contextlib.suppress(KeyboardInterrupt):
-            selected(upstream, breaks, run_dir=tmp_path / "parts", concurrency=2)
-    parts = selected(upstream, breaks, run_dir=tmp_path / "parts", concurrency=2)
+            selected(upstream, breaks, **how)
+    parts = selected(upstream, breaks, **how)
     assert list(parts.history) == list(whole.history)
     assert parts.bill.total_usd == pytest.approx(whole.bill.total_usd, abs=1e-12)
 
