@@ -31,6 +31,7 @@ _ALL = "problem.modules", "problem.llms", "problem.theta_ref", "evaluator"
 _PARTS = "pilot", "preflight", "probe", "reference", "again"  # measured before the search
 _MEASURED = {f"{part}/settings.json": ("evaluator",) for part in _PARTS}
 _BEFORE = {BEGUN: _ALL, "settings.json": _ALL, **_MEASURED}  # what a begun selection may not change
+_SAID = "batch_size", "seed", "budget_usd"  # whose names users know
 _MEND = "Restore them, or choose another output_dir (in Python: run_dir)"
 
 
@@ -195,7 +196,9 @@ def _check_settings(
                     "the kept outputs are then graded anew, without a call"
                 )
         elif not (key == "budget_usd" and isinstance(before, float) and after > before):
-            changed.append(f"{key} was {before!r}, now {after!r}")
+            name = key.rpartition(".")[2]
+            mend_it = f" (pass {name}={before!r})" if name in _SAID else ""
+            changed.append(f"{key} was {before!r}, now {after!r}{mend_it}")
     if changed:
         raise InputError(
             f"{run_dir} holds a run with other settings: {'; '.join(changed[:3])}. {mend}"

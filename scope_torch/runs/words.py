@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
@@ -256,10 +257,11 @@ def _of_answers(result: Told) -> str:
     if result.report.get("flips"):
         if varies is None or not varies.changed:
             return ", however answers vary"
-        return f", although {varies.changed} of {varies.asked} answers changed when asked again"
+        low, high = varies.interval
+        return f", although {varies.rate:.0%} ({low:.0%} to {high:.0%}) of answers change"
     if varies is None or varies.changed:
         return _IF_FIXED
-    return f"{_IF_FIXED} (0 of {varies.asked} did)"
+    return f"{_IF_FIXED} (0 of {varies.asked} did, at most {varies.interval[1]:.0%} do)"
 
 
 def _choice(result: Told, width: int) -> str:
@@ -330,7 +332,7 @@ def _evidence(result: Told, width: int) -> str:
     if held is not None and "held-out" not in doubt_of(result):  # else it stands there
         averages = f"{quality(held.quality)} against {quality(held.reference_quality)}"
         unseen = f"; held out: {averages}"
-    short = grounds.partition(" (")[0].removesuffix(" when asked again")
+    short = re.sub(r" \([^)]*\)", "", grounds)
     brief = short.partition(_IF_FIXED)[0].partition(":")[0]
     forms = [form + hold + unseen for form in (full, grounds, short, brief)]
     forms = [form + _not_asked(result) for form in [*forms, brief + unseen, brief]]

@@ -240,3 +240,9 @@ def test_a_module_that_asks_nobody_with_another_llm_is_told_at_once(caplog):
     caplog.clear()
     st.select(app, **settings(metric=exactly, prices=prices, optional_modules=["solve"]))
     assert "asked an LLM under the reference" not in caplog.text
+
+
+def test_another_batch_size_is_told_what_to_pass(tmp_path):
+    st.select(App(), **settings(metric=exactly, run_dir=tmp_path, concurrency=4))
+    with pytest.raises(InputError, match=r"batch_size was 4, now 1 \(pass batch_size=4\)"):
+        st.select(App(), **settings(metric=exactly, run_dir=tmp_path))
