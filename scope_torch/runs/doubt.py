@@ -107,6 +107,9 @@ def _of_reference(problem: SelectionProblem) -> str:
         for limit, above in zip(problem.limits[1:], problem.reference_violations(), strict=True)
         if above > 0
     ]
+    cost_usd, first = problem.reference_cost_usd, problem.limits[0]
+    if problem.objective == "quality" and cost_usd > first.value:
+        broken.insert(0, f"{first} ({plain(cost_usd)} on average)")
     is_poor = problem.reference_quality < problem.s_0
     if problem.objective == "cost" and problem.epsilon is None and is_poor:
         broken.insert(0, f"{problem.limits[0]} ({quality(problem.reference_quality)} on average)")

@@ -46,8 +46,8 @@ def ask_again(
     if known is not None or setup.began_before(_FOLDER):
         return [], known
     usd = math.fsum(one.paid_usd for one in reference) / len(reference)
-    most = int(left_usd / 2 / usd) if usd else len(reference)
-    number = max(0, min(setup.repeats, len(reference), most))
+    most = left_usd / 2 / usd if usd else math.inf
+    number = int(max(0, min(setup.repeats, len(reference), most)))
     queries = random.Random(f"again {setup.seed}").sample(range(len(reference)), number)
     if isinstance(evaluator.system, Application):  # the outputs of the first answers stay
         evaluator.system = evaluator.system.apart(setup.inside(f"{_FOLDER}/{FILE}"))

@@ -7,6 +7,7 @@ from datetime import datetime
 import pytest
 from results_for_tests import half_certified, joint, with_constraint
 
+import scope_torch as st
 from scope_torch.observation import Observation
 from scope_torch.runs.doubt import doubt_of
 from scope_torch.runs.held_out import HeldOut
@@ -73,6 +74,26 @@ def test_a_reference_that_breaks_a_constraint_is_told():
     assert doubt_of(told).startswith(f"but the reference itself breaks {limit} (")
     assert doubt_of(told) in str(told).replace("\n  ", " ")
     assert light(told) == "doubted"
+
+
+def test_a_reference_that_costs_more_than_the_best_quality_may_is_told():
+    def app(models, text):
+        return text, {"nano": 0.001, "pro": 0.03}[models["answer"]]
+
+    result = st.select(
+        app,
+        models={"answer": ["nano", "pro"]},
+        dataset=[(text, text) for text in "abcdefgh"],
+        metric=st.metrics.exact_match,
+        reference="pro",
+        budget_usd=5,
+        objective="quality",
+        constraints=["cost_usd <= 0.0005 cap 0.1"],
+    )
+    assert result.llms == {"answer": "pro"}
+    assert doubt_of(result) == (
+        "but the reference itself breaks cost_usd <= 0.0005 cap 0.1 (0.03 on average)"
+    )
 
 
 def test_a_reference_that_holds_is_no_doubt():

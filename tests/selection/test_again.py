@@ -101,3 +101,7 @@ def test_a_budget_that_is_nearly_spent_asks_fewer_again():
     result = selected(app, budget_usd=1.8)
     assert 0 < result.varies.asked < 30
     assert app.usd() <= 1.8 + 0.02
+
+
+def test_a_budget_of_any_size_is_a_budget():
+    assert selected(App(), budget_usd=1e308).varies.asked == 30
