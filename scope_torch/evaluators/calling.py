@@ -36,6 +36,8 @@ another exception
             returned = function(*arguments, **keywords)
             # Also on the event loop the call sees the context of this thread: which query it is.
             return result_of(returned) if inspect.isawaitable(returned) else returned
+    except (StopIteration, StopAsyncIteration) as error:  # means something else to generators
+        raise RuntimeError(f"it raised {error!r}") from error
     except (Exception, KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:

@@ -89,10 +89,10 @@ def _of_held_out(problem: SelectionProblem, held_out: HeldOut | None) -> str:
 
 def _of_answers(result: Promised) -> str:
     """Whether a certificate took answers for fixed that are not."""
-    varies, by_answers = result.varies, result.report.get("certificate") == "sequence"
-    if varies is None or not varies.changed or not (result.certified and by_answers):
+    varies, report = result.varies, result.report
+    if varies is None or not varies.changed or not result.certified:
         return ""
-    if result.report.get("flips"):
+    if report.get("flips") or report.get("certificate") == "population":
         return ""
     return (
         f"but {varies.changed} of {varies.asked} answers changed when they were asked for again, "

@@ -144,8 +144,8 @@ def lines_of(result: Told, width: int = _WIDTH) -> dict[str, str]:
 
 
 def _fitted(name: str, line: str, width: int) -> str:
-    """A line as it is if it fits; the choice and a doubt are wrapped, the others are cut."""
-    if name in ("choice", "doubt"):
+    """A line as it is if it fits; what must be read whole is wrapped, the others are cut."""
+    if name in ("choice", "evidence", "doubt", "bill"):
         return "\n  ".join(textwrap.wrap(line, width - 2, break_on_hyphens=False))
     return textwrap.shorten(line, width, placeholder=" ...")
 
@@ -334,8 +334,8 @@ def _evidence(result: Told, width: int) -> str:
         unseen = f"; held out: {averages}"
     short = re.sub(r" \([^)]*\)", "", grounds)
     brief = short.partition(_IF_FIXED)[0].partition(":")[0]
-    forms = [form + hold + unseen for form in (full, grounds, short, brief)]
-    forms = [form + _not_asked(result) for form in [*forms, brief + unseen, brief]]
+    grounds_only = (full, grounds, short) if result.certified else (full, grounds, short, brief)
+    forms = [form + hold + unseen + _not_asked(result) for form in grounds_only]
     return next((form for form in forms if len(form) <= width), forms[-1])
 
 

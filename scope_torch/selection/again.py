@@ -12,6 +12,7 @@ from scope_torch.evaluators.application import Application
 from scope_torch.evaluators.function import FunctionEvaluator
 from scope_torch.evaluators.outputs import FILE
 from scope_torch.observation import Observation, Request
+from scope_torch.runs.directory import read_settings
 from scope_torch.runs.evaluator import Evaluator
 from scope_torch.runs.measure import keep_repeats, measure, repeats_in
 from scope_torch.runs.older import is_graded_otherwise
@@ -42,18 +43,23 @@ def ask_again(
         twice.
     """
     evaluator = make_evaluator(setup.problem, queries=setup.searched, deterministic=False)
-    known = _known(setup, evaluator, earlier)
-    if known is not None or setup.began_before(_FOLDER):
+    known, begun = _known(setup, evaluator, earlier), _begun(setup)
+    if setup.began_before(_FOLDER) or (known is not None and setup.takes_repeats and not begun):
         return [], known
     usd = math.fsum(one.paid_usd for one in reference) / len(reference)
     most = left_usd / 2 / usd if usd else math.inf
-    number = int(max(0, min(setup.repeats, len(reference), most)))
-    queries = random.Random(f"again {setup.seed}").sample(range(len(reference)), number)
+    number = begun or int(max(0, min(setup.repeats, len(reference), most)))
+    queries = list(range(len(reference)))
+    random.Random(f"again {setup.seed}").shuffle(queries)
     if isinstance(evaluator.system, Application):  # the outputs of the first answers stay
         evaluator.system = evaluator.system.apart(setup.inside(f"{_FOLDER}/{FILE}"))
-    requests = [Request(setup.problem.theta_ref, query) for query in sorted(queries)]
+    requests = [Request(setup.problem.theta_ref, query) for query in sorted(queries[:number])]
     found = measure(evaluator, requests, folder=setup.inside(_FOLDER)) if requests else []
     both = [(reference[one.query].quality, one.quality) for one in found if one.failed is None]
+    if known is not None and not begun:  # an older run's count too
+        both += zip(known.first, known.second, strict=True)
+    elif begun and (kept := None if setup.folder is None else repeats_in(setup.folder)):
+        return found, kept
     repeats = Repeats(*map(tuple, zip(*both, strict=True))) if both else None
     if repeats is not None and setup.folder is not None:
         keep_repeats(setup.folder, repeats)
@@ -63,13 +69,18 @@ def ask_again(
 def _known(setup: Setup, evaluator: Evaluator, earlier: Sequence[Path | str]) -> Repeats | None:
     """Those that this run has taken over, or may take over from the latest older one."""
     own = setup.folder
-    is_measured = own is not None and (own / _FOLDER).exists()
-    if not setup.takes_repeats or is_measured:
-        return None
     for folder in [*([] if own is None else [own]), *map(Path, reversed(earlier))]:
         found = repeats_in(folder)
         if found is not None and (folder == own or not is_graded_otherwise(folder, evaluator)):
-            if own is not None and own != folder:
+            if own is not None and own != folder and setup.takes_repeats:
                 keep_repeats(own, found)
             return found
     return None
+
+
+def _begun(setup: Setup) -> int:
+    """How many second answers this run has asked for, once it has begun to; else 0."""
+    path = setup.inside(f"{_FOLDER}/settings.json")
+    if path is None or not path.exists():
+        return 0
+    return int(read_settings(path)["problem"]["num_pairs"])

@@ -84,14 +84,20 @@ def prepare(
     answered = [*known.observations, *logged]
     say(show, plan_of(setup, known))
     evaluator.paid(known.observations)
-    pilots = piloted(setup, evaluator)
-    spent_usd = _paid(pilots) if setup.answers_vary else 0.0  # else they are kept answers
+    reused = {one.query for one in answered if one.theta == setup.problem.theta_ref}
+    keeps = evaluator.deterministic
+    pilots = [  # that the reference does not get as kept answers
+        one
+        for one in piloted(setup, evaluator)
+        if not keeps or one.query in reused or not evaluator.is_answer(one)
+    ]
     probe = preflight(setup, evaluator, answered)
     base = _base(setup, [*answered, *probe])
     if evaluator.deterministic and not logged:  # the reference gets the kept answer, and its bill
         theta_ref = setup.problem.theta_ref
         probe = [one for one in probe if one.theta != theta_ref or one.failed is not None]
-    spent_usd += _paid(probe) + _lost_before_search(setup) + graded_usd
+    probe = [*pilots, *probe]
+    spent_usd = _paid(probe) + _lost_before_search(setup) + graded_usd
     reference = logged or _measure_reference(setup, evaluator, known, spent_usd, show)
     problem = _with_reference(setup.problem, reference)
     if failed := sum(one.failed is not None for one in (*probe, *reference)):
@@ -102,9 +108,20 @@ def prepare(
         )
     taken_over = {*answered}
     spent_usd += _paid([one for one in reference if one not in taken_over])
-    left = setup.budget_usd - spent_usd
+    left = setup.budget_usd - spent_usd - held_out_usd(setup, problem, reference)
     again, repeats = ask_again(setup, make_evaluator, reference, left, earlier)
     return Before(problem, known, probe, base, reference, again, repeats, spent_usd + _paid(again))
+
+
+def held_out_usd(
+    setup: Setup, problem: SelectionProblem, reference: Sequence[Observation]
+) -> float:
+    """The most that theta_0 and theta_out cost on the held-out queries, on average, in USD."""
+    of_choice = problem.reference_cost_usd
+    if problem.objective == "quality":
+        (of_choice,) = (limit.value for limit in problem.limits if limit.outcome == COST)
+    judge_usd = 2 * math.fsum(one.judge_usd for one in reference) / len(reference)
+    return len(setup.held_out) * (problem.reference_cost_usd + of_choice + judge_usd)
 
 
 def plan_of(setup: Setup, known: Known, pilot: Pilot | None = None) -> Plan:
@@ -194,7 +211,7 @@ def _base(setup: Setup, answered: Sequence[Observation]) -> Base:
 
 def _lost_before_search(setup: Setup) -> float:
     """USD of calls that ended an earlier process of this selection, before its search began."""
-    folders = [setup.inside(name) for name in ("preflight", "probe", "reference", "again")]
+    folders = [setup.inside(name) for name in ("pilot", "preflight", "probe", "reference", "again")]
     return _paid([one for folder in folders if folder is not None for one in lost_in(folder)])
 
 
@@ -204,6 +221,11 @@ def _with_reference(problem: SelectionProblem, answers: Sequence[Observation]) -
     Raises:
         InputError: If it was never right, or free, or an outcome of a constraint is missing.
     """
+    if not any(answer.quality for answer in answers):
+        raise InputError(
+            f"the reference was right on none of {len(answers)} queries, so there is no threshold; "
+            "does the metric compare what it should? outputs.jsonl in run_dir has the answers"
+        )
     costs = [answer.cost_usd for answer in answers]
     qualities = [answer.quality for answer in answers]
     return replace(

@@ -154,6 +154,9 @@ def select(
     """
     if not (metric is None or callable(metric)):
         raise InputError(f"metric={metric!r} must be a function, such as metrics.exact_match")
+    continue_from = continue_from or ()
+    if dry_run not in (True, False, "pilot"):
+        raise InputError(f'dry_run={dry_run!r} must be True, False or "pilot"')
     if optimizer is not None:
         _check_defaults(base, batch_size, continue_from)
     concurrency = checked_size("concurrency", concurrency)

@@ -16,7 +16,6 @@ from typing import Any
 from tqdm import tqdm
 
 from scope_torch.bounds.population import mean_interval
-from scope_torch.constraints import COST
 from scope_torch.errors import InputError
 from scope_torch.evaluators.application import Application, Item
 from scope_torch.evaluators.function import FunctionEvaluator
@@ -35,7 +34,7 @@ from scope_torch.runs.result import RunResult
 from scope_torch.runs.runner import run
 from scope_torch.search.known import Known
 from scope_torch.search.optimizer import Optimizer
-from scope_torch.selection.before import prepare, say
+from scope_torch.selection.before import held_out_usd, prepare, say
 from scope_torch.selection.setup import Setup
 from scope_torch.tracking.progress import ProgressBar
 
@@ -93,12 +92,13 @@ def search(
     application.check([*setup.searched, *setup.held_out])
     before = prepare(setup, make_evaluator, show, earlier)
     problem, known = before.problem, before.known
-    left = setup.budget_usd - before.spent_usd - len(setup.held_out) * _held_out_usd(problem)
+    reserved = held_out_usd(setup, problem, before.reference)
+    left = setup.budget_usd - before.spent_usd - reserved
     if left <= 0:
         raise InputError(
             f"{before.spent_usd:.3g} of budget_usd={setup.budget_usd:g} were paid before the "
-            "search, most for the reference, and nothing is left for it; raise it, or give fewer "
-            "queries"
+            f"search, most for the reference, {reserved:.3g} are kept for the held-out queries, "
+            "and nothing is left for the search; raise it, or give fewer queries"
         )
     say(show, _of_reference(problem, left))
     vary = setup.answers_vary or (before.repeats is not None and before.repeats.changed > 0)
@@ -118,14 +118,14 @@ def search(
     measured = [*before.probe, *before.reference]
     is_priced = setup.is_priced or any(one.module_tokens is not None for one in measured)
     paid_llms = dict.fromkeys([*_names_in(problem), *filter(None, [application.judge])])
-    held_out_usd = setup.budget_usd - before.spent_usd - result.history.spend_usd
+    rest = setup.budget_usd - before.spent_usd - result.history.spend_usd
     found = replace(
         result,
         reference=before.reference if setup.logged is None else None,
         reference_again=before.again,
         varies=before.repeats,
         probe=before.probe,
-        held_out=_held_out(setup, make_evaluator, result, held_out_usd, show, earlier),
+        held_out=_held_out(setup, make_evaluator, result, rest, show, earlier),
         queries=[item.input for item in setup.searched],
         expected=[item.expected for item in setup.searched] if application.has_metric else None,
         answers=_by_codes(problem, application.outputs, setup.searched),
@@ -162,14 +162,6 @@ def _of_reference(problem: SelectionProblem, left_usd: float) -> str:
     )
 
 
-def _held_out_usd(problem: SelectionProblem) -> float:
-    """The most that a query costs with theta_0 and with theta_out, on average, in USD."""
-    if problem.objective == "cost":
-        return 2 * problem.reference_cost_usd
-    (most_usd,) = (limit.value for limit in problem.limits if limit.outcome == COST)
-    return problem.reference_cost_usd + most_usd
-
-
 def _held_out(
     setup: Setup,
     make_evaluator: Callable[..., FunctionEvaluator],
@@ -186,7 +178,9 @@ def _held_out(
     paid_usd = regraded_usd(taken.sources)
     thetas = list(dict.fromkeys([setup.problem.theta_ref, result.recommendation.theta]))
     costs = result.problem.reference_cost_usd, result.cost_usd.value or 0.0
-    usd_of = dict(zip(thetas, costs, strict=False))
+    judged = [one.judge_usd for one in result.history]
+    judge_usd = math.fsum(judged) / max(1, len(judged))
+    usd_of = dict(zip(thetas, (usd + judge_usd for usd in costs), strict=False))
     number = _number_paid_for(setup, usd_of, known, left_usd - paid_usd)
     if number < len(setup.held_out):
         logger.warning(

@@ -180,7 +180,9 @@ def _observed(path: Path) -> list[Observation] | None:
 def _probe(run: RecordedRun) -> list[Observation]:
     """What was paid for; the reference may have got a kept answer, and is billed for it."""
     reference = set(_observed(run.path / "reference" / "journal.jsonl") or ())
-    parts = [_observed(run.path / part / "journal.jsonl") for part in ("probe", "preflight")]
+    parts = [
+        _observed(run.path / part / "journal.jsonl") for part in ("pilot", "probe", "preflight")
+    ]
     found = [observation for part in parts for observation in part or ()]
     return [observation for observation in found if observation not in reference]
 

@@ -64,9 +64,9 @@ def test_six_short_lines(make, more):
         observations = [Observation(result.problem.theta_ref, 0, 0.123456, 1.0)]
         fields = {"reference": observations, "probe": observations, "surplus_usd": 0.0123}
         result = replace(result, **fields, held_out=held_out(1000), num_failed=1234)
-    lines = str(result).splitlines()
+    assert max(map(len, str(result).splitlines())) < 110
+    lines = str(result).replace("\n  ", " ").splitlines()  # a long line goes on, indented
     assert len(lines) == 6
-    assert max(map(len, lines)) < 110
     assert not any(line.endswith("...") for line in lines)
     assert lines[0].startswith(("Use ", "Keep the reference "))
     assert lines[1].startswith("quality ")

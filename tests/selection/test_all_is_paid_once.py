@@ -1,0 +1,119 @@
+"""The bill is what was paid, and a budget holds, whatever comes before and after the search."""
+
+import pytest
+from selection.test_again import Varying
+from selection.test_select import App, exactly, settings
+
+import scope_torch as st
+from scope_torch.errors import InputError
+
+
+@pytest.mark.parametrize("repeat", [False, True])
+def test_pilots_are_in_the_bill(tmp_path, repeat):
+    app = App()
+    arguments = settings(metric=exactly, run_dir=tmp_path, repeat=repeat)
+    st.select(app, **arguments, dry_run="pilot")
+    result = st.select(app, **arguments)
+    assert result.bill.total_usd == pytest.approx(app.usd(), rel=1e-12)
+
+
+def test_pilots_of_a_reference_that_is_known_are_in_the_bill(tmp_path):
+    st.select(App(), **settings(metric=exactly, run_dir=tmp_path / "june"))
+    app = App()
+    changes = {"run_dir": tmp_path / "july", "continue_from": tmp_path / "june"}
+    st.select(app, **settings(metric=exactly, **changes), dry_run="pilot")
+    result = st.select(app, **settings(metric=exactly, **changes))
+    assert app.usd() == pytest.approx(0.06)
+    assert result.bill.total_usd == pytest.approx(app.usd())
+
+
+@pytest.mark.parametrize("budget_usd", [2.4, 3.0, 4.0])
+def test_a_judge_is_reserved_for_the_held_out_queries_too(budget_usd):
+    app, grades = App(), []
+
+    def judge(expected, output):
+        grades.append(0.01)
+        return exactly(expected, output), 0.01
+
+    result = st.select(app, **settings(metric=judge, budget_usd=budget_usd, holdout=0.3))
+    paid = app.usd() + sum(grades)
+    assert result.bill.total_usd == pytest.approx(paid)
+    assert paid <= budget_usd + 0.03
+
+
+def test_second_answers_leave_the_held_out_queries_their_money():
+    app = App()
+    result = st.select(app, **settings(metric=exactly, budget_usd=1.05, holdout=0.2, repeats=None))
+    assert 0 < result.varies.asked < 30
+    assert result.held_out.num_queries == 8
+    assert app.usd() <= 1.05 + 0.02
+
+
+def test_a_larger_budget_keeps_the_second_answers(tmp_path):
+    app = App()
+    arguments = settings(metric=exactly, run_dir=tmp_path, repeats=None)
+    small = st.select(app, **(arguments | {"budget_usd": 0.9}))
+    large = st.select(app, **(arguments | {"budget_usd": 3.0}))
+    assert small.varies == large.varies
+    assert len(large.history) >= len(small.history)
+    assert large.bill.total_usd == pytest.approx(app.usd(), rel=1e-12)
+
+
+@pytest.mark.parametrize("repeats", [0, 3])
+def test_what_an_older_run_saw_of_varying_answers_is_not_forgotten(tmp_path, repeats):
+    changes = {"max_quality_loss": 0.3, "budget_usd": 6}
+    first = settings(metric=exactly, run_dir=tmp_path / "june", repeats=None) | changes
+    older = st.select(Varying(0.2), **first)
+    assert older.varies.changed > 0
+    again = settings(metric=exactly, run_dir=tmp_path / "july", repeats=repeats) | changes
+    result = st.select(Varying(0.2, seed=1), **again, continue_from=tmp_path / "june")
+    assert result.varies.asked == 30 + repeats
+    assert result.varies.changed >= older.varies.changed
+    assert result.report["flips"] > 0
+
+
+def test_a_certificate_by_bounds_is_doubted_where_answers_vary():
+    make = lambda problem: st.make_scope(problem, base="nano")  # noqa: E731
+    found = [
+        st.select(
+            Varying(0.1, seed),
+            **settings(metric=exactly, optimizer=make, max_quality_loss=0.3, repeats=None),
+        )
+        for seed in range(4)
+    ]
+    certified = [one for one in found if one.certified and one.varies.changed]
+    assert certified
+    assert all("which this certificate does not allow for" in str(one) for one in certified)
+
+
+def test_the_condition_of_a_certificate_is_never_cut():
+    long = {f"a_rather_long_name_of_a_module_{i}": ["nano", "mini", "pro"] for i in range(2)}
+    result = st.select(
+        App(),
+        **settings(
+            metric=exactly,
+            models=long,
+            reference="pro",
+            constraints=["latency_s <= 2 cap 10"],
+            holdout=0.2,
+        ),
+    )
+    assert result.certified
+    assert "if answers do not vary" in str(result)
+    assert max(map(len, str(result).splitlines())) < 110
+
+
+def test_words_for_a_metric_that_never_matches_and_a_dry_run_that_is_none():
+    with pytest.raises(InputError, match=r"right on none of 40 queries.* does the metric compare"):
+        st.select(App(), **settings(metric=lambda *_: 0.0))
+    with pytest.raises(InputError, match="dry_run='pilots' must be"):
+        st.select(App(), **settings(dry_run="pilots"))
+    assert st.select(App(), **settings(metric=exactly, continue_from=None)).certified
+
+
+def test_an_app_that_raises_what_generators_mean_otherwise():
+    def app(models, text):
+        return next(iter(()))
+
+    with pytest.raises(RuntimeError, match=r"it raised StopIteration"):
+        st.select(app, **settings(metric=exactly))
