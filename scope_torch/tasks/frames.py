@@ -104,7 +104,14 @@ def _read_csv(
 
 def _separator(header: str) -> str:
     """The one that splits the header most; of equal ones the first."""
-    return max(_SEPARATORS, key=lambda one: len(next(csv.reader([header], delimiter=one), [])))
+
+    def parts(separator: str) -> int:
+        try:
+            return len(next(csv.reader([header], delimiter=separator), []))
+        except csv.Error:  # of bytes that are no table; polars says what is wrong with them
+            return 0
+
+    return max(_SEPARATORS, key=parts)
 
 
 def _read_json(content: io.BytesIO, is_list: bool) -> pl.DataFrame:
