@@ -40,6 +40,11 @@ def arguments(url: str) -> list[str]:
     return [*fixed, "task.num_queries=6", "budget_usd=0.0003", "method.batch_size=2"]
 
 
+def more(url: str) -> list[str]:
+    """With a budget that always pays for two more calls."""
+    return [one for one in arguments(url) if "budget" not in one] + ["budget_usd=0.0012"]
+
+
 class Gate:
     """Answers like `airport_llm`; after `good` requests it holds them until `opened`."""
 
@@ -72,9 +77,9 @@ def test_a_live_search_interrupted_while_it_waits(tmp_path, times):
         folder.mkdir()
     whole, gate = Gate(10**9), Gate(40)
     with FakeEndpoint(whole) as endpoint:
-        assert in_child(command_line, arguments(endpoint.url), folders[0]) == 0
+        assert in_child(command_line, more(endpoint.url), folders[0]) == 0
     with FakeEndpoint(gate) as endpoint:
-        process = started(command_line, arguments(endpoint.url), folders[1])
+        process = started(command_line, more(endpoint.url), folders[1])
         until(lambda: gate.good == -2)
         assert process.pid is not None
         os.kill(process.pid, signal.SIGINT)
@@ -97,7 +102,7 @@ def test_a_live_search_interrupted_while_it_waits(tmp_path, times):
             assert not gate.opened.is_set()  # it did not wait
             assert "stopped at once" in err
             gate.opened.set()
-        assert in_child(command_line, arguments(endpoint.url), folders[1]) == 0
+        assert in_child(command_line, more(endpoint.url), folders[1]) == 0
     (whole_dir,) = (path.parent for path in folders[0].rglob("result.json"))
     assert stable(run_dir) == stable(whole_dir)
     assert [o.request for o in journaled(run_dir)][: len(kept)] == [o.request for o in kept]
