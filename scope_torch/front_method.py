@@ -5,12 +5,11 @@ from __future__ import annotations
 from gpytorch.kernels import Kernel
 
 from scope_torch.errors import InputError
-from scope_torch.methods import Base, codes_of_base
 from scope_torch.model.hamming_sums import make_grid
 from scope_torch.model.joint import JointSurrogate
 from scope_torch.model.kernels import HammingMatern52Kernel
 from scope_torch.problem import SelectionProblem
-from scope_torch.search.calibrate import InitialPool, PoolKind
+from scope_torch.search.calibrate import Base, InitialPool, PoolKind, codes_of_base
 from scope_torch.search.front_search import ScopeFront
 from scope_torch.space_search.joint_grid import JointGridPosterior
 

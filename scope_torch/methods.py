@@ -21,9 +21,7 @@ from scope_torch.model.per_query import MIN_LAM
 from scope_torch.observation import Observation
 from scope_torch.problem import SelectionProblem
 from scope_torch.search.belief import Belief
-from scope_torch.search.calibrate import Base as Base
-from scope_torch.search.calibrate import InitialPool, PoolKind, Ties
-from scope_torch.search.calibrate import codes_of_base as codes_of_base
+from scope_torch.search.calibrate import Base, InitialPool, PoolKind, Ties, codes_of_base
 from scope_torch.search.candidate import QueryCandidate
 from scope_torch.search.certificate import certificate_of, flips_of
 from scope_torch.search.choice import LeastCost, MostPromising

@@ -15,7 +15,6 @@ from scope_torch.bounds.repeats import Repeats
 from scope_torch.constraints import COST, QUALITY, Constraint
 from scope_torch.errors import InputError
 from scope_torch.evaluators.function import FunctionEvaluator
-from scope_torch.methods import Base
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.bill import regraded_usd
@@ -25,6 +24,7 @@ from scope_torch.runs.journal import lost_in
 from scope_torch.runs.measure import TooDear, measure
 from scope_torch.runs.opening import begin
 from scope_torch.runs.runner import problem_settings
+from scope_torch.search.calibrate import Base
 from scope_torch.search.known import Known
 from scope_torch.selection.again import ask_again
 from scope_torch.selection.pilot import piloted

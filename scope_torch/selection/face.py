@@ -17,10 +17,11 @@ from scope_torch.errors import InputError
 from scope_torch.evaluators.application import App, Application, Metric, items_of
 from scope_torch.evaluators.function import FunctionEvaluator, OnError
 from scope_torch.evaluators.outputs import FILE
-from scope_torch.methods import Base, make_scope_joint
+from scope_torch.methods import make_scope_joint
 from scope_torch.problem import Objective, SelectionProblem
 from scope_torch.runs.callbacks import Callback
 from scope_torch.runs.result import RunResult
+from scope_torch.search.calibrate import Base
 from scope_torch.search.optimizer import Optimizer
 from scope_torch.selection.before import known_of, plan_of
 from scope_torch.selection.checks import check_callbacks, check_optimizer, checked_size

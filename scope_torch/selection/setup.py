@@ -16,10 +16,10 @@ from scope_torch.evaluators.application import Item
 from scope_torch.files import inside
 from scope_torch.llm.price_list import PriceList
 from scope_torch.llm.prices import LLMInfo
-from scope_torch.methods import Base, codes_of_base
 from scope_torch.observation import Observation
 from scope_torch.problem import SelectionProblem, by_module
 from scope_torch.runs.directory import read_settings
+from scope_torch.search.calibrate import Base, codes_of_base
 from scope_torch.selection.checks import checked_number, checked_size, checked_whole
 from scope_torch.selection.plan import Pilot, Plan
 from scope_torch.space import check_seed

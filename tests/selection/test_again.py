@@ -79,14 +79,6 @@ def test_a_resumed_selection_is_the_same(tmp_path):
     assert again.bill == first.bill
 
 
-def test_a_certificate_of_ones_own_that_does_not_allow_for_it_is_doubted():
-    make = lambda problem: st.make_scope_joint(problem, base="nano")  # noqa: E731
-    result = selected(Varying(0.05), optimizer=make, max_quality_loss=0.3)
-    if not result.certified:
-        pytest.skip("nothing was certified")
-    assert "which this certificate does not allow for" in str(result)
-
-
 def test_next_month_takes_over_what_was_seen(tmp_path):
     first = selected(Varying(0.1), run_dir=tmp_path / "june")
     app = Varying(0.1, seed=1)
