@@ -58,13 +58,15 @@ class Rule:
 
     Examples:
         >>> class AtMost(Rule):
-        ...     def __init__(self, candidates):
-        ...         self._left = candidates
+        ...     def __init__(self, most):
+        ...         self._most = most
+        ...     def begin(self, search):
+        ...         self._number = 0
         ...     def ended(self, turn):
-        ...         self._left -= 1
-        ...         return None if self._left else "enough candidates"
+        ...         self._number += 1
+        ...         return "enough candidates" if self._number == self._most else None
         ...     def settings(self):
-        ...         return {"candidates": self._left}
+        ...         return {"most": self._most}
         >>> from scope_torch import make_scope, run
         >>> from scope_torch.tasks.synthetic import synthetic_task
         >>> task = synthetic_task()

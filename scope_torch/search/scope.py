@@ -87,7 +87,7 @@ class SCOPE(SequentialOptimizer):
         self._theta_out, self._certified = problem.theta_ref, False
         self._u_out: float | None = None
         self._before = self._theta_out, self._u_out, False
-        self._candidates = self._pruned = 0
+        self._counts = {"candidates": 0, "candidates_pruned": 0}
         self._basis: Basis = basis_of(self.settings())
         super().__init__()
 
@@ -117,7 +117,7 @@ class SCOPE(SequentialOptimizer):
 
     def _evaluate(self, turn: Turn) -> Steps:
         """The j-loop: lines alg:scope-main:sort to alg:scope-main:break."""
-        self._candidates += 1
+        self._counts["candidates"] += 1
         turn.begin()
         if turn.is_known:
             self._judge(turn)
@@ -141,7 +141,7 @@ class SCOPE(SequentialOptimizer):
         is_hopeless = candidate.lower_g(beta) > -turn.margin or candidate.lower_c(beta) > self.u_out
         if self.rules.is_dropped(turn.theta) or (self.prune and is_hopeless):  # :break
             turn.ended = True
-            self._pruned += 1
+            self._counts["candidates_pruned"] += 1
             self._trace("pruned", **turn.row())
 
     def _improve(self, turn: Turn, upper_c: float) -> None:
@@ -268,8 +268,7 @@ class SCOPE(SequentialOptimizer):
         """Bounds, counts, and what "certified" rests on; see `Optimizer`."""
         return {
             **self.belief.bounds.report(),
-            "candidates": self._candidates,
-            "candidates_pruned": self._pruned,
+            **self._counts,
             **self.known.report(),
             "selection": self.belief.posterior.report(),
             **self.rules.report(),
