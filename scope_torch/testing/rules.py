@@ -40,11 +40,8 @@ class RuleConformance:
     def search(self, request: pytest.FixtureRequest) -> Callable[..., SCOPE]:
         """Makes a search with some rules."""
 
-        def with_rules(
-            rules: Sequence[Rule], seed: int = 0, task: KnownTask | None = None
-        ) -> SCOPE:
-            problem = (task or self.task()).problem
-            return request.param(problem, base="llm0", seed=seed, rules=rules)
+        def with_rules(rules: Sequence[Rule], seed: int = 0, of_task: int = 5) -> SCOPE:
+            return request.param(self.task(of_task).problem, base="llm0", seed=seed, rules=rules)
 
         return with_rules
 
@@ -93,7 +90,7 @@ class RuleConformance:
         """`begin` forgets the search before."""
         rule = make_rule()
         first = drive(search([rule]), self.task(), _COUNT)
-        drive(search([rule], 1, self.task(6)), self.task(6), 40)
+        drive(search([rule], 1, 6), self.task(6), 40)
         assert drive(search([rule]), self.task(), _COUNT) == first
 
     def test_its_settings_are_those_of_the_search(
