@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from scope_torch.model.kernels import HammingKernel
     from scope_torch.observation import Observation, Request
     from scope_torch.problem import SelectionProblem
+    from scope_torch.results.result import RunResult
+    from scope_torch.results.saving import load_models
     from scope_torch.runs.callbacks import Callback
-    from scope_torch.runs.result import RunResult
     from scope_torch.runs.runner import run
-    from scope_torch.runs.saving import load_models
     from scope_torch.search.optimizer import Optimizer, SequentialOptimizer
     from scope_torch.search.rules import Rule
     from scope_torch.selection.face import select
@@ -64,14 +64,14 @@ _MODULE_OF = {
     "RecordedTable": "evaluators.table",
     "Request": "observation",
     "Rule": "search.rules",
-    "RunResult": "runs.result",
+    "RunResult": "results.result",
     "SelectionProblem": "problem",
     "SequentialOptimizer": "search.optimizer",
     "TableEvaluator": "evaluators.table",
     "at_least": "constraints",
     "at_most": "constraints",
     "load_llms": "llm.prices",
-    "load_models": "runs.saving",
+    "load_models": "results.saving",
     "load_reference": "traces.reference",
     "make_scope": "methods",
     "make_scope_joint": "methods",
