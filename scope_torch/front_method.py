@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from gpytorch.kernels import Kernel
+from typing import Unpack
 
 from scope_torch.errors import InputError
 from scope_torch.model.hamming_sums import make_grid
 from scope_torch.model.joint import JointSurrogate
 from scope_torch.model.kernels import HammingMatern52Kernel
+from scope_torch.options import SharedOptions, with_defaults
 from scope_torch.problem import SelectionProblem
-from scope_torch.search.calibrate import Base, InitialPool, PoolKind, codes_of_base
+from scope_torch.search.calibrate import InitialPool, codes_of_base
 from scope_torch.search.front_search import ScopeFront
 from scope_torch.space_search.joint_grid import JointGridPosterior
 
@@ -17,38 +18,30 @@ from scope_torch.space_search.joint_grid import JointGridPosterior
 def make_scope_front(
     problem: SelectionProblem,
     *,
-    seed: int = 0,
-    base: Base = None,
     b: float = 3.0,
     widenings: int = 1,
     rule: str = "area",
     axis: str = "log",
     rho: float | None = None,
     amplitude: float | None = None,
-    initial_pool: PoolKind = "base",
     lam: float = 1e-6,
-    batch_size: int = 1,
-    kernel: Kernel | None = None,
     name: str = "scope_front",
+    **options: Unpack[SharedOptions],
 ) -> ScopeFront:
     """Builds the search for the whole front of cost and quality.
 
     Args:
         problem: What to search; Theta must be small enough to enumerate. epsilon decides theta_out
             alone, not what is searched.
-        seed: Seed of the run.
-        base: See `make_scope`.
-        b: See `ScopeFront`.
-        widenings: See `ScopeFront`.
-        rule: See `ScopeFront`.
-        axis: See `ScopeFront`.
-        rho: See `JointSurrogate`.
-        amplitude: See `JointSurrogate`.
-        initial_pool: `base` or `random`, see `InitialPool`.
-        lam: See `make_scope_joint`.
-        batch_size: See `ScopeFront`.
-        kernel: k; default Matern 5/2.
+        b: Half-width of the optimistic corner in standard deviations.
+        widenings: How often b is multiplied by 1.5.
+        rule: `area`: A for each USD; `chance`: P for each USD; see `ScopeFront`.
+        axis: Of the area: `log` counts halving a cost the same everywhere, `usd` counts USD.
+        rho: Share of the variance that all queries have in common; None: fitted.
+        amplitude: Prior standard deviation; None: fitted.
+        lam: Variance of the noise of an answer relative to that of w_q, at least 1e-9.
         name: Name in results.
+        options: `SharedOptions`; `initial_pool=none` is refused.
 
     Raises:
         InputError: If a value is unknown or outside its range, or Theta is too large.
@@ -63,9 +56,12 @@ def make_scope_front(
         >>> best.basis, round(best.quality, 3)
         ('observed', 0.583)
     """
+    shared = with_defaults(options, "make_scope_front", SharedOptions)
+    initial_pool, kernel = shared["initial_pool"], shared["kernel"]
     if initial_pool == "none":
         raise InputError("initial_pool=none: the search starts from Calibrate; take base or random")
     kernel = HammingMatern52Kernel() if kernel is None else kernel
+    codes = codes_of_base(problem, shared["base"], initial_pool)
     joint = JointSurrogate(
         problem.space,
         kernel,
@@ -79,12 +75,12 @@ def make_scope_front(
         problem,
         surrogate=joint,
         posterior=JointGridPosterior(joint, make_grid(problem.space, kernel)),
-        pool=InitialPool(problem, initial_pool, codes_of_base(problem, base, initial_pool)),
-        seed=seed,
+        pool=InitialPool(problem, initial_pool, codes),
+        seed=shared["seed"],
         b=b,
         widenings=widenings,
         rule=rule,
         axis=axis,
-        batch_size=batch_size,
+        batch_size=shared["batch_size"],
         name=name,
     )

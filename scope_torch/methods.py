@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from gpytorch.kernels import Kernel
@@ -13,22 +13,22 @@ from gpytorch.kernels import Kernel
 from scope_torch.bounds import ConfidenceBounds, CredibleBounds, TheoryBounds, TunedBounds
 from scope_torch.bounds.base import check_made_for
 from scope_torch.bounds.information_gain import InformationGain, RealisedGain
-from scope_torch.bounds.repeats import Repeats
 from scope_torch.errors import InputError
 from scope_torch.model.devices import joint_class, pick_device, surrogate_class
 from scope_torch.model.kernels import HammingMatern52Kernel
 from scope_torch.model.per_query import MIN_LAM
-from scope_torch.observation import Observation
+from scope_torch.options import SearchOptions, with_defaults
 from scope_torch.problem import SelectionProblem
 from scope_torch.search.belief import Belief
-from scope_torch.search.calibrate import Base, InitialPool, PoolKind, Ties, codes_of_base
+from scope_torch.search.calibrate import InitialPool, PoolKind, Ties, codes_of_base
 from scope_torch.search.candidate import QueryCandidate
 from scope_torch.search.certificate import certificate_of, flips_of
 from scope_torch.search.choice import LeastCost, MostPromising
 from scope_torch.search.joint_candidate import JointCandidate
 from scope_torch.search.known import Known, known_of
+from scope_torch.search.parts import Certificate, Choice
 from scope_torch.search.payoff import ExpectedReturn, derived_deployment
-from scope_torch.search.rules import Rule, Rules
+from scope_torch.search.rules import Rules
 from scope_torch.search.scope import SCOPE
 from scope_torch.search.stopping import stopping_of
 from scope_torch.space_search.branched import MAX_NODES, make_posterior
@@ -44,72 +44,35 @@ _WIDENINGS = 6  # to 34 standard deviations, which is more than can pay
 def make_scope(
     problem: SelectionProblem,
     *,
-    seed: int = 0,
-    base: Base = None,
     bounds: Mapping[str, Any] | ConfidenceBounds | None = None,
-    initial_pool: PoolKind = "base",
     calibrate_ties: Ties = "cheaper",
-    prune: bool = True,
     alpha: float = 1 / 3,
     lam: float | None = None,
-    batch_size: int | None = 1,
-    gap_tolerance: float | None = 0.0,
-    space_search: str = "auto",
     max_nodes: int = MAX_NODES,
-    surrogate: str = "auto",
     certificate: str = "bounds",
-    certificate_flips: float | str | Repeats | None = 0.0,
-    reference_repeats: Sequence[int] | None = None,
-    query_pool: int | None = None,
-    kernel: Kernel | None = None,
-    device: torch.device | str | None = None,
-    known: Known | Sequence[Observation] = (),
-    rules: Sequence[Rule] = (),
     name: str = "scope",
+    **options: Unpack[SearchOptions],
 ) -> SCOPE:
-    """Builds SCOPE; arguments not listed are those of `scope_torch.search.scope.SCOPE`.
+    """Builds SCOPE.
 
     Args:
         problem: What to search.
-        seed: Seed of the run.
-        base: theta_base, cheap LLMs: the name of one that is a candidate of every module, or a name
-            for each module, as a list or as a dict by module.
         bounds: `mode` (`tuned` or `theory`), `gain` (`maximum` or `realised`, see `TheoryBounds`)
             and the arguments of `TunedBounds` or `TheoryBounds`; those of the other mode are
             ignored, but R_c and R_g decide the default of `lam`. Or confidence bounds of your own.
-        initial_pool: Theta_init, see `InitialPool`.
         calibrate_ties: `ties` of `InitialPool`.
-        prune: See `SCOPE`.
-        alpha: See `LeastCost`.
+        alpha: Exponent of the dynamic constraint in (0, 1/2), see `LeastCost`.
         lam: lambda; None for max{R_c^2, R_g^2, 1e-9} (eq:scope-mean-variance).
-        batch_size: See `SCOPE`.
-        gap_tolerance: See `Stopping`.
-        space_search: How minima over Theta are found: `grid` enumerates up to 2e8 configurations,
-            `branch_and_bound` finds the same in more, `auto` takes what fits.
-        max_nodes: See `BranchedPosterior`.
-        surrogate: Where the Gaussian processes of the queries are: see `surrogate_class`.
+        max_nodes: Most prefixes that `branch_and_bound` visits to find a minimum.
         certificate: `bounds`; or at the `delta` of `bounds`: `sequence` (`BySequence`), about the
             queries of the search, or `population` (`ByPopulation`), about the distribution that
             they were drawn from.
-        certificate_flips: With `sequence`: whether answers vary from call to call. 0 or None: the
-            same call always gets the same answer. Else candidates are certified by fresh answers,
-            whatever varies (`ByFreshAnswers`); how often the same call gets another answer than
-            usual, or the `Repeats` of the reference, only says what is worth trying. `auto`:
-            `Repeats` made of `reference_repeats`.
-        reference_repeats: With `certificate_flips="auto"`: how many queries theta_0 answered
-            otherwise the second time, and how many it was asked twice.
-        query_pool: With `population`, if there are more queries than a search needs: Calibrate
-            looks at this many. A candidate draws from all of them in an order of its own, and stops
-            once it is theta_out. None: Calibrate looks at all, and a candidate answers all.
-        kernel: k; None for Matern 5/2.
-        device: Where the algebra over Theta runs; None for `auto`, see `pick_device`.
-        known: Observations of earlier searches, in the codes of this problem, or a `Known`; see
-            `scope_torch.search.known`.
-        rules: Rules of your own, see `Rule`.
         name: Name in results.
+        options: `SearchOptions`.
 
     Raises:
         InputError: If a value is unknown or outside its range.
+        TypeError: If there is no such option.
 
     Examples:
         >>> from scope_torch.tasks.synthetic import synthetic_task
@@ -119,116 +82,76 @@ def make_scope(
         >>> make_scope(problem, initial_pool="none", prune=False, name="scope_coarse").name
         'scope_coarse'
     """
+    shared = with_defaults(options, "make_scope")
     of_bounds = dict(bounds or {}) if isinstance(bounds, Mapping | None) else {}
     lam = _default_lam(of_bounds) if lam is None else lam
-    kernel = HammingMatern52Kernel() if kernel is None else kernel
-    device = pick_device(device, problem.space.size)
+    kernel, device = _kernel_and_device(problem, shared)
     confidence = bounds
     if isinstance(confidence, Mapping | None):
         confidence = _bounds_of(problem, of_bounds, kernel, lam, device)
-    delta = _delta_of(certificate, of_bounds)
-    flips = flips_of(certificate_flips, reference_repeats)
-    asks_again = 0.0 if certificate == "population" else flips  # there the first answers count
-    known = known_of(problem, known, asks_again)
-    of_answers = delta, flips, certificate
-    certifies = certificate_of(problem, *of_answers, seed, query_pool, known)
+    certifies, known = _certificate(problem, shared, certificate, of_bounds)
     check_made_for(confidence, kernel, lam, problem.space.num_modules)
     space, num_constraints = problem.space, problem.num_constraints
-    of_queries = surrogate_class(surrogate, device, num_constraints)
+    of_queries = surrogate_class(shared["surrogate"], device, num_constraints)
     model = of_queries(space, kernel, problem.num_queries, lam, device, num_constraints)
     posterior = make_posterior(
         model,
         space,
         kernel,
-        space_search=space_search,
+        space_search=shared["space_search"],
         max_nodes=max_nodes,
         device=device,
         allowed=problem.rule,
     )
     belief = Belief(problem, model, posterior, partial(QueryCandidate, model), confidence)
-    stopping = stopping_of(problem, gap_tolerance)
-    codes = codes_of_base(problem, base, initial_pool)
-    return SCOPE(
-        problem,
-        belief=belief,
-        pool=InitialPool(problem, initial_pool, codes, calibrate_ties),
-        choice=LeastCost(alpha, certifies.next_margin),
-        rules=Rules(problem, belief, certifies, stopping, known=known, own=rules),
-        seed=seed,
-        prune=prune,
-        batch_size=batch_size,
-        name=name,
-    )
+    stopping = stopping_of(problem, shared["gap_tolerance"])
+    rules = Rules(problem, belief, certifies, stopping, known=known, own=shared["rules"])
+    choice = LeastCost(alpha, certifies.next_margin)
+    return _search(problem, shared, belief, choice, rules, name, ties=calibrate_ties)
 
 
 def make_scope_joint(
     problem: SelectionProblem,
     *,
-    seed: int = 0,
-    base: Base = None,
     bounds: Mapping[str, Any] | None = None,
     rho: float | None = None,
     amplitude: float | None = None,
     relative_cost: bool | None = None,
-    initial_pool: PoolKind = "base",
-    prune: bool = True,
     lam: float | None = None,
-    batch_size: int | None = 1,
-    gap_tolerance: float | None = 0.0,
-    space_search: str = "auto",
     max_nodes: int = JOINT_MAX_NODES,
-    surrogate: str = "auto",
     certificate: str | None = None,
-    certificate_flips: float | str | Repeats | None = 0.0,
-    reference_repeats: Sequence[int] | None = None,
-    query_pool: int | None = None,
     budget_usd: float | None = None,
     learn_reference: bool = False,
-    kernel: Kernel | None = None,
-    device: torch.device | str | None = None,
-    known: Known | Sequence[Observation] = (),
-    rules: Sequence[Rule] = (),
     name: str = "scope_joint",
+    **options: Unpack[SearchOptions],
 ) -> SCOPE:
     """Builds SCOPE with the joint surrogate.
 
     Args:
         problem: What to search.
-        seed: Seed of the run.
-        base: See `make_scope`.
         bounds: `mode` (`credible` or `theory`) and the arguments of `CredibleBounds` or
             `TheoryBounds`; `delta`, default 0.05, is also that of the sequences. A theorem needs a
             process that does not depend on the observations: with `theory`, rho must be given, the
             amplitude is 1 and costs are in USD.
-        rho: See `JointSurrogate`.
-        amplitude: See `JointSurrogate`.
-        relative_cost: See `JointSurrogate`; None: unless the mode is `theory`.
-        initial_pool: See `InitialPool`.
-        prune: See `SCOPE`.
+        rho: Share of the variance that all queries have in common; None: fitted.
+        amplitude: Prior standard deviation; None: fitted.
+        relative_cost: Whether costs are divided by a sum over modules, see `JointSurrogate`; None:
+            unless the mode is `theory`.
         lam: Variance of the noise of an answer relative to that of w_q, at least 1e-9; None: 1e-6,
             or max{R_c^2, R_g^2, 1e-9} / (1 - rho) with `theory`.
-        batch_size: See `SCOPE`.
-        gap_tolerance: See `Stopping`.
-        space_search: See `make_scope`.
-        max_nodes: See `JointBranchedPosterior`.
-        surrogate: See `make_scope`.
-        certificate: See `make_scope`; None for `sequence`, with `theory` for `bounds`.
-        certificate_flips: See `make_scope`.
-        reference_repeats: See `make_scope`.
-        query_pool: See `make_scope`.
+        max_nodes: Most prefixes that `branch_and_bound` visits to find a minimum.
+        certificate: As that of `make_scope`; None for `sequence`, with `theory` for `bounds`.
         budget_usd: Lambda. With it, the search stops when it no longer pays even if the problem
             does not say `deployment_queries`, see `derived_deployment`.
         learn_reference: Whether the model takes in `reference_answers` of the problem, theta_0's
             answers, as observations. Nobody pays for them again. The paper's search does not know
             them.
-        kernel: See `make_scope`.
-        device: See `make_scope`.
-        known: See `make_scope`.
-        rules: See `make_scope`.
         name: Name in results.
+        options: `SearchOptions`.
 
     Raises:
         InputError: If a value is unknown or outside its range.
+        TypeError: If there is no such option.
 
     Examples:
         >>> from scope_torch.runs.runner import run
@@ -238,12 +161,14 @@ def make_scope_joint(
         >>> run(task.problem, optimizer, task.evaluator, budget_usd=3.0).recommendation.basis
         'certified'
     """
+    shared = with_defaults(options, "make_scope_joint")
     bounds = {"delta": 0.05, **(bounds or {})}
     mode = _one_of("bounds mode", bounds.pop("mode", "credible"), ("credible", "theory"))
     _check_names(bounds, (*_CREDIBLE, *_THEORY))
+    gap_tolerance = shared["gap_tolerance"]
     deployment = math.inf if gap_tolerance is None else _deployment(problem, budget_usd)
     certificate = certificate or ("bounds" if mode == "theory" else "sequence")
-    kernel = HammingMatern52Kernel() if kernel is None else kernel
+    kernel, device = _kernel_and_device(problem, shared)
     confidence: ConfidenceBounds
     if mode == "theory":
         rho = _rho_of_theory(rho, amplitude, relative_cost)
@@ -255,11 +180,10 @@ def make_scope_joint(
         if bounds.get("widenings") is None:
             bounds["widenings"] = _widenings(problem, deployment)
         confidence = CredibleBounds(**_chosen(bounds, _CREDIBLE))
-    relative_cost = _is_relative(problem, relative_cost, initial_pool)
+    relative_cost = _is_relative(problem, relative_cost, shared["initial_pool"])
     lam = 1e-6 if lam is None else lam
-    device = pick_device(device, problem.space.size)
     check_made_for(confidence, kernel, lam, problem.space.num_modules)
-    joint = joint_class(surrogate, device, kernel, problem.num_constraints)(
+    joint = joint_class(shared["surrogate"], device, kernel, problem.num_constraints)(
         problem.space,
         kernel,
         problem.num_queries,
@@ -271,28 +195,65 @@ def make_scope_joint(
         device=device,
         num_constraints=problem.num_constraints,
     )
-    flips = flips_of(certificate_flips, reference_repeats)
-    known = known_of(problem, known, flips if certificate != "population" else 0, learn_reference)
-    delta = _delta_of(certificate, bounds)
-    certifies = certificate_of(problem, delta, flips, certificate, seed, query_pool, known)
-    margin, rule = certifies.next_margin, problem.rule
+    certifies, known = _certificate(problem, shared, certificate, bounds, learn_reference)
+    margin, search = certifies.next_margin, shared["space_search"]
     by_cost = gap_tolerance is None or problem.objective == "quality"
     pays = ExpectedReturn(problem.num_queries, deployment, relative_cost, margin)
     posterior = make_joint_search(
-        joint, space_search=space_search, max_nodes=max_nodes, margin=margin, allowed=rule
+        joint, space_search=search, max_nodes=max_nodes, margin=margin, allowed=problem.rule
     )
     belief = Belief(problem, joint, posterior, partial(JointCandidate, joint), confidence)
     stopping, payoff = stopping_of(problem, gap_tolerance), pays if deployment < math.inf else None
+    rules = Rules(problem, belief, certifies, stopping, payoff, known, shared["rules"])
+    choice = LeastCost(None, margin) if by_cost else MostPromising(margin)
+    return _search(problem, shared, belief, choice, rules, name, u_out=problem.first_u_out)
+
+
+def _kernel_and_device(
+    problem: SelectionProblem, shared: SearchOptions
+) -> tuple[Kernel, torch.device]:
+    kernel = HammingMatern52Kernel() if shared["kernel"] is None else shared["kernel"]
+    return kernel, pick_device(shared["device"], problem.space.size)
+
+
+def _certificate(
+    problem: SelectionProblem,
+    shared: SearchOptions,
+    kind: str,
+    bounds: Mapping[str, Any],
+    learn_reference: bool = False,
+) -> tuple[Certificate, Known]:
+    """What certifies candidates, and the observations of earlier searches."""
+    flips = flips_of(shared["certificate_flips"], shared["reference_repeats"])
+    asks_again = 0.0 if kind == "population" else flips  # there the first answers count
+    known = known_of(problem, shared["known"], asks_again, learn_reference)
+    delta = _delta_of(kind, bounds)
+    of_answers = shared["seed"], shared["query_pool"], known
+    return certificate_of(problem, delta, flips, kind, *of_answers), known
+
+
+def _search(
+    problem: SelectionProblem,
+    shared: SearchOptions,
+    belief: Belief,
+    choice: Choice[Any],
+    rules: Rules,
+    name: str,
+    *,
+    u_out: float | None = None,
+    ties: Ties = "cheaper",
+) -> SCOPE:
+    codes = codes_of_base(problem, shared["base"], shared["initial_pool"])
     return SCOPE(
         problem,
         belief=belief,
-        pool=InitialPool(problem, initial_pool, codes_of_base(problem, base, initial_pool)),
-        choice=LeastCost(None, margin) if by_cost else MostPromising(margin),
-        rules=Rules(problem, belief, certifies, stopping, payoff, known, rules),
-        seed=seed,
-        u_out=problem.first_u_out,
-        prune=prune,
-        batch_size=batch_size,
+        pool=InitialPool(problem, shared["initial_pool"], codes, ties),
+        choice=choice,
+        rules=rules,
+        seed=shared["seed"],
+        u_out=u_out,
+        prune=shared["prune"],
+        batch_size=shared["batch_size"],
         name=name,
     )
 

@@ -12,7 +12,7 @@ FLOORS = [
     {"bounds"},
     {"space_search"},
     {"search"},
-    {"methods", "front_method"},
+    {"methods", "front_method", "options"},
     {"results"},
     {"runs"},
     {"llm", "serve", "systems", "evaluators", "tasks", "traces", "tracking", "watch"},

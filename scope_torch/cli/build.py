@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -16,6 +15,7 @@ from scope_torch.cli.targets import check_target
 from scope_torch.errors import InputError
 from scope_torch.evaluators import Evaluator
 from scope_torch.llm.keys import check_key_env
+from scope_torch.options import arguments_of
 
 # api_key_env=A, api_key_env=A,B, api_key_env=choice(A,B), {api_key_env:A}
 _TYPED_KEY = re.compile(r"api_key_env[\"']?(?:=(?:choice\()?(.*)|:([^,}]*))", re.DOTALL)
@@ -40,7 +40,7 @@ def build(node: DictConfig, **extra: Any) -> Any:
     assert isinstance(arguments, dict)
     not_given = (*_OF_HYDRA, *_OF_PROBLEM)
     given = {str(name): value for name, value in arguments.items() if name not in not_given}
-    accepted = inspect.signature(target).parameters
+    accepted = arguments_of(target)
     return target(**given | {name: value for name, value in extra.items() if name in accepted})
 
 

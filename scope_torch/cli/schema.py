@@ -8,6 +8,7 @@ from typing import Any
 from omegaconf import MISSING
 
 from scope_torch.cli.task_schema import LLMConfig
+from scope_torch.options import DEFAULTS
 
 
 @dataclass
@@ -44,71 +45,70 @@ class JointBoundsConfig:
 
 
 @dataclass
-class ScopeConfig:
+class SharedConfig:
+    """Keys of `scope`, `scope_joint` and `scope_front`; they are those of `scope_torch.options`."""
+
+    base: Any = "${base}"
+    initial_pool: str = DEFAULTS["initial_pool"]
+    batch_size: int | None = DEFAULTS["batch_size"]
+
+
+@dataclass
+class SearchConfig(SharedConfig):
+    """Keys of `scope` and `scope_joint`; they are those of `scope_torch.options`."""
+
+    prune: bool = DEFAULTS["prune"]
+    gap_tolerance: float | None = DEFAULTS["gap_tolerance"]
+    space_search: str = DEFAULTS["space_search"]
+    surrogate: str = DEFAULTS["surrogate"]
+    certificate_flips: Any = DEFAULTS["certificate_flips"]
+    reference_repeats: list[int] | None = None
+    query_pool: int | None = DEFAULTS["query_pool"]
+
+
+@dataclass
+class ScopeConfig(SearchConfig):
     """SCOPE and its variants; see `scope_torch.methods.make_scope`."""
 
     _target_: str = "scope_torch.methods.make_scope"
     name: str = "scope"
-    base: Any = "${base}"  # theta_base: a cheap LLM, or [one for each module], or {module: one}
     bounds: BoundsConfig = field(default_factory=BoundsConfig)
-    initial_pool: str = "base"  # base | random | none
     calibrate_ties: str = "cheaper"  # equal quality in Calibrate: cheaper | random | pool order
-    prune: bool = True
     alpha: float = 1 / 3  # in (0, 1/2)
     lam: float | None = None  # null: max{R_c^2, R_g^2, 1e-9}
-    batch_size: int | None = 1  # queries in flight in the j-loop; null: all
-    gap_tolerance: float | None = 0.0  # relative to u_out; null: spend the whole budget
-    space_search: str = "auto"  # grid (up to 2e8 configurations) | branch_and_bound | auto
     max_nodes: int = 100_000  # branch_and_bound: most prefixes visited to find a minimum
-    surrogate: str = "auto"  # tensor (on the device) | incremental (CPU) | auto: by the device
     certificate: str = "bounds"  # bounds: U_g <= 0 | sequence: by answers | population: tomorrow's
-    certificate_flips: Any = 0.0  # sequence: chance that a repeated call answers otherwise | auto
-    reference_repeats: list[int] | None = None  # auto: [answered otherwise, asked twice], theta_0
-    query_pool: int | None = None  # population: queries of Calibrate; candidates draw from all
 
 
 @dataclass
-class ScopeJointConfig:
+class ScopeJointConfig(SearchConfig):
     """SCOPE with the joint surrogate; see `scope_torch.methods.make_scope_joint`."""
 
     _target_: str = "scope_torch.methods.make_scope_joint"
     name: str = "scope_joint"
-    base: Any = "${base}"  # theta_base: a cheap LLM, or [one for each module], or {module: one}
     bounds: JointBoundsConfig = field(default_factory=JointBoundsConfig)
     rho: float | None = None  # share of the variance common to all queries; null: fitted
     amplitude: float | None = None  # prior standard deviation; null: fitted
     relative_cost: bool | None = None  # divide costs by a sum over modules; null: if credible
-    initial_pool: str = "base"  # base | random | none
-    prune: bool = True
     lam: float | None = None  # noise variance of an answer, relative to w_q's; null: 1e-6
-    batch_size: int | None = 1  # queries in flight in the j-loop; null: all
-    gap_tolerance: float | None = 0.0  # relative to u_out; null: spend the whole budget
-    space_search: str = "auto"  # see ScopeConfig
-    max_nodes: int = 20_000  # see ScopeConfig
-    surrogate: str = "auto"  # see ScopeConfig
-    certificate: str | None = None  # see ScopeConfig; null: sequence, with theory bounds
-    certificate_flips: Any = 0.0  # sequence: chance that a repeated call answers otherwise | auto
-    reference_repeats: list[int] | None = None  # auto: [answered otherwise, asked twice], theta_0
-    query_pool: int | None = None  # population: queries of Calibrate; candidates draw from all
+    max_nodes: int = 20_000  # branch_and_bound: most prefixes visited to find a minimum
+    certificate: str | None = None  # as scope's; null: sequence, or bounds if mode is theory
     learn_reference: bool = False  # whether the model takes in the answers of theta_0
 
 
 @dataclass
-class ScopeFrontConfig:
+class ScopeFrontConfig(SharedConfig):
     """The search for the whole front; see `scope_torch.front_method.make_scope_front`."""
 
     _target_: str = "scope_torch.front_method.make_scope_front"
     name: str = "scope_front"
-    base: Any = "${base}"  # theta_base: a cheap LLM, or [one for each module], or {module: one}
     b: float = 3.0  # half-width of the optimistic corner in standard deviations
     widenings: int = 1  # how often b grows by half, once nothing can improve the front
     rule: str = "area"  # what is largest for each USD: area added to the front | chance of any
     axis: str = "log"  # of the area below the front: log (of USD) | usd
-    rho: float | None = None  # see ScopeJointConfig
-    amplitude: float | None = None  # see ScopeJointConfig
-    initial_pool: str = "base"  # base | random
-    lam: float = 1e-6  # see ScopeJointConfig
-    batch_size: int = 1  # queries in flight in the j-loop
+    rho: float | None = None  # share of the variance common to all queries; null: fitted
+    amplitude: float | None = None  # prior standard deviation; null: fitted
+    lam: float = 1e-6  # noise variance of an answer, relative to w_q's
 
 
 @dataclass

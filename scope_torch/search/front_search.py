@@ -78,7 +78,7 @@ class ScopeFront(SequentialOptimizer):
         widenings: How often b is multiplied by 1.5.
         rule: `area`: A for each USD; `chance`: P for each USD.
         axis: Of the area: `log` counts halving a cost the same everywhere, `usd` counts USD.
-        batch_size: Queries of a candidate that are asked for at a time.
+        batch_size: Queries of a candidate that are asked for at a time; None for all.
         name: Name in results.
 
     Attributes:
@@ -101,11 +101,11 @@ class ScopeFront(SequentialOptimizer):
         widenings: int = 1,
         rule: str = "area",
         axis: str = "log",
-        batch_size: int = 1,
+        batch_size: int | None = 1,
         name: str = "scope_front",
     ) -> None:
-        if batch_size < 1 or batch_size != int(batch_size):
-            raise InputError(f"batch_size={batch_size} must be a whole number >= 1")
+        if batch_size is not None and (batch_size < 1 or batch_size != int(batch_size)):
+            raise InputError(f"batch_size={batch_size} must be a whole number >= 1, or None")
         if widenings < 0 or widenings != int(widenings):
             raise InputError(f"widenings={widenings} must be a whole number >= 0")
         if rule not in ("area", "chance"):
@@ -243,7 +243,7 @@ class ScopeFront(SequentialOptimizer):
         offered = set(self.problem.queries_of(theta))
         order = [q for q in self._random_order() if q in offered and q not in seen]
         candidate = JointCandidate(self.surrogate, theta, order, in_order=True)
-        while batch := candidate.next_queries(self.batch_size):
+        while batch := candidate.next_queries(self.batch_size or len(order)):
             observations = yield [Request(theta, query) for query in batch]
             for observation in observations:
                 self._record(observation)

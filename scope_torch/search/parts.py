@@ -207,6 +207,10 @@ class Test(Protocol):
 class Certificate(Protocol):
     """What certifies theta_cand (line alg:scope-main:update)."""
 
+    def next_margin(self) -> float:
+        """What g of the next candidate must be below 0 by, in units of quality; often 0."""
+        ...
+
     def begin(self, k: int, generator: torch.Generator) -> Test:
         """The test of the `k`-th candidate, k >= 1; draws what is random from `generator`."""
         ...

@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,8 +16,10 @@ from baselines.llambo import LLAMBO
 from baselines.llm_backends import BackendConfig
 from scope_torch.bounds import CredibleBounds, TheoryBounds, TunedBounds
 from scope_torch.cli import schema, task_schema
+from scope_torch.front_method import make_scope_front
 from scope_torch.llm.client import OpenAIClient
 from scope_torch.methods import make_scope, make_scope_joint
+from scope_torch.options import DEFAULTS, SearchOptions, arguments_of
 
 NESTED = {
     schema.BoundsConfig: [TunedBounds, TheoryBounds],
@@ -85,13 +88,20 @@ def defaults_of(cls: type) -> dict[str, Any]:
 
 def differences(cls: type, built: list[Callable[..., Any]]) -> set[tuple[str, str]]:
     """Keys whose default in the schema is not that of every callable that takes them."""
-    signatures = [inspect.signature(one).parameters for one in built]
+    signatures = [of_arguments(one) for one in built]
     differing = set()
     for name, value in defaults_of(cls).items():
-        theirs = [parameters[name].default for parameters in signatures if name in parameters]
+        theirs = [known[name] for known in signatures if name in known]
         if not theirs or any(not same(value, default) for default in theirs):
             differing.add((cls.__name__, name))
     return differing
+
+
+def of_arguments(function: Callable[..., Any]) -> dict[str, Any]:
+    """The defaults of a callable, with those of the options that it shares with others."""
+    parameters = inspect.signature(function).parameters
+    shared = {name: DEFAULTS[name] for name in arguments_of(function) - set(parameters)}
+    return {name: one.default for name, one in parameters.items()} | shared
 
 
 def same(value: Any, default: Any) -> bool:
@@ -111,6 +121,25 @@ def test_defaults_of_a_schema_are_those_of_the_constructor(cls):
 def test_the_schemas_are_found():
     assert len(SCHEMAS) >= 20
     assert {name for name, _ in SPECIAL} <= {cls.__name__ for cls in SCHEMAS}
+
+
+def test_an_option_that_does_not_exist_is_refused_as_by_python():
+    task = make_task()
+    with pytest.raises(TypeError, match=r"make_scope\(\) got an unexpected .* 'prnue'"):
+        make_scope(task.problem, prnue=False)
+    front = {"base": "small", "prune": True}
+    with pytest.raises(TypeError, match=r"make_scope_front\(\) got an unexpected .* 'prune'"):
+        make_scope_front(task.problem, **front)
+
+
+def test_every_shared_option_has_a_default_and_a_meaning(monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "docs")
+    from config_keys import meanings
+
+    assert SearchOptions.__annotations__.keys() == DEFAULTS.keys() == meanings().keys()
+    assert arguments_of(make_scope) > DEFAULTS.keys()
+    shared = {field.name for field in dataclasses.fields(schema.SearchConfig)}
+    assert DEFAULTS.keys() - shared == {"seed", "kernel", "device", "known", "rules"}
 
 
 def test_a_difference_is_found():
