@@ -66,16 +66,6 @@ def test_core_imports_on_a_bare_machine():
     assert done.returncode == 0, done.stderr
 
 
-def test_baselines_import_on_a_bare_machine():
-    found = [name for name in modules() if name.startswith("baselines")]
-    done = python(
-        "import sys, importlib\n"
-        f"sys.modules.update(dict.fromkeys({OPTIONAL!r}))\n"
-        f"for name in {found!r}: importlib.import_module(name)\n"
-    )
-    assert done.returncode == 0, done.stderr
-
-
 def test_the_package_itself_imports_neither_torch_nor_numpy():
     code = "import sys, scope_torch; print({n.partition('.')[0] for n in sys.modules})"
     done = python(code)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol
 
-from baselines.front import LogNEHVI, OptunaFront, RandomFront
 from benchmarks.results.planned import Composed, numbers_text
+from scope_torch.baselines.front import LogNEHVI, OptunaFront, RandomFront
 from scope_torch.cli.build import build
 from scope_torch.cli.compose import compose
 from scope_torch.front_method import make_scope_front

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tables import CountingEvaluator, Crash, make_task
 
-from baselines.llambo import LLAMBO, make_llambo, method_name
-from baselines.llambo_prompts import Prompts
-from baselines.llambo_score import scores_of, target_cost
-from baselines.llm_backends import BackendConfig
-from baselines.llm_stub import StubLLM
-from baselines.llm_transcript import Completion
+from scope_torch.baselines.llambo import LLAMBO, make_llambo, method_name
+from scope_torch.baselines.llambo_prompts import Prompts
+from scope_torch.baselines.llambo_score import scores_of, target_cost
+from scope_torch.baselines.llm_backends import BackendConfig
+from scope_torch.baselines.llm_stub import StubLLM
+from scope_torch.baselines.llm_transcript import Completion
 from scope_torch.errors import InputError
 from scope_torch.runs.runner import run
 from scope_torch.space import tie_rank

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from baselines.random_search import RandomSearch
 from scope_torch import make_scope, run
+from scope_torch.baselines.random_search import RandomSearch
 from scope_torch.cli.report import main, report
 from scope_torch.errors import InputError
 from scope_torch.results.hashes import with_hashes
