@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from scope_torch.runs.callbacks import Callback
     from scope_torch.runs.runner import run
     from scope_torch.search.optimizer import Optimizer, SequentialOptimizer
+    from scope_torch.search.rules import Rule
     from scope_torch.selection.face import select
     from scope_torch.serve.endpoint import Endpoint
     from scope_torch.traces.reference import load_reference
@@ -62,6 +63,7 @@ _MODULE_OF = {
     "PriceList": "llm.price_list",
     "RecordedTable": "evaluators.table",
     "Request": "observation",
+    "Rule": "search.rules",
     "RunResult": "results.result",
     "SelectionProblem": "problem",
     "SequentialOptimizer": "search.optimizer",
@@ -101,6 +103,7 @@ __all__ = [  # noqa: RUF022 - in the order of use: the front door, problem, sear
     "Request",
     "Optimizer",
     "SequentialOptimizer",
+    "Rule",
     "HammingKernel",
     "InputError",
     "__version__",

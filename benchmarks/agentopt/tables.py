@@ -16,7 +16,6 @@ from benchmarks.results.origin import notes_of, when_and_with
 _HERE = Path(__file__).resolve().parent
 FILES = {"cost": _HERE / "cost.csv", "quality": _HERE / "quality.csv"}
 PAGE = _HERE.parents[1] / "docs" / "results-agentopt.md"
-HOME = _HERE.parents[1] / "docs" / "index.md"
 RESULTS = _HERE.parents[1] / "docs" / "results.md"
 _ON_HOME = {
     JOINT: "`scope_joint`, the default",
@@ -125,9 +124,8 @@ def write_pages() -> None:
     """Puts the tables into the pages."""
     tables = {o: f"{table_of(o, path)}\n\n{origin(o)}" for o, path in FILES.items()}
     PAGE.write_text(_with(PAGE.read_text(), tables))
-    for page in (HOME, RESULTS):
-        home = f"{home_table(FILES['cost'])}\n\n{origin('cost')}"
-        page.write_text(_with(page.read_text(), {"home": home}))
+    home = f"{home_table(FILES['cost'])}\n\n{origin('cost')}"
+    RESULTS.write_text(_with(RESULTS.read_text(), {"home": home}))
 
 
 def origin(objective: str) -> str:

@@ -49,15 +49,24 @@ def _version(package: str) -> str:
 
 
 def when_and_with(notes: Sequence[Note]) -> str:
-    """Days and versions of files, in words; versions that differ are all named."""
+    """Days and versions of files, in words."""
+    return f"{when(notes)}; {versions(notes)}" if any(notes) else when(notes)
+
+
+def when(notes: Sequence[Note]) -> str:
+    """The first and the last day of files."""
     notes = [note for note in notes if note]
     if not notes:
         return "no date is known"
     first, last = min(n["first"] for n in notes), max(n["last"] for n in notes)
+    return first if first == last else f"{first} to {last}"
+
+
+def versions(notes: Sequence[Note]) -> str:
+    """The versions of packages that made files; versions that differ are all named."""
     found: dict[str, list[str]] = {}
     for note in notes:
-        for package, version in note["versions"].items():
+        for package, version in note.get("versions", {}).items():
             if version not in found.setdefault(package, []):
                 found[package].append(version)
-    packages = ", ".join(f"{name} {' and '.join(of)}" for name, of in sorted(found.items()))
-    return f"{first if first == last else f'{first} to {last}'}; {packages}"
+    return ", ".join(f"{name} {' and '.join(of)}" for name, of in sorted(found.items()))

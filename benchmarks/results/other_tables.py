@@ -33,29 +33,15 @@ _ORDER = list(MAIN)
 SHORT = ("scope_joint", "scope", "cei", "config_bo", "abacus", "optuna_gp", "random_search")
 
 
-def short_table(rows: Rows) -> str:
-    """`problems_table` for a first page: few methods, few columns."""
-    return _short(rows, "problems on recorded tables")
-
-
-def worlds_table(rows: Rows) -> str:
-    """The same for the simulated tasks."""
-    return _short(rows, "simulated tasks")
-
-
 def family_table(rows: Rows) -> str:
-    """The same for the second family of worlds."""
-    return _short(rows, "simulated tasks, second family of worlds")
-
-
-def _short(rows: Rows, title: str) -> str:
+    """Few methods, few columns, for a first page: the second family of worlds."""
     rows, lines = in_common(not_trivial(rows), SHORT), []
     for method in SHORT:
         if of := [row for row in rows if row["method"] == method]:
             bad = str(count(of, "infeasible"))
             lines.append([f"`{method}`", str(len(of)), *near_and_until(of), bad])
     header = [
-        f"{len({row['problem'] for row in rows})} {title}",
+        f"{len({row['problem'] for row in rows})} simulated tasks, second family of worlds",
         "runs",
         "within 10% of the optimum",
         "share of the budget until then, median",

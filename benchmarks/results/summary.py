@@ -34,10 +34,12 @@ def grouped(rows: Rows) -> dict[tuple[str, str], list[Row]]:
 
 
 def markdown(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """A table in Markdown."""
-    return "\n".join(
-        f"| {' | '.join(cells)} |" for cells in [header, ["---"] * len(header), *lines]
-    )
+    """A table in Markdown; a first cell that is that of the line before is left empty."""
+    rows, last = [header, ["---"] * len(header)], ""
+    for first, *others in lines:
+        rows.append(["" if first == last else first, *others])
+        last = first
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
 
 
 def share(rows: Rows, column: str, of: str = "c_0") -> float:
@@ -48,6 +50,12 @@ def share(rows: Rows, column: str, of: str = "c_0") -> float:
 def percent(value: float) -> str:
     """Two digits, of which none is lost below 1%."""
     return f"{100 * value:.3g}%"
+
+
+def percents(values: Iterable[float]) -> str:
+    """Several percentages; one number if all are the same."""
+    found = [percent(value) for value in values]
+    return found[0] if len(set(found)) == 1 else ", ".join(found).replace("%,", ",")
 
 
 def geometric_mean(rows: Rows) -> float:
@@ -85,7 +93,7 @@ def papers(task: str, method: str, reference: str = "GPT-5.2", kernel: str = "")
         return [""]
     budgets, costs = curve
     places = [np.searchsorted(budgets, s * budgets[-1], side="right") - 1 for s in SHARES]
-    return [", ".join(percent(costs[i] / costs[0]).rstrip("%") for i in places) + "%"]
+    return [percents(costs[i] / costs[0] for i in places)]
 
 
 def median_curve(rows: Rows) -> np.ndarray:

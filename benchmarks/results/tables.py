@@ -22,6 +22,7 @@ from benchmarks.results.summary import (
     papers,
     papers_competitor,
     percent,
+    percents,
     share,
     violation,
     worst,
@@ -33,14 +34,23 @@ _LETTER = "scope, to the letter"
 
 
 def main_table(rows: Rows) -> str:
-    """c_bf and V of every method on every task (fig:main-dev)."""
+    """`methods_table` with the curves of the paper's SCOPE (fig:main-dev, fig:main-abl)."""
+    return _methods(rows, with_paper=True)
+
+
+def methods_table(rows: Rows) -> str:
+    """c_bf and V of every method on every task."""
+    return _methods(rows, with_paper=False)
+
+
+def _methods(rows: Rows, *, with_paper: bool) -> str:
     columns = [f"c_bf_{round(100 * s)}" for s in SHARES]
     lines = [
         [
             problem,
             code(method),
-            str(len(of)),
-            ", ".join(percent(share(of, column)).rstrip("%") for column in columns) + "%",
+            percents(share(of, column) for column in columns),
+            *(papers(problem, method) if with_paper else []),
             f"{share(of, 'c_bf_100', 'c_star'):.2f} ({worst(of):.3g})",
             near(of),
             f"{share(of, 'spent_usd', 'budget_usd'):.0%}",
@@ -49,9 +59,10 @@ def main_table(rows: Rows) -> str:
         ]
         for (problem, method), of in grouped(rows).items()
     ]
-    header = ["task", "method", "runs", "c_bf / c(theta_0) after 10, 25, 50, 100% of the budget"]
-    header += ["c_bf / optimum: median (worst)", "within 10% of the optimum: USD (runs)", "spent"]
-    return markdown([*header, "mean V", "infeasible"], lines)
+    header = ["task", "method", "c_bf / c(theta_0) after 10, 25, 50, 100% of the budget"]
+    header += ["the paper's"] * with_paper
+    header += ["c_bf / optimum: median (worst)", "within 10% of the optimum: USD (runs)"]
+    return markdown([*header, "spent", "mean V", "infeasible"], lines)
 
 
 def shares_table(rows: Rows) -> str:
@@ -121,7 +132,7 @@ def deployment_table(rows: Rows) -> str:
         cost = mean(of, "deployed_cost") / mean(of, "deployed_cost_ref")
         gain = mean(of, "deployed_quality") / mean(of, "deployed_quality_ref") - 1
         lines.append(
-            [task, code(method), str(len(of)), percent(cost)]
+            [task, code(method), percent(cost)]
             + [f"{mean(of, 'deployed_quality'):.2f}", f"{gain:+.0%}", _below(of)]
             + (
                 [percent(said[0] / ref[0]), f"{said[1]:.2f}", f"{said[1] / ref[1] - 1:+.0%}"]
@@ -129,7 +140,7 @@ def deployment_table(rows: Rows) -> str:
                 else ["", "", ""]
             )
         )
-    header = ["task", "method", "runs", "cost / reference's", "quality", "against the reference"]
+    header = ["task", "method", "cost / reference's", "quality", "against the reference"]
     header += ["runs below (1 - epsilon) s", "paper: cost", "paper: quality", "paper: against it"]
     return markdown(header, lines)
 
@@ -223,28 +234,6 @@ def incumbents_table(rows: Rows) -> str:
     return markdown([*header, "of the current allocation"], lines)
 
 
-def ablation_table(rows: Rows) -> str:
-    """SCOPE, SCOPE-Rand and SCOPE-Coarse beside the paper's (fig:main-abl)."""
-    lines = []
-    for (task, method), of in grouped(rows).items():
-        if method not in ("scope", "scope_rand", "scope_coarse", _LETTER):
-            continue
-        name = "scope" if method == _LETTER else method
-        cells = [percent(share(of, f"c_bf_{round(100 * s)}")) for s in SHARES]
-        lines.append([task, code(method), str(len(of)), *cells, violation(of), *papers(task, name)])
-    header = [
-        "task",
-        "method",
-        "runs",
-        "c_bf / c(theta_0) after 10%",
-        "25%",
-        "50%",
-        "100%",
-        "mean V",
-    ]
-    return markdown([*header, "the paper's: after 10, 25, 50, 100%"], lines)
-
-
 def kernel_table(rows: Rows) -> str:
     """With the squared exponential kernel (fig:sensitivity)."""
     return _against_paper(rows, "GPT-5.2", "HammingRBFKernel")
@@ -257,19 +246,19 @@ def reference_table(rows: Rows) -> str:
 
 def _against_paper(rows: Rows, reference: str, kernel: str) -> str:
     lines = [
-        [problem, code(method), str(len(of))]
-        + [percent(share(of, f"c_bf_{round(100 * s)}")) for s in SHARES]
-        + [
+        [
+            problem,
+            code(method),
+            str(len(of)),
+            percents(share(of, f"c_bf_{round(100 * s)}") for s in SHARES),
+            *papers(problem, method, reference, kernel),
             f"{share(of, 'c_bf_100', 'c_star'):.2f}",
             violation(of),
-            *papers(problem, method, reference, kernel),
         ]
         for (problem, method), of in grouped(rows).items()
     ]
-    header = ["task", "method", "runs", "c_bf / c(theta_0) after 10%", "25%", "50%", "100%"]
-    return markdown(
-        [*header, "c_bf / optimum", "mean V", "the paper's: after 10, 25, 50, 100%"], lines
-    )
+    header = ["task", "method", "runs", "c_bf / c(theta_0) after 10, 25, 50, 100% of the budget"]
+    return markdown([*header, "the paper's", "c_bf / optimum", "mean V"], lines)
 
 
 def parameters_table(rows: Rows) -> str:

@@ -9,7 +9,7 @@ from benchmarks.results import front_tables, other_tables, rule_tables, tables
 from benchmarks.results.experiments import experiments, quick
 from benchmarks.results.figures import draw_all
 from benchmarks.results.live import live_table
-from benchmarks.results.origin import Note, notes_of, when_and_with
+from benchmarks.results.origin import MADE, Note, notes_of, versions, when
 from benchmarks.results.planned import KEY, Planned, read_rows
 from benchmarks.results.summary import Row, Rows
 
@@ -18,7 +18,7 @@ RESULTS = ROOT / "docs" / "results"
 PAGES = tuple(
     ROOT / name
     for name in (
-        *("README.md", "docs/results.md", "docs/results-details.md", "docs/results-development.md"),
+        *("docs/results.md", "docs/results-details.md", "docs/results-development.md"),
         *("docs/results-front.md", "docs/simulated.md", "docs/explanation/tomorrow.md"),
     )
 )
@@ -38,6 +38,7 @@ def blocks(folder: Path) -> dict[str, str]:
         else:
             missing = [source for source, rows in files.items() if not rows]
             made[name] = f"*No runs yet: `{_command(missing)}`.*"
+    made["versions"] = f"*{versions(list(notes.values()))}; {_place(folder)}/{MADE}*"
     return made
 
 
@@ -47,14 +48,17 @@ def _origin(
     folder: Path,
     planned: Mapping[str, Sequence[Planned]],
 ) -> str:
-    """Command, files, versions and date of a table."""
-    when = when_and_with([notes.get(source, {}) for source in files])
-    place = folder.relative_to(ROOT) if folder.is_absolute() else folder
+    """Files and days of a table; the page says which command makes them."""
+    days = when([notes.get(source, {}) for source in files])
     of = ", ".join(
-        f"{place}/{source}.csv ({how_many(rows, planned.get(source, ()))})"
+        f"{_place(folder)}/{source}.csv ({how_many(rows, planned.get(source, ()))})"
         for source, rows in files.items()
     )
-    return f"`{_command(list(files))}`; {of}; {when}"
+    return f"{of}; {days}"
+
+
+def _place(folder: Path) -> Path:
+    return folder.relative_to(ROOT) if folder.is_absolute() else folder
 
 
 def _command(sources: Sequence[str]) -> str:
@@ -84,12 +88,9 @@ TABLES: dict[str, tuple[str, Callable[[Rows], str]]] = {
     "contradictions": ("main", tables.contradictions),
     "statements": ("main parameters", tables.statements_table),
     "incumbents": ("main", tables.incumbents_table),
-    "ablation": ("main", tables.ablation_table),
-    "systems": ("systems", tables.main_table),
-    "additive": ("additive", tables.main_table),
+    "systems": ("systems", tables.methods_table),
+    "additive": ("additive", tables.methods_table),
     "tables": ("tables", other_tables.problems_table),
-    "short": ("tables", other_tables.short_table),
-    "worlds": ("main", other_tables.worlds_table),
     "family": ("additive", other_tables.family_table),
     "everyone": ("tables main peers", other_tables.everyone_table),
     "peers": ("peers tables main", other_tables.peers_table),
@@ -102,7 +103,7 @@ TABLES: dict[str, tuple[str, Callable[[Rows], str]]] = {
     "payoff": ("payoff", rule_tables.payoff_table),
     "coverage": ("coverage", rule_tables.coverage_table),
     "bounds": ("bounds", rule_tables.bounds_table),
-    "development": ("development", tables.main_table),
+    "development": ("development", tables.methods_table),
     "front_development": ("front_development", front_tables.front_table),
     "front": ("front", front_tables.front_table),
     "live": ("live", live_table),

@@ -46,7 +46,7 @@ def test_every_table_of_the_pages_comes_from_the_files():
         text = page.read_text()
         assert write.with_blocks(text, made) == text, f"{page}: python -m benchmarks.results write"
     pages = "".join(page.read_text() for page in write.PAGES)
-    for name in write.TABLES:
+    for name in [*write.TABLES, "versions"]:
         assert f"<!-- begin: results {name} -->" in pages
 
 
@@ -201,7 +201,7 @@ def test_medians_and_counts():
         row | {"usd_within_10": usd} for row, usd in zip(rows, ["0.5", "0.25", ""], strict=True)
     ]
     assert summary.near(spent) == "0.5 (2)"
-    assert "| `scope` | 3 | 67% | 25% | 0 |" in other_tables.short_table(spent)
+    assert "| `scope` | 3 | 67% | 25% | 0 |" in other_tables.family_table(spent)
 
 
 def test_what_llmselector_has_found_is_what_it_has_evaluated():
@@ -221,7 +221,7 @@ def test_what_llmselector_has_found_is_what_it_has_evaluated():
 def test_problems_whose_reference_is_near_the_optimum_do_not_count():
     rows = [made_up("p", "scope", 0.1), made_up("easy", "scope", 1, c_star="0.0095")]
     assert other_tables.not_trivial(rows) == rows[:1]
-    assert "| 1 problems" in other_tables.short_table(rows)
+    assert "| 1 simulated tasks" in other_tables.family_table(rows)
 
 
 def test_held_out_costs_are_means():
@@ -232,7 +232,7 @@ def test_held_out_costs_are_means():
         made_up("text_to_sql", "scope", 1, seed=i, deployed_cost=c, deployed_quality=q, **ref)
         for i, (c, q) in enumerate(costs.items())
     ]
-    assert "| 2 | 55% | 0.45 | -10% | 1 of 2 |" in tables.deployment_table(rows)
+    assert "| `scope` | 55% | 0.45 | -10% | 1 of 2 |" in tables.deployment_table(rows)
 
 
 def test_methods_are_compared_where_all_of_them_ran():
@@ -240,7 +240,7 @@ def test_methods_are_compared_where_all_of_them_ran():
     rows = [made_up("easy", "scope", 0.1), made_up("hard", "scope", 0.1)]
     rows.append(made_up("hard", "cei", 0.9))
     assert other_tables.in_common(rows, ("scope", "cei", "abacus")) == rows[1:]
-    assert "| `scope` | 1 |" in other_tables.worlds_table(rows)
+    assert "| `scope` | 1 |" in other_tables.family_table(rows)
 
 
 def test_a_table_says_which_runs_are_still_to_be_made():
@@ -252,7 +252,7 @@ def test_a_table_says_which_runs_are_still_to_be_made():
     assert write.how_many(rows[:1], cells) == text
 
 
-def test_the_line_below_a_table_names_all_days_and_versions():
+def test_days_and_versions_of_the_runs_are_named():
     notes = [
         {"first": "2026-01-02", "last": "2026-01-03", "versions": {"torch": "2.1", "smac": "2"}},
         {"first": "2026-01-01", "last": "2026-01-01", "versions": {"torch": "2.2"}},
@@ -262,7 +262,8 @@ def test_the_line_below_a_table_names_all_days_and_versions():
     assert when_and_with([{}]) == "no date is known"
     for page in write.PAGES:
         for block in page.read_text().split("<!-- begin: results ")[1:]:
-            assert ", torch 2" in block or "No runs yet" in block
+            assert "docs/results/made.json" in block or "; 2026-" in block or "No runs yet" in block
+    assert ", torch 2" in write.blocks(write.RESULTS)["versions"]
 
 
 def test_a_curve_has_the_c_bf_and_the_V_of_its_row():

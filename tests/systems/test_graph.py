@@ -241,10 +241,8 @@ def test_huge_and_unicode_replies_go_on_as_they_are():
     assert "\x00" in client.prompt("d")
 
 
-def test_the_examples_of_the_documentation_run(capsys):
+def test_the_example_of_the_documentation_runs(capsys):
     page = (Path(__file__).resolve().parents[2] / "docs/systems.md").read_text(encoding="utf-8")
-    graph, function = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (graph,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     exec(compile(graph, "systems.md", "exec"), {})
     assert capsys.readouterr().out == "42 by large 4e-05 1.0 20\n"
-    exec(compile(function, "systems.md", "exec"), {})
-    assert "cost_usd=0.000101, quality=1.0" in capsys.readouterr().out
