@@ -160,7 +160,7 @@ def test_the_best_scored_candidate_is_evaluated():
     result = run(TASK.problem, llambo(TASK, backend), TASK.evaluator(), 1e9)
     assert evaluated(result)[:5] == ordered[:5]
     assert result.report["llm_malformed"] == 0
-    assert TASK.mean_cost[position(result.llms)] == pytest.approx(TASK.best_cost)
+    assert TASK.mean_cost[position(result.choice)] == pytest.approx(TASK.best_cost)
     # Ten of the 30 others are proposed at a time: a few rounds have seen all of them.
     assert [row for row in result.trace if row.event == "improved"][-1].iteration < 14
 
