@@ -22,7 +22,6 @@ def make_scope_front(
     b: float = 3.0,
     widenings: int = 1,
     rule: str = "area",
-    axis: str = "log",
     rho: float | None = None,
     amplitude: float | None = None,
     initial_pool: PoolKind = "base",
@@ -41,7 +40,6 @@ def make_scope_front(
         b: See `ScopeFront`.
         widenings: See `ScopeFront`.
         rule: See `ScopeFront`.
-        axis: See `ScopeFront`.
         rho: See `JointSurrogate`.
         amplitude: See `JointSurrogate`.
         initial_pool: `base` or `random`, see `InitialPool`.
@@ -84,7 +82,6 @@ def make_scope_front(
         b=b,
         widenings=widenings,
         rule=rule,
-        axis=axis,
         batch_size=batch_size,
         name=name,
     )

@@ -21,7 +21,7 @@ from scope_torch.model.per_query import MIN_LAM
 from scope_torch.observation import Observation
 from scope_torch.problem import SelectionProblem
 from scope_torch.search.belief import Belief
-from scope_torch.search.calibrate import Base, InitialPool, PoolKind, Ties, codes_of_base
+from scope_torch.search.calibrate import Base, InitialPool, PoolKind, codes_of_base
 from scope_torch.search.candidate import QueryCandidate
 from scope_torch.search.certificate import certificate_of, flips_of
 from scope_torch.search.choice import LeastCost, MostPromising
@@ -48,7 +48,6 @@ def make_scope(
     base: Base = None,
     bounds: Mapping[str, Any] | ConfidenceBounds | None = None,
     initial_pool: PoolKind = "base",
-    calibrate_ties: Ties = "cheaper",
     prune: bool = True,
     alpha: float = 1 / 3,
     lam: float | None = None,
@@ -78,7 +77,6 @@ def make_scope(
             and the arguments of `TunedBounds` or `TheoryBounds`; those of the other mode are
             ignored, but R_c and R_g decide the default of `lam`. Or confidence bounds of your own.
         initial_pool: Theta_init, see `InitialPool`.
-        calibrate_ties: `ties` of `InitialPool`.
         prune: See `SCOPE`.
         alpha: See `LeastCost`.
         lam: lambda; None for max{R_c^2, R_g^2, 1e-9} (eq:scope-mean-variance).
@@ -151,7 +149,7 @@ def make_scope(
     return SCOPE(
         problem,
         belief=belief,
-        pool=InitialPool(problem, initial_pool, codes, calibrate_ties),
+        pool=InitialPool(problem, initial_pool, codes),
         choice=LeastCost(alpha, certifies.next_margin),
         rules=Rules(problem, belief, certifies, stopping, known=known, own=rules),
         seed=seed,

@@ -52,7 +52,6 @@ class ScopeConfig:
     base: Any = "${base}"  # theta_base: a cheap LLM, or [one for each module], or {module: one}
     bounds: BoundsConfig = field(default_factory=BoundsConfig)
     initial_pool: str = "base"  # base | random | none
-    calibrate_ties: str = "cheaper"  # equal quality in Calibrate: cheaper | random | pool order
     prune: bool = True
     alpha: float = 1 / 3  # in (0, 1/2)
     lam: float | None = None  # null: max{R_c^2, R_g^2, 1e-9}
@@ -103,7 +102,6 @@ class ScopeFrontConfig:
     b: float = 3.0  # half-width of the optimistic corner in standard deviations
     widenings: int = 1  # how often b grows by half, once nothing can improve the front
     rule: str = "area"  # what is largest for each USD: area added to the front | chance of any
-    axis: str = "log"  # of the area below the front: log (of USD) | usd
     rho: float | None = None  # see ScopeJointConfig
     amplitude: float | None = None  # see ScopeJointConfig
     initial_pool: str = "base"  # base | random
