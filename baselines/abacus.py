@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from baselines.abacus_module import ModuleFrontier, PairTotals
-from baselines.pareto_plan import Option, Plan, cheapest_allowed_plan, cheapest_plan
 from scope_torch.allowed import Allowed
+from scope_torch.baselines.abacus_module import ModuleFrontier, PairTotals
+from scope_torch.baselines.pareto_plan import Option, Plan, cheapest_allowed_plan, cheapest_plan
 from scope_torch.errors import InputError
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem

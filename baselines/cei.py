@@ -15,9 +15,9 @@ from botorch.acquisition.analytic import (
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from baselines.dataset_model import DatasetModel, maximum, mean_and_sigma
-from baselines.gp import GPSettings, SurrogateOptimizer
-from baselines.reduced_space import ReducedSpace
+from scope_torch.baselines.dataset_model import DatasetModel, maximum, mean_and_sigma
+from scope_torch.baselines.gp import GPSettings, SurrogateOptimizer
+from scope_torch.baselines.reduced_space import ReducedSpace
 from scope_torch.errors import InputError
 from scope_torch.problem import SelectionProblem
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from baselines.llm_transcript import Completion
+from scope_torch.baselines.llm_transcript import Completion
 from scope_torch.errors import InputError
 from scope_torch.llm.billing import MAX_REPLY_BYTES, Usage, parse_int
 from scope_torch.llm.client import check_url

@@ -12,9 +12,9 @@ from botorch.models.model import Model
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from baselines.dataset_level import Evaluation
-from baselines.dataset_model import maximum, mean_and_sigma
-from baselines.gp import GPSettings, SurrogateOptimizer
+from scope_torch.baselines.dataset_level import Evaluation
+from scope_torch.baselines.dataset_model import maximum, mean_and_sigma
+from scope_torch.baselines.gp import GPSettings, SurrogateOptimizer
 from scope_torch.bounds.information_gain import InformationGain
 from scope_torch.errors import InputError
 from scope_torch.problem import SelectionProblem

@@ -12,7 +12,7 @@ from botorch.optim import optimize_acqf_discrete
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from baselines.reduced_space import ReducedSpace
+from scope_torch.baselines.reduced_space import ReducedSpace
 from scope_torch.model.aggregate import AggregatePosterior
 from scope_torch.model.botorch import AggregateModel
 from scope_torch.model.hamming_sums import make_grid

@@ -24,7 +24,7 @@ from botorch.sampling import SobolQMCNormalSampler
 from gpytorch.mlls import SumMarginalLogLikelihood
 from torch import Tensor
 
-from baselines.dataset_level import DatasetLevelOptimizer, Evaluation
+from scope_torch.baselines.dataset_level import DatasetLevelOptimizer, Evaluation
 from scope_torch.problem import SelectionProblem
 from scope_torch.search.hypervolume import non_dominated
 from scope_torch.search.optimizer import Steps

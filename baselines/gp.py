@@ -12,9 +12,9 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from baselines.dataset_level import DatasetLevelOptimizer, Evaluation
-from baselines.dataset_model import DatasetModel
-from baselines.reduced_space import ReducedSpace
+from scope_torch.baselines.dataset_level import DatasetLevelOptimizer, Evaluation
+from scope_torch.baselines.dataset_model import DatasetModel
+from scope_torch.baselines.reduced_space import ReducedSpace
 from scope_torch.errors import InputError
 from scope_torch.model.devices import pick_device
 from scope_torch.model.hamming_sums import make_grid

@@ -12,11 +12,11 @@ from typing import Any, TypedDict
 import torch
 from torch import Tensor
 
-from baselines.dataset_level import DatasetLevelOptimizer
-from baselines.llambo_prompts import Measured, Message, Prompts, Theta
-from baselines.llambo_score import Prediction, scores_of, target_cost
-from baselines.llm_backends import Backend, BackendConfig, backend_config, make_backend
-from baselines.llm_transcript import Completion
+from scope_torch.baselines.dataset_level import DatasetLevelOptimizer
+from scope_torch.baselines.llambo_prompts import Measured, Message, Prompts, Theta
+from scope_torch.baselines.llambo_score import Prediction, scores_of, target_cost
+from scope_torch.baselines.llm_backends import Backend, BackendConfig, backend_config, make_backend
+from scope_torch.baselines.llm_transcript import Completion
 from scope_torch.errors import InputError
 from scope_torch.llm.prices import load_llms
 from scope_torch.problem import SelectionProblem

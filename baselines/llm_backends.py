@@ -7,10 +7,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Protocol
 
-from baselines.chat_client import ChatClient
-from baselines.llambo_prompts import Message
-from baselines.llm_stub import StubLLM
-from baselines.llm_transcript import Completion, Transcript, prompt_key
+from scope_torch.baselines.chat_client import ChatClient
+from scope_torch.baselines.llambo_prompts import Message
+from scope_torch.baselines.llm_stub import StubLLM
+from scope_torch.baselines.llm_transcript import Completion, Transcript, prompt_key
 from scope_torch.errors import InputError
 
 KINDS = ("stub", "openai", "replay")

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from baselines.llm_transcript import Completion, prompt_key
+from scope_torch.baselines.llm_transcript import Completion, prompt_key
 
 Assignment = dict[str, str]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from baselines.dataset_level import DatasetLevelOptimizer, Evaluation
+from scope_torch.baselines.dataset_level import DatasetLevelOptimizer, Evaluation
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
 from scope_torch.search.optimizer import Steps

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any, Literal
 
-from baselines.dataset_level import DatasetLevelOptimizer, Evaluation
+from scope_torch.baselines.dataset_level import DatasetLevelOptimizer, Evaluation
 from scope_torch.errors import InputError
 from scope_torch.problem import SelectionProblem
 from scope_torch.search.optimizer import Steps

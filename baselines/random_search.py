@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from baselines.dataset_level import DatasetLevelOptimizer
+from scope_torch.baselines.dataset_level import DatasetLevelOptimizer
 from scope_torch.problem import SelectionProblem
 from scope_torch.search.optimizer import Steps
 

@@ -14,10 +14,10 @@ from botorch.models.model import Model
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from baselines.dataset_level import Evaluation
-from baselines.dataset_model import DatasetModel, maximum, mean_and_sigma
-from baselines.gp import DatasetGP, GPSettings, SurrogateOptimizer
-from baselines.reduced_space import ReducedSpace
+from scope_torch.baselines.dataset_level import Evaluation
+from scope_torch.baselines.dataset_model import DatasetModel, maximum, mean_and_sigma
+from scope_torch.baselines.gp import DatasetGP, GPSettings, SurrogateOptimizer
+from scope_torch.baselines.reduced_space import ReducedSpace
 from scope_torch.errors import InputError
 from scope_torch.model.hamming_sums import make_grid
 from scope_torch.problem import SelectionProblem

@@ -28,8 +28,8 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from baselines.dataset_level import DatasetLevelOptimizer, Evaluation
-from baselines.optuna_gp import import_optuna
+from scope_torch.baselines.dataset_level import DatasetLevelOptimizer, Evaluation
+from scope_torch.baselines.optuna_gp import import_optuna
 from scope_torch.problem import SelectionProblem
 from scope_torch.search.optimizer import Steps
 

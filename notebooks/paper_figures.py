@@ -13,8 +13,8 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 
-from baselines.random_search import RandomSearch
 from scope_torch import make_scope, run
+from scope_torch.baselines.random_search import RandomSearch
 from scope_torch.cli.report import report
 from scope_torch.results.metrics import optimal_cost
 from scope_torch.results.plotting import plot_curves

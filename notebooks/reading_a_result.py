@@ -28,7 +28,7 @@ result = run(problem, scope, task.evaluator, budget_usd=3.0)
 
 # %%
 out = result.recommendation
-print("theta_out:", result.llms, "-", out.basis)
+print("theta_out:", result.choice, "-", out.basis)
 print(
     f"threshold s_0 = {problem.s_0:.3f} = (1 - {problem.epsilon}) {problem.reference_quality:.3f}"
 )

@@ -58,7 +58,7 @@ for name, one in {"quality alone": task, "all three": three}.items():
     search = make_scope_joint(one.problem, base=base, seed=0, device="cpu")
     results[name] = result = run(one.problem, search, one.evaluator, budget)
     s = result.summary()
-    print(f"{name}: {' + '.join(result.llms.values())} ({s['basis']}), "
+    print(f"{name}: {' + '.join(result.choice.values())} ({s['basis']}), "
           f"{s['true_cost_usd'] / s['reference_cost_usd']:.1%} of the reference's cost, "
           f"quality {s['true_quality']:.3f}, spent {s['spend_usd']:.2f} USD")  # fmt: skip
 print("satisfies all three:", results["all three"].summary()["feasible"])
@@ -118,7 +118,7 @@ best = with_constraints(task, [f"cost_usd <= 0.1 * reference cap {cap:.6g}"], "q
 search = make_scope_joint(best.problem, base=base, seed=0, device="cpu")
 result = run(best.problem, search, best.evaluator, budget)
 s = result.summary()
-print(f"{' + '.join(result.llms.values())}: quality {s['true_quality']:.3f}, "
+print(f"{' + '.join(result.choice.values())}: quality {s['true_quality']:.3f}, "
       f"the best possible is {s['optimal_quality']:.3f}; "
       f"{s['true_cost_usd'] / s['reference_cost_usd']:.1%} of the reference's cost")  # fmt: skip
 

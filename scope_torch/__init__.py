@@ -21,11 +21,8 @@ Examples:
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
-
-from scope_torch._moved import MovedFinder
 
 if TYPE_CHECKING:
     from scope_torch import metrics as metrics
@@ -108,9 +105,6 @@ __all__ = [  # noqa: RUF022 - in the order of use: the front door, problem, sear
     "InputError",
     "__version__",
 ]
-
-if not any(isinstance(finder, MovedFinder) for finder in sys.meta_path):
-    sys.meta_path.append(MovedFinder())
 
 
 def __getattr__(name: str) -> Any:

@@ -21,7 +21,6 @@ def make_scope_front(
     b: float = 3.0,
     widenings: int = 1,
     rule: str = "area",
-    axis: str = "log",
     rho: float | None = None,
     amplitude: float | None = None,
     lam: float = 1e-6,
@@ -36,7 +35,6 @@ def make_scope_front(
         b: Half-width of the optimistic corner in standard deviations.
         widenings: How often b is multiplied by 1.5.
         rule: `area`: A for each USD; `chance`: P for each USD; see `ScopeFront`.
-        axis: Of the area: `log` counts halving a cost the same everywhere, `usd` counts USD.
         rho: Share of the variance that all queries have in common; None: fitted.
         amplitude: Prior standard deviation; None: fitted.
         lam: Variance of the noise of an answer relative to that of w_q, at least 1e-9.
@@ -80,7 +78,6 @@ def make_scope_front(
         b=b,
         widenings=widenings,
         rule=rule,
-        axis=axis,
         batch_size=shared["batch_size"],
         name=name,
     )

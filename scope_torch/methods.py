@@ -20,7 +20,7 @@ from scope_torch.model.per_query import MIN_LAM
 from scope_torch.options import SearchOptions, with_defaults
 from scope_torch.problem import SelectionProblem
 from scope_torch.search.belief import Belief
-from scope_torch.search.calibrate import InitialPool, PoolKind, Ties, codes_of_base
+from scope_torch.search.calibrate import InitialPool, PoolKind, codes_of_base
 from scope_torch.search.candidate import QueryCandidate
 from scope_torch.search.certificate import certificate_of, flips_of
 from scope_torch.search.choice import LeastCost, MostPromising
@@ -45,7 +45,6 @@ def make_scope(
     problem: SelectionProblem,
     *,
     bounds: Mapping[str, Any] | ConfidenceBounds | None = None,
-    calibrate_ties: Ties = "cheaper",
     alpha: float = 1 / 3,
     lam: float | None = None,
     max_nodes: int = MAX_NODES,
@@ -60,7 +59,6 @@ def make_scope(
         bounds: `mode` (`tuned` or `theory`), `gain` (`maximum` or `realised`, see `TheoryBounds`)
             and the arguments of `TunedBounds` or `TheoryBounds`; those of the other mode are
             ignored, but R_c and R_g decide the default of `lam`. Or confidence bounds of your own.
-        calibrate_ties: `ties` of `InitialPool`.
         alpha: Exponent of the dynamic constraint in (0, 1/2), see `LeastCost`.
         lam: lambda; None for max{R_c^2, R_g^2, 1e-9} (eq:scope-mean-variance).
         max_nodes: Most prefixes that `branch_and_bound` visits to find a minimum.
@@ -107,7 +105,7 @@ def make_scope(
     stopping = stopping_of(problem, shared["gap_tolerance"])
     rules = Rules(problem, belief, certifies, stopping, known=known, own=shared["rules"])
     choice = LeastCost(alpha, certifies.next_margin)
-    return _search(problem, shared, belief, choice, rules, name, ties=calibrate_ties)
+    return _search(problem, shared, belief, choice, rules, name)
 
 
 def make_scope_joint(
@@ -241,13 +239,12 @@ def _search(
     name: str,
     *,
     u_out: float | None = None,
-    ties: Ties = "cheaper",
 ) -> SCOPE:
     codes = codes_of_base(problem, shared["base"], shared["initial_pool"])
     return SCOPE(
         problem,
         belief=belief,
-        pool=InitialPool(problem, shared["initial_pool"], codes, ties),
+        pool=InitialPool(problem, shared["initial_pool"], codes),
         choice=choice,
         rules=rules,
         seed=shared["seed"],

@@ -20,7 +20,9 @@ def modules() -> dict[str, Path]:
 
 
 def name_of(path: Path) -> str:
-    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    """The dotted name; `scope_torch/baselines` is a link to `baselines`, not followed here."""
+    name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    return f"scope_torch.{name}" if path.is_relative_to(ROOT / "baselines") else name
 
 
 def imported(source: str) -> Iterator[str]:

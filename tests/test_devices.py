@@ -16,9 +16,9 @@ from constrained import constrained_task
 from pretend_gpu import PretendGpu
 from tables import make_task
 
-from baselines.cei import CEI
-from baselines.config_bo import CONFIG
-from baselines.safeopt import SafeOpt
+from scope_torch.baselines.cei import CEI
+from scope_torch.baselines.config_bo import CONFIG
+from scope_torch.baselines.safeopt import SafeOpt
 from scope_torch.bounds.information_gain import InformationGain
 from scope_torch.methods import make_scope, make_scope_joint
 from scope_torch.model.hamming_sums import DirectGrid, HammingGrid

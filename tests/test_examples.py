@@ -7,14 +7,9 @@ import pkgutil
 
 import pytest
 
-import baselines
 import scope_torch
 
-MODULES = [
-    found.name
-    for package in (scope_torch, baselines)
-    for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
-]
+MODULES = [found.name for found in pkgutil.walk_packages(scope_torch.__path__, "scope_torch.")]
 
 
 def examples_of(module):

@@ -8,7 +8,6 @@ import os
 import shutil
 import subprocess
 import sys
-import warnings
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -16,7 +15,6 @@ import pytest
 from source_code import ROOT, modules
 
 import scope_torch
-from scope_torch._moved import MOVED
 
 OPTIONAL = ["hydra", "omegaconf", "wandb", "polars", "matplotlib", "pandas", "openai", "orjson"]
 OPTIONAL += ["agentopt", "mlflow", "optuna", "starlette", "uvicorn", "httpx", "genai_prices"] + (
@@ -38,7 +36,6 @@ NEED_MORE = (
     "tracking.progress",
     "tracking.wandb",
 )
-STUBS = ("history", "kernels", "optimizer", "runner")
 
 
 def python(code: str, *options: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
@@ -61,16 +58,6 @@ def test_core_imports_on_a_bare_machine():
     done = python(
         "import sys, importlib\n"
         f"sys.modules.update(dict.fromkeys({OPTIONAL!r}))\n"  # None: importing it fails
-        f"for name in {found!r}: importlib.import_module(name)\n"
-    )
-    assert done.returncode == 0, done.stderr
-
-
-def test_baselines_import_on_a_bare_machine():
-    found = [name for name in modules() if name.startswith("baselines")]
-    done = python(
-        "import sys, importlib\n"
-        f"sys.modules.update(dict.fromkeys({OPTIONAL!r}))\n"
         f"for name in {found!r}: importlib.import_module(name)\n"
     )
     assert done.returncode == 0, done.stderr
@@ -138,48 +125,6 @@ def test_the_example_of_the_package():
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match=r"'scope_torch' has no attribute 'runn'"):
         _ = scope_torch.runn
-
-
-def _imported_under_old_path(old: str, monkeypatch):
-    """The module and the warnings of an import that has not happened before."""
-    monkeypatch.delitem(sys.modules, old, raising=False)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        module = importlib.import_module(old)
-    return module, [w for w in caught if f"{old} is now " in str(w.message)]
-
-
-@pytest.mark.parametrize("old", sorted(MOVED))
-def test_an_old_path_leads_to_the_new_module(old, monkeypatch):
-    new = f"scope_torch.{MOVED[old]}"
-    assert f"scope_torch.{old}" not in modules()
-    module, warned = _imported_under_old_path(f"scope_torch.{old}", monkeypatch)
-    assert module is importlib.import_module(new)
-    assert [str(w.message) for w in warned] == [f"scope_torch.{old} is now {new}"]
-    assert {w.category for w in warned} == {DeprecationWarning}
-    assert module.__name__ == new
-
-
-def test_the_metrics_of_runs_are_found_where_they_were():
-    from scope_torch.results.metrics import oracle_curve
-
-    with pytest.warns(DeprecationWarning, match=r"is now scope_torch.results.metrics.oracle_curve"):
-        assert scope_torch.metrics.oracle_curve is oracle_curve
-    with pytest.raises(AttributeError, match="has no attribute 'exact'"):
-        _ = scope_torch.metrics.exact
-
-
-@pytest.mark.parametrize("stub", STUBS)
-def test_a_module_kept_for_others_has_the_objects_of_the_new_ones(stub):
-    module = importlib.import_module(f"scope_torch.{stub}")
-    assert module.__all__
-    for name in module.__all__:
-        value = getattr(module, name)
-        # A type alias names no module of its own.
-        home = getattr(value, "__module__", None)
-        if isinstance(home, str) and home.startswith("scope_torch"):
-            assert getattr(importlib.import_module(home), name) is value
-            assert home != module.__name__
 
 
 def test_benchmark_needs_no_hydra_or_wandb():

@@ -8,19 +8,20 @@ of Theta and begins at its least true quality.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol
 
-from baselines.front import LogNEHVI, OptunaFront, RandomFront
 from benchmarks.results.planned import Composed, numbers_text
+from scope_torch.baselines.front import LogNEHVI, OptunaFront, RandomFront
 from scope_torch.cli.build import build
 from scope_torch.cli.compose import compose
 from scope_torch.front_method import make_scope_front
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
-from scope_torch.search.hypervolume import Axis, Front, non_dominated, on_axis
+from scope_torch.search.hypervolume import Front, non_dominated
 from scope_torch.tasks import Task
 
 LIMIT = 0.8  # of the cost of the whole grid
@@ -28,6 +29,10 @@ SHARES = (0.02, 0.05, 0.1, 0.25, 0.5, 0.75)  # of the same, in the tables
 CURVE = tuple(10 ** (-2.5 + 2.4 * i / 80) for i in range(81))  # of the same, in the figure
 AXES = {"log": "log USD", "usd": "USD"}
 _LEAST_USD = 1e-12  # free configurations have no logarithm
+
+
+def _on(axis: str, cost_usd: float) -> float:
+    return cost_usd if axis == "usd" else math.log(max(cost_usd, _LEAST_USD))
 
 
 Steps = list[list[float]]  # rows of `Judge`
@@ -96,9 +101,9 @@ class Judge:
         is_best = self.true[-1] in points
         return [spend_usd / self.grid_usd, *areas, float(is_best), float(points == self.true)]
 
-    def _area(self, index: Sequence[int], axis: Axis) -> float:
-        worst, floor = on_axis(max(self.cost), axis), min(self.quality)
-        points = [(on_axis(self.cost[i], axis, _LEAST_USD), self.quality[i] - floor) for i in index]
+    def _area(self, index: Sequence[int], axis: str) -> float:
+        worst, floor = _on(axis, max(self.cost)), min(self.quality)
+        points = [(_on(axis, self.cost[i]), self.quality[i] - floor) for i in index]
         return Front(points, worst).area
 
     def _points(self, index: Sequence[int]) -> list[tuple[float, float]]:

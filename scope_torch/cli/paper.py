@@ -12,7 +12,6 @@ import numpy as np
 
 from scope_torch.llm.prices import read_toml
 from scope_torch.results.style import STYLES
-from scope_torch.runs.finished import RENAMED
 
 CITATION = "SCOPE, KDD 2026, doi:10.1145/3770855.3818067"
 PAPER_VERSION = 1
@@ -31,12 +30,8 @@ def paper_numbers() -> dict[str, Any]:
 
 
 def paper_task(task: str) -> str:
-    """Name of a task in the paper, which says nothing of its world, reference or file.
-
-    Earlier versions marked an imitation by `_simulated`.
-    """
-    name = task.partition(", ")[0]
-    return RENAMED.get(name, name)
+    """Name of a task in the paper, which says nothing of its world, reference or file."""
+    return task.partition(", ")[0]
 
 
 def paper_curves(

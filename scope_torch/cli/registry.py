@@ -75,6 +75,6 @@ def register() -> None:
 
 
 def _llambo_name(kind: str) -> str:
-    from baselines.llambo import method_name  # torch is slow to import
+    from scope_torch.baselines.llambo import method_name  # torch is slow to import
 
     return method_name(kind)

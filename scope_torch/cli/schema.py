@@ -73,7 +73,6 @@ class ScopeConfig(SearchConfig):
     _target_: str = "scope_torch.methods.make_scope"
     name: str = "scope"
     bounds: BoundsConfig = field(default_factory=BoundsConfig)
-    calibrate_ties: str = "cheaper"  # equal quality in Calibrate: cheaper | random | pool order
     alpha: float = 1 / 3  # in (0, 1/2)
     lam: float | None = None  # null: max{R_c^2, R_g^2, 1e-9}
     max_nodes: int = 100_000  # branch_and_bound: most prefixes visited to find a minimum
@@ -105,7 +104,6 @@ class ScopeFrontConfig(SharedConfig):
     b: float = 3.0  # half-width of the optimistic corner in standard deviations
     widenings: int = 1  # how often b grows by half, once nothing can improve the front
     rule: str = "area"  # what is largest for each USD: area added to the front | chance of any
-    axis: str = "log"  # of the area below the front: log (of USD) | usd
     rho: float | None = None  # share of the variance common to all queries; null: fitted
     amplitude: float | None = None  # prior standard deviation; null: fitted
     lam: float = 1e-6  # noise variance of an answer, relative to w_q's
@@ -113,15 +111,15 @@ class ScopeFrontConfig(SharedConfig):
 
 @dataclass
 class RandomSearchConfig:
-    """Random search; see `baselines.random_search.RandomSearch`."""
+    """Random search; see `scope_torch.baselines.random_search.RandomSearch`."""
 
-    _target_: str = "baselines.random_search.RandomSearch"
+    _target_: str = "scope_torch.baselines.random_search.RandomSearch"
     name: str = "random_search"
 
 
 @dataclass
 class GPConfig:
-    """Surrogate and first data of the dataset-level methods; see `baselines.gp.GPSettings`."""
+    """Model and first data of dataset-level methods; see `scope_torch.baselines.gp.GPSettings`."""
 
     lam: float = 1e-6  # relative to amp^2
     units: str = "relative"  # relative: z_c = c / c(theta_0), z_g = g / s_0 | raw
@@ -133,9 +131,9 @@ class GPConfig:
 
 @dataclass
 class CEIConfig:
-    """Constrained expected improvement; see `baselines.cei.CEI`."""
+    """Constrained expected improvement; see `scope_torch.baselines.cei.CEI`."""
 
-    _target_: str = "baselines.cei.CEI"
+    _target_: str = "scope_torch.baselines.cei.CEI"
     name: str = "cei"
     gp: GPConfig = field(default_factory=GPConfig)
     incumbent: str = "observed"  # f+: observed | posterior_mean
@@ -145,9 +143,9 @@ class CEIConfig:
 
 @dataclass
 class ConfigBOConfig:
-    """CONFIG; see `baselines.config_bo.CONFIG`."""
+    """CONFIG; see `scope_torch.baselines.config_bo.CONFIG`."""
 
-    _target_: str = "baselines.config_bo.CONFIG"
+    _target_: str = "scope_torch.baselines.config_bo.CONFIG"
     name: str = "config_bo"
     gp: GPConfig = field(default_factory=lambda: GPConfig(amp_c=0.2, amp_g=0.15))
     beta: Any = 3.0  # a constant, or theory
@@ -161,9 +159,9 @@ class ConfigBOConfig:
 
 @dataclass
 class SafeOptConfig:
-    """SafeOpt; see `baselines.safeopt.SafeOpt`."""
+    """SafeOpt; see `scope_torch.baselines.safeopt.SafeOpt`."""
 
-    _target_: str = "baselines.safeopt.SafeOpt"
+    _target_: str = "scope_torch.baselines.safeopt.SafeOpt"
     name: str = "safeopt"
     gp: GPConfig = field(default_factory=lambda: GPConfig(amp_g=0.003))
     beta: float = 2.0  # half-width of the intervals in sigma
@@ -173,9 +171,9 @@ class SafeOptConfig:
 
 @dataclass
 class OptunaGPConfig:
-    """Optuna's GPSampler, of the extra `peers`; see `baselines.optuna_gp.OptunaGP`."""
+    """Optuna's GPSampler, of the extra `peers`; see `scope_torch.baselines.optuna_gp.OptunaGP`."""
 
-    _target_: str = "baselines.optuna_gp.OptunaGP"
+    _target_: str = "scope_torch.baselines.optuna_gp.OptunaGP"
     name: str = "optuna_gp"
     n_startup_trials: int = 10
     theta0_obs: str = "free"  # theta_0 as a trial: free | charged | none
@@ -183,17 +181,17 @@ class OptunaGPConfig:
 
 @dataclass
 class LLMSelectorConfig:
-    """LLMSelector; see `baselines.llmselector.LLMSelector`."""
+    """LLMSelector; see `scope_torch.baselines.llmselector.LLMSelector`."""
 
-    _target_: str = "baselines.llmselector.LLMSelector"
+    _target_: str = "scope_torch.baselines.llmselector.LLMSelector"
     name: str = "llmselector"
 
 
 @dataclass
 class AbacusConfig:
-    """Abacus; see `baselines.abacus.Abacus`."""
+    """Abacus; see `scope_torch.baselines.abacus.Abacus`."""
 
-    _target_: str = "baselines.abacus.Abacus"
+    _target_: str = "scope_torch.baselines.abacus.Abacus"
     name: str = "abacus"
     k: int = 6  # most LLMs of a module under measurement
     j: int = 4  # queries in the first measurement of an LLM
@@ -205,7 +203,7 @@ class AbacusConfig:
 
 @dataclass
 class LLMBackendConfig:
-    """LLAMBO's own LLM; see `baselines.llm_backends.BackendConfig`."""
+    """LLAMBO's own LLM; see `scope_torch.baselines.llm_backends.BackendConfig`."""
 
     kind: str = "stub"  # stub (offline, no LLM) | openai (any compatible server) | replay
     model: str = "gpt-5.2"
@@ -227,9 +225,9 @@ class LLMBackendConfig:
 
 @dataclass
 class LLAMBOConfig:
-    """LLAMBO; see `baselines.llambo.make_llambo`."""
+    """LLAMBO; see `scope_torch.baselines.llambo.make_llambo`."""
 
-    _target_: str = "baselines.llambo.make_llambo"
+    _target_: str = "scope_torch.baselines.llambo.make_llambo"
     name: str = "${llambo_name:${.backend.kind}}"
     backend: LLMBackendConfig = field(default_factory=LLMBackendConfig)
     system: str = ""  # for the prompts: what the compound system does

@@ -10,13 +10,13 @@ from typing import Any
 from scope_torch.errors import InputError
 
 ALLOW = "SCOPE_ALLOW_TARGETS"  # in the environment: no config can allow itself
-_OWN = ("scope_torch", "baselines")
+_OWN = ("scope_torch",)
 _allowed: tuple[str, ...] = ()
 _OWN_FUNCTIONS = (  # others write files
     "scope_torch.tasks",
     "scope_torch.methods",
     "scope_torch.front_method",
-    "baselines",
+    "scope_torch.baselines",
 )
 
 

@@ -42,7 +42,7 @@ class AggregateModel(Model):
         kernel: The kernel of the aggregate, with k(theta, theta) = 1.
 
     Examples:
-        >>> from scope_torch.kernels import HammingMatern52Kernel
+        >>> from scope_torch.model.kernels import HammingMatern52Kernel
         >>> codes = torch.tensor([[0, 1]])
         >>> weights = torch.tensor([[0.002], [-0.1]], dtype=torch.float64)
         >>> V = torch.eye(1, dtype=torch.float64)

@@ -24,7 +24,7 @@ class QueryModel(Model):
         gps: The processes; the model follows them as they take in observations.
 
     Examples:
-        >>> from scope_torch.kernels import HammingMatern52Kernel
+        >>> from scope_torch.model.kernels import HammingMatern52Kernel
         >>> from scope_torch.model.tensor_surrogate import TensorSurrogate
         >>> from scope_torch.space import ConfigSpace
         >>> surrogate = TensorSurrogate(ConfigSpace((2, 2)), HammingMatern52Kernel(), 3, lam=1e-6)

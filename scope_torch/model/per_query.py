@@ -63,7 +63,7 @@ class QuerySurrogate:
         InputError: If `lam` is below 1e-9.
 
     Examples:
-        >>> from scope_torch.kernels import HammingMatern52Kernel
+        >>> from scope_torch.model.kernels import HammingMatern52Kernel
         >>> surrogate = QuerySurrogate(ConfigSpace((2, 2)), HammingMatern52Kernel(), 3, lam=1e-6)
         >>> surrogate.observe((0, 1), query=0, y_c=0.002, y_g=-0.1)
         >>> surrogate.at((0, 1)).mean_c

@@ -25,7 +25,7 @@ class TensorSurrogate(QuerySurrogate):
     as in `QuerySurrogate`.
 
     Examples:
-        >>> from scope_torch.kernels import HammingMatern52Kernel
+        >>> from scope_torch.model.kernels import HammingMatern52Kernel
         >>> surrogate = TensorSurrogate(ConfigSpace((2, 2)), HammingMatern52Kernel(), 3, lam=1e-6)
         >>> surrogate.observe((0, 1), query=0, y_c=0.002, y_g=-0.1)
         >>> surrogate.at((0, 1)).mean_c

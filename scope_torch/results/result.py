@@ -274,11 +274,6 @@ class RunResult:
         return self.front
 
     @property
-    def llms(self) -> dict[str, str]:
-        """theta_out, as `choice`."""
-        return self.choice
-
-    @property
     def curve(self) -> OracleCurve | None:
         """True cost and quality of theta_out against the budget; None if they are unknown."""
         return None if self.truth is None else oracle_curve(self.problem, self.trace, self.truth)
@@ -292,7 +287,7 @@ class RunResult:
         content = {
             "task": self.problem.name,
             "method": self.method,
-            "theta_out": self.llms,
+            "theta_out": self.choice,
             "theta_out_codes": list(out.theta),
             "basis": out.basis,
             **self.report,

@@ -29,21 +29,6 @@ Group = tuple[str, str, float]  # task, method with its overrides, budget
 _OF_TASK = re.compile(r"task\.(path|source|module_columns|reference|\w+_column|world_seed)=")
 _BETWEEN = re.compile(r",(?=[\w.+~-]+=)")
 
-# Names of tasks and methods in runs of version 0.1.0; now they are those that one types.
-RENAMED = {
-    "random": "random_search",
-    "config": "config_bo",
-    "restaurant": "restaurant_live",
-    "bird": "bird_live",
-    "amazon_google": "amazon_google_live",
-    "febrl": "febrl_live",
-    "tde": "transformation_live",
-    "text_to_sql_simulated": "text_to_sql",
-    "data_transformation_simulated": "data_transformation",
-    "data_imputation_simulated": "data_imputation",
-    "entity_resolution_simulated": "entity_resolution",
-}
-
 
 @dataclass(frozen=True)
 class FinishedRun:
@@ -69,10 +54,8 @@ class FinishedRun:
         of_task = [o.removeprefix("task.") for o in overrides if _OF_TASK.match(o)]
         variant = ",".join(o for o in overrides if not _OF_TASK.match(o))
         method, task = str(self.result["method"]), str(self.result["task"])
-        name = RENAMED.get(method, method)
-        label = name if variant in ("", method, name) else f"{name} {variant}"
-        whole = ", ".join([RENAMED.get(task, task), *of_task])
-        return whole, label, self.result["budget_usd"]
+        label = method if variant in ("", method) else f"{method} {variant}"
+        return ", ".join([task, *of_task]), label, self.result["budget_usd"]
 
     @cached_property
     def problem(self) -> SelectionProblem:

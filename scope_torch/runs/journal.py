@@ -20,7 +20,7 @@ try:
 except ImportError:  # before 3.30: a search without a directory needs no lock
     lock_descriptor = None
 
-logger = logging.getLogger("scope_torch.history")  # users may have configured this name
+logger = logging.getLogger(__name__)
 _FLOCK = "@hhqqi4x"  # `struct flock`: type, whence, start, length (0: to the end), process
 _NO_LOCKS = errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP
 _MAX_WAITING = 250  # more observations at a time would start the garbage collector

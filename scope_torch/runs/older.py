@@ -15,7 +15,6 @@ from scope_torch.observation import Observation
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.directory import read_json, read_settings, result_of
 from scope_torch.runs.evaluator import Evaluator, HasPrices, HasQueryKeys, Regrades
-from scope_torch.runs.finished import RENAMED
 from scope_torch.runs.journal import read_journal
 from scope_torch.runs.opening import BEGUN, facts_of, graded_otherwise, with_fingerprint_of_today
 from scope_torch.runs.recorded import recorded_problem
@@ -209,7 +208,7 @@ class Reader:
 
     def _check(self, path: Path, old: SelectionProblem) -> None:
         new = self._problem
-        if new.name not in (old.name, RENAMED.get(old.name)):
+        if new.name != old.name:
             raise InputError(
                 f"{path} is a run of {old.name!r}, this is one of {new.name!r}; answers are only "
                 "taken over if the application is the same; give it the same name if it is"

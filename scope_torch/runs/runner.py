@@ -77,7 +77,7 @@ def run(
         >>> problem, evaluator, _ = synthetic_task(num_queries=20)
         >>> optimizer = make_scope(problem, base="nano", seed=0)
         >>> result = run(problem, optimizer, evaluator, budget_usd=0.1, run_dir="outputs/demo")
-        >>> result.llms
+        >>> result.choice
         {'module_1': 'nano', 'module_2': 'mini'}
         >>> sorted(path.name for path in result.run_dir.iterdir())
         ['journal.jsonl', 'queries.json', 'result.json', 'settings.json', 'trace.csv']

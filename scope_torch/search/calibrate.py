@@ -22,8 +22,6 @@ Base = str | Sequence[str] | Mapping[str, str] | None
 
 PoolKind = Literal["base", "random", "none"]
 POOLS = ("base", "random", "none")
-Ties = Literal["cheaper", "random", "pool"]
-TIES = ("cheaper", "random", "pool")
 
 
 class InitialPool:
@@ -37,12 +35,9 @@ class InitialPool:
             place of a neighbour that is not.
         base: Codes of the configuration with theta_base in every module; used by `base` only. It
             need not be allowed itself.
-        ties: Which of the configurations with equal quality Calibrate keeps, a matter on which the
-            paper is silent: the `cheaper` ones; some at `random`, by the seed; or the first ones of
-            the `pool`.
 
     Raises:
-        InputError: If the kind or `ties` is unknown, or `base` is missing or not a configuration.
+        InputError: If the kind is unknown, or `base` is missing or not a configuration.
     """
 
     def __init__(
@@ -50,16 +45,12 @@ class InitialPool:
         problem: SelectionProblem,
         kind: PoolKind,
         base: Sequence[int] | None,
-        ties: Ties = "cheaper",
     ) -> None:
         if kind not in POOLS:
             raise InputError(f"initial_pool={kind!r} must be base, random or none")
-        if ties not in TIES:
-            raise InputError(f"calibrate_ties={ties!r} must be cheaper, random or pool")
         if kind == "base" and base is None:
             raise InputError("base=None: Calibrate needs a base LLM; name a cheap one")
         self.kind: PoolKind = kind
-        self.ties: Ties = ties
         self._rule = problem.rule
         self.base = problem.space.check(base or (), "base") if kind == "base" else None
 
@@ -73,14 +64,7 @@ class InitialPool:
             generator: Of what is random.
             left: What may be chosen, if that is less than the problem allows.
         """
-        pool = self._members(space, generator, left or self._rule)
-        if self.ties != "random":
-            return pool
-        return [pool[k] for k in torch.randperm(len(pool), generator=generator).tolist()]
-
-    def _members(
-        self, space: ConfigSpace, generator: torch.Generator, rule: Allowed | None
-    ) -> list[tuple[int, ...]]:
+        rule = left or self._rule
         if self.kind == "none":
             return []
         if self.base is not None:
@@ -90,9 +74,8 @@ class InitialPool:
         return sample(count, generator)
 
     def settings(self) -> dict[str, Any]:
-        """The arguments, JSON-serialisable; journals of early versions know no `ties`."""
-        ties = {} if self.ties == "cheaper" else {"calibrate_ties": self.ties}
-        return {"initial_pool": self.kind, "base": self.base, **ties}
+        """The arguments, JSON-serialisable."""
+        return {"initial_pool": self.kind, "base": self.base}
 
 
 def minus_quality(observation: Observation) -> tuple[float, ...]:
@@ -115,7 +98,6 @@ def calibrate(
     query_order: Sequence[int],
     *,
     observe: Callable[[list[Request]], Observing] = asked,
-    cheaper_first: bool = True,
     g: Callable[[Observation], tuple[float, ...]] = minus_quality,
     queries_of: Callable[[tuple[int, ...]], Sequence[int]] | None = None,
     is_dropped: Callable[[tuple[int, ...]], bool] = lambda _: False,
@@ -130,13 +112,13 @@ def calibrate(
     the pairs that Calibrate has observed, and Lambda counts each such repeat: the noise of a second
     answer is new. A system without noise need not be called again, see `FunctionEvaluator`.
 
-    The paper does not say how ties of S(theta) are broken.
+    The paper does not say how ties of S(theta) are broken: here by the lower total cost, then by
+    the order of the pool.
 
     Args:
-        pool: Theta_init, in the order in which ties are broken.
+        pool: Theta_init.
         query_order: The Q queries in random order.
         observe: Yields the requests whose answers are not known, and returns all answers.
-        cheaper_first: Whether a lower total cost breaks ties before the order of the pool does.
         g: The constraints' values of an observation, up to a constant; of several constraints the
             one whose total is worst counts.
         queries_of: The queries on which a configuration can be observed, where these differ: a
@@ -174,7 +156,7 @@ def calibrate(
         score = {
             theta: (
                 max(map(math.fsum, zip(*values[theta], strict=True)), default=0.0) / shares[theta],
-                math.fsum(costs[theta]) / shares[theta] if cheaper_first else 0.0,
+                math.fsum(costs[theta]) / shares[theta],
                 position,
             )
             for position, theta in enumerate(survivors)

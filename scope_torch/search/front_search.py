@@ -40,14 +40,11 @@ from scope_torch.search.averages import AllAverages
 from scope_torch.search.calibrate import InitialPool, calibrate
 from scope_torch.search.front import Estimates, estimates_of
 from scope_torch.search.hypervolume import (
-    Axis,
     Costs,
     Front,
     Qualities,
-    check_axis,
     expected_improvement,
     non_dominated,
-    on_axis,
 )
 from scope_torch.search.joint_candidate import JointCandidate
 from scope_torch.search.optimizer import Recommendation, SequentialOptimizer, Steps
@@ -77,7 +74,6 @@ class ScopeFront(SequentialOptimizer):
         b: Half-width of the optimistic corner in standard deviations.
         widenings: How often b is multiplied by 1.5.
         rule: `area`: A for each USD; `chance`: P for each USD.
-        axis: Of the area: `log` counts halving a cost the same everywhere, `usd` counts USD.
         batch_size: Queries of a candidate that are asked for at a time; None for all.
         name: Name in results.
 
@@ -100,7 +96,6 @@ class ScopeFront(SequentialOptimizer):
         b: float = 3.0,
         widenings: int = 1,
         rule: str = "area",
-        axis: str = "log",
         batch_size: int | None = 1,
         name: str = "scope_front",
     ) -> None:
@@ -114,7 +109,6 @@ class ScopeFront(SequentialOptimizer):
         self.name, self.problem, self.seed = name, problem, check_seed(seed)
         self.surrogate, self.rule, self.batch_size = surrogate, rule, batch_size
         self.b, self.widenings = positive("b", b), widenings
-        self.axis: Axis = check_axis(axis)
         self._posterior, self._initial_pool = posterior, pool
         self._generator = torch.Generator().manual_seed(seed)
         self._query_order = self._random_order()
@@ -159,13 +153,13 @@ class ScopeFront(SequentialOptimizer):
         for theta, answers in self._answers:
             if answers.num_left == 0:
                 cost, quality = answers.cost_usd, answers.quality
-                known.append((self._on_axis(cost), quality))
+                known.append((self._log(cost), quality))
             else:
                 at = self.problem.space.index_of(theta)
                 cost = float(self._posterior.mean_c[at])
                 quality = min(float(qualities.mean[at]), answers.most_quality)
             seen.append((cost, quality, theta))
-        self._known = Front(known, on_axis(worst, self.axis))
+        self._known = Front(known, math.log(worst))
         kept = [seen[i] for i in non_dominated([s[0] for s in seen], [s[1] for s in seen])]
         self.front = [theta for _, _, theta in kept]
         self._recommend_from(kept)
@@ -227,13 +221,13 @@ class ScopeFront(SequentialOptimizer):
             qualities: Of the same.
             left: How many of their queries were not observed.
         """
-        area, chance = expected_improvement(self._known, costs, qualities, self.axis)
+        area, chance = expected_improvement(self._known, costs, qualities)
         n = torch.minimum(chance * left + (1 - chance) * _GIVEN_UP, left)
         price = n * torch.exp(costs.mean + costs.sd**2 / 2)
         b = self.b * WIDENING**self._widened
         lower_c = costs.mean - b * costs.sd
         upper_q = torch.minimum(qualities.mean + b * qualities.sd, qualities.cap)
-        beaten = self._known.beats(lower_c if self.axis == "log" else lower_c.exp(), upper_q)
+        beaten = self._known.beats(lower_c, upper_q)
         worth = area if self.rule == "area" else chance
         return torch.where(beaten | (left == 0), -1.0, worth / price)
 
@@ -269,8 +263,8 @@ class ScopeFront(SequentialOptimizer):
         of_quality = Qualities(quality, spread_q, most)
         return float(self._returns(Costs(mean_c, spread_c), of_quality, open_))
 
-    def _on_axis(self, cost_usd: float) -> float:
-        return on_axis(cost_usd, self.axis, _LEAST * self.problem.reference_cost_usd)
+    def _log(self, cost_usd: float) -> float:
+        return math.log(max(cost_usd, _LEAST * self.problem.reference_cost_usd))
 
     def _random_order(self) -> list[int]:
         order = torch.randperm(self.problem.num_queries, generator=self._generator)
@@ -304,7 +298,7 @@ class ScopeFront(SequentialOptimizer):
             "b": self.b,
             "widenings": self.widenings,
             "rule": self.rule,
-            "axis": self.axis,
+            "axis": "log",  # as in journals of the time when there was another
             "batch_size": self.batch_size,
             **self._initial_pool.settings(),
             **self.surrogate.settings(),

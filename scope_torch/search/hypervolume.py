@@ -2,16 +2,15 @@
 
 | symbol | here | unit |
 | --- | --- | --- |
-| (l_i, q_i), i = 1..m, the front by rising cost | `Front.cost`, `Front.quality` | axis, quality |
-| r, cost beyond which nothing counts; q_0 = 0, l_0 = -inf, l_{m+1} = r | `Front.worst` | axis |
-| area = sum_i (l_{i+1} - l_i) q_i | `Front.area` | axis x quality |
-| psi(u) = E[(u - l)+] | `Costs.below` | axis |
+| (l_i, q_i), i = 1..m, by rising cost | `Front.cost`, `Front.quality` | log USD, quality |
+| r, cost beyond which nothing counts; q_0 = 0, l_0 = -inf, l_{m+1} = r | `Front.worst` | log USD |
+| area = sum_i (l_{i+1} - l_i) q_i | `Front.area` | log USD x quality |
+| psi(u) = E[(u - l)+] | `Costs.below` | log USD |
 | E[(min(q, cap) - q_i)+] | `Qualities.above` | quality |
 
-Costs are on one of two axes: USD, or log USD, on which halving a cost always counts the same. A new
-point (l, q) adds to the strip of costs from l_i to l_{i+1} its overlap with [l, r], times
-(q - q_i)+. Cost and quality of a configuration are independent here, so the expectation is a sum of
-products:
+Costs are in log USD, where halving a cost always counts the same. A new point (l, q) adds to the
+strip of costs from l_i to l_{i+1} its overlap with [l, r], times (q - q_i)+. Cost and quality of a
+configuration are independent here, so the expectation is a sum of products:
 
     E[improvement] = sum_{i=0..m} (psi(l_{i+1}) - psi(l_i)) E[(min(q, cap) - q_i)+].
 """
@@ -20,14 +19,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from scope_torch.errors import InputError
-
-Axis = Literal["log", "usd"]
 _LEAST_SD = 1e-12  # of a distribution that has none
 
 
@@ -50,36 +46,13 @@ def non_dominated(cost: Sequence[float], quality: Sequence[float]) -> list[int]:
     return front
 
 
-def on_axis(cost_usd: float, axis: Axis, least_usd: float = 0.0) -> float:
-    """A cost on the axis.
-
-    Args:
-        cost_usd: In USD.
-        axis: `log` or `usd`.
-        least_usd: Costs below it count as it, because free LLMs have no logarithm.
-    """
-    cost_usd = max(cost_usd, least_usd)
-    return cost_usd if axis == "usd" else math.log(cost_usd)
-
-
-def check_axis(axis: str) -> Axis:
-    """Returns the axis.
-
-    Raises:
-        InputError: If it is not known.
-    """
-    if axis not in ("log", "usd"):
-        raise InputError(f"axis={axis!r} must be log or usd")
-    return axis
-
-
 class Front:
-    """A front on an axis, up to the cost `worst`.
+    """A front up to the cost `worst`; costs are on any one axis, for a search in log USD.
 
     Args:
-        points: (cost on the axis, quality); those that another beats, or that cost `worst` or more,
+        points: (cost, quality); those that another beats, or that cost `worst` or more,
             are left out.
-        worst: r on the axis.
+        worst: r.
 
     Attributes:
         cost: `m` costs, rising.
@@ -121,19 +94,14 @@ class Costs(NamedTuple):
     mean: Tensor
     sd: Tensor
 
-    def below(self, u: Tensor, axis: Axis) -> Tensor:
-        """psi(u) = E[(u - l)+] for `m` values of u on the axis: `... x m`."""
-        mean, sd = self.mean[..., None], self.sd[..., None].clamp_min(_LEAST_SD)
-        if axis == "log":
-            return _mean_excess(u - mean, sd)
-        z = (u.log() - mean) / sd
-        return u * torch.special.ndtr(z) - torch.exp(mean + sd**2 / 2) * torch.special.ndtr(z - sd)
+    def below(self, u: Tensor) -> Tensor:
+        """psi(u) = E[(u - l)+] for `m` values of u in log USD: `... x m`."""
+        return _mean_excess(u - self.mean[..., None], self.sd[..., None].clamp_min(_LEAST_SD))
 
-    def probability_below(self, u: Tensor, axis: Axis) -> Tensor:
-        """P(l < u) for `m` values of u on the axis: `... x m`."""
-        log_u = u if axis == "log" else u.log()
+    def probability_below(self, u: Tensor) -> Tensor:
+        """P(l < u) for `m` values of u in log USD: `... x m`."""
         sd = self.sd[..., None].clamp_min(_LEAST_SD)
-        return torch.special.ndtr((log_u - self.mean[..., None]) / sd)
+        return torch.special.ndtr((u - self.mean[..., None]) / sd)
 
 
 class Qualities(NamedTuple):
@@ -159,25 +127,22 @@ class Qualities(NamedTuple):
         return torch.where(self.cap[..., None] > q, probability, 0.0)
 
 
-def expected_improvement(
-    front: Front, costs: Costs, qualities: Qualities, axis: Axis
-) -> tuple[Tensor, Tensor]:
+def expected_improvement(front: Front, costs: Costs, qualities: Qualities) -> tuple[Tensor, Tensor]:
     """What each configuration is expected to add to the area, and the chance that it adds any.
 
     Args:
-        front: On the axis.
+        front: In log USD.
         costs: Of the configurations.
         qualities: Of the same.
-        axis: Of the front.
 
     Returns:
-        Areas (axis x quality) and probabilities, of the shape of the means.
+        Areas (log USD x quality) and probabilities, of the shape of the means.
     """
     ends = costs.mean.new_tensor([*front.cost, front.worst])
     q = costs.mean.new_tensor([0.0, *front.quality])
-    width = _differences(costs.below(ends, axis))
+    width = _differences(costs.below(ends))
     area = (width * qualities.above(q)).sum(-1)
-    within = _differences(costs.probability_below(ends, axis))
+    within = _differences(costs.probability_below(ends))
     chance = (within * qualities.probability_above(q)).sum(-1)
     return area.clamp_min(0.0), chance.clamp(0.0, 1.0)
 

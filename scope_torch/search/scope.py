@@ -169,7 +169,6 @@ class SCOPE(SequentialOptimizer):
                 pool,
                 self._query_order[:num_queries],
                 observe=self._observe,
-                cheaper_first=self._initial_pool.ties == "cheaper",
                 g=self.belief.g_of,
                 queries_of=self.problem.queries_of if self.problem.offered else None,
                 is_dropped=self.rules.is_dropped,

@@ -150,7 +150,7 @@ def select(
         ...     dataset=[(text, text.upper()) for text in ["one", "two", "three"] * 10],
         ...     metric=st.metrics.exact_match, max_quality_loss=0.05,
         ... )
-        >>> result.llms
+        >>> result.choice
         {'answer': 'nano'}
     """
     if not (metric is None or callable(metric)):

@@ -42,7 +42,7 @@ class DevicePosterior(Enumerated):
         variance: `|Theta|` values of sigma_bar^2 (float64), all exact.
 
     Examples:
-        >>> from scope_torch.kernels import HammingMatern52Kernel
+        >>> from scope_torch.model.kernels import HammingMatern52Kernel
         >>> from scope_torch.space import ConfigSpace
         >>> space, kernel = ConfigSpace((2, 2)), HammingMatern52Kernel()
         >>> surrogate = TensorSurrogate(space, kernel, 1, lam=1e-6)

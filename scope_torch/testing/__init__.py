@@ -5,7 +5,7 @@ your object. This is a whole test file:
 
 Examples:
     >>> import pytest
-    >>> from baselines.random_search import RandomSearch
+    >>> from scope_torch.baselines.random_search import RandomSearch
     >>> from scope_torch.testing import OptimizerConformance
     >>> class TestRandomSearch(OptimizerConformance):
     ...     @pytest.fixture

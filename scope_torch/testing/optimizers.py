@@ -32,7 +32,7 @@ def drive(optimizer: Optimizer, task: KnownTask, count: int) -> list[Observation
         The observations in the order in which they were asked for.
 
     Examples:
-        >>> from baselines.random_search import RandomSearch
+        >>> from scope_torch.baselines.random_search import RandomSearch
         >>> task = KnownTask.random(seed=5, sizes=(4, 3), num_queries=6)
         >>> len(drive(RandomSearch(task.problem, seed=0), task, count=10))
         12

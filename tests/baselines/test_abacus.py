@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tables import CountingEvaluator, make_task, task_of
 
-from baselines.abacus import Abacus
-from baselines.abacus_module import Estimate, ModuleFrontier, PairTotals, keepers
-from baselines.pareto_plan import Option, cheapest_plan
+from scope_torch.baselines.abacus import Abacus
+from scope_torch.baselines.abacus_module import Estimate, ModuleFrontier, PairTotals, keepers
+from scope_torch.baselines.pareto_plan import Option, cheapest_plan
 from scope_torch.errors import InputError
 from scope_torch.observation import Observation
 from scope_torch.runs.runner import run

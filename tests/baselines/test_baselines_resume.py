@@ -3,9 +3,9 @@
 import pytest
 from tables import CountingEvaluator, Crash, make_task
 
-from baselines.abacus import Abacus
-from baselines.llambo import make_llambo
-from baselines.llmselector import LLMSelector
+from scope_torch.baselines.abacus import Abacus
+from scope_torch.baselines.llambo import make_llambo
+from scope_torch.baselines.llmselector import LLMSelector
 from scope_torch.results.result import RunResult
 from scope_torch.runs.runner import run
 

@@ -26,10 +26,10 @@ from gp_reference import (
 from tables import make_task
 from test_gp import random_rows
 
-from baselines.cei import CEI
-from baselines.dataset_level import Evaluation
-from baselines.dataset_model import maximum
-from baselines.gp import GPSettings
+from scope_torch.baselines.cei import CEI
+from scope_torch.baselines.dataset_level import Evaluation
+from scope_torch.baselines.dataset_model import maximum
+from scope_torch.baselines.gp import GPSettings
 from scope_torch.errors import InputError
 from scope_torch.model.kernels import HammingRBFKernel
 from scope_torch.testing import OptimizerConformance, drive

@@ -18,9 +18,9 @@ from gp_reference import (
 from tables import make_task, task_of
 from test_gp import random_rows
 
-from baselines.config_bo import CONFIG, ConstrainedLowerBound
-from baselines.dataset_level import Evaluation
-from baselines.gp import GPSettings
+from scope_torch.baselines.config_bo import CONFIG, ConstrainedLowerBound
+from scope_torch.baselines.dataset_level import Evaluation
+from scope_torch.baselines.gp import GPSettings
 from scope_torch.bounds.information_gain import InformationGain
 from scope_torch.errors import InputError
 from scope_torch.model.kernels import HammingMatern52Kernel

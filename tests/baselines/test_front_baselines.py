@@ -4,7 +4,7 @@ import importlib
 
 import pytest
 
-from baselines.front import LogNEHVI, OptunaFront, RandomFront
+from scope_torch.baselines.front import LogNEHVI, OptunaFront, RandomFront
 from scope_torch.testing import KnownTask, OptimizerConformance, drive
 
 try:

@@ -16,13 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tables import make_task
 
-from baselines import dataset_model
-from baselines.cei import CEI
-from baselines.config_bo import CONFIG
-from baselines.dataset_level import Evaluation
-from baselines.gp import DatasetGP, GPSettings
-from baselines.reduced_space import ReducedSpace
-from baselines.safeopt import SafeOpt
+from scope_torch.baselines import dataset_model
+from scope_torch.baselines.cei import CEI
+from scope_torch.baselines.config_bo import CONFIG
+from scope_torch.baselines.dataset_level import Evaluation
+from scope_torch.baselines.gp import DatasetGP, GPSettings
+from scope_torch.baselines.reduced_space import ReducedSpace
+from scope_torch.baselines.safeopt import SafeOpt
 from scope_torch.cli.registry import config_dir
 from scope_torch.cli.run import build
 from scope_torch.errors import InputError

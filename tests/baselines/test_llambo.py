@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tables import CountingEvaluator, Crash, make_task
 
-from baselines.llambo import LLAMBO, make_llambo, method_name
-from baselines.llambo_prompts import Prompts
-from baselines.llambo_score import scores_of, target_cost
-from baselines.llm_backends import BackendConfig
-from baselines.llm_stub import StubLLM
-from baselines.llm_transcript import Completion
+from scope_torch.baselines.llambo import LLAMBO, make_llambo, method_name
+from scope_torch.baselines.llambo_prompts import Prompts
+from scope_torch.baselines.llambo_score import scores_of, target_cost
+from scope_torch.baselines.llm_backends import BackendConfig
+from scope_torch.baselines.llm_stub import StubLLM
+from scope_torch.baselines.llm_transcript import Completion
 from scope_torch.errors import InputError
 from scope_torch.runs.runner import run
 from scope_torch.space import tie_rank
@@ -160,7 +160,7 @@ def test_the_best_scored_candidate_is_evaluated():
     result = run(TASK.problem, llambo(TASK, backend), TASK.evaluator(), 1e9)
     assert evaluated(result)[:5] == ordered[:5]
     assert result.report["llm_malformed"] == 0
-    assert TASK.mean_cost[position(result.llms)] == pytest.approx(TASK.best_cost)
+    assert TASK.mean_cost[position(result.choice)] == pytest.approx(TASK.best_cost)
     # Ten of the 30 others are proposed at a time: a few rounds have seen all of them.
     assert [row for row in result.trace if row.event == "improved"][-1].iteration < 14
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from baselines.llambo_prompts import MAX_REPLY_CHARS, Measured, Prompts
+from scope_torch.baselines.llambo_prompts import MAX_REPLY_CHARS, Measured, Prompts
 from scope_torch.problem import SelectionProblem
 
 PROBLEM = SelectionProblem(

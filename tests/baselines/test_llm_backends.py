@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from llm_server import Server, error, ok
 
-from baselines.chat_client import ChatClient
-from baselines.llm_backends import BackendConfig, backend_config, make_backend
-from baselines.llm_transcript import Completion, Transcript
+from scope_torch.baselines.chat_client import ChatClient
+from scope_torch.baselines.llm_backends import BackendConfig, backend_config, make_backend
+from scope_torch.baselines.llm_transcript import Completion, Transcript
 from scope_torch.errors import InputError
 
 KEY = "sk-canary-5d1e0f77aa"
@@ -145,7 +145,7 @@ def test_lasting_ones_are_an_input_error(serve, failure):
 
 def test_waits_double_and_obey_the_server(serve, monkeypatch):
     waits = []
-    monkeypatch.setattr("baselines.chat_client.time.sleep", waits.append)
+    monkeypatch.setattr("scope_torch.baselines.chat_client.time.sleep", waits.append)
     replies = [error(500), error(429, "", {"Retry-After": "7"}), error(429, "", {"Retry-After":
                "9999"}), error(503), ok("x")]  # fmt: skip
     ask(serve(replies), retries=4, backoff_s=0.5)
@@ -169,7 +169,7 @@ def test_without_credit_nothing_is_tried_again(serve):
 
 
 def test_a_response_without_end_is_cut_off(serve, monkeypatch):
-    monkeypatch.setattr("baselines.chat_client.MAX_RESPONSE_BYTES", 50)
+    monkeypatch.setattr("scope_torch.baselines.chat_client.MAX_RESPONSE_BYTES", 50)
     with pytest.raises(InputError, match="sent more than 50 bytes, 1 times"):
         ask(serve([ok("x" * 100)]), retries=0)
 

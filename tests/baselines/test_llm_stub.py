@@ -3,8 +3,8 @@
 import pytest
 from tables import make_task
 
-from baselines.llambo_prompts import Measured, Prompts
-from baselines.llm_stub import StubLLM, read_prompt
+from scope_torch.baselines.llambo_prompts import Measured, Prompts
+from scope_torch.baselines.llm_stub import StubLLM, read_prompt
 
 
 class TestStub:

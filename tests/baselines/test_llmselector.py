@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tables import CountingEvaluator, make_task, task_of
 
-from baselines.llmselector import LLMSelector, count_votes
+from scope_torch.baselines.llmselector import LLMSelector, count_votes
 from scope_torch.runs.runner import run
 from scope_torch.space import tie_rank
 from scope_torch.testing import OptimizerConformance

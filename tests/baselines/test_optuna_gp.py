@@ -9,7 +9,7 @@ from gp_reference import best_feasible, choices, flat, reference_row
 from hydra import compose, initialize_config_dir
 from tables import make_task
 
-from baselines.optuna_gp import OptunaGP, import_optuna
+from scope_torch.baselines.optuna_gp import OptunaGP, import_optuna
 from scope_torch.cli.registry import config_dir
 from scope_torch.cli.run import build
 from scope_torch.errors import InputError

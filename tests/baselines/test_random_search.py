@@ -6,7 +6,7 @@ import pytest
 from gp_reference import best_feasible, choices, tie_key
 from tables import make_task, task_of
 
-from baselines.random_search import RandomSearch
+from scope_torch.baselines.random_search import RandomSearch
 from scope_torch.errors import InputError
 from scope_torch.runs.runner import run
 from scope_torch.testing import OptimizerConformance, drive

@@ -20,9 +20,9 @@ from gp_reference import (
 from tables import make_task
 from test_gp import gp_of, random_rows
 
-from baselines.dataset_level import Evaluation
-from baselines.gp import GPSettings
-from baselines.safeopt import Bounds, ConfidenceWidth, SafeOpt, certifies, within_radius
+from scope_torch.baselines.dataset_level import Evaluation
+from scope_torch.baselines.gp import GPSettings
+from scope_torch.baselines.safeopt import Bounds, ConfidenceWidth, SafeOpt, certifies, within_radius
 from scope_torch.errors import InputError
 from scope_torch.runs.runner import run
 from scope_torch.testing import OptimizerConformance, drive

@@ -6,14 +6,14 @@ from functools import partial
 import pytest
 import torch
 
-from baselines.abacus import Abacus
-from baselines.cei import CEI
-from baselines.config_bo import CONFIG
-from baselines.llambo import make_llambo
-from baselines.llmselector import LLMSelector
-from baselines.optuna_gp import OptunaGP
-from baselines.random_search import RandomSearch
-from baselines.safeopt import SafeOpt
+from scope_torch.baselines.abacus import Abacus
+from scope_torch.baselines.cei import CEI
+from scope_torch.baselines.config_bo import CONFIG
+from scope_torch.baselines.llambo import make_llambo
+from scope_torch.baselines.llmselector import LLMSelector
+from scope_torch.baselines.optuna_gp import OptunaGP
+from scope_torch.baselines.random_search import RandomSearch
+from scope_torch.baselines.safeopt import SafeOpt
 from scope_torch.errors import InputError
 from scope_torch.front_method import make_scope_front
 from scope_torch.methods import make_scope, make_scope_joint

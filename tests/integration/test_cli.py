@@ -483,3 +483,14 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path):
     )
     os.close(writer)
     assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_a_package_of_the_user_named_baselines_hides_no_method(tmp_path):
+    (tmp_path / "baselines").mkdir()
+    (tmp_path / "baselines" / "__init__.py").write_text("raise RuntimeError('of the user')")
+    words = ["method=random_search", "task=synthetic", "task.num_queries=8", "budget_usd=0.1"]
+    command = [sys.executable, str(ROOT / "scripts/run.py"), *words]
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "; spent " in done.stdout + done.stderr

@@ -11,9 +11,9 @@ from hydra.utils import get_object
 from omegaconf import MISSING
 from tables import make_task
 
-from baselines.gp import GPSettings
-from baselines.llambo import LLAMBO
-from baselines.llm_backends import BackendConfig
+from scope_torch.baselines.gp import GPSettings
+from scope_torch.baselines.llambo import LLAMBO
+from scope_torch.baselines.llm_backends import BackendConfig
 from scope_torch.bounds import CredibleBounds, TheoryBounds, TunedBounds
 from scope_torch.cli import schema, task_schema
 from scope_torch.front_method import make_scope_front
@@ -28,7 +28,9 @@ NESTED = {
     schema.LLMBackendConfig: [BackendConfig],
     task_schema.LLMConfig: [OpenAIClient],
 }
-REST = {"baselines.llambo.make_llambo": LLAMBO}  # takes the arguments that the target passes on
+REST = {
+    "scope_torch.baselines.llambo.make_llambo": LLAMBO
+}  # takes the arguments that the target passes on
 REQUIRED = "a user of Python has to give it"
 FROM_RUN = "the command line takes it from elsewhere in the config"
 SPECIAL = {

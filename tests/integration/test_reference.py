@@ -3,12 +3,8 @@
 import re
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[2]
 ELSEWHERE = ("scope_torch.cli.",)  # on reference/command-line.md
-# Old import paths, which lead elsewhere.
-KEPT = {f"scope_torch.{name}" for name in ("history", "kernels", "optimizer", "runner")}
 
 
 def listed() -> list[str]:
@@ -17,19 +13,13 @@ def listed() -> list[str]:
 
 
 def modules() -> set[str]:
-    paths = (ROOT / "scope_torch").rglob("*.py")
+    paths = (ROOT / "scope_torch").rglob("*.py")  # without the competitors, behind a link
     names = {".".join(path.relative_to(ROOT).with_suffix("").parts) for path in paths}
     private = {name for name in names if re.search(r"\._", name)}
-    return {name for name in names - private - KEPT if not name.startswith(ELSEWHERE)}
+    return {name for name in names - private if not name.startswith(ELSEWHERE)}
 
 
 def test_every_module_is_in_the_reference_once():
     names = listed()
     assert modules() - set(names) == set()
     assert len(names) == len(set(names))
-
-
-@pytest.mark.parametrize("name", sorted(KEPT))
-def test_a_kept_path_defines_nothing_of_its_own(name):
-    text = (ROOT / (name.replace(".", "/") + ".py")).read_text()
-    assert not re.search(r"^(class|def|async def) ", text, re.M)

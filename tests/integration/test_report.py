@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from baselines.random_search import RandomSearch
 from scope_torch import make_scope, run
+from scope_torch.baselines.random_search import RandomSearch
 from scope_torch.cli.report import main, report
 from scope_torch.errors import InputError
 from scope_torch.results.hashes import with_hashes
-from scope_torch.runs.finished import load_runs
 from scope_torch.tasks.synthetic import synthetic_task
 
 TASK = synthetic_task(num_queries=12)
@@ -252,11 +251,3 @@ def test_the_papers_numbers_stand_in_the_long_table(outputs, no_figures):
     assert float(found["cei"]["paper_test_cost"]) == pytest.approx(0.00102 / 0.00428)
     assert float(found["cei"]["paper_test_quality"]) == pytest.approx(0.87 / 0.74)
     assert found["cei"]["paper_cost"] == ""
-
-
-def test_runs_with_old_names_are_grouped_with_new_ones(outputs):
-    copied(outputs, "random_search", outputs / "old" / "random", method="random", task="tde")
-    groups, _ = load_runs(outputs)
-    labels = {(task, label) for task, label, _ in groups}
-    both = {("synthetic", "scope"), ("synthetic", "random_search")}
-    assert labels == {*both, ("transformation_live", "random_search")}

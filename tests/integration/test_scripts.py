@@ -91,7 +91,7 @@ def test_a_recorded_table_ends_with_the_costs_of_modules(call, tmp_path):
     ("name", "reference", "cost"),
     [
         ("bird_live", "GPT-5.2", "reference 23.5, result of SCOPE 0.8"),
-        ("text_to_sql_simulated", "GPT-5.2", "reference 23.5, result of SCOPE 0.8"),
+        ("text_to_sql", "GPT-5.2", "reference 23.5, result of SCOPE 0.8"),
         ("bird_live", "GPT-5-nano", None),  # not the paper's reference
         ("airport_city", "GPT-5.2", None),
     ],

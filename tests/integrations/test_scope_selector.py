@@ -108,7 +108,7 @@ def test_choice_and_spend_are_those_of_select(agent, quiet, seed):
         repeats=0,
         **settings,
     )
-    assert results.get_best_combo() == expected.llms
+    assert results.get_best_combo() == expected.choice
     assert len(expected.history) > len(DATASET)
     for ours, theirs in zip(selector.result.history, expected.history, strict=True):
         assert ours.request == theirs.request

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-import baselines
 import scope_torch
 from scope_torch.llm import usage as usage_module
 from scope_torch.llm.price_list import PriceList
@@ -246,7 +245,7 @@ def test_names_of_usage_are_read_in_one_file():
     assert {"prompt_tokens", "cache_read_input_tokens", "prompt_cache_hit_tokens"} <= names
     package = Path(scope_torch.__file__).parent
     files = [*package.glob("llm/*.py"), *package.glob("serve/*.py")]
-    files.append(Path(baselines.__file__).parent / "chat_client.py")
+    files.append(package / "baselines" / "chat_client.py")
     for file in files:
         texts = {
             node.value

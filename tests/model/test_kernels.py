@@ -25,7 +25,7 @@ class TestHammingMatern52(HammingKernelConformance):
         return lambda h: naive.matern52(np.asarray(h, dtype=np.float64))
 
     def test_published_values(self, kernel):
-        """baselines.md, section 2."""
+        """scope_torch.baselines.md, section 2."""
         values = [1, 0.52399, 0.31728, 0.20532, 0.13866, 0.09658]
         np.testing.assert_allclose(kernel.profile(5), values, atol=5e-6)
 

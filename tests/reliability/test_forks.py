@@ -35,7 +35,7 @@ def choice(seed):
         max_quality_loss=0.05,
         budget_usd=5,
         seed=seed,
-    ).llms
+    ).choice
 
 
 print(torch.get_num_threads(), choice(0), torch.ones(3000, 3000).sum().item())

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from reliability.fuzzing import JSON, damaged, fuzzed, no_hang
 from tables import make_task
 
-from baselines.chat_client import _completion, _Refused
-from baselines.llambo_prompts import Prompts
-from baselines.llm_transcript import Transcript
+from scope_torch.baselines.chat_client import _completion, _Refused
+from scope_torch.baselines.llambo_prompts import Prompts
+from scope_torch.baselines.llm_transcript import Transcript
 from scope_torch.cli import run as run_script
 from scope_torch.errors import InputError
 from scope_torch.llm.billing import BadReply, read_reply

@@ -189,7 +189,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 import polars
 polars.read_csv(b"a\\n1")
 from scope_torch.evaluators.window import in_window
-from scope_torch.history import Observation, Request
+from scope_torch.observation import Observation, Request
 
 def interrupt():
     for _ in range(2):

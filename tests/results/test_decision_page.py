@@ -10,7 +10,7 @@ import pytest
 from results.pages import EVIL, NOW, TASK, Page, search
 
 import scope_torch as st
-from baselines.cei import CEI
+from scope_torch.baselines.cei import CEI
 from scope_torch.methods import make_scope, make_scope_joint
 from scope_torch.results.digits import usd
 from scope_torch.results.page.turns import candidates

@@ -90,7 +90,7 @@ def test_a_reference_that_costs_more_than_the_best_quality_may_is_told():
         objective="quality",
         constraints=["cost_usd <= 0.0005 cap 0.1"],
     )
-    assert result.llms == {"answer": "pro"}
+    assert result.choice == {"answer": "pro"}
     assert doubt_of(result) == (
         "but the reference itself breaks cost_usd <= 0.0005 cap 0.1 (0.03 on average)"
     )

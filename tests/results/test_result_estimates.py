@@ -17,8 +17,8 @@ from results_for_tests import (
     with_constraint,
 )
 
-from baselines.random_search import RandomSearch
 from scope_torch import make_scope_joint, run
+from scope_torch.baselines.random_search import RandomSearch
 from scope_torch.observation import History, Observation
 from scope_torch.results.digits import percent, plain, quality, usd
 from scope_torch.results.estimate import Estimate, Evidence

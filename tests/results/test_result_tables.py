@@ -19,8 +19,8 @@ from results_for_tests import (
     with_constraint,
 )
 
-from baselines.random_search import RandomSearch
 from scope_torch import SelectionProblem, make_scope, run
+from scope_torch.baselines.random_search import RandomSearch
 from scope_torch.constraints import at_most
 from scope_torch.errors import InputError
 from scope_torch.observation import History, Observation

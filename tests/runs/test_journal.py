@@ -311,7 +311,7 @@ def test_a_second_handle_is_locked_out_until_the_first_closes(path):
 
 
 def test_a_second_process_is_locked_out(path):
-    code = f"import pathlib as p, scope_torch.history as h; h.Journal(p.Path({str(path)!r}))"
+    code = f"import pathlib as p, scope_torch.runs.journal as h; h.Journal(p.Path({str(path)!r}))"
     command = [sys.executable, "-c", code]
     first = Journal(path)
     first.append(FIVE)

@@ -275,7 +275,7 @@ def test_an_observation_that_was_not_asked_for_does_not_enter_the_journal(tmp_pa
 
 SCRIPT = """
 import os, signal, sys, time
-from scope_torch import history
+from scope_torch.runs import journal
 from scope_torch.evaluators.function import FunctionEvaluator
 from scope_torch.runs.runner import run
 from tables import Request, make_task
@@ -304,9 +304,9 @@ def torn_append(self, observations):
         die()
     append(self, observations)
 
-append = history.Journal.append
+append = journal.Journal.append
 if where == "torn":
-    history.Journal.append = torn_append
+    journal.Journal.append = torn_append
 evaluator = FunctionEvaluator(task.problem, system, range(6), name="script")
 run(task.problem, task.scope(1), evaluator, task.budget(7.3), run_dir=run_dir)
 """

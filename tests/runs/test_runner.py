@@ -193,7 +193,7 @@ def test_the_files_of_a_run(tmp_path):
     summary = json.loads((run_dir / "result.json").read_text())
     assert summary == json.loads(json.dumps(result.summary(), allow_nan=False))
     assert summary["paths"] == {"run_dir": str(run_dir)}
-    assert summary["theta_out"] == result.llms
+    assert summary["theta_out"] == result.choice
     assert summary["num_observations"] == len(result.history)
     assert summary["seed"] == 1
     settings = read_settings(run_dir / "settings.json")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from constrained import constrained_task
 
-from baselines.random_search import RandomSearch
+from scope_torch.baselines.random_search import RandomSearch
 from scope_torch.constraints import at_most
 from scope_torch.errors import InputError
 from scope_torch.methods import make_scope, make_scope_joint

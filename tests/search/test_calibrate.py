@@ -8,12 +8,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tables import make_task, task_of
+from tables import task_of
 
-from scope_torch.errors import InputError
-from scope_torch.methods import make_scope
 from scope_torch.observation import Observation, Request
-from scope_torch.search.calibrate import InitialPool, calibrate
+from scope_torch.search.calibrate import calibrate
 from scope_torch.space import ConfigSpace
 
 Pool = list[tuple[int, ...]]
@@ -150,9 +148,6 @@ def test_agrees_with_the_pseudocode_retyped(data):
         alive = sorted(sorted(alive, key=rank.get)[: (len(alive) + 1) // 2])
 
 
-TIES = ("cheaper", "random", "pool")
-
-
 def tied_task(seed: int):
     """Eleven configurations of a base and its neighbours, 0/1 qualities of which many are equal."""
     rng = np.random.default_rng(seed)
@@ -172,7 +167,7 @@ def played(task, seed: int, **settings) -> list[list[Request]]:
     return rounds
 
 
-def pool_in_order(task, seed: int, ties: str, initial_pool: str) -> tuple[Pool, list[int]]:
+def pool_in_order(task, seed: int, initial_pool: str) -> tuple[Pool, list[int]]:
     """Theta_init in the order in which ties are broken, and the queries in theirs."""
     generator = torch.Generator().manual_seed(seed)
     queries = torch.randperm(8, generator=generator).tolist()
@@ -182,20 +177,17 @@ def pool_in_order(task, seed: int, ties: str, initial_pool: str) -> tuple[Pool, 
         pool += [(b0, b) for b in range(6) if b != b1]
     else:
         pool = task.problem.space.sample(11, generator)
-    if ties == "random":
-        pool = [pool[k] for k in torch.randperm(11, generator=generator).tolist()]
     return pool, queries
 
 
 @pytest.mark.parametrize("initial_pool", ["base", "random"])
-@pytest.mark.parametrize("ties", TIES)
-def test_ties_are_broken_by_the_rule_retold(ties, initial_pool):
+def test_ties_are_broken_by_the_rule_retold(initial_pool):
     """Who is better than whom, pair by pair; the better half are those that few are better than."""
     broken = 0
     for seed in range(5):
         task = tied_task(seed)
-        rounds = played(task, seed, initial_pool=initial_pool, calibrate_ties=ties)
-        pool, queries = pool_in_order(task, seed, ties, initial_pool)
+        rounds = played(task, seed, initial_pool=initial_pool)
+        pool, queries = pool_in_order(task, seed, initial_pool)
         alive, seen = pool, 0
         for j, requests in enumerate(rounds):
             asked = queries[:1] if j == 0 else queries[2 ** (j - 1) : 2**j]
@@ -208,7 +200,7 @@ def test_ties_are_broken_by_the_rule_retold(ties, initial_pool):
             def better(a, b, quality=quality, cost=cost, order=pool):
                 if quality[a] != quality[b]:
                     return quality[a] > quality[b]
-                if ties == "cheaper" and cost[a] != cost[b]:
+                if cost[a] != cost[b]:
                     return cost[a] < cost[b]
                 return order.index(a) < order.index(b)
 
@@ -217,45 +209,3 @@ def test_ties_are_broken_by_the_rule_retold(ties, initial_pool):
             broken += any(quality[a] == quality[b] for a in kept for b in set(alive) - set(kept))
             alive = kept
     assert broken > 5  # ties decided who survived
-
-
-def test_the_three_rules_differ():
-    rounds = [played(tied_task(0), 0, calibrate_ties=ties) for ties in TIES]
-    last = [configurations(requests[-1]) for requests in rounds]
-    assert len({tuple(theta) for theta in last}) == 3
-
-
-def test_the_default_keeps_the_cheaper_and_the_settings_of_early_versions():
-    task = tied_task(0)
-    default = task.scope(0)
-    assert played(task, 0) == played(task, 0, calibrate_ties="cheaper")
-    assert "calibrate_ties" not in default.settings()
-    assert task.scope(0, calibrate_ties="cheaper").settings() == default.settings()
-    for ties in ("random", "pool"):
-        assert task.scope(0, calibrate_ties=ties).settings()["calibrate_ties"] == ties
-
-
-def test_random_ties_follow_the_seed_and_leave_the_query_order_alone():
-    task = tied_task(1)
-    orders = []
-    for seed in range(6):
-        one, two = (played(task, seed, calibrate_ties="random") for _ in range(2))
-        assert one == two
-        assert one[0][0].query == played(task, seed, calibrate_ties="pool")[0][0].query
-        orders.append(tuple(configurations(one[0])))
-    assert len(set(orders)) == 6
-    assert len({frozenset(order) for order in orders}) == 1
-
-
-def test_make_scope_passes_the_rule_on():
-    problem = make_task(0, (3, 3), 4).problem
-    made = make_scope(problem, base="llm0", calibrate_ties="pool", device="cpu")
-    assert made.settings()["calibrate_ties"] == "pool"
-
-
-def test_an_unknown_rule_is_refused():
-    problem = make_task(0, (3, 3), 4).problem
-    for ties in ("dearer", None):
-        words = f"calibrate_ties={ties!r} must be cheaper, random or pool"
-        with pytest.raises(InputError, match=words):
-            InitialPool(problem, "base", (0, 0), ties)

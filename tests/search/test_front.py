@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from baselines.random_search import RandomSearch
+from scope_torch.baselines.random_search import RandomSearch
 from scope_torch.errors import InputError
 from scope_torch.evaluators.table import TableEvaluator
 from scope_torch.front_method import make_scope_front

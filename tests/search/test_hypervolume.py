@@ -7,15 +7,12 @@ import pytest
 import torch
 from botorch.utils.multi_objective.hypervolume import Hypervolume
 
-from scope_torch.errors import InputError
 from scope_torch.search.hypervolume import (
     Costs,
     Front,
     Qualities,
-    check_axis,
     expected_improvement,
     non_dominated,
-    on_axis,
 )
 
 
@@ -61,20 +58,16 @@ def test_points_beyond_the_worst_cost_add_nothing():
     assert front.beats(cost, quality).tolist() == [True, False, False, True, True]
 
 
-@pytest.mark.parametrize("axis", ["log", "usd"])
 @pytest.mark.parametrize("cap", [1.0, 0.62])
 @pytest.mark.parametrize("mean_q", [0.3, 0.6])
-def test_the_expected_improvement_is_that_of_monte_carlo(axis, cap, mean_q):
+def test_the_expected_improvement_is_that_of_monte_carlo(cap, mean_q):
     points = [(-1.0, 0.2), (0.0, 0.4), (1.0, 0.6)]
-    if axis == "usd":
-        points = [(math.exp(c), q) for c, q in points]
-    worst = on_axis(math.exp(2.0), axis)
+    worst = 2.0
     front = Front(points, worst)
     m, s, q, d, k = one(0.3, 0.8, mean_q, 0.15, cap)
-    area, chance = expected_improvement(front, Costs(m, s), Qualities(q, d, k), axis)
+    area, chance = expected_improvement(front, Costs(m, s), Qualities(q, d, k))
     rng = np.random.default_rng(0)
     cost = rng.normal(0.3, 0.8, 40_000)
-    cost = cost if axis == "log" else np.exp(cost)
     quality = np.minimum(rng.normal(mean_q, 0.15, 40_000), cap)
     added = []
     for c, x in zip(cost.tolist(), quality.tolist(), strict=False):
@@ -95,7 +88,7 @@ def test_the_area_added_by_monte_carlo_is_a_difference_of_areas():
     front = Front(points, 2.0)
     for c, x in random_points(3, 50):
         m, s, q, d, k = one(c, 0.0, x, 0.0, 1.0)
-        area, chance = expected_improvement(front, Costs(m, s), Qualities(q, d, k), "log")
+        area, chance = expected_improvement(front, Costs(m, s), Qualities(q, d, k))
         more = Front([*points, (c, x)], 2.0).area - front.area
         assert float(area) == pytest.approx(more, abs=1e-9)
         assert float(chance) == pytest.approx(float(more > 0))
@@ -104,11 +97,6 @@ def test_the_area_added_by_monte_carlo_is_a_difference_of_areas():
 def test_what_cannot_exceed_the_front_adds_nothing():
     front = Front([(-5.0, 0.6)], 2.0)
     m, s, q, d, k = one(0.0, 1.0, 0.6, 0.2, 0.6)
-    area, chance = expected_improvement(front, Costs(m, s), Qualities(q, d, k), "log")
+    area, chance = expected_improvement(front, Costs(m, s), Qualities(q, d, k))
     assert float(area) < 1e-6  # of costs below e^-5
     assert float(chance) < 1e-6
-
-
-def test_an_unknown_axis_is_refused():
-    with pytest.raises(InputError, match="axis='eur' must be log or usd"):
-        check_axis("eur")

@@ -12,12 +12,12 @@ import pytest
 import torch
 from constrained import CAP, constrained_task, feasible
 
-from baselines.cei import CEI
-from baselines.config_bo import CONFIG
-from baselines.llmselector import LLMSelector
-from baselines.optuna_gp import OptunaGP
-from baselines.random_search import RandomSearch
-from baselines.safeopt import SafeOpt
+from scope_torch.baselines.cei import CEI
+from scope_torch.baselines.config_bo import CONFIG
+from scope_torch.baselines.llmselector import LLMSelector
+from scope_torch.baselines.optuna_gp import OptunaGP
+from scope_torch.baselines.random_search import RandomSearch
+from scope_torch.baselines.safeopt import SafeOpt
 from scope_torch.bounds import Beta, TheoryBounds, TunedBounds
 from scope_torch.bounds.information_gain import RealisedGain
 from scope_torch.constraints import at_most

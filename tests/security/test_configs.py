@@ -86,7 +86,7 @@ def test_a_target_that_the_user_allows_is_used(others, monkeypatch, target, allo
         "scope_torch.nothing.Nothing",
         "scope_torch",
         "scope_torch..runner",
-        "baselines.llm_backends.Path",
+        "scope_torch.baselines.llm_backends.Path",
         "",
     ],
 )

@@ -187,12 +187,6 @@ def test_a_chain_of_searches(tmp_path):
     assert result.choice == {"plan": "mini", "solve": "mini"}
 
 
-def test_an_application_may_have_a_name_that_a_method_once_had(tmp_path):
-    first(tmp_path, name="random")
-    app, _ = july(tmp_path, name="random")
-    assert app.calls == []
-
-
 def test_several_older_runs(tmp_path):
     first(tmp_path, models=["nano", "pro"])
     st.select(App(), **settings(metric=exactly, models=["mini", "pro"], run_dir=tmp_path / "b"))

@@ -165,7 +165,7 @@ def test_the_mends(make, url):
         return selected(app, concurrency=4)
 
     for right in (make(url), app):
-        assert asyncio.run(cells(right)).llms == {"answer": "nano"}
+        assert asyncio.run(cells(right)).choice == {"answer": "nano"}
 
 
 def test_another_error_stays_as_it_is():

@@ -91,7 +91,7 @@ def test_what_the_judge_costs_is_paid_and_belongs_to_no_configuration(
     upstream, tmp_path, concurrency
 ):
     result = selected(upstream, run_dir=tmp_path, concurrency=concurrency)
-    assert result.llms == {"answer": "small"}
+    assert result.choice == {"answer": "small"}
     bill = result.bill
     assert bill.total_usd == pytest.approx(paid(upstream), abs=1e-12)
     assert result.surplus_usd == 0.0

@@ -75,7 +75,7 @@ def paid(result):
 def test_the_choice_and_the_bill_of_a_selection():
     app = App()
     result = st.select(app, **settings(metric=exactly, holdout=0.1))
-    assert result.llms == {"plan": "mini", "solve": "mini"}
+    assert result.choice == {"plan": "mini", "solve": "mini"}
     assert result.recommendation.basis == "certified"
     assert result.problem.reference_quality == 1.0
     assert result.problem.reference_cost_usd == pytest.approx(0.02)
@@ -93,7 +93,7 @@ def test_the_search_does_not_see_the_held_out_queries():
     kept = {f"query {i}" for i in range(40)} - set(result.queries)
     assert len(kept) == 10
     asked = {llms for llms, text in app.calls if text in kept}
-    assert asked == {tuple(result.llms.values()), ("pro", "pro")}
+    assert asked == {tuple(result.choice.values()), ("pro", "pro")}
 
 
 def test_a_search_of_the_same_problem_by_hand_is_the_same():
@@ -190,7 +190,7 @@ def test_an_asynchronous_app_with_tokens_and_prices():
 
     found = st.select(app, **settings(metric=exactly, prices=prices, concurrency=4))
     alone = st.select(App(), **settings(metric=exactly, batch_size=4, base="nano"))
-    assert found.llms == alone.llms == {"plan": "mini", "solve": "mini"}
+    assert found.choice == alone.choice == {"plan": "mini", "solve": "mini"}
     assert len(found.probe) == 2  # each LLM answers once; the prices tell which is the cheapest
     assert [o.request for o in found.history] == [o.request for o in alone.history]
     assert found.history[0].module_tokens == (tokens, tokens)
@@ -220,7 +220,7 @@ def test_an_app_that_grades_itself():
 
     inputs = [text for text, _ in settings()["dataset"]]
     result = st.select(graded, **settings(metric=None, dataset=inputs))
-    assert result.llms == {"plan": "mini", "solve": "mini"}
+    assert result.choice == {"plan": "mini", "solve": "mini"}
     assert result.answers == {}
     assert result.expected is None
 
@@ -291,7 +291,7 @@ def test_a_least_quality_instead_of_a_loss():
     result = st.select(App(), **settings(metric=exactly, max_quality_loss=None, min_quality=0.5))
     assert result.problem.s_0 == 0.5
     assert result.problem.epsilon is None
-    assert result.llms["plan"] == "nano" or result.llms["solve"] == "nano"
+    assert result.choice["plan"] == "nano" or result.choice["solve"] == "nano"
 
 
 def test_latency_is_measured_and_relative_constraints_know_the_reference():
@@ -314,7 +314,7 @@ def test_the_best_quality_for_a_price():
     limit = "cost_usd <= 0.001 cap 0.03"
     arguments = settings(metric=exactly, max_quality_loss=None, objective="quality")
     result = st.select(App(), **(arguments | {"constraints": [limit]}))
-    assert result.llms == {"plan": "mini", "solve": "mini"}
+    assert result.choice == {"plan": "mini", "solve": "mini"}
 
 
 def test_a_dry_run_calls_nothing_and_invents_nothing():

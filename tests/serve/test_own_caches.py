@@ -31,7 +31,7 @@ try:
         metric=st.metrics.exact_match, reference="large", max_quality_loss=0.1, budget_usd=1,
         endpoint=st.Endpoint(sys.argv[1], prices=prices()), on_error="zero",
     )
-    print(json.dumps(result.llms))
+    print(json.dumps(result.choice))
 except st.InputError as error:
     print(json.dumps(str(error)))
 """

@@ -308,6 +308,7 @@ def test_without_pytest_the_error_says_what_to_install(tmp_path):
 
 
 def test_the_package_itself_needs_no_pytest(tmp_path):
-    code = "import sys; sys.modules['pytest'] = None; import scope_torch.methods, baselines.cei"
+    imported = "scope_torch.methods, scope_torch.baselines.cei"
+    code = f"import sys; sys.modules['pytest'] = None; import {imported}"
     done = run_elsewhere(tmp_path, "-c", code)
     assert done.returncode == 0, done.stderr

@@ -52,7 +52,7 @@ def test_the_search_is_the_same_and_the_reference_is_not_paid_for():
     result, without = selected(logged())
     asked = [(o.theta, o.query, o.cost_usd, o.quality) for o in result.history]
     assert asked == [(o.theta, o.query, o.cost_usd, o.quality) for o in measured.history]
-    assert result.llms == measured.llms
+    assert result.choice == measured.choice
     of_reference = [call for call in with_calls if call[0] == ("pro", "pro")]
     assert of_reference == [(("pro", "pro"), text) for text in QUESTIONS]
     assert without == [call for call in with_calls if call[0] != ("pro", "pro")]
@@ -81,7 +81,7 @@ def test_a_stopped_selection_goes_on(tmp_path):
     first, _ = selected(logged(), run_dir=tmp_path)
     again, runs = selected(logged(), run_dir=tmp_path)
     assert runs == []
-    assert again.llms == first.llms
+    assert again.choice == first.choice
 
 
 def test_the_order_of_the_log_need_not_be_that_of_the_data():

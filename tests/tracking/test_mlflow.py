@@ -56,7 +56,7 @@ def test_curves_parameters_result_and_artifacts_are_there(tmp_path):
     assert min(m.value for m in curve) == pytest.approx(best)
     assert made.data.metrics["result/spend_usd"] == result.history.spend_usd
     assert made.data.metrics["result/feasible"] == 1.0
-    assert json.loads(made.data.tags["theta_out"]) == result.llms
+    assert json.loads(made.data.tags["theta_out"]) == result.choice
     assert made.data.tags["basis"] == result.recommendation.basis
     assert made.data.params["optimizer.bounds.mode"] == "tuned"
     assert made.data.params["num_queries"] == "8"

@@ -43,7 +43,7 @@ def test_scalars_text_and_figure_are_in_the_event_file(tmp_path):
     best = result.summary()["true_cost_usd"]
     assert min(e.value for e in found.Scalars("c_bf_usd")) <= best * (1 + 1e-6)
     text = found.Tensors("result/text_summary")[0].tensor_proto.string_val[0].decode()
-    assert json.loads(text)["theta_out"] == result.llms
+    assert json.loads(text)["theta_out"] == result.choice
     assert found.Images("curves")[0].width > 500
 
 
