@@ -214,14 +214,12 @@ def _same_in(groups: Mapping[tuple[str, str], Rows], kind: str) -> float:
 
 
 def incumbents_table(rows: Rows) -> str:
-    """V if theta_out is the best observed configuration, or what the method itself takes."""
+    """V if theta_out is what was evaluated last, or the allocation of LLMSelector."""
     lines = [
         [
             problem,
             code(method),
-            str(len(of)),
             f"{median(of, 'candidates'):.0f}",
-            "by construction 0" if method != "llmselector" else "",
             f"{mean(known, 'V_last_queried'):.2g}",
             violation(of) if method == "llmselector" else "",
         ]
@@ -229,9 +227,9 @@ def incumbents_table(rows: Rows) -> str:
         if method in ("config_bo", "random_search", "LLAMBO[stub]", "llmselector")
         and (known := [row for row in of if row["V_last_queried"]])
     ]
-    header = ["task", "method", "runs", "configurations evaluated, median"]
-    header += ["mean V of the best observed", "of the one evaluated last"]
-    return markdown([*header, "of the current allocation"], lines)
+    header = ["task", "method", "configurations evaluated, median"]
+    header += ["mean V of the one evaluated last", "of the current allocation"]
+    return markdown(header, lines)
 
 
 def kernel_table(rows: Rows) -> str:
