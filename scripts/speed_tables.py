@@ -149,9 +149,10 @@ def posterior(rows: Sequence[Row]) -> str:
         seconds = [number(row["value"]) if row else "" for row in (first, on_theta)]
         difference = float(on_theta["difference"] or 0)  # of ours to itself: 0
         differs = f"{difference:.1e}" if difference else ""
+        how = how.removeprefix("measured whole, ")
         lines.append([f"{int(size):,}", who, *seconds, number(on_theta["ratio"]), differs, how])
     lines.sort(key=lambda line: int(line[0].replace(",", "")))
-    return table([*header, "largest relative difference", "how"], lines)
+    return table([*header, "largest relative difference", "measured in"], lines)
 
 
 def exponents(rows: Sequence[Row]) -> str:

@@ -13,6 +13,8 @@ MOST_LINES_OF_ALGORITHM_1 = 280
 MOST_ATTRIBUTES_OF_ALGORITHM_1 = 20
 MOST_LINES_OF_LOG = 250
 MOST_CHARACTERS_OF_LINE = 160
+MOST_BYTES_OF_README = 8_192
+MOST_BYTES_OF_PROSE = 330_000
 
 
 def bodies(source: str) -> dict[str, list[ast.stmt]]:
@@ -94,6 +96,18 @@ def test_the_log_is_short():
     lines = (ROOT / "LOG.md").read_text().splitlines()
     assert len(lines) <= MOST_LINES_OF_LOG
     assert [line for line in lines if len(line) > MOST_CHARACTERS_OF_LINE] == []
+
+
+def test_the_readme_is_read_on_a_phone():
+    assert (ROOT / "README.md").stat().st_size <= MOST_BYTES_OF_README
+
+
+def test_what_there_is_to_read_is_short():
+    """A page that grows says something twice, or takes the place of another."""
+    names = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LOG.md")
+    pages = [*(ROOT / name for name in names), *(ROOT / "docs").rglob("*.md")]
+    assert len(pages) > 50
+    assert sum(page.stat().st_size for page in pages) <= MOST_BYTES_OF_PROSE
 
 
 def test_no_comment_sends_the_reader_to_the_log():

@@ -25,27 +25,32 @@ from benchmarks.results.summary import (
     violation,
     worst,
 )
+from benchmarks.results.tables import by_task, end, spent
 
 
 def bounds_table(rows: Rows) -> str:
     """`scope` with twelve rules for its half-widths (sec:exp)."""
-    order = list(dict.fromkeys(row["method"] for row in rows))
-    groups = sorted(grouped(rows).items(), key=lambda g: (g[0][0], order.index(g[0][1])))
+    groups = grouped(rows)
+    problems = dict.fromkeys(problem for problem, _ in groups)
     lines = [
-        [
-            problem,
-            *(part.partition(" = ")[2] for part in method.split(", ")),
-            str(len(of)),
-            f"{share(of, 'c_bf_100', 'c_star'):.2f} ({worst(of):.3g})",
-            str(at_optimum(of)),
-            percent(area(of)),
-            str(count(of, "infeasible")),
-            f"{mean(of, 'pruned_early'):.0%}",
-        ]
-        for (problem, method), of in groups
+        [*(part.partition(" = ")[2] for part in method.split(", "))]
+        + [_rule(groups[problem, method]) for problem in problems]
+        for method in dict.fromkeys(row["method"] for row in rows)
     ]
-    header = ["task", "b_g", "b_c", "runs", "c_bf / optimum: median (most)", "at the optimum"]
-    return markdown([*header, "area", "infeasible", "given up within 26% of the queries"], lines)
+    return markdown(["b_g", "b_c", *problems], lines)
+
+
+def _rule(rows: Rows) -> str:
+    """c_bf / optimum in the median and at most, runs at the optimum, area, given up early."""
+    ratio = f"{share(rows, 'c_bf_100', 'c_star'):.2f} ({worst(rows):.3g})"
+    poor = f", {count(rows, 'infeasible')} infeasible" if count(rows, "infeasible") else ""
+    early = f"{mean(rows, 'pruned_early'):.0%}"
+    return f"{ratio}, {at_optimum(rows)} of {len(rows)}, {percent(area(rows))}, {early}{poor}"
+
+
+def choices_table(rows: Rows) -> str:
+    """Settings of `scope_joint`."""
+    return by_task(rows, lambda of: f"{end(of)}, {percent(area(of))}, {spent(of)}")
 
 
 def area(rows: Rows) -> float:

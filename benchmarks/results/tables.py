@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -12,7 +12,6 @@ from benchmarks.results.runs import SHARES
 from benchmarks.results.summary import (
     Rows,
     code,
-    count,
     grouped,
     markdown,
     mean,
@@ -33,36 +32,55 @@ _THREE = ("text_to_sql", "data_transformation", "data_imputation")
 _LETTER = "scope, to the letter"
 
 
-def main_table(rows: Rows) -> str:
-    """`methods_table` with the curves of the paper's SCOPE (fig:main-dev, fig:main-abl)."""
-    return _methods(rows, with_paper=True)
-
-
-def methods_table(rows: Rows) -> str:
-    """c_bf and V of every method on every task."""
-    return _methods(rows, with_paper=False)
-
-
-def _methods(rows: Rows, *, with_paper: bool) -> str:
-    columns = [f"c_bf_{round(100 * s)}" for s in SHARES]
+def ablation_table(rows: Rows) -> str:
+    """SCOPE, SCOPE-Rand and SCOPE-Coarse beside the paper's (fig:main-abl), and `scope_joint`."""
     lines = [
         [
             problem,
             code(method),
-            percents(share(of, column) for column in columns),
-            *(papers(problem, method) if with_paper else []),
+            percents(share(of, f"c_bf_{round(100 * s)}") for s in SHARES),
+            *papers(problem, method),
             f"{share(of, 'c_bf_100', 'c_star'):.2f} ({worst(of):.3g})",
             near(of),
-            f"{share(of, 'spent_usd', 'budget_usd'):.0%}",
-            violation(of),
-            f"{count(of, 'infeasible')} of {len(of)}",
+            spent(of),
         ]
         for (problem, method), of in grouped(rows).items()
+        if method in ("scope_joint", "scope", "scope_rand", "scope_coarse", _LETTER)
     ]
-    header = ["task", "method", "c_bf / c(theta_0) after 10, 25, 50, 100% of the budget"]
-    header += ["the paper's"] * with_paper
-    header += ["c_bf / optimum: median (worst)", "within 10% of the optimum: USD (runs)"]
-    return markdown([*header, "spent", "mean V", "infeasible"], lines)
+    header = ["task", "method", "c_bf / c(theta_0)", "the paper's"]
+    header += ["c_bf / optimum: median (worst)", "within 10% of the optimum: USD (runs)", "spent"]
+    return markdown(header, lines)
+
+
+def ends_table(rows: Rows) -> str:
+    """How every method ends on every task (fig:main-dev)."""
+    return by_task(rows, end)
+
+
+def by_task(rows: Rows, cell: Callable[[Rows], str]) -> str:
+    """A line for each method, a column for each task."""
+    groups = grouped(rows)
+    tasks = dict.fromkeys(task for task, _ in groups)
+    lines = [
+        [
+            code(name),
+            *(cell(groups[task, name]) if (task, name) in groups else "" for task in tasks),
+        ]
+        for name in dict.fromkeys(name for _, name in groups)
+    ]
+    return markdown(["", *tasks], lines)
+
+
+def end(rows: Rows) -> str:
+    """c_bf / c(theta_0) in the median, runs within 10% of the optimum, and mean V if not 0."""
+    near = sum(bool(row["usd_within_10"]) for row in rows)
+    poor = "" if violation(rows) == "0" else f", V {violation(rows)}"
+    return f"{percent(share(rows, 'c_bf_100'))}, {near} of {len(rows)}{poor}"
+
+
+def spent(rows: Rows) -> str:
+    """The median share of the budget that was spent."""
+    return f"{share(rows, 'spent_usd', 'budget_usd'):.0%}"
 
 
 def shares_table(rows: Rows) -> str:
@@ -121,28 +139,28 @@ def _lower(reduction: float) -> str:
 
 def deployment_table(rows: Rows) -> str:
     """The configuration of best feasible cost on held-out queries (tab:test_performance)."""
-    groups, lines = grouped(rows), []
-    paper = paper_numbers()["deployment"]
-    for (task, method), of in groups.items():
-        if task not in _THREE:
-            continue
-        name = method.partition("[")[0].lower()
-        said = paper[task].get("scope" if method == _LETTER else name)
-        ref = paper[task]["reference"]
-        cost = mean(of, "deployed_cost") / mean(of, "deployed_cost_ref")
-        gain = mean(of, "deployed_quality") / mean(of, "deployed_quality_ref") - 1
-        lines.append(
-            [task, code(method), percent(cost)]
-            + [f"{mean(of, 'deployed_quality'):.2f}", f"{gain:+.0%}", _below(of)]
-            + (
-                [percent(said[0] / ref[0]), f"{said[1]:.2f}", f"{said[1] / ref[1] - 1:+.0%}"]
-                if said
-                else ["", "", ""]
-            )
-        )
-    header = ["task", "method", "cost / reference's", "quality", "against the reference"]
-    header += ["runs below (1 - epsilon) s", "paper: cost", "paper: quality", "paper: against it"]
-    return markdown(header, lines)
+    groups = grouped(rows)
+    tasks = [task for task in _THREE if any(problem == task for problem, _ in groups)]
+    lines = []
+    for method in dict.fromkeys(method for _, method in groups):
+        of = [(task, groups.get((task, method), [])) for task in tasks]
+        lines.append([code(method), *(cell for each in of for cell in _deployed(*each, method))])
+    header = [f"{task}{of}" for task in tasks for of in ("", ", the paper's")]
+    return markdown(["", *header], lines)
+
+
+def _deployed(task: str, rows: Rows, method: str) -> list[str]:
+    """Cost and quality on held-out queries, runs that are below; the paper's beside them."""
+    if not rows:
+        return ["", ""]
+    paper = paper_numbers()["deployment"][task]
+    name = "scope" if method == _LETTER else method.partition("[")[0].lower()
+    ref, said = paper["reference"], paper.get(name)
+    cost = mean(rows, "deployed_cost") / mean(rows, "deployed_cost_ref")
+    quality = mean(rows, "deployed_quality")
+    gain = quality / mean(rows, "deployed_quality_ref") - 1
+    its = f"{percent(said[0] / ref[0])}, {said[1] / ref[1] - 1:+.0%}" if said else ""
+    return [f"{percent(cost)}, {gain:+.0%}, {_below(rows)}", its]
 
 
 def contradictions(_rows: Rows) -> str:
@@ -214,14 +232,12 @@ def _same_in(groups: Mapping[tuple[str, str], Rows], kind: str) -> float:
 
 
 def incumbents_table(rows: Rows) -> str:
-    """V if theta_out is the best observed configuration, or what the method itself takes."""
+    """V if theta_out is what was evaluated last, or the allocation of LLMSelector."""
     lines = [
         [
             problem,
             code(method),
-            str(len(of)),
             f"{median(of, 'candidates'):.0f}",
-            "by construction 0" if method != "llmselector" else "",
             f"{mean(known, 'V_last_queried'):.2g}",
             violation(of) if method == "llmselector" else "",
         ]
@@ -229,9 +245,9 @@ def incumbents_table(rows: Rows) -> str:
         if method in ("config_bo", "random_search", "LLAMBO[stub]", "llmselector")
         and (known := [row for row in of if row["V_last_queried"]])
     ]
-    header = ["task", "method", "runs", "configurations evaluated, median"]
-    header += ["mean V of the best observed", "of the one evaluated last"]
-    return markdown([*header, "of the current allocation"], lines)
+    header = ["task", "method", "configurations evaluated, median"]
+    header += ["mean V of the one evaluated last", "of the current allocation"]
+    return markdown(header, lines)
 
 
 def kernel_table(rows: Rows) -> str:
@@ -257,7 +273,7 @@ def _against_paper(rows: Rows, reference: str, kernel: str) -> str:
         ]
         for (problem, method), of in grouped(rows).items()
     ]
-    header = ["task", "method", "runs", "c_bf / c(theta_0) after 10, 25, 50, 100% of the budget"]
+    header = ["task", "method", "runs", "c_bf / c(theta_0)"]
     return markdown([*header, "the paper's", "c_bf / optimum", "mean V"], lines)
 
 

@@ -81,15 +81,16 @@ def how_many(rows: Rows, planned: Sequence[Planned]) -> str:
 
 
 TABLES: dict[str, tuple[str, Callable[[Rows], str]]] = {
-    "main": ("main", tables.main_table),
+    "main": ("main", tables.ends_table),
+    "ablation": ("main", tables.ablation_table),
     "shares": ("main", tables.shares_table),
     "headlines": ("main", tables.headline_table),
     "deployment": ("main", tables.deployment_table),
     "contradictions": ("main", tables.contradictions),
     "statements": ("main parameters", tables.statements_table),
     "incumbents": ("main", tables.incumbents_table),
-    "systems": ("systems", tables.methods_table),
-    "additive": ("additive", tables.methods_table),
+    "systems": ("systems", tables.ends_table),
+    "additive": ("additive", tables.ends_table),
     "tables": ("tables", other_tables.problems_table),
     "family": ("additive", other_tables.family_table),
     "everyone": ("tables main peers", other_tables.everyone_table),
@@ -103,7 +104,7 @@ TABLES: dict[str, tuple[str, Callable[[Rows], str]]] = {
     "payoff": ("payoff", rule_tables.payoff_table),
     "coverage": ("coverage", rule_tables.coverage_table),
     "bounds": ("bounds", rule_tables.bounds_table),
-    "development": ("development", tables.methods_table),
+    "development": ("development", rule_tables.choices_table),
     "front_development": ("front_development", front_tables.front_table),
     "front": ("front", front_tables.front_table),
     "live": ("live", live_table),

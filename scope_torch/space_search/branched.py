@@ -206,7 +206,7 @@ class BranchedPosterior(Branched):
         surrogate: The per-query surrogate.
         space: See `Branched`.
         kernel: Its kernel; see `Branched`.
-        max_nodes: See `Branched`.
+        max_nodes: Prefixes that one search expands at most; then it returns the best it has found.
         allowed: See `Branched`.
 
     Raises:

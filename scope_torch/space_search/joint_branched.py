@@ -35,7 +35,7 @@ class JointBranchedPosterior(Branched):
 
     Args:
         surrogate: The joint surrogate; `update` fits it anew when that is due.
-        max_nodes: See `Branched`.
+        max_nodes: Prefixes that one search expands at most; then it returns the best it has found.
         margin: The search for the least L_g ends once it has found less than -margin, which is
             all that the choice asks for; None to find the least.
         allowed: See `Branched`.
@@ -195,7 +195,7 @@ def make_joint_search(
     Args:
         surrogate: The joint surrogate.
         space_search: As above.
-        max_nodes: See `Branched`.
+        max_nodes: Prefixes that one search expands at most; then it returns the best it has found.
         margin: How far below 0 the choice asks L_g to be, in units of quality.
         allowed: Which configurations may be chosen; None for all.
 
