@@ -54,6 +54,7 @@ def make_scope(
     lam: float | None = None,
     batch_size: int | None = 1,
     gap_tolerance: float | None = 0.0,
+    u_out_floor: bool = True,
     space_search: str = "auto",
     max_nodes: int = MAX_NODES,
     surrogate: str = "auto",
@@ -83,6 +84,7 @@ def make_scope(
         lam: lambda; None for max{R_c^2, R_g^2, 1e-9} (eq:scope-mean-variance).
         batch_size: See `SCOPE`.
         gap_tolerance: See `Stopping`.
+        u_out_floor: See `SCOPE`.
         space_search: How minima over Theta are found: `grid` enumerates up to 2e8 configurations,
             `branch_and_bound` finds the same in more, `auto` takes what fits.
         max_nodes: See `BranchedPosterior`.
@@ -153,6 +155,7 @@ def make_scope(
         choice=LeastCost(alpha, certifies.next_margin),
         rules=Rules(problem, belief, certifies, stopping, known=known),
         seed=seed,
+        u_out_floor=u_out_floor,
         prune=prune,
         batch_size=batch_size,
         name=name,

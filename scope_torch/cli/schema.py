@@ -58,6 +58,7 @@ class ScopeConfig:
     lam: float | None = None  # null: max{R_c^2, R_g^2, 1e-9}
     batch_size: int | None = 1  # queries in flight in the j-loop; null: all
     gap_tolerance: float | None = 0.0  # relative to u_out; null: spend the whole budget
+    u_out_floor: bool = True  # u_out begins at c(theta_0) at least; false: the paper
     space_search: str = "auto"  # grid (up to 2e8 configurations) | branch_and_bound | auto
     max_nodes: int = 100_000  # branch_and_bound: most prefixes visited to find a minimum
     surrogate: str = "auto"  # tensor (on the device) | incremental (CPU) | auto: by the device
