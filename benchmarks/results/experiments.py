@@ -59,6 +59,7 @@ _FEW = ("num_candidates=4", "min_candidates=2", "num_templates=1", "num_predicti
 LLAMBO = {
     "LLAMBO[Qwen2.5-Coder-1.5B]": (
         "method=llambo",
+        "description={system:'',dataset:''}",  # as the row was made, before tasks had descriptions
         *(f"method.backend.{key}={value}" for key, value in _BACKEND.items()),
         *(f"method.{setting}" for setting in _FEW),
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 from omegaconf import MISSING
 
-from scope_torch.cli.task_schema import LLMConfig
+from scope_torch.cli.task_schema import DescriptionConfig, LLMConfig
 
 
 @dataclass
@@ -233,8 +233,8 @@ class LLAMBOConfig:
     _target_: str = "baselines.llambo.make_llambo"
     name: str = "${llambo_name:${.backend.kind}}"
     backend: LLMBackendConfig = field(default_factory=LLMBackendConfig)
-    system: str = ""  # for the prompts: what the compound system does
-    dataset: str = ""  # for the prompts: what its queries are
+    system: str = "${llambo_text:${.backend.kind},${description.system}}"  # stub: empty
+    dataset: str = "${llambo_text:${.backend.kind},${description.dataset}}"  # stub: empty
     prices: dict[str, list[float]] | None = None  # llm: [in, out], USD per 1e6; null: llms.toml
     n_init: int = 5  # configurations asked for at the start
     num_candidates: int = 10  # in each iteration
@@ -300,6 +300,7 @@ class Config:
     budget_usd: float = MISSING  # Lambda
     deployment_queries: float | None = None  # H: queries to be answered; null: by the budget
     base: Any = None  # a cheap LLM, or one for each module; usually set by the task
+    description: DescriptionConfig = field(default_factory=DescriptionConfig)  # set by the task
     evaluator: str = "live"  # of compound systems: live | recorded
     llm: LLMConfig = field(default_factory=LLMConfig)
     seed: int = 0
