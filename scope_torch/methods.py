@@ -47,6 +47,7 @@ def make_scope(
     bounds: Mapping[str, Any] | ConfidenceBounds | None = None,
     alpha: float = 1 / 3,
     lam: float | None = None,
+    u_out_floor: bool = True,
     max_nodes: int = MAX_NODES,
     certificate: str = "bounds",
     name: str = "scope",
@@ -61,6 +62,8 @@ def make_scope(
             ignored, but R_c and R_g decide the default of `lam`. Or confidence bounds of your own.
         alpha: Exponent of the dynamic constraint in (0, 1/2), see `LeastCost`.
         lam: lambda; None for max{R_c^2, R_g^2, 1e-9} (eq:scope-mean-variance).
+        u_out_floor: Whether U_out begins at c(theta_0) at least; False: at U_{c,t_0}(theta_0) as it
+            is, as in line alg:scope-main:init1.
         max_nodes: Most prefixes that `branch_and_bound` visits to find a minimum.
         certificate: `bounds`; or at the `delta` of `bounds`: `sequence` (`BySequence`), about the
             queries of the search, or `population` (`ByPopulation`), about the distribution that
@@ -105,7 +108,7 @@ def make_scope(
     stopping = stopping_of(problem, shared["gap_tolerance"])
     rules = Rules(problem, belief, certifies, stopping, known=known, own=shared["rules"])
     choice = LeastCost(alpha, certifies.next_margin)
-    return _search(problem, shared, belief, choice, rules, name)
+    return _search(problem, shared, belief, choice, rules, name, u_out_floor=u_out_floor)
 
 
 def make_scope_joint(
@@ -239,6 +242,7 @@ def _search(
     name: str,
     *,
     u_out: float | None = None,
+    u_out_floor: bool = True,
 ) -> SCOPE:
     codes = codes_of_base(problem, shared["base"], shared["initial_pool"])
     return SCOPE(
@@ -249,6 +253,7 @@ def _search(
         rules=rules,
         seed=shared["seed"],
         u_out=u_out,
+        u_out_floor=u_out_floor,
         prune=shared["prune"],
         batch_size=shared["batch_size"],
         name=name,

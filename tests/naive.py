@@ -185,6 +185,7 @@ def naive_scope(
     prune: bool = True,
     batch_size: int = 1,
     gap_tolerance: float | None = 0.0,
+    floor: bool = True,
     theory: dict[str, Any] | None = None,
 ) -> NaiveRun:
     """SCOPE, alg:scope-main with alg:bound-calibration, on a table.
@@ -197,7 +198,8 @@ def naive_scope(
     gap_tolerance: None for alg:scope-main to the letter. A number: what is considered in an
     iteration are the configurations other than theta_out with L_c <= U_out, iterations without an
     eligible one among them do not take place, and the search ends once the gap is at most this
-    fraction of U_out, or once L_g >= 0 for all of them.
+    fraction of U_out, or once L_g >= 0 for all of them. floor: whether U_out begins at c(theta_0)
+    at least.
     """
     assert not isinstance(b_c, str) or b_c in ("loo", "reference_fraction")
     assert not isinstance(b_g, str) or b_g in ("eligible", "loo", "loo_widening")
@@ -289,7 +291,7 @@ def naive_scope(
     run.b_c, run.b_g = half_width("c"), half_width("g")
 
     # alg:scope-main
-    u_out = max(float(bounds("c")[1][ref_index]), ref_cost)
+    u_out = max(float(bounds("c")[1][ref_index]), ref_cost if floor else -math.inf)
     i = 0
     while True:
         i += 1

@@ -3,19 +3,22 @@
     make results             # hours; goes on where it was stopped
     make results QUICK=1     # minutes: a few small runs into build/results
     python -m benchmarks.results run --only main tables --jobs 2
+    python -m benchmarks.results run --only main --row "data_imputation scope_joint 100 10"
     python -m benchmarks.results write
 
 A run is in its CSV file before the next one begins, and a run that the file has is not made again.
-Delete a file to make its runs anew.
+Delete a file to make its runs anew. --row makes one run again (task, method, world if it has one,
+seed), and prints its row beside that of the file, which stays as it is.
 """
 
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib.util
 import sys
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -23,13 +26,14 @@ from tqdm import tqdm
 
 from benchmarks.results.experiments import ENDPOINT, LLAMBO, experiments, quick
 from benchmarks.results.origin import note_run
-from benchmarks.results.planned import Planned, Rows, one_thread, row_of
+from benchmarks.results.planned import KEY, Planned, Rows, one_thread, row_of
 from benchmarks.results.write import RESULTS, write_all
 from scope_torch.cli.compose import compose_task
 from scope_torch.errors import InputError
 
 QUICK = Path("build/results")
 _RECORDED = ("mathqa", "hotpotqa")
+_MOST_SHOWN = 28  # characters of a cell
 
 
 def missing(name: str, cells: Sequence[Planned], folder: Path) -> list[Planned]:
@@ -50,6 +54,50 @@ def make(name: str, cells: Sequence[Planned], folder: Path, jobs: int) -> None:
         for row in pool.imap_unordered(row_of, todo):
             rows.add(row)
             shown.update()
+
+
+def told_complete(name: str, cells: Sequence[Planned]) -> str:
+    """What there is to say where nothing is missing."""
+    again = f'python -m benchmarks.results run --only {name} --row "{words_of(cells[0])}"'
+    return f"{name}.csv has all {len(cells):,} runs. One of them again: {again}"
+
+
+def words_of(run: Planned) -> str:
+    """What `--row` calls a run: task, method, world if it has one, seed."""
+    return " ".join(part for part in run.key if part)
+
+
+def side_by_side(name: str, words: str, cells: Sequence[Planned], folder: Path) -> str:
+    """The row of the file and a fresh one, column by column.
+
+    Raises:
+        InputError: If no run is called so.
+    """
+    known = {words_of(run): run for run in cells}
+    if words not in known:
+        near = difflib.get_close_matches(words, known, 3) or list(known)[:3]
+        raise InputError(f"{name} has no run {words!r}; near it are {near}")
+    run = known[words]
+    if not _installed(name, [run]):
+        raise InputError(f"{words!r} needs {run.library}")
+    rows = [row for row in Rows(folder / f"{name}.csv").rows if _key(row) == run.key]
+    lines, same = [["", f"{name}.csv", "made now"]], 0
+    for column, fresh in row_of(run).items():
+        before = rows[0][column] if rows else "not there"
+        same += before == fresh
+        cells_of = [_cut(before), _cut(fresh)] + ([] if before == fresh else ["differs"])
+        lines.append([column, *cells_of])
+    shown = [f"{one[0]:22}{one[1]:{_MOST_SHOWN + 2}}{'  '.join(one[2:])}".rstrip() for one in lines]
+    return "\n".join([*shown, f"{same} of {len(lines) - 1} columns are the same"])
+
+
+def _key(row: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(row[column] for column in KEY)
+
+
+def _cut(cell: str) -> str:
+    """A cell to read: curves are long."""
+    return cell if len(cell) <= _MOST_SHOWN else f"{cell[: _MOST_SHOWN - 3]}..."
 
 
 def _with_data(name: str, cells: Sequence[Planned]) -> list[Planned]:
@@ -104,16 +152,28 @@ def main() -> None:
     parser.add_argument(
         "--only", nargs="+", choices=list(every), default=list(every), metavar="NAME", help=only
     )
+    parser.add_argument("--row", help="make this one run again; with one name after --only")
     parser.add_argument("--quick", action="store_true", help="a few small runs into build/results")
     parser.add_argument("--jobs", type=int, default=2, help="processes (default 2)")
     given = parser.parse_args()
     if given.jobs < 1:
         parser.error(f"--jobs={given.jobs} must be at least 1")
-    folder = QUICK if given.quick else RESULTS
+    folder, planned = (QUICK, quick()) if given.quick else (RESULTS, every)
+    if given.row is not None:
+        if given.what != "run" or len(given.only) != 1:
+            parser.error("--row goes with run, and with one name after --only")
+        (name,) = given.only
+        try:
+            print(side_by_side(name, given.row, planned[name], folder))
+        except InputError as error:
+            parser.error(str(error))
+        return
     if given.what in ("run", "all"):
-        for name, cells in (quick() if given.quick else every).items():
+        for name, cells in planned.items():
             if name in given.only:
                 todo = missing(name, cells, folder)
+                if not todo and cells:
+                    print(told_complete(name, cells))
                 todo = _with_data(name, _answered(name, _installed(name, todo)))
                 make(name, todo, folder, given.jobs)
     if given.what in ("write", "all"):

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.results import agentopt, coverage, front, payoff
+from benchmarks.results import agentopt, coverage, front, letter, payoff
 from benchmarks.results.planned import Planned
 from benchmarks.results.runs import Cell
 
@@ -26,10 +26,12 @@ SEEDS = (10, 11, 12)
 SIMULATED = ("data_imputation", "text_to_sql", "entity_resolution", "data_transformation")
 PROBLEMS = Path(__file__).with_name("problems.toml")
 
-_LETTER = ("method=scope", "method.gap_tolerance=null")
 LETTER = {
-    "scope, to the letter": (*_LETTER, "method.bounds.mode=theory", "method.bounds.B_g=eligible"),
-    "scope, b_g=eligible": (*_LETTER, "method.bounds.b_g=eligible"),
+    "scope, to the letter": ("method=scope_letter",),
+    "scope, b_g=eligible": (
+        *("method=scope", "method.gap_tolerance=null"),
+        "method.bounds.b_g=eligible",
+    ),
 }
 OURS = {"scope_joint": ("method=scope_joint",), "scope": ("method=scope",)}
 VARIANTS = {"scope_rand": ("method=scope_rand",), "scope_coarse": ("method=scope_coarse",)}
@@ -57,6 +59,7 @@ _FEW = ("num_candidates=4", "min_candidates=2", "num_templates=1", "num_predicti
 LLAMBO = {
     "LLAMBO[Qwen2.5-Coder-1.5B]": (
         "method=llambo",
+        "description={system:'',dataset:''}",  # as the row was made, before tasks had descriptions
         *(f"method.backend.{key}={value}" for key, value in _BACKEND.items()),
         *(f"method.{setting}" for setting in _FEW),
     )
@@ -264,6 +267,7 @@ def experiments() -> dict[str, Sequence[Planned]]:
         "kernel": simulated(["data_imputation"], sensitive, "kernel=rbf"),
         "reference": simulated(["data_imputation"], with_llambo, haiku),
         "parameters": simulated(["data_imputation"], _parameters()),
+        "letter": letter.cells("data_imputation", WORLDS, SEEDS[0]),
         "randomness": simulated(["data_imputation"], sensitive, random),
         "payoff": _payoffs(),
         "pool": _pools(),

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from benchmarks.results.coverage import CERTIFICATES, FLIPS
+from benchmarks.results.letter import VARIANTS
 from benchmarks.results.payoff import DEPLOYMENTS, RULES
 from benchmarks.results.planned import numbers
 from benchmarks.results.summary import (
     Row,
     Rows,
     at_optimum,
+    code,
     count,
     grouped,
     markdown,
@@ -145,3 +147,33 @@ def _left(rows: Rows) -> int:
 def _excess(rows: Rows) -> str:
     """The median over the searches that end feasible."""
     return f"{np.median(np.concatenate([numbers(row['excess_cost']) for row in rows])):.2f}"
+
+
+def letter_table(rows: Rows) -> str:
+    """The paper's method to the letter, and what makes its bounds wide (eq:beta-def)."""
+    groups = {method: of for (_, method), of in grouped(rows).items()}
+    lines = [
+        [
+            code(method),
+            str(len(of)),
+            f"{median(of, 'b_g'):.3g}",
+            f"{median(of, 'noise_g'):.3g}" if of[0]["noise_g"] else "",
+            f"{share(of, 'first_u_out'):.3g}",
+            _range([int(row["first_i"]) for row in of]),
+            f"{median(of, 'candidates'):.0f}",
+            f"{mean(of, 'pruned_early'):.0%}",
+            percent(share(of, "c_bf_100")),
+            f"{share(of, 'c_bf_100', 'c_star'):.2f}",
+        ]
+        for method in VARIANTS
+        if (of := groups.get(method))
+    ]
+    header = ["method", "runs", "half-width of g at the end, in units of quality, median"]
+    header += ["of which noise", "first u_out / c(theta_0)", "first i", "candidates"]
+    header += ["given up within 26% of the queries", "c_bf / c(theta_0)", "c_bf / optimum"]
+    return markdown(header, lines)
+
+
+def _range(values: Sequence[int]) -> str:
+    least, most = min(values), max(values)
+    return f"{least:,}" if least == most else f"{least:,} to {most:,}"

@@ -99,6 +99,7 @@ TABLES: dict[str, tuple[str, Callable[[Rows], str]]] = {
     "kernel": ("kernel", tables.kernel_table),
     "reference": ("reference", tables.reference_table),
     "parameters": ("parameters", tables.parameters_table),
+    "letter": ("letter", rule_tables.letter_table),
     "randomness": ("randomness", rule_tables.randomness_table),
     "pool": ("pool", rule_tables.pool_table),
     "payoff": ("payoff", rule_tables.payoff_table),

@@ -49,6 +49,7 @@ def register() -> None:
     """Tells Hydra the schemas, in a group of their own, so that `method=glob(*)` finds none."""
     refuse_untrusted_configs()
     OmegaConf.register_new_resolver("llambo_name", _llambo_name, replace=True)
+    OmegaConf.register_new_resolver("llambo_text", _llambo_text, replace=True)
     store = ConfigStore.instance()
     store.store(name="config_schema", node=Config)
     store.store(group="schema/task", name="table", node=TableTaskConfig)
@@ -78,3 +79,10 @@ def _llambo_name(kind: str) -> str:
     from scope_torch.baselines.llambo import method_name  # torch is slow to import
 
     return method_name(kind)
+
+
+def _llambo_text(kind: str, text: str) -> str:
+    """A description for the prompts. The stand-in reads none, and its replies are drawn by the
+    text of the prompt: without one, its runs stay what they were.
+    """
+    return "" if kind == "stub" else text

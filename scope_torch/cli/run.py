@@ -55,7 +55,7 @@ from scope_torch.tracking.progress import ProgressBar
 # change it, or only say where the task's data lie.
 _NOT_IN_PATH = re.compile(
     r"task|method|seed|device|tracking(\..*)?|output_dir|experiment|deploy|budget_usd|hydra(/.*|\..*)?"
-    r"|evaluator|swept|llm(\..*)?|method\.name|task\.(name|path|source|module_columns|reference|\w+_column|max_bytes)"
+    r"|evaluator|swept|llm(\..*)?|description(\..*)?|method\.name|task\.(name|path|source|module_columns|reference|\w+_column|max_bytes)"
 )
 # Of values that no other value of a sweep is shortened to.
 _IN_FOLDER = re.compile(r"[\w.=,+\[\]-]*")

@@ -7,7 +7,7 @@ from typing import Any
 
 from omegaconf import MISSING
 
-from scope_torch.cli.task_schema import LLMConfig
+from scope_torch.cli.task_schema import DescriptionConfig, LLMConfig
 from scope_torch.options import DEFAULTS
 
 
@@ -75,6 +75,7 @@ class ScopeConfig(SearchConfig):
     bounds: BoundsConfig = field(default_factory=BoundsConfig)
     alpha: float = 1 / 3  # in (0, 1/2)
     lam: float | None = None  # null: max{R_c^2, R_g^2, 1e-9}
+    u_out_floor: bool = True  # u_out begins at c(theta_0) at least; false: the paper
     max_nodes: int = 100_000  # branch_and_bound: most prefixes visited to find a minimum
     certificate: str = "bounds"  # bounds: U_g <= 0 | sequence: by answers | population: tomorrow's
 
@@ -230,8 +231,8 @@ class LLAMBOConfig:
     _target_: str = "scope_torch.baselines.llambo.make_llambo"
     name: str = "${llambo_name:${.backend.kind}}"
     backend: LLMBackendConfig = field(default_factory=LLMBackendConfig)
-    system: str = ""  # for the prompts: what the compound system does
-    dataset: str = ""  # for the prompts: what its queries are
+    system: str = "${llambo_text:${.backend.kind},${description.system}}"  # stub: empty
+    dataset: str = "${llambo_text:${.backend.kind},${description.dataset}}"  # stub: empty
     prices: dict[str, list[float]] | None = None  # llm: [in, out], USD per 1e6; null: llms.toml
     n_init: int = 5  # configurations asked for at the start
     num_candidates: int = 10  # in each iteration
@@ -297,6 +298,7 @@ class Config:
     budget_usd: float = MISSING  # Lambda
     deployment_queries: float | None = None  # H: queries to be answered; null: by the budget
     base: Any = None  # a cheap LLM, or one for each module; usually set by the task
+    description: DescriptionConfig = field(default_factory=DescriptionConfig)  # set by the task
     evaluator: str = "live"  # of compound systems: live | recorded
     llm: LLMConfig = field(default_factory=LLMConfig)
     seed: int = 0

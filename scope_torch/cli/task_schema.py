@@ -114,6 +114,14 @@ class CompoundTaskConfig:
 
 
 @dataclass
+class DescriptionConfig:
+    """What the prompts of LLAMBO say of a task (the paper's appendix, adaptation details)."""
+
+    system: str = ""  # what the compound system does; empty: the task's name
+    dataset: str = ""  # what its queries are, and when an answer is right; empty: the task's name
+
+
+@dataclass
 class LLMConfig:
     """How a live task calls LLMs; see `scope_torch.llm.retrying.RetryingClient`."""
 

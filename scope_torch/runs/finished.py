@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -28,6 +30,8 @@ Group = tuple[str, str, float]  # task, method with its overrides, budget
 # Overrides in the name of a folder: those that make another task, and what is between two.
 _OF_TASK = re.compile(r"task\.(path|source|module_columns|reference|\w+_column|world_seed)=")
 _BETWEEN = re.compile(r",(?=[\w.+~-]+=)")
+
+_OF_REFERENCE = ("reference_cost_usd", "reference_quality", "reference_outcomes")
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,21 @@ class FinishedRun:
         method, task = str(self.result["method"]), str(self.result["task"])
         label = method if variant in ("", method) else f"{method} {variant}"
         return ", ".join([task, *of_task]), label, self.result["budget_usd"]
+
+    @cached_property
+    def searched(self) -> str:
+        """What was searched: equal for runs on the same queries of the same world or table.
+
+        The averages of the reference are left out: a live run may have measured its own.
+        """
+        values = self.settings["problem"].items()
+        problem = {name: of for name, of in values if name not in _OF_REFERENCE}
+        return _digest([problem, self.settings["evaluator"]])
+
+    @cached_property
+    def search(self) -> str:
+        """How it was searched; equal for runs that differ only in seed."""
+        return _digest({**self.settings["optimizer"], "seed": None})
 
     @cached_property
     def problem(self) -> SelectionProblem:
@@ -209,6 +228,9 @@ def _area(curve: OracleCurve, budget: float, reference: float) -> float:
 def load_runs(output_dir: Path) -> tuple[dict[Group, list[FinishedRun]], list[str]]:
     """Reads all finished runs below a directory.
 
+    Runs of different worlds, tables or experiments are never in one group: where their folders do
+    not say so, their task is named with the experiment, and if need be with a digest.
+
     Returns:
         The finished runs by group, and a remark for each run that is unfinished or has failed.
 
@@ -226,16 +248,18 @@ def load_runs(output_dir: Path) -> tuple[dict[Group, list[FinishedRun]], list[st
         >>> [(group, median(column(runs, "feasible"))) for group, runs in groups.items()]
         [(('synthetic', 'scope', 0.1), 1.0)]
     """
-    groups: dict[Group, list[FinishedRun]] = {}
+    found: list[FinishedRun] = []
     for path in sorted(output_dir.rglob("result.json")):
         try:
             settings = read_settings(path.with_name("settings.json"))
-            run = FinishedRun(path.parent, result_of(path.parent, settings), settings)
+            found.append(FinishedRun(path.parent, result_of(path.parent, settings), settings))
         except FileNotFoundError as error:
             raise InputError(f"{error.filename} is missing; move the run away") from error
-        groups.setdefault(run.group, []).append(run)
-    if not groups:
+    if not found:
         raise InputError(f"no finished run below {output_dir}; run scope-torch first")
+    groups: dict[Group, list[FinishedRun]] = {}
+    for run, group in zip(found, _kept_apart(found, output_dir), strict=True):
+        groups.setdefault(group, []).append(run)
     remarks = [
         f"{status}: {path}"
         for status, name in (("unfinished", "settings.json"), ("failed", "error.log"))
@@ -245,6 +269,51 @@ def load_runs(output_dir: Path) -> tuple[dict[Group, list[FinishedRun]], list[st
     stale = [r.path for runs in groups.values() for r in runs if r.was_measured and r.curve is None]
     remarks += [f"went on after it was measured, measure it again: {path}" for path in stale]
     return dict(sorted(groups.items())), remarks
+
+
+def _kept_apart(runs: Sequence[FinishedRun], output_dir: Path) -> list[Group]:
+    """The group of each run; no two that were searched otherwise share one."""
+    groups = [run.group for run in runs]
+    words: list[Callable[[FinishedRun], str]] = [lambda run: _experiment(run, output_dir)]
+    for word in (*words, lambda run: run.searched, lambda run: run.search):
+        mixed = _mixed(runs, groups)
+        groups = [
+            (f"{task}, {added}", label, budget)
+            if (task, budget) in mixed and (added := word(run))
+            else (task, label, budget)
+            for run, (task, label, budget) in zip(runs, groups, strict=True)
+        ]
+    return groups
+
+
+def _mixed(runs: Sequence[FinishedRun], groups: Sequence[Group]) -> set[tuple[str, float]]:
+    """Tasks and budgets whose methods were not run on the same, or one of them in two ways.
+
+    Where a label says what it changes of the task, as in a sweep of `task.epsilon`, it may.
+    """
+    searched: dict[Group, set[str]] = {}
+    ways: dict[Group, set[str]] = {}
+    for run, (task, label, budget) in zip(runs, groups, strict=True):
+        told = label.partition(" ")[2] if "task." in label else ""
+        searched.setdefault((task, told, budget), set()).add(run.searched)
+        ways.setdefault((task, label, budget), set()).add(run.search)
+    return {
+        (task, budget)
+        for places in (searched, ways)
+        for (task, _, budget), of in places.items()
+        if len(of) > 1
+    }
+
+
+def _experiment(run: FinishedRun, output_dir: Path) -> str:
+    """The folders between `output_dir` and that of the task; empty if there are none."""
+    parts = run.path.relative_to(output_dir).parts
+    task = str(run.result["task"])
+    return "/".join(parts[: parts.index(task)]) if task in parts else ""
+
+
+def _digest(values: Any) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:6]
 
 
 def _is_measurement(path: Path) -> bool:

@@ -12,6 +12,7 @@ What the paper does not have is in `rules.py`. `scope_torch.methods` composes a 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -53,6 +54,7 @@ class SCOPE(SequentialOptimizer):
         seed: Decides the query order, the random pool and all ties.
         u_out: U_out before the first certificate in USD; None for U_{c,t_0}(theta_0), but no less
             than c(theta_0), which tuned half-widths may put it below.
+        u_out_floor: False: U_{c,t_0}(theta_0) as it is, as in line alg:scope-main:init1.
         prune: Whether a candidate is dropped early (line alg:scope-main:break); SCOPE-Coarse: no.
         batch_size: Queries of the j-loop observed at a time; 1 is the paper, None all of them.
         name: Name in results.
@@ -71,6 +73,7 @@ class SCOPE(SequentialOptimizer):
         rules: Rules,
         seed: int,
         u_out: float | None = None,
+        u_out_floor: bool = True,
         prune: bool = True,
         batch_size: int | None = 1,
         name: str = "scope",
@@ -80,7 +83,8 @@ class SCOPE(SequentialOptimizer):
         self.name, self.problem, self.seed = name, problem, check_seed(seed)
         self.prune, self.batch_size = prune, batch_size
         self.belief, self.rules, self.known = belief, rules, rules.known
-        self._choice, self._initial_pool, self._first_u_out = choice, pool, u_out
+        self._choice, self._initial_pool = choice, pool
+        self._first_u_out, self._floor = u_out, u_out_floor
         self._generator = torch.Generator().manual_seed(seed)
         order = torch.randperm(problem.num_queries, generator=self._generator)
         self._query_order: list[int] = order.tolist()
@@ -184,7 +188,8 @@ class SCOPE(SequentialOptimizer):
         reference, beta = self._candidate(self.problem.theta_ref), self.belief.beta()
         self._u_out = self._first_u_out
         if self._u_out is None:
-            self._u_out = max(reference.upper_c(beta), self.problem.first_u_out)
+            least = self.problem.first_u_out if self._floor else -math.inf
+            self._u_out = max(reference.upper_c(beta), least)
         self._trace("calibrated", **interval(reference, beta))
 
     def _minima(self) -> Minima:
@@ -256,6 +261,7 @@ class SCOPE(SequentialOptimizer):
             "batch_size": self.batch_size,
             "gap_tolerance": self.rules.stopping.gap_tolerance,
             "bounds": self.belief.bounds.settings(),
+            **({} if self._floor else {"u_out_floor": False}),
             **self._initial_pool.settings(),
             **self._choice.settings(),
             **of_surrogate,

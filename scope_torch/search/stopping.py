@@ -1,6 +1,6 @@
 """When a search has nothing left to do, and what is not worth choosing.
 
-Four rules beyond alg:scope-main, all off with `gap_tolerance=None` but the last:
+Four rules beyond alg:scope-main, all off with `gap_tolerance=None` but that of free candidates:
 
 - **Skipping.** An iteration whose candidate could not improve on theta_out (L_c > u_out) would end
   after one observation. It is skipped: minima are taken over L_c <= u_out and without theta_out.

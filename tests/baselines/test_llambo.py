@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import statistics
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,6 +18,9 @@ from scope_torch.baselines.llambo_score import scores_of, target_cost
 from scope_torch.baselines.llm_backends import BackendConfig
 from scope_torch.baselines.llm_stub import StubLLM
 from scope_torch.baselines.llm_transcript import Completion
+from scope_torch.cli.build import build
+from scope_torch.cli.compose import compose
+from scope_torch.cli.registry import config_dir
 from scope_torch.errors import InputError
 from scope_torch.runs.runner import run
 from scope_torch.space import tie_rank
@@ -346,3 +350,38 @@ def test_a_transcript_makes_runs_with_a_real_llm_resumable(tmp_path):
         search(CountingEvaluator(TASK, crash_after=40), tmp_path / "none", None)
     with pytest.raises(InputError, match="that this search does not ask for"):
         search(CountingEvaluator(TASK), tmp_path / "none", None)
+
+
+YOURS = ("table", "matrix", "synthetic")  # tasks of which nobody knows, or that are no system
+TASKS = sorted(p.stem for p in Path(config_dir(), "task").glob("*.yaml") if p.stem not in YOURS)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_prompts_describe_the_system_and_the_data_of_a_task(name, tmp_path):
+    """Metadata of the compound AI system and the data set (appendix, adaptation details)."""
+    transcript = f"method.backend.transcript={tmp_path / 't.jsonl'}"
+    cfg = compose([f"task={name}", "method=llambo", "method.backend.kind=openai", transcript])
+    system, dataset = cfg.description.system, cfg.description.dataset
+    assert min(len(system), len(dataset)) > 50
+    optimizer = build(cfg.method, problem=TASK.problem, seed=0)
+    for prompt in (
+        optimizer._prompts.warm_start(3),
+        optimizer._prompts.candidate([], 0.1),
+        optimizer._prompts.predict([], TASK.problem.theta_ref),
+    ):
+        assert f"System: {system}\n" in prompt[-1]["content"]
+        assert f"Data set: {dataset}; {TASK.problem.num_queries} queries." in prompt[-1]["content"]
+    own = compose(
+        [f"task={name}", "method=llambo", "method.backend.kind=openai", "method.system=x"]
+    )
+    assert (own.method.system, own.method.dataset) == ("x", dataset)
+
+
+def test_the_stand_in_reads_no_description():
+    """Its replies are drawn by the text of the prompt, so its runs stay what they were."""
+    settings = [
+        build(compose([f"task={name}", "method=llambo"]).method, problem=TASK.problem, seed=0)
+        for name in ("synthetic", "hotpotqa")
+    ]
+    assert settings[0].settings() == settings[1].settings()
+    assert settings[0].settings()["system"] == settings[0].settings()["dataset"] == ""

@@ -153,6 +153,8 @@ def test_every_method_kernel_and_mode_runs(cli, table_arguments):
     for extra in (
         ["method=scope_rand"],
         ["method=scope_coarse"],
+        ["method=scope_letter"],
+        ["method=scope_letter", "method.u_out_floor=true"],
         ["method=scope_joint"],
         ["kernel=rbf"],
         ["method=scope", "method.bounds.mode=theory", "method.batch_size=4"],

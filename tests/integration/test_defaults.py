@@ -55,6 +55,8 @@ SPECIAL = {
     ("ScopeJointConfig", "base"): FROM_RUN,
     ("ScopeFrontConfig", "base"): FROM_RUN,
     ("LLAMBOConfig", "name"): "follows the backend in both, see test_llambo",
+    ("LLAMBOConfig", "system"): "of the task, see test_llambo",
+    ("LLAMBOConfig", "dataset"): "of the task, see test_llambo",
     ("BoundsConfig", "mode"): "see test_bounds_left_out",
     ("BoundsConfig", "gain"): "see test_bounds_left_out",
     ("JointBoundsConfig", "mode"): "see test_bounds_left_out",

@@ -14,7 +14,9 @@ from scope_torch import make_scope, run
 from scope_torch.baselines.random_search import RandomSearch
 from scope_torch.cli.report import main, report
 from scope_torch.errors import InputError
+from scope_torch.model.kernels import HammingRBFKernel
 from scope_torch.results.hashes import with_hashes
+from scope_torch.runs.finished import load_runs
 from scope_torch.tasks.synthetic import synthetic_task
 
 TASK = synthetic_task(num_queries=12)
@@ -251,3 +253,52 @@ def test_the_papers_numbers_stand_in_the_long_table(outputs, no_figures):
     assert float(found["cei"]["paper_test_cost"]) == pytest.approx(0.00102 / 0.00428)
     assert float(found["cei"]["paper_test_quality"]) == pytest.approx(0.87 / 0.74)
     assert found["cei"]["paper_cost"] == ""
+
+
+def searched(run_dir: Path, task=TASK, **settings) -> None:
+    run(task.problem, make_scope(task.problem, base="nano", **settings), task.evaluator, 0.2,
+        run_dir=run_dir)  # fmt: skip
+
+
+def groups_of(outputs: Path) -> dict[tuple[str, str], int]:
+    return {group[:2]: len(runs) for group, runs in load_runs(outputs)[0].items()}
+
+
+def test_experiments_are_kept_apart(tmp_path):
+    """Their folders have the same names: what an experiment changes stands in its file alone."""
+    for experiment, kernel in (("rq1", None), ("rq3", HammingRBFKernel())):
+        for seed in (0, 1):
+            folder = tmp_path / experiment / "synthetic" / "scope" / f"seed={seed}"
+            searched(folder, seed=seed, kernel=kernel)
+    assert groups_of(tmp_path) == {("synthetic, rq1", "scope"): 2, ("synthetic, rq3", "scope"): 2}
+    assert groups_of(tmp_path / "rq1") == {("synthetic", "scope"): 2}
+
+
+def test_runs_of_one_experiment_in_two_folders_are_one_group(tmp_path):
+    for seed in (0, 1):
+        searched(tmp_path / f"part{seed}" / "synthetic" / "scope" / f"seed={seed}", seed=seed)
+    assert groups_of(tmp_path) == {("synthetic", "scope"): 2}
+
+
+def test_worlds_are_kept_apart(tmp_path):
+    """Methods that were not run in the same world have no table together."""
+    other = synthetic_task(num_queries=12, world_seed=4)
+    searched(tmp_path / "synthetic" / "scope" / "seed=0")
+    searched(tmp_path / "synthetic" / "scope" / "seed=1", other, seed=1)
+    searched(tmp_path / "synthetic" / "mine" / "seed=0", other, name="mine")
+    found = groups_of(tmp_path)
+    assert len(found) == 3
+    by_task: dict[str, set[str]] = {}
+    for task, label in found:
+        assert task.startswith("synthetic, ")
+        by_task.setdefault(task, set()).add(label)
+    assert sorted(map(len, by_task.values())) == [1, 2]
+    assert {"scope", "mine"} in by_task.values()
+
+
+def test_a_sweep_of_the_task_says_itself_what_differs(tmp_path):
+    for epsilon in (0.05, 0.2):
+        task = synthetic_task(num_queries=12, epsilon=epsilon)
+        searched(tmp_path / "synthetic" / "scope" / f"task.epsilon={epsilon}" / "seed=0", task)
+    labels = ("scope task.epsilon=0.05", "scope task.epsilon=0.2")
+    assert groups_of(tmp_path) == {("synthetic", label): 1 for label in labels}

@@ -3,8 +3,10 @@
 import json
 import math
 import statistics
+import sys
 import tomllib
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -90,6 +92,66 @@ def test_llambo_is_left_out_where_no_LLM_answers(monkeypatch, capsys, tmp_path):
     assert "local_llms.py serve" in capsys.readouterr().err
     (tmp_path / "models").write_text("{}")
     assert program._answered("systems", cells) == cells
+
+
+@pytest.fixture
+def planned(monkeypatch, tmp_path) -> Path:
+    """Two small runs in the place of all."""
+    cells = {"main": [cell(), cell("random_search")]}
+    monkeypatch.setattr(program, "experiments", lambda: cells)
+    monkeypatch.setattr(program, "RESULTS", tmp_path)
+    return tmp_path / "main.csv"
+
+
+def command(monkeypatch, *arguments: str) -> None:
+    monkeypatch.setattr(sys, "argv", ["results", *arguments])
+    program.main()
+
+
+def test_one_row_is_made_again_beside_that_of_the_file(planned, monkeypatch, capsys):
+    row = ["run", "--only", "main", "--row", "synthetic scope_joint 100 10"]
+    command(monkeypatch, *row)
+    assert "V                     not there" in capsys.readouterr().out
+    assert not planned.exists()
+    Rows(planned).add(row_of(cell()) | {"c_bf_50": "1.5"})
+    before = planned.read_bytes()
+    command(monkeypatch, *row)
+    header, *lines, last = capsys.readouterr().out.splitlines()
+    assert header.split() == ["main.csv", "made", "now"]
+    assert len(lines) == len(COLUMNS)
+    (other,) = [line for line in lines if line.endswith("differs")]
+    name, committed, fresh, _ = other.split()
+    assert (name, committed, fresh) == ("c_bf_50", "1.5", row_of(cell())["c_bf_50"])
+    assert last == f"{len(COLUMNS) - 1} of {len(COLUMNS)} columns are the same"
+    assert planned.read_bytes() == before
+
+
+def test_a_row_that_is_not_planned_is_refused_with_those_that_are(planned, monkeypatch, capsys):
+    for wrong, said in (
+        (["--only", "main", "--row", "synthetic scope 100 10"], "synthetic scope_joint 100 10"),
+        (["--only", "main", "--row", "x", "--quick"], "main has no run 'x'"),
+    ):
+        with pytest.raises(SystemExit) as stop:
+            command(monkeypatch, "run", *wrong)
+        assert stop.value.code == 2
+        assert said in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        command(monkeypatch, "write", "--row", "synthetic scope_joint 100 10")
+    assert "--row goes with run" in capsys.readouterr().err
+
+
+def test_the_command_below_a_table_says_that_it_is_complete(planned, monkeypatch, capsys):
+    for one in program.experiments()["main"]:
+        Rows(planned).add(row_of(one))
+    command(monkeypatch, "run", "--only", "main")
+    said = capsys.readouterr().out
+    assert "main.csv has all 2 runs" in said
+    assert '--only main --row "synthetic scope_joint 100 10"' in said
+
+
+def test_every_planned_run_has_words_of_its_own():
+    for name, cells in experiments().items():
+        assert len({program.words_of(one) for one in cells}) == len(cells), name
 
 
 @pytest.mark.parametrize("method", ["scope_joint", "random_search"])

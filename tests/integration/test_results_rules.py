@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.results import coverage, payoff, rule_tables
+from benchmarks.results import coverage, letter, payoff, rule_tables
 from benchmarks.results.experiments import bounds_rules
 from benchmarks.results.planned import read_rows
 from benchmarks.results.write import RESULTS
@@ -108,3 +108,25 @@ def test_the_first_of_the_bounds_rules_is_the_default():
     assert (first.b_g, first.b_c) == (default.b_g, default.b_c)
     names = {row["method"] for row in read_rows(RESULTS / "bounds.csv")}
     assert names == set(rules)
+
+
+def test_noise_is_what_makes_the_letter_wide():
+    """In every world of the table, and by the run that makes a row."""
+    rows = {(row["method"], row["world"]): row for row in read_rows(RESULTS / "letter.csv")}
+    for (method, world), row in rows.items():
+        if method == "scope_letter":
+            without = rows["scope_letter, R = 0", world]
+            assert float(row["noise_g"]) == float(row["b_g"]) > 10 * float(without["b_g"])
+            assert float(without["noise_g"]) == 0 < float(without["b_g"]) < 1.5
+    small = {"task": "synthetic", "worlds": [101], "seed": 10}
+    cells = [replace(c, overrides=(*c.overrides, "base=nano")) for c in letter.cells(**small)]
+    made = {cell.method: cell.row() for cell in cells}
+    wide, narrow = (float(made[f"scope_letter{r}"]["b_g"]) for r in ("", ", R = 0"))
+    Q, delta = 60, 1e-4  # the noise term of eq:beta-def without its information gain
+    assert wide > math.sqrt(2 * math.log(2 * Q / delta)) > 3 * narrow
+    assert made["scope"]["noise_g"] == ""
+    floor = made["scope_letter, R = 0, floor"]
+    assert float(floor["first_u_out"]) == pytest.approx(float(floor["c_0"]), rel=1e-6)
+    assert float(made["scope_letter, R = 0"]["first_u_out"]) < float(floor["c_0"])
+    assert letter.VARIANTS.keys() == made.keys()
+    assert rule_tables.letter_table([*made.values()]).count("\n") == 1 + len(made)

@@ -1,6 +1,7 @@
 """SCOPE against the naive reference, observation by observation (alg:scope-main)."""
 
 import functools
+import itertools
 import math
 from collections import Counter
 from dataclasses import dataclass, fields, replace
@@ -51,6 +52,7 @@ class Case:
     evaluations: float = 10.0
     infeasible: bool = False
     gap_tolerance: float | None = 0.0
+    floor: bool = True
 
     @property
     def task(self) -> Task:
@@ -105,8 +107,13 @@ PAPER = [
     Case(seed=23, sizes=(5, 6), num_queries=12, graded=False, b=("loo_widening", "loo")),
     Case(seed=9, sizes=(6,), num_queries=5, b=DEFAULT),  # too few queries to leave out
 ]
+LETTER = [
+    Case(seed=seed, b=b, gap_tolerance=None, floor=False)
+    for seed, b in itertools.product((1, 2, 4), (None, DEFAULT))
+]
 CASES = [
     *PAPER,
+    *LETTER,
     *(replace(case, gap_tolerance=None) for case in PAPER if case.batch_size == 1 or case.seed > 4),
     Case(seed=3, gap_tolerance=0.5),
     Case(seed=4, b=None, gap_tolerance=0.9),
@@ -131,7 +138,7 @@ def run_library(case: Case) -> RunResult:
     else:
         bounds = TunedBounds(task.problem, b_g=case.b[0], b_c=case.b[1])
     settings = {"batch_size": case.batch_size, "kernel": kernel, "lam": case.lam}
-    settings["gap_tolerance"] = case.gap_tolerance
+    settings |= {"gap_tolerance": case.gap_tolerance, "u_out_floor": case.floor}
     optimizer = make(case.seed, bounds=bounds, **settings)
     return run(task.problem, optimizer, task.evaluator(), task.budget(case.evaluations))
 
@@ -159,6 +166,7 @@ def run_naive(case: Case) -> naive.NaiveRun:
         prune=case.variant != "coarse",
         batch_size=case.batch_size or task.problem.num_queries,
         gap_tolerance=case.gap_tolerance,
+        floor=case.floor,
         **settings,
     )
 
@@ -233,6 +241,15 @@ def test_widening_equals_the_naive_reference(case):
     widened = [row.t for row in result.trace if row.event == "widened"]
     assert widened == reference.widened_at
     assert not widened or case.b[0] == "loo_widening"
+
+
+def test_the_first_u_out_is_the_papers_without_the_floor():
+    """U_{c,t_0}(theta_0), which half-widths as narrow as these put below c(theta_0)."""
+    for case in LETTER:
+        c_0 = case.task.problem.reference_cost_usd
+        with_floor = both(replace(case, floor=True))[0].trace[0].u_out_usd
+        without = both(case)[0].trace[0].u_out_usd
+        assert with_floor == c_0 > without
 
 
 @pytest.mark.parametrize("to_the_letter", [False, True])
