@@ -83,8 +83,8 @@ def _kept(folder: Path, names: list[str], evaluator: Evaluator) -> Taken | None:
             f"{folder} continues from {facts['continue_from']}, not from {names}; restore "
             "continue_from, or choose another run_dir"
         )
-    now = evaluator.fingerprint()
-    if graded_otherwise(facts.get("evaluator", now), now, folder):
+    before = facts.get("evaluator", evaluator.fingerprint())
+    if graded_otherwise(before, evaluator, folder):
         raise InputError(
             f"{folder} has taken over answers that another metric had graded; restore the metric, "
             "or choose another run_dir: continue_from then grades the kept outputs anew"

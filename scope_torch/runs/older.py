@@ -96,10 +96,9 @@ class Reader:
     def read(self, paths: Sequence[Path]) -> Taken:
         """What the runs observed, the oldest first."""
         taken: list[Observation] = []
-        now = self._evaluator.fingerprint()
         settings = [_settings_of(path) for path in paths]
-        anew = [graded_otherwise(one["evaluator"], now, path)
-                for one, path in zip(settings, paths, strict=True)]  # fmt: skip
+        pairs = zip(settings, paths, strict=True)
+        anew = [graded_otherwise(one["evaluator"], self._evaluator, path) for one, path in pairs]
         self._mixes_grades = any(anew)
         runs = zip(paths, settings, anew, strict=True)
         sources = [self._read_run(*one, taken) for one in runs]
@@ -306,7 +305,7 @@ def is_graded_otherwise(path: Path, evaluator: Evaluator) -> bool:
     Raises:
         InputError: If the directory is not that of a run.
     """
-    return graded_otherwise(_settings_of(path)["evaluator"], evaluator.fingerprint(), path)
+    return graded_otherwise(_settings_of(path)["evaluator"], evaluator, path)
 
 
 def _number_in(folder: Path) -> int:
