@@ -134,8 +134,8 @@ class Application:
         self._app: App = app if callable(app) else Command(app)
         if isinstance(self._app, Command) and endpoint is None:
             raise InputError(
-                f"the command {app!r} cannot say what a run costs; give endpoint= the address of "
-                "your LLMs, and let it ask the base URL in its environment"
+                f"app={app!r} is a command, which cannot say what a run costs; give endpoint= the "
+                "address of your LLMs, and let it ask the base URL in its environment"
             )
         if judge is not None and (endpoint is None or metric is None):
             raise InputError(
