@@ -337,6 +337,8 @@ class FunctionEvaluator:
         if self.on_error == "zero" and not _ends_all(failure):
             return None, usd
         failure.add_note(f"raised by the metric for the kept output of {self._named(request)}")
+        with contextlib.suppress(AttributeError):  # it may be frozen
+            failure.cost_usd = usd  # type: ignore[attr-defined]
         raise failure
 
     def adopt(self, llms: Sequence[str], query: int, output: Any) -> None:

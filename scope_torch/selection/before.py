@@ -22,6 +22,7 @@ from scope_torch.runs.evaluator import Evaluator
 from scope_torch.runs.journal import lost_in
 from scope_torch.runs.measure import TooDear, measure
 from scope_torch.runs.opening import begin
+from scope_torch.runs.regrading import REGRADED
 from scope_torch.runs.runner import problem_settings
 from scope_torch.search.calibrate import Base
 from scope_torch.search.known import Known
@@ -223,7 +224,8 @@ def _base(setup: Setup, answered: Sequence[Observation]) -> Base:
 
 def _lost_before_search(setup: Setup) -> float:
     """USD of calls that ended an earlier process of this selection, before its search began."""
-    folders = [setup.inside(name) for name in ("pilot", "preflight", "probe", "reference", "again")]
+    parts = "pilot", "preflight", "probe", "reference", "again", REGRADED
+    folders = [setup.inside(name) for name in parts]
     return _paid([one for folder in folders if folder is not None for one in lost_in(folder)])
 
 
