@@ -25,9 +25,10 @@ from scope_torch.runs.asked import left_out
 from scope_torch.runs.bill import regraded_usd
 from scope_torch.runs.earlier import known_from
 from scope_torch.runs.held_out import HeldOut
-from scope_torch.runs.journal import lost_in
+from scope_torch.runs.journal import lost_in, read_journal
 from scope_torch.runs.measure import measure
-from scope_torch.runs.older import HELD_OUT, KNOWN
+from scope_torch.runs.older import HELD_OUT, KNOWN, is_graded_otherwise
+from scope_torch.runs.opening import facts_of
 from scope_torch.runs.result import RunResult
 from scope_torch.runs.runner import run
 from scope_torch.search.known import Known
@@ -182,7 +183,9 @@ def _held_out(
         return None
     part = HELD_OUT if number == len(setup.held_out) else f"{HELD_OUT}_{number}"
     problem = replace(setup.problem, num_queries=number)
-    evaluator = make_evaluator(problem, queries=setup.held_out[:number])
+    # Each pair is asked once; also if answers vary, what a smaller budget has paid for is one.
+    evaluator = make_evaluator(problem, queries=setup.held_out[:number], deterministic=True)
+    evaluator.remember(_kept_held_out(setup, evaluator))
     of_thetas = [[Request(theta, query) for query in range(number)] for theta in thetas]
     missing = [[pair for pair in pairs if pair not in known] for pairs in of_thetas]
     found = dict(known)
@@ -197,6 +200,17 @@ def _held_out(
             found |= {answer.request: answer for answer in answers}
     reference, *_, choice = [[found[pair] for pair in pairs] for pairs in of_thetas] * 2
     return HeldOut(number, choice, reference, taken.observations, paid_usd)
+
+
+def _kept_held_out(setup: Setup, evaluator: FunctionEvaluator) -> list[Observation]:
+    """Answers to the same queries that this selection has paid for with a smaller budget."""
+    keys, found = evaluator.query_keys(), list[Observation]()
+    folders = [] if setup.folder is None else sorted(setup.folder.glob(f"{HELD_OUT}_*/*"))
+    for folder in folders:
+        then = facts_of(folder, "queries.json").get("queries")
+        if then and then == keys[: len(then)] and not is_graded_otherwise(folder, evaluator):
+            found += read_journal(folder / "journal.jsonl")
+    return found
 
 
 def _known_held_out(
