@@ -8,6 +8,8 @@ from selection.test_select import App, exactly, settings
 
 import scope_torch as st
 from scope_torch.errors import InputError
+from scope_torch.runs.recorded import read_run
+from scope_torch.watch.reading import result_of_run
 
 
 @pytest.mark.parametrize("repeat", [False, True])
@@ -17,6 +19,7 @@ def test_pilots_are_in_the_bill(tmp_path, repeat):
     st.select(app, **arguments, dry_run="pilot")
     result = st.select(app, **arguments)
     assert result.bill.total_usd == pytest.approx(app.usd(), rel=1e-12)
+    assert result_of_run(read_run(tmp_path)).bill == result.bill  # as the page shows it
 
 
 def test_pilots_of_a_reference_that_is_known_are_in_the_bill(tmp_path):
