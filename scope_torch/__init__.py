@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from scope_torch.runs.runner import run
     from scope_torch.search.optimizer import Optimizer, SequentialOptimizer
     from scope_torch.search.rules import Rule
-    from scope_torch.selection.face import select
+    from scope_torch.selection.face import Selection, select
     from scope_torch.serve.endpoint import Endpoint
     from scope_torch.traces.reference import load_reference
 
@@ -62,6 +62,7 @@ _MODULE_OF = {
     "Request": "observation",
     "Rule": "search.rules",
     "RunResult": "results.result",
+    "Selection": "selection.face",
     "SelectionProblem": "problem",
     "SequentialOptimizer": "search.optimizer",
     "TableEvaluator": "evaluators.table",
@@ -78,6 +79,7 @@ _MODULE_OF = {
 
 __all__ = [  # noqa: RUF022 - in the order of use: the front door, problem, search, run, extensions
     "select",
+    "Selection",
     "Endpoint",
     "PriceList",
     "metrics",

@@ -53,7 +53,7 @@ def cannot_write(path: Path, error: OSError) -> InputError:
     elif error.errno == errno.ELOOP:
         mend = "files are not written through links: remove it"
     else:
-        mend = "make it writable, or choose another output_dir"
+        mend = "make it writable, or choose another run_dir"
     reason = "it is a link" if error.errno == errno.ELOOP else error.strerror or error
     return InputError(f"cannot write {path}: {reason}; {mend}")
 

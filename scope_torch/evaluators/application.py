@@ -25,7 +25,7 @@ from scope_torch.evaluators.grading import JUDGE, Grading
 from scope_torch.evaluators.grading import Metric as Metric
 from scope_torch.evaluators.outputs import FILE, Key, Outputs, exact_outputs
 from scope_torch.evaluators.tokens import tokens_of
-from scope_torch.runs.content import identity_of
+from scope_torch.runs.identity import identities_of
 from scope_torch.serve.ledger import Ledger, ModuleBill
 
 if TYPE_CHECKING:
@@ -109,6 +109,7 @@ class Application:
         judge: As given.
         has_metric: Whether a metric grades it.
         grading: What tells the metric from others.
+        gradings_before: What an earlier version would have said of the same metric.
 
     Raises:
         InputError: If the metric takes other arguments, or a command or a judge lacks what it
@@ -133,8 +134,8 @@ class Application:
         self._app: App = app if callable(app) else Command(app)
         if isinstance(self._app, Command) and endpoint is None:
             raise InputError(
-                f"the command {app!r} cannot say what a run costs; give endpoint= the address of "
-                "your LLMs, and let it ask the base URL in its environment"
+                f"app={app!r} is a command, which cannot say what a run costs; give endpoint= the "
+                "address of your LLMs, and let it ask the base URL in its environment"
             )
         if judge is not None and (endpoint is None or metric is None):
             raise InputError(
@@ -149,9 +150,9 @@ class Application:
         self.outputs, self.judge = Outputs(path), judge
         self.has_metric = metric is not None
         version = "" if metric_version is None else f", version {metric_version}"
-        self.grading = (
-            f"the app{version}" if metric is None else identity_of(metric, metric_version)
-        )
+        itself = [f"the app{version}"]
+        told = itself if metric is None else identities_of(metric, metric_version)
+        self.grading, self.gradings_before = told[0], told[1:]
         self.__qualname__ = getattr(self._app, "__qualname__", "app")
 
     def check(self, items: Iterable[Item]) -> None:

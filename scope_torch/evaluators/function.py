@@ -26,8 +26,9 @@ from scope_torch.llm.price_list import PriceList
 from scope_torch.llm.prices import LLMInfo, choose_llms
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
-from scope_torch.runs.content import Unknowable, digest_of, text_of
+from scope_torch.runs.content import Unknowable, digest_of
 from scope_torch.runs.evaluator import GRADED, keys_of
+from scope_torch.runs.identity import text_of
 
 logger = logging.getLogger(__name__)
 
@@ -336,6 +337,8 @@ class FunctionEvaluator:
         if self.on_error == "zero" and not _ends_all(failure):
             return None, usd
         failure.add_note(f"raised by the metric for the kept output of {self._named(request)}")
+        with contextlib.suppress(AttributeError):  # it may be frozen
+            failure.cost_usd = usd  # type: ignore[attr-defined]
         raise failure
 
     def adopt(self, llms: Sequence[str], query: int, output: Any) -> None:
@@ -363,11 +366,13 @@ class FunctionEvaluator:
         return digest_of(str(len(self.queries)))
 
     def earlier_fingerprints(self) -> list[str]:
-        """See `HasPast`; they knew no metric, and of queries that are no plain data the number."""
+        """See `HasPast`; early ones knew no metric, and of queries that are no data the number."""
         text = str(len(self.queries))
         with contextlib.suppress(TypeError, ValueError):
             text = json.dumps(list(self.queries), sort_keys=True)
-        return [f"{self.name}-{digest_of(text)}"]
+        known = self.system.gradings_before if isinstance(self.system, Application) else []
+        graded = [f"{self.name}-{self._hash}{GRADED}{grading}" for grading in known]
+        return [f"{self.name}-{digest_of(text)}", *graded]
 
 
 def _ends_all(error: BaseException) -> bool:

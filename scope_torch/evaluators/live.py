@@ -18,8 +18,9 @@ from scope_torch.llm.chat import ChatClient, LLMError
 from scope_torch.llm.price_list import PriceList
 from scope_torch.llm.prices import LLMInfo, choose_llms
 from scope_torch.observation import Observation, Request
-from scope_torch.runs.content import Unknowable, digest_of, identity_of, text_of
+from scope_torch.runs.content import Unknowable, digest_of
 from scope_torch.runs.evaluator import GRADED, keys_of
+from scope_torch.runs.identity import identities_of, text_of
 from scope_torch.systems.graph import CompoundSystem, SystemRun
 from scope_torch.tasks.dataset import Metric, Query
 
@@ -96,7 +97,8 @@ class LiveEvaluator:
         self.modules, self.system, self.queries, self.metric = modules, system, queries, metric
         self.client, self.concurrency, self.outcomes = client, concurrency, outcomes
         self.num_failed = 0
-        self._graded = f"{GRADED}{identity_of(metric)}"  # before it keeps anything of its calls
+        # Before it keeps anything of its calls.
+        self._graded, *self._graded_before = [GRADED + one for one in identities_of(metric)]
         # A pool apart: asyncio's own pool is small, and looks up host names.
         self._graders = ThreadPoolExecutor(concurrency)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -149,15 +151,22 @@ class LiveEvaluator:
 
         Does not depend on the address of the endpoint: a journal may be resumed with another one.
         """
-        try:
-            return f"{self.system.name}-{digest_of(text_of(self._described()))}{self._graded}"
-        except Unknowable:  # then no directory is opened, see `query_keys`
-            return self.earlier_fingerprints()[0] + self._graded
+        return self._of_system() + self._graded
 
     def earlier_fingerprints(self) -> list[str]:
-        """See `HasPast`; they knew no metric, and of queries that are no plain data a text."""
+        """See `HasPast`; the first knew no metric, and of queries that are no plain data a text."""
+        system = self._of_system()
+        return [self._of_text(), *(system + graded for graded in self._graded_before)]
+
+    def _of_system(self) -> str:
+        try:
+            return f"{self.system.name}-{digest_of(text_of(self._described()))}"
+        except Unknowable:  # then no directory is opened, see `query_keys`
+            return self._of_text()
+
+    def _of_text(self) -> str:
         canonical = json.dumps(self._described(), sort_keys=True, default=str)
-        return [f"{self.system.name}-{digest_of(canonical)}"]
+        return f"{self.system.name}-{digest_of(canonical)}"
 
     def _described(self) -> dict[str, Any]:
         """What decides its answers."""

@@ -5,12 +5,11 @@ It needs agentopt-py 0.1.0, `pip install 'scope-torch[peers]'`. See docs/howto/f
 
 from __future__ import annotations
 
-import inspect
 import logging
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from importlib import import_module
 from threading import Lock
 from typing import Any, NamedTuple
@@ -22,9 +21,10 @@ from scope_torch.llm.price_list import PriceList
 from scope_torch.llm.prices import LLMInfo
 from scope_torch.observation import Observation
 from scope_torch.results.result import RunResult
-from scope_torch.runs.content import identity_of
-from scope_torch.selection.face import select
-from scope_torch.selection.setup import Reference, cheapest_by_price
+from scope_torch.runs.identity import identity_of
+from scope_torch.selection.arguments import Reference
+from scope_torch.selection.face import Selection
+from scope_torch.selection.setup import cheapest_by_price
 
 logger = logging.getLogger(__name__)
 
@@ -40,9 +40,9 @@ model_price, model_selection = _of_agentopt("model_price"), _of_agentopt("model_
 _BASE: Any = object if model_selection is None else model_selection.BaseModelSelector
 
 # Of `select`; the rest is decided here, or is what AgentOpt calls by another name.
-_OTHERS = frozenset(inspect.signature(select).parameters) - {
+_OTHERS = {field.name for field in fields(Selection)} - {
     *("app", "models", "dataset", "metric", "prices", "endpoint"),
-    *("repeat", "on_error", "concurrency", "dry_run"),
+    *("repeat", "on_error", "concurrency"),
 }
 _LOSS = 0.05
 _NO_LIMIT_USD = 1e9
@@ -165,7 +165,7 @@ class ScopeSelector(_BASE):
 
         # Names the problem, and the system in a journal.
         run_sample.__name__ = run_sample.__qualname__ = getattr(self.agent, "__name__", "agent")
-        self.result = select(
+        selection = Selection(
             run_sample,
             models={node: list(names) for node, names in candidates.items()},
             dataset=[Sample(index, *pair) for index, pair in enumerate(self.dataset)],
@@ -175,6 +175,7 @@ class ScopeSelector(_BASE):
             metric_version=None if self._graded_by is None else identity_of(self._graded_by),
             **self._settings,
         )
+        self.result = selection.run()
         if self._num_failed:
             logger.warning("%d samples failed and have score 0", self._num_failed)
             self.result = replace(self.result, num_failed=self._num_failed)

@@ -336,6 +336,7 @@ class RunResult:
         quality = self.reference_quality
         return {
             "reference_usd": cost_of(self.reference),
+            **({"preflight_usd": cost_of(self.probe)} if self.probe else {}),
             "reference_quality_interval": [quality.lower, quality.upper],
             **({} if self.held_out is None else {"held_out": self.held_out.to_json()}),
             **({"left_out": dict(self.left_out)} if self.left_out else {}),

@@ -4,7 +4,7 @@
 | --- | --- |
 | `choice`, `reference` | theta_out, theta_0 |
 | `certified`, `accepted` | it was theta_out, until one that costs less was found |
-| `not certified` | all its answers together are good enough, but it never was theta_out |
+| `not certified` | it has answered all queries, well enough or as answers vary, but never was it |
 | `dropped: too poor` | its quality is below the threshold, or was in the bounds of the model |
 | `dropped: too dear` | it costs more than theta_out, or did in the bounds of the model |
 | `dropped: breaks a constraint` | likewise, where there are constraints on other outcomes |
@@ -69,7 +69,11 @@ def looked_at(evidence: Evidence, out: Recommendation) -> list[dict[str, Any]]:
     chosen = evidence.cost_of_choice(out).value
     once_out = {row.theta_out for row in evidence.trace} - _withdrawn(evidence)
     rows: list[dict[str, Any]] = []
+    is_measured = evidence.problem.reference_answers is not None
     for theta in thetas:
+        answered = evidence.num_answered(theta)
+        if theta == reference and is_measured:
+            answered = evidence.problem.num_queries
         is_out = theta == out.theta
         cost = evidence.cost_of_choice(out) if is_out else evidence.cost_usd(theta)
         quality = evidence.quality_of_choice(out) if is_out else evidence.quality(theta)
@@ -79,7 +83,7 @@ def looked_at(evidence: Evidence, out: Recommendation) -> list[dict[str, Any]]:
         rows.append(
             {
                 "theta": theta,
-                "queries": evidence.num_answered(theta),
+                "queries": answered,
                 "cost_usd": cost.value,
                 "cost_lower": cost.lower,
                 "cost_upper": cost.upper,
@@ -129,7 +133,8 @@ def _status(
     if was_out:
         return "certified" if out.basis == "certified" else "accepted"
     if last is None or last.event != "pruned":
-        return "undecided" if theta in evidence.tried else "not tried"
+        looked_at = "not certified" if evidence.answers[theta].num_left == 0 else "not tried"
+        return "undecided" if theta in evidence.tried else looked_at
     # A search with a margin gives up some candidates whose L_g is below 0.
     assert last.lower_c_usd is not None
     is_worse = last.u_out_usd is not None and last.lower_c_usd > last.u_out_usd

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from scope_torch.html_table import html_table
-from scope_torch.observation import History
+from scope_torch.observation import History, Observation
 from scope_torch.problem import SelectionProblem
 from scope_torch.results.bill import Bill
 from scope_torch.results.digits import per_thousand, percent, plain, quality, usd
@@ -106,6 +106,11 @@ class Told(Protocol):
     @property
     def varies(self) -> Repeats | None:
         """What the reference's second answers say."""
+        ...
+
+    @property
+    def reference_again(self) -> Sequence[Observation]:
+        """Its second answers."""
         ...
 
     @property
@@ -259,6 +264,9 @@ def _of_answers(result: Told) -> str:
             return ", however answers vary"
         low, high = varies.interval
         return f", although {varies.rate:.0%} ({low:.0%} to {high:.0%}) of answers change"
+    if varies is None and result.reference_again:
+        number = len(result.reference_again)
+        return f"{_IF_FIXED}, which is not known: all {number} second answers failed"
     if varies is None or varies.changed:
         return _IF_FIXED
     return f"{_IF_FIXED} (0 of {varies.asked} did, at most {varies.interval[1]:.0%} do)"

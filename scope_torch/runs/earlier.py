@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 
@@ -18,8 +19,9 @@ from scope_torch.problem import SelectionProblem
 from scope_torch.runs.directory import read_json, write_json
 from scope_torch.runs.evaluator import Evaluator
 from scope_torch.runs.journal import read_journal
-from scope_torch.runs.older import KNOWN, OBSERVATIONS, Reader, Source, Taken
+from scope_torch.runs.older import HELD_OUT, KNOWN, OBSERVATIONS, Reader, Source, Taken
 from scope_torch.runs.opening import graded_otherwise
+from scope_torch.runs.regrading import REGRADED, Grades
 from scope_torch.search.known import Known
 
 
@@ -59,8 +61,10 @@ def known_from(
     folder = None if run_dir is None else Path(run_dir)
     kept = None if folder is None else _kept(folder, names, evaluator)
     if kept is None:
-        reader = Reader(problem, evaluator, held_out, regrade_usd)
-        kept = reader.read([Path(name) for name in names])
+        graded = _grades_in(folder, held_out)
+        grades = None if regrade_usd is None else Grades(evaluator, regrade_usd, graded)
+        with grades or nullcontext():
+            kept = Reader(problem, evaluator, held_out, grades).read([*map(Path, names)])
         if folder is not None:
             _keep(folder, kept, names, evaluator)
     return Known(
@@ -73,6 +77,13 @@ def known_from(
     )
 
 
+def _grades_in(folder: Path | None, held_out: bool) -> Path | None:
+    """Where grades are kept while they are made; beside the measurements, and none of them."""
+    if folder is None:
+        return None
+    return folder.parent / f"{REGRADED}_{HELD_OUT}" if held_out else folder / REGRADED
+
+
 def _kept(folder: Path, names: list[str], evaluator: Evaluator) -> Taken | None:
     """What the new run has taken over when it began, if it has begun."""
     if not (folder / KNOWN).exists():
@@ -83,8 +94,8 @@ def _kept(folder: Path, names: list[str], evaluator: Evaluator) -> Taken | None:
             f"{folder} continues from {facts['continue_from']}, not from {names}; restore "
             "continue_from, or choose another run_dir"
         )
-    now = evaluator.fingerprint()
-    if graded_otherwise(facts.get("evaluator", now), now, folder):
+    before = facts.get("evaluator", evaluator.fingerprint())
+    if graded_otherwise(before, evaluator, folder):
         raise InputError(
             f"{folder} has taken over answers that another metric had graded; restore the metric, "
             "or choose another run_dir: continue_from then grades the kept outputs anew"

@@ -12,7 +12,8 @@ from torch import Tensor
 from scope_torch.constraints import Constraint
 from scope_torch.errors import InputError
 from scope_torch.observation import Observation, Request
-from scope_torch.runs.content import Unknowable, digest_of, text_of
+from scope_torch.runs.content import Unknowable, digest_of
+from scope_torch.runs.identity import text_of
 
 GRADED = ", graded by "  # in a fingerprint, before the identity of the metric
 

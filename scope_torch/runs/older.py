@@ -18,6 +18,7 @@ from scope_torch.runs.evaluator import Evaluator, HasPrices, HasQueryKeys, Regra
 from scope_torch.runs.journal import read_journal
 from scope_torch.runs.opening import BEGUN, facts_of, graded_otherwise, with_fingerprint_of_today
 from scope_torch.runs.recorded import recorded_problem
+from scope_torch.runs.regrading import Grades
 from scope_torch.runs.repricing import Prices, repriced, unpriced
 
 _PARTS = "reference", "probe", "preflight"  # measured before the search
@@ -70,7 +71,7 @@ class Reader:
         problem: Of the new search.
         evaluator: Of the new search.
         held_out: See `known_from`.
-        regrade_usd: See `known_from`.
+        grades: Of outputs, where a run had another metric; None leaves them as they are.
     """
 
     def __init__(
@@ -78,10 +79,10 @@ class Reader:
         problem: SelectionProblem,
         evaluator: Evaluator,
         held_out: bool,
-        regrade_usd: float | None,
+        grades: Grades | None,
     ) -> None:
         self._problem, self._evaluator, self._held_out = problem, evaluator, held_out
-        self._left_usd, self._mixes_grades = regrade_usd, False
+        self._grades, self._mixes_grades = grades, False
         self._keys = evaluator.query_keys() if isinstance(evaluator, HasQueryKeys) else None
         self._query_of = {key: query for query, key in enumerate(_told_apart(self._keys or ()))}
         has_prices = isinstance(evaluator, HasPrices)
@@ -95,10 +96,9 @@ class Reader:
     def read(self, paths: Sequence[Path]) -> Taken:
         """What the runs observed, the oldest first."""
         taken: list[Observation] = []
-        now = self._evaluator.fingerprint()
         settings = [_settings_of(path) for path in paths]
-        anew = [graded_otherwise(one["evaluator"], now, path)
-                for one, path in zip(settings, paths, strict=True)]  # fmt: skip
+        pairs = zip(settings, paths, strict=True)
+        anew = [graded_otherwise(one["evaluator"], self._evaluator, path) for one, path in pairs]
         self._mixes_grades = any(anew)
         runs = zip(paths, settings, anew, strict=True)
         sources = [self._read_run(*one, taken) for one in runs]
@@ -150,7 +150,7 @@ class Reader:
 
     def _adopt(self, new: Observation, output: Any) -> None:
         """Keeps an output, unless this is no more than a look."""
-        if isinstance(self._evaluator, Regrades) and self._left_usd is not None:
+        if isinstance(self._evaluator, Regrades) and self._grades is not None:
             llms = list(self._problem.names(new.theta).values())
             self._evaluator.adopt(llms, new.query, output)
 
@@ -179,15 +179,9 @@ class Reader:
         self, new: Observation, old: Observation, outputs: Mapping[Observation, Any]
     ) -> tuple[Observation | None, float]:
         """With the grade that today's metric gives, or None; and what that has cost in USD."""
-        if not isinstance(self._evaluator, Regrades) or old not in outputs:
+        if old not in outputs:
             return None, 0.0
-        if self._left_usd is None:
-            return new, 0.0
-        if self._left_usd < 0:
-            return None, 0.0
-        grade, usd = self._evaluator.regraded(new.request, outputs[old])
-        self._left_usd -= usd
-        return None if grade is None else replace(new, quality=grade, judge_usd=usd), usd
+        return (new, 0.0) if self._grades is None else self._grades.of(new, outputs[old])
 
     def _place(self, path: Path) -> Path:
         """The directory that says which queries the observations are of."""
@@ -305,7 +299,7 @@ def is_graded_otherwise(path: Path, evaluator: Evaluator) -> bool:
     Raises:
         InputError: If the directory is not that of a run.
     """
-    return graded_otherwise(_settings_of(path)["evaluator"], evaluator.fingerprint(), path)
+    return graded_otherwise(_settings_of(path)["evaluator"], evaluator, path)
 
 
 def _number_in(folder: Path) -> int:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from scope_torch.errors import InputError, cannot_write
+from scope_torch.runs.changed_settings import differences, in_words
 from scope_torch.runs.directory import read_json, read_settings, write_json
 from scope_torch.runs.evaluator import (
     GRADED,
@@ -28,11 +29,11 @@ logger = logging.getLogger(__name__)
 
 BEGUN = "begun.json"  # what a selection is about, before its search has settings
 _ALL = "problem.modules", "problem.llms", "problem.theta_ref", "evaluator"
+_ALL += "problem.allowed", "problem.offered"
 _PARTS = "pilot", "preflight", "probe", "reference", "again"  # measured before the search
 _MEASURED = {f"{part}/settings.json": ("evaluator",) for part in _PARTS}
 _BEFORE = {BEGUN: _ALL, "settings.json": _ALL, **_MEASURED}  # what a begun selection may not change
-_SAID = "batch_size", "seed", "budget_usd"  # whose names users know
-_MEND = "Restore them, or choose another output_dir (in Python: run_dir)"
+_MEND = "Restore them, or choose another run_dir (on the command line: output_dir)"
 
 
 def open_run_dir(
@@ -89,7 +90,7 @@ def begin(run_dir: Path, problem: dict[str, Any], evaluator: Evaluator) -> None:
     for name, parts in _BEFORE.items():
         if (run_dir / name).exists():
             old = with_fingerprint_of_today(read_settings(run_dir / name), evaluator)
-            _check_settings(run_dir, old, settings, evaluator, run_dir, parts)
+            _check_settings((run_dir / name).parent, old, settings, evaluator, run_dir, parts)
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -183,44 +184,45 @@ def _check_settings(
     only: Sequence[str] = (),
 ) -> None:
     """Refuses any change but a larger budget, whose search begins with the recorded one."""
-    changed: list[str] = []
-    mend = _MEND
-    for key, before, after in _differences(old, new):
+    keys: list[str] = []
+    mend, evaluators = _MEND, list[str]()
+    for key, before, after in differences(old, new):
         if only and not key.startswith(tuple(only)):
             continue
         if key == "evaluator" and isinstance(before, str):
-            changed += _in_words(run_dir, before, evaluator)
+            evaluators = _in_words(run_dir, before, evaluator)
             if _grading(before) != _grading(after):
-                mend = (
-                    f"Restore the metric, or give continue_from={str(root)!r} and another run_dir: "
-                    "the kept outputs are then graded anew, without a call"
-                )
+                mend = _mend_of_metric(_grading(before), _grading(after), root)
         elif not (key == "budget_usd" and isinstance(before, float) and after > before):
-            name = key.rpartition(".")[2]
-            mend_it = f" (pass {name}={before!r})" if name in _SAID else ""
-            changed.append(f"{key} was {before!r}, now {after!r}{mend_it}")
+            keys.append(key)
+    changed = [*evaluators, *in_words(old, new, keys, (run_dir / BEGUN).exists())]
     if changed:
         raise InputError(
             f"{run_dir} holds a run with other settings: {'; '.join(changed[:3])}. {mend}"
         )
 
 
-def _differences(old: Any, new: Any, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Keys with dots, old values and new values, wherever nested settings differ."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        for key in sorted({*old, *new}):
-            dotted = f"{prefix}.{key}" if prefix else key
-            yield from _differences(old.get(key), new.get(key), dotted)
-    elif old != new:
-        yield prefix, old, new
+def _mend_of_metric(before: str, now: str, root: Path) -> str:
+    """How a search goes on whose metric is another one, or seems to be."""
+    is_same = before.rpartition(" ")[0] == now.rpartition(" ")[0] != ""
+    filled = (
+        ". If it only holds something else now, such as answers that it remembers, begin a new "
+        "process, and give new runs metric_version="
+    )
+    return (
+        f"Restore the metric, or give continue_from={str(root)!r} and another run_dir: the kept "
+        f"outputs are then graded anew, without a call{filled if is_same else ''}"
+    )
 
 
-def graded_otherwise(before: str, now: str, path: Path) -> bool:
+def graded_otherwise(before: str, evaluator: Evaluator, path: Path) -> bool:
     """Whether the metric of a run's fingerprint is another one; one not recorded is the same."""
-    if not _grading(before) and _grading(now):
+    now = _grading(evaluator.fingerprint())
+    if not _grading(before) and now:
         logger.warning("%s did not record its metric: it is taken for that of today", path)
         return False
-    return _grading(before) != _grading(now)
+    earlier = evaluator.earlier_fingerprints() if isinstance(evaluator, HasPast) else []
+    return _grading(before) not in (now, *map(_grading, earlier))
 
 
 def _grading(fingerprint: str) -> str:
@@ -245,11 +247,19 @@ def _in_words(run_dir: Path, before: str, evaluator: Evaluator) -> list[str]:
 
 def _of_queries(run_dir: Path, evaluator: Evaluator) -> Iterator[str]:
     """Which queries changed, if their keys are known."""
-    new: list[str] = query_facts(evaluator).get("queries", [])
+    today = query_facts(evaluator)
+    new: list[str] = today.get("queries", [])
     folders = [run_dir, *([run_dir.parent] if run_dir.name in _PARTS else [])]
-    olds = [facts_of(folder, "queries.json").get("queries") for folder in folders]
-    old = next((keys for keys in olds if keys), None)
-    if not new or old is None or old == new:
+    facts = [facts_of(folder, "queries.json") for folder in folders]
+    then = next((one for one in facts if one.get("queries")), {})
+    old = then.get("queries")
+    if not new or old is None:
+        return
+    drawn = " (holdout= and seed= decide which are searched)"
+    drawn = drawn if "numbers" in today or "numbers" in then else ""
+    if old == new:
+        if drawn:
+            yield f"other elements of the data set, which are alike, are searched{drawn}"
         return
     left, fresh = Counter(old), list[int]()
     for query, key in enumerate(new):
@@ -261,7 +271,8 @@ def _of_queries(run_dir: Path, evaluator: Evaluator) -> Iterator[str]:
         yield "the queries stand in another order"
         return
     such = f", such as {_shown(evaluator, fresh[0])}" if fresh else ""
-    yield f"{len(fresh)} of {len(new)} queries are new or changed{such}; gone: {left.total()}"
+    changed = f"{len(fresh)} of {len(new)} queries are new or changed{such}"
+    yield f"{changed}; gone: {left.total()}{drawn}"
 
 
 def _shown(evaluator: Evaluator, query: int) -> str:

@@ -161,7 +161,7 @@ class ObservationSource:
         if unexpected and self._journal is not None:
             raise InputError(
                 f"{self._journal.path} has {len(unexpected)} observations that this search does "
-                f"not ask for, such as {min(unexpected)}; choose another output_dir to search anew"
+                f"not ask for, such as {min(unexpected)}; choose another run_dir to search anew"
             )
 
     def _keep(self, observation: Observation) -> None:

@@ -12,7 +12,6 @@ What the paper does not have is in `rules.py`. `scope_torch.methods` composes a 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -81,10 +80,9 @@ class SCOPE(SequentialOptimizer):
         if batch_size is not None and (batch_size < 1 or batch_size != int(batch_size)):
             raise InputError(f"batch_size={batch_size} must be a whole number >= 1, or None")
         self.name, self.problem, self.seed = name, problem, check_seed(seed)
-        self.prune, self.batch_size = prune, batch_size
+        self.prune, self.batch_size, self._floor = prune, batch_size, u_out_floor
         self.belief, self.rules, self.known = belief, rules, rules.known
-        self._choice, self._initial_pool = choice, pool
-        self._first_u_out, self._floor = u_out, u_out_floor
+        self._choice, self._initial_pool, self._first_u_out = choice, pool, u_out
         self._generator = torch.Generator().manual_seed(seed)
         order = torch.randperm(problem.num_queries, generator=self._generator)
         self._query_order: list[int] = order.tolist()
@@ -188,8 +186,8 @@ class SCOPE(SequentialOptimizer):
         reference, beta = self._candidate(self.problem.theta_ref), self.belief.beta()
         self._u_out = self._first_u_out
         if self._u_out is None:
-            least = self.problem.first_u_out if self._floor else -math.inf
-            self._u_out = max(reference.upper_c(beta), least)
+            upper_c = reference.upper_c(beta)
+            self._u_out = max(upper_c, self.problem.first_u_out) if self._floor else upper_c
         self._trace("calibrated", **interval(reference, beta))
 
     def _minima(self) -> Minima:

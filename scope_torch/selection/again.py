@@ -26,25 +26,26 @@ def ask_again(
     make_evaluator: Callable[..., FunctionEvaluator],
     reference: Sequence[Observation],
     left_usd: float,
-    earlier: Sequence[Path | str] = (),
 ) -> tuple[list[Observation], Repeats | None]:
     """Second answers of theta_0, and what both say; as many as half of the rest pays for.
+
+    None are asked for if an older run has some, graded by the same metric.
 
     Args:
         setup: Of the selection.
         make_evaluator: Makes an evaluator, given problem and queries.
         reference: theta_0 on each query.
         left_usd: What is left of the budget.
-        earlier: Directories of older runs. If one has second answers, graded by the same metric,
-            none are asked for.
 
     Returns:
         The observations that were paid for, and the grades of both calls; None if nothing was asked
         twice.
     """
     evaluator = make_evaluator(setup.problem, queries=setup.searched, deterministic=False)
-    known, begun = _known(setup, evaluator, earlier), _begun(setup)
-    if setup.began_before(_FOLDER) or (known is not None and setup.takes_repeats and not begun):
+    known, begun = _known(setup, evaluator), _begun(setup)
+    if setup.began_before(_FOLDER) or (
+        known is not None and setup.given.repeats is None and not begun
+    ):
         return [], known
     usd = math.fsum(one.paid_usd for one in reference) / len(reference)
     most = left_usd / 2 / usd if usd else math.inf
@@ -66,13 +67,13 @@ def ask_again(
     return found, repeats
 
 
-def _known(setup: Setup, evaluator: Evaluator, earlier: Sequence[Path | str]) -> Repeats | None:
+def _known(setup: Setup, evaluator: Evaluator) -> Repeats | None:
     """Those that this run has taken over, or may take over from the latest older one."""
     own = setup.folder
-    for folder in [*([] if own is None else [own]), *map(Path, reversed(earlier))]:
+    for folder in [*([] if own is None else [own]), *map(Path, reversed(setup.earlier))]:
         found = repeats_in(folder)
         if found is not None and (folder == own or not is_graded_otherwise(folder, evaluator)):
-            if own is not None and own != folder and setup.takes_repeats:
+            if own is not None and own != folder and setup.given.repeats is None:
                 keep_repeats(own, found)
             return found
     return None

@@ -7,7 +7,6 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from tqdm import tqdm
 
@@ -23,6 +22,7 @@ from scope_torch.runs.evaluator import Evaluator
 from scope_torch.runs.journal import lost_in
 from scope_torch.runs.measure import TooDear, measure
 from scope_torch.runs.opening import begin
+from scope_torch.runs.regrading import REGRADED
 from scope_torch.runs.runner import problem_settings
 from scope_torch.search.calibrate import Base
 from scope_torch.search.known import Known
@@ -63,8 +63,6 @@ class Before:
 def prepare(
     setup: Setup,
     make_evaluator: Callable[..., FunctionEvaluator],
-    show: bool,
-    earlier: Sequence[Path | str],
 ) -> Before:
     """Preflight and reference.
 
@@ -74,7 +72,7 @@ def prepare(
     evaluator = make_evaluator(setup.problem, queries=setup.searched)
     if setup.folder is not None:
         begin(setup.folder, problem_settings(setup.problem), evaluator)
-    known = known_of(setup, evaluator, earlier)
+    known = known_of(setup, evaluator)
     if (graded_usd := regraded_usd(known.sources)) >= setup.budget_usd:
         raise InputError(
             f"grading the outputs of older runs anew cost {graded_usd:.3g} USD, and "
@@ -82,7 +80,7 @@ def prepare(
         )
     logged = logged_reference(setup)
     answered = [*known.observations, *logged]
-    say(show, plan_of(setup, known))
+    say(setup, plan_of(setup, known))
     evaluator.paid(known.observations)
     reused = {one.query for one in answered if one.theta == setup.problem.theta_ref}
     keeps = evaluator.deterministic
@@ -98,7 +96,7 @@ def prepare(
         probe = [one for one in probe if one.theta != theta_ref or one.failed is not None]
     probe = [*pilots, *probe]
     spent_usd = _paid(probe) + _lost_before_search(setup) + graded_usd
-    reference = logged or _measure_reference(setup, evaluator, known, spent_usd, show)
+    reference = logged or _measure_reference(setup, evaluator, known, spent_usd)
     problem = _with_reference(setup.problem, reference)
     if failed := sum(one.failed is not None for one in (*probe, *reference)):
         logger.warning(
@@ -109,7 +107,7 @@ def prepare(
     taken_over = {*answered}
     spent_usd += _paid([one for one in reference if one not in taken_over])
     left = setup.budget_usd - spent_usd - held_out_usd(setup, problem, reference)
-    again, repeats = ask_again(setup, make_evaluator, reference, left, earlier)
+    again, repeats = ask_again(setup, make_evaluator, reference, left)
     return Before(problem, known, probe, base, reference, again, repeats, spent_usd + _paid(again))
 
 
@@ -126,23 +124,38 @@ def held_out_usd(
 
 def plan_of(setup: Setup, known: Known, pilot: Pilot | None = None) -> Plan:
     """What will be done, and what it costs if pilots have shown it."""
-    answered = [*known.observations, *logged_reference(setup)]
-    first = first_requests(setup.problem, answered)
-    num_first = 0 if setup.began_before("preflight") else len(first)
-    return setup.plan(num_first, known.observations, pilot)
+    problem, logged = setup.problem, logged_reference(setup)
+    first = first_requests(problem, [*known.observations, *logged])
+    of_reference = {one.query for one in known.observations if one.theta == problem.theta_ref}
+    names = dict.fromkeys(llm for llms in problem.llms for llm in llms)
+    usd = {llm: setup.prices.usd_per_mtok(llm) for llm in names} if setup.is_priced else None
+    return Plan(
+        problem.name,
+        dict(zip(problem.modules, problem.llms, strict=True)),
+        problem.names(problem.theta_ref),
+        len(setup.searched),
+        len(setup.held_out),
+        setup.budget_usd,
+        usd,
+        num_first=0 if setup.began_before("preflight") else len(first),
+        repeats=setup.repeats,
+        is_logged=bool(logged),
+        num_known=len(known.observations),
+        num_reference=len(logged) or len(of_reference),
+        pilot=pilot,
+    )
 
 
 def known_of(
     setup: Setup,
     evaluator: FunctionEvaluator,
-    earlier: Sequence[Path | str],
     keeps: bool = True,
 ) -> Known:
     """What older runs observed; `keeps`: the directory of this run keeps it."""
-    if not earlier:
+    if not setup.earlier:
         return Known(setup.problem)
     return known_from(
-        earlier,
+        setup.earlier,
         setup.problem,
         evaluator,
         answers_vary=not evaluator.deterministic,
@@ -160,7 +173,7 @@ def logged_reference(setup: Setup) -> list[Observation]:
 
 
 def _measure_reference(
-    setup: Setup, evaluator: Evaluator, known: Known, spent_usd: float, show: bool
+    setup: Setup, evaluator: Evaluator, known: Known, spent_usd: float
 ) -> list[Observation]:
     """theta_0 on every query, once and for good; what is known is not measured again.
 
@@ -175,7 +188,7 @@ def _measure_reference(
             f"{spent_usd:.3g} USD were paid before the reference, and "
             f"budget_usd={setup.budget_usd:g}; raise it"
         )
-    with tqdm(total=len(missing), desc="reference", unit="query", disable=not show) as bar:
+    with tqdm(total=len(missing), desc="reference", unit="query", disable=not setup.shows) as bar:
 
         def count(_: Observation) -> None:
             bar.update()
@@ -203,7 +216,7 @@ def _measure_reference(
 
 def _base(setup: Setup, answered: Sequence[Observation]) -> Base:
     """Where the search starts: as told, by price, or by what one query has cost."""
-    if setup.base is not None or not setup.needs_base:
+    if setup.base is not None or setup.given.optimizer is not None:
         return setup.base
     query = query_of(one for one in answered if one.failed is None)
     return cheapest(setup.problem, answered, query)
@@ -211,7 +224,8 @@ def _base(setup: Setup, answered: Sequence[Observation]) -> Base:
 
 def _lost_before_search(setup: Setup) -> float:
     """USD of calls that ended an earlier process of this selection, before its search began."""
-    folders = [setup.inside(name) for name in ("pilot", "preflight", "probe", "reference", "again")]
+    parts = "pilot", "preflight", "probe", "reference", "again", REGRADED
+    folders = [setup.inside(name) for name in parts]
     return _paid([one for folder in folders if folder is not None for one in lost_in(folder)])
 
 
@@ -263,7 +277,7 @@ def _paid(observations: Sequence[Observation]) -> float:
     return math.fsum(observation.paid_usd for observation in observations)
 
 
-def say(show: bool, text: object) -> None:
+def say(setup: Setup, text: object) -> None:
     """Tells the user, who sees no log, how the selection goes on."""
-    if show:
+    if setup.shows:
         print(text, file=sys.stderr)

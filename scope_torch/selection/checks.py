@@ -4,16 +4,86 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, SupportsFloat, SupportsIndex
 
+from scope_torch.constraints import Constraint
 from scope_torch.errors import InputError
+from scope_torch.llm.price_list import PriceList
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.callbacks import Callback
 from scope_torch.search.optimizer import Optimizer
 
 _OF_OPTIMIZER = "ask", "tell", "recommend", "settings", "report"
+
+
+def _is(*kinds: Any) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, kinds)
+
+
+def _are(*kinds: Any) -> Callable[[Any], bool]:
+    """Whether a value is a list of such elements."""
+    is_list = _is(list, tuple, set, frozenset)
+    return lambda value: is_list(value) and all(isinstance(one, kinds) for one in value)
+
+
+def _is_endpoint(value: Any) -> bool:
+    is_url = isinstance(value, str) and value.startswith(("http://", "https://"))
+    return is_url or hasattr(value, "ledger")
+
+
+_IS_PATH, _IS_CALLABLE = _is(str, Path), callable
+_TAKES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "metric": (_IS_CALLABLE, "a function, such as metrics.exact_match"),
+    "judge": (_is(str), "the name of an LLM"),
+    "metric_version": (_is(str), "a text, such as '1'"),
+    "constraints": (_are(str, Constraint), "a list, such as ['latency_s <= 2 cap 10']"),
+    "objective": (lambda value: value in ("cost", "quality"), "'cost' or 'quality'"),
+    "allowed": (
+        lambda value: callable(value) or _are(Mapping, list, tuple)(value),
+        "a rule or a list",
+    ),
+    "prices": (_is(str, Path, Mapping, PriceList), "a file, LLMs by name, or a PriceList"),
+    "endpoint": (_is_endpoint, "a URL or an Endpoint"),
+    "optional_modules": (_are(str), "a list of modules"),
+    "repeat": (_is(bool), "True or False"),
+    "on_error": (lambda value: value in ("raise", "retry", "zero"), "'raise', 'retry' or 'zero'"),
+    "optimizer": (_IS_CALLABLE, "a function that makes a search for a problem"),
+    "run_dir": (_IS_PATH, "a path"),
+    "continue_from": (lambda value: _IS_PATH(value) or _are(str, Path)(value), "a path, or a list"),
+    "name": (_is(str), "a text"),
+    "progress": (_is(bool), "True or False"),
+    "callbacks": (_are(object), "a list of trackers"),
+    "app": (
+        lambda app: callable(app) or _is(str)(app) or _are(str)(app),
+        "a function or a command",
+    ),
+}
+_NEEDED = "app", "constraints", "objective", "optional_modules", "repeat", "on_error", "callbacks"
+
+
+def check_kinds(given: Any) -> None:
+    """Refuses arguments of the wrong kind; numbers and what belongs together are checked later.
+
+    Args:
+        given: Has them as attributes.
+
+    Raises:
+        InputError: If one is of another kind.
+    """
+    for name, (is_one, takes) in _TAKES.items():
+        value = getattr(given, name)
+        if not (is_one(value) or (value is None and name not in _NEEDED)):
+            raise InputError(f"{name}={shown(value)} must be {takes}")
+    check_callbacks(given.callbacks)
+
+
+def shown(value: Any) -> str:
+    """A value in one short line."""
+    return textwrap.shorten(repr(value), 80, placeholder=" ...")
 
 
 def checked_number(name: str, value: Any) -> float:
@@ -62,8 +132,8 @@ def check_callbacks(callbacks: Sequence[Callback]) -> None:
         missing = [name for name in names if not callable(getattr(callback, name, None))]
         if missing:
             raise InputError(
-                f"callback {callback!r:.80} has no method {missing[0]!r}; make it a subclass of "
-                "scope_torch.Callback"
+                f"callbacks has {shown(callback)}, which has no method {missing[0]!r}; make it a "
+                "subclass of scope_torch.Callback"
             )
 
 

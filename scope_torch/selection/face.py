@@ -6,69 +6,135 @@ that one can use directly too, runs them, and returns the usual `RunResult`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+import inspect
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, Literal, ParamSpec, Protocol, overload
 
-from scope_torch.allowed import Listed, Rule
-from scope_torch.constraints import COST, QUALITY, Constraint
+from scope_torch.constraints import COST, QUALITY
 from scope_torch.errors import InputError
-from scope_torch.evaluators.application import App, Application, Metric, items_of
-from scope_torch.evaluators.function import FunctionEvaluator, OnError
+from scope_torch.evaluators.application import Application
+from scope_torch.evaluators.function import FunctionEvaluator
 from scope_torch.evaluators.outputs import FILE
-from scope_torch.methods import make_scope_joint
-from scope_torch.problem import Objective, SelectionProblem
 from scope_torch.results.result import RunResult
-from scope_torch.runs.callbacks import Callback
-from scope_torch.search.calibrate import Base
-from scope_torch.search.optimizer import Optimizer
+from scope_torch.selection.arguments import Arguments
 from scope_torch.selection.before import known_of, plan_of
-from scope_torch.selection.checks import check_callbacks, check_optimizer, checked_size
 from scope_torch.selection.pilot import fly
-from scope_torch.selection.setup import Models, Prices, Reference, set_up
-from scope_torch.selection.steps import is_shown, search, served
+from scope_torch.selection.plan import Plan
+from scope_torch.selection.setup import Setup, set_up
+from scope_torch.selection.steps import search, served
 
-if TYPE_CHECKING:
-    from scope_torch.serve.endpoint import Endpoint
+P = ParamSpec("P")
 
 
+@dataclass(frozen=True, eq=False)
+class Selection(Arguments):
+    """What is to be selected, checked; `run` and `plan` do it or tell it.
+
+    Its arguments are those of `Arguments`, where each is explained.
+
+    Raises:
+        InputError: If a setting cannot be used.
+
+    Examples:
+        >>> def app(models, question):
+        ...     return question.upper(), {"mini": 0.002, "pro": 0.03}[models["answer"]]
+        >>> selection = Selection(
+        ...     app, models={"answer": ["mini", "pro"]}, reference="pro", budget_usd=5,
+        ...     dataset=[(text, text.upper()) for text in ["one", "two", "three"] * 10],
+        ...     metric=lambda expected, output: expected == output, max_quality_loss=0.05,
+        ... )
+        >>> selection.plan().num_configurations, selection.run().llms
+        (2, {'answer': 'mini'})
+    """
+
+    def __post_init__(self) -> None:
+        _ = self._setup  # refuses what cannot be used
+
+    @cached_property
+    def _setup(self) -> Setup:
+        return set_up(self)
+
+    def plan(self, pilot: bool = False) -> Plan:
+        """What `run` will do, and what it may cost; asks nothing.
+
+        Args:
+            pilot: Run the reference on three queries, so that the plan knows USD and minutes.
+
+        Raises:
+            InputError: If the application cannot be used as it is; or if the pilots fail.
+        """
+        with self._served() as (_, make_evaluator):
+            evaluator = make_evaluator(self._setup.problem, queries=self._setup.searched)
+            known = known_of(self._setup, evaluator, keeps=False)
+            return plan_of(self._setup, known, fly(self._setup, evaluator) if pilot else None)
+
+    def run(self) -> RunResult:
+        """Measures the reference, searches, and compares on the held-out queries.
+
+        Raises:
+            InputError: If the application cannot be used as it is; or if the reference alone would
+                cost more than the budget.
+        """
+        with self._served() as (application, make_evaluator):
+            return search(self._setup, application, make_evaluator)
+
+    @contextmanager
+    def _served(self) -> Generator[tuple[Application, Callable[..., FunctionEvaluator]]]:
+        """The application, and what makes its evaluator, while the endpoint runs."""
+        setup = self._setup
+        named = [limit.outcome for limit in setup.problem.constraints]
+        outcomes = [name for name in named if name not in (COST, QUALITY)]
+        with served(self.endpoint, setup.prices) as running:
+            how = outcomes, setup.inside(FILE), self.judge, self.metric_version
+            application = Application(self.app, self.metric, running, *how)
+            yield (
+                application,
+                partial(
+                    FunctionEvaluator,
+                    system=application,
+                    concurrency=setup.concurrency,
+                    name=self.name,
+                    prices=setup.prices,
+                    deterministic=not self.repeat,
+                    on_error=self.on_error,
+                ),
+            )
+
+
+class _Select(Protocol[P]):
+    """Takes the arguments of a `Selection`, and `dry_run`."""
+
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> RunResult: ...
+
+    @overload
+    def __call__(self, app: Any, *, dry_run: Literal[True, "pilot"], **arguments: Any) -> Plan: ...
+
+
+def _with_arguments_of(
+    selection: Callable[P, Selection],
+) -> Callable[[Callable[..., Any]], _Select[P]]:
+    """Tells type checkers and `help` the arguments of `select`, which are documented once."""
+
+    def told(function: Any) -> _Select[P]:
+        signature = inspect.signature(selection)
+        dry_run = inspect.signature(function).parameters["dry_run"]
+        function.__signature__ = signature.replace(
+            parameters=[*signature.parameters.values(), dry_run], return_annotation="RunResult"
+        )
+        return function
+
+    return told
+
+
+@_with_arguments_of(Selection)
 def select(
-    app: App | str | Sequence[str],
-    *,
-    models: Models,
-    dataset: Sequence[Any],
-    reference: Reference,
-    budget_usd: float,
-    metric: Metric | None = None,
-    judge: str | None = None,
-    metric_version: str | None = None,
-    max_quality_loss: float | None = None,
-    min_quality: float | None = None,
-    constraints: Sequence[Constraint | str] = (),
-    objective: Objective = "cost",
-    allowed: Rule | Listed | None = None,
-    prices: Prices = None,
-    endpoint: Endpoint | str | None = None,
-    optional_modules: Sequence[str] = (),
-    base: Base = None,
-    holdout: float = 0.0,
-    deployment_queries: float | None = None,
-    concurrency: int = 1,
-    batch_size: int | None = None,
-    repeat: bool = False,
-    repeats: int | None = None,
-    on_error: OnError = "raise",
-    optimizer: Callable[[SelectionProblem], Optimizer] | None = None,
-    run_dir: Path | str | None = None,
-    continue_from: Path | str | Sequence[Path | str] = (),
-    name: str | None = None,
-    seed: int = 0,
-    dry_run: bool | Literal["pilot"] = False,
-    progress: bool | None = None,
-    callbacks: Sequence[Callback] = (),
-) -> RunResult:
-    """Chooses which LLM runs each module of an application.
+    app: Any, *, dry_run: bool | Literal["pilot"] = False, **arguments: Any
+) -> RunResult | Plan:
+    """Chooses which LLM runs each module of an application: `Selection(app, ...).run()`.
 
     The reference, a configuration that you trust, answers every query once. Then a search looks for
     the cheapest configuration whose average quality is at most `max_quality_loss` lower, and
@@ -76,65 +142,10 @@ def select(
     where it was stopped, pays for nothing twice, and gives the same result.
 
     Args:
-        app: `app(models, input)`, where `models` maps modules to LLMs; may be `async def`. Returns
-            (output, USD), or (output, {module: (prompt tokens, completion tokens)}), where the
-            usage of a reply may take the place of the pair; or a dict, see `Application`. With
-            `endpoint`: `app(input)`, which returns the output alone, or a command such as
-            "python app.py {input}", see `Command`.
-        models: The candidates: names of LLMs by module, or one list for all modules.
-        dataset: Pairs (input, expected); without `metric` the inputs. Or a frame of pandas or
-            polars with the columns `input` and `expected`.
-        reference: The LLM of each module, or one name for all modules; or what `load_reference`
-            reads: its answers are known from a log, and no call measures them.
-        budget_usd: Everything together may cost this much, and the call that crosses it.
-        metric: `metric(expected, output)` or `metric(expected, output, input)`, in [0, 1]; or
-            returns (grade, USD), if grading costs money. May be `async def`. See
-            `scope_torch.metrics`. None: the app returns its quality in the place of the output, or
-            a dict with both.
-        judge: The LLM that answers `scope/judge`, which a metric asks through the `endpoint`. What
-            it costs is paid from the budget, and is no cost of any configuration.
-        metric_version: Name of its version. A run is only resumed with the same metric, which is
-            known by its code; give a version where the code does not tell, as with a judge that is
-            a service, or an app that grades itself.
-        max_quality_loss: Epsilon, relative to the reference, such as 0.05.
-        min_quality: Instead of it: the least average quality, in [0, 1].
-        constraints: On other outcomes, see `at_most`. `latency_s` is measured.
-        objective: `cost`; or `quality`, with a constraint such as "cost_usd <= 0.01 cap 0.1".
-        allowed: Which configurations may be chosen: a rule on {module: LLM}, such as
-            `lambda llms: llms["plan"] != llms["judge"]`, or a list; None for all.
-        prices: Of tokens: path of a price list, LLMs by name, or a `PriceList`. None: the published
-            prices of today.
-        endpoint: Address of your LLMs, such as "https://api.openai.com/v1", whose key is in the
-            usual variable, or an `Endpoint`. The app asks it for the model `scope/MODULE`, and its
-            usage is the cost. A run without a call is an error: then a cache of the app answers in
-            the place of the candidates.
-        optional_modules: Modules that a run may leave out. If another is left out though the
-            reference's run of the query asked it, the result says how often.
-        base: A cheap LLM, or one for each module, where the search starts. None: the cheapest by
-            price, or by a probe on one query if the prices are not known.
-        holdout: Share of the queries on which choice and reference are compared at the end, and
-            which the search does not see.
-        deployment_queries: How many queries the system will answer. The search stops when it no
-            longer pays. None: as many as cost 100 budgets with the reference.
-        concurrency: Runs of the app at a time.
-        batch_size: Queries that the search asks for at a time; None for `concurrency`. It decides
-            what is asked, so a run is resumed with the same one.
-        repeat: Whether to run the app again for a pair that was answered, because answers vary.
-        repeats: How many of its queries the reference answers twice, which shows how much answers
-            vary; None: up to 30, and none if a log knows the reference.
-        on_error: What to do if the app or the metric raises, see `FunctionEvaluator`.
-        optimizer: Makes another search for the problem, such as
-            `lambda problem: make_scope(problem, base="small")`.
-        run_dir: Directory of the journal; None writes no files.
-        continue_from: Directories of older runs of this application, whose answers are known;
-            models, queries, prices and thresholds may differ. See docs/howto/continue.md.
-        name: Of the application, in the journal and in plots; change it when you change the app.
-        seed: Decides all that is random.
-        dry_run: Make no call, and return the `Plan` in the place of a result (type checkers are
-            told otherwise, so that programs need no case for it). "pilot": run the reference on
-            three queries, so that the plan knows USD and minutes.
-        progress: Whether to show the spend, the choice and the time left; None: on a terminal.
-        callbacks: Trackers, see `run`.
+        app: See `Arguments`.
+        dry_run: Make no call, and return `Selection(app, ...).plan()` in the place of a result.
+            "pilot": the plan with pilots.
+        arguments: Those of `Arguments`, where each is explained; by name.
 
     Raises:
         InputError: If a setting cannot be used, before the first call; or if the reference alone
@@ -153,79 +164,7 @@ def select(
         >>> result.choice
         {'answer': 'nano'}
     """
-    if not (metric is None or callable(metric)):
-        raise InputError(f"metric={metric!r} must be a function, such as metrics.exact_match")
-    continue_from = continue_from or ()
     if dry_run not in (True, False, "pilot"):
         raise InputError(f'dry_run={dry_run!r} must be True, False or "pilot"')
-    if optimizer is not None:
-        _check_defaults(base, batch_size, continue_from)
-    concurrency = checked_size("concurrency", concurrency)
-    batch_size = checked_size("batch_size", concurrency if batch_size is None else batch_size)
-    check_callbacks(callbacks)
-    setup = set_up(
-        app=app,
-        name=name,
-        models=models,
-        reference=reference,
-        items=items_of(dataset, metric is not None),
-        holdout=holdout,
-        seed=seed,
-        prices=prices,
-        endpoint=endpoint,
-        optional_modules=optional_modules,
-        base=base,
-        needs_base=optimizer is None,
-        budget_usd=budget_usd,
-        run_dir=run_dir,
-        constraints=constraints,
-        min_quality=min_quality,
-        epsilon=max_quality_loss,
-        objective=objective,
-        allowed=allowed,
-        deployment_queries=deployment_queries,
-        repeats=repeats,
-        answers_vary=repeat,
-    )
-    if optimizer is None:
-        optimizer = partial(make_scope_joint, seed=setup.seed, batch_size=batch_size)
-    else:
-        check_optimizer(optimizer, setup.problem)
-    named = [limit.outcome for limit in setup.problem.constraints]
-    outcomes = [name for name in named if name not in (COST, QUALITY)]
-    with served(endpoint, setup.prices) as running:
-        outputs = setup.inside(FILE)
-        application = Application(app, metric, running, outcomes, outputs, judge, metric_version)
-        make_evaluator = partial(
-            FunctionEvaluator,
-            system=application,
-            concurrency=concurrency,
-            name=name,
-            prices=setup.prices,
-            deterministic=not repeat,
-            on_error=on_error,
-        )
-        earlier = [continue_from] if isinstance(continue_from, Path | str) else continue_from
-        if dry_run:
-            evaluator = make_evaluator(setup.problem, queries=setup.searched)
-            known = known_of(setup, evaluator, earlier, keeps=False)
-            pilot = fly(setup, evaluator) if dry_run == "pilot" else None
-            return cast(RunResult, plan_of(setup, known, pilot))
-        steps = application, make_evaluator, optimizer, is_shown(progress), callbacks
-        return search(setup, *steps, earlier)
-
-
-def _check_defaults(
-    base: Base, batch_size: int | None, continue_from: Path | str | Sequence[Path | str]
-) -> None:
-    """Refuses settings of the default search beside an optimizer of the user."""
-    if not (base is None and batch_size is None):
-        raise InputError(
-            f"base={base!r} and batch_size={batch_size} are those of the default search; give them "
-            "to your optimizer"
-        )
-    if continue_from:
-        raise InputError(
-            f"continue_from={continue_from} is for the default search; give your optimizer "
-            "known=known_from(...), see scope_torch.runs.earlier"
-        )
+    selection = Selection(app, **arguments)
+    return selection.plan(pilot=dry_run == "pilot") if dry_run else selection.run()

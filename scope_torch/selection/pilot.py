@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import time
 
+from scope_torch.errors import InputError
 from scope_torch.evaluators.function import FunctionEvaluator
 from scope_torch.observation import Observation, Request
-from scope_torch.runs.measure import measure
+from scope_torch.runs.measure import TooDear, measure
 from scope_torch.selection.plan import Pilot
 from scope_torch.selection.setup import Setup
 
@@ -23,7 +24,15 @@ def fly(setup: Setup, evaluator: FunctionEvaluator) -> Pilot:
     """
     is_new = (folder := setup.inside(FOLDER)) is None or not folder.exists()
     began = time.perf_counter()
-    found = measure(evaluator, _requests(setup), folder=folder, budget_usd=setup.budget_usd)
+    requests, budget_usd = _requests(setup), setup.budget_usd
+    try:
+        found = measure(evaluator, requests, folder=folder, budget_usd=budget_usd)
+    except TooDear as error:
+        raise InputError(
+            f"the pilots: {error.number} of {len(requests)} runs of the reference cost "
+            f"{error.spent_usd:.3g} USD, and budget_usd={budget_usd:g}; raise it: all queries cost "
+            f"about {error.spent_usd / error.number * len(setup.searched):.3g} USD"
+        ) from None
     rounds = -(-len(found) // evaluator.concurrency)
     seconds = (time.perf_counter() - began) / rounds if is_new else None
     return Pilot(

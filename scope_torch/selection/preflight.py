@@ -85,7 +85,7 @@ def _warn_of_left_out(
             continue
         for module in sorted(expected - asked):
             name = problem.modules[module]
-            if one.theta[module] != theta_ref[module] and name not in setup.optional_modules:
+            if one.theta[module] != theta_ref[module] and name not in setup.given.optional_modules:
                 logger.warning(
                     "%r asked an LLM under the reference, and none under %s: does a cache of the "
                     "application answer in its place? Switch it off, or say optional_modules=[%r] "

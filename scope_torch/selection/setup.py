@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -12,23 +13,24 @@ from typing import Any, TypeVar
 
 from scope_torch.constraints import QUALITY, Constraint, at_least
 from scope_torch.errors import InputError
-from scope_torch.evaluators.application import Item
+from scope_torch.evaluators.application import Item, items_of
 from scope_torch.files import inside
 from scope_torch.llm.price_list import PriceList
-from scope_torch.llm.prices import LLMInfo
-from scope_torch.observation import Observation
 from scope_torch.problem import SelectionProblem, by_module
 from scope_torch.runs.directory import read_settings
 from scope_torch.search.calibrate import Base, codes_of_base
-from scope_torch.selection.checks import checked_number, checked_size, checked_whole
-from scope_torch.selection.plan import Pilot, Plan
+from scope_torch.selection.arguments import Arguments, Models, Prices, Reference
+from scope_torch.selection.checks import (
+    check_kinds,
+    check_optimizer,
+    checked_number,
+    checked_size,
+    checked_whole,
+)
 from scope_torch.space import check_seed
 from scope_torch.traces.reference import LoggedReference
 
 T = TypeVar("T")
-Models = Sequence[str] | Mapping[str, Sequence[str]]
-Reference = str | Sequence[str] | Mapping[str, str]
-Prices = PriceList | Mapping[str, LLMInfo] | Path | str | None
 
 _ONLY_MODULE = "model"
 MOST_REPEATS = 30  # queries that theta_0 answers twice, if nobody says how many
@@ -53,7 +55,7 @@ def candidates_of(models: Models, reference: Reference) -> dict[str, tuple[str, 
         >>> candidates_of(["nano", "pro"], "pro")
         {'model': ('nano', 'pro')}
     """
-    if isinstance(models, str) or not models:
+    if not models or not isinstance(models, Mapping | Sequence | Set) or isinstance(models, str):
         raise InputError(f"models={models!r} must be a list of LLMs, or such a list by module")
     if isinstance(models, Mapping):
         return {module: _names(f"models[{module!r}]", llms) for module, llms in models.items()}
@@ -62,7 +64,8 @@ def candidates_of(models: Models, reference: Reference) -> dict[str, tuple[str, 
 
 
 def _names(key: str, llms: Any) -> tuple[str, ...]:
-    if isinstance(llms, str) or not llms or not all(isinstance(llm, str) for llm in llms):
+    is_list = isinstance(llms, Sequence | Set) and not isinstance(llms, str)
+    if not (is_list and llms and all(isinstance(llm, str) for llm in llms)):
         raise InputError(f"{key}={llms!r} must be a list with the names of LLMs")
     return tuple(llms)
 
@@ -74,6 +77,8 @@ def reference_of(reference: Reference, llms: Mapping[str, Sequence[str]]) -> dic
         InputError: If a module has no LLM, or one that is not among its candidates.
     """
     modules = list(llms)
+    if not llms:
+        raise InputError(f"reference={reference!r} names no module; give an LLM for each")
     if isinstance(reference, str):
         names = [reference] * len(modules)
     elif isinstance(reference, Mapping):
@@ -96,69 +101,38 @@ class Setup:
     """What a selection starts from; made by `set_up`, which checks it.
 
     Args:
+        given: The arguments, as they are.
         problem: With placeholders for the averages of theta_0.
         searched: The queries of the search.
         held_out: Those that are kept for the end.
         prices: The price list.
         is_priced: Whether the costs come from it, so all LLMs have a price.
-        base: Where the search starts; None if a probe has to tell, or if the search needs none.
-        needs_base: Whether it needs one.
+        base: Where the search starts; None if the preflight has to tell, or if nothing needs one.
         budget_usd: For everything.
         folder: Directory of the files; None writes none.
         seed: Decides which queries are held out, or answered twice.
         repeats: How many queries theta_0 answers twice.
-        takes_repeats: Whether second answers of an older run will do.
-        answers_vary: Whether kept answers are not used again.
+        concurrency: Runs of the application at a time.
+        batch_size: Queries that the search asks for at a time.
+        earlier: Directories of older runs.
         logged: theta_0 on every query, if a log knows it; then no call measures it.
-        optional_modules: Modules that a run may leave out.
     """
 
+    given: Arguments
     problem: SelectionProblem
     searched: Sequence[Item]
     held_out: Sequence[Item]
     prices: PriceList
     is_priced: bool
     base: Base
-    needs_base: bool
     budget_usd: float
     folder: Path | None
     seed: int
     repeats: int
-    takes_repeats: bool
-    answers_vary: bool
-    logged: LoggedReference | None = None
-    optional_modules: Sequence[str] = ()
-
-    def plan(
-        self, num_first: int, known: Sequence[Observation] = (), pilot: Pilot | None = None
-    ) -> Plan:
-        """What will be done, without a call.
-
-        Args:
-            num_first: Runs of the preflight.
-            known: Observations of earlier searches.
-            pilot: What pilots showed.
-        """
-        problem = self.problem
-        of_reference = {one.query for one in known if one.theta == problem.theta_ref}
-        is_logged = self.logged is not None
-        names = dict.fromkeys(llm for llms in problem.llms for llm in llms)
-        usd = {llm: self.prices.usd_per_mtok(llm) for llm in names} if self.is_priced else None
-        return Plan(
-            problem.name,
-            dict(zip(problem.modules, problem.llms, strict=True)),
-            problem.names(problem.theta_ref),
-            len(self.searched),
-            len(self.held_out),
-            self.budget_usd,
-            usd,
-            num_first=num_first,
-            repeats=self.repeats,
-            is_logged=is_logged,
-            num_known=len(known),
-            num_reference=problem.num_queries if is_logged else len(of_reference),
-            pilot=pilot,
-        )
+    concurrency: int
+    batch_size: int
+    earlier: Sequence[Path | str]
+    logged: LoggedReference | None
 
     def began_before(self, part: str) -> bool:
         """Whether the search began in these files when selections did not have this part yet."""
@@ -166,87 +140,81 @@ class Setup:
             return False
         return (self.folder / "settings.json").exists()
 
+    @property
+    def shows(self) -> bool:
+        """Whether to show progress; by default on a terminal."""
+        given = self.given.progress
+        return sys.stderr.isatty() if given is None else given
+
     def inside(self, name: str) -> Path | None:
         """A directory in that of the files."""
         return None if self.folder is None else inside(self.folder, *name.split("/"))
 
 
-def set_up(
-    *,
-    app: Any,
-    name: str | None,
-    models: Models,
-    reference: Reference,
-    items: Sequence[Item],
-    holdout: float,
-    seed: int,
-    prices: Prices,
-    endpoint: Any,
-    base: Base,
-    needs_base: bool,
-    budget_usd: float,
-    run_dir: Path | str | None,
-    constraints: Sequence[Constraint | str],
-    min_quality: float | None,
-    repeats: int | None,
-    answers_vary: bool,
-    optional_modules: Sequence[str] = (),
-    **values: Any,
-) -> Setup:
-    """Checks the settings of `select`, whose arguments these are.
+def set_up(given: Arguments) -> Setup:
+    """Checks the settings of a selection, alone and together.
 
     Raises:
         InputError: If one cannot be used.
     """
-    budget_usd = checked_number("budget_usd", budget_usd)
+    check_kinds(given)
+    needs_base = given.optimizer is None
+    earlier = given.continue_from or ()
+    earlier = [earlier] if isinstance(earlier, Path | str) else list(earlier)
+    if not needs_base:
+        _check_defaults(given)
+    budget_usd = checked_number("budget_usd", given.budget_usd)
     if budget_usd <= 0:
         raise InputError(f"budget_usd={budget_usd} must be a positive number of USD")
-    seed, holdout = check_seed(checked_whole("seed", seed)), checked_number("holdout", holdout)
-    values |= _checked(values)
-    if min_quality is not None:
-        min_quality = checked_number("min_quality", min_quality)
-    if repeats is not None:
+    seed = check_seed(checked_whole("seed", given.seed))
+    concurrency = checked_size("concurrency", given.concurrency)
+    batch_size = concurrency if given.batch_size is None else given.batch_size
+    if (repeats := given.repeats) is not None:
         repeats = checked_size("repeats", repeats, 0)
+    items, reference = items_of(given.dataset, given.metric is not None), given.reference
     logged = reference.checked(len(items)) if isinstance(reference, LoggedReference) else None
-    llms = candidates_of(models, reference)
-    trusted = reference_of(reference, llms)
-    if unknown := set(optional_modules) - set(llms):
+    llms = candidates_of(given.models, reference)
+    if unknown := set(given.optional_modules) - set(llms):
         raise InputError(
             f"optional_modules has {sorted(unknown)}; it must be a list of modules of {list(llms)}"
         )
-    searched, held_out = split(items, holdout, seed)
-    limits = _with_quality(constraints, min_quality, values["epsilon"], values["objective"])
-    try:
-        problem = _unmeasured(name or _name_of(app), llms, len(searched), trusted, limits, **values)
-    except InputError as error:  # of the parts, where the loss has the paper's name
-        raise InputError(str(error).replace("epsilon", "max_quality_loss")) from None
-    folder = None if run_dir is None else Path(run_dir)
-    price_list = _price_list(prices, endpoint, folder)
-    is_priced = prices is not None or endpoint is not None
+    searched, held_out = split(items, checked_number("holdout", given.holdout), seed)
+    problem = _unmeasured(given, llms, len(searched), reference_of(reference, llms))
+    if given.optimizer is not None:
+        check_optimizer(given.optimizer, problem)
+    folder = None if given.run_dir is None else Path(given.run_dir)
+    prices = _price_list(given.prices, given.endpoint, folder)
+    is_priced = given.prices is not None or given.endpoint is not None
     if is_priced:
-        price_list.check(llm for names in llms.values() for llm in names)
+        prices.check(llm for names in llms.values() for llm in names)
+    base = given.base
     if needs_base and base is None and is_priced:
-        base = cheapest_by_price(llms, price_list.usd_per_mtok)
+        base = cheapest_by_price(llms, prices.usd_per_mtok)
     if needs_base and base is not None:
         codes_of_base(problem, base, "base")  # refuses an unknown LLM before anything is paid for
-    sets = problem, searched, held_out, price_list, is_priced
     most = 0 if logged is not None else MOST_REPEATS
     number = min(len(searched), most if repeats is None else repeats)
-    how = base, needs_base, budget_usd, folder, seed, number, repeats is None, answers_vary
-    return Setup(*sets, *how, logged, optional_modules)
+    parts = problem, searched, held_out, prices, is_priced, base
+    how = budget_usd, folder, seed, number, concurrency, checked_size("batch_size", batch_size)
+    return Setup(given, *parts, *how, earlier, logged)
 
 
-def _checked(values: Mapping[str, Any]) -> dict[str, float]:
-    """The loss and the number of queries that will come, where they are given, as plain numbers."""
-    names = {"epsilon": "max_quality_loss", "deployment_queries": "deployment_queries"}
-    given = {key: name for key, name in names.items() if values[key] is not None}
-    found = {key: checked_number(name, values[key]) for key, name in given.items()}
-    if not 0 < found.get("epsilon", 0.5) < 1:
+def _check_defaults(given: Arguments) -> None:
+    """Refuses settings of the default search beside an optimizer of the user."""
+    if not (given.base is None and given.batch_size is None):
         raise InputError(
-            f"max_quality_loss={found['epsilon']} must be a share of the reference's quality, "
-            "above 0 and below 1, such as 0.05"
+            f"base={given.base!r} and batch_size={given.batch_size} are those of the default "
+            "search; give them to your optimizer"
         )
-    return found
+    if given.continue_from:
+        raise InputError(
+            f"continue_from={given.continue_from} is for the default search; give your optimizer "
+            "known=known_from(...), see scope_torch.runs.earlier"
+        )
+
+
+def _optional_number(name: str, value: Any) -> float | None:
+    return None if value is None else checked_number(name, value)
 
 
 def _name_of(app: Any) -> str:
@@ -254,25 +222,26 @@ def _name_of(app: Any) -> str:
     return re.sub(r"\W+", "_", name).strip("_") or "app"
 
 
-def _with_quality(
-    constraints: Sequence[Constraint | str],
-    min_quality: float | None,
-    epsilon: float | None,
-    objective: str,
-) -> Sequence[Constraint | str]:
+def _limits_of(given: Arguments, epsilon: float | None) -> list[Constraint]:
     """The constraints with the least quality, if it is given instead of a loss."""
-    if min_quality is not None:
-        if epsilon is not None:
-            raise InputError(
-                f"give max_quality_loss={epsilon} or min_quality={min_quality}, not both"
-            )
-        return [at_least(QUALITY, min_quality), *constraints]
-    if epsilon is None and objective == "cost" and not any(QUALITY in str(c) for c in constraints):
+    least = _optional_number("min_quality", given.min_quality)
+    if least is not None and not 0 <= least <= 1:
+        raise InputError(f"min_quality={least} must be an average quality, in [0, 1]")
+    limits = [Constraint.parse(one) if isinstance(one, str) else one for one in given.constraints]
+    if least is not None and epsilon is not None:
+        raise InputError(f"give max_quality_loss={epsilon} or min_quality={least}, not both")
+    if least is not None:
+        limits.insert(0, at_least(QUALITY, least))
+    if (
+        epsilon is None
+        and given.objective == "cost"
+        and all(one.outcome != QUALITY for one in limits)
+    ):
         raise InputError(
             "say how good is good enough: max_quality_loss=0.05 (relative to the reference), or "
             "min_quality=0.9"
         )
-    return constraints
+    return limits
 
 
 def _price_list(prices: Prices, endpoint: Any, folder: Path | None) -> PriceList:
@@ -282,6 +251,8 @@ def _price_list(prices: Prices, endpoint: Any, folder: Path | None) -> PriceList
             raise InputError("prices= and an Endpoint, which has prices too; give them to Endpoint")
         found: PriceList = endpoint.prices
     else:
+        if isinstance(prices, str | Path) and not Path(prices).is_file():
+            raise InputError(f"prices={str(prices)!r} must be a file, and there is none")
         found = prices if isinstance(prices, PriceList) else PriceList(prices)
     files = [] if folder is None else [folder / part / "settings.json" for part in _DATED]
     for path in files:
@@ -316,37 +287,47 @@ def split(items: Sequence[T], share: float, seed: int) -> tuple[list[T], list[T]
 
 
 def _unmeasured(
-    name: str,
+    given: Arguments,
     llms: Mapping[str, Sequence[str]],
     num_queries: int,
     reference: Mapping[str, str],
-    constraints: Sequence[Constraint | str],
-    **values: Any,
 ) -> SelectionProblem:
     """The problem before theta_0 is measured: its averages are placeholders, see `_with_reference`.
 
     Raises:
         InputError: If a setting cannot be used.
     """
-    limits = [Constraint.parse(limit) if isinstance(limit, str) else limit for limit in constraints]
+    epsilon = _optional_number("max_quality_loss", given.max_quality_loss)
+    if epsilon is not None and not 0 < epsilon < 1:
+        raise InputError(
+            f"max_quality_loss={epsilon} must be a share of the reference's quality, above 0 and "
+            "below 1, such as 0.05"
+        )
+    limits = _limits_of(given, epsilon)
     # A bound relative to a placeholder must lie in the range of the outcome.
     placeholders = {
         limit.outcome: limit.high / limit.value for limit in limits if limit.is_relative
     }
     placeholders.pop("quality", None)
     codes: Any = tuple(reference.values())  # the problem makes codes of names
-    return SelectionProblem(
-        name=name,
-        modules=tuple(llms),
-        llms=tuple(map(tuple, llms.values())),
-        num_queries=num_queries,
-        theta_ref=codes,
-        reference_quality=1.0,
-        reference_cost_usd=placeholders.pop("cost_usd", 1.0),
-        reference_outcomes=placeholders,
-        constraints=tuple(limits),
-        **values,
-    )
+    try:
+        return SelectionProblem(
+            name=given.name or _name_of(given.app),
+            modules=tuple(llms),
+            llms=tuple(map(tuple, llms.values())),
+            num_queries=num_queries,
+            theta_ref=codes,
+            reference_quality=1.0,
+            reference_cost_usd=placeholders.pop("cost_usd", 1.0),
+            reference_outcomes=placeholders,
+            constraints=tuple(limits),
+            epsilon=epsilon,
+            objective=given.objective,
+            allowed=given.allowed,
+            deployment_queries=_optional_number("deployment_queries", given.deployment_queries),
+        )
+    except InputError as error:  # of the parts, where the loss has the paper's name
+        raise InputError(str(error).replace("epsilon", "max_quality_loss")) from None
 
 
 def cheapest_by_price(

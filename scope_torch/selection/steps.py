@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import logging
 import math
-import sys
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
@@ -20,17 +18,18 @@ from scope_torch.errors import InputError
 from scope_torch.evaluators.application import Application, Item
 from scope_torch.evaluators.function import FunctionEvaluator
 from scope_torch.llm.price_list import PriceList
+from scope_torch.methods import make_scope_joint
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
 from scope_torch.results.bill import regraded_usd
 from scope_torch.results.held_out import HeldOut
 from scope_torch.results.result import RunResult
 from scope_torch.runs.asked import left_out
-from scope_torch.runs.callbacks import Callback
 from scope_torch.runs.earlier import known_from
-from scope_torch.runs.journal import lost_in
+from scope_torch.runs.journal import lost_in, read_journal
 from scope_torch.runs.measure import measure
-from scope_torch.runs.older import HELD_OUT, KNOWN
+from scope_torch.runs.older import HELD_OUT, KNOWN, is_graded_otherwise
+from scope_torch.runs.opening import facts_of
 from scope_torch.runs.runner import run
 from scope_torch.search.known import Known
 from scope_torch.search.optimizer import Optimizer
@@ -68,29 +67,21 @@ def served(endpoint: Any, prices: PriceList) -> Generator[Any, None, None]:
             )
 
 
-def is_shown(progress: bool | None) -> bool:
-    """Whether to show progress; None: on a terminal."""
-    return sys.stderr.isatty() if progress is None else progress
-
-
 def search(
     setup: Setup,
     application: Application,
     make_evaluator: Callable[..., FunctionEvaluator],
-    make_optimizer: Callable[..., Optimizer],
-    show: bool,
-    callbacks: Sequence[Callback],
-    earlier: Sequence[Path | str] = (),
 ) -> RunResult:
     """Measures the reference, searches, and compares on the held-out queries.
 
     Raises:
         InputError: If the reference alone would cost more than the budget.
     """
-    for callback in callbacks:
+    given = setup.given
+    for callback in given.callbacks:
         callback.check(setup.problem)
     application.check([*setup.searched, *setup.held_out])
-    before = prepare(setup, make_evaluator, show, earlier)
+    before = prepare(setup, make_evaluator)
     problem, known = before.problem, before.known
     reserved = held_out_usd(setup, problem, before.reference)
     left = setup.budget_usd - before.spent_usd - reserved
@@ -100,18 +91,20 @@ def search(
             f"search, most for the reference, {reserved:.3g} are kept for the held-out queries, "
             "and nothing is left for the search; raise it, or give fewer queries"
         )
-    say(show, _of_reference(problem, left))
-    vary = setup.answers_vary or (before.repeats is not None and before.repeats.changed > 0)
+    say(setup, _of_reference(problem, left))
+    vary = given.repeat or (before.repeats is not None and before.repeats.changed > 0)
     evaluator = make_evaluator(problem, queries=setup.searched, deterministic=not vary)
     evaluator.paid([*known.observations, *before.probe, *before.reference])
-    if setup.needs_base:
+    make_optimizer: Callable[..., Optimizer] | None = given.optimizer
+    if make_optimizer is None:
         how: dict[str, Any] = {"base": before.base}
         if before.base is None:
             how = {"initial_pool": "random"}
         if vary:  # a certificate then asks again, and is told how much there is to expect
             how["certificate_flips"] = before.repeats or _UNKNOWN_FLIPS
-        make_optimizer = partial(make_optimizer, budget_usd=left, known=known, **how)
-    watching = [*([ProgressBar()] if show else []), *callbacks]
+        how |= {"seed": setup.seed, "batch_size": setup.batch_size}
+        make_optimizer = partial(make_scope_joint, budget_usd=left, known=known, **how)
+    watching = [*([ProgressBar()] if setup.shows else []), *given.callbacks]
     result = run(
         problem, make_optimizer(problem), evaluator, left, run_dir=setup.folder, callbacks=watching
     )
@@ -125,7 +118,7 @@ def search(
         reference_again=before.again,
         varies=before.repeats,
         probe=before.probe,
-        held_out=_held_out(setup, make_evaluator, result, rest, show, earlier),
+        held_out=_held_out(setup, make_evaluator, result, rest),
         queries=[item.input for item in setup.searched],
         expected=[item.expected for item in setup.searched] if application.has_metric else None,
         answers=_by_codes(problem, application.outputs, setup.searched),
@@ -140,7 +133,7 @@ def search(
 def _left_out(setup: Setup, found: RunResult, reference: Sequence[Observation]) -> dict[str, int]:
     """Number of runs by module that left it out; answers that were kept are no runs."""
     kept, modules = set(found.repeats or ()), setup.problem.modules
-    optional = setup.optional_modules
+    optional = setup.given.optional_modules
     runs = [*found.known, *found.probe, *(one for one in found.history if one not in kept)]
     number_of = Counter(left_out(modules, reference, runs, optional))
     if (held := found.held_out) is not None:
@@ -167,13 +160,11 @@ def _held_out(
     make_evaluator: Callable[..., FunctionEvaluator],
     result: RunResult,
     left_usd: float,
-    show: bool,
-    earlier: Sequence[Path | str],
 ) -> HeldOut | None:
     """Choice and reference on the queries that the search has not seen, as far as money reaches."""
     if not setup.held_out:
         return None
-    taken = _known_held_out(setup, make_evaluator, left_usd, earlier)
+    taken = _known_held_out(setup, make_evaluator, left_usd)
     known = {answer.request: answer for answer in taken.observations}
     paid_usd = regraded_usd(taken.sources)
     thetas = list(dict.fromkeys([setup.problem.theta_ref, result.recommendation.theta]))
@@ -192,11 +183,13 @@ def _held_out(
         return None
     part = HELD_OUT if number == len(setup.held_out) else f"{HELD_OUT}_{number}"
     problem = replace(setup.problem, num_queries=number)
-    evaluator = make_evaluator(problem, queries=setup.held_out[:number])
+    # Each pair is asked once; also if answers vary, what a smaller budget has paid for is one.
+    evaluator = make_evaluator(problem, queries=setup.held_out[:number], deterministic=True)
+    evaluator.remember(_kept_held_out(setup, evaluator))
     of_thetas = [[Request(theta, query) for query in range(number)] for theta in thetas]
     missing = [[pair for pair in pairs if pair not in known] for pairs in of_thetas]
     found = dict(known)
-    with tqdm(total=sum(map(len, missing)), desc="held out", disable=not show) as bar:
+    with tqdm(total=sum(map(len, missing)), desc="held out", disable=not setup.shows) as bar:
 
         def count(_: Observation) -> None:
             bar.update()
@@ -209,11 +202,21 @@ def _held_out(
     return HeldOut(number, choice, reference, taken.observations, paid_usd)
 
 
+def _kept_held_out(setup: Setup, evaluator: FunctionEvaluator) -> list[Observation]:
+    """Answers to the same queries that this selection has paid for with a smaller budget."""
+    keys, found = evaluator.query_keys(), list[Observation]()
+    folders = [] if setup.folder is None else sorted(setup.folder.glob(f"{HELD_OUT}_*/*"))
+    for folder in folders:
+        then = facts_of(folder, "queries.json").get("queries")
+        if then and then == keys[: len(then)] and not is_graded_otherwise(folder, evaluator):
+            found += read_journal(folder / "journal.jsonl")
+    return found
+
+
 def _known_held_out(
     setup: Setup,
     make_evaluator: Callable[..., FunctionEvaluator],
     left_usd: float,
-    earlier: Sequence[Path | str],
 ) -> Known:
     """What older runs know of the held-out queries."""
     problem = replace(setup.problem, num_queries=len(setup.held_out))
@@ -221,10 +224,10 @@ def _known_held_out(
     folder = setup.inside(HELD_OUT)
     begun = [] if folder is None else [*folder.parent.glob(f"{HELD_OUT}*")]
     took_none = folder is not None and begun and not (folder / KNOWN).exists()  # an early version
-    if took_none or not (earlier and evaluator.deterministic):
+    if took_none or not (setup.earlier and evaluator.deterministic):
         return Known(problem)
     return known_from(
-        earlier, problem, evaluator, run_dir=folder, held_out=True, regrade_usd=left_usd
+        setup.earlier, problem, evaluator, run_dir=folder, held_out=True, regrade_usd=left_usd
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from scope_torch.bounds.assumptions import basis_of
 from scope_torch.observation import History, Observation
-from scope_torch.results.bill import Bill, regraded_usd
+from scope_torch.results.bill import Bill, cost_of, regraded_usd
 from scope_torch.results.estimate import Estimate
 from scope_torch.results.held_out import HeldOut
 from scope_torch.results.metrics import OracleCurve
@@ -178,12 +178,17 @@ def _observed(path: Path) -> list[Observation] | None:
 
 
 def _probe(run: RecordedRun) -> list[Observation]:
-    """What was paid for; the reference may have got a kept answer, and is billed for it."""
+    """What was paid for; the reference may have got a kept answer, and is billed for it.
+
+    With `repeat` it asks again: then the result says that all of it was paid for.
+    """
     reference = set(_observed(run.path / "reference" / "journal.jsonl") or ())
     parts = [
         _observed(run.path / part / "journal.jsonl") for part in ("pilot", "probe", "preflight")
     ]
     found = [observation for part in parts for observation in part or ()]
+    if cost_of(found) == run.summary().get("preflight_usd"):
+        return found
     return [observation for observation in found if observation not in reference]
 
 

@@ -127,7 +127,7 @@ def test_latency_and_tokens_are_measured_where_they_are_needed():
 
 
 def test_a_command_needs_an_endpoint():
-    with pytest.raises(InputError, match=r"'python app.py' cannot say .*; give endpoint="):
+    with pytest.raises(InputError, match=r"'python app.py' is a command, .*; give endpoint="):
         Application("python app.py", same)
 
 

@@ -23,8 +23,9 @@ from reliability.test_forks import python
 
 from scope_torch import metrics
 from scope_torch.errors import InputError
-from scope_torch.runs.content import Unknowable, identity_of, text_of
+from scope_torch.runs.content import Unknowable
 from scope_torch.runs.evaluator import keys_of
+from scope_torch.runs.identity import identity_of, text_of
 
 
 @dataclasses.dataclass
@@ -147,7 +148,7 @@ def test_another_process_tells_the_same():
     code = (
         "import dataclasses, pathlib, torch\n"
         "from scope_torch import metrics\n"
-        "from scope_torch.runs.content import identity_of, text_of\n"
+        "from scope_torch.runs.identity import identity_of, text_of\n"
         "@dataclasses.dataclass\n"
         "class Q:\n    text: str\n    tags: frozenset\n"
         "def metric(e, o):\n    return float(e in {'a', 'b', 'c'} and o.x != Q)\n"

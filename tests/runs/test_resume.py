@@ -137,13 +137,13 @@ def test_a_larger_budget_continues_the_run(tmp_path, concurrency):
 @pytest.mark.parametrize(
     ("settings", "key"),
     [
-        ({"seed": 2}, "optimizer.seed was 1, now 2"),
-        ({"alpha": 0.2}, "optimizer.alpha was 0.333.*, now 0.2"),
-        ({"lam": 1e-3}, "optimizer.lam was"),
-        ({"batch_size": None}, "optimizer.batch_size was 1, now None"),
-        ({"gap_tolerance": 0.1}, "optimizer.gap_tolerance was 0.0, now 0.1"),
-        ({"prune": False}, "optimizer.prune was True, now False"),
-        ({"initial_pool": "random"}, "optimizer.base was"),
+        ({"seed": 2}, "[^.]seed was 1, now 2"),
+        ({"alpha": 0.2}, "[^.]alpha was 0.333.*, now 0.2"),
+        ({"lam": 1e-3}, "[^.]lam was"),
+        ({"batch_size": None}, "[^.]batch_size was 1, now None"),
+        ({"gap_tolerance": 0.1}, "[^.]gap_tolerance was 0.0, now 0.1"),
+        ({"prune": False}, "[^.]prune was True, now False"),
+        ({"initial_pool": "random"}, "[^.]base was"),
         ({"budget": BUDGET * 0.99}, "budget_usd was"),
         ({"evaluator": TASK.evaluator()}, "evaluator was 'counting', now"),
     ],
@@ -154,7 +154,7 @@ def test_other_settings_are_refused_by_name(tmp_path, settings, key):
     settings = {"evaluator": CountingEvaluator(TASK), **settings}
     with pytest.raises(InputError, match=key) as caught:
         search(run_dir=tmp_path, **settings)
-    assert "choose another output_dir" in str(caught.value)
+    assert "choose another run_dir" in str(caught.value)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
@@ -167,7 +167,7 @@ def test_an_optimizer_of_another_problem_is_refused(tmp_path):
 def test_another_problem_in_the_same_directory_is_refused_by_name(tmp_path):
     search(CountingEvaluator(TASK), tmp_path)
     other = make_task(1, (3, 3), 6, epsilon=0.2)
-    with pytest.raises(InputError, match=r"problem\.epsilon was 0\.15"):
+    with pytest.raises(InputError, match=r"[^.]epsilon was 0\.15"):
         run(other.problem, other.scope(1), CountingEvaluator(other), BUDGET, run_dir=tmp_path)
 
 

@@ -4,9 +4,10 @@ import json
 import random
 
 import pytest
-from selection.test_select import App, exactly, settings
+from selection.test_select import PRICE, App, exactly, settings
 
 import scope_torch as st
+from scope_torch.errors import InputError
 
 
 class Varying(App):
@@ -97,3 +98,45 @@ def test_a_budget_that_is_nearly_spent_asks_fewer_again():
 
 def test_a_budget_of_any_size_is_a_budget():
     assert selected(App(), budget_usd=1e308).varies.asked == 30
+
+
+@pytest.mark.parametrize("how", [{"repeat": True}, {"repeat": True, "reference": "mini"}], ids=str)
+def test_what_has_answered_all_queries_was_tried(tmp_path, how):
+    st.select(App(), **settings(metric=exactly, run_dir=tmp_path))
+    how = {"models": {"plan": list(PRICE), "solve": list(PRICE)}, "reference": "pro"} | how
+    result = st.select(App(), **settings(metric=exactly, continue_from=tmp_path, **how))
+    rows = result.table().rows(named=True)
+    answered = [row["status"] for row in rows if row["queries"] == 40]
+    assert "not tried" not in answered
+    assert "not certified" in answered
+    assert {row["queries"] for row in rows if row["status"] in ("reference", "choice")} == {40}
+
+
+def test_the_reference_has_answered_all_queries():
+    rows = st.select(App(), **settings(metric=exactly)).table().rows(named=True)
+    assert [row["queries"] for row in rows if row["status"] == "reference"] == [40]
+
+
+class Once(App):
+    """The reference answers each query once."""
+
+    def __call__(self, models, text):
+        answered = super().__call__(models, text)
+        if set(models.values()) == {"pro"} and self.calls.count(self.calls[-1]) > 1:
+            raise TimeoutError("no reply")
+        return answered
+
+
+def test_second_answers_that_could_not_be_had_are_told():
+    result = selected(Once(), on_error="zero", repeats=7)
+    assert result.varies is None
+    told = "if answers do not vary, which is not known: all 7 second answers failed"
+    assert told in " ".join(str(result).split())
+    assert told in result.why
+    assert result.bill.num_failed == 7
+
+
+def test_pilots_that_cost_more_than_the_budget_name_a_mend():
+    mend = r"the pilots: 1 of 3 runs of the reference cost 0.02 USD, and budget_usd=0.01; raise it"
+    with pytest.raises(InputError, match=mend + ": all queries cost about 1.6 USD"):
+        selected(App(), budget_usd=0.01, dry_run="pilot")

@@ -1,11 +1,15 @@
 """The bill is what was paid, and a budget holds, whatever comes before and after the search."""
 
+from collections import Counter
+
 import pytest
 from selection.test_again import Varying
 from selection.test_select import App, exactly, settings
 
 import scope_torch as st
 from scope_torch.errors import InputError
+from scope_torch.runs.recorded import read_run
+from scope_torch.watch.reading import result_of_run
 
 
 @pytest.mark.parametrize("repeat", [False, True])
@@ -15,6 +19,7 @@ def test_pilots_are_in_the_bill(tmp_path, repeat):
     st.select(app, **arguments, dry_run="pilot")
     result = st.select(app, **arguments)
     assert result.bill.total_usd == pytest.approx(app.usd(), rel=1e-12)
+    assert result_of_run(read_run(tmp_path)).bill == result.bill  # as the page shows it
 
 
 def test_pilots_of_a_reference_that_is_known_are_in_the_bill(tmp_path):
@@ -117,3 +122,28 @@ def test_an_app_that_raises_what_generators_mean_otherwise():
 
     with pytest.raises(RuntimeError, match=r"it raised StopIteration"):
         st.select(app, **settings(metric=exactly))
+
+
+class Outlier(App):
+    """An answer of the cheap LLMs to some queries is dear: a search ends far beyond its budget."""
+
+    def __call__(self, models, text):
+        output, usd = super().__call__(models, text)
+        dear = 0.5 if "pro" not in models.values() and text.endswith("1") else 0.0
+        self.paid = getattr(self, "paid", 0.0) + usd + dear
+        return output, usd + dear
+
+
+@pytest.mark.parametrize("how", [{}, {"repeat": True}, {"metric_version": "1"}], ids=str)
+def test_a_larger_budget_asks_held_out_queries_only_for_the_rest(tmp_path, how):
+    budget, counts, app = 1.25, [], Outlier()
+    while not counts or counts[-1] < 20:
+        arguments = settings(holdout=0.5, budget_usd=budget, run_dir=tmp_path, **how)
+        result = st.select(app, **arguments)
+        counts.append(result.held_out.num_queries if result.held_out else 0)
+        held = {text for text, _ in settings()["dataset"]} - set(result.queries)
+        asked = Counter(call for call in app.calls if call[1] in held)
+        assert max(asked.values(), default=1) == 1
+        budget += 0.03
+    assert len({number for number in counts if 0 < number < 20}) >= 2
+    assert result.bill.total_usd == pytest.approx(app.paid, rel=1e-12)

@@ -394,4 +394,4 @@ def test_other_llms_are_not_taken_for_those_of_a_measured_reference(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         select(stopped, run_dir=tmp_path)
     new = {"models": ["nano", "mini", "pro-2"], "reference": {"plan": "pro-2", "solve": "pro-2"}}
-    assert "problem.llms was" in refused(App(), run_dir=tmp_path, **new)
+    assert "the LLMs of 'plan' were ['nano', " in refused(App(), run_dir=tmp_path, **new)

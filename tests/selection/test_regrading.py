@@ -1,6 +1,10 @@
 """What grading kept outputs anew costs is booked, and each output belongs to its own answer."""
 
+import os
+import signal
+
 import pytest
+from reliability.children import in_child
 from selection.test_select import App, exactly, settings
 
 import scope_torch as st
@@ -98,3 +102,60 @@ def test_second_answers_leave_the_outputs_of_the_first(tmp_path):
     # Second answers that another metric has graded say nothing of this one.
     assert len(july.reference_again) == 10
     assert july.varies.second == (1.0,) * 10
+
+
+class Written:
+    """A judge whose calls are on the disk; it dies, or raises, when it has been paid so often."""
+
+    def __init__(self, path, end=None, raised=None):
+        self.path, self.end, self.raised = path, end, raised
+
+    def __call__(self, expected, output):
+        with open(self.path, "a") as file:
+            file.write(f"{expected} {output}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        if len(self.path.read_text().splitlines()) == self.end:
+            if self.raised is None:
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise self.raised
+        return exactly(expected, output), 2.0**-10
+
+
+def regrade(folder, end=None, raised=None, holdout=0.2):
+    judge = Written(folder / "judged", end, raised)
+    how = {"continue_from": folder / "june", "run_dir": folder / "july", "holdout": holdout}
+    return select(App(), judge, metric_version="2", **how)
+
+
+@pytest.mark.parametrize("of_held_out", [False, True])
+def test_a_judge_that_dies_midway_is_asked_only_for_the_rest(tmp_path, of_held_out):
+    whole = tmp_path / "whole"
+    for folder in (whole, tmp_path):
+        select(App(), run_dir=folder / "june", holdout=0.2)
+    expected = regrade(whole)
+    number = len((whole / "judged").read_text().splitlines())
+    ends = (number - 3,) if of_held_out else (1, 9, 30)
+    for end in ends:
+        assert in_child(regrade, tmp_path, end) == -signal.SIGKILL
+    assert (tmp_path / "july" / "regraded_held_out").exists() == of_held_out
+    found = regrade(tmp_path)
+    asked = len((tmp_path / "judged").read_text().splitlines())
+    assert number <= asked <= number + len(ends)  # again only for what was being asked
+    assert list(found.history) == list(expected.history)
+    assert list(found.known) == list(expected.known)
+    assert found.bill == expected.bill
+
+
+def test_what_a_judge_was_paid_when_it_raised_is_in_the_bill(tmp_path):
+    select(App(), run_dir=tmp_path / "june")
+    raised = TimeoutError("no reply")
+    raised.cost_usd = 0.25
+    with pytest.raises(TimeoutError):
+        regrade(tmp_path, 9, raised, holdout=0.0)
+    result = regrade(tmp_path, holdout=0.0)
+    bill = result.bill
+    assert bill.lost_usd == 0.25
+    asked = len((tmp_path / "judged").read_text().splitlines())
+    assert bill.judge_usd == pytest.approx((asked - 1) * 2.0**-10, rel=1e-12)
+    assert result.budget_usd <= settings()["budget_usd"] - 0.25

@@ -1,0 +1,388 @@
+"""What a value is, as text: equal for equal values in every process.
+
+Plain data is its JSON. Other values are told by their parts, a function by its code and by what the
+code reads. A run knows by such texts whether its queries and its metric are still the same.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import json
+import linecache
+import sys
+import sysconfig
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any, cast
+
+from scope_torch.errors import InputError
+from scope_torch.runs.changes import Change, changes_in, codes_in, emptied, is_container, named_by
+from scope_torch.runs.content import PLAIN, Unknowable, described, digest_of, json_of
+
+_FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda
+_INSIDE = "__func__", "fget", "func"  # of class methods, properties, cached properties
+_CACHED = type(functools.lru_cache(len))
+
+
+def text_of(value: Any) -> str:
+    """The content of a value.
+
+    Args:
+        value: Plain data, or what is made of it: dataclasses, models, sets, bytes, dates, arrays,
+            images, paths of files, functions. A tuple is as good as a list.
+
+    Raises:
+        Unknowable: If a part of it has no content that another process could compare.
+
+    Examples:
+        >>> text_of({"b": (1, 2), "a": None})
+        '{"a": null, "b": [1, 2]}'
+        >>> text_of({3, 1}) == text_of({1, 3}) != text_of({1, 2})
+        True
+    """
+    try:
+        return json.dumps(value, sort_keys=True)
+    except (TypeError, ValueError, RecursionError):
+        pass
+    try:
+        return json_of(_described(value))
+    except RecursionError:
+        raise Unknowable(f"a value of type {type(value).__qualname__} that holds itself") from None
+
+
+def identity_of(function: Callable[..., Any], version: str | None = None) -> str:
+    """Name of a function with a hash of its code, or with the version that its author gives.
+
+    Comments, docstrings and white space do not count. What the code reads does: defaults,
+    variables and functions around it, what an object or a `partial` holds; not what it changes
+    itself, such as a memo (an object may leave out more by `__getstate__`). Installed packages are
+    known by their names alone.
+
+    Args:
+        function: Any callable.
+        version: Goes in the place of the hash.
+
+    Raises:
+        InputError: If the code cannot be told, because objects around it raise errors.
+
+    Examples:
+        >>> identity_of(max), identity_of(lambda expected, output: 1.0, version="2")
+        ('max a6dcccd0a3475c4e', '<lambda> version 2')
+        >>> identity_of(lambda x: x + 1) == identity_of(lambda x: x + 2)
+        False
+    """
+    return identities_of(function, version)[0]
+
+
+def identities_of(function: Callable[..., Any], version: str | None = None) -> list[str]:
+    """See `identity_of`; then what an earlier version would have said, which told a memo's content.
+
+    Raises:
+        InputError: See `identity_of`.
+    """
+    named: Any = function
+    while isinstance(named, functools.partial):
+        named = named.func
+    name = getattr(named, "__qualname__", type(named).__qualname__)
+    if version is not None:
+        return [f"{name} version {version}"]
+    try:
+        first = _Code()  # finds what is changed anywhere, before it is told
+        earlier = json_of(first.of(function, ""))
+        now = json_of(_Code(first).of(function, ""))
+    except Exception as error:  # whatever an attribute of an object may raise
+        raise InputError(
+            f"it cannot be told by its code which function {name} is ({error!r}); give "
+            "metric_version='1', and another one after each change"
+        ) from error
+    return list(dict.fromkeys(f"{name} {digest_of(text)}" for text in (now, earlier)))
+
+
+def _described(value: Any) -> Any:
+    return described(value, lambda function: _Code().of(function, ""))
+
+
+class _Code:
+    """Tells callables by their code and what it reads; each of them once.
+
+    Args:
+        first: Has read the same before. What it saw changed is left out.
+
+    Attributes:
+        filled: By identity the containers that code fills.
+        rebound: Variables that code sets, by their scope; attributes, by their object.
+    """
+
+    def __init__(self, first: _Code | None = None) -> None:
+        self._number: dict[int, int] = {}
+        self.filled: dict[int, Any] = {}  # with the values, which live as long
+        self.rebound = set[tuple[int, str]]()
+        self._first = first
+        self._filled = {} if first is None else first.filled
+        self._rebound = set[tuple[int, str]]() if first is None else first.rebound
+
+    def of(self, value: Any, home: str) -> Any:
+        """A value as plain data.
+
+        Args:
+            value: What the code of a module reads.
+            home: Name of this module, whose own functions and classes count if it is installed.
+        """
+        if id(value) in self._number:
+            return {"<again>": self._number[id(value)]}
+        if isinstance(value, PLAIN):
+            return value
+        if isinstance(value, ModuleType):
+            return {"<module>": value.__name__}
+        if isinstance(value, Path):  # a file of answers, of a cache: it may change while it is used
+            return {"<path>": str(value)}
+        self._number[id(value)] = len(self._number)
+        if id(value) in self._filled:
+            value = emptied(value)
+        if isinstance(value, functools.partial):
+            if isinstance(value.func, FunctionType):
+                self._mark(
+                    value.func,
+                    dict(zip(_arguments(value.func), value.args, strict=False)) | value.keywords,
+                )
+            return {"<partial>": self._each([value.func, value.args, value.keywords], home)}
+        if isinstance(value, MethodType):
+            return {"<method>": self._each([value.__func__, value.__self__], home)}
+        if isinstance(value, _CACHED):
+            return self.of(value.__wrapped__, home)
+        if isinstance(value, list | tuple | dict):
+            with suppress(TypeError, ValueError, RecursionError):  # many are plain, and fast so
+                return {"<data>": digest_of(json_of(self._without_filled(value)))}
+        if isinstance(value, list | tuple):
+            return self._each(value, home)
+        if isinstance(value, dict):
+            pairs = cast(dict[Any, Any], value).items()
+            return {"<dict>": [[_of_data(key), self.of(one, home)] for key, one in pairs]}
+        own = not home or _is_own(value, home)
+        if isinstance(value, FunctionType | type) and own:
+            return self._function(value) if isinstance(value, FunctionType) else self._class(value)
+        if callable(value) and hasattr(value, "__qualname__"):
+            return {"<name>": f"{getattr(value, '__module__', '')}.{value.__qualname__}"}
+        return self._object(value, home)
+
+    def _without_filled(self, value: Any) -> Any:
+        """Plain data, in which what code fills is empty."""
+        if not self._filled or isinstance(value, PLAIN):
+            return value
+        if id(value) in self._filled:
+            return emptied(value)
+        if isinstance(value, list | tuple):
+            return [self._without_filled(one) for one in cast(list[Any], value)]
+        if isinstance(value, dict):
+            pairs = cast(dict[Any, Any], value).items()
+            return {key: self._without_filled(one) for key, one in pairs}
+        return value
+
+    def _each(self, values: Any, home: str) -> list[Any]:
+        return [self.of(value, home) for value in values]
+
+    def _object(self, value: Any, home: str) -> Any:
+        """Data by its content; an object of your class by the class and its attributes."""
+        kind = type(value)
+        if not home or (kind.__module__ != "builtins" and _is_own(kind, home)):
+            state = _state(value)
+            set_anew = named_by(
+                [c for m in self._methods(kind, value) for c in codes_in(m.__code__)], "STORE_ATTR"
+            )
+            for name in set_anew | {n for of, n in self._rebound if of == id(value)}:
+                state.pop(name, None)
+            home = kind.__module__
+            fields = {name: self.of(state[name], home) for name in sorted(state)}
+            return {"<object>": [self.of(kind, home), fields]}
+        return _of_data(value)
+
+    def _class(self, kind: type) -> Any:
+        """The code of a class, of those above it, and its plain attributes."""
+        found: dict[str, Any] = {}
+        self._methods(kind, kind)
+        for base in kind.__mro__[:-1]:
+            if base is not kind and not _is_own(base, kind.__module__):
+                found[base.__qualname__] = None
+                continue
+            for name, value in sorted(vars(base).items()):
+                value = next((getattr(value, n) for n in _INSIDE if hasattr(value, n)), value)
+                is_set = (id(base), name) in self._rebound
+                if _is_written(name, value, base) and not is_set:
+                    found[f"{base.__qualname__}.{name}"] = self.of(value, base.__module__)
+        return {"<class>": found}
+
+    def _methods(self, kind: type, value: Any) -> list[FunctionType]:
+        """Those that may change a value after it was made; what they change in place is noted."""
+        found: list[FunctionType] = []
+        for base in kind.__mro__:
+            for name, one in vars(base).items():
+                method = next((getattr(one, n) for n in _INSIDE if hasattr(one, n)), one)
+                if name in ("__init__", "__post_init__") or not isinstance(method, FunctionType):
+                    continue
+                if _is_own(base, kind.__module__):
+                    self._mark(method, dict.fromkeys(("", *_arguments(method)[:1]), value))
+                if method is one or self._first is not None:  # earlier versions saw no others
+                    found.append(method)
+        return found
+
+    def _mark(self, function: FunctionType, scope: Mapping[str, Any]) -> None:
+        """Notes what a function changes of the values that its variables have."""
+        home = function.__module__
+        for root, path, attribute in _changes(function):
+            places = [scope.get(root)]
+            for name in path:
+                places.append(inspect.getattr_static(places[-1], name, None))
+            if attribute:
+                self.rebound.add((id(places[-1]), attribute))
+            for place in places:
+                is_code = isinstance(place, (*PLAIN, ModuleType, FunctionType, type))
+                if is_container(place) or not (is_code or _is_own(type(place), home)):
+                    self.filled[id(place)] = place
+
+    def _function(self, function: FunctionType) -> Any:
+        home, code = function.__module__, function.__code__
+        read: dict[str, Any] = {}
+        scope = dict.fromkeys(code.co_names, id(function.__globals__))
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+            scope[name] = id(cell)
+            with suppress(ValueError):  # not filled yet
+                read[name] = cell.cell_contents
+        codes = list(codes_in(code))
+        used = named_by(codes, "LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL")
+        read |= {name: function.__globals__[name] for name in used & function.__globals__.keys()}
+        changed = named_by(codes, "STORE_GLOBAL", "STORE_DEREF")
+        self.rebound |= {(scope.get(name, id(function.__globals__)), name) for name in changed}
+        changed |= {name for name in read if (scope.get(name), name) in self._rebound}
+        given = zip(_arguments(function)[::-1], (function.__defaults__ or ())[::-1], strict=False)
+        self._mark(function, read | dict(given) | (function.__kwdefaults__ or {}))
+        told = {name: self.of(read[name], home) for name in sorted(read.keys() - changed)}
+        for name, module in sorted(read.items()):
+            if isinstance(module, ModuleType) and _is_own(module, home):
+                members = {n for c in codes for n in c.co_names} & vars(module).keys()
+                told[name] = {n: self.of(vars(module)[n], home) for n in sorted(members)}
+        defaults = [function.__defaults__, function.__kwdefaults__]
+        return {
+            "<function>": [_source(function) or _bytecode(code), told, self._each(defaults, home)]
+        }
+
+
+def _arguments(function: FunctionType) -> tuple[str, ...]:
+    """Those that have a position."""
+    return function.__code__.co_varnames[: function.__code__.co_argcount]
+
+
+def _state(value: Any) -> dict[str, Any]:
+    """Attributes of an object, or what it says of them by `__getstate__`."""
+    state = value.__getstate__()
+    parts: Any = state if isinstance(state, tuple) else (state,)  # those in slots come second
+    if not all(part is None or isinstance(part, dict) for part in parts):
+        return {"": state}
+    return {name: one for part in parts if part for name, one in part.items()}
+
+
+def _of_data(value: Any) -> Any:
+    """Data that code reads, by its content or, if it has none, by its kind."""
+    try:
+        return _described(value)
+    except (Unknowable, RecursionError):
+        return {"<object>": type(value).__qualname__}
+
+
+def _is_written(name: str, value: Any, kind: type) -> bool:
+    """Whether an attribute of a class is its author's, and not made of others as in a dataclass."""
+    is_special = name.startswith("__") and name != "__call__"
+    if isinstance(value, FunctionType):
+        is_made = hasattr(kind, "__dataclass_fields__") and value.__code__.co_filename == "<string>"
+        return not (is_special and is_made)
+    return not is_special and isinstance(value, (*PLAIN, list, tuple, dict, set))
+
+
+@functools.lru_cache(maxsize=4096)
+def _installed(module: str) -> bool:
+    """Whether a module belongs to Python or to an installed package."""
+    if module.partition(".")[0] == __name__.partition(".")[0]:
+        return True
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if file is None:
+        return module != "__main__"
+    is_python = Path(file).is_relative_to(sysconfig.get_paths()["stdlib"])
+    return is_python or not {"site-packages", "dist-packages"}.isdisjoint(Path(file).parts)
+
+
+def _is_own(value: Any, home: str) -> bool:
+    """Whether the code behind a name may change with yours: it is not that of a package."""
+    module = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+    return isinstance(module, str) and (module == home or not _installed(module))
+
+
+def _bytecode(code: CodeType) -> Any:
+    """What runs where no source is known; other versions of Python have other bytecode."""
+    constants = [_bytecode(c) if isinstance(c, CodeType) else _described(c) for c in code.co_consts]
+    names = [code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars]
+    numbers = [*sys.version_info[:2], code.co_argcount, code.co_kwonlyargcount, code.co_flags]
+    return {"<bytecode>": [numbers, code.co_code.hex(), constants, *map(list, names)]}
+
+
+def _source(function: FunctionType) -> str | None:
+    """The source of a function without comments and docstrings.
+
+    None if it is not found, if another function on its line could be meant, or if the file is not
+    what runs, because it was edited since.
+    """
+    file = function.__code__.co_filename
+    if (known := _in_source(function, file)) is None:
+        linecache.checkcache(file)  # it may have been read before the function was loaded anew
+        known = _in_source(function, file)
+    return known
+
+
+def _in_source(function: FunctionType, file: str) -> str | None:
+    code = function.__code__
+    nodes, codes = _read("".join(linecache.getlines(file, function.__globals__)), file)
+    same = [json_of(_bytecode(c)) for c in codes.get(code.co_firstlineno, ())]
+    here = nodes.get(code.co_firstlineno, ())
+    if len(here) != 1 or json_of(_bytecode(code)) not in same:
+        return None
+    return ast.unparse(_bare(here[0]))
+
+
+@functools.lru_cache(maxsize=16)
+def _read(source: str, file: str) -> tuple[dict[int, list[ast.AST]], dict[int, list[CodeType]]]:
+    """The functions of a file by their first line: as source, and as code."""
+    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT  # of notebooks
+    nodes, codes = defaultdict[int, list[ast.AST]](list), defaultdict[int, list[CodeType]](list)
+    with suppress(SyntaxError, ValueError, RecursionError):
+        for code in codes_in(compile(source, file, "exec", flags, dont_inherit=True)):
+            codes[code.co_firstlineno].append(code)
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, _FUNCTIONS):
+                nodes[_first_line(node)].append(node)
+    return nodes, codes
+
+
+@functools.lru_cache(maxsize=4096)
+def _changes(function: FunctionType) -> tuple[Change, ...]:
+    """What it changes in place; nothing is known without its source."""
+    source = _source(function)
+    return () if source is None else tuple(changes_in(source))
+
+
+def _first_line(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> int:
+    decorators = [] if isinstance(node, ast.Lambda) else node.decorator_list
+    return min([node.lineno, *(decorator.lineno for decorator in decorators)])
+
+
+def _bare(node: ast.AST) -> ast.AST:
+    """A copy without docstrings and decorators; these stand in what they make of the function."""
+    copied = ast.parse(ast.unparse(node)).body[0]
+    for inside in ast.walk(copied):
+        if isinstance(inside, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            inside.decorator_list = []
+            if ast.get_docstring(inside) is not None:
+                inside.body = inside.body[1:] or [ast.Pass()]
+    return copied

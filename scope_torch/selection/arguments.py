@@ -1,0 +1,123 @@
+"""The arguments of `select` and of `Selection`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scope_torch.allowed import Listed, Rule
+from scope_torch.constraints import Constraint
+from scope_torch.evaluators.application import App, Metric
+from scope_torch.evaluators.function import OnError
+from scope_torch.llm.price_list import PriceList
+from scope_torch.llm.prices import LLMInfo
+from scope_torch.problem import Objective, SelectionProblem
+from scope_torch.runs.callbacks import Callback
+from scope_torch.search.calibrate import Base
+from scope_torch.search.optimizer import Optimizer
+
+if TYPE_CHECKING:
+    from scope_torch.serve.endpoint import Endpoint
+
+Models = Sequence[str] | Mapping[str, Sequence[str]]
+Reference = str | Sequence[str] | Mapping[str, str]
+Prices = PriceList | Mapping[str, LLMInfo] | Path | str | None
+
+
+@dataclass(frozen=True, eq=False)
+class Arguments:
+    """What is to be selected.
+
+    Args:
+        app: `app(models, input)`, where `models` maps modules to LLMs; may be `async def`. Returns
+            (output, USD), or (output, {module: (prompt tokens, completion tokens)}), where the
+            usage of a reply may take the place of the pair; or a dict, see `Application`. With
+            `endpoint`: `app(input)`, which returns the output alone, or a command such as
+            "python app.py {input}", see `Command`.
+        models: The candidates: names of LLMs by module, or one list for all modules.
+        dataset: Pairs (input, expected); without `metric` the inputs. Or a frame of pandas or
+            polars with the columns `input` and `expected`.
+        reference: The LLM of each module, or one name for all modules; or what `load_reference`
+            reads: its answers are known from a log, and no call measures them.
+        budget_usd: Everything together may cost this much, and the call that crosses it.
+        metric: `metric(expected, output)` or `metric(expected, output, input)`, in [0, 1]; or
+            returns (grade, USD), if grading costs money. May be `async def`. See
+            `scope_torch.metrics`. None: the app returns its quality in the place of the output, or
+            a dict with both.
+        judge: The LLM that answers `scope/judge`, which a metric asks through the `endpoint`. What
+            it costs is paid from the budget, and is no cost of any configuration.
+        metric_version: Name of its version. A run is only resumed with the same metric, which is
+            known by its code; give a version where the code does not tell, as with a judge that is
+            a service, or an app that grades itself.
+        max_quality_loss: Epsilon, relative to the reference, such as 0.05.
+        min_quality: Instead of it: the least average quality, in [0, 1].
+        constraints: On other outcomes, see `at_most`. `latency_s` is measured.
+        objective: `cost`; or `quality`, with a constraint such as "cost_usd <= 0.01 cap 0.1".
+        allowed: Which configurations may be chosen: a rule on {module: LLM}, such as
+            `lambda llms: llms["plan"] != llms["judge"]`, or a list; None for all.
+        prices: Of tokens: path of a price list, LLMs by name, or a `PriceList`. None: the published
+            prices of today.
+        endpoint: Address of your LLMs, such as "https://api.openai.com/v1", whose key is in the
+            usual variable, or an `Endpoint`. The app asks it for the model `scope/MODULE`, and its
+            usage is the cost. A run without a call is an error: then a cache of the app answers in
+            the place of the candidates.
+        optional_modules: Modules that a run may leave out. If another is left out though the
+            reference's run of the query asked it, the result says how often.
+        base: A cheap LLM, or one for each module, where the search starts. None: the cheapest by
+            price, or by a probe on one query if the prices are not known.
+        holdout: Share of the queries on which choice and reference are compared at the end, and
+            which the search does not see.
+        deployment_queries: How many queries the system will answer. The search stops when it no
+            longer pays. None: as many as cost 100 budgets with the reference.
+        concurrency: Runs of the app at a time.
+        batch_size: Queries that the search asks for at a time; None for `concurrency`. It decides
+            what is asked, so a run is resumed with the same one.
+        repeat: Whether to run the app again for a pair that was answered, because answers vary.
+        repeats: How many of its queries the reference answers twice, which shows how much answers
+            vary; None: up to 30, and none if a log knows the reference.
+        on_error: What to do if the app or the metric raises, see `FunctionEvaluator`.
+        optimizer: Makes another search for the problem, such as
+            `lambda problem: make_scope(problem, base="small")`.
+        run_dir: Directory of the journal; None writes no files.
+        continue_from: Directories of older runs of this application, whose answers are known;
+            models, queries, prices and thresholds may differ. See docs/howto/continue.md.
+        name: Of the application, in the journal and in plots; change it when you change the app.
+        seed: Decides all that is random.
+        progress: Whether to show the spend, the choice and the time left; None: on a terminal.
+        callbacks: Trackers, see `run`.
+    """
+
+    app: App | str | Sequence[str]
+    _: KW_ONLY
+    models: Models
+    dataset: Sequence[Any]
+    reference: Reference
+    budget_usd: float
+    metric: Metric | None = None
+    judge: str | None = None
+    metric_version: str | None = None
+    max_quality_loss: float | None = None
+    min_quality: float | None = None
+    constraints: Sequence[Constraint | str] = ()
+    objective: Objective = "cost"
+    allowed: Rule | Listed | None = None
+    prices: Prices = None
+    endpoint: Endpoint | str | None = None
+    optional_modules: Sequence[str] = ()
+    base: Base = None
+    holdout: float = 0.0
+    deployment_queries: float | None = None
+    concurrency: int = 1
+    batch_size: int | None = None
+    repeat: bool = False
+    repeats: int | None = None
+    on_error: OnError = "raise"
+    optimizer: Callable[[SelectionProblem], Optimizer] | None = None
+    run_dir: Path | str | None = None
+    continue_from: Path | str | Sequence[Path | str] = ()
+    name: str | None = None
+    seed: int = 0
+    progress: bool | None = None
+    callbacks: Sequence[Callback] = ()

@@ -1,0 +1,73 @@
+"""Every argument of `select` with what is none of its values: one line that names it."""
+
+import inspect
+
+import pytest
+from selection.test_select import App, settings
+
+import scope_torch as st
+from scope_torch.errors import InputError
+from scope_torch.selection.plan import Plan
+
+NONSENSE = {"None": None, "5": 5, "x": "x", "[]": [], "{}": {}, "object": object(), "[5]": [5]}
+# What is no nonsense.
+TAKEN = {
+    *((name, "None") for name, p in inspect.signature(st.select).parameters.items()
+      if p.default is None),
+    *(("deployment_queries", "5"), ("seed", "5"), ("batch_size", "5"), ("concurrency", "5")),
+    *(("repeats", "5"), ("budget_usd", "5"), ("judge", "x"), ("metric_version", "x")),
+    *(("name", "x"), ("run_dir", "x"), ("constraints", "[]"), ("optional_modules", "[]")),
+    *(("continue_from", "[]"), ("continue_from", "None"), ("callbacks", "[]")),
+}  # fmt: skip
+ARGUMENTS = list(inspect.signature(st.select).parameters)
+CASES = [(name, kind) for name in ARGUMENTS for kind in NONSENSE if (name, kind) not in TAKEN]
+
+
+def test_all_arguments_are_tried():
+    assert len(ARGUMENTS) == 32
+    assert ARGUMENTS[0] == "app"
+    assert {name for name, _ in CASES} == set(ARGUMENTS)
+
+
+@pytest.mark.parametrize(("name", "kind"), CASES)
+def test_nonsense_is_refused_in_one_line(name, kind, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    app = App()
+    arguments = {"app": app, **settings(run_dir=tmp_path / "run")} | {name: NONSENSE[kind]}
+    if name == "min_quality":
+        arguments["max_quality_loss"] = None
+    with pytest.raises(InputError) as refused:
+        st.select(arguments.pop("app"), **arguments)
+    text = str(refused.value)
+    assert name in text
+    assert "\n" not in text
+    assert app.calls == []
+    assert (name, kind) == ("continue_from", "x") or not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("name", "kind"), sorted(TAKEN - {("judge", "x")}))
+def test_what_is_none_is_taken(name, kind, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    arguments = settings() | {name: NONSENSE[kind], "dry_run": True}
+    if name == "max_quality_loss":
+        arguments["min_quality"] = 0.9
+    assert isinstance(st.select(App(), **arguments), Plan)
+
+
+def test_a_selection_is_checked_when_it_is_made():
+    with pytest.raises(InputError, match="models=5 must be a list of LLMs"):
+        st.Selection(App(), **settings(models=5))
+
+
+def test_a_selection_plans_and_runs(tmp_path):
+    app = App()
+    selection = st.Selection(app, **settings(run_dir=tmp_path))
+    assert str(selection.plan()) == str(st.select(app, **settings(dry_run=True)))
+    assert app.calls == []
+    assert "3 pilots cost 0.06 USD" in str(selection.plan(pilot=True))
+    result = selection.run()
+    again = st.select(app, **settings(run_dir=tmp_path))
+    assert list(again.history) == list(result.history)
+    assert app.usd() == pytest.approx(result.bill.total_usd)
+    with pytest.raises(AttributeError):
+        selection.seed = 1
