@@ -108,11 +108,11 @@ def test_a_candidate_given_up(results, num_configs):
     search = Search(num_configs)
     search.candidate(2)
     one, two = (seconds_of(lambda k=k: search.candidate(k), 40) for k in (1, 2))
-    num_groups = len(set(search.surrogate.queries.seen_at((0, 0, 0)).group_of))
+    num_groups = len(set(search.belief.surrogate.queries.seen_at((0, 0, 0)).group_of))
 
     def anew() -> None:
-        search.surrogate._collapsed = None
-        search.surrogate.collapsed()
+        search.belief.surrogate._collapsed = None
+        search.belief.surrogate.collapsed()
 
     made_anew = seconds_of(anew, 3)
     _seconds[num_configs] = two

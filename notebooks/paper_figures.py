@@ -16,9 +16,9 @@ import matplotlib.pyplot as plt
 from baselines.random_search import RandomSearch
 from scope_torch import make_scope, run
 from scope_torch.cli.report import report
+from scope_torch.results.metrics import optimal_cost
+from scope_torch.results.plotting import plot_curves
 from scope_torch.runs.finished import column, load_runs
-from scope_torch.runs.metrics import optimal_cost
-from scope_torch.runs.plotting import plot_curves
 from scope_torch.tasks.simulated import simulated_task
 
 task = simulated_task(name="data_imputation_simulated", world="data_imputation")

@@ -41,11 +41,12 @@ if TYPE_CHECKING:
     from scope_torch.model.kernels import HammingKernel
     from scope_torch.observation import Observation, Request
     from scope_torch.problem import SelectionProblem
+    from scope_torch.results.result import RunResult
+    from scope_torch.results.saving import load_models
     from scope_torch.runs.callbacks import Callback
-    from scope_torch.runs.result import RunResult
     from scope_torch.runs.runner import run
-    from scope_torch.runs.saving import load_models
     from scope_torch.search.optimizer import Optimizer, SequentialOptimizer
+    from scope_torch.search.rules import Rule
     from scope_torch.selection.face import select
     from scope_torch.serve.endpoint import Endpoint
     from scope_torch.traces.reference import load_reference
@@ -62,14 +63,15 @@ _MODULE_OF = {
     "PriceList": "llm.price_list",
     "RecordedTable": "evaluators.table",
     "Request": "observation",
-    "RunResult": "runs.result",
+    "Rule": "search.rules",
+    "RunResult": "results.result",
     "SelectionProblem": "problem",
     "SequentialOptimizer": "search.optimizer",
     "TableEvaluator": "evaluators.table",
     "at_least": "constraints",
     "at_most": "constraints",
     "load_llms": "llm.prices",
-    "load_models": "runs.saving",
+    "load_models": "results.saving",
     "load_reference": "traces.reference",
     "make_scope": "methods",
     "make_scope_joint": "methods",
@@ -101,6 +103,7 @@ __all__ = [  # noqa: RUF022 - in the order of use: the front door, problem, sear
     "Request",
     "Optimizer",
     "SequentialOptimizer",
+    "Rule",
     "HammingKernel",
     "InputError",
     "__version__",

@@ -25,7 +25,7 @@ MOVED = {
     "hamming_grid": "model.hamming_sums",
     "information_gain": "bounds.information_gain",
     "joint_surrogate": "model.joint",
-    "plotting": "runs.plotting",
+    "plotting": "results.plotting",
     "posteriors": "model.aggregate",
     "recorded_run": "runs.recorded",
     "scope": "search.scope",

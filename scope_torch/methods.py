@@ -28,7 +28,7 @@ from scope_torch.search.choice import LeastCost, MostPromising
 from scope_torch.search.joint_candidate import JointCandidate
 from scope_torch.search.known import Known, known_of
 from scope_torch.search.payoff import ExpectedReturn, derived_deployment
-from scope_torch.search.rules import Rules
+from scope_torch.search.rules import Rule, Rules
 from scope_torch.search.scope import SCOPE
 from scope_torch.search.stopping import stopping_of
 from scope_torch.space_search.branched import MAX_NODES, make_posterior
@@ -64,6 +64,7 @@ def make_scope(
     kernel: Kernel | None = None,
     device: torch.device | str | None = None,
     known: Known | Sequence[Observation] = (),
+    rules: Sequence[Rule] = (),
     name: str = "scope",
 ) -> SCOPE:
     """Builds SCOPE; arguments not listed are those of `scope_torch.search.scope.SCOPE`.
@@ -104,6 +105,7 @@ def make_scope(
         device: Where the algebra over Theta runs; None for `auto`, see `pick_device`.
         known: Observations of earlier searches, in the codes of this problem, or a `Known`; see
             `scope_torch.search.known`.
+        rules: Rules of your own, see `Rule`.
         name: Name in results.
 
     Raises:
@@ -151,7 +153,7 @@ def make_scope(
         belief=belief,
         pool=InitialPool(problem, initial_pool, codes, calibrate_ties),
         choice=LeastCost(alpha, certifies.next_margin),
-        rules=Rules(problem, belief, certifies, stopping, known=known),
+        rules=Rules(problem, belief, certifies, stopping, known=known, own=rules),
         seed=seed,
         prune=prune,
         batch_size=batch_size,
@@ -185,6 +187,7 @@ def make_scope_joint(
     kernel: Kernel | None = None,
     device: torch.device | str | None = None,
     known: Known | Sequence[Observation] = (),
+    rules: Sequence[Rule] = (),
     name: str = "scope_joint",
 ) -> SCOPE:
     """Builds SCOPE with the joint surrogate.
@@ -221,6 +224,7 @@ def make_scope_joint(
         kernel: See `make_scope`.
         device: See `make_scope`.
         known: See `make_scope`.
+        rules: See `make_scope`.
         name: Name in results.
 
     Raises:
@@ -284,7 +288,7 @@ def make_scope_joint(
         belief=belief,
         pool=InitialPool(problem, initial_pool, codes_of_base(problem, base, initial_pool)),
         choice=LeastCost(None, margin) if by_cost else MostPromising(margin),
-        rules=Rules(problem, belief, certifies, stopping, payoff, known),
+        rules=Rules(problem, belief, certifies, stopping, payoff, known, rules),
         seed=seed,
         u_out=problem.first_u_out,
         prune=prune,

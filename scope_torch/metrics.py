@@ -1,7 +1,7 @@
 """Metrics for `select`: they compare an output with what is expected; 1 is best, 0 is worst.
 
 A metric is any function of (expected, output) with a value in [0, 1]; these are common ones. The
-metrics of runs, which this module had in version 0.1, are in `scope_torch.runs.metrics`.
+metrics of runs, which this module had in version 0.1, are in `scope_torch.results.metrics`.
 """
 
 from __future__ import annotations
@@ -87,10 +87,10 @@ def number(relative_tolerance: float = 1e-6) -> Callable[[Any, Any], float]:
 
 def __getattr__(name: str) -> Any:
     """The names of version 0.1 (PEP 562)."""
-    moved = import_module("scope_torch.runs.metrics")
+    moved = import_module("scope_torch.results.metrics")
     if name.startswith("_") or not hasattr(moved, name):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    message = f"scope_torch.metrics.{name} is now scope_torch.runs.metrics.{name}"
+    message = f"scope_torch.metrics.{name} is now scope_torch.results.metrics.{name}"
     warnings.warn(message, DeprecationWarning, stacklevel=2)
     return getattr(moved, name)
 

@@ -33,10 +33,10 @@ from scope_torch.cli.compose import compose
 from scope_torch.methods import make_scope_joint
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
+from scope_torch.results.metrics import optimal_cost
+from scope_torch.results.result import RunResult
 from scope_torch.runs.evaluator import Evaluator, HasTruth
 from scope_torch.runs.finished import NEAR, first_within
-from scope_torch.runs.metrics import optimal_cost
-from scope_torch.runs.result import RunResult
 from scope_torch.runs.runner import run
 from scope_torch.tasks import Task
 

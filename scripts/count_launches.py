@@ -128,7 +128,7 @@ def main(arguments: list[str] | None = None) -> None:
 def _mark_updates(optimizer: Any, log: Any) -> list[tuple[list[float], list[Any]]]:
     """Notes the work so far, and the state of the search, before each update of the posterior."""
     marks: list[tuple[list[float], list[Any]]] = []
-    posterior, surrogate = optimizer._belief.posterior, optimizer.surrogate
+    posterior, surrogate = optimizer.belief.posterior, optimizer.belief.surrogate
     update = posterior.update
 
     def marked() -> None:

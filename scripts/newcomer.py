@@ -23,7 +23,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run without installing
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from scope_torch.runs.saving import load_models
+from scope_torch.results.saving import load_models
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "howto" / "your-application.md"

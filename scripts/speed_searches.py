@@ -46,8 +46,8 @@ class Steps:
     def __init__(self, optimizer: Any, most: int) -> None:
         self.seconds: Seconds = []
         self._ask, self._most = optimizer.ask, most
-        self._update, self._began = optimizer._belief.posterior.update, None
-        optimizer.ask, optimizer._belief.posterior.update = self.ask, self.update
+        self._update, self._began = optimizer.belief.posterior.update, None
+        optimizer.ask, optimizer.belief.posterior.update = self.ask, self.update
 
     def update(self) -> None:
         """Begins a step."""
@@ -75,7 +75,7 @@ class Searches:
         self.num_nodes: list[int] = []  # prefixes expanded, of each search
         self.choices_not_proven = 0
         self._is_proven = True
-        posterior, choice = optimizer._belief.posterior, optimizer._choice
+        posterior, choice = optimizer.belief.posterior, optimizer._choice
         self._ran, self._select = posterior.ran, choice.select
         posterior.ran, choice.select = self.ran, self.select
 

@@ -21,7 +21,7 @@ from scope_torch.llm.store import ResponseStore
 from scope_torch.methods import make_scope
 from scope_torch.observation import Request
 from scope_torch.problem import SelectionProblem
-from scope_torch.runs.result import RunResult
+from scope_torch.results.result import RunResult
 from scope_torch.runs.runner import run
 from scope_torch.search.optimizer import Recommendation, SequentialOptimizer, Steps
 from scope_torch.systems.graph import CompoundSystem, Module, ParseError

@@ -10,7 +10,7 @@ from scope_torch.allowed import Allowed
 from scope_torch.errors import InputError
 from scope_torch.observation import Observation
 from scope_torch.problem import SelectionProblem
-from scope_torch.runs.metrics import optimal_cost
+from scope_torch.results.metrics import optimal_cost
 from scope_torch.runs.runner import run_settings
 from scope_torch.search.calibrate import InitialPool
 from scope_torch.search.known import Known

@@ -24,13 +24,13 @@ from scope_torch.files import cell_of, inside, plain_text, replacing, write_atom
 from scope_torch.llm.store_file import StoreFile
 from scope_torch.observation import Observation
 from scope_torch.problem import SelectionProblem
+from scope_torch.results.saving import load_models, save_models
+from scope_torch.results.style import save_figure
 from scope_torch.runs.journal import Journal
 from scope_torch.runs.measured import measure_results
 from scope_torch.runs.opening import open_run_dir
 from scope_torch.runs.recorded import read_run
 from scope_torch.runs.runner import run
-from scope_torch.runs.saving import load_models, save_models
-from scope_torch.runs.style import save_figure
 from scope_torch.runs.trace import TraceFile, read_trace
 from scope_torch.search.optimizer import TraceRow
 from scope_torch.tasks.synthetic import synthetic_task

@@ -13,6 +13,7 @@ FLOORS = [
     {"space_search"},
     {"search"},
     {"methods", "front_method"},
+    {"results"},
     {"runs"},
     {"llm", "serve", "systems", "evaluators", "tasks", "traces", "tracking", "watch"},
     {"selection"},
@@ -26,6 +27,9 @@ FRONT = {"scope_torch"} | {
     f"scope_torch.{name}" for name in ("_moved", "history", "kernels", "optimizer", "runner")
 }
 LLM = FLOORS[0] | {"llm"}
+TELLING = tuple(
+    f"scope_torch.results.{name}" for name in ("words", "table", "figure", "plotting", "page")
+)
 # The name of a method depends on its settings, and only the method knows how.
 UPWARDS = {("scope_torch.cli.registry", "baselines.llambo")}
 
@@ -65,6 +69,12 @@ def test_llm_clients_know_nothing_of_searches():
     found = [(a, b) for a, b in arrows("scope_torch") if room(a) == "llm"]
     assert found
     assert [(a, b) for a, b in found if room(b) not in LLM] == []
+
+
+def test_what_runs_a_search_does_not_tell_of_it():
+    found = [(a, b) for a, b in arrows("scope_torch") if room(a) == "runs" and room(b) == "results"]
+    assert found
+    assert [(a, b) for a, b in found if b.startswith(TELLING)] == []
 
 
 def test_competitors_use_the_package_below_the_command_line():

@@ -30,10 +30,11 @@ NEED_MORE = (
     "tasks.table",
     "tasks.matrix",
     "tasks.live",
-    "runs.plotting",
+    "results.plotting",
     "selection.before",
     "selection.face",
     "selection.steps",
+    "tracking.curves",
     "tracking.progress",
     "tracking.wandb",
 )
@@ -56,7 +57,7 @@ def core() -> list[str]:
 def test_core_imports_on_a_bare_machine():
     found = core()
     assert len(found) > 70
-    assert not {"scope_torch.cli.run", "scope_torch.runs.plotting"} & set(found)
+    assert not {"scope_torch.cli.run", "scope_torch.results.plotting"} & set(found)
     done = python(
         "import sys, importlib\n"
         f"sys.modules.update(dict.fromkeys({OPTIONAL!r}))\n"  # None: importing it fails
@@ -160,9 +161,9 @@ def test_an_old_path_leads_to_the_new_module(old, monkeypatch):
 
 
 def test_the_metrics_of_runs_are_found_where_they_were():
-    from scope_torch.runs.metrics import oracle_curve
+    from scope_torch.results.metrics import oracle_curve
 
-    with pytest.warns(DeprecationWarning, match=r"is now scope_torch.runs.metrics.oracle_curve"):
+    with pytest.warns(DeprecationWarning, match=r"is now scope_torch.results.metrics.oracle_curve"):
         assert scope_torch.metrics.oracle_curve is oracle_curve
     with pytest.raises(AttributeError, match="has no attribute 'exact'"):
         _ = scope_torch.metrics.exact

@@ -4,11 +4,13 @@ import ast
 import statistics
 
 import pytest
-from source_code import ROOT, modules
+from source_code import ROOT, imported, modules
 
 MOST_LINES_OF_MODULE = 400
 MOST_LINES_OF_BODY = 60
 MOST_MEDIAN_LINES_OF_BODY = 8
+MOST_LINES_OF_ALGORITHM_1 = 280
+MOST_ATTRIBUTES_OF_ALGORITHM_1 = 20
 MOST_LINES_OF_LOG = 250
 MOST_CHARACTERS_OF_LINE = 160
 MOST_BYTES_OF_README = 8_192
@@ -58,6 +60,36 @@ def test_most_functions_are_short():
     ]
     assert len(lengths) > 1000
     assert statistics.median(lengths) <= MOST_MEDIAN_LINES_OF_BODY
+
+
+def test_algorithm_1_reads_as_in_the_paper():
+    """What the paper does not have is a rule beside it."""
+    source = modules()["scope_torch.search.scope"].read_text()
+    assert len(source.splitlines()) <= MOST_LINES_OF_ALGORITHM_1
+    (scope,) = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
+    stored = {
+        node.attr
+        for node in ast.walk(scope)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+    }
+    assert len(stored) <= MOST_ATTRIBUTES_OF_ALGORITHM_1
+    own = {name for name in imported(source) if name.startswith("scope_torch.")}
+    assert {name.removeprefix("scope_torch.") for name in own} <= {
+        "bounds.assumptions",
+        "bounds.base",
+        "errors",
+        "observation",
+        "problem",
+        "search.belief",
+        "search.calibrate",
+        "search.front",
+        "search.optimizer",
+        "search.parts",
+        "search.rules",
+        "search.stopping",
+        "search.turn",
+        "space",
+    }
 
 
 def test_the_log_is_short():

@@ -17,11 +17,11 @@ from benchmarks.results.planned import numbers, read_rows
 from benchmarks.results.runs import STEPS
 from benchmarks.results.summary import Row, Rows, grouped
 from scope_torch.cli.paper import CITATION, paper_curves
-from scope_torch.runs.axes import clean, marker
-from scope_torch.runs.metrics import OracleCurve
-from scope_torch.runs.panel import Panel
-from scope_torch.runs.plotting import draw_panel, draw_panels
-from scope_torch.runs.style import DASH_DOT, DOTS, LOOK, Style, save_figure, styles_of
+from scope_torch.results.axes import clean, marker
+from scope_torch.results.metrics import OracleCurve
+from scope_torch.results.panel import Panel
+from scope_torch.results.plotting import draw_panel, draw_panels
+from scope_torch.results.style import DASH_DOT, DOTS, LOOK, Style, save_figure, styles_of
 
 FIGURES = {  # name: file, problems
     "main": ("main", SIMULATED),

@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from benchmarks.results.front import AXES, CURVE, METHODS, SHARES
 from benchmarks.results.planned import numbers
 from benchmarks.results.summary import Row, Rows, markdown
-from scope_torch.runs.axes import clean
-from scope_torch.runs.style import LOOK
+from scope_torch.results.axes import clean
+from scope_torch.results.style import LOOK
 
 _STYLES = (
     *(("#0072B2", "-"), ("#56B4E9", "--"), ("#999999", ":"), ("#117733", "-."), ("#E69F00", "-.")),

@@ -58,10 +58,10 @@ def search(overrides: list[str], rule: str) -> dict[str, Any]:
     optimizer: SCOPE = build(cfg.method, problem=problem, kernel=kernel, seed=cfg.seed)
     rows: list[tuple[float, float]] = []
     if rule == "pays":
-        payoff = optimizer._rules._payoff  # pyright: ignore[reportPrivateUsage]
+        payoff = optimizer.rules._payoff  # pyright: ignore[reportPrivateUsage]
         assert isinstance(payoff, ExpectedReturn)
         recorder = Recorder(payoff, lambda: optimizer.spend_usd)
-        optimizer._rules._payoff, rows = recorder, recorder.rows  # pyright: ignore[reportPrivateUsage]
+        optimizer.rules._payoff, rows = recorder, recorder.rows  # pyright: ignore[reportPrivateUsage]
     result = run(problem, optimizer, task.evaluator, cfg.budget_usd)
     curve = result.curve
     assert curve is not None, "the truth of this task is not known"

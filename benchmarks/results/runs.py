@@ -11,11 +11,11 @@ from benchmarks.results.planned import KEY, Composed, numbers_text
 from scope_torch.cli.build import build
 from scope_torch.cli.compose import compose
 from scope_torch.problem import SelectionProblem
+from scope_torch.results.metrics import OracleCurve, best_feasible, oracle_curve, step, true_values
+from scope_torch.results.result import RunResult
 from scope_torch.runs.deployment import deploy
 from scope_torch.runs.finished import NEAR, first_within, pruned_early
 from scope_torch.runs.measured import SHARES
-from scope_torch.runs.metrics import OracleCurve, best_feasible, oracle_curve, step, true_values
-from scope_torch.runs.result import RunResult
 from scope_torch.runs.runner import run
 from scope_torch.search.optimizer import TraceRow
 from scope_torch.tasks import Task

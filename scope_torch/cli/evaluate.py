@@ -28,11 +28,11 @@ from scope_torch.errors import InputError
 from scope_torch.files import write_atomically
 from scope_torch.observation import Observation
 from scope_torch.problem import SelectionProblem
+from scope_torch.results.digits import per_thousand, percent, plain
+from scope_torch.results.metrics import is_feasible
 from scope_torch.runs.deployment import compare
-from scope_torch.runs.digits import per_thousand, percent, plain
 from scope_torch.runs.directory import write_json
 from scope_torch.runs.measured import FILE, Measured, measure_results, measurement
-from scope_torch.runs.metrics import is_feasible
 from scope_torch.runs.recorded import RecordedRun, read_run
 from scope_torch.tasks import Task
 

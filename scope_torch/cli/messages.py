@@ -19,7 +19,7 @@ from scope_torch.cli.schema import (
 )
 from scope_torch.cli.task_schema import SimulatedTaskConfig, TableTaskConfig
 from scope_torch.errors import InputError
-from scope_torch.runs.words import stop_in_words
+from scope_torch.results.words import stop_in_words
 
 KEYS = "`scope-torch --cfg job` lists the keys"
 _OPTIONS = re.compile(r"Available options in '[^']*':((?:\n\t\S+)+)")  # of Hydra

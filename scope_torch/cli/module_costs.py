@@ -8,7 +8,7 @@ from typing import NamedTuple
 from scope_torch.cli.paper import paper_numbers, paper_task
 from scope_torch.cli.tables import markdown
 from scope_torch.problem import SelectionProblem
-from scope_torch.runs.digits import per_thousand
+from scope_torch.results.digits import per_thousand
 
 # The paper's tasks that the live ones are; it tells no cost of a single module.
 _LIVE = {

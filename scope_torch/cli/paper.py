@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from scope_torch.llm.prices import read_toml
+from scope_torch.results.style import STYLES
 from scope_torch.runs.finished import RENAMED
-from scope_torch.runs.style import STYLES
 
 CITATION = "SCOPE, KDD 2026, doi:10.1145/3770855.3818067"
 PAPER_VERSION = 1

@@ -23,9 +23,9 @@ from scope_torch.cli.tables import (
 )
 from scope_torch.errors import InputError
 from scope_torch.files import write_atomically
+from scope_torch.results.panel import Panel, lines_of
+from scope_torch.results.style import save_figure
 from scope_torch.runs.finished import FinishedRun, Group, load_runs
-from scope_torch.runs.panel import Panel, lines_of
-from scope_torch.runs.style import save_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -95,7 +95,7 @@ def _text(blocks: Sequence[Sequence[str]]) -> str:
 def _figures(output_dir: Path, groups: Groups) -> Iterator[str]:
     """Draws the figures; their names, or a remark if matplotlib is missing."""
     try:
-        from scope_torch.runs.plotting import draw_panel, draw_panels
+        from scope_torch.results.plotting import draw_panel, draw_panels
     except ImportError:
         yield "no figures, because matplotlib is missing (pip install matplotlib)"
         return

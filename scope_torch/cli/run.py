@@ -44,11 +44,11 @@ from scope_torch.runs.callbacks import Callback
 from scope_torch.runs.deployment import deploy
 from scope_torch.runs.directory import finished_summary, write_json
 from scope_torch.runs.earlier import known_from
-from scope_torch.runs.plotting import CurvePlot
 from scope_torch.runs.runner import run, run_settings
 from scope_torch.search.known import Known
 from scope_torch.tasks import Task
 from scope_torch.tasks.constrained import named_outcomes, with_constraints
+from scope_torch.tracking.curves import CurvePlot
 from scope_torch.tracking.progress import ProgressBar
 
 # Keys that are not written into the path of a run: they have a component of their own, must not

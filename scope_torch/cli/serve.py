@@ -13,7 +13,7 @@ from typing import NoReturn
 from scope_torch.errors import InputError
 from scope_torch.llm.keys import key_of
 from scope_torch.llm.price_list import PriceList
-from scope_torch.runs.saving import load_models
+from scope_torch.results.saving import load_models
 from scope_torch.serve.endpoint import Endpoint
 from scope_torch.serve.ledger import Ledger
 

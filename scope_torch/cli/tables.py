@@ -10,9 +10,9 @@ from typing import Any
 
 from scope_torch.cli.paper import paper_curves, paper_numbers, paper_task
 from scope_torch.files import cell_of
-from scope_torch.runs.digits import per_thousand, percent, plain
+from scope_torch.results.digits import per_thousand, percent, plain
+from scope_torch.results.style import rank, style_of
 from scope_torch.runs.finished import FinishedRun, Group, column, median
-from scope_torch.runs.style import rank, style_of
 
 Groups = Mapping[Group, Sequence[FinishedRun]]
 Cells = Sequence[str]

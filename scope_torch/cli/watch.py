@@ -12,7 +12,7 @@ from pathlib import Path
 
 from scope_torch.errors import InputError
 from scope_torch.files import write_atomically
-from scope_torch.runs.page.view import Pace
+from scope_torch.results.page.view import Pace
 from scope_torch.runs.recorded import RecordedRun, read_run
 from scope_torch.watch.page import page
 

@@ -288,14 +288,16 @@ def _billed(
     Raises:
         InputError: If it must ask an LLM, and is no observation, see `Endpoint.fault_of`.
     """
-    returned, error = None, None
+    returned: Any = None
+    error: BaseException | None = None
     with endpoint.query(assignment) as query:  # its end waits for the calls in flight
         try:
             returned = call(query)
             query.is_answered = must_ask
-        except Exception as raised:
+        except BaseException as raised:  # also an interrupt: what it asked for before is paid
             error = raised
-    if must_ask and (fault := endpoint.fault_of(query)):
+    is_run = error is None or isinstance(error, Exception)
+    if must_ask and is_run and (fault := endpoint.fault_of(query)):
         wrong = InputError(fault)
         wrong.__cause__ = error
         error = wrong

@@ -111,7 +111,21 @@ def _serve(started: Future[asyncio.AbstractEventLoop]) -> None:
         loop = runner.get_loop()
         asyncio.set_event_loop(loop)
         loop.call_soon(started.set_result, loop)
+        while not _has_run(loop):
+            pass
+
+
+def _has_run(loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether the loop ran until it was stopped; and was not left by a task of an application.
+
+    A task that raises `KeyboardInterrupt` or `SystemExit` gives it to whoever awaits the task, and
+    to the loop. The loop goes on, so that whoever awaits gets it, and other calls get an answer.
+    """
+    try:
         loop.run_forever()
+    except (KeyboardInterrupt, SystemExit):
+        return False
+    return True
 
 
 def _unlock() -> None:

@@ -254,26 +254,26 @@ class FunctionEvaluator:
 
     def _tried(
         self, call: Callable[[], Any], who: str, request: Request
-    ) -> tuple[Any, float, Exception | None]:
+    ) -> tuple[Any, float, BaseException | None]:
         """What a call returns, or None; the USD of its attempts that failed; and its last error.
 
-        Calls again if it raises and may be called again; not after an error that the user can mend.
+        Calls again if it raises and may be called again; not after an error that the user can mend,
+        nor after an interrupt.
         """
         attempt, lost_usd = 0, 0.0
         while True:
             try:
                 return call(), lost_usd, None
-            except Exception as error:
+            except BaseException as error:  # an interrupt of the system itself was paid for too
                 lost_usd += usd_of(error)
-                may_retry = self.on_error == "retry" and not isinstance(error, InputError)
-                if not may_retry or attempt >= self._max_retries:
+                if self.on_error != "retry" or _ends_all(error) or attempt >= self._max_retries:
                     return None, lost_usd, error
                 wait_s, named = self._retry_wait_s * 2**attempt, self._named(request)
                 logger.warning("the %s raised %r for %s; retry in %g s", who, error, named, wait_s)
             time.sleep(wait_s)
             attempt += 1
 
-    def _failed(self, paid: Observation, error: Exception) -> Observation:
+    def _failed(self, paid: Observation, error: BaseException) -> Observation:
         """An observation of quality 0; or the end of the search.
 
         Args:
@@ -282,7 +282,7 @@ class FunctionEvaluator:
         """
         who = "metric" if paid.failed == "metric" else "system"
         named = self._named(paid.request)
-        if self.on_error != "zero" or isinstance(error, InputError):
+        if self.on_error != "zero" or _ends_all(error):
             error.add_note(f"raised by the {who} for {named}")
             if usd := paid.paid_usd:
                 error.add_note(f"this run cost {usd:.3g} USD, which are in no observation")
@@ -333,7 +333,7 @@ class FunctionEvaluator:
                 return number(quality), usd + judge_usd
             except (TypeError, ValueError, OverflowError) as error:
                 failure = InputError(f"the metric returned {reprlib.repr(quality)}: {error}")
-        if self.on_error == "zero" and not isinstance(failure, InputError):
+        if self.on_error == "zero" and not _ends_all(failure):
             return None, usd
         failure.add_note(f"raised by the metric for the kept output of {self._named(request)}")
         raise failure
@@ -370,6 +370,11 @@ class FunctionEvaluator:
         return [f"{self.name}-{digest_of(text)}"]
 
 
-def _ending(error: Exception, paid: Observation) -> Exception:
+def _ends_all(error: BaseException) -> bool:
+    """Whether it ends the search, whatever `on_error` says: the user can mend it, or wants it."""
+    return isinstance(error, InputError) or not isinstance(error, Exception)
+
+
+def _ending(error: BaseException, paid: Observation) -> BaseException:
     """What to raise to end the search with an error; nothing that was paid is forgotten."""
     return PaidCallFailed(error, replace(paid, lost=0)) if paid.paid_usd else error

@@ -47,7 +47,7 @@ def number(value: Any) -> float:
     return float(value)
 
 
-def usd_of(error: Exception) -> float:
+def usd_of(error: BaseException) -> float:
     """What a call has cost that raised, in USD, as the error says; 0 if it does not."""
     usd: Any = getattr(error, "cost_usd", 0.0)
     is_usd = isinstance(usd, SupportsFloat) and 0 <= float(usd) < math.inf

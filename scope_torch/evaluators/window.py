@@ -22,7 +22,7 @@ class PaidCallFailed(Exception):
         paid: What it has cost, as an observation that is `lost`.
     """
 
-    def __init__(self, error: Exception, paid: Observation) -> None:
+    def __init__(self, error: BaseException, paid: Observation) -> None:
         super().__init__(error)
         self.error, self.paid = error, paid
 

@@ -21,8 +21,8 @@ from scope_torch.evaluators.event_loop import result_of
 from scope_torch.llm.price_list import PriceList
 from scope_torch.llm.prices import LLMInfo
 from scope_torch.observation import Observation
+from scope_torch.results.result import RunResult
 from scope_torch.runs.content import identity_of
-from scope_torch.runs.result import RunResult
 from scope_torch.selection.face import select
 from scope_torch.selection.setup import Reference, cheapest_by_price
 

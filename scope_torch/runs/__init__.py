@@ -1,1 +1,1 @@
-"""Runs: budget, journal, result and metrics."""
+"""Runs: the loop between search and evaluator, and its files."""

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from scope_torch.observation import Observation
 from scope_torch.problem import SelectionProblem
-from scope_torch.runs.metrics import OracleCurve
+from scope_torch.results.metrics import OracleCurve
 from scope_torch.search.optimizer import Described, TraceRow
 
 

@@ -13,7 +13,7 @@ from scope_torch.runs.evaluator import Evaluator
 _Z = statistics.NormalDist().inv_cdf(0.975)  # of a 95% interval
 
 
-class HeldOut(NamedTuple):
+class HeldOutQueries(NamedTuple):
     """Queries that the search never sees, to measure the configuration that it found (RQ2).
 
     Attributes:
@@ -25,7 +25,7 @@ class HeldOut(NamedTuple):
     num_queries: int
 
 
-def deploy(held_out: HeldOut, theta: Sequence[int]) -> dict[str, Any]:
+def deploy(held_out: HeldOutQueries, theta: Sequence[int]) -> dict[str, Any]:
     """Runs a configuration once on every held-out query.
 
     With a live system this costs money, which is not part of any search budget.
@@ -57,7 +57,9 @@ def deploy(held_out: HeldOut, theta: Sequence[int]) -> dict[str, Any]:
     }
 
 
-def compare(held_out: HeldOut, theta: Sequence[int], theta_ref: Sequence[int]) -> dict[str, Any]:
+def compare(
+    held_out: HeldOutQueries, theta: Sequence[int], theta_ref: Sequence[int]
+) -> dict[str, Any]:
     """Runs two configurations once on every held-out query, with 95% confidence intervals.
 
     Average costs, and differences paired by query, have normal intervals. Average qualities have
@@ -87,7 +89,7 @@ def compare(held_out: HeldOut, theta: Sequence[int], theta_ref: Sequence[int]) -
     return {"num_queries": held_out.num_queries, "results": results}
 
 
-def _observe(held_out: HeldOut, theta: Sequence[int]) -> list[Observation]:
+def _observe(held_out: HeldOutQueries, theta: Sequence[int]) -> list[Observation]:
     """One observation of each query, in the order of the queries."""
     requests = [Request(tuple(theta), query) for query in range(held_out.num_queries)]
     return sorted(held_out.evaluator.evaluate(requests), key=lambda o: o.query)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 from scope_torch.errors import InputError
 from scope_torch.files import write_atomically
 from scope_torch.observation import unique_keys
+from scope_torch.results.hashes import hash_of_written, settings_hash, with_hashes
 
 _MEND = "restore it, or move it away"
 _MEND_SETTINGS = "restore it, or move the directory away"
@@ -27,7 +27,6 @@ _RESULT = {
     "timing": dict, "paths": dict,
 }  # fmt: skip
 _SETTINGS = {"problem": dict, "optimizer": dict, "evaluator": str, "budget_usd": _NUMBER}
-_VOLATILE = "timing", "paths"  # keys of result.json that equal runs do not share
 
 
 def read_json(path: Path, mend: str = _MEND) -> dict[str, Any]:
@@ -65,7 +64,7 @@ def write_json(path: Path, content: dict[str, Any], *, private: bool = False) ->
     Raises:
         InputError: If the file cannot be written.
     """
-    text = json.dumps({**content, "hash": _hash(content)}, indent=2)
+    text = json.dumps({**content, "hash": hash_of_written(content)}, indent=2)
     write_atomically(path, f"{text}\n", private=private)
 
 
@@ -117,21 +116,6 @@ def result_of(run_dir: Path, settings: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def with_hashes(result: dict[str, Any]) -> dict[str, Any]:
-    """Adds `result_hash` over all that equal runs share, and `timing.hash` over the rest.
-
-    There are two, so that a damaged name of one of these keys does not pass for an early version.
-
-    Args:
-        result: Content of `result.json`, with hashes or without.
-    """
-    stable = {k: v for k, v in result.items() if k not in (*_VOLATILE, "result_hash")}
-    volatile = {k: dict(result[k]) for k in _VOLATILE}
-    volatile["timing"].pop("hash", None)
-    volatile["timing"]["hash"] = _hash(volatile)
-    return {**stable, "result_hash": _hash(stable), **volatile}
-
-
 def finished_summary(run_dir: Path, settings: dict[str, Any]) -> dict[str, Any] | None:
     """Content of `result.json` if a run with these settings has finished in `run_dir`.
 
@@ -142,17 +126,6 @@ def finished_summary(run_dir: Path, settings: dict[str, Any]) -> dict[str, Any] 
     except (FileNotFoundError, InputError):
         return None
     return summary if summary["settings_hash"] == settings_hash(settings) else None
-
-
-def settings_hash(settings: dict[str, Any]) -> str:
-    """16 hex digits that identify the settings of a run."""
-    canonical = json.dumps(settings, sort_keys=True)
-    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
-
-
-def _hash(values: dict[str, Any]) -> str:
-    """The hash of values before they are written and after they are read: all keys are text."""
-    return settings_hash(json.loads(json.dumps(values)))
 
 
 def _of_another_kind(values: dict[str, Any], kinds: Mapping[str, type | tuple[type, ...]]) -> str:

@@ -14,10 +14,10 @@ import numpy as np
 
 from scope_torch.errors import InputError
 from scope_torch.problem import SelectionProblem
+from scope_torch.results.metrics import OracleCurve
 from scope_torch.runs.directory import read_json, read_settings, result_of
 from scope_torch.runs.measure import is_measurement
 from scope_torch.runs.measured import FILE, measured_curve, read_measured
-from scope_torch.runs.metrics import OracleCurve
 from scope_torch.runs.recorded import recorded_problem
 from scope_torch.runs.trace import RecordedRow, read_trace, recorded_curve
 from scope_torch.search.optimizer import TraceRow

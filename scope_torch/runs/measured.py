@@ -17,11 +17,11 @@ from scope_torch.errors import InputError
 from scope_torch.files import inside
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
+from scope_torch.results.metrics import OracleCurve
 from scope_torch.runs.deployment import module_costs, standard_error
 from scope_torch.runs.directory import read_json
 from scope_torch.runs.evaluator import Evaluator, HasPast
 from scope_torch.runs.measure import measure
-from scope_torch.runs.metrics import OracleCurve
 from scope_torch.runs.opening import with_fingerprint_of_today
 from scope_torch.runs.recorded import RecordedRun
 from scope_torch.runs.trace import RecordedRow, recorded_curve, values_of_reference

@@ -10,10 +10,10 @@ from typing import Any, Literal
 from scope_torch.errors import InputError
 from scope_torch.observation import Observation
 from scope_torch.problem import SelectionProblem
+from scope_torch.results.metrics import OracleCurve
 from scope_torch.runs.callbacks import Callback
 from scope_torch.runs.directory import read_settings, result_of
 from scope_torch.runs.journal import is_locked, read_journal
-from scope_torch.runs.metrics import OracleCurve
 from scope_torch.runs.trace import RecordedRow, read_trace, recorded_curve
 
 Status = Literal["running", "finished", "interrupted", "failed"]

@@ -19,6 +19,7 @@ from torch import Tensor
 from scope_torch.errors import InputError, check_numbers
 from scope_torch.observation import History, Observation, Request
 from scope_torch.problem import SelectionProblem
+from scope_torch.results.result import RunResult
 from scope_torch.runs.callbacks import Callback
 from scope_torch.runs.evaluator import (
     Evaluator,
@@ -29,7 +30,6 @@ from scope_torch.runs.evaluator import (
 )
 from scope_torch.runs.journal import Journal
 from scope_torch.runs.opening import describe_prices, open_run_dir
-from scope_torch.runs.result import RunResult
 from scope_torch.runs.source import ObservationSource
 from scope_torch.runs.trace import TraceFile
 from scope_torch.search.front import front_of

@@ -18,7 +18,7 @@ from scope_torch.constraints import COST
 from scope_torch.errors import InputError, cannot_write
 from scope_torch.files import cell_of, no_link, plain_text
 from scope_torch.problem import SelectionProblem
-from scope_torch.runs.metrics import OracleCurve, column_of, step, true_values
+from scope_torch.results.metrics import OracleCurve, column_of, step, true_values
 from scope_torch.search.optimizer import TraceRow
 
 _COLUMNS = [field.name for field in fields(TraceRow)]

@@ -10,11 +10,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from scope_torch.bounds.base import Beta, ConfidenceBounds
 from scope_torch.observation import Observation
 from scope_torch.problem import SelectionProblem
+from scope_torch.search.calibrate import minus_quality
 from scope_torch.search.parts import Candidate, MakeCandidate, Minima, Posterior, Surrogate
 
 
@@ -55,6 +57,13 @@ class Belief:
         problem = self._problem
         loss = problem.loss(observation.cost_usd, observation.quality)
         return loss, problem.violations(problem.grades(observation))
+
+    @property
+    def g_of(self) -> Callable[[Observation], tuple[float, ...]]:
+        """The constraints as Calibrate compares them, see `calibrate`."""
+        if self._problem.num_constraints == 1 or self._problem.objective == "quality":
+            return minus_quality
+        return lambda observation: self.values(observation)[1]
 
     def fit(self) -> None:
         """Fixes the half-widths, after Calibrate."""

@@ -31,7 +31,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from scope_torch.errors import InputError
@@ -188,7 +188,7 @@ class Known:
             offered = set(self._problem.queries_of(theta))
             worst = (0.0,) * self._problem.num_constraints
             grades |= {query: worst for query in query_order if query not in offered}
-        return Trial(test, grades, query_order, self._problem.grades)
+        return Trial(test, grades, query_order)
 
     def has_new_llm(self, theta: Theta) -> bool:
         """Whether some module uses an LLM that it was never observed with."""
@@ -313,7 +313,6 @@ class Trial:
         test: From `Certificate.begin`.
         grades: Of the known answers, by query.
         query_order: All queries, in the order in which ties are broken.
-        grades_of: The grades of an observation.
 
     Attributes:
         order: The queries that must be asked.
@@ -325,9 +324,8 @@ class Trial:
         test: Test,
         grades: Mapping[int, Sequence[float]],
         query_order: Sequence[int],
-        grades_of: Callable[[Observation], Sequence[float]],
     ) -> None:
-        self._test, self._grades, self._grades_of = test, grades, grades_of
+        self._test, self._grades = test, grades
         self.in_order = test.order is not None
         order = query_order if test.order is None else test.order
         self.order = [query for query in order if query not in grades] if grades else order
@@ -362,24 +360,6 @@ class Trial:
             self._waiting = deque(self._all)
             self._take_known(math.inf, certified=False)
         return True
-
-    def ask_again(
-        self, theta: Theta, batch_size: int, record: Callable[[Observation], None]
-    ) -> Generator[Sequence[Request], Sequence[Observation], bool]:
-        """One more answer to each query; returns whether the candidate is certified.
-
-        Args:
-            theta: The candidate.
-            batch_size: Queries asked at a time.
-            record: Takes in an observation.
-        """
-        certified = False
-        for start in range(0, len(self.order), batch_size):
-            batch = self.order[start : start + batch_size]
-            for observation in (yield [Request(theta, query) for query in batch]):
-                record(observation)
-                certified = self.update(self._grades_of(observation), math.inf)
-        return certified
 
     def _take_known(self, upper_g: float, certified: bool) -> bool:
         while self._waiting and self._waiting[0] in self._grades:

@@ -7,26 +7,96 @@
 | `holes` | leaves out what nothing more can be found out about, and LLMs that fail | `holes.py` |
 | `stopping` | skips iterations; the gap; free candidates; costs of own answers | `stopping.py` |
 | `payoff` | ends a search that no longer pays | `payoff.py` |
+| `own` | rules of one's own | `Rule` |
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 import torch
 
-from scope_torch.allowed import Allowed
 from scope_torch.observation import Observation
 from scope_torch.problem import SelectionProblem
 from scope_torch.search.belief import Belief
+from scope_torch.search.calibrate import InitialPool
 from scope_torch.search.holes import Holes
 from scope_torch.search.known import Known
+from scope_torch.search.optimizer import Recommendation
 from scope_torch.search.parts import Certificate, FollowsSearch, Minima, Payoff
 from scope_torch.search.stopping import FREE_CANDIDATE, GAP_CLOSED, NO_LONGER_PAYS, Stopping
 from scope_torch.search.turn import Turn
 
 Theta = tuple[int, ...]
+
+
+class Search(Protocol):
+    """What a rule may look at: SCOPE, between two events."""
+
+    problem: SelectionProblem
+    belief: Belief
+    t: int
+    spend_usd: float
+
+    @property
+    def u_out(self) -> float:
+        """U_out in USD; defined from the first candidate on."""
+        ...
+
+    def recommend(self) -> Recommendation:
+        """theta_out."""
+        ...
+
+
+class Rule:
+    """Something beside Algorithm 1 that is told of its events; a rule overrides what it needs.
+
+    An event that returns a text ends the search, and the text is its `stop_reason`. What a rule
+    returns may depend on what it was told and on what it sees of the search, and on nothing else:
+    a run resumes by replaying its journal.
+
+    Examples:
+        >>> class AtMost(Rule):
+        ...     def __init__(self, most):
+        ...         self._most = most
+        ...     def begin(self, search):
+        ...         self._number = 0
+        ...     def ended(self, turn):
+        ...         self._number += 1
+        ...         return "enough candidates" if self._number == self._most else None
+        ...     def settings(self):
+        ...         return {"most": self._most}
+        >>> from scope_torch import make_scope, run
+        >>> from scope_torch.tasks.synthetic import synthetic_task
+        >>> task = synthetic_task()
+        >>> search = make_scope(task.problem, base="small", rules=[AtMost(2)])
+        >>> run(task.problem, search, task.evaluator, budget_usd=9.0).stop_reason
+        'enough candidates'
+    """
+
+    def begin(self, search: Search) -> None:
+        """Before the first request."""
+
+    def learn(self, observation: Observation) -> None:
+        """Every observation, in the order in which they are asked for."""
+
+    def selected(self, theta: Theta) -> str | None:
+        """theta_cand (codes) was selected, and nothing is asked of it yet."""
+
+    def begun(self, turn: Turn) -> str | None:
+        """Before the first query of theta_cand."""
+
+    def ended(self, turn: Turn) -> str | None:
+        """After the last query of theta_cand; `recommend` of the search says what became of it."""
+
+    def settings(self) -> dict[str, Any]:
+        """The arguments, JSON-serialisable: a run with others is another run."""
+        return {}
+
+    def report(self) -> dict[str, Any]:
+        """What belongs into a result, JSON-serialisable."""
+        return {}
 
 
 class Rules:
@@ -40,6 +110,7 @@ class Rules:
         stopping: Stopping,
         payoff: Payoff | None = None,
         known: Known | None = None,
+        own: Sequence[Rule] = (),
     ) -> None:
         self._problem, self._belief, self._payoff = problem, belief, payoff
         self.certificate, self.stopping = certificate, stopping
@@ -48,7 +119,13 @@ class Rules:
         self._follows = certificate if isinstance(certificate, FollowsSearch) else None
         self._query_pool = None if self._follows is None else self._follows.query_pool
         self.ends_certified = self._query_pool is not None
+        self._own = list(own)
         self._turns = 0
+
+    def begin(self, search: Search) -> None:
+        """Before the first request."""
+        for rule in self._own:
+            rule.begin(search)
 
     def start(
         self, seed: int, pool: list[Theta], order: list[int], generator: torch.Generator
@@ -71,6 +148,16 @@ class Rules:
         if self._follows is not None:
             self._follows.record(observation)
         self._belief.learn(observation)
+        for rule in self._own:
+            rule.learn(observation)
+
+    def redraw(
+        self, pool: list[Theta], initial: InitialPool, generator: torch.Generator
+    ) -> list[Theta]:
+        """Another pool for Calibrate, if every member of this one uses an LLM that fails."""
+        if not all(map(self.is_dropped, pool)):
+            return []
+        return initial.draw(self._problem.space, generator, self._holes.left)
 
     def calibrated(self) -> None:
         """After Calibrate."""
@@ -86,7 +173,7 @@ class Rules:
             return GAP_CLOSED
         num_observed = self._belief.surrogate.num_observed(theta)
         self._all_seen = self._holes.is_all(theta, num_observed)
-        return None
+        return _first(rule.selected(theta) for rule in self._own)
 
     def turn(self, i: int, theta: Theta, order: Sequence[int], generator: torch.Generator) -> Turn:
         """The turn of theta_cand."""
@@ -99,14 +186,9 @@ class Rules:
 
     def begun(self, turn: Turn, minima: Minima) -> str | None:
         """Before its first query."""
-        if self._payoff is None or turn.is_known:
-            return None
-        return None if self._payoff.goes_on(turn.candidate, minima) else NO_LONGER_PAYS
-
-    @property
-    def left(self) -> Allowed:
-        """What may be chosen still."""
-        return self._holes.left
+        if self._payoff and not turn.is_known and not self._payoff.goes_on(turn.candidate, minima):
+            return NO_LONGER_PAYS
+        return _first(rule.begun(turn) for rule in self._own)
 
     def is_dropped(self, theta: Theta) -> bool:
         """Whether it uses an LLM whose calls keep failing."""
@@ -123,7 +205,9 @@ class Rules:
 
     def ended(self, turn: Turn) -> str | None:
         """After its last query."""
-        return FREE_CANDIDATE if self._all_seen and self.stopping.is_free(turn.theta) else None
+        if self._all_seen and self.stopping.is_free(turn.theta):
+            return FREE_CANDIDATE
+        return _first(rule.ended(turn) for rule in self._own)
 
     def updated(self, turn: Turn, theta_out: Theta) -> None:
         """The averages on Theta know of the turn."""
@@ -143,10 +227,19 @@ class Rules:
             self._holes.leave_out([theta])
 
     def settings(self) -> dict[str, Any]:
-        """Of certificate and earlier answers."""
-        return {**self.certificate.settings(), **self.known.settings()}
+        """Of certificate, earlier answers and rules of one's own."""
+        own = [{"rule": type(rule).__name__, **rule.settings()} for rule in self._own]
+        of_own = {"rules": own} if own else {}
+        return {**self.certificate.settings(), **self.known.settings(), **of_own}
 
     def report(self) -> dict[str, Any]:
-        """Of certificate and payoff, and the LLMs that are dropped."""
-        of_payoff = self._payoff.report() if self._payoff else {}
-        return {**self._holes.failing.report(), **self.certificate.report(), **of_payoff}
+        """Of certificate, payoff and rules of one's own, and the LLMs that are dropped."""
+        report = {**self._holes.failing.report(), **self.certificate.report()}
+        for rule in (*([self._payoff] if self._payoff else []), *self._own):
+            report |= rule.report()
+        return report
+
+
+def _first(reasons: Iterable[str | None]) -> str | None:
+    """The first reason to end the search; every rule is asked."""
+    return next(filter(None, list(reasons)), None)

@@ -23,7 +23,7 @@ from scope_torch.errors import InputError
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
 from scope_torch.search.belief import Belief
-from scope_torch.search.calibrate import InitialPool, calibrate, minus_quality
+from scope_torch.search.calibrate import InitialPool, calibrate
 from scope_torch.search.front import Estimates, estimates_of
 from scope_torch.search.optimizer import (
     Basis,
@@ -79,20 +79,20 @@ class SCOPE(SequentialOptimizer):
             raise InputError(f"batch_size={batch_size} must be a whole number >= 1, or None")
         self.name, self.problem, self.seed = name, problem, check_seed(seed)
         self.prune, self.batch_size = prune, batch_size
-        self._belief, self._choice, self._rules = belief, choice, rules
-        self._initial_pool, self._first_u_out = pool, u_out
+        self.belief, self.rules, self.known = belief, rules, rules.known
+        self._choice, self._initial_pool, self._first_u_out = choice, pool, u_out
         self._generator = torch.Generator().manual_seed(seed)
         order = torch.randperm(problem.num_queries, generator=self._generator)
         self._query_order: list[int] = order.tolist()
         self._theta_out, self._certified = problem.theta_ref, False
         self._u_out: float | None = None
         self._before = self._theta_out, self._u_out, False
-        self._candidates = self._pruned = 0
+        self._counts = {"candidates": 0, "candidates_pruned": 0}
         self._basis: Basis = basis_of(self.settings())
-        self._pool = pool.draw(problem.space, self._generator)
         super().__init__()
 
     def _search(self) -> Steps:
+        self.rules.begin(self)
         yield from self._calibrate()  # alg:scope-main:init0
         self._initialise()  # alg:scope-main:rules, alg:scope-main:init1
         i: int | None = 0
@@ -103,60 +103,50 @@ class SCOPE(SequentialOptimizer):
                 return self._stop(NOTHING_LEFT if minima.is_exact else NOTHING_FOUND)
             theta_cand = self._select(i, minima)  # alg:scope-main:select
             self._trace("selected", iteration=i, theta_cand=theta_cand, num_queries=0)
-            if reason := self._rules.selected(theta_cand, self.u_out):
+            if reason := self.rules.selected(theta_cand, self.u_out):
                 return self._stop(reason)
-            turn = self._rules.turn(i, theta_cand, self._query_order, self._generator)
-            if reason := self._rules.begun(turn, minima):
+            turn = self.rules.turn(i, theta_cand, self._query_order, self._generator)
+            if reason := self.rules.begun(turn, minima):
                 return self._stop(reason)
             yield from self._evaluate(turn)
-            if reason := self._rules.ended(turn):
+            if reason := self.rules.ended(turn):
                 return self._stop(reason)
             yield
-            self._belief.posterior.update()
-            self._rules.updated(turn, self._theta_out)
+            self.belief.posterior.update()
+            self.rules.updated(turn, self._theta_out)
 
     def _evaluate(self, turn: Turn) -> Steps:
         """The j-loop: lines alg:scope-main:sort to alg:scope-main:break."""
-        self._candidates += 1
+        self._counts["candidates"] += 1
         turn.begin()
         if turn.is_known:
             self._judge(turn)
-        if not turn.ended:
-            for batch in turn.batches(self.batch_size):  # alg:scope-main:sort, alg:scope-main:for
-                for answer in (yield batch):  # alg:scope-main:observe
-                    self._record(answer)
-                    is_late = turn.ended  # it is paid for, and belongs to the model
-                    if not is_late:
-                        turn.update(answer)
-                    self._withdraw(turn)
-                    if not is_late:
-                        self._judge(turn)
-                if turn.ended:
-                    return
-            while turn.trial.again():  # beyond the paper: answers that vary
-                yield from turn.ask_again(self.batch_size, self._record)
+        for batch in turn.batches(self.batch_size):  # alg:scope-main:sort, alg:scope-main:for
+            for answer in (yield batch):  # alg:scope-main:observe
+                self._record(answer)
+                says_more = turn.update(answer)
                 self._withdraw(turn)
-                self._judge(turn)
-                if turn.ended:
-                    return
+                if says_more:
+                    self._judge(turn)
+        if not turn.ended:
             self._trace("completed", **turn.row())
 
     def _judge(self, turn: Turn) -> None:
         """Makes theta_cand theta_out, or gives it up."""
         beta, candidate = turn.beta(), turn.candidate
         is_better = candidate.upper_c(beta) <= self.u_out and turn.certified
-        if is_better and not self._rules.is_dearer(turn.theta):  # alg:scope-main:update
+        if is_better and not self.rules.is_dearer(turn.theta):  # alg:scope-main:update
             self._improve(turn, candidate.upper_c(beta))
-            turn.ended = self._rules.ends_certified
+            turn.ended = self.rules.ends_certified
         is_hopeless = candidate.lower_g(beta) > -turn.margin or candidate.lower_c(beta) > self.u_out
-        if self._rules.is_dropped(turn.theta) or (self.prune and is_hopeless):  # :break
+        if self.rules.is_dropped(turn.theta) or (self.prune and is_hopeless):  # :break
             turn.ended = True
-            self._pruned += 1
+            self._counts["candidates_pruned"] += 1
             self._trace("pruned", **turn.row())
 
     def _improve(self, turn: Turn, upper_c: float) -> None:
         if turn.theta != self._theta_out:
-            self._rules.replaced(lambda: self._candidate(self._theta_out).lower_c(turn.beta()))
+            self.rules.replaced(lambda: self._candidate(self._theta_out).lower_c(turn.beta()))
             self._before = self._theta_out, self._u_out, self._certified
         changed = (turn.theta, upper_c) != (self._theta_out, self._u_out)
         self._theta_out, self._u_out, self._certified = turn.theta, upper_c, True
@@ -165,37 +155,34 @@ class SCOPE(SequentialOptimizer):
 
     def _withdraw(self, turn: Turn) -> None:
         """Gives back what theta_cand has replaced, once its own answers cost too much."""
-        if turn.theta == self._theta_out and self._rules.is_dearer(turn.theta):
+        if turn.theta == self._theta_out and self.rules.is_dearer(turn.theta):
             self._theta_out, self._u_out, self._certified = self._before
             self._trace("withdrawn", **turn.row())
 
     def _calibrate(self) -> Steps:
         """Algorithm 2; SCOPE-Coarse has an empty pool, and skips it."""
-        start = self._rules.start(self.seed, self._pool, self._query_order, self._generator)
+        pool = self._initial_pool.draw(self.problem.space, self._generator)
+        start = self.rules.start(self.seed, pool, self._query_order, self._generator)
         pool, self._query_order, num_queries = start
-        several = self.problem.num_constraints > 1 and self.problem.objective == "cost"
         while pool:
             yield from calibrate(
                 pool,
                 self._query_order[:num_queries],
                 observe=self._observe,
                 cheaper_first=self._initial_pool.ties == "cheaper",
-                g=(lambda answer: self._belief.values(answer)[1]) if several else minus_quality,
+                g=self.belief.g_of,
                 queries_of=self.problem.queries_of if self.problem.offered else None,
-                is_dropped=self._rules.is_dropped,
+                is_dropped=self.rules.is_dropped,
             )
-            if not all(map(self._rules.is_dropped, pool)):
-                break
-            left = self._rules.left  # without LLMs whose calls fail
-            pool = self._initial_pool.draw(self.problem.space, self._generator, left)
+            pool = self.rules.redraw(pool, self._initial_pool, self._generator)
         yield
 
     def _initialise(self) -> None:
         """Fixes the bounds, and U_out of theta_0."""
-        self._belief.posterior.update()
-        self._rules.calibrated()
-        self._belief.fit()
-        reference, beta = self._candidate(self.problem.theta_ref), self._belief.beta()
+        self.belief.posterior.update()
+        self.rules.calibrated()
+        self.belief.fit()
+        reference, beta = self._candidate(self.problem.theta_ref), self.belief.beta()
         self._u_out = self._first_u_out
         if self._u_out is None:
             self._u_out = max(reference.upper_c(beta), self.problem.first_u_out)
@@ -207,30 +194,28 @@ class SCOPE(SequentialOptimizer):
         The choice says so: it knows the margin that a certificate asks for.
         """
         theta_out = self.problem.space.index_of(self._theta_out)
-        minima = self._rules.lower_bounds(self.u_out, theta_out)
-        while (
-            self._choice.next_iteration(1, minima.least_g) is None and self._belief.bounds.widen()
-        ):
-            minima = self._rules.lower_bounds(self.u_out, theta_out)
+        minima = self.rules.lower_bounds(self.u_out, theta_out)
+        while self._choice.next_iteration(1, minima.least_g) is None and self.belief.bounds.widen():
+            minima = self.rules.lower_bounds(self.u_out, theta_out)
             self._trace("widened")
-        self._rules.stopping.select(minima.least_c)
+        self.rules.stopping.select(minima.least_c)
         return minima
 
     def _select(self, i: int, minima: Minima) -> tuple[int, ...]:
-        if (best := self._rules.known.take_best()) is not None:  # its evaluation costs nothing
+        if (best := self.known.take_best()) is not None:  # its evaluation costs nothing
             return best
         scale = self.problem.reference_cost_usd if self.problem.objective == "cost" else 1.0
         return self.problem.space.theta_at(self._choice.select(i, minima, scale, self.seed))
 
     def _candidate(self, theta: tuple[int, ...]) -> Any:
-        return self._belief.at(theta, self._query_order)
+        return self.belief.at(theta, self._query_order)
 
     def _observe(self, requests: Sequence[Request]) -> Observing:
-        return self._rules.known.observe(requests, super()._observe)
+        return self.known.observe(requests, super()._observe)
 
     def _record(self, observation: Observation) -> None:
         super()._record(observation)
-        self._rules.learn(observation)
+        self.rules.learn(observation)
 
     @property
     def u_out(self) -> float:
@@ -243,66 +228,50 @@ class SCOPE(SequentialOptimizer):
             raise RuntimeError("U_out is defined after Calibrate (line alg:scope-main:init1)")
         return self._u_out
 
-    @property
-    def known(self) -> Any:
-        """Observations of earlier searches."""
-        return self._rules.known
-
-    @property
-    def surrogate(self) -> Any:
-        """What was observed."""
-        return self._belief.surrogate
-
-    @property
-    def bounds(self) -> Any:
-        """The half-widths."""
-        return self._belief.bounds
-
     def recommend(self) -> Recommendation:
         """theta_out: certified or accepted, see `basis_of`, or still theta_0."""
         basis = self._basis if self._certified else "reference"
         return Recommendation(
-            self._theta_out, basis, self._u_out, self._rules.stopping.gap(self._u_out)
+            self._theta_out, basis, self._u_out, self.rules.stopping.gap(self._u_out)
         )
 
     def estimates(self) -> Estimates | None:
         """All averages, for `front_of`; None before Calibrate has ended."""
         if self._u_out is None:
             return None
-        return estimates_of(self._belief.posterior, self._interval)
+        return estimates_of(self.belief.posterior, self._interval)
 
     def _interval(self, theta: tuple[int, ...]) -> dict[str, float]:
         """Bounds at `theta`: two standard deviations if they are credible, else as they are."""
         candidate = self._candidate(theta)
-        credible = self._belief.bounds.mode == "credible"
-        return interval(candidate, Beta(2.0, 2.0) if credible else self._belief.beta(candidate))
+        credible = self.belief.bounds.mode == "credible"
+        return interval(candidate, Beta(2.0, 2.0) if credible else self.belief.beta(candidate))
 
     def settings(self) -> dict[str, Any]:
         """Everything that decides what is asked; see `Optimizer`."""
-        of_surrogate, of_posterior = self._belief.settings()
+        of_surrogate, of_posterior = self.belief.settings()
         return {
             "name": self.name,
             "seed": self.seed,
             "prune": self.prune,
             "batch_size": self.batch_size,
-            "gap_tolerance": self._rules.stopping.gap_tolerance,
-            "bounds": self._belief.bounds.settings(),
+            "gap_tolerance": self.rules.stopping.gap_tolerance,
+            "bounds": self.belief.bounds.settings(),
             **self._initial_pool.settings(),
             **self._choice.settings(),
             **of_surrogate,
             **of_posterior,
-            **self._rules.settings(),
+            **self.rules.settings(),
         }
 
     def report(self) -> dict[str, Any]:
         """Bounds, counts, and what "certified" rests on; see `Optimizer`."""
         return {
-            **self._belief.bounds.report(),
-            "candidates": self._candidates,
-            "candidates_pruned": self._pruned,
-            **self._rules.known.report(),
-            "selection": self._belief.posterior.report(),
-            **self._rules.report(),
+            **self.belief.bounds.report(),
+            **self._counts,
+            **self.known.report(),
+            "selection": self.belief.posterior.report(),
+            **self.rules.report(),
             "assumptions": certified_by(self.settings()),
-            **self._belief.surrogate.report(),
+            **self.belief.surrogate.report(),
         }

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Iterator
 from typing import Any
 
 from scope_torch.bounds.base import Beta
@@ -10,7 +11,6 @@ from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
 from scope_torch.search.belief import Belief
 from scope_torch.search.known import Trial
-from scope_torch.search.optimizer import Steps
 from scope_torch.search.parts import interval
 
 
@@ -43,6 +43,7 @@ class Turn:
         self._num_queries = len(problem.queries_of(theta))
         self.about: dict[str, Any] = {"iteration": i, "theta_cand": theta}
         self.ended = self.certified = False
+        self._waiting_for = 0  # fresh answers
 
     @property
     def is_known(self) -> bool:
@@ -58,29 +59,47 @@ class Turn:
             self.about["num_queries"] = self._num_queries
 
     def batches(self, size: int | None) -> Iterator[list[Request]]:
-        """Its queries, so many at a time; None for all."""
+        """Its queries, so many at a time, until it has ended; None for all at a time.
+
+        All queries follow once more as often as its test wants fresh answers.
+        """
         size = size or self._num_queries
         for start in range(self._num_queries - len(self.trial.order), self._num_queries, size):
+            if self.ended:
+                return
             self._num_seen = start
             queries = self.candidate.next_queries(min(size, self._num_queries - start))
             yield [Request(self.theta, query) for query in queries]
         self.about["num_queries"] = self._num_queries
+        while not self.ended and self.trial.again():
+            self._waiting_for = len(self.trial.order)
+            for start in range(0, len(self.trial.order), size):
+                queries = self.trial.order[start : start + size]
+                yield [Request(self.theta, query) for query in queries]
 
-    def update(self, observation: Observation) -> None:
-        """Takes in an answer: the bounds move, then the test looks."""
+    def update(self, observation: Observation) -> bool:
+        """Takes in an answer: the bounds move, then the test looks.
+
+        Returns:
+            Whether there is something to judge. An answer after the end belongs to the model alone,
+            and fresh answers count once there is one to every query.
+        """
+        if self.ended:
+            return False
+        grades = self._problem.grades(observation)
+        if self._waiting_for:
+            self._waiting_for -= 1
+            self.certified = self.trial.update(grades, math.inf)
+            if not self._waiting_for:
+                self.candidate = self._belief.at(self.theta, self.trial.order)
+            return not self._waiting_for
         loss, y_g = self._belief.values(observation)
         self.candidate.update(observation.query, loss, *y_g)
         previous, self._upper_g = self._upper_g, self.candidate.upper_g(self.beta())
-        grades = self._problem.grades(observation)
         self.certified = self.trial.update(grades, min(self._upper_g, previous))
         self._num_seen += 1
         self.about["num_queries"] = self._num_seen
-
-    def ask_again(self, size: int | None, record: Callable[[Observation], None]) -> Steps:
-        """All queries once more, so many at a time: fresh answers, where answers vary."""
-        size = size or self._num_queries
-        self.certified = yield from self.trial.ask_again(self.theta, size, record)
-        self.candidate = self._belief.at(self.theta, self.trial.order)
+        return True
 
     @property
     def margin(self) -> float:

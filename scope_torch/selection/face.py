@@ -19,8 +19,8 @@ from scope_torch.evaluators.function import FunctionEvaluator, OnError
 from scope_torch.evaluators.outputs import FILE
 from scope_torch.methods import make_scope_joint
 from scope_torch.problem import Objective, SelectionProblem
+from scope_torch.results.result import RunResult
 from scope_torch.runs.callbacks import Callback
-from scope_torch.runs.result import RunResult
 from scope_torch.search.calibrate import Base
 from scope_torch.search.optimizer import Optimizer
 from scope_torch.selection.before import known_of, plan_of

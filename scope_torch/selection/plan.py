@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from scope_torch.runs.digits import plain, usd
+from scope_torch.results.digits import plain, usd
 
 TOO_DEAR_AFTER = 5  # queries of the reference, to say what all of them will cost
 

@@ -22,15 +22,15 @@ from scope_torch.evaluators.function import FunctionEvaluator
 from scope_torch.llm.price_list import PriceList
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
+from scope_torch.results.bill import regraded_usd
+from scope_torch.results.held_out import HeldOut
+from scope_torch.results.result import RunResult
 from scope_torch.runs.asked import left_out
-from scope_torch.runs.bill import regraded_usd
 from scope_torch.runs.callbacks import Callback
 from scope_torch.runs.earlier import known_from
-from scope_torch.runs.held_out import HeldOut
 from scope_torch.runs.journal import lost_in
 from scope_torch.runs.measure import measure
 from scope_torch.runs.older import HELD_OUT, KNOWN
-from scope_torch.runs.result import RunResult
 from scope_torch.runs.runner import run
 from scope_torch.search.known import Known
 from scope_torch.search.optimizer import Optimizer

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from scope_torch.problem import SelectionProblem
-from scope_torch.runs.deployment import HeldOut
+from scope_torch.runs.deployment import HeldOutQueries
 from scope_torch.runs.evaluator import Evaluator
 
-__all__ = ["HeldOut", "Task"]
+__all__ = ["HeldOutQueries", "Task"]
 
 
 class Task(NamedTuple):
@@ -24,4 +24,4 @@ class Task(NamedTuple):
 
     problem: SelectionProblem
     evaluator: Evaluator
-    held_out: Callable[[], HeldOut] | None = None
+    held_out: Callable[[], HeldOutQueries] | None = None

@@ -20,7 +20,7 @@ from scope_torch.problem import SelectionProblem, codes_of
 from scope_torch.systems.din_sql import din_sql
 from scope_torch.systems.graph import CompoundSystem
 from scope_torch.systems.unidm import data_imputation, data_transformation, entity_resolution
-from scope_torch.tasks import HeldOut, Task
+from scope_torch.tasks import HeldOutQueries, Task
 from scope_torch.tasks.airport_city import airport_city
 from scope_torch.tasks.amazon_google import amazon_google
 from scope_torch.tasks.bird import bird
@@ -143,7 +143,7 @@ def compound_task(
             answers = ((1.0, 1.0),) * problem.num_queries  # a method may need to have some
             before_paying(replace(problem, reference_answers=answers))
         problem = _with_measured_reference(problem, live)
-    held_out = HeldOut(evaluator_on(loaded.held_out), len(loaded.held_out))
+    held_out = HeldOutQueries(evaluator_on(loaded.held_out), len(loaded.held_out))
     return Task(problem, live, lambda: held_out)
 
 

@@ -13,7 +13,7 @@ from scope_torch.evaluators.simulation.spec import FAMILIES, load_worlds
 from scope_torch.evaluators.simulation.world import REFERENCE, World
 from scope_torch.llm.prices import load_llms
 from scope_torch.problem import SelectionProblem, codes_of
-from scope_torch.tasks import HeldOut, Task
+from scope_torch.tasks import HeldOutQueries, Task
 
 _FILES = {"bottleneck": None, "additive": "additive_worlds.toml"}
 
@@ -92,7 +92,7 @@ def simulated_task(
 
     search = evaluator("search")
     problem = _problem(name, search.world, reference, epsilon)
-    return Task(problem, search, lambda: HeldOut(evaluator("test"), spec.num_test_queries))
+    return Task(problem, search, lambda: HeldOutQueries(evaluator("test"), spec.num_test_queries))
 
 
 def _problem(name: str, world: World, reference: str, epsilon: float) -> SelectionProblem:

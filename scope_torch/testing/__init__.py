@@ -1,4 +1,4 @@
-"""Test suites for kernels, optimizers and evaluators of your own; they need pytest.
+"""Test suites for kernels, optimizers, rules and evaluators of your own; they need pytest.
 
 Subclass a suite in a test file, name the class `Test...`, and override the one fixture that makes
 your object. This is a whole test file:
@@ -28,12 +28,14 @@ pytest.register_assert_rewrite(
     "scope_torch.testing.evaluators",
     "scope_torch.testing.kernels",
     "scope_torch.testing.optimizers",
+    "scope_torch.testing.rules",
 )
 
 from scope_torch.testing.evaluators import EvaluatorConformance  # noqa: E402
 from scope_torch.testing.kernels import HammingKernelConformance, KernelConformance  # noqa: E402
 from scope_torch.testing.optimizers import OptimizerConformance, drive  # noqa: E402
 from scope_torch.testing.problems import KnownTask  # noqa: E402
+from scope_torch.testing.rules import RuleConformance  # noqa: E402
 
 __all__ = [
     "EvaluatorConformance",
@@ -41,5 +43,6 @@ __all__ = [
     "KernelConformance",
     "KnownTask",
     "OptimizerConformance",
+    "RuleConformance",
     "drive",
 ]

@@ -11,7 +11,7 @@ from typing import Any
 
 from scope_torch.errors import InputError, printable
 from scope_torch.observation import Observation
-from scope_torch.runs.saving import load_models, save_models
+from scope_torch.results.saving import load_models, save_models
 from scope_torch.tasks.files import read_text
 from scope_torch.traces.span import number
 from scope_torch.traces.summary import Query, Summary

@@ -11,8 +11,8 @@ import wandb
 from scope_torch.errors import InputError
 from scope_torch.files import inside
 from scope_torch.problem import SelectionProblem
+from scope_torch.results.table import looked_at
 from scope_torch.runs.callbacks import Callback, Outcome, files_of
-from scope_torch.runs.table import looked_at
 from scope_torch.search.optimizer import Described, TraceRow
 from scope_torch.watch.page import page_and_result
 

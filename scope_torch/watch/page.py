@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from scope_torch.runs.page.page import page_of, view_of_result
-from scope_torch.runs.page.view import Pace
+from scope_torch.results.page.page import page_of, view_of_result
+from scope_torch.results.page.view import Pace
+from scope_torch.results.result import RunResult
 from scope_torch.runs.recorded import RecordedRun
-from scope_torch.runs.result import RunResult
 from scope_torch.watch.reading import result_of_run, view_of
 
 

@@ -10,16 +10,16 @@ from typing import Any
 
 from scope_torch.bounds.assumptions import basis_of
 from scope_torch.observation import History, Observation
-from scope_torch.runs.bill import Bill, regraded_usd
+from scope_torch.results.bill import Bill, regraded_usd
+from scope_torch.results.estimate import Estimate
+from scope_torch.results.held_out import HeldOut
+from scope_torch.results.metrics import OracleCurve
+from scope_torch.results.page.view import Pace, View
+from scope_torch.results.result import RunResult
 from scope_torch.runs.directory import read_json
-from scope_torch.runs.estimate import Estimate
-from scope_torch.runs.held_out import HeldOut
 from scope_torch.runs.journal import lost_in, read_journal
 from scope_torch.runs.measure import repeats_in
-from scope_torch.runs.metrics import OracleCurve
-from scope_torch.runs.page.view import Pace, View
 from scope_torch.runs.recorded import RecordedRun
-from scope_torch.runs.result import RunResult
 from scope_torch.search.front import FrontRow, FrontTable
 from scope_torch.search.optimizer import Basis, Recommendation
 

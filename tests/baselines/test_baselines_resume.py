@@ -6,7 +6,7 @@ from tables import CountingEvaluator, Crash, make_task
 from baselines.abacus import Abacus
 from baselines.llambo import make_llambo
 from baselines.llmselector import LLMSelector
-from scope_torch.runs.result import RunResult
+from scope_torch.results.result import RunResult
 from scope_torch.runs.runner import run
 
 TASK = make_task(2, (4, 3, 3), 5)

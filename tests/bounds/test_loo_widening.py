@@ -12,7 +12,7 @@ from test_bounds import LAM, SIZES, fitted, half_widths, problem, theory
 from test_per_query import all_codes, random_history
 
 from scope_torch.bounds import TunedBounds
-from scope_torch.runs.result import RunResult
+from scope_torch.results.result import RunResult
 from scope_torch.runs.runner import run
 
 

@@ -37,8 +37,8 @@ from llm.fake_endpoint import (
 from scope_torch.errors import InputError
 from scope_torch.evaluators import window
 from scope_torch.observation import Observation
+from scope_torch.results.result import RunResult
 from scope_torch.runs.callbacks import Callback
-from scope_torch.runs.result import RunResult
 
 KEY = "sk-canary-55e0c1d7b4"
 

@@ -139,7 +139,7 @@ def test_the_order_of_a_continued_search_is_not_that_of_the_older_one(make):
         search = make(problem, seed=3, initial_pool="random", certificate="sequence", known=known)
         search.ask()
         return [
-            search._rules.turn(1, (0, 1), search._query_order, search._generator).trial.order
+            search.rules.turn(1, (0, 1), search._query_order, search._generator).trial.order
             for _ in range(3)
         ]
 

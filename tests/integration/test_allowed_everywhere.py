@@ -17,7 +17,7 @@ from baselines.safeopt import SafeOpt
 from scope_torch.errors import InputError
 from scope_torch.front_method import make_scope_front
 from scope_torch.methods import make_scope, make_scope_joint
-from scope_torch.runs.metrics import is_feasible, optimal_cost, true_values
+from scope_torch.results.metrics import is_feasible, optimal_cost, true_values
 from scope_torch.runs.runner import run
 from scope_torch.tasks.synthetic import synthetic_task
 

@@ -59,12 +59,14 @@ def _classes_of(page):
     return {name: value for name, value in names.items() if name.startswith("Test")}
 
 
-SUITES = _classes_of(DOCS / "howto/own-kernel.md") | _classes_of(DOCS / "howto/own-optimizer.md")
+SUITES: dict[str, type] = {}
+for one in ("own-kernel", "own-optimizer", "own-rule"):
+    SUITES |= _classes_of(DOCS / f"howto/{one}.md")
 globals().update(SUITES)  # and pytest runs them
 
 
 def test_the_conformance_suites_of_the_pages_are_run():
-    assert set(SUITES) == {"TestMatern32", "TestWeightedOverlap", "TestDescent"}
+    assert set(SUITES) == {"TestMatern32", "TestWeightedOverlap", "TestDescent", "TestPatience"}
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def measured(run_dir: Path) -> dict:
 
 def test_a_live_run_is_measured_and_reported(cli, measure_run, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)  # figures take their time
-    monkeypatch.delitem(sys.modules, "scope_torch.runs.plotting", raising=False)
+    monkeypatch.delitem(sys.modules, "scope_torch.results.plotting", raising=False)
     with FakeEndpoint(airport_llm) as endpoint:
         run_dir = search(cli, endpoint)
         assert "(measured)" not in report(Path("outputs"))

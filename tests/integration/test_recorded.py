@@ -6,7 +6,7 @@ import pytest
 
 from scope_torch.errors import InputError
 from scope_torch.methods import make_scope
-from scope_torch.runs.metrics import optimal_cost
+from scope_torch.results.metrics import optimal_cost
 from scope_torch.runs.runner import run
 from scope_torch.tasks.table import find_data, table_task
 

@@ -14,7 +14,7 @@ from baselines.random_search import RandomSearch
 from scope_torch import make_scope, run
 from scope_torch.cli.report import main, report
 from scope_torch.errors import InputError
-from scope_torch.runs.directory import with_hashes
+from scope_torch.results.hashes import with_hashes
 from scope_torch.runs.finished import load_runs
 from scope_torch.tasks.synthetic import synthetic_task
 
@@ -54,7 +54,7 @@ def outputs(finished, tmp_path) -> Path:
 def no_figures(monkeypatch) -> None:
     """A machine without matplotlib; here also because figures take their time."""
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.delitem(sys.modules, "scope_torch.runs.plotting", raising=False)
+    monkeypatch.delitem(sys.modules, "scope_torch.results.plotting", raising=False)
 
 
 def copied(outputs: Path, of: str, to: Path, **changes) -> None:

@@ -12,7 +12,7 @@ from test_allowed_everywhere import SEARCHES
 from scope_torch.errors import InputError
 from scope_torch.evaluators.table import RecordedTable, TableEvaluator
 from scope_torch.observation import Request
-from scope_torch.runs.metrics import optimal_cost
+from scope_torch.results.metrics import optimal_cost
 from scope_torch.runs.runner import run
 from scope_torch.tasks import Task
 from scope_torch.tasks.files import find_data

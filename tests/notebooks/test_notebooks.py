@@ -9,7 +9,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import pytest
 
-import scope_torch.runs.plotting
+import scope_torch.results.plotting
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.py"))
@@ -77,6 +77,6 @@ def test_uses_public_names_only(path):
 def test_plotting_leaves_the_backend_alone():
     """Else a notebook that imports it would show no figures any more."""
     plt.switch_backend("svg")
-    importlib.reload(scope_torch.runs.plotting)
+    importlib.reload(scope_torch.results.plotting)
     assert plt.get_backend() == "svg"
     plt.switch_backend("Agg")

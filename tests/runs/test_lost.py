@@ -23,13 +23,13 @@ QUERIES = TASK.table.queries
 class Breaks:
     """The table's answers; the calls with these numbers raise after 0.5 USD were paid."""
 
-    def __init__(self, *numbers):
-        self.numbers, self.calls = numbers, 0
+    def __init__(self, *numbers, kind=TimeoutError):
+        self.numbers, self.calls, self.kind = numbers, 0, kind
 
     def __call__(self, assignment, query):
         self.calls += 1
         if self.calls in self.numbers:
-            error = TimeoutError("no reply")
+            error = self.kind("no reply")
             error.cost_usd = 0.5
             raise error
         theta = TASK.problem.codes(list(assignment.values()))
@@ -115,10 +115,11 @@ def test_a_query_that_always_fails_ends_with_the_budget(tmp_path, concurrency):
 
 
 @pytest.mark.parametrize("concurrency", [1, 4])
-def test_it_is_asked_again_and_counts_as_spent(tmp_path, concurrency):
+@pytest.mark.parametrize("kind", [TimeoutError, KeyboardInterrupt])
+def test_it_is_asked_again_and_counts_as_spent(tmp_path, concurrency, kind):
     whole = searched(Breaks(), tmp_path / "whole", concurrency=concurrency)
-    with pytest.raises(TimeoutError):
-        searched(Breaks(9), tmp_path / "run", concurrency=concurrency)
+    with pytest.raises(kind):
+        searched(Breaks(9, kind=kind), tmp_path / "run", concurrency=concurrency)
     assert [one.paid_usd for one in lost_in(tmp_path / "run")] == [0.5]
     budget = TASK.budget(6) + 0.5  # so that the rest buys as much
     result = searched(Breaks(), tmp_path / "run", budget, concurrency)

@@ -17,8 +17,8 @@ from tables import CountingEvaluator, Crash, make_task
 from scope_torch.errors import InputError
 from scope_torch.evaluators.function import FunctionEvaluator
 from scope_torch.observation import Observation, Request
+from scope_torch.results.result import RunResult
 from scope_torch.runs.callbacks import Callback
-from scope_torch.runs.result import RunResult
 from scope_torch.runs.runner import run
 
 ROOT = Path(__file__).resolve().parents[2]

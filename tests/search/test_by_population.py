@@ -158,7 +158,7 @@ def test_it_holds_however_answers_vary(make, flips):
     settings = {"base": "small", "certificate": "population"}
     plain, told = make(PROBLEM, **settings), make(PROBLEM, **settings, certificate_flips=flips)
     assert told.settings() == plain.settings()
-    assert not told.known.answers_vary
+    assert not told.rules.known.answers_vary
 
 
 @pytest.mark.parametrize("make", [make_scope, make_scope_joint])
@@ -208,7 +208,7 @@ def test_a_run_that_was_interrupted_ends_the_same(tmp_path):
 
 def test_other_certificates_need_not_follow():
     plain = make_scope(PROBLEM, base="nano")
-    assert plain._rules._follows is None
+    assert plain.rules._follows is None
     assert isinstance(ByPopulation(PROBLEM, 0.05, 0), FollowsSearch)
 
 

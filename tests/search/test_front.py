@@ -11,7 +11,7 @@ from scope_torch.errors import InputError
 from scope_torch.evaluators.table import TableEvaluator
 from scope_torch.front_method import make_scope_front
 from scope_torch.methods import make_scope, make_scope_joint
-from scope_torch.runs.result import RunResult
+from scope_torch.results.result import RunResult
 from scope_torch.runs.runner import run
 from scope_torch.search.front import LOSSES, Estimates, front_of
 from scope_torch.testing import KnownTask

@@ -100,7 +100,7 @@ def test_the_model_takes_in_all_of_them(task, make):
     search = make(task.problem, base="llm0", device="cpu", known=known)
     search.ask()
     theta = known[0].theta
-    assert search.surrogate.num_observed(theta) == Q
+    assert search.belief.surrogate.num_observed(theta) == Q
     assert search.t == 0
     assert search.spend_usd == 0
 
@@ -165,7 +165,7 @@ class Order(_Test):
 def test_a_test_gets_its_grades_in_its_order(known):
     test = Order([3, 1, 4, 0, 2])
     grades = {query: (float(query),) for query in known}
-    trial = Trial(test, grades, range(5), lambda observation: (observation.quality,))
+    trial = Trial(test, grades, range(5))
     certified = trial.begin(0.0) if known else False
     for query in list(trial.order):
         assert not certified

@@ -44,7 +44,7 @@ def searched(task, problem, run_dir=None, **settings):
 
 def posterior_means(search, observations):
     """Of the average cost and quality of all configurations, without any search."""
-    surrogate = search.surrogate
+    surrogate = search.belief.surrogate
     for o in observations:
         surrogate.observe(
             o.theta, o.query, o.cost_usd, *search.problem.violations(search.problem.grades(o))
@@ -55,9 +55,9 @@ def posterior_means(search, observations):
 def test_the_model_is_that_of_the_same_observations(problem, answers):
     search = make(problem, learn_reference=True)
     search.ask()
-    assert search.surrogate.num_observed(problem.theta_ref) == Q
+    assert search.belief.surrogate.num_observed(problem.theta_ref) == Q
     by_hand = posterior_means(make(problem), answers)
-    assert (search.surrogate.weights() == by_hand).all()
+    assert (search.belief.surrogate.weights() == by_hand).all()
 
 
 def test_nobody_pays_for_them(task, problem):
@@ -70,14 +70,14 @@ def test_nobody_pays_for_them(task, problem):
 def test_answers_that_a_search_before_took_in_are_not_repeated(problem, answers):
     search = make(problem, known=answers[:5], learn_reference=True)
     search.ask()
-    assert search.surrogate.num_observed(problem.theta_ref) == Q
-    assert len(search.known.reference) == Q - 5
+    assert search.belief.surrogate.num_observed(problem.theta_ref) == Q
+    assert len(search.rules.known.reference) == Q - 5
 
 
 def test_the_default_does_not_learn_them(problem):
     search = make(problem)
     search.ask()
-    assert search.surrogate.num_observed(problem.theta_ref) == 0
+    assert search.belief.surrogate.num_observed(problem.theta_ref) == 0
     assert "learn_reference" not in search.settings()
 
 

@@ -120,11 +120,11 @@ def test_the_largest_return_on_theta_is_found():
     problem = replace(task.problem, deployment_queries=1e4)
     optimizer = make_scope_joint(problem, base="llm0", seed=1, device="cpu")
     looked = []
-    goes_on = optimizer._rules._payoff.goes_on
+    goes_on = optimizer.rules._payoff.goes_on
 
     def checked(candidate, minima):
         went_on = goes_on(candidate, minima)
-        payoff, surrogate, beta = optimizer._rules._payoff, optimizer.surrogate, minima.beta
+        payoff, surrogate, beta = optimizer.rules._payoff, optimizer.belief.surrogate, minima.beta
         fresh = make_joint_posterior(surrogate)
         fresh.update()
         _ = fresh.variance  # all exact
@@ -144,7 +144,7 @@ def test_the_largest_return_on_theta_is_found():
         looked.append(went_on)
         return went_on
 
-    optimizer._rules._payoff.goes_on = checked
+    optimizer.rules._payoff.goes_on = checked
     while requests := optimizer.ask():
         optimizer.tell([task.observe(request) for request in requests])
     assert looked.count(True) > 3
@@ -168,7 +168,9 @@ def test_the_same_on_a_device():
     asked = {}
     for surrogate in ("incremental", "tensor"):
         optimizer = make_scope_joint(problem, base="llm0", surrogate=surrogate, device="cpu")
-        assert isinstance(optimizer.surrogate, TensorJointSurrogate) == (surrogate == "tensor")
+        assert isinstance(optimizer.belief.surrogate, TensorJointSurrogate) == (
+            surrogate == "tensor"
+        )
         asked[surrogate] = []
         while requests := optimizer.ask():
             asked[surrogate] += [(r.theta, r.query) for r in requests]

@@ -15,7 +15,7 @@ from tables import Task, make_task, task_of
 from scope_torch.bounds import TheoryBounds, TunedBounds
 from scope_torch.bounds.information_gain import InformationGain
 from scope_torch.model.kernels import HammingMatern52Kernel, HammingRBFKernel
-from scope_torch.runs.result import RunResult
+from scope_torch.results.result import RunResult
 from scope_torch.runs.runner import run
 
 KERNELS = {

@@ -16,7 +16,7 @@ from scope_torch.errors import InputError
 from scope_torch.model.kernels import HammingMatern52Kernel
 from scope_torch.model.per_query import QuerySurrogate
 from scope_torch.observation import Observation
-from scope_torch.runs.result import RunResult
+from scope_torch.results.result import RunResult
 from scope_torch.runs.runner import run
 from scope_torch.search.candidate import QueryCandidate
 from scope_torch.space import ConfigSpace

@@ -85,7 +85,7 @@ def test_the_search_goes_on_with_wider_bounds_where_nothing_was_left():
         while requests := optimizer.ask():
             optimizer.tell([task.observe(request) for request in requests])
         assert optimizer.report()["widened"] == widenings
-        assert optimizer.bounds.beta(1).g == pytest.approx(1.5**widenings)
+        assert optimizer.belief.bounds.beta(1).g == pytest.approx(1.5**widenings)
         at = int(task.problem.space.rank(torch.tensor(optimizer.recommend().theta)))
         traces[widenings], cost[widenings] = optimizer.trace, task.mean_cost[at]
     until = [row.event for row in traces[2]].index("widened")

@@ -15,7 +15,7 @@ from scope_torch.evaluators.simulation.evaluator import SimulatedEvaluator
 from scope_torch.evaluators.simulation.spec import load_worlds
 from scope_torch.evaluators.simulation.world import World
 from scope_torch.llm.prices import load_llms
-from scope_torch.runs.directory import with_hashes
+from scope_torch.results.hashes import with_hashes
 
 MODULE = """
 from pathlib import Path

@@ -11,7 +11,8 @@ from selection.test_select import App, exactly, settings
 
 import scope_torch as st
 from scope_torch.errors import InputError
-from scope_torch.runs.directory import read_settings, settings_hash, with_hashes
+from scope_torch.results.hashes import settings_hash, with_hashes
+from scope_torch.runs.directory import read_settings
 
 EARLIER = re.compile(", graded by .*")
 

@@ -1,5 +1,6 @@
 """A metric that asks an LLM through the endpoint: a line of its own in budget and bill."""
 
+import asyncio
 import contextlib
 import json
 import re
@@ -11,6 +12,7 @@ from serve.fake_upstream import LLMS, FakeUpstream, Say, prices
 
 import scope_torch as st
 from scope_torch.errors import InputError
+from scope_torch.runs.journal import lost_in
 from scope_torch.runs.recorded import read_run
 from scope_torch.serve.current import base_url
 from scope_torch.serve.endpoint import Endpoint
@@ -53,7 +55,7 @@ def upstream():
         yield upstream
 
 
-def selected(upstream, metric=judge, **changes):
+def selected(upstream, metric=judge, app=app, **changes):
     settings = {
         "models": {"answer": ["tiny", "small", "large"]},
         "reference": "large",
@@ -144,7 +146,9 @@ def test_a_search_that_is_killed_again_and_again_has_the_same_bill(upstream, tmp
             selected(upstream, breaks, **how)
     parts = selected(upstream, breaks, **how)
     assert list(parts.history) == list(whole.history)
-    assert parts.bill.total_usd == pytest.approx(whole.bill.total_usd, abs=1e-12)
+    bill, before = parts.bill, whole.bill.total_usd
+    assert bill.total_usd - bill.lost_usd == pytest.approx(before, abs=1e-12)
+    assert bill.total_usd == pytest.approx(paid(upstream) - before, rel=1e-12)  # once each, or lost
 
 
 def test_a_judge_that_fails_costs_what_it_took(upstream, tmp_path):
@@ -204,3 +208,54 @@ def test_a_judge_that_cannot_be_asked_is_refused_before_the_first_call(upstream,
     with pytest.raises(InputError, match=words):
         selected(upstream, **changes)
     assert upstream.served == []
+
+
+class Leaves:
+    """The app; after it has asked for this many questions it ends the program."""
+
+    def __init__(self, number, what):
+        self.number, self.what = number, what
+
+    def __call__(self, question):
+        said = app(question)
+        self.number -= 1
+        if not self.number:
+            raise self.what
+        return said
+
+    async def soon(self, question):
+        return (await asyncio.gather(self.task(question)))[0]
+
+    async def task(self, question):
+        return self(question)
+
+
+@pytest.mark.parametrize("what", [KeyboardInterrupt, SystemExit], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("number", [2, 9, 60])  # in the preflight, the reference, the search
+def test_what_an_application_paid_before_it_was_stopped(upstream, tmp_path, what, is_async, number):
+    leaves = Leaves(number, what())
+    call = leaves.soon if is_async else leaves
+    graded = {"metric": lambda expected, output: float(expected in output), "judge": None}
+    with pytest.raises((KeyboardInterrupt, RuntimeError)):
+        selected(upstream, app=call, run_dir=tmp_path, **graded)
+    assert sum(one.paid_usd for one in lost_in(tmp_path)) > 0
+    result = selected(upstream, app=call, run_dir=tmp_path, **graded)
+    assert result.bill.total_usd == pytest.approx(paid(upstream), rel=1e-12)
+    assert result.bill.lost_usd > 0
+
+
+def test_what_a_judge_was_paid_before_it_was_stopped(upstream, tmp_path):
+    number = 9
+
+    def stopped(expected, output):
+        nonlocal number
+        grade, number = judge(expected, output), number - 1
+        if not number:
+            raise KeyboardInterrupt
+        return grade
+
+    with pytest.raises(KeyboardInterrupt):
+        selected(upstream, metric=stopped, metric_version="1", run_dir=tmp_path)
+    result = selected(upstream, metric=stopped, metric_version="1", run_dir=tmp_path)
+    assert result.bill.total_usd == pytest.approx(paid(upstream), rel=1e-12)

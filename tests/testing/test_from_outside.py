@@ -17,7 +17,7 @@ import itertools
 import torch
 from gpytorch.kernels import Kernel
 
-from scope_torch import HammingKernel, Observation, Request, SequentialOptimizer
+from scope_torch import HammingKernel, Observation, Request, Rule, SequentialOptimizer
 from scope_torch.search.optimizer import Recommendation
 
 
@@ -74,6 +74,25 @@ class Unseeded(Shuffled):
         return torch.randperm(self.problem.space.size)
 
 
+class AtMost(Rule):
+    def begin(self, search):
+        self._number = 0
+
+    def ended(self, turn):
+        self._number += 1
+        return "enough" if self._number == 2 else None
+
+    def settings(self):
+        return {"most": 2}
+
+
+class Forgetful(AtMost):
+    _number = 0
+
+    def begin(self, search):
+        pass
+
+
 class Lookup:
     concurrency = 1
 
@@ -118,6 +137,7 @@ from scope_torch.testing import (
     HammingKernelConformance,
     KernelConformance,
     OptimizerConformance,
+    RuleConformance,
 )
 
 
@@ -153,6 +173,18 @@ class TestUnseeded(OptimizerConformance):
     @pytest.fixture
     def make_optimizer(self):
         return Unseeded
+
+
+class TestAtMost(RuleConformance):
+    @pytest.fixture
+    def make_rule(self):
+        return AtMost
+
+
+class TestForgetful(RuleConformance):
+    @pytest.fixture
+    def make_rule(self):
+        return Forgetful
 
 
 class TestLookup(EvaluatorConformance):
@@ -214,7 +246,8 @@ def outcomes(output: str, name: str) -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize(
-    ("name", "least"), [("Half", 12), ("Weighted", 8), ("Shuffled", 12), ("Lookup", 6)]
+    ("name", "least"),
+    [("Half", 12), ("Weighted", 8), ("Shuffled", 12), ("AtMost", 5), ("Lookup", 6)],
 )
 def test_correct_ones_pass(output, name, least):
     found = outcomes(output, f"Test{name}")
@@ -232,6 +265,7 @@ def test_correct_ones_pass(output, name, least):
             "test_equal_seeds_and_observations_give_equal_requests",
             "assert [((",  # the pairs of both runs
         ),
+        ("Forgetful", "test_a_second_search_starts_anew", "first"),
         ("Counted", "test_fingerprint_identifies_what_is_evaluated", "'lookup 1' == 'lookup 2'"),
         ("OffByOne", "test_values_belong_to_their_request", "assert 0.00"),  # both costs
     ],

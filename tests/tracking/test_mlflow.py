@@ -16,10 +16,10 @@ from tables import CountingEvaluator, make_task
 
 from scope_torch.errors import InputError
 from scope_torch.methods import make_scope
-from scope_torch.runs.plotting import CurvePlot
 from scope_torch.runs.recorded import read_run
 from scope_torch.runs.runner import run
 from scope_torch.tasks.synthetic import synthetic_task
+from scope_torch.tracking.curves import CurvePlot
 from scope_torch.tracking.mlflow import MlflowTracker
 
 mlflow = pytest.importorskip("mlflow")

@@ -8,9 +8,9 @@ import pytest
 
 from scope_torch.errors import InputError
 from scope_torch.methods import make_scope
-from scope_torch.runs.plotting import CurvePlot
 from scope_torch.runs.runner import run
 from scope_torch.tasks.synthetic import synthetic_task
+from scope_torch.tracking.curves import CurvePlot
 from scope_torch.tracking.tensorboard import TensorBoardTracker
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -21,8 +21,8 @@ from scope_torch.cli import replay  # noqa: E402
 from scope_torch.errors import InputError  # noqa: E402
 from scope_torch.evaluators.table import TableEvaluator  # noqa: E402
 from scope_torch.methods import make_scope  # noqa: E402
-from scope_torch.runs.plotting import CurvePlot  # noqa: E402
 from scope_torch.runs.runner import run  # noqa: E402
+from scope_torch.tracking.curves import CurvePlot  # noqa: E402
 from scope_torch.tracking.wandb import WandbTracker  # noqa: E402
 
 

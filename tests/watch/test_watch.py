@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from watch.pages import Page, search
+from results.pages import Page, search
 
 from scope_torch.cli import watch
 from scope_torch.cli.run import main as scope_torch_main

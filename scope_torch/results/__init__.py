@@ -1,0 +1,1 @@
+"""What a run tells: its result, in words, tables, figures and pages."""

@@ -1,0 +1,116 @@
+"""What speaks against the promise of a result, in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from scope_torch.problem import SelectionProblem
+from scope_torch.results.digits import percent, plain, quality
+from scope_torch.results.held_out import HeldOut
+from scope_torch.search.optimizer import Recommendation
+
+if TYPE_CHECKING:
+    from scope_torch.bounds.repeats import Repeats
+
+
+class Promised(Protocol):
+    """A result, as far as a doubt needs it: a `RunResult`."""
+
+    @property
+    def problem(self) -> SelectionProblem:
+        """What was searched."""
+        ...
+
+    @property
+    def recommendation(self) -> Recommendation:
+        """theta_out and its basis."""
+        ...
+
+    @property
+    def report(self) -> Mapping[str, Any]:
+        """Values that the method recorded."""
+        ...
+
+    @property
+    def certified(self) -> bool:
+        """Whether theta_out is."""
+        ...
+
+    @property
+    def held_out(self) -> HeldOut | None:
+        """The comparison on held-out queries."""
+        ...
+
+    @property
+    def varies(self) -> Repeats | None:
+        """What the reference's second answers say."""
+        ...
+
+
+def doubt_of(result: Promised) -> str:
+    """The sentence; "" if nothing speaks against the promise.
+
+    - Held-out queries: the interval of quality above the threshold lies below 0, or that of the
+      saving.
+    - Answers changed when they were asked for again, and the certificate assumes that none does.
+    - The reference is kept, and breaks a constraint itself.
+
+    Args:
+        result: A `RunResult`.
+    """
+    problem = result.problem
+    if result.recommendation.theta == problem.theta_ref:
+        return _of_reference(problem)
+    return _of_held_out(problem, result.held_out) or _of_answers(result)
+
+
+def _of_held_out(problem: SelectionProblem, held_out: HeldOut | None) -> str:
+    """What held-out queries say against the choice."""
+    if held_out is None or problem.objective != "cost":
+        return ""
+    if (excess := held_out.excess(problem)).upper is not None and excess.upper < 0:
+        averages = f"{quality(held_out.quality)} against {quality(held_out.reference_quality)}"
+        allowed = f"at least {plain(problem.s_0)} was promised"
+        if problem.epsilon is not None:
+            allowed = f"a loss of {percent(problem.epsilon)} was allowed"
+        return (
+            f"but {held_out.num_queries} held-out queries say otherwise: quality {averages}, and "
+            f"{allowed}"
+        )
+    if held_out.is_dearer():
+        return (
+            f"but on {held_out.num_queries} held-out queries it costs more than the reference: "
+            f"{plain(1000 * held_out.choice_usd)} instead of "
+            f"{plain(1000 * held_out.reference_usd)} USD per 1,000 queries"
+        )
+    return ""
+
+
+def _of_answers(result: Promised) -> str:
+    """Whether a certificate took answers for fixed that are not."""
+    varies, report = result.varies, result.report
+    if varies is None or not varies.changed or not result.certified:
+        return ""
+    if report.get("flips") or report.get("certificate") == "population":
+        return ""
+    return (
+        f"but {varies.changed} of {varies.asked} answers changed when they were asked for again, "
+        "which this certificate does not allow for"
+    )
+
+
+def _of_reference(problem: SelectionProblem) -> str:
+    """What theta_0 breaks itself."""
+    broken = [
+        f"{limit} ({plain(problem.reference_outcomes[limit.outcome])} on average)"
+        for limit, above in zip(problem.limits[1:], problem.reference_violations(), strict=True)
+        if above > 0
+    ]
+    cost_usd, first = problem.reference_cost_usd, problem.limits[0]
+    if problem.objective == "quality" and cost_usd > first.value:
+        broken.insert(0, f"{first} ({plain(cost_usd)} on average)")
+    is_poor = problem.reference_quality < problem.s_0
+    if problem.objective == "cost" and problem.epsilon is None and is_poor:
+        broken.insert(0, f"{problem.limits[0]} ({quality(problem.reference_quality)} on average)")
+    return f"but the reference itself breaks {' and '.join(broken)}" if broken else ""

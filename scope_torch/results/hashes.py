@@ -1,0 +1,35 @@
+"""The hashes of `settings.json` and `result.json`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+_VOLATILE = "timing", "paths"  # keys of result.json that equal runs do not share
+
+
+def settings_hash(settings: dict[str, Any]) -> str:
+    """16 hex digits that identify the settings of a run."""
+    canonical = json.dumps(settings, sort_keys=True)
+    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+
+def hash_of_written(values: dict[str, Any]) -> str:
+    """The hash of values before they are written and after they are read: all keys are text."""
+    return settings_hash(json.loads(json.dumps(values)))
+
+
+def with_hashes(result: dict[str, Any]) -> dict[str, Any]:
+    """Adds `result_hash` over all that equal runs share, and `timing.hash` over the rest.
+
+    There are two, so that a damaged name of one of these keys does not pass for an early version.
+
+    Args:
+        result: Content of `result.json`, with hashes or without.
+    """
+    stable = {k: v for k, v in result.items() if k not in (*_VOLATILE, "result_hash")}
+    volatile = {k: dict(result[k]) for k in _VOLATILE}
+    volatile["timing"].pop("hash", None)
+    volatile["timing"]["hash"] = hash_of_written(volatile)
+    return {**stable, "result_hash": hash_of_written(stable), **volatile}

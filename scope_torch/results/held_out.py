@@ -1,0 +1,164 @@
+"""Choice and reference on queries that the search has not seen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scope_torch.html_table import html_table
+from scope_torch.observation import Observation
+from scope_torch.problem import SelectionProblem
+from scope_torch.results.bill import cost_of
+from scope_torch.results.digits import per_thousand, plain, quality
+from scope_torch.results.estimate import Estimate
+
+_DELTA = 0.05  # of both ends together
+_LEAST_EPSILON = 1e-9  # quality differences lie in [-1, 1], which is epsilon = 0
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """What theta_out and theta_0 did on held-out queries.
+
+    Args:
+        num_queries: How many there are.
+        choice: The observations of theta_out, one for each query, in their order.
+        reference: Those of theta_0.
+        known: Observations of earlier searches; they were not paid for again.
+        regraded_usd: What grading them anew has cost, in USD, if the metric is another one.
+
+    Examples:
+        >>> choice = [Observation((0,), q, cost_usd=0.01, quality=1.0) for q in range(40)]
+        >>> reference = [Observation((1,), q, cost_usd=0.1, quality=q > 3) for q in range(40)]
+        >>> held_out = HeldOut(40, choice, reference)
+        >>> round(held_out.difference.value, 3), round(held_out.difference.lower, 2)
+        (0.1, -0.06)
+    """
+
+    num_queries: int
+    choice: Sequence[Observation]
+    reference: Sequence[Observation]
+    known: Sequence[Observation] = ()
+    regraded_usd: float = 0.0
+
+    @property
+    def quality(self) -> float:
+        """Average quality of theta_out."""
+        return _mean([o.quality for o in self.choice])
+
+    @property
+    def reference_quality(self) -> float:
+        """Average quality of theta_0."""
+        return _mean([o.quality for o in self.reference])
+
+    @property
+    def choice_usd(self) -> float:
+        """Average cost of a query with theta_out, in USD."""
+        return cost_of(self.choice) / self.num_queries
+
+    @property
+    def reference_usd(self) -> float:
+        """Average cost of a query with theta_0, in USD."""
+        return cost_of(self.reference) / self.num_queries
+
+    @property
+    def cost_usd(self) -> float:
+        """What the comparison has cost in USD; the same configuration is paid for once."""
+        return cost_of(self.paid)
+
+    @property
+    def paid(self) -> list[Observation]:
+        """The observations that were paid for."""
+        known = set(self.known)
+        both = [*self.reference, *([] if self._is_same else self.choice)]
+        return [observation for observation in both if observation not in known]
+
+    @property
+    def _is_same(self) -> bool:
+        return self.choice[0].theta == self.reference[0].theta
+
+    @property
+    def difference(self) -> Estimate:
+        """Quality of theta_out minus that of theta_0, paired by query.
+
+        The interval is about the distribution of the queries: it contains the expected difference
+        with probability 95%, if these queries are independent draws from it. It is by betting, as
+        in `scope_torch.bounds.population`, and holds for any number of queries.
+        """
+        import numpy as np
+
+        from scope_torch.bounds.population import lower_difference  # slow to import
+
+        pairs = zip(self.choice, self.reference, strict=True)
+        differences = np.array([mine.quality - theirs.quality for mine, theirs in pairs])
+        if self._is_same:
+            return Estimate(0.0, 0.0, 0.0, "the choice is the reference")
+        lower = lower_difference(differences, _LEAST_EPSILON, _DELTA / 2)
+        upper = -lower_difference(-differences, _LEAST_EPSILON, _DELTA / 2)
+        basis = "95% confidence on queries like these"
+        return Estimate(_mean(differences.tolist()), max(-1.0, lower), min(1.0, upper), basis)
+
+    def excess(self, problem: SelectionProblem) -> Estimate:
+        """Quality of theta_out above the threshold: (1 - epsilon) of theta_0's, or the least one.
+
+        The interval is as that of `difference`; below 0 the choice is not good enough.
+        """
+        import numpy as np
+
+        from scope_torch.bounds.population import lower_difference, mean_interval, upper_difference
+
+        basis = "95% confidence on queries like these"
+        if problem.epsilon is None:
+            low, high = mean_interval([o.quality for o in self.choice], _DELTA)
+            return Estimate(
+                self.quality - problem.s_0, low - problem.s_0, high - problem.s_0, basis
+            )
+        pairs = zip(self.choice, self.reference, strict=True)
+        epsilon = problem.epsilon
+        above = np.array([mine.quality - (1 - epsilon) * theirs.quality for mine, theirs in pairs])
+        lower = lower_difference(above, epsilon, _DELTA / 2)
+        upper = upper_difference(above, epsilon, _DELTA / 2)
+        return Estimate(_mean(above.tolist()), lower, upper, basis)
+
+    def is_dearer(self) -> bool:
+        """Whether theta_out costs more, with 95% confidence on queries like these."""
+        import numpy as np
+
+        from scope_torch.bounds.population import lower_ratio
+
+        mine = np.array([o.cost_usd for o in self.choice])
+        theirs = np.array([o.cost_usd for o in self.reference])
+        cap = max(mine.max(), theirs.max())
+        return bool(cap > 0) and lower_ratio(mine / cap, theirs / cap, _DELTA) > 1
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        found = self.difference
+        ends = f"{plain(found.lower or 0.0, side='down')} to {plain(found.upper or 0.0, side='up')}"
+        rows = [
+            ("choice", quality(self.quality), per_thousand(self.choice_usd)),
+            ("reference", quality(self.reference_quality), per_thousand(self.reference_usd)),
+            ("difference", f"{plain(found.value or 0.0)} ({ends}, {found.basis})", ""),
+        ]
+        head = f"{self.num_queries} held-out queries", "quality", "USD per 1,000 queries"
+        return html_table(rows, head)
+
+    def to_json(self) -> dict[str, Any]:
+        """As in `result.json`."""
+        difference = self.difference
+        return {
+            "num_queries": self.num_queries,
+            "quality": self.quality,
+            "reference_quality": self.reference_quality,
+            "quality_difference": difference.value,
+            "quality_difference_interval": [difference.lower, difference.upper],
+            "cost_usd_per_query": self.choice_usd,
+            "reference_cost_usd_per_query": self.reference_usd,
+            "cost_usd": self.cost_usd,
+        }
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)

@@ -1,0 +1,36 @@
+"""Charts against the spend: marks lie where the ticks say."""
+
+import itertools
+import math
+
+import pytest
+
+from scope_torch.results.page.chart import Chart, log_ticks, ticks
+
+
+def test_steps_are_drawn_where_the_values_are():
+    chart = Chart("a", "x [USD]", "y", x_max=4.0, height=220)
+    chart.steps([(1.0, 0.0), (2.0, 10.0)], 4.0, "a", "b")
+    (mark,) = chart.marks
+    points = [tuple(map(float, point.split())) for point in mark.path[1:].split("L")]
+    at = {float(text): y for y, text in chart.y_ticks}
+    x_ticks = {float(text): x for x, text in chart.x_ticks}
+    corners = [(1, 0), (2, 0), (2, 10), (4, 10)]
+    assert points == [(pytest.approx(x_ticks[x], abs=0.1), pytest.approx(at[y], abs=0.1))
+                      for x, y in corners]  # fmt: skip
+
+
+@pytest.mark.parametrize("high", [1e-6, 0.03, 1.0, 7.3, 190, 2293, 1e7])
+def test_ticks_are_few_and_round(high):
+    found = ticks(0.0, high)
+    assert 4 <= len(found) <= 7
+    assert found[0] == 0
+    assert found[-1] <= high * (1 + 1e-9)
+    steps = {round(b - a, 12) for a, b in itertools.pairwise(found)}
+    assert max(steps) == pytest.approx(min(steps), rel=1e-6)
+    for ratio in (1.3, 5, 200, 1e6):
+        logs = log_ticks(high, high * ratio)
+        assert len(logs) <= 8
+        assert all(high <= y <= high * ratio for y in logs)
+        assert all(round(y / 10 ** math.floor(math.log10(y) + 1e-9), 9) in (1, 2, 3, 5)
+                   for y in logs)  # fmt: skip

@@ -1,0 +1,119 @@
+"""What speaks against a promise decides the light, and stands in print, page and models.json."""
+
+import json
+from dataclasses import replace
+from datetime import datetime
+
+import pytest
+from results_for_tests import half_certified, joint, with_constraint
+
+import scope_torch as st
+from scope_torch.observation import Observation
+from scope_torch.results.doubt import doubt_of
+from scope_torch.results.held_out import HeldOut
+from scope_torch.results.page.page import page_of
+from scope_torch.results.page.view import View
+
+
+def held_out(result, number, wrong, usd=0.001):
+    """The choice is wrong on so many queries, the reference never."""
+    out, theta_ref = result.recommendation.theta, result.problem.theta_ref
+    choice = [Observation(out, q, usd, float(q * 7 % number >= wrong)) for q in range(number)]
+    return HeldOut(number, choice, [Observation(theta_ref, q, 0.06, 1.0) for q in range(number)])
+
+
+def light(result):
+    return View(result, "finished", datetime(2026, 11, 25)).light
+
+
+@pytest.mark.parametrize(("number", "wrong", "doubted"), [(60, 33, True), (60, 0, False)])
+def test_held_out_queries_below_the_threshold(number, wrong, doubted, tmp_path):
+    result = half_certified()
+    epsilon = result.problem.epsilon
+    with_them = replace(result, held_out=held_out(result, number, wrong))
+    assert light(result) == "proven"
+    assert light(with_them) == ("doubted" if doubted else "proven")
+    above = with_them.held_out.excess(result.problem)
+    assert above.value == pytest.approx((number - wrong) / number - (1 - epsilon))
+    assert above.lower <= above.value <= above.upper
+    saved = json.loads(with_them.save(tmp_path / "models.json").read_text())
+    assert saved["held_out"]["quality"] == (number - wrong) / number
+    assert ("doubt" in saved) == doubted
+    if doubted:
+        line = str(with_them).splitlines()[3]
+        assert line.startswith("but 60 held-out queries say otherwise: quality 0.45 against 1.00")
+        page = page_of(View(with_them, "finished", datetime(2026, 11, 25)))
+        assert "Proven good enough" not in page
+        assert "60 held-out queries say otherwise" in page
+
+
+def test_a_few_held_out_queries_contradict_nothing():
+    result = half_certified()
+    assert doubt_of(replace(result, held_out=held_out(result, 4, 2))) == ""
+
+
+def test_a_choice_that_is_dearer_on_held_out_queries():
+    result = half_certified()
+    found = doubt_of(replace(result, held_out=held_out(result, 60, 0, usd=0.1)))
+    assert found == (
+        "but on 60 held-out queries it costs more than the reference: 100 instead of 60 USD per "
+        "1,000 queries"
+    )
+
+
+def test_a_reference_that_breaks_a_constraint_is_told():
+    result = with_constraint()
+    problem = result.problem
+    (limit,) = problem.others
+    worse = {limit.outcome: limit.value + 0.1 * (limit.high - limit.value)}
+    if limit.kind == ">=":
+        worse = {limit.outcome: limit.value - 0.1 * (limit.value - limit.low)}
+    problem = replace(problem, reference_outcomes=worse)
+    kept = replace(result.recommendation, theta=problem.theta_ref, basis="reference")
+    told = replace(result, problem=problem, recommendation=kept)
+    assert doubt_of(told).startswith(f"but the reference itself breaks {limit} (")
+    assert doubt_of(told) in str(told).replace("\n  ", " ")
+    assert light(told) == "doubted"
+
+
+def test_a_reference_that_costs_more_than_the_best_quality_may_is_told():
+    def app(models, text):
+        return text, {"nano": 0.001, "pro": 0.03}[models["answer"]]
+
+    result = st.select(
+        app,
+        models={"answer": ["nano", "pro"]},
+        dataset=[(text, text) for text in "abcdefgh"],
+        metric=st.metrics.exact_match,
+        reference="pro",
+        budget_usd=5,
+        objective="quality",
+        constraints=["cost_usd <= 0.0005 cap 0.1"],
+    )
+    assert result.llms == {"answer": "pro"}
+    assert doubt_of(result) == (
+        "but the reference itself breaks cost_usd <= 0.0005 cap 0.1 (0.03 on average)"
+    )
+
+
+def test_a_reference_that_holds_is_no_doubt():
+    kept = joint(0.05)
+    assert kept.recommendation.theta == kept.problem.theta_ref
+    assert doubt_of(kept) == ""
+    assert light(kept) == "keep"
+
+
+def test_all_modules_are_named_however_many_there_are():
+    from scope_torch.results.words import lines_of
+
+    result = half_certified()
+    problem = replace(
+        result.problem,
+        modules=tuple(f"module_number_{i}" for i in range(2)),
+        llms=tuple(tuple(f"a-rather-long-name-of-llm-{i}-{k}" for k in range(5)) for i in range(2)),
+    )
+    line = lines_of(replace(result, problem=problem))["choice"]
+    assert max(map(len, line.splitlines())) < 110
+    assert all(f"{module}=a-rather" in line for module in problem.modules)
+    assert "more module" not in line
+    assert "99.6% cheaper" in " ".join(line.split())
