@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from benchmarks.results import agentopt
 from benchmarks.results.experiments import CHOSEN, FITTED_METHODS, FITTED_WORLDS, MAIN
@@ -30,38 +30,11 @@ from scope_torch.cli.paper import paper_numbers
 from scope_torch.runs.finished import NEAR
 
 _ORDER = list(MAIN)
-SHORT = ("scope_joint", "scope", "cei", "config_bo", "abacus", "optuna_gp", "random_search")
-
-
-def family_table(rows: Rows) -> str:
-    """Few methods, few columns, for a first page: the second family of worlds."""
-    rows, lines = in_common(not_trivial(rows), SHORT), []
-    for method in SHORT:
-        if of := [row for row in rows if row["method"] == method]:
-            bad = str(count(of, "infeasible"))
-            lines.append([f"`{method}`", str(len(of)), *near_and_until(of), bad])
-    header = [
-        f"{len({row['problem'] for row in rows})} simulated tasks, second family of worlds",
-        "runs",
-        "within 10% of the optimum",
-        "share of the budget until then, median",
-    ]
-    return markdown([*header, "end infeasible"], lines)
 
 
 def not_trivial(rows: Rows) -> list[Row]:
     """Without problems whose reference is itself within 10% of the optimum: all methods are."""
     return [row for row in rows if float(row["c_0"]) > NEAR * float(row["c_star"])]
-
-
-def in_common(rows: Rows, methods: Sequence[str]) -> list[Row]:
-    """The runs of some methods on the problems, worlds and seeds that all of them were run on."""
-    ran: dict[tuple[str, ...], set[str]] = {}
-    for row in rows:
-        ran.setdefault((row["problem"], row["world"], row["seed"]), set()).add(row["method"])
-    wanted = {method for method in methods if any(method in of for of in ran.values())}
-    places = {place for place, of in ran.items() if wanted <= of}
-    return [row for row in rows if (row["problem"], row["world"], row["seed"]) in places]
 
 
 def of_budget(row: Row) -> float:
@@ -209,7 +182,8 @@ def code_of(method: str) -> str:
     return f"AgentOpt `{name}`" if library == "AgentOpt" and space else f"`{method}`"
 
 
-EVERYONE = (*SHORT[:-2], "random_search", *PEERS_SHOWN[2:])
+EVERYONE = ("scope_joint", "scope", "cei", "config_bo", "abacus", "random_search")
+EVERYONE += PEERS_SHOWN[2:]
 EVERYONE += tuple(f"AgentOpt {name}" for name in ("arm_elimination", "bayesian", "threshold_se"))
 
 

@@ -83,26 +83,6 @@ def spent(rows: Rows) -> str:
     return f"{share(rows, 'spent_usd', 'budget_usd'):.0%}"
 
 
-def shares_table(rows: Rows) -> str:
-    """Candidates given up after few queries (sec:rq1)."""
-    lines = [
-        [
-            problem,
-            code(method),
-            str(len(of)),
-            f"{median(of, 'candidates'):.0f}",
-            f"{median(of, 'pruned_early'):.0%}",
-        ]
-        for (problem, method), of in grouped(rows).items()
-        if problem == "data_imputation" and any(row["pruned_early"] for row in of)
-    ]
-    paper = f"{paper_numbers()['headline']['pruned_early_data_imputation']:.0%}"
-    lines.append(["data_imputation", "the paper's SCOPE", "", "", paper])
-    return markdown(
-        ["task", "method", "runs", "candidates", "given up within 26% of the queries"], lines
-    )
-
-
 def headline_table(rows: Rows) -> str:
     """By how much the best feasible cost is below that of the best competitor (sec:rq1).
 

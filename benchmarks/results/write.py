@@ -83,7 +83,6 @@ def how_many(rows: Rows, planned: Sequence[Planned]) -> str:
 TABLES: dict[str, tuple[str, Callable[[Rows], str]]] = {
     "main": ("main", tables.ends_table),
     "ablation": ("main", tables.ablation_table),
-    "shares": ("main", tables.shares_table),
     "headlines": ("main", tables.headline_table),
     "deployment": ("main", tables.deployment_table),
     "contradictions": ("main", tables.contradictions),
@@ -92,7 +91,6 @@ TABLES: dict[str, tuple[str, Callable[[Rows], str]]] = {
     "systems": ("systems", tables.ends_table),
     "additive": ("additive", tables.ends_table),
     "tables": ("tables", other_tables.problems_table),
-    "family": ("additive", other_tables.family_table),
     "everyone": ("tables main peers", other_tables.everyone_table),
     "peers": ("peers tables main", other_tables.peers_table),
     "peers_tuning": ("peers_tuning", other_tables.tuning_table),
