@@ -105,10 +105,10 @@ def make_scope(
         allowed=problem.rule,
     )
     belief = Belief(problem, model, posterior, partial(QueryCandidate, model), confidence)
-    stopping = stopping_of(problem, shared["gap_tolerance"])
+    stopping = stopping_of(problem, shared["gap_tolerance"], u_out_floor)
     rules = Rules(problem, belief, certifies, stopping, known=known, own=shared["rules"])
     choice = LeastCost(alpha, certifies.next_margin)
-    return _search(problem, shared, belief, choice, rules, name, u_out_floor=u_out_floor)
+    return _search(problem, shared, belief, choice, rules, name)
 
 
 def make_scope_joint(
@@ -242,7 +242,6 @@ def _search(
     name: str,
     *,
     u_out: float | None = None,
-    u_out_floor: bool = True,
 ) -> SCOPE:
     codes = codes_of_base(problem, shared["base"], shared["initial_pool"])
     return SCOPE(
@@ -253,7 +252,6 @@ def _search(
         rules=rules,
         seed=shared["seed"],
         u_out=u_out,
-        u_out_floor=u_out_floor,
         prune=shared["prune"],
         batch_size=shared["batch_size"],
         name=name,

@@ -229,7 +229,9 @@ class Rules:
     def settings(self) -> dict[str, Any]:
         """Of certificate, earlier answers and rules of one's own."""
         own = [{"rule": type(rule).__name__, **rule.settings()} for rule in self._own]
-        of_own = {"rules": own} if own else {}
+        of_own: dict[str, Any] = {"rules": own} if own else {}
+        if self.stopping.least_u_out < 0:
+            of_own["u_out_floor"] = False
         return {**self.certificate.settings(), **self.known.settings(), **of_own}
 
     def report(self) -> dict[str, Any]:

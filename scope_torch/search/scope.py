@@ -51,9 +51,8 @@ class SCOPE(SequentialOptimizer):
         choice: Picks theta_cand.
         rules: The certificate, and what the paper does not have.
         seed: Decides the query order, the random pool and all ties.
-        u_out: U_out before the first certificate in USD; None for U_{c,t_0}(theta_0), but no less
-            than c(theta_0), which tuned half-widths may put it below.
-        u_out_floor: False: U_{c,t_0}(theta_0) as it is, as in line alg:scope-main:init1.
+        u_out: U_out before the first certificate in USD; None for U_{c,t_0}(theta_0) (line
+            alg:scope-main:init1), but no less than `least_u_out` of the rules.
         prune: Whether a candidate is dropped early (line alg:scope-main:break); SCOPE-Coarse: no.
         batch_size: Queries of the j-loop observed at a time; 1 is the paper, None all of them.
         name: Name in results.
@@ -72,7 +71,6 @@ class SCOPE(SequentialOptimizer):
         rules: Rules,
         seed: int,
         u_out: float | None = None,
-        u_out_floor: bool = True,
         prune: bool = True,
         batch_size: int | None = 1,
         name: str = "scope",
@@ -80,7 +78,7 @@ class SCOPE(SequentialOptimizer):
         if batch_size is not None and (batch_size < 1 or batch_size != int(batch_size)):
             raise InputError(f"batch_size={batch_size} must be a whole number >= 1, or None")
         self.name, self.problem, self.seed = name, problem, check_seed(seed)
-        self.prune, self.batch_size, self._floor = prune, batch_size, u_out_floor
+        self.prune, self.batch_size = prune, batch_size
         self.belief, self.rules, self.known = belief, rules, rules.known
         self._choice, self._initial_pool, self._first_u_out = choice, pool, u_out
         self._generator = torch.Generator().manual_seed(seed)
@@ -186,8 +184,7 @@ class SCOPE(SequentialOptimizer):
         reference, beta = self._candidate(self.problem.theta_ref), self.belief.beta()
         self._u_out = self._first_u_out
         if self._u_out is None:
-            upper_c = reference.upper_c(beta)
-            self._u_out = max(upper_c, self.problem.first_u_out) if self._floor else upper_c
+            self._u_out = max(reference.upper_c(beta), self.rules.stopping.least_u_out)
         self._trace("calibrated", **interval(reference, beta))
 
     def _minima(self) -> Minima:
@@ -259,7 +256,6 @@ class SCOPE(SequentialOptimizer):
             "batch_size": self.batch_size,
             "gap_tolerance": self.rules.stopping.gap_tolerance,
             "bounds": self.belief.bounds.settings(),
-            **({} if self._floor else {"u_out_floor": False}),
             **self._initial_pool.settings(),
             **self._choice.settings(),
             **of_surrogate,

@@ -42,6 +42,8 @@ class Stopping:
             Qualities are often equal: without it, the equal ones would be asked again for ever.
         theta_ref: theta_0, which may always be chosen.
         reference_usd: c_q(theta_0) in USD; None: the rule of own answers is off.
+        least_u_out: The first U_out is at least this; tuned half-widths may put U_{c,t_0}(theta_0)
+            below c(theta_0).
 
     Raises:
         InputError: If the tolerance is negative or not a number.
@@ -53,10 +55,12 @@ class Stopping:
         least_gain: float = 0.0,
         theta_ref: tuple[int, ...] = (),
         reference_usd: Sequence[float] | None = None,
+        least_u_out: float = -math.inf,
     ) -> None:
         if gap_tolerance is not None and not gap_tolerance >= 0:
             raise InputError(f"gap_tolerance={gap_tolerance} must be at least 0, or None")
         self.gap_tolerance, self._least_gain = gap_tolerance, least_gain
+        self.least_u_out = least_u_out
         self._least_c: float | None = None
         self._charged: set[tuple[int, ...]] = set()
         self._theta_ref, self._reference_usd = theta_ref, reference_usd
@@ -131,13 +135,22 @@ class Stopping:
         return number == 0 or own.cost_usd * number >= self._theirs[theta] * (1 - _ROUNDING)
 
 
-def stopping_of(problem: SelectionProblem, gap_tolerance: float | None) -> Stopping:
-    """The rules for a problem: a quality that is better by less than 0.001 is not worth a query."""
+def stopping_of(
+    problem: SelectionProblem, gap_tolerance: float | None, u_out_floor: bool = True
+) -> Stopping:
+    """The rules for a problem: a quality that is better by less than 0.001 is not worth a query.
+
+    Args:
+        problem: What is searched.
+        gap_tolerance: See `Stopping`.
+        u_out_floor: Whether U_out begins at c(theta_0) at least.
+    """
+    floor = problem.first_u_out if u_out_floor else -math.inf
     if problem.objective == "quality":
-        return Stopping(gap_tolerance, LEAST_GAIN)
+        return Stopping(gap_tolerance, LEAST_GAIN, least_u_out=floor)
     if gap_tolerance is None:
-        return Stopping(None)
+        return Stopping(None, least_u_out=floor)
     costs = [problem.reference_cost_usd] * problem.num_queries
     if problem.reference_answers is not None:
         costs = [usd for usd, _ in problem.reference_answers]
-    return Stopping(gap_tolerance, 0.0, problem.theta_ref, costs)
+    return Stopping(gap_tolerance, 0.0, problem.theta_ref, costs, floor)
