@@ -17,7 +17,7 @@ from benchmarks.results.planned import numbers, read_rows
 from benchmarks.results.runs import STEPS
 from benchmarks.results.summary import Row, Rows, grouped
 from scope_torch.cli.paper import CITATION, paper_curves
-from scope_torch.results.axes import clean, marker
+from scope_torch.results.axes import clean, marker, method_handles
 from scope_torch.results.metrics import OracleCurve
 from scope_torch.results.panel import Panel
 from scope_torch.results.plotting import draw_panel, draw_panels
@@ -34,6 +34,7 @@ _PEERS = {
     "smac": Style("SMAC3", "#882255", "P", DASH_DOT),
     "botorch": Style("BoTorch", "#CC79A7", "p", DASH_DOT),
 }
+_MARKERS = 3  # along a curve; those of other methods lie between them
 _LABELS = {"scope, to the letter": "SCOPE-to-the-letter"}  # which has a look of its own
 _SHOWN = [name for name in MAIN if name != "scope, b_g=eligible"]
 
@@ -71,26 +72,24 @@ def draw_shares(rows: Rows) -> Figure:
         figure = Figure(figsize=(7.0, 2.9), layout="constrained")
         columns = figure.subplots(1, len(groups), sharey=True, squeeze=False)[0]
         for axes, (title, group) in zip(columns, groups.items(), strict=True):
-            for method in methods:
+            for number, method in enumerate(methods):
                 of = [row for row in group if row["method"] == method]
                 spent = np.sort([of_budget(row) for row in of])
                 x = np.append(spent[np.isfinite(spent)], 1.0)
                 y = np.append(np.arange(1, len(x)) / len(of), (len(x) - 1) / len(of))
                 style = styles[method]
-                axes.plot(
-                    100 * np.concatenate([[0.0], x]),
-                    100 * np.concatenate([[0.0], y]),
-                    **marker(style) | {"ls": style.line, "lw": 1.3},
-                    drawstyle="steps-post",
-                    markevery=max(1, len(x) // 8),
-                    label=style.title,
-                )
+                x, y = 100 * np.append(0.0, x), 100 * np.append(0.0, y)
+                places = 100 * (np.arange(_MARKERS) + (number + 0.5) / len(methods)) / _MARKERS
+                line = {"ls": style.line, "lw": 1.3, "color": style.colour}
+                axes.plot(x, y, drawstyle="steps-post", **line)
+                at = y[np.searchsorted(x, places, side="right") - 1]
+                axes.plot(places, at, zorder=3, **marker(style))
             axes.set_title(title, loc="left", fontsize=8)
             axes.set_xlabel("share of the budget spent [%]")
             clean(axes)
         columns[0].set_ylabel("runs within 10% of the optimum [%]")
-        handles, labels = columns[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
+        handles = method_handles({method: styles[method] for method in methods})
+        figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)
     return figure
 
 

@@ -28,7 +28,7 @@ from scope_torch.errors import InputError
 from scope_torch.files import write_atomically
 from scope_torch.observation import Observation
 from scope_torch.problem import SelectionProblem
-from scope_torch.results.digits import per_thousand, percent, plain
+from scope_torch.results.digits import per_thousand, percent, plain, threshold
 from scope_torch.results.metrics import is_feasible
 from scope_torch.runs.deployment import compare
 from scope_torch.runs.directory import write_json
@@ -165,7 +165,7 @@ def _headline(run: RecordedRun, repeats: int, number: int) -> str:
     return (
         f"{run.problem.name} {run.method.name} ({run.status}): {number} results of the search "
         f"beside the reference, each {times} on {run.problem.num_queries} queries\n"
-        f"+-: {errors}; s_0 = {run.problem.s_0:.3f}"
+        f"+-: {errors}; s_0 = {threshold(run.problem.s_0)}"
     )
 
 

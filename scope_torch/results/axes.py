@@ -18,10 +18,10 @@ MOST_LINES = 10  # runs of a method that are drawn one by one
 LEAST_FOR_QUARTILES = 4
 LEGEND: dict[str, Any] = {"fontsize": 7.5, "frameon": False, "handlelength": 2.8}
 _LOG_FROM = 5  # largest value over least value from which on the axis is logarithmic
-_REFERENCE: dict[str, Any] = {"color": "0.8", "lw": 2.5, "zorder": 1}
+# Above the curves, which begin there: the last one drawn would hide it, and all others.
+_REFERENCE: dict[str, Any] = {"color": "0.8", "lw": 2.5, "zorder": 2.7}
 _OPTIMUM: dict[str, Any] = {"color": "0.3", "lw": 0.8, "ls": (0, (1, 2)), "zorder": 1.5}
 _SMALL = 7.5  # points
-_SHORT = 15  # characters of a label
 
 
 def clean(axes: Axes) -> None:
@@ -49,7 +49,7 @@ def cost_axis(axes: Axes, panel: Panel) -> None:
 
 
 def lines(axes: Axes, panel: Panel) -> None:
-    """Draws the reference and the optimum, behind all curves."""
+    """Draws the reference and the optimum."""
     axes.axhline(panel.scale * panel.reference_cost_usd, **_REFERENCE)
     if panel.optimal_cost_usd is not None:
         axes.axhline(panel.scale * panel.optimal_cost_usd, **_OPTIMUM)
@@ -119,7 +119,7 @@ def line_handles(panels: Sequence[Panel], paper_source: str) -> list[Any]:
     """Entries of a legend for all that is no method."""
     from matplotlib.lines import Line2D
 
-    handles: list[Any] = [Line2D([], [], label="reference", **_REFERENCE)]
+    handles: list[Any] = [Line2D([], [], label="reference, where all begin", **_REFERENCE)]
     if any(panel.optimal_cost_usd is not None for panel in panels):
         handles.append(Line2D([], [], label="optimum", **_OPTIMUM))
     handles += _spread_handles(panels)
@@ -144,14 +144,3 @@ def _spread_handles(panels: Sequence[Panel]) -> Iterable[Any]:
         yield Patch(color=GREY, alpha=0.3, lw=0, label="quartiles")
     elif runs > 1 and strip:
         yield Patch(color=GREY, alpha=0.3, lw=0, label="all runs")
-
-
-def legend_below(axes: Axes, handles: Sequence[Any]) -> None:
-    """Puts a legend below the label of the axis."""
-    from matplotlib.transforms import ScaledTranslation
-
-    inches: Any = getattr(axes.get_figure(), "dpi_scale_trans")  # noqa: B009 - of any figure
-    below = axes.transAxes + ScaledTranslation(0, -30 / 72, inches)
-    place: dict[str, Any] = {"bbox_to_anchor": (0.5, 0), "bbox_transform": below}
-    columns = 4 if len(handles) == 4 and len(handles[-1].get_label()) < _SHORT else 3
-    axes.legend(handles=handles, loc="upper center", ncols=columns, **place, **LEGEND)

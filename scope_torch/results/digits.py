@@ -53,6 +53,16 @@ def quality(value: float, side: Side = "nearest") -> str:
     return "over 0.9999" if value > 0.5 else "under 0.0001"
 
 
+def threshold(s_0: float) -> str:
+    """The least quality allowed, wherever it is shown: up to four digits, never less than it is.
+
+    Examples:
+        >>> threshold(0.95 * 0.95), threshold(0.95 * 0.9), threshold(0.92163)
+        ('0.9025', '0.855', '0.9217')
+    """
+    return plain(round(s_0, 9), 4, "up")  # products of short numbers are not exact
+
+
 def percent(fraction: float) -> str:
     """A fraction as a percentage; never "100%" below 1, and never "0%" above 0.
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from scope_torch.problem import SelectionProblem
-from scope_torch.results.digits import percent, plain, quality
+from scope_torch.results.digits import percent, plain, quality, threshold
 from scope_torch.results.held_out import HeldOut
 from scope_torch.search.optimizer import Recommendation
 
@@ -71,7 +71,7 @@ def _of_held_out(problem: SelectionProblem, held_out: HeldOut | None) -> str:
         return ""
     if (excess := held_out.excess(problem)).upper is not None and excess.upper < 0:
         averages = f"{quality(held_out.quality)} against {quality(held_out.reference_quality)}"
-        allowed = f"at least {plain(problem.s_0)} was promised"
+        allowed = f"at least {threshold(problem.s_0)} was promised"
         if problem.epsilon is not None:
             allowed = f"a loss of {percent(problem.epsilon)} was allowed"
         return (

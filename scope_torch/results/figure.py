@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scope_torch.problem import SelectionProblem
-from scope_torch.results.digits import per_thousand, plain, quality
+from scope_torch.results.digits import per_thousand, quality, threshold
 from scope_torch.results.style import BLUE, GREEN, VERMILLION, plain_log_ticks, save_figure
 from scope_torch.results.words import in_words
 from scope_torch.search.hypervolume import non_dominated
@@ -236,7 +236,7 @@ def _finish(axes: Axes, problem: SelectionProblem, shown: Sequence[Row]) -> None
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(color="0.9", lw=0.6, zorder=0)
     axes.set_axisbelow(True)
-    what = f"least quality, {plain(problem.s_0)}"
+    what = f"least quality, {threshold(problem.s_0)}"
     if problem.objective == "quality":
         what = f"highest cost, {per_thousand(problem.limits[0].value)} USD"
     axes.plot([], [], color=_GREY, lw=0.9, ls=(0, (4, 3)), label=what)

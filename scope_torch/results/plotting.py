@@ -22,7 +22,6 @@ from scope_torch.results.axes import (
     budget_axis,
     clean,
     cost_axis,
-    legend_below,
     line_handles,
     lines,
     marker,
@@ -37,7 +36,6 @@ from scope_torch.results.style import LOOK, PUBLISHED, Style, save_figure, style
 
 _WIDTH = 7.0  # inches: both columns of a page
 _TITLE = 96  # characters of titles side by side
-_LONGEST = 20  # characters of a name that stands at the strip, not in a legend
 _MARKERS = 4  # along a curve; those of other methods lie between them
 
 
@@ -113,15 +111,11 @@ def draw_panel(panel: Panel, paper_source: str = "") -> Figure:
         upper, lower = _column(figure, cells, panel, styles)
         share_of_budget(upper, panel)
         upper.set_title(panel.title, loc="left", fontsize=8)
-        handles = line_handles([panel], paper_source)
         if strip:
             _strip(figure, grid, panel, styles, upper, lower)
         else:
             share_of_reference(upper, panel)
-        if not strip or _are_long(styles):
-            _legend(figure, styles, handles)
-        else:
-            legend_below(lower or upper, handles)
+        _legend(figure, styles, line_handles([panel], paper_source))
     return figure
 
 
@@ -169,10 +163,6 @@ def _legend(figure: Figure, styles: Mapping[str, Style], others: Sequence[Any]) 
     figure.legend(handles=[*method_handles(styles), *others], **place, **LEGEND)
 
 
-def _are_long(styles: Mapping[str, Style]) -> bool:
-    return any(len(style.title) > _LONGEST for style in styles.values())
-
-
 def _column(
     figure: Figure, cells: Sequence[SubplotSpec], panel: Panel, styles: Mapping[str, Style]
 ) -> tuple[Axes, Axes | None]:
@@ -214,9 +204,10 @@ def _method(
     def violations(x: np.ndarray) -> np.ndarray:
         return panel.violations(name, x)
 
-    _median(upper, panel.jumps(name), costs, places, style, few, step="post")
+    reference = panel.scale * panel.reference_cost_usd
+    _median(upper, panel.jumps(name), costs, places, style, few, reference, step="post")
     if lower is not None and panel.violates(name):
-        _median(lower, panel.smooth, violations, places, style, few)
+        _median(lower, panel.smooth, violations, places, style, few, 0.0)
     if name in panel.paper:
         x, y = panel.paper[name]
         dashed: dict[str, Any] = {"ls": PUBLISHED, "lw": 1, "color": style.colour, "zorder": 2.4}
@@ -230,9 +221,10 @@ def _median(
     places: np.ndarray,
     style: Style,
     few: bool,
+    start: float,
     step: Any = None,
 ) -> None:
-    """The median over runs, with the method's marker at some places."""
+    """The median over runs, with the method's marker at some places where it has left `start`."""
     values, drawn = of(x), "default" if step is None else "steps-post"
     colour: dict[str, Any] = {"color": style.colour}
     if few and 1 < len(values) <= MOST_LINES:
@@ -244,7 +236,9 @@ def _median(
     axes.plot(
         x, np.median(values, axis=0), lw=1.3, ls=style.line, drawstyle=drawn, zorder=2.6, **colour
     )
-    axes.plot(places, np.median(of(places), axis=0), zorder=2.8, **marker(style))
+    marked = np.median(of(places), axis=0)
+    away = ~np.isclose(marked, start)  # where all methods begin, markers would pile up
+    axes.plot(places[away], marked[away], zorder=2.8, **marker(style))
 
 
 def _strip(
@@ -255,8 +249,8 @@ def _strip(
     upper: Axes,
     lower: Axes | None,
 ) -> None:
-    """The end of the budget: median, quartiles and runs of each method, above its name."""
-    end, positions = np.array([panel.budget_usd]), range(len(styles))
+    """The end of the budget: median, quartiles and runs of each method."""
+    end = np.array([panel.budget_usd])
     for row, left in enumerate([upper] if lower is None else [upper, lower]):
         axes = figure.add_subplot(grid[row, 1], sharey=left)
         clean(axes)
@@ -266,14 +260,11 @@ def _strip(
             values = panel.violations(name, end) if row else panel.costs(name, end)
             _end(axes, x, values[:, 0], style)
         axes.set_xlim(-0.7, len(styles) - 0.3)
-        axes.set_xticks(positions, [""] * len(styles))
+        axes.set_xticks([])
         if not row:
             axes.set_title("at the end", fontsize=8, loc="left")
             lines(axes, panel)
             share_of_reference(axes, panel)
-    if not _are_long(styles):
-        titles = [style.title for style in styles.values()]
-        figure.axes[-1].set_xticks(positions, titles, rotation=90)
 
 
 def _end(axes: Axes, x: float, values: np.ndarray, style: Style) -> None:

@@ -270,3 +270,25 @@ def test_scope_without_a_trace_is_shown():
     search_ = make_scope(task.problem, base="nano")
     result = search(None, budget=1e-9, method=search_, task=task)
     assert "Keep the reference" in str(result)
+
+
+def test_a_row_that_a_phone_stacks_names_each_of_its_cells(tmp_path):
+    """The style shows these names where it hides the head of the table."""
+    price = {"mini": 1e-4, "pro": 1e-2}
+    result = st.select(
+        lambda models, text: (text if models["answer"] == "pro" else "", price[models["answer"]]),
+        models={"answer": list(price)},
+        dataset=[(f"question {i}", f"question {i}") for i in range(30)],
+        metric=lambda expected, output: float(expected == output or expected[-1] != "0"),
+        reference="pro",
+        max_quality_loss=0.4,
+        budget_usd=3,
+    )
+    html = result.save(tmp_path / "report.html").read_text()
+    (table,) = re.findall(r'<table class="stacked">.*?</table>', html, re.DOTALL)
+    heads = re.findall(r"<th(?: [^>]*)?>(.*?)</th>", table)
+    rows = table.split("<tr>")[2:]
+    assert len(rows) == 3
+    for row in rows:
+        assert re.findall(r'<td[^>]* data-name="([^"]*)"', row) == heads
+        assert row.count("<td") == len(heads) == 7

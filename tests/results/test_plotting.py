@@ -1,7 +1,7 @@
 """What figures of curves show, and that nothing in them hides anything else."""
 
 import dataclasses
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import matplotlib.figure
 import numpy as np
@@ -58,8 +58,9 @@ def dashes(line):
     return line._unscaled_dash_pattern
 
 
-def names_at_the_strip(figure):
-    return [text.get_text() for text in figure.axes[-1].get_xticklabels()]
+def entries(figure):
+    (legend,) = figure.legends
+    return [text.get_text() for text in legend.get_texts()]
 
 
 def test_medians_are_in_usd_for_a_thousand_queries():
@@ -144,8 +145,7 @@ def test_the_papers_curve_is_dashed_in_the_methods_colour_and_nothing_else_is():
     found = [line for line in figure.axes[0].get_lines() if dashes(line) == PUBLISHED]
     assert [line.get_ydata().tolist() for line in found] == [[10, 2]]
     assert found[0].get_color() == STYLES["scope"].colour
-    labels = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
-    assert "published: a paper" in labels
+    assert "published: a paper" in entries(figure)
     assert PUBLISHED not in {style.line for style in STYLES.values()}
 
 
@@ -167,7 +167,6 @@ def test_quartiles_where_a_run_has_nothing_feasible_yet():
 
 def test_the_strip_has_each_method_at_its_place():
     figure = draw_panel(panel())
-    assert names_at_the_strip(figure) == [STYLES[name].title for name in METHODS]
     strip = figure.axes[-1]
     for x, name in enumerate(METHODS):
         style = STYLES[name]
@@ -176,12 +175,32 @@ def test_the_strip_has_each_method_at_its_place():
         assert mark.get_ydata() == pytest.approx(10 / (4 + x + 1))
 
 
-def test_long_names_go_to_a_legend():
+@pytest.mark.parametrize("methods", [["scope"], ["scope", "random_search", "cei"], METHODS])
+def test_the_legend_names_the_methods_and_has_their_look(methods):
+    for figure in (draw_panel(panel(methods)), draw_panels([panel(methods), panel(methods[:1])])):
+        (legend,) = figure.legends
+        found = entries(figure)[: len(methods)]
+        assert found == [STYLES[name].title for name in methods]
+        for name, handle in zip(methods, legend.legend_handles, strict=False):
+            style = STYLES[name]
+            assert (handle.get_color(), handle.get_marker()) == (style.colour, style.marker)
+            assert drawn(figure.axes[0], style.colour.lower(), marker=style.marker)
+
+
+def test_overrides_are_told_apart_in_the_legend():
     labels = [f"scope method.bounds.b_g=0.{i},method.alpha=0.2{i}" for i in range(6)]
-    figure = draw_panel(panel(labels))
-    assert set(names_at_the_strip(figure)) == {""}
-    entries = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert "SCOPE bounds.b_g=0.0,alpha=0.20" in entries
+    assert "SCOPE bounds.b_g=0.0,alpha=0.20" in entries(draw_panel(panel(labels)))
+
+
+def test_markers_do_not_pile_up_where_all_methods_begin():
+    figure = draw_panel(panel())
+    marks = [line for line in figure.axes[0].get_lines() if line.get_marker() not in ("None", "")]
+    points = [tuple(point) for line in marks for point in line.get_xydata().tolist()]
+    assert len(marks) == len(METHODS)
+    assert len(points) > 2 * len(METHODS)
+    assert max(cost for _, cost in points) < 10  # c(theta_0) for 1,000 queries
+    places = sorted(x for x, _ in points)
+    assert min(after - before for before, after in pairwise(places)) > 0.01
 
 
 def boxes(figure):
@@ -225,14 +244,6 @@ def test_the_legend_covers_nothing_and_everything_is_on_the_page(figure):
 
 
 PAPER = {"scope": (np.array([0.0, 1.0]), np.array([0.01, 0.002]))}
-
-
-def test_names_at_the_strip_do_not_touch():
-    figure = draw_panel(panel([*STYLES]))
-    figure.draw_without_rendering()
-    renderer = FigureCanvasAgg(figure).get_renderer()
-    found = [text.get_window_extent(renderer) for text in figure.axes[-1].get_xticklabels()]
-    assert not [1 for one, other in combinations(found, 2) if one.overlaps(other)]
 
 
 def test_quality_as_the_objective_is_drawn_as_it_is():

@@ -23,7 +23,7 @@ from scope_torch.bounds.assumptions import certified_by
 from scope_torch.errors import InputError, cannot_write
 from scope_torch.files import write_atomically
 from scope_torch.observation import Observation
-from scope_torch.results.digits import per_thousand, percent, plain, quality, usd
+from scope_torch.results.digits import per_thousand, percent, plain, quality, threshold, usd
 from scope_torch.results.metrics import is_feasible, optimal_cost, true_values
 from scope_torch.results.page.charts import COST, charts
 from scope_torch.results.page.heatmap import heatmap
@@ -258,8 +258,8 @@ def _facts(view: View) -> list[tuple[str, str]]:
     facts.append(("basis of theta_out", result.recommendation.basis))
     if problem.objective == "cost":
         reference, share = problem.reference_quality, problem.s_0 / problem.reference_quality
-        threshold = f"{plain(problem.s_0, 4)} = {plain(share, 4)} x {plain(reference, 4)}"
-        facts.append(("threshold s_0", threshold))
+        of_reference = f"{plain(share, 4)} x {plain(reference, 4)}"
+        facts.append(("threshold s_0", f"{threshold(problem.s_0)} = {of_reference}"))
     facts += [(limit.outcome, f"{limit}, on average") for limit in problem.others]
     facts.append(("c(theta_0)", f"{per_thousand(problem.reference_cost_usd)} {COST}"))
     out = result.recommendation

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from scope_torch.problem import SelectionProblem
-from scope_torch.results.digits import per_thousand, plain, quality
+from scope_torch.results.digits import per_thousand, plain, quality, threshold
 from scope_torch.results.page.chart import log_ticks, ticks
 from scope_torch.results.words import in_words
 from scope_torch.search.hypervolume import non_dominated
@@ -202,7 +202,7 @@ class _Drawing:
         if problem.objective == "cost":
             y = self.y(problem.s_0)
             area = self._left, y, self._right - self._left, self._bottom - y
-            words = f"needed: {plain(problem.s_0, side='up')}"
+            words = f"needed: {threshold(problem.s_0)}"
             return area, (self._left, y, self._right, y, words)
         x = self.x(PER * problem.limits[0].value)
         area = x, self._top, self._right - x, self._bottom - self._top
