@@ -270,6 +270,10 @@ def test_a_link_in_the_place_of_the_folder_is_refused(tmp_path):
     assert list((tmp_path / "yours").iterdir()) == []
 
 
+def _of_tracker(caplog):
+    return [one for one in caplog.records if one.name == "scope_torch.tracking.wandb"]
+
+
 def test_a_server_that_does_not_answer_is_told_before_anything_is_paid(
     tmp_path, monkeypatch, caplog
 ):
@@ -282,9 +286,9 @@ def test_a_server_that_does_not_answer_is_told_before_anything_is_paid(
         problem, evaluator, _ = synthetic_task(num_queries=10)
         tracker = WandbTracker(mode="online", directory=str(tmp_path))
         tracker.check(problem)
-        (record,) = caplog.records
+        (record,) = _of_tracker(caplog)
         assert "the run is logged offline; send it later with `wandb sync" in record.getMessage()
         scope = make_scope(problem, base="nano", seed=0)
         run(problem, scope, evaluator, 0.05, callbacks=[tracker])
-    assert len(caplog.records) == 1
+    assert len(_of_tracker(caplog)) == 1
     assert any(record.HasField("exit") for record in records(tmp_path))
