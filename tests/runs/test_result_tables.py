@@ -266,7 +266,7 @@ def test_one_configuration_that_is_free():
     history.append(Observation((0,), 0, 0.0, 1.0))
     evidence = Evidence(problem, history, (), {}, None)
     (row,) = looked_at(evidence, Recommendation((0,), "reference"))
-    assert (row["status"], row["queries"], row["cost_usd"]) == ("choice", 1, 1.0)
+    assert (row["status"], row["queries"], row["cost_usd"]) == ("choice", 4, 1.0)
 
 
 def test_a_figure_that_cannot_be_written(tmp_path):
