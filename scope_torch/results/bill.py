@@ -19,7 +19,7 @@ class Bill:
     Args:
         reference_usd: Measuring theta_0 before the search.
         again_usd: Its second answers to some queries, which show how much answers vary.
-        probe_usd: Calls before it: each LLM of each module answers one query.
+        probe_usd: The preflight: each LLM of each module answers one query.
         search_usd: The search, without repeats.
         in_flight_usd: Calls that were under way when the search ended.
         held_out_usd: Choice and reference on held-out queries.
@@ -70,7 +70,7 @@ class Bill:
         return {
             "reference": self.reference_usd,
             "again": self.again_usd,
-            "probe": self.probe_usd,
+            "preflight": self.probe_usd,
             "search": self.search_usd,
             "in flight": self.in_flight_usd,
             "held out": self.held_out_usd,

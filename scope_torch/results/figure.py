@@ -83,6 +83,7 @@ def plot_looked_at(
 
 
 _MARKED = ("choice", "reference")
+_ORDER = {"reference": 1, "choice": 2}  # what is drawn last is hidden by nothing
 
 
 def _least(problem: SelectionProblem) -> float:
@@ -122,7 +123,7 @@ def _infeasible(axes: Axes, problem: SelectionProblem) -> None:
 
 def _intervals(axes: Axes, some: Sequence[Row]) -> None:
     """Whiskers of the intervals, clipped to [0, 1] and to the axis."""
-    by_evidence = sorted(some, key=lambda row: (row["status"] in _MARKED, row["queries"]))
+    by_evidence = sorted(some, key=lambda row: (_ORDER.get(row["status"], 0), row["queries"]))
     left, right = axes.get_xlim()
     for row in by_evidence[-_MOST_INTERVALS:]:
         style: dict[str, Any] = {"color": _colour(row), "lw": 0.9, "alpha": 0.4, "zorder": 2}

@@ -67,7 +67,7 @@ class RunResult:
         reference: theta_0 on every query, if it was measured for this search.
         reference_again: Its second answers to some of them, as far as they were paid for.
         varies: What both answers say; None if nothing was asked twice.
-        probe: Observations that told where the search should start; not a part of `history`.
+        probe: Observations of the preflight, and of pilots; not a part of `history`.
         held_out: The comparison on queries that the search has not seen, if there are any.
         queries: The inputs of the queries, if they are known.
         expected: What the metric compares with, by query; None if it is not known.

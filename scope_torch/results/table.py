@@ -45,7 +45,7 @@ def looked_at(evidence: Evidence, out: Recommendation) -> list[dict[str, Any]]:
     | key | |
     | --- | --- |
     | `theta` | its codes |
-    | `queries` | how many queries it has answered |
+    | `queries` | how many queries it has answered; theta_0 all, before the search |
     | `cost_usd`, `cost_lower`, `cost_upper` | average cost of a query in USD, and its interval |
     | `quality`, `quality_lower`, `quality_upper` | average quality in [0, 1], and its interval |
     | `latency_s`, ... | average seconds, if measured, and outcome of each constraint |
@@ -69,10 +69,9 @@ def looked_at(evidence: Evidence, out: Recommendation) -> list[dict[str, Any]]:
     chosen = evidence.cost_of_choice(out).value
     once_out = {row.theta_out for row in evidence.trace} - _withdrawn(evidence)
     rows: list[dict[str, Any]] = []
-    is_measured = evidence.problem.reference_answers is not None
     for theta in thetas:
         answered = evidence.num_answered(theta)
-        if theta == reference and is_measured:
+        if theta == reference:  # before the search, or the problem knows its averages
             answered = evidence.problem.num_queries
         is_out = theta == out.theta
         cost = evidence.cost_of_choice(out) if is_out else evidence.cost_usd(theta)

@@ -66,7 +66,7 @@ class Arguments:
         optional_modules: Modules that a run may leave out. If another is left out though the
             reference's run of the query asked it, the result says how often.
         base: A cheap LLM, or one for each module, where the search starts. None: the cheapest by
-            price, or by a probe on one query if the prices are not known.
+            price, or in the preflight if the prices are not known.
         holdout: Share of the queries on which choice and reference are compared at the end, and
             which the search does not see.
         deployment_queries: How many queries the system will answer. The search stops when it no

@@ -130,6 +130,11 @@ def _take(found: Traces, path: Path, line: int, content: object, format: str) ->
 
 def _contents(path: Path, found: Traces) -> Iterator[tuple[int, object]]:
     """(line, JSON value) of a file, or (row, its entries) of a Parquet file."""
+    if path.suffix.lower() in (".csv", ".tsv"):
+        raise InputError(
+            f"{path} is a table of text, in which usage and scores are not whole; download JSON "
+            "(in Langfuse: Export, JSON), JSON lines or Parquet"
+        )
     if is_parquet(path):
         rows, missing = read_parquet(path)
         found.notes += missing

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, cast
 
+import requests
 import wandb
 
 from scope_torch.errors import InputError
@@ -16,6 +18,9 @@ from scope_torch.runs.callbacks import Callback, Outcome, files_of
 from scope_torch.search.optimizer import Described, TraceRow
 from scope_torch.watch.page import page_and_result
 
+logger = logging.getLogger(__name__)
+
+_PATIENCE_S = 5.0  # for an answer of the server
 MOST_CANDIDATES = 10_000  # rows of a table that W&B shows
 # Columns of the trace that are logged under their own name.
 CURVES = ("spend_usd", "u_out_usd", "gap_usd", "iteration", "num_queries", "lower_c_usd",
@@ -28,6 +33,9 @@ class WandbTracker(Callback):
     The numbers and words of `result.json` are scalars of the summary, by which runs can be sorted;
     the whole of it is there as `result`. The configurations looked at are the table `candidates`,
     by rising cost. An artifact has the files of the run, the figure, and the decision page.
+
+    If nobody answers where the runs should go, the run is logged offline, and a warning says so
+    before anything is paid.
 
     A resumed search reports all rows of its trace again, to a new W&B run.
     `scope-torch replay` does the same from the directory of a run.
@@ -65,8 +73,28 @@ class WandbTracker(Callback):
         self._group = group
         self._run: wandb.Run | None = None
 
+    def check(self, problem: SelectionProblem) -> None:
+        """Goes on offline if no server answers, which W&B itself would find out late."""
+        if self._arguments["mode"] != "online":
+            return
+        url = str(wandb.setup().settings.base_url)
+        try:
+            requests.get(url, timeout=_PATIENCE_S)  # W&B asks by it too: with the same proxies
+        except requests.exceptions.SSLError:  # W&B may be told to trust the certificate
+            return
+        except requests.RequestException as error:
+            self._arguments["mode"] = "offline"
+            logger.warning(
+                "W&B does not answer at %s (%s): the run is logged offline; send it later with "
+                "`wandb sync %s`",
+                url,
+                type(error).__name__,
+                Path(self._arguments["dir"]) / "wandb" / "offline-run-*",
+            )
+
     def start(self, problem: SelectionProblem, optimizer: Described, budget_usd: float) -> None:
         """Begins a W&B run."""
+        self.check(problem)
         settings = optimizer.settings()
         inside(Path(self._arguments["dir"]), "wandb")  # where W&B keeps its files
         self._run = wandb.init(

@@ -154,7 +154,7 @@ def test_what_a_selection_measured_is_there(tmp_path):
     )
     assert result.choice == {"answer": "nano"}
     seen = Page(result.save(tmp_path / "report.html").read_text())
-    for word in ("reference", "probe", "held out"):
+    for word in ("reference", "preflight", "held out"):
         assert f"{word}" in seen.words()
     assert "disagree" in seen.words()
     assert EVIL in seen.text

@@ -327,3 +327,10 @@ def test_rows_that_are_nested_too_deeply_are_counted(tmp_path):
     traces = read(runs, tmp_path)
     assert len(traces.spans) < 150
     assert "rows are nested more than 100 deep" in traces.unread[0]
+
+
+@pytest.mark.parametrize("name", ["observations.csv", "traces.TSV"])
+def test_a_table_of_text_names_what_to_download(tmp_path, name):
+    (tmp_path / name).write_text("id,type,traceId,model\na,GENERATION,t1,gpt-4o\n")
+    with pytest.raises(InputError, match=r"is a table of text, .* download JSON \(in Langfuse"):
+        read_traces([tmp_path / name])

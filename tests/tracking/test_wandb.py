@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import struct
 import sys
 import time
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from llm.fake_endpoint import only_loopback  # noqa: F401
 
 from scope_torch.tasks.synthetic import synthetic_task
 
@@ -266,3 +268,27 @@ def test_a_link_in_the_place_of_the_folder_is_refused(tmp_path):
     with pytest.raises(InputError, match="wandb: it is a link"):
         run(problem, optimizer, known, 0.1, callbacks=[tracker])
     assert list((tmp_path / "yours").iterdir()) == []
+
+
+def _of_tracker(caplog):
+    return [one for one in caplog.records if one.name == "scope_torch.tracking.wandb"]
+
+
+def test_a_server_that_does_not_answer_is_told_before_anything_is_paid(
+    tmp_path, monkeypatch, caplog
+):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # nobody listens there
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(
+            wandb.setup().settings, "base_url", f"http://127.0.0.1:{port}", raising=True
+        )
+        problem, evaluator, _ = synthetic_task(num_queries=10)
+        tracker = WandbTracker(mode="online", directory=str(tmp_path))
+        tracker.check(problem)
+        (record,) = _of_tracker(caplog)
+        assert "the run is logged offline; send it later with `wandb sync" in record.getMessage()
+        scope = make_scope(problem, base="nano", seed=0)
+        run(problem, scope, evaluator, 0.05, callbacks=[tracker])
+    assert len(_of_tracker(caplog)) == 1
+    assert any(record.HasField("exit") for record in records(tmp_path))

@@ -19,6 +19,7 @@ _MOST_INTERVALS = 25  # more would hide the points
 _MOST_POINTS = 1500
 _LOG_FROM = 5.0  # ratio of the dearest to the cheapest from which on the axis is logarithmic
 _MARKED = ("choice", "reference")
+_ORDER = {"reference": 1, "choice": 2}  # what is drawn last is hidden by nothing
 _LINE, _LETTER = 15.0, 7.6  # height of a line and width of a letter, in units of the drawing
 Row = Mapping[str, Any]
 Box = tuple[float, float, float, float]  # corner, width, height
@@ -120,7 +121,7 @@ def scatter(
     known = [row for row in rows if row["cost_usd"] is not None and row["quality"] is not None]
     if not known:
         return None
-    shown = sorted(known, key=lambda row: (row["status"] in _MARKED, row["queries"]))
+    shown = sorted(known, key=lambda row: (_ORDER.get(row["status"], 0), row["queries"]))
     return _Drawing(problem, shown[-_MOST_POINTS:], width, height).made(len(known))
 
 
