@@ -187,7 +187,7 @@ def statements_table(rows: Rows) -> str:
         ("V", "0", zero),
     ]
     note = f"Ratios and held-out figures are in the order {', '.join(three)}."
-    table = markdown(["", "the paper's SCOPE", "`scope` here"], lines)
+    table = markdown(["", "the paper's SCOPE", "`scope`, our rules"], lines)
     return f"{table}\n\n{note}"
 
 
