@@ -85,7 +85,7 @@ TABLES: dict[str, tuple[str, Callable[[Rows], str]]] = {
     "ablation": ("main", tables.ablation_table),
     "headlines": ("main", tables.headline_table),
     "deployment": ("main", tables.deployment_table),
-    "contradictions": ("main", tables.contradictions),
+    "held_out_costs": ("main", tables.held_out_costs),
     "statements": ("main parameters", tables.statements_table),
     "incumbents": ("main", tables.incumbents_table),
     "systems": ("systems", tables.ends_table),

@@ -50,7 +50,7 @@ def bird(
     max_description_chars: int = 300,
     timeout_s: float = 30.0,
 ) -> Dataset:
-    """BIRD-mini-dev (500 queries) for the search, and BIRD-dev (1534 held-out queries).
+    """BIRD-mini-dev (500 queries) for the search, and the 1034 others of BIRD-dev held out.
 
     Relative paths are looked up in the working directory, in `$SCOPE_DATA_DIR` and in `./data`.
 
@@ -60,7 +60,8 @@ def bird(
             descriptions `DB_ID/database_description/TABLE.csv`; see `column_descriptions`.
         held_out_path: Held-out questions; None for none.
         exclude_seen: Whether held-out questions that are also in the search are left out. All of
-            mini-dev is in dev, so 1034 remain; the paper measures on all 1534.
+            mini-dev is in dev, so 1034 remain. The paper measures on all 1534, a third of which its
+            search has seen; False does so too.
         sample_rows: Number of rows shown of every table.
         max_value_chars: Longer values in these rows are cut.
         max_description_chars: Longer descriptions of a column are cut; 0 shows none.

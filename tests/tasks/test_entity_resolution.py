@@ -48,6 +48,19 @@ def test_amazon_google_fields(tmp_path):
     assert (len(dataset.queries), len(dataset.held_out)) == (2, 3)
 
 
+def test_balanced_pairs_are_half_matches_in_turn(tmp_path):
+    """So that an answer that is always no is right on half of them, also of the first few."""
+    pairs = PAIRS + "0,0,0\n7,0,0\n0,7,0\n7,7,1\n"  # two matches, four others
+    folder = write(tmp_path, test=pairs, valid=pairs)
+    dataset = amazon_google(folder, balanced=True, check_counts=False)
+    whole = amazon_google(folder, check_counts=False)
+    assert [query.gold for query in whole.queries] == [1, 0, 0, 0, 0, 1]
+    assert [query.gold for query in dataset.queries] == [1, 0, 1, 0]
+    assert dataset.queries[1] == whole.queries[1]  # the first that do not match
+    assert dataset.queries[3] == whole.queries[2]
+    assert dataset.held_out == dataset.queries
+
+
 @pytest.mark.parametrize(
     ("contents", "message"),
     [
