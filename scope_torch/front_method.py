@@ -11,7 +11,7 @@ from scope_torch.model.kernels import HammingMatern52Kernel
 from scope_torch.problem import SelectionProblem
 from scope_torch.search.calibrate import Base, InitialPool, PoolKind, codes_of_base
 from scope_torch.search.front_search import ScopeFront
-from scope_torch.space_search.joint_grid import JointGridPosterior
+from scope_torch.space_search.grid import GridPosterior
 
 
 def make_scope_front(
@@ -78,7 +78,7 @@ def make_scope_front(
     return ScopeFront(
         problem,
         surrogate=joint,
-        posterior=JointGridPosterior(joint, make_grid(problem.space, kernel)),
+        posterior=GridPosterior(joint, make_grid(problem.space, kernel)),
         pool=InitialPool(problem, initial_pool, codes_of_base(problem, base, initial_pool)),
         seed=seed,
         b=b,
