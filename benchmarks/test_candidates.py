@@ -24,7 +24,7 @@ from scope_torch.runs.runner import run
 from scope_torch.search.choice import MostPromising
 from scope_torch.search.joint_candidate import JointCandidate
 from scope_torch.space import ConfigSpace
-from scope_torch.space_search.joint_grid import JointGridPosterior
+from scope_torch.space_search.grid import GridPosterior
 
 SPACE, NUM_QUERIES = ConfigSpace((23, 23, 23)), 156
 BETA = Beta(3.0, 3.0)
@@ -45,7 +45,7 @@ class Search:
         self.skill = self.rng.normal(size=(3, 23))
         kernel = HammingMatern52Kernel()
         self.surrogate = JointSurrogate(SPACE, kernel, NUM_QUERIES, 1e-6)
-        self.posterior = JointGridPosterior(self.surrogate, make_grid(SPACE, kernel))
+        self.posterior = GridPosterior(self.surrogate, make_grid(SPACE, kernel))
         neighbours = {
             tuple(llm if module == i else 0 for i in range(3))
             for module, llm in product(range(3), range(23))

@@ -12,7 +12,7 @@ from scope_torch.options import SharedOptions, with_defaults
 from scope_torch.problem import SelectionProblem
 from scope_torch.search.calibrate import InitialPool, codes_of_base
 from scope_torch.search.front_search import ScopeFront
-from scope_torch.space_search.joint_grid import JointGridPosterior
+from scope_torch.space_search.grid import GridPosterior
 
 
 def make_scope_front(
@@ -72,7 +72,7 @@ def make_scope_front(
     return ScopeFront(
         problem,
         surrogate=joint,
-        posterior=JointGridPosterior(joint, make_grid(problem.space, kernel)),
+        posterior=GridPosterior(joint, make_grid(problem.space, kernel)),
         pool=InitialPool(problem, initial_pool, codes),
         seed=shared["seed"],
         b=b,

@@ -1,5 +1,6 @@
 """The floors of the package: a module imports from its own floor and from those below it."""
 
+import ast
 import graphlib
 
 import pytest
@@ -79,6 +80,34 @@ def test_only_the_command_line_knows_the_competitors():
 @pytest.mark.parametrize("package", ["scope_torch", "scripts", "hydra_plugins"])
 def test_the_front_is_for_others(package):
     assert [(a, b) for a, b in arrows(package) if b == FRONT] == []
+
+
+def classes_asked_for(source: str) -> set[str]:
+    """Names of the classes that `isinstance` is asked about."""
+    calls = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))
+    asked = (call.args[1] for call in calls if getattr(call.func, "id", "") == "isinstance")
+    return {node.id for one in asked for node in ast.walk(one) if isinstance(node, ast.Name)}
+
+
+def test_a_search_asks_no_part_of_which_class_it_is():
+    """Who adds a surrogate, a posterior or minima writes their methods, and no search changes."""
+    paths = {room(name): [] for name in modules() if name.startswith("scope_torch.")}
+    for name, path in modules().items():
+        if name.startswith("scope_torch."):
+            paths[room(name)].append(path.read_text())
+    parts = {
+        node.name
+        for source in (*paths["model"], *paths["space_search"])
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.ClassDef)
+    }
+    assert {"QuerySurrogate", "GridPosterior", "LowerBounds"} <= parts
+    assert set().union(*map(classes_asked_for, paths["search"])) & parts == set()
+
+
+@pytest.mark.parametrize("classes", ["LowerBounds", "(int, LowerBounds)", "int | LowerBounds"])
+def test_a_class_that_is_asked_for_is_found(classes):
+    assert "LowerBounds" in classes_asked_for(f"if isinstance(minima, {classes}):\n    pass")
 
 
 def test_no_circle_of_modules():

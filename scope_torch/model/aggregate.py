@@ -1,11 +1,14 @@
-"""Posteriors: of the average over queries, of each query."""
+"""Posteriors: of the average over queries, of each query; what a surrogate tells of averages."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
+
+from scope_torch.model.cost_scale import CostScale
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,81 @@ class AggregatePosterior:
     weights: Tensor
     matrix: Tensor
     constant: float
+
+
+class LowRank(NamedTuple):
+    """V grows; the variance falls by sum_i weights_i (k_D(theta)^T rows_i)^2.
+
+    Args:
+        rows: `m x n`.
+        weights: `m`, positive.
+    """
+
+    rows: Tensor
+    weights: Tensor
+
+
+class Averaging(Protocol):
+    """A surrogate, as a search over Theta sees it: the averages, written on D.
+
+    All outputs share one variance, or cost and constraints have one each. Where there are several
+    constraints, the others have the variance of the first times the square of their unit.
+    """
+
+    @property
+    def num_queries(self) -> int:
+        """Q."""
+        ...
+
+    @property
+    def num_constraints(self) -> int:
+        """K."""
+        ...
+
+    @property
+    def hyperparameters(self) -> tuple[Any, ...]:
+        """What was fitted; another object once it was fitted anew: variances may have grown."""
+        ...
+
+    @property
+    def cost_scale(self) -> CostScale | None:
+        """What costs are relative to: c / a - 1, and c is lognormal. None: c in USD, normal."""
+        ...
+
+    def refit(self) -> bool:
+        """Fits what is due to be fitted; whether anything was."""
+        ...
+
+    def observed(self) -> Tensor:
+        """D, the distinct observed configurations: `n x num_modules` codes."""
+        ...
+
+    def weights(self) -> Tensor:
+        """Of the means of cost and constraints: `(1 + K) x n`."""
+        ...
+
+    def aggregates(self) -> tuple[AggregatePosterior, ...]:
+        """The averages, one for each variance; each with the means of all outputs."""
+        ...
+
+    def prior_variances(self) -> tuple[float, ...]:
+        """The variances before any observation."""
+        ...
+
+    def growth_since(self, mark: Any) -> tuple[Sequence[LowRank], Any]:
+        """What the V of each variance has grown by since `mark`; empty if that is not known.
+
+        Args:
+            mark: What this returned before; None for no observation.
+
+        Returns:
+            The changes, and the mark of now.
+        """
+        ...
+
+    def units(self) -> tuple[float, ...]:
+        """The standard deviation of each constraint, where the first has 1; empty: 1 for all."""
+        ...
 
 
 class QueryPosterior(NamedTuple):

@@ -3,12 +3,38 @@
 from __future__ import annotations
 
 from copy import copy
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 _PENDING = 64  # rows
+
+
+class Hyperparameters(NamedTuple):
+    """Of the process of one output.
+
+    `rho`: share of the variance that all queries have in common, in [0, 1).
+    `amplitude`: prior standard deviation of l(theta, q), in units of the output.
+    """
+
+    rho: float
+    amplitude: float
+
+    @property
+    def r(self) -> float:
+        """Variance of u relative to that of w_q: rho / (1 - rho)."""
+        return self.rho / (1 - self.rho)
+
+    def of_average(self, num_queries: int) -> tuple[float, float, float]:
+        """The average has mean a k_D^T t and variance b - c k_D^T B k_D, see `Collapsed`.
+
+        Returns:
+            a, b and c; b and c in units of the output squared.
+        """
+        a, own = self.r + 1 / num_queries, self.amplitude**2 * (1 - self.rho)
+        return a, own * a, own * a**2
 
 
 class Collapsed:

@@ -18,17 +18,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from scope_torch.errors import InputError
-from scope_torch.model.aggregate import AggregatePosterior
-from scope_torch.model.collapsed import Collapsed
+from scope_torch.model.aggregate import AggregatePosterior, LowRank
+from scope_torch.model.collapsed import Collapsed, Hyperparameters
 from scope_torch.model.cost_scale import CostScale, fit_cost_scale
 from scope_torch.model.incremental import LowRankUpdate
+from scope_torch.model.joint_groups import JointPosterior, PosteriorAt
 from scope_torch.model.joint_queries import JointQueries, times_gram
 from scope_torch.model.per_query import QuerySurrogate
 from scope_torch.space import ConfigSpace
@@ -36,31 +37,6 @@ from scope_torch.space import ConfigSpace
 REFIT = 2.0  # hyperparameters are fitted again once there are so many times more observations
 _LOGITS = torch.linspace(-7, 7, 561, dtype=torch.float64)  # of rho
 _PRIOR_LOGIT, _PRIOR_SPREAD = -1.0, 1.0  # prior of the logit of rho: 0.27, within 0.05 to 0.73
-
-
-class Hyperparameters(NamedTuple):
-    """Of the process of one output.
-
-    `rho`: share of the variance that all queries have in common, in [0, 1).
-    `amplitude`: prior standard deviation of l(theta, q), in units of the output.
-    """
-
-    rho: float
-    amplitude: float
-
-    @property
-    def r(self) -> float:
-        """Variance of u relative to that of w_q: rho / (1 - rho)."""
-        return self.rho / (1 - self.rho)
-
-    def of_average(self, num_queries: int) -> tuple[float, float, float]:
-        """The average has mean a k_D^T t and variance b - c k_D^T B k_D, see `Collapsed`.
-
-        Returns:
-            a, b and c; b and c in units of the output squared.
-        """
-        a, own = self.r + 1 / num_queries, self.amplitude**2 * (1 - self.rho)
-        return a, own * a, own * a**2
 
 
 class JointSurrogate:
@@ -128,6 +104,22 @@ class JointSurrogate:
         """Adds one observation; arguments as in `QuerySurrogate.observe`."""
         self._log.append((theta, query, y_c, (y_g, *others)))
         self.queries.observe(theta, query, self.relative(theta, y_c), y_g, *others)
+
+    @property
+    def cost_scale(self) -> CostScale | None:
+        """See `Averaging`."""
+        return self.scale if self.relative_cost else None
+
+    def at(self, theta: tuple[int, ...], first: Sequence[int] = ()) -> PosteriorAt:
+        """Cost and constraints at `theta`; what is taken in later changes nothing there.
+
+        Args:
+            theta: Codes of the configuration.
+            first: Queries whose groups are opened at once, see `joint_groups.py`.
+        """
+        assert isinstance(self.queries, JointQueries)
+        of_queries = self.collapsed(), self.queries.seen_at(theta), self.hyperparameters
+        return JointPosterior(*of_queries, self.lam, self.num_queries, first)
 
     def relative(self, theta: Sequence[int], y_c: float) -> float:
         """y_c / a(theta) - 1 of a cost in USD; the cost itself if costs are not relative."""
@@ -248,23 +240,23 @@ class JointSurrogate:
         self._num_added = 0
         return self._collapsed
 
-    def updates_since(self, mark: tuple[int, int]) -> tuple[list[Tensor] | None, tuple[int, int]]:
-        """Low-rank updates of the B of both outputs since `mark`.
+    def growth_since(
+        self, mark: tuple[int, int] | None
+    ) -> tuple[Sequence[LowRank], tuple[int, int]]:
+        """What the c B of both outputs have grown by since `mark`; see `Averaging`.
 
-        Args:
-            mark: What this returned before; (0, 0) for none.
-
-        Returns:
-            For each output rows x, `m x n`: B has grown by x^T x; None if the B were made anew.
-            And the mark of now.
+        Empty if the B were made anew.
         """
         collapsed = self.collapsed()
-        num_made, num_rows = mark
+        num_made, num_rows = mark or (0, 0)
         now = self._num_made, len(collapsed[0].rows)
         if num_made != self._num_made:
-            return None, now
-        n = len(self.queries.observed())
-        return [_stacked(one.rows[num_rows:], n, one.t) for one in collapsed], now
+            return (), now
+        n, changes = len(self.queries.observed()), list[LowRank]()
+        for one, (_, _, c) in zip(collapsed, self.of_average()[:2], strict=True):
+            rows = _stacked(one.rows[num_rows:], n, one.t)
+            changes.append(LowRank(rows, rows.new_full((len(rows),), c)))
+        return changes, now
 
     def settings(self) -> dict[str, Any]:
         """The arguments, JSON-serialisable."""

@@ -22,16 +22,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from scope_torch.model.collapsed import Collapsed
+from scope_torch.model.collapsed import Collapsed, Hyperparameters
 from scope_torch.model.factor import Array
-from scope_torch.model.joint import Hyperparameters, JointSurrogate
-from scope_torch.model.joint_queries import JointQueries, QueriesAt, times_gram
+from scope_torch.model.joint_queries import QueriesAt, times_gram
 
 
 class OpenGroups:
@@ -216,52 +215,90 @@ class OpenedOutput(Output):
         self._z = np.concatenate([self._z, z])
 
 
+class PosteriorAt(Protocol):
+    """Cost and constraints at one configuration."""
+
+    @property
+    def cost(self) -> Output:
+        """Relative to the cost scale, or in USD."""
+        ...
+
+    @property
+    def constraints(self) -> Sequence[Output]:
+        """Each as a threshold minus a grade; the first in units of quality."""
+        ...
+
+    @property
+    def group_of(self) -> Sequence[int]:
+        """The group of every query."""
+        ...
+
+    def is_open(self, query: int) -> bool:
+        """Whether the group of `query` is open."""
+        ...
+
+    @property
+    def num_open(self) -> int:
+        """Number of open groups."""
+        ...
+
+    def open(self, queries: Sequence[int]) -> None:
+        """Opens the groups of `queries`, in the order of their numbers."""
+        ...
+
+    def plan(self, query: int) -> None:
+        """Asks for an observation of `query`, whose group is open."""
+        ...
+
+
 class JointPosterior:
-    """Cost and constraints at `theta`.
+    """Cost and constraints at one configuration, by groups.
 
     Args:
-        surrogate: Up to date; what it takes in later changes nothing here.
-        theta: Codes of the configuration.
+        collapsed: Of the cost, and of all constraints.
+        queries: Theta, as the queries see it.
+        hyperparameters: Of the cost, and of each constraint.
+        lam: lambda.
+        num_queries: Q.
         first: Queries whose groups are opened at once.
-
-    Attributes:
-        cost: Relative to the cost scale, or in USD.
-        constraints: Each as a threshold minus a grade; the first in units of quality.
-        group_of: The group of every query.
     """
 
     def __init__(
-        self, surrogate: JointSurrogate, theta: tuple[int, ...], first: Sequence[int] = ()
+        self,
+        collapsed: tuple[Collapsed, Collapsed],
+        queries: QueriesAt,
+        hyperparameters: Sequence[Hyperparameters],
+        lam: float,
+        num_queries: int,
+        first: Sequence[int] = (),
     ) -> None:
-        assert isinstance(surrogate.queries, JointQueries)
-        collapsed, queries = surrogate.collapsed(), surrogate.queries.seen_at(theta)
         self._groups = OpenGroups(queries)
         self.group_of = queries.group_of
         self._open(first)
         of_c, of_g = collapsed
         parts = [(of_c, 0), *((of_g, which) for which in range(len(of_g.t)))]
         self.cost, *self.constraints = (
-            OpenedOutput(self._groups, *part, fitted, surrogate.lam, surrogate.num_queries)
-            for part, fitted in zip(parts, surrogate.hyperparameters, strict=True)
+            OpenedOutput(self._groups, *part, fitted, lam, num_queries)
+            for part, fitted in zip(parts, hyperparameters, strict=True)
         )
 
     def is_open(self, query: int) -> bool:
-        """Whether the group of `query` is open."""
+        """See `PosteriorAt`."""
         return self.group_of[query] in self._groups.position
 
     @property
     def num_open(self) -> int:
-        """Number of open groups."""
+        """See `PosteriorAt`."""
         return len(self._groups.position)
 
     def open(self, queries: Sequence[int]) -> None:
-        """Opens the groups of `queries`, in the order of their numbers."""
+        """See `PosteriorAt`."""
         self._open(queries)
         for output in (self.cost, *self.constraints):
             output.follow()
 
     def plan(self, query: int) -> None:
-        """Asks for an observation of `query`, whose group is open."""
+        """See `PosteriorAt`."""
         at = self._groups.position[self.group_of[query]]
         for output, known in zip(
             (self.cost, *self.constraints), self._groups.queries.mean(query), strict=True

@@ -33,7 +33,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from scope_torch.errors import InputError
-from scope_torch.model.aggregate import AggregatePosterior, QueryPosterior
+from scope_torch.model.aggregate import AggregatePosterior, LowRank, QueryPosterior
 from scope_torch.model.data import Data
 from scope_torch.model.factor import Array, times
 from scope_torch.model.incremental import Factors, LowRankUpdate, Prediction
@@ -69,6 +69,9 @@ class QuerySurrogate:
         >>> surrogate.at((0, 1)).mean_c
         tensor([0.0020, 0.0000, 0.0000], dtype=torch.float64)
     """
+
+    cost_scale = None
+    hyperparameters = ()
 
     _make_factors: type[Factors] = Factors
 
@@ -149,6 +152,10 @@ class QuerySurrogate:
         V = self._follow_S() / self.num_queries**2
         return AggregatePosterior(self._data.codes, self.weights(), V, 1 / self.num_queries)
 
+    def aggregates(self) -> tuple[AggregatePosterior, ...]:
+        """`aggregate`, whose variance all outputs share."""
+        return (self.aggregate(),)
+
     def weights(self) -> Tensor:
         """w_c (USD) and w_g of `aggregate`: `(1 + K) x n`."""
         return self.to_device(self.total() / self.num_queries)
@@ -186,6 +193,26 @@ class QuerySurrogate:
         """
         self._update()
         return self._factors.log.since(mark, self._data.n)
+
+    def growth_since(self, mark: int | None) -> tuple[Sequence[LowRank], int]:
+        """What V has grown by since `mark`; see `Averaging`."""
+        update, now = self.updates_since(mark or 0)
+        if update is None:
+            return (), now
+        rows, weights = self.to_device(update.u), self.to_device(update.weight)
+        return [LowRank(rows, weights / self.num_queries**2)], now
+
+    def prior_variances(self) -> tuple[float, ...]:
+        """1/Q."""
+        return (1 / self.num_queries,)
+
+    def units(self) -> tuple[float, ...]:
+        """None: all constraints have the same variance."""
+        return ()
+
+    def refit(self) -> bool:
+        """False: nothing is fitted."""
+        return False
 
     def leave_one_out(self, min_queries: int = 6) -> Tensor:
         """How far off the surrogate without a configuration is at that configuration.

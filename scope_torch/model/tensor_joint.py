@@ -29,7 +29,7 @@ from scope_torch.model.aggregate import AggregatePosterior
 from scope_torch.model.factor import Array
 from scope_torch.model.gpytorch_model import Predicted
 from scope_torch.model.joint import JointSurrogate
-from scope_torch.model.joint_groups import Output
+from scope_torch.model.joint_groups import Output, PosteriorAt
 from scope_torch.model.tensor_surrogate import TensorSurrogate
 
 
@@ -138,6 +138,10 @@ class TensorJointSurrogate(JointSurrogate):
     _K: Tensor | None = None
     _num_in_K = 0
     _last: tuple[Predicted, Products] | None = None
+
+    def at(self, theta: tuple[int, ...], first: Sequence[int] = ()) -> PosteriorAt:  # noqa: ARG002
+        """See `JointSurrogate.at`."""
+        return TensorJointPosterior(self, theta)
 
     def on_device(self) -> OnDevice:
         """Weights and forms up to the last observation; nothing waits for the device."""

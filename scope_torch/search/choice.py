@@ -6,18 +6,11 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from scope_torch.errors import InputError
 from scope_torch.search.parts import Minima
-from scope_torch.space_search.device_joint import FewMinima
-from scope_torch.space_search.joint_branched import JointBranchedBounds
-from scope_torch.space_search.minima import LowerBounds
 
 _MOST_LOG_I = 600.0  # a larger i is needed only where least_g is 0 up to rounding
 LEAST_PRICE = 1e-6  # L_c as a fraction of u_out
-_LEAST_SIGMA = 1e-12  # in units of quality
 
 
 def no_margin() -> float:
@@ -92,38 +85,13 @@ class MostPromising:
     def select(
         self,
         i: int,  # noqa: ARG002
-        minima: LowerBounds | FewMinima | JointBranchedBounds,
+        minima: Minima,
         scale: float,  # noqa: ARG002
         seed: int,
     ) -> int:
         """See `Choice`; exact, ties as in `first_tied`."""
-        least_price = LEAST_PRICE * minima.u_out
-        margin = self._margin()
-        if isinstance(minima, JointBranchedBounds):
-            return minima.most_promising(margin, least_price, seed)
-
-        def negative_promise(at: slice | Tensor) -> Tensor:
-            probable = probability(minima.mean_g(at), minima.g[at], minima.beta.g, margin)
-            return probable * (1 - minima.u_out / minima.c[at].clamp_min(least_price))
-
-        # In each chunk the least possible value: probability and price at their best at once.
-        least = [(1 - minima.u_out / max(c, least_price)) / 2 for c in minima.chunk_least_c]
-        minima.refine(negative_promise, least, -margin)
-        return minima.argmin(negative_promise, least, 0.0, seed, -margin)
+        return minima.most_promising(self._margin(), LEAST_PRICE * minima.u_out, seed)
 
     def settings(self) -> dict[str, Any]:
         """See `Choice`."""
         return {}
-
-
-def probability(mean_g: Tensor, lower_g: Tensor, b: float, margin: float) -> Tensor:
-    """P(g <= -margin) of a normal g, at most 1/2.
-
-    Args:
-        mean_g: Means, of any shape.
-        lower_g: L_g, which is `b` standard deviations below the mean.
-        b: beta_g.
-        margin: In units of quality.
-    """
-    sigma_g = ((mean_g - lower_g) / b).clamp_min_(_LEAST_SIGMA)
-    return torch.special.ndtr(-(mean_g + margin).clamp_min_(0.0) / sigma_g)

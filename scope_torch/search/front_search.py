@@ -50,7 +50,7 @@ from scope_torch.search.joint_candidate import JointCandidate
 from scope_torch.search.optimizer import Recommendation, SequentialOptimizer, Steps
 from scope_torch.search.parts import interval
 from scope_torch.space import check_seed, first_tied, tie_width
-from scope_torch.space_search.joint_grid import JointGridPosterior
+from scope_torch.space_search.grid import GridPosterior
 
 NOTHING_LEFT = "no other configuration can improve the front in these bounds"
 _GIVEN_UP = 2.0  # queries after which a hopeless candidate is given up, as in `payoff.py`
@@ -90,7 +90,7 @@ class ScopeFront(SequentialOptimizer):
         problem: SelectionProblem,
         *,
         surrogate: JointSurrogate,
-        posterior: JointGridPosterior,
+        posterior: GridPosterior,
         pool: InitialPool,
         seed: int,
         b: float = 3.0,

@@ -10,8 +10,6 @@ import numpy as np
 from scope_torch.bounds.base import Beta
 from scope_torch.model.cost_scale import LEAST_MEAN, lognormal_bound
 from scope_torch.model.joint import JointSurrogate
-from scope_torch.model.joint_groups import JointPosterior
-from scope_torch.model.tensor_joint import TensorJointPosterior, TensorJointSurrogate
 
 _FIRST = 2  # queries whose groups are opened at first; later as many as groups are open
 
@@ -39,11 +37,7 @@ class JointCandidate:
         self._surrogate = surrogate
         self._theta, self._a = theta, surrogate.scale.at(theta)
         first = query_order[:_FIRST] if in_order else ()
-        self._posterior = (
-            TensorJointPosterior(surrogate, theta)
-            if isinstance(surrogate, TensorJointSurrogate)
-            else JointPosterior(surrogate, theta, first)
-        )
+        self._posterior = surrogate.at(theta, first)
         self.information = surrogate.information()
         self._cost, self._units = self._posterior.cost, surrogate.units()
         self._constraint, *self._others = self._posterior.constraints

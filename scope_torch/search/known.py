@@ -334,8 +334,8 @@ class Trial:
 
     @property
     def margin(self) -> float:
-        """See `Test`; a test of one's own may have none."""
-        return getattr(self._test, "margin", 0.0)
+        """See `Test`."""
+        return self._test.margin
 
     def begin(self, upper_g: float) -> bool:
         """Whether the candidate is certified by known answers; there must be some."""

@@ -3,7 +3,7 @@
 | part | its job | in the paper's SCOPE | in scope_joint |
 | --- | --- | --- | --- |
 | `Surrogate` | takes in observations | `QuerySurrogate` | `JointSurrogate` |
-| `Posterior` | bounds on Theta | `GridPosterior`, ... | `JointGridPosterior`, ... |
+| `Posterior` | bounds on Theta | `GridPosterior`, ... | `GridPosterior`, ... |
 | `Candidate` | bounds at theta_cand | `QueryCandidate` | `JointCandidate` |
 | `ConfidenceBounds` | beta | `TunedBounds`, `TheoryBounds` | `CredibleBounds`, `TheoryBounds` |
 | `Choice` | picks theta_cand | `LeastCost` | `MostPromising` |
@@ -16,14 +16,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
+from torch import Tensor
 
 from scope_torch.allowed import Allowed
 from scope_torch.bounds.base import Beta
 from scope_torch.observation import Observation
+from scope_torch.space_search.minima import Moments
 
 
 class Surrogate(Protocol):
@@ -56,18 +58,47 @@ class Minima(Protocol):
     """Minima of the lower confidence bounds over Theta.
 
     Attributes:
+        beta: Which L_c and L_g were made with.
+        u_out: Upper bound on c(theta_out) in USD.
         least_c: min{L_c : L_g <= 0} in USD, or less where that could not be proven; +inf if no
             configuration has L_g <= 0.
         least_g: min{L_g : L_c <= u_out} in units of quality; +inf if there is none.
         is_exact: Whether `least_g` is proven.
     """
 
+    beta: Beta
+    u_out: float
     least_c: float
     least_g: float
     is_exact: bool
 
+    @property
+    def whole(self) -> Whole | None:
+        """What is known of all of Theta; None if it is too large to look at all of it."""
+        ...
+
     def argmin_c(self, most_g: float, scale: float, seed: int) -> int:
         """Flat index of the least L_c subject to L_g <= `most_g`; see `LowerBounds.argmin_c`."""
+        ...
+
+    def most_promising(self, margin: float, least_price: float, seed: int) -> int:
+        """Flat index of the most promising; see `LowerBounds.most_promising`."""
+        ...
+
+
+class Whole(Protocol):
+    """Minima that can also look for the largest value of a function of the moments."""
+
+    def value(self, function: Callable[[Moments], Tensor], index: int) -> float:
+        """Its exact value at a flat index."""
+        ...
+
+    def largest(self, function: Callable[[Moments], Tensor]) -> tuple[float, int]:
+        """Its largest value on Theta, exactly, and the flat index of a configuration with it.
+
+        Args:
+            function: Never falls if L_c and L_g do, and is never below 0.
+        """
         ...
 
 
@@ -187,11 +218,17 @@ class Test(Protocol):
 
     Attributes:
         order: The order in which its queries must be observed; None for any.
-        margin: What g must be below 0 by, in units of quality, if it is to be certified. SCOPE
-            gives up a candidate that cannot reach it. A test of your own may leave it out: 0.
     """
 
     order: list[int] | None
+
+    @property
+    def margin(self) -> float:
+        """What g must be below 0 by, in units of quality, if it is to be certified.
+
+        SCOPE gives up a candidate that cannot reach it.
+        """
+        ...
 
     def update(self, grades: Sequence[float], upper_g: float) -> bool:
         """Whether it is certified now.

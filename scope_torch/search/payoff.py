@@ -15,16 +15,17 @@ own, and wider bounds are tried just as long as one of the configurations that t
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from scope_torch.bounds.base import Beta
 from scope_torch.model.cost_scale import expected_saving
-from scope_torch.search.choice import LEAST_PRICE, no_margin, probability
-from scope_torch.space_search.joint_branched import JointBranchedBounds
-from scope_torch.space_search.minima import INELIGIBLE, Moments
+from scope_torch.search.choice import LEAST_PRICE, no_margin
+from scope_torch.search.joint_candidate import JointCandidate
+from scope_torch.search.parts import Minima
+from scope_torch.space_search.minima import INELIGIBLE, Moments, probability
 
 _GIVEN_UP = 2.0  # queries until a candidate is given up; the mean of earlier ones stopped too early
 _BUDGETS = 100.0  # budgets that c(theta_0) H is worth, if nobody says what H is
@@ -42,40 +43,6 @@ def derived_deployment(budget_usd: float, reference_cost_usd: float) -> float:
         50000.0
     """
     return _BUDGETS * budget_usd / reference_cost_usd
-
-
-class Estimated(Protocol):
-    """theta_cand before its first query, as the payoff sees it: a `Candidate` with its means."""
-
-    mean_c: float  # USD
-    mean_g: float  # units of quality
-
-    def lower_c(self, beta: Beta) -> float:
-        """L_c in USD."""
-        ...
-
-    def lower_g(self, beta: Beta) -> float:
-        """L_g in units of quality."""
-        ...
-
-
-class AllMinima(Protocol):
-    """Minima that can also look for the largest value of a function of the moments."""
-
-    beta: Beta
-    u_out: float
-
-    def value(self, function: Callable[[Moments], Tensor], index: int) -> float:
-        """Its exact value at a flat index."""
-        ...
-
-    def largest(self, function: Callable[[Moments], Tensor]) -> tuple[float, int]:
-        """Its largest value on Theta, exactly, and the flat index of a configuration with it.
-
-        Args:
-            function: Never falls if L_c and L_g do, and is never below 0.
-        """
-        ...
 
 
 class ExpectedReturn:
@@ -102,7 +69,7 @@ class ExpectedReturn:
         self._best: float | None = None  # return of the last look
         self._pays: int | None = None  # flat index of a configuration that did
 
-    def goes_on(self, candidate: Estimated, minima: AllMinima | JointBranchedBounds) -> bool:
+    def goes_on(self, candidate: JointCandidate, minima: Minima) -> bool:
         """Whether theta_cand, or else any other configuration, returns more than 1.
 
         Configurations beyond the bounds count too: the bounds are widened once nothing within
@@ -113,24 +80,23 @@ class ExpectedReturn:
             candidate: theta_cand.
             minima: Of the bounds at which it was chosen.
         """
-        beta = minima.beta
+        beta, whole = minima.beta, minima.whole
 
         def returns(moments: Moments) -> Tensor:
             return self.returns(moments, beta, minima.u_out)
 
         mean_c, lower_c = candidate.mean_c, candidate.lower_c(beta)
-        if isinstance(minima, JointBranchedBounds):
-            # Theta is too large to look at all of it. theta_cand was chosen for its L_c.
+        if whole is None:  # theta_cand was chosen for its L_c
             mean_c = lower_c
         values = mean_c, lower_c, candidate.mean_g, candidate.lower_g(beta)
         self._best = float(returns(Moments(*torch.tensor(values, dtype=torch.float64))))
-        if isinstance(minima, JointBranchedBounds):
+        if whole is None:
             return self._best > 1
         # Most often one of two configurations pays, and nobody has to look at all of Theta.
         if self._best <= 1 and self._pays is not None:
-            self._best = max(self._best, minima.value(returns, self._pays))
+            self._best = max(self._best, whole.value(returns, self._pays))
         if self._best <= 1:
-            self._best, self._pays = minima.largest(returns)
+            self._best, self._pays = whole.largest(returns)
         return self._best > 1
 
     def returns(self, moments: Moments, beta: Beta, u_out: float) -> Tensor:

@@ -6,7 +6,6 @@ Answers the same questions as `GridPosterior` (grid.py), without a value for eve
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,7 +16,7 @@ from torch import Tensor
 from scope_torch.allowed import Allowed
 from scope_torch.bounds import Beta
 from scope_torch.errors import InputError
-from scope_torch.model.aggregate import AggregatePosterior
+from scope_torch.model.aggregate import AggregatePosterior, Averaging
 from scope_torch.model.device_sums import DeviceSums
 from scope_torch.model.direct_sums import MAX_ENUMERATED
 from scope_torch.model.hamming_sums import make_grid
@@ -29,23 +28,26 @@ from scope_torch.space_search.allowed_classes import AllowedClasses
 from scope_torch.space_search.branch_and_bound import BestFirst, Form, Minimum, Search
 from scope_torch.space_search.device_grid import DevicePosterior
 from scope_torch.space_search.grid import GridPosterior
-from scope_torch.space_search.linear import Bounded
+from scope_torch.space_search.linear import Bounded, LognormalCost
 from scope_torch.space_search.prefixes import Classes, LabelledPosterior
+from scope_torch.space_search.promise import Promise, PromiseSearch
 
 MAX_MODULES = 12
 MAX_NODES = 100_000
 _DRAWN = 1 << 18
 
 
-class Branched(ABC):
-    """What all posteriors whose minima are found by branch and bound have in common.
+class BranchedPosterior:
+    """Minima of the bounds over Theta, by branch and bound.
 
     Args:
+        surrogate: With one constraint; `update` fits it anew when that is due.
         space: Theta.
-        kernel: A function of the Hamming distance.
+        kernel: Its kernel, a function of the Hamming distance.
         max_nodes: Prefixes that one search expands at most. A search that would need more returns
             the best it has found, and a bound on how much better anything else can be.
-        num_constraints: K, which must be 1.
+        margin: The search for the least L_g ends once it has found less than -margin, which may be
+            all that the choice asks for; None to find the least.
         allowed: Which configurations may be chosen; None for all.
 
     Raises:
@@ -55,10 +57,11 @@ class Branched(ABC):
 
     def __init__(
         self,
+        surrogate: Averaging,
         space: ConfigSpace,
         kernel: Kernel,
-        max_nodes: int,
-        num_constraints: int,
+        max_nodes: int = MAX_NODES,
+        margin: Callable[[], float] | None = None,
         allowed: Allowed | None = None,
     ) -> None:
         if not isinstance(kernel, HammingKernel):
@@ -73,25 +76,24 @@ class Branched(ABC):
             )
         if max_nodes < 1 or max_nodes != int(max_nodes):
             raise InputError(f"max_nodes={max_nodes} must be a whole number >= 1")
-        if num_constraints > 1:
+        if surrogate.num_constraints > 1:
             raise InputError(
-                f"{num_constraints} constraints: branch and bound takes one; with several, "
-                f"{MAX_ENUMERATED:.0e} configurations can be searched, by grid"
+                f"{surrogate.num_constraints} constraints: branch and bound takes one; with "
+                f"several, {MAX_ENUMERATED:.0e} configurations can be searched, by grid"
             )
-        self._space, self._kernel, self._allowed = space, kernel, allowed
+        self._surrogate, self._space, self._kernel = surrogate, space, kernel
+        self._margin, self._allowed = margin, allowed
         self._made_allowed: tuple[LabelledPosterior, AllowedClasses] | None = None
         self.max_nodes = int(max_nodes)
         self._made: Sequence[AggregatePosterior] = ()
         self._labelled: tuple[int | None, LabelledPosterior] | None = None
         self._searches = self._incomplete = self._most_nodes = 0
         self._gap_usd = 0.0
-
-    @abstractmethod
-    def _make_aggregates(self) -> Sequence[AggregatePosterior]:
-        """The aggregates of cost and constraint, or one if they share a variance."""
+        self._promise_gap: float | None = None
 
     def update(self) -> None:
-        """Takes in all that the surrogate was told."""
+        """Takes in all that the surrogate was told, after fitting it if due."""
+        self._surrogate.refit()
         self._made, self._labelled = (), None
 
     def least_slope(self) -> float:
@@ -122,6 +124,11 @@ class Branched(ABC):
                 found = Search(posterior, objective, free, math.inf, max_nodes=1, **how).run()
             labels = found.labels
 
+    def lower_bounds(self, beta: Beta, u_out: float, theta_out: int | None) -> BranchedBounds:
+        """Minima of L_c and L_g; arguments as in `LowerBounds`."""
+        enough = -math.inf if self._margin is None else -self._margin()
+        return BranchedBounds(self, beta, u_out, theta_out, enough)
+
     def settings(self) -> dict[str, Any]:
         """The arguments that decide a choice, JSON-serialisable."""
         return {"space_search": "branch_and_bound", "max_nodes": self.max_nodes}
@@ -130,8 +137,11 @@ class Branched(ABC):
         """Statistics of all searches so far, JSON-serialisable.
 
         `exact`: whether every search ended with a proof. `gap_usd`: by how much, at most, the L_c
-        of a chosen theta_cand exceeds the least L_c of an eligible configuration.
+        of a chosen theta_cand exceeds the least L_c of an eligible configuration. `promise_gap`, if
+        the most promising was chosen: how much more promising, at most, another configuration was
+        than a chosen theta_cand, relative to it.
         """
+        promise = {} if self._promise_gap is None else {"promise_gap": self._promise_gap}
         return {
             "space_search": "branch_and_bound",
             "exact": self._incomplete == 0,
@@ -139,6 +149,7 @@ class Branched(ABC):
             "searches": self._searches,
             "incomplete_searches": self._incomplete,
             "most_nodes": self._most_nodes,
+            **promise,
         }
 
     def ran(self, search: BestFirst) -> Minimum:
@@ -152,6 +163,22 @@ class Branched(ABC):
     def note_gap(self, gap_usd: float) -> None:
         """Takes in the gap of a chosen theta_cand; see `report`."""
         self._gap_usd = max(self._gap_usd, gap_usd)
+
+    def note_promise(self, found: Minimum) -> None:
+        """Takes in a search for the most promising configuration; see `report`."""
+        gap = 0.0
+        if found.bound < found.value:
+            gap = found.bound / found.value - 1 if found.value < 0 else math.inf
+        self._promise_gap = max(self._promise_gap or 0.0, gap)
+
+    def cost(self, classes: Classes, b: float) -> Bounded:
+        """L_c, `b` standard deviations below the mean."""
+        weights, scale = self.weights[0], self._surrogate.cost_scale
+        if scale is None:
+            return Form(weights, b)
+        # LLMs that share a label were not observed, so their terms are the same median.
+        terms = tuple(of[first] for of, first in zip(scale.terms, classes.firsts, strict=True))
+        return LognormalCost(weights, b, terms, scale.least)
 
     def minimise(
         self,
@@ -173,7 +200,7 @@ class Branched(ABC):
 
     def _aggregates(self) -> Sequence[AggregatePosterior]:
         if not self._made:
-            self._made = self._make_aggregates()
+            self._made = self._surrogate.aggregates()
         return self._made
 
     def restrict(self, allowed: Allowed) -> None:
@@ -199,67 +226,47 @@ class Branched(ABC):
         return self._labelled[1]
 
 
-class BranchedPosterior(Branched):
-    """Minima of the bounds over Theta, by branch and bound.
-
-    Args:
-        surrogate: The per-query surrogate.
-        space: See `Branched`.
-        kernel: Its kernel; see `Branched`.
-        max_nodes: Prefixes that one search expands at most; then it returns the best it has found.
-        allowed: See `Branched`.
-
-    Raises:
-        InputError: See `Branched`.
-    """
-
-    def __init__(
-        self,
-        surrogate: QuerySurrogate,
-        space: ConfigSpace,
-        kernel: Kernel,
-        max_nodes: int = MAX_NODES,
-        allowed: Allowed | None = None,
-    ) -> None:
-        super().__init__(space, kernel, max_nodes, surrogate.num_constraints, allowed)
-        self._surrogate = surrogate
-
-    def _make_aggregates(self) -> Sequence[AggregatePosterior]:
-        return (self._surrogate.aggregate(),)
-
-    def lower_bounds(self, beta: Beta, u_out: float, theta_out: int | None) -> BranchedBounds:
-        """Minima of L_c and L_g; arguments as in `LowerBounds`."""
-        return BranchedBounds(self, beta, u_out, theta_out)
-
-
 class BranchedBounds:
-    """The minima of `LowerBounds`, by branch and bound.
+    """The minima of `LowerBounds`, and the most promising configuration, by branch and bound.
 
     Args:
         posterior: Up to date.
-        beta: beta_c in USD and beta_g.
+        beta: beta_c and beta_g.
         u_out: See `LowerBounds`.
         theta_out: See `LowerBounds`.
+        enough: The search for `least_g` ends below that.
 
     Attributes:
+        beta: As given.
+        u_out: As given.
         least_c: min{L_c : L_g <= 0}, or a lower bound on it that could be proven; +inf if nothing
             is feasible.
         least_g: The least L_g found with L_c <= u_out; +inf if there is none.
-        is_exact: Whether less than `least_g` cannot exist.
+        is_exact: Whether less than `least_g` cannot exist, or it is below `enough`.
+        whole: None: nobody looks at all of Theta.
     """
 
+    whole = None
+
     def __init__(
-        self, posterior: BranchedPosterior, beta: Beta, u_out: float, theta_out: int | None
+        self,
+        posterior: BranchedPosterior,
+        beta: Beta,
+        u_out: float,
+        theta_out: int | None,
+        enough: float = -math.inf,
     ) -> None:
         self._posterior, self._labelled = posterior, posterior.labelled(theta_out)
-        w_c, w_g = posterior.weights
-        self._c, self._g = Form(w_c, beta.c), Form(w_g, beta.g)
+        self.beta, self.u_out = beta, u_out
+        self._c = posterior.cost(self._labelled.classes, beta.c)
+        self._g = Form(posterior.weights[1], beta.g, len(self._labelled.variances) - 1)
         self._excluded = None if theta_out is None else self._labelled.apart[0]
         self._starts = self._labelled.starts
         self._allowed = posterior.allowed_classes(self._labelled)
         of_c = self._minimise(self._c, self._g, 0.0)
-        of_g = self._minimise(self._g, self._c, u_out)
-        self.least_c, self.least_g, self.is_exact = of_c.bound, of_g.value, of_g.complete
+        of_g = self._minimise(self._g, self._c, u_out, enough=enough)
+        self.least_c, self.least_g = of_c.bound, of_g.value
+        self.is_exact = of_g.complete or of_g.value < enough
         self._starts = torch.cat([self._starts, of_c.labels, of_g.labels])
 
     def argmin_c(self, most_g: float, scale: float, seed: int) -> int:
@@ -268,16 +275,29 @@ class BranchedBounds:
         Ties as in `LowerBounds.argmin_c`; among more than 2e8 tied configurations, the first of
         2^18 drawn at random.
         """
-        found = self._minimise(self._c, self._g, most_g, lambda best: tie_width(best, scale))
+        found = self._minimise(self._c, self._g, most_g, width=lambda best: tie_width(best, scale))
         self._posterior.note_gap(found.value - found.bound)
         return first_of_class(self._labelled.classes, found.labels, seed, self._allowed)
 
+    def most_promising(self, margin: float, least_price: float, seed: int) -> int:
+        """Flat index of the most promising found; see `LowerBounds.most_promising`."""
+        g = self._g
+        promise = Promise(self._c, g.weights, g.output, g.beta, margin, self.u_out, least_price)
+        search = PromiseSearch(
+            self._labelled,
+            promise,
+            starts=self._starts,
+            max_nodes=self._posterior.max_nodes,
+            excluded=self._excluded,
+            allowed=self._allowed,
+            width=lambda best: tie_width(best, 0.0),
+        )
+        found = self._posterior.ran(search)
+        self._posterior.note_promise(found)
+        return first_of_class(self._labelled.classes, found.labels, seed, self._allowed)
+
     def _minimise(
-        self,
-        objective: Form,
-        constraint: Form,
-        limit: float,
-        width: Callable[[float], float] = lambda _: 0.0,
+        self, objective: Bounded, constraint: Bounded, limit: float, **how: Any
     ) -> Minimum:
         return self._posterior.minimise(
             self._labelled,
@@ -287,7 +307,7 @@ class BranchedBounds:
             starts=self._starts,
             excluded=self._excluded,
             allowed=self._allowed,
-            width=width,
+            **how,
         )
 
 
@@ -345,4 +365,4 @@ def make_posterior(
             sums = DeviceSums(space, kernel, surrogate.device)
             return DevicePosterior(surrogate, sums, allowed)
         return GridPosterior(surrogate, make_grid(space, kernel, device), allowed)
-    return BranchedPosterior(surrogate, space, kernel, max_nodes, allowed)
+    return BranchedPosterior(surrogate, space, kernel, max_nodes, allowed=allowed)

@@ -15,6 +15,8 @@ of both minima, and rows 1 and 2 their constraints. Ties are decided by a table 
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -25,6 +27,7 @@ from scope_torch.model.device_sums import DeviceSums
 from scope_torch.model.tensor_surrogate import TensorSurrogate
 from scope_torch.space import tie_rank
 from scope_torch.space_search.grid import Enumerated, forbidden, least_allowed
+from scope_torch.space_search.minima import Moments, negative_promise
 
 _TIE = 1e-9  # as in `tie_width`
 _MOST_FOLLOWED = 64  # rows that a variance is followed by, before it is made anew
@@ -109,7 +112,7 @@ class DevicePosterior(Enumerated):
         lower = torch.addcmul(self._means, half, self.variance.sqrt())
         if self._forbidden is not None:
             lower.masked_fill_(self._forbidden, math.inf)
-        return DeviceMinima(lower, beta, u_out, theta_out, self._ties)
+        return DeviceMinima(lower, self._means, beta, u_out, theta_out, self._ties)
 
 
 class Ties:
@@ -140,11 +143,41 @@ class Ties:
         return self._rank[1]
 
 
-class DeviceMinima:
+class OnDevice:
+    """Minima whose moments are all exact, and are on the device."""
+
+    _theta_out: int | None
+
+    @abstractmethod
+    def _moments(self, at: slice | int) -> Moments:
+        """At one flat index, or on all of Theta."""
+
+    @property
+    def whole(self) -> OnDevice:
+        """See `Minima`."""
+        return self
+
+    def value(self, function: Callable[[Moments], Tensor], index: int) -> float:
+        """Value of a function of the moments at a flat index."""
+        if index == self._theta_out:
+            return 0.0
+        return float(function(Moments(*torch.stack(self._moments(index)).cpu())))
+
+    def largest(self, function: Callable[[Moments], Tensor]) -> tuple[float, int]:
+        """The largest value of a function of the moments on Theta, and its flat index."""
+        values = function(self._moments(slice(None)))
+        if self._theta_out is not None:
+            values[self._theta_out].fill_(0.0)
+        value, index = values.max(0)
+        return float(value), int(index)
+
+
+class DeviceMinima(OnDevice):
     """As `LowerBounds`, from variances that are all exact.
 
     Args:
         lower: L_c, L_g and L_c again: `3 x |Theta|`, theta_out still among them; written over.
+        means: mu_bar_c and mu_bar_g: `2 x |Theta|` or more.
         beta: beta_c in USD and beta_g.
         u_out: Upper bound on c(theta_out) in USD; +inf to look at all of Theta.
         theta_out: Flat index of theta_out, which cannot improve on itself: its L_c is +inf; None
@@ -164,12 +197,14 @@ class DeviceMinima:
     def __init__(
         self,
         lower: Tensor,
+        means: Tensor,
         beta: Beta,
         u_out: float,
         theta_out: int | None,
         ties: Ties,
     ) -> None:
         self.beta, self.u_out, self._ties = beta, u_out, ties
+        self._means, self._theta_out = means, theta_out
         self.c, self.g = lower[:2]
         if theta_out is not None:
             lower[0::2, theta_out].fill_(math.inf)
@@ -179,7 +214,20 @@ class DeviceMinima:
 
     def argmin_c(self, most_g: float, scale: float, seed: int) -> int:
         """Flat index of the least L_c subject to L_g <= `most_g` <= 0; see `LowerBounds`."""
-        values = torch.where(self.g <= most_g, self.c, self._ties.inf)
+        return self._first(self.c, most_g, scale, seed)
+
+    def most_promising(self, margin: float, least_price: float, seed: int) -> int:
+        """Flat index of the most promising configuration; see `LowerBounds.most_promising`."""
+        moments = self._means[1], self.g, self.c
+        values = negative_promise(*moments, self.beta.g, margin, self.u_out, least_price)
+        return self._first(values, -margin, 0.0, seed)
+
+    def _first(self, objective: Tensor, most_g: float, scale: float, seed: int) -> int:
+        """Flat index of the least objective subject to L_g <= `most_g`; ties as in `tie_rank`."""
+        values = torch.where(self.g <= most_g, objective, self._ties.inf)
         best = values.amin()
         tied = values <= best.add(best.abs().clamp_(min=scale), alpha=_TIE)
         return int(torch.where(tied, self._ties.rank(seed), self._ties.last).argmin())
+
+    def _moments(self, at: slice | int) -> Moments:
+        return Moments(self._means[0][at], self.c[at], self._means[1][at], self.g[at])

@@ -27,16 +27,16 @@ from scope_torch.model.joint import JointSurrogate
 from scope_torch.model.kernels import HammingKernel
 from scope_torch.model.tensor_joint import TensorJointSurrogate
 from scope_torch.space import first_tied, tie_width
-from scope_torch.space_search.grid import Enumerated, forbidden, least_allowed
-from scope_torch.space_search.joint_grid import JointGridPosterior
-from scope_torch.space_search.minima import INELIGIBLE, Moments, Objective
+from scope_torch.space_search.device_grid import OnDevice
+from scope_torch.space_search.grid import Enumerated, GridPosterior, forbidden, least_allowed
+from scope_torch.space_search.minima import INELIGIBLE, Moments, negative_promise
 
 _FEW = 1 << 16  # configurations that are brought at least: 2 MB
 _CHUNK = 1 << 10  # of them, in the first chunk; each other chunk has as many as all before it
 
 
 class DeviceJointPosterior(Enumerated):
-    """As `JointGridPosterior`, on a device, with variances that are all exact.
+    """As `GridPosterior`, on a device, with variances that are all exact.
 
     Args:
         surrogate: The joint surrogate; `update` fits it anew when that is due.
@@ -129,7 +129,7 @@ class DeviceJointPosterior(Enumerated):
         return mean.mul_(torch.pow(math.exp(-0.5), v)).mul_(self._a)  # exp(-b sqrt(v) - v / 2)
 
 
-class FewMinima:
+class FewMinima(OnDevice):
     """As `LowerBounds`, of the cheapest configurations with L_g <= 0, brought to the CPU.
 
     Args:
@@ -146,8 +146,6 @@ class FewMinima:
         least_c: min{L_c : L_g <= 0} in USD; +inf if nothing can improve on theta_out.
         least_g: Least L_g of those that are here; +inf if nothing can improve on theta_out.
         is_exact: True.
-        chunk_least_c: Lower bounds on L_c in chunks of those that are here, the cheapest first, and
-            at last of those that are not here; +inf above u_out.
         next_few: How many to bring next time: twice as many as could be the best now, or more.
     """
 
@@ -162,11 +160,11 @@ class FewMinima:
         few: int,
         moments: Callable[[slice | int], Moments],
     ) -> None:
-        self._moments = moments
+        self._all_moments = moments
         self._values, self.beta, self.u_out, self._theta_out = values, beta, u_out, theta_out
         self.next_few = few
         self._bring(few)
-        if not len(self.c) and self.chunk_least_c[-1] < math.inf:
+        if not len(self.c) and self._chunk_least_c[-1] < math.inf:
             self._bring(len(values[0]))
 
     def _bring(self, most: int) -> None:
@@ -181,7 +179,9 @@ class FewMinima:
             raise RuntimeError("the covariance of the observations is not positive definite")
         starts = [0, *(_CHUNK << i for i in range(most.bit_length()) if _CHUNK << i < most)]
         least = [*c[starts].tolist(), float(c[-1]) if most < len(self._values[0]) else math.inf]
-        self.chunk_least_c = [one if one <= self.u_out else math.inf for one in least]
+        # Lower bounds on L_c in chunks of those that are here, the cheapest first, and at last of
+        # those that are not here; +inf above u_out.
+        self._chunk_least_c = [one if one <= self.u_out else math.inf for one in least]
         use = c <= min(self.u_out, INELIGIBLE)
         if self._theta_out is not None:
             use &= index != self._theta_out
@@ -189,51 +189,44 @@ class FewMinima:
         self.least_c = float(self.c.min()) if len(self.c) else math.inf
         self.least_g = float(self.g.min()) if len(self.c) else math.inf
 
-    def mean_g(self, at: slice | Tensor) -> Tensor:
-        """Means of gbar."""
-        return self._mean_g[at]
-
-    def value(self, function: Callable[[Moments], Tensor], index: int) -> float:
-        """Value of a function of the moments at a flat index."""
-        if index == self._theta_out:
-            return 0.0
-        return float(function(Moments(*torch.stack(self._moments(index)).cpu())))
-
-    def largest(self, function: Callable[[Moments], Tensor]) -> tuple[float, int]:
-        """The largest value of a function of the moments on Theta, and its flat index."""
-        values = function(self._moments(slice(None)))
-        if self._theta_out is not None:
-            values[self._theta_out].fill_(0.0)
-        value, index = values.max(0)
-        return float(value), int(index)
-
-    def refine(self, objective: Objective, least: list[float], most_g: float = 0.0) -> None:
-        """Does nothing: `argmin` looks at all that is here."""
+    def _moments(self, at: slice | int) -> Moments:
+        return self._all_moments(at)
 
     def argmin_c(self, most_g: float, scale: float, seed: int) -> int:
         """Flat index of the least L_c subject to L_g <= `most_g` <= 0; see `LowerBounds`."""
-        return self.argmin(lambda at: self.c[at], self.chunk_least_c, scale, seed, most_g)
+        return self._argmin(lambda: self.c, self._chunk_least_c, scale, seed, most_g)
 
-    def argmin(
+    def most_promising(self, margin: float, least_price: float, seed: int) -> int:
+        """Flat index of the most promising configuration; see `LowerBounds.most_promising`."""
+
+        def negative() -> Tensor:
+            moments = self._mean_g, self.g, self.c
+            return negative_promise(*moments, self.beta.g, margin, self.u_out, least_price)
+
+        # In each chunk the least possible value: probability and price at their best at once.
+        least = [(1 - self.u_out / max(c, least_price)) / 2 for c in self._chunk_least_c]
+        return self._argmin(negative, least, 0.0, seed, -margin)
+
+    def _argmin(
         self,
-        objective: Objective,
+        objective: Callable[[], Tensor],
         chunk_least: Sequence[float],
         scale: float,
         seed: int,
-        most_g: float = 0.0,
+        most_g: float,
     ) -> int:
         """Flat index of the least objective subject to L_g <= `most_g`; see `LowerBounds`.
 
         If a configuration that is not here could be as good, all are brought.
         """
-        values = torch.where(self.g <= most_g, objective(slice(None)), math.inf)
+        values = torch.where(self.g <= most_g, objective(), math.inf)
         best = float(values.min())
         needed = sum(least <= best for least in chunk_least[:-1])  # chunks
         self.next_few = max(_FEW, _CHUNK << needed)
         if chunk_least[-1] <= best + tie_width(best, scale):
             self._bring(len(self._values[0]))
             self.next_few *= 2  # more are needed, but not known how many
-            values = torch.where(self.g <= most_g, objective(slice(None)), math.inf)
+            values = torch.where(self.g <= most_g, objective(), math.inf)
             best = float(values.min())
         tied = (values <= best + tie_width(best, scale)).nonzero()[:, 0]
         return first_tied(self._index[tied], seed)
@@ -241,7 +234,7 @@ class FewMinima:
 
 def make_joint_posterior(
     surrogate: JointSurrogate, has_margin: bool = False, allowed: Allowed | None = None
-) -> JointGridPosterior | DeviceJointPosterior:
+) -> GridPosterior | DeviceJointPosterior:
     """The posterior on Theta: on the device if the surrogate is there.
 
     Args:
@@ -253,4 +246,4 @@ def make_joint_posterior(
     if isinstance(surrogate, TensorJointSurrogate) and isinstance(kernel, HammingKernel):
         sums = DeviceSums(space, kernel, device)
         return DeviceJointPosterior(surrogate, sums, has_margin, allowed)
-    return JointGridPosterior(surrogate, make_grid(space, kernel, device), allowed)
+    return GridPosterior(surrogate, make_grid(space, kernel, device), allowed)

@@ -1,4 +1,12 @@
-"""The averages of the per-query surrogate on all of Theta (eq:scope-mean-variance)."""
+"""The averages of a surrogate on all of Theta (eq:scope-mean-variance).
+
+| symbol | here | unit |
+| --- | --- | --- |
+| a(theta), the scale of costs, if there is one | `_a` | USD |
+| mean of cbar / a - 1, or of cbar | `_relative` | 1, or USD |
+| mu_bar_c, mu_bar_g | `mean_c`, `mean_g` | USD, quality |
+| sigma_bar^2, of cost and constraint or shared by both | `upper_variance`, `upper_variance_g` | |
+"""
 
 from __future__ import annotations
 
@@ -10,11 +18,11 @@ from torch import Tensor
 
 from scope_torch.allowed import Allowed
 from scope_torch.bounds.base import Beta
-from scope_torch.model.aggregate import AggregatePosterior
+from scope_torch.model.aggregate import AggregatePosterior, Averaging, LowRank
+from scope_torch.model.cost_scale import LEAST_MEAN
 from scope_torch.model.hamming_sums import DirectGrid, HammingGrid
-from scope_torch.model.per_query import QuerySurrogate
 from scope_torch.space_search.minima import LowerBounds
-from scope_torch.space_search.variances import LowRank, Variances
+from scope_torch.space_search.variances import Variances
 
 
 class GridMoments:
@@ -22,26 +30,26 @@ class GridMoments:
 
     Args:
         grid: Sums of the kernel over Theta.
-        prior: The variance of each output before any observation; one if they share it.
+        num_variances: One that all outputs share, or one for each.
         num_constraints: K.
 
     Attributes:
         means: `(1 + K) x |Theta|` (float64), of cost and constraints; written over by `renew`.
-        worst: `|Theta|`, means of the worst constraint, see `combine`.
         lower: `2 x |Theta|`, memory for lower bounds; written over by `renew`.
         variances: Of the outputs.
     """
 
     def __init__(
-        self, grid: HammingGrid | DirectGrid, prior: Sequence[float], num_constraints: int
+        self, grid: HammingGrid | DirectGrid, num_variances: int, num_constraints: int
     ) -> None:
         self._grid = grid
         # Memory is kept: fresh pages for millions of configurations cost more than the sums.
         size, rows = grid.space.size, num_constraints + 3
         self._values = torch.empty(rows, size, dtype=torch.float64, device=grid.device)
         self.means, self.lower = self._values[:-2], self._values[-2:]
-        self.worst = self.means[1] if num_constraints == 1 else torch.empty_like(self.means[1])
-        self.variances = Variances(grid, prior)
+        self._worst = self.means[1] if num_constraints == 1 else torch.empty_like(self.means[1])
+        self._units: Sequence[float] | None = None  # of `_worst`
+        self.variances = Variances(grid, num_variances)
 
     def renew(self, codes: Tensor, weights: Tensor, changes: Sequence[LowRank]) -> None:
         """Makes the means anew, and lowers the variances.
@@ -55,9 +63,10 @@ class GridMoments:
         rows = torch.stack([*weights, *plan.sums])
         self._grid.weighted_sums(codes, rows, out=self._values[: len(rows)])
         self.variances.apply(plan, codes, self.lower)
+        self._units = None
 
-    def combine(self, units: Sequence[float]) -> None:
-        """Makes `worst`, the largest of the means of the constraints, each over its unit.
+    def worst(self, units: Sequence[float]) -> Tensor:
+        """`|Theta|`, the largest of the means of the constraints, each over its unit.
 
         All constraints have the same standard deviation in these units. So L_g of the worst is at
         most 0 exactly where that of every constraint is.
@@ -65,11 +74,13 @@ class GridMoments:
         Args:
             units: Of each constraint, 1 for the first; none for 1 everywhere.
         """
-        if len(self.means) == 2:
-            return
-        self.worst.copy_(self.means[1])
-        for mean, unit in zip(self.means[2:], units[1:] or [1.0] * len(self.means), strict=False):
-            torch.maximum(self.worst, mean / unit, out=self.worst)
+        if len(self.means) > 2 and self._units != units:
+            self._worst.copy_(self.means[1])
+            units_of_others = units[1:] or [1.0] * len(self.means)
+            for mean, unit in zip(self.means[2:], units_of_others, strict=False):
+                torch.maximum(self._worst, mean / unit, out=self._worst)
+            self._units = units
+        return self._worst
 
 
 def forbidden(allowed: Allowed | None, device: torch.device | str) -> Tensor | None:
@@ -108,80 +119,112 @@ class GridPosterior(Enumerated):
     """mu_bar_c, mu_bar_g and sigma_bar of every configuration.
 
     Args:
-        surrogate: The per-query surrogate.
+        surrogate: `update` fits it anew when that is due.
         grid: Sums of its kernel over Theta.
         allowed: Which configurations may be chosen; None for all.
 
     Attributes:
         mean_c: `|Theta|` values of mu_bar_c in USD (float64), written over by the next update.
-        mean_g: `|Theta|` values of mu_bar_g (float64), likewise; of the worst constraint in the
-            units of the last bounds, see `GridMoments.combine`.
-        upper_variance: `|Theta|` upper bounds on sigma_bar^2 (float64), some of them exact.
+        upper_variance: `|Theta|` upper bounds on sigma_bar^2 of cbar (of cbar / a, if there is a
+            scale of costs; float64), some of them exact.
+        upper_variance_g: The same of gbar; the same memory if the outputs share a variance.
     """
 
     def __init__(
         self,
-        surrogate: QuerySurrogate,
+        surrogate: Averaging,
         grid: HammingGrid | DirectGrid,
         allowed: Allowed | None = None,
     ) -> None:
         self._surrogate, self._forbidden = surrogate, forbidden(allowed, grid.device)
-        self._moments = GridMoments(grid, [1 / surrogate.num_queries], surrogate.num_constraints)
-        self.mean_c, self.mean_g = self._moments.means[0], self._moments.worst
-        (self.upper_variance,) = self._moments.variances.upper
-        self._aggregate: AggregatePosterior | None = None  # of the last update, made when needed
-        self._seen = 0  # the mark of the low-rank updates that exact variances know
+        num_variances = len(surrogate.prior_variances())
+        self._moments = GridMoments(grid, num_variances, surrogate.num_constraints)
+        self._relative, self._units = self._moments.means[0], surrogate.units()
+        upper = self._moments.variances.upper
+        self.upper_variance, self.upper_variance_g = upper[0], upper[-1]
+        self.mean_c, self._a = self._relative, torch.empty(0)
+        if surrogate.cost_scale is not None:
+            self.mean_c, self._a = torch.empty_like(self._relative), torch.ones_like(self._relative)
+        self._aggregates: Sequence[AggregatePosterior] | None = None  # made when needed
+        self._fitted: object = None  # the hyperparameters that the variances belong to
+        self._seen: Any = None  # the mark of the low-rank updates that exact variances know
 
     def update(self) -> None:
-        """Brings the means up to the last observation told to the surrogate."""
-        self._aggregate = None
-        surrogate = self._surrogate
-        update, self._seen = surrogate.updates_since(self._seen)
-        changes: list[LowRank] = []
-        if update is not None:
-            rows, weights = (surrogate.to_device(part) for part in (update.u, update.weight))
-            changes.append(LowRank(rows, weights / surrogate.num_queries**2))
+        """Brings the means up to the last observation, after fitting the surrogate if due."""
+        surrogate, self._aggregates = self._surrogate, None
+        surrogate.refit()
+        scale = surrogate.cost_scale
+        if self._fitted is not surrogate.hyperparameters:
+            self._fitted = surrogate.hyperparameters
+            if scale is not None:
+                self._a.copy_(scale.everywhere())
+            self._moments.variances.reset(surrogate.prior_variances())  # they may have grown
+        changes, self._seen = surrogate.growth_since(self._seen)
         self._moments.renew(surrogate.observed(), surrogate.weights(), changes)
+        self._units = surrogate.units()
+        if scale is not None:
+            torch.add(self._relative, 1.0, out=self.mean_c).mul_(self._a)  # no fresh memory
+
+    @property
+    def mean_g(self) -> Tensor:
+        """`|Theta|` values of mu_bar_g (float64), written over by the next update.
+
+        Of the worst constraint, see `GridMoments.worst`, in the units of the last bounds.
+        """
+        return self._moments.worst(self._units)
 
     @property
     def variance(self) -> Tensor:
-        """`|Theta|` values of sigma_bar^2 (float64), all exact; written over by an update."""
+        """`upper_variance`, all exact; written over by an update."""
         self._moments.variances.make_all_exact(self._posteriors())
         return self.upper_variance
 
     def least_slope(self) -> float:
         """min{(mu_bar_g + 1) / sigma_bar}: the least beta_g for which some L_g is at most -1."""
-        self._moments.combine(())
-        return least_allowed((self.mean_g + 1) / self.variance.sqrt(), self._forbidden)
+        self._units = self._surrogate.units()
+        self._moments.variances.make_all_exact(self._posteriors())
+        return least_allowed((self.mean_g + 1) / self.upper_variance_g.sqrt(), self._forbidden)
 
     def lower_bounds(self, beta: Beta, u_out: float, theta_out: int | None) -> LowerBounds:
         """L_c and L_g on all of Theta, and their minima; arguments as in `LowerBounds`."""
-        self._moments.combine(beta.units)
+        self._units = beta.units or self._surrogate.units()
         return LowerBounds(self, self._moments.lower, beta, u_out, theta_out, self._forbidden)
 
     def make_exact(self, index: Tensor) -> bool:
-        """Makes the variance exact at the flat indices `index`; see `Variances.make_exact`."""
+        """Makes variances exact at the flat indices `index`; see `Variances.make_exact`."""
         codes = self._surrogate.observed()
         return self._moments.variances.make_exact(index, codes, self._posteriors)
+
+    def is_exact(self, index: Tensor) -> Tensor:
+        """Where variances are exact: `len(index)` booleans."""
+        return self._moments.variances.is_exact(index)
 
     def fill_lower(self, at: slice | Tensor, beta: Beta, c: Tensor, g: Tensor) -> None:
         """L_c (USD) and L_g at some configurations, from variances that may be too large.
 
+        L_c is that of a lognormal distribution, see `lognormal_bound`, if there is a scale of
+        costs.
+
         Args:
             at: Which configurations.
-            beta: beta_c in USD and beta_g.
+            beta: beta_c (in USD; if there is a scale, 1) and beta_g.
             c: Where to put L_c.
             g: Where to put L_g.
         """
-        sigma = torch.clamp(self.upper_variance[at], min=0.0, out=g).sqrt_()  # rounding
-        torch.sub(self.mean_c[at], sigma, alpha=beta.c, out=c)
-        torch.sub(self.mean_g[at], sigma, alpha=beta.g, out=g)
-
-    def is_exact(self, index: Tensor) -> Tensor:
-        """Where the variance is exact: `len(index)` booleans."""
-        return self._moments.variances.is_exact(index)
+        variance = self.upper_variance[at]
+        sigma = torch.clamp(self.upper_variance_g[at], min=0.0, out=g).sqrt_()  # rounding
+        if self._surrogate.cost_scale is not None:
+            mean = (self._relative[at] + 1).clamp_min_(LEAST_MEAN)
+            v = torch.clamp(variance, min=0.0, out=c).div_(mean.square()).log1p_()
+            mean *= self._a[at]
+            torch.mul(mean, torch.exp(v.sqrt().mul_(-beta.c) - v / 2), out=c)
+        else:
+            if len(self._moments.variances.upper) > 1:
+                sigma = torch.clamp(variance, min=0.0, out=c).sqrt_()
+            torch.sub(self.mean_c[at], sigma, alpha=beta.c, out=c)
+        torch.sub(self.mean_g[at], g, alpha=beta.g, out=g)
 
     def _posteriors(self) -> Sequence[AggregatePosterior]:
-        if self._aggregate is None:
-            self._aggregate = self._surrogate.aggregate()
-        return (self._aggregate,)
+        if self._aggregates is None:
+            self._aggregates = self._surrogate.aggregates()
+        return self._aggregates

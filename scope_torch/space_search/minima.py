@@ -27,6 +27,7 @@ from scope_torch.space import first_tied, tie_width
 CHUNK = 1 << 16  # configurations at a time: two threads share more than 2^15 of them
 AT_ONCE = 32  # variances first made exact together, since one alone costs as much
 INELIGIBLE = 1e300  # more than any bound, in USD or units of quality
+_LEAST_SIGMA = 1e-12  # in units of quality
 Objective = Callable[[slice | Tensor], Tensor]
 
 
@@ -40,15 +41,17 @@ class Moments(NamedTuple):
 
 
 class Bounded(Protocol):
-    """A posterior on all of Theta whose variances are upper bounds, some of them exact.
+    """A posterior on all of Theta whose variances are upper bounds, some of them exact."""
 
-    Attributes:
-        mean_g: `|Theta|` values of mu_bar_g (float64).
-        mean_c: `|Theta|` values of mu_bar_c in USD (float64).
-    """
+    @property
+    def mean_c(self) -> Tensor:
+        """`|Theta|` values of mu_bar_c in USD (float64)."""
+        ...
 
-    mean_g: Tensor
-    mean_c: Tensor
+    @property
+    def mean_g(self) -> Tensor:
+        """`|Theta|` values of mu_bar_g (float64)."""
+        ...
 
     def fill_lower(self, at: slice | Tensor, beta: Beta, c: Tensor, g: Tensor) -> None:
         """Puts L_c (USD) and L_g at the configurations `at` into `c` and `g`."""
@@ -87,7 +90,6 @@ class LowerBounds:
             nothing can. Exact.
         is_exact: True.
         chunks: Theta in slices of flat indices.
-        chunk_least_c: For each chunk a lower bound on its min{L_c : L_g <= 0}, in USD.
     """
 
     is_exact = True
@@ -108,15 +110,17 @@ class LowerBounds:
         chunk = CHUNK if self.c.device.type == "cpu" else size
         self.chunks = [slice(start, start + chunk) for start in range(0, size, chunk)]
         self._scratch = torch.empty(min(chunk, size), dtype=torch.float64, device=self.c.device)
-        self.chunk_least_c = [math.inf] * len(self.chunks)
+        # Lower bounds on the minima of the chunks.
+        self._chunk_least_c = [math.inf] * len(self.chunks)  # of min{L_c : L_g <= 0}
         self._chunk_least_g = [math.inf] * len(self.chunks)  # of min{L_g : L_c <= u_out}
         self._fill()
-        self.least_c, _ = self._search(self.c.__getitem__, self.g, 0.0, self.chunk_least_c)
+        self.least_c, _ = self._search(self.c.__getitem__, self.g, 0.0, self._chunk_least_c)
         self.least_g, _ = self._search(self.g.__getitem__, self.c, u_out, self._chunk_least_g)
 
-    def mean_g(self, at: slice | Tensor) -> Tensor:
-        """mu_bar_g at some configurations."""
-        return self._posterior.mean_g[at]
+    @property
+    def whole(self) -> LowerBounds:
+        """See `Minima`."""
+        return self
 
     def value(self, function: Callable[[Moments], Tensor], index: int) -> float:
         """Value of a function of the moments at the flat index `index`, exactly."""
@@ -136,7 +140,7 @@ class LowerBounds:
             return -function(self._moments(at))
 
         chunk_least = [-math.inf] * len(self.chunks)
-        self.refine(negative, chunk_least, math.inf)
+        self._refine(negative, chunk_least, math.inf)
         least, tied = self._search(negative, self.g, math.inf, chunk_least)
         return -least, int(tied[0])
 
@@ -144,13 +148,13 @@ class LowerBounds:
         posterior = self._posterior
         return Moments(posterior.mean_c[at], self.c[at], posterior.mean_g[at], self.g[at])
 
-    def refine(self, objective: Objective, least: list[float], most_g: float = 0.0) -> None:
+    def _refine(self, objective: Objective, least: list[float], most_g: float = 0.0) -> None:
         """Raises lower bounds on a negative objective to what the bounds so far say, best first.
 
         Args:
-            objective: As in `argmin`.
+            objective: As in `_argmin`.
             least: A lower bound on its minimum in each chunk; written over.
-            most_g: As in `argmin`.
+            most_g: As in `_argmin`.
         """
         best = 0.0
         for k in sorted(range(len(least)), key=least.__getitem__):
@@ -168,9 +172,27 @@ class LowerBounds:
             scale: See `tie_width`; in USD.
             seed: See `first_tied`.
         """
-        return self.argmin(self.c.__getitem__, self.chunk_least_c, scale, seed, most_g)
+        return self._argmin(self.c.__getitem__, self._chunk_least_c, scale, seed, most_g)
 
-    def argmin(
+    def most_promising(self, margin: float, least_price: float, seed: int) -> int:
+        """Flat index of the most promising configuration, exactly; see `MostPromising`.
+
+        Args:
+            margin: L_g must be at most -margin, for at least one configuration.
+            least_price: What L_c counts as at least, in USD.
+            seed: See `first_tied`.
+        """
+
+        def negative(at: slice | Tensor) -> Tensor:
+            moments = self._posterior.mean_g[at], self.g[at], self.c[at]
+            return negative_promise(*moments, self.beta.g, margin, self.u_out, least_price)
+
+        # In each chunk the least possible value: probability and price at their best at once.
+        least = [(1 - self.u_out / max(c, least_price)) / 2 for c in self._chunk_least_c]
+        self._refine(negative, least, -margin)
+        return self._argmin(negative, least, 0.0, seed, -margin)
+
+    def _argmin(
         self,
         objective: Objective,
         chunk_least: Sequence[float],
@@ -203,7 +225,7 @@ class LowerBounds:
             if self._theta_out is not None and at.start <= self._theta_out < at.stop:
                 self.c[self._theta_out] = math.inf
             scratch = self._scratch[: len(c)]
-            self.chunk_least_c[k] = least_of(within(c, g, 0.0, out=scratch))
+            self._chunk_least_c[k] = least_of(within(c, g, 0.0, out=scratch))
             self._chunk_least_g[k] = least_of(within(g, c, self.u_out, out=scratch))
 
     def _make_exact(self, index: Tensor) -> None:
@@ -238,10 +260,10 @@ class LowerBounds:
         exact value is known, everything that seems better is made exact at once.
 
         Args:
-            objective: See `argmin`.
+            objective: See `_argmin`.
             constraint: `self.c` or `self.g`.
             limit: Largest value of the constraint.
-            chunk_least: See `argmin`.
+            chunk_least: See `_argmin`.
             width: How far above a minimum a configuration ties with it.
 
         Returns:
@@ -294,6 +316,42 @@ class _Chunk(NamedTuple):
     start: int
     least: float
     values: Tensor  # `INELIGIBLE` and more where the constraint does not hold
+
+
+def probability(mean_g: Tensor, lower_g: Tensor, b: float, margin: float) -> Tensor:
+    """P(g <= -margin) of a normal g, at most 1/2.
+
+    Args:
+        mean_g: Means, of any shape.
+        lower_g: L_g, which is `b` standard deviations below the mean.
+        b: beta_g.
+        margin: In units of quality.
+    """
+    sigma_g = ((mean_g - lower_g) / b).clamp_min_(_LEAST_SIGMA)
+    return torch.special.ndtr(-(mean_g + margin).clamp_min_(0.0) / sigma_g)
+
+
+def negative_promise(
+    mean_g: Tensor,
+    lower_g: Tensor,
+    lower_c: Tensor,
+    b: float,
+    margin: float,
+    u_out: float,
+    least_price: float,
+) -> Tensor:
+    """-P(g <= -margin) (u_out - L_c) / L_c, the objective of `MostPromising`.
+
+    Args:
+        mean_g: See `probability`.
+        lower_g: See `probability`.
+        lower_c: L_c in USD.
+        b: See `probability`.
+        margin: See `probability`.
+        u_out: In USD.
+        least_price: What L_c counts as at least, in USD.
+    """
+    return probability(mean_g, lower_g, b, margin) * (1 - u_out / lower_c.clamp_min(least_price))
 
 
 def within(values: Tensor, constraint: Tensor, limit: float, out: Tensor | None = None) -> Tensor:

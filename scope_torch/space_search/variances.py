@@ -13,33 +13,19 @@ exact in every step took two to ten times as long.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from scope_torch.model.aggregate import AggregatePosterior
+from scope_torch.model.aggregate import AggregatePosterior, LowRank
 from scope_torch.model.direct_sums import DirectGrid, form, squares
 from scope_torch.model.hamming_sums import HammingGrid
 
 DECISIVE = 256  # variances that are kept exact, because minima depended on them lately
 _DENSE = 1 / 32  # cost of an operation of a matrix product relative to a scattered one
-
-
-class LowRank(NamedTuple):
-    """V grows; the variance falls by sum_i weights_i (k_D(theta)^T rows_i)^2."""
-
-    rows: Tensor  # `m x n`
-    weights: Tensor  # `m`, positive
-
-    def at_least(self) -> Tensor:
-        """A row x, `n`, such that every variance falls by at least (k_D(theta)^T x)^2.
-
-        sum_i v_i (k^T x_i)^2 >= (k^T sum_i v_i x_i)^2 / sum_i v_i (Cauchy-Schwarz); nearly equal,
-        since the rows of one candidate differ little. Without rows it is 0.
-        """
-        return self.weights @ self.rows / self.weights.sum().clamp_min(1e-300).sqrt()
 
 
 class Plan(NamedTuple):
@@ -57,26 +43,30 @@ class Plan(NamedTuple):
 
 
 class Variances:
-    """One variance, or one for each output, on all of Theta.
+    """The variances on all of Theta; see `Averaging`.
 
     Args:
         grid: Sums of the kernel over Theta.
-        prior: The variance of each output before any observation.
+        number: Of the variances: one that all outputs share, or one for each.
 
     Attributes:
         upper: `outputs x |Theta|` upper bounds (float64), some of them exact.
     """
 
-    def __init__(self, grid: HammingGrid | DirectGrid, prior: Sequence[float]) -> None:
+    def __init__(self, grid: HammingGrid | DirectGrid, number: int) -> None:
         self._grid = grid
         size, device = grid.space.size, grid.device
-        filled = torch.tensor(prior, dtype=torch.float64, device=device)
-        self.upper = filled[:, None].expand(-1, size).contiguous()
+        self.upper = torch.full((number, size), math.inf, dtype=torch.float64, device=device)
         self._is_exact = torch.zeros(size, dtype=torch.bool, device=device)
         self._all_exact = False
         self._num_operations = 0.0  # spent on single variances since the last update
         self._decisive = torch.empty(0, dtype=torch.int64, device=device)
         self._k = self.upper.new_empty(0, 0)  # kernel of the decisive with D
+
+    def reset(self, prior: Sequence[float]) -> None:
+        """Forgets all, for the next update to start from the variances before any observation."""
+        for variance, value in zip(self.upper, prior, strict=True):
+            variance.fill_(value)
 
     def is_exact(self, index: Tensor) -> Tensor:
         """Where the variance is exact: `len(index)` booleans."""
@@ -94,7 +84,7 @@ class Variances:
         new = self._grid.kernel_at(self._decisive, codes[self._k.shape[1] :])
         self._k = torch.cat([self._k, new], 1)
         follow_all = bool(changes) and self._all_exact and not self._is_dear(changes, len(codes))
-        sums = [] if follow_all else [change.at_least() for change in changes]
+        sums = [] if follow_all else [_at_least(change) for change in changes]
         return Plan(changes, sums, follow_all)
 
     def apply(self, plan: Plan, codes: Tensor, sums: Tensor) -> None:
@@ -164,3 +154,13 @@ class Variances:
         """Whether to make all variances anew would be less work."""
         operations = len(changes[0].weights) * self._grid.sum_operations(n)
         return operations > self._grid.form_operations(n)
+
+
+def _at_least(change: LowRank) -> Tensor:
+    """A row x, `n`, such that every variance falls by at least (k_D(theta)^T x)^2.
+
+    sum_i v_i (k^T x_i)^2 >= (k^T sum_i v_i x_i)^2 / sum_i v_i (Cauchy-Schwarz); nearly equal, since
+    the rows of one candidate differ little. Without rows it is 0.
+    """
+    rows, weights = change
+    return weights @ rows / weights.sum().clamp_min(1e-300).sqrt()

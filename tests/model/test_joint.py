@@ -21,7 +21,7 @@ from scope_torch.search import joint_candidate
 from scope_torch.search.choice import MostPromising
 from scope_torch.search.joint_candidate import JointCandidate
 from scope_torch.space import ConfigSpace
-from scope_torch.space_search.joint_grid import JointGridPosterior
+from scope_torch.space_search.grid import GridPosterior
 
 KERNEL = HammingMatern52Kernel()
 SIZES, Q, LAM, AMPLITUDE = (3, 4, 2), 5, 1e-3, 0.7
@@ -115,7 +115,7 @@ def test_columns_are_taken_in_exactly(rho):
     history = random_history(12, count=16, repeats=False)
     pairs = {row[:2] for row in history}
     surrogate = surrogate_of(history, rho)
-    posterior = JointGridPosterior(surrogate, make_grid(SPACE, KERNEL))
+    posterior = GridPosterior(surrogate, make_grid(SPACE, KERNEL))
     posterior.update()
     assert (posterior.variance >= 0).all()  # all are made exact
     made = surrogate.collapsed()
@@ -156,7 +156,7 @@ def test_the_most_promising(seed, u_out):
     """Of all with L_g <= 0 and L_c <= u_out: P(g <= 0), at most 1/2, times (u_out - L_c) / L_c."""
     history = [(t, q, 10.0 ** -(1 + t[0]) * (1 + y), g) for t, q, y, g in random_history(seed)]
     surrogate = surrogate_of(history, None, amplitude=None, relative_cost=True)
-    posterior = JointGridPosterior(surrogate, make_grid(SPACE, KERNEL))
+    posterior = GridPosterior(surrogate, make_grid(SPACE, KERNEL))
     beta, theta_out = Beta(2.0, 2.5), seed % len(THETA)
     for extra in random_history(seed + 1, count=6):
         posterior.update()
@@ -243,7 +243,7 @@ def test_bounds_on_all_of_theta(seed):
     """L_c and L_g of the grid are those of the candidates, at fitted hyperparameters."""
     history = [(t, q, 10.0 ** -(1 + t[0]) * (1 + y), g) for t, q, y, g in random_history(seed)]
     surrogate = surrogate_of(history, None, amplitude=None, relative_cost=True)
-    posterior = JointGridPosterior(surrogate, make_grid(SPACE, KERNEL))
+    posterior = GridPosterior(surrogate, make_grid(SPACE, KERNEL))
     beta = Beta(2.0, 2.0)
     for extra in random_history(seed + 1, count=6):
         posterior.update()
@@ -268,7 +268,7 @@ def test_relative_costs_are_those_of_the_scaled_process():
     index = {tuple(theta): i for i, theta in enumerate(THETA.tolist())}
     relative = [(t, q, c / a[index[t]] - 1, g) for t, q, c, g in history]
     mean, variance = averages(*naive(relative, 0.3, 0)[:2])
-    posterior = JointGridPosterior(surrogate, make_grid(SPACE, KERNEL))
+    posterior = GridPosterior(surrogate, make_grid(SPACE, KERNEL))
     posterior.update()
     np.testing.assert_allclose(posterior.mean_c.numpy(), a * (1 + mean), rtol=0, atol=1e-9)
     lower = posterior.lower_bounds(Beta(2.0, 2.0), math.inf, None)

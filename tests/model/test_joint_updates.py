@@ -8,7 +8,7 @@ from test_joint import KERNEL, RHOS, SPACE, THETA, averages, naive, random_histo
 from scope_torch.bounds import Beta
 from scope_torch.model.hamming_sums import make_grid
 from scope_torch.search.joint_candidate import JointCandidate
-from scope_torch.space_search.joint_grid import JointGridPosterior
+from scope_torch.space_search.grid import GridPosterior
 
 PAIR = ((1, 2, 0), 3)
 OTHER = ((0, 3, 1), 3)
@@ -76,7 +76,7 @@ def test_a_thousand_steps_do_not_drift(rho):
     history = random_history(21, count=24)
     surrogate = surrogate_of(history, rho)
     surrogate._fitted_at = 10**9  # a fit makes everything anew
-    posterior = JointGridPosterior(surrogate, make_grid(SPACE, KERNEL))
+    posterior = GridPosterior(surrogate, make_grid(SPACE, KERNEL))
     posterior.update()
     assert (posterior.variance > 0).all()  # all are made exact, and followed from here
     surrogate._num_added = -(10**9)

@@ -17,11 +17,16 @@ from scope_torch.bounds.repeats import Repeats
 from scope_torch.constraints import at_least
 from scope_torch.errors import InputError
 from scope_torch.methods import make_scope, make_scope_joint
+from scope_torch.model.device_sums import DeviceSums
+from scope_torch.model.kernels import HammingMatern52Kernel
 from scope_torch.runs.runner import run
 from scope_torch.search.certificate import ByBounds, BySequence
 from scope_torch.search.choice import LeastCost, MostPromising
 from scope_torch.search.fresh import ByFreshAnswers
-from scope_torch.space_search.minima import LowerBounds
+from scope_torch.space import ConfigSpace
+from scope_torch.space_search.device_grid import DeviceMinima, Ties
+from scope_torch.space_search.device_joint import FewMinima
+from scope_torch.space_search.minima import LowerBounds, Moments
 
 PROBLEM = make_task(0, (3, 3), 40, graded=False).problem
 
@@ -31,6 +36,10 @@ class Known:
 
     def __init__(self, c, mean_g, sigma_g):
         self._c, self.mean_g, self._sigma_g = c, mean_g, sigma_g
+        self.mean_c = c + 0.1
+
+    def bounds(self, b):
+        return self._c, self.mean_g - b * self._sigma_g
 
     def fill_lower(self, at, beta, c, g):
         c.copy_(self._c[at])
@@ -43,29 +52,62 @@ class Known:
         return torch.ones(len(index), dtype=torch.bool)
 
 
-def minima(seed, u_out=0.6):
+def minima(seed, kind="enumerated", u_out=0.6):
     rng = torch.Generator().manual_seed(seed)
     c, mean_g, sigma_g = torch.rand(3, 200, generator=rng, dtype=torch.float64)
     posterior = Known(c + 0.01, mean_g - 0.3, sigma_g / 10)
-    lower = torch.empty(2, 200, dtype=torch.float64)
-    return posterior, LowerBounds(posterior, lower, Beta(3.0, 3.0), u_out, None)
+    lower, of = torch.empty(2, 200, dtype=torch.float64), (Beta(3.0, 3.0), u_out, None)
+    enumerated = LowerBounds(posterior, lower, *of)
+    if kind == "enumerated":
+        return posterior, enumerated
+    means = torch.stack([posterior.mean_c, posterior.mean_g])
+    if kind == "device":
+        ties = Ties(DeviceSums(ConfigSpace((200,)), HammingMatern52Kernel(), "cpu"))
+        return posterior, DeviceMinima(torch.cat([lower, lower[:1]]), means, *of, ties)
+    c, g = lower
+    eligible = torch.where(g <= 0, c, math.inf)
+
+    def moments(at):
+        return Moments(means[0][at], c[at], means[1][at], g[at])
+
+    return posterior, FewMinima([eligible, means[1], g], *of, 20, moments)
 
 
+KINDS = ["enumerated", "device", "few"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("margin", [0.0, 0.02, 0.1, 0.25])
-def test_the_most_promising_can_be_certified_at_the_margin(seed, margin):
-    posterior, lower = minima(seed)
+def test_the_most_promising_can_be_certified_at_the_margin(seed, margin, kind):
+    posterior, lower = minima(seed, kind)
+    c_of, g_of = posterior.bounds(3.0)
     value = []
-    for c, g, mean in zip(lower.c, lower.g, posterior.mean_g, strict=True):
+    for c, g, mean in zip(c_of, g_of, posterior.mean_g, strict=True):
         sigma = float(mean - g) / 3
         probability = min(0.5, 0.5 * math.erfc(float(mean + margin) / sigma / math.sqrt(2)))
         promise = probability * (0.6 - float(c)) / float(c)
         value.append(promise if g <= -margin and c <= 0.6 else -math.inf)
     choice = MostPromising(lambda: margin)
-    assert choice.next_iteration(3, lower.least_g) == 3
+    assert choice.next_iteration(3, float(g_of.min())) == 3
     assert value[choice.select(3, lower, 0.0, seed)] == pytest.approx(max(value), rel=1e-12)
     assert choice.next_iteration(3, -margin) is None
     assert choice.next_iteration(3, -margin - 1e-9) == 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_minima_looks_at_all_of_theta(kind):
+    posterior, lower = minima(3, kind)
+    c, g = posterior.bounds(3.0)
+
+    def function(moments):
+        return (2 - moments.lower_c) * (1 - moments.lower_g) / (1 + moments.mean_c)
+
+    values = (2 - c) * (1 - g) / (1 + posterior.mean_c)
+    value, index = lower.whole.largest(function)
+    assert value == pytest.approx(float(values.max()), rel=1e-12)
+    assert index == int(values.argmax())
+    assert lower.whole.value(function, 7) == pytest.approx(float(values[7]), rel=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(5))

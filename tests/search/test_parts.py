@@ -141,6 +141,10 @@ class Never:
     """A certificate of one's own."""
 
     order: list[int] | None = None
+    margin = 0.0
+
+    def next_margin(self):
+        return self.margin
 
     def begin(self, k, generator):
         return self

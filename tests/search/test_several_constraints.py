@@ -32,7 +32,6 @@ from scope_torch.search.candidate import QueryCandidate
 from scope_torch.search.joint_candidate import JointCandidate
 from scope_torch.space import ConfigSpace
 from scope_torch.space_search.grid import GridPosterior
-from scope_torch.space_search.joint_grid import JointGridPosterior
 
 KERNEL, SPACE, Q = HammingMatern52Kernel(), ConfigSpace((3, 4)), 6
 THETA = list(itertools.product(range(3), range(4)))
@@ -141,7 +140,7 @@ def test_the_joint_grid_and_candidate_agree():
     surrogate = JointSurrogate(SPACE, KERNEL, Q, 1e-4, num_constraints=3)
     for theta, query, y_c, y_g in history(6):
         surrogate.observe(theta, query, y_c, *(y_g * (1, 4, 0.3)))
-    posterior = JointGridPosterior(surrogate, make_grid(SPACE, KERNEL))
+    posterior = GridPosterior(surrogate, make_grid(SPACE, KERNEL))
     posterior.update()
     sigma = posterior.upper_variance_g.clone()
     beta = Beta(2.0, 3.0)

@@ -25,8 +25,6 @@ from scope_torch.space_search.branched import BranchedPosterior, first_of_class
 from scope_torch.space_search.device_grid import DevicePosterior
 from scope_torch.space_search.device_joint import DeviceJointPosterior
 from scope_torch.space_search.grid import GridPosterior
-from scope_torch.space_search.joint_branched import JointBranchedPosterior
-from scope_torch.space_search.joint_grid import JointGridPosterior
 from scope_torch.space_search.prefixes import Classes
 
 SIZES = st.lists(st.integers(1, 5), min_size=2, max_size=4).map(tuple)
@@ -112,10 +110,11 @@ def test_of_the_joint_surrogate(sizes, seed, count, share, relative_cost, data):
     mask = rng.uniform(size=math.prod(sizes)) < share
     mask[rng.integers(len(mask))] = True
     rule, listed = rules(sizes, mask)
+    of_space = surrogate, surrogate.space, surrogate.kernel
     found = {
-        "grid": JointGridPosterior(surrogate, make_grid(surrogate.space, surrogate.kernel), rule),
-        "rule": JointBranchedPosterior(surrogate, allowed=rule),
-        "list": JointBranchedPosterior(surrogate, allowed=listed),
+        "grid": GridPosterior(surrogate, make_grid(surrogate.space, surrogate.kernel), rule),
+        "rule": BranchedPosterior(*of_space, allowed=rule),
+        "list": BranchedPosterior(*of_space, allowed=listed),
     }
     for posterior in found.values():
         posterior.update()
@@ -161,7 +160,7 @@ def test_of_the_joint_surrogate_on_a_device(seed):
     device = DeviceJointPosterior(
         same[0], DeviceSums(plain.space, plain.kernel, "cpu"), False, rule
     )
-    grid = JointGridPosterior(same[1], make_grid(plain.space, plain.kernel), rule)
+    grid = GridPosterior(same[1], make_grid(plain.space, plain.kernel), rule)
     for posterior in (device, grid):
         posterior.update()
     beta, u_out = Beta(2.0, 2.0), 5.0

@@ -18,8 +18,9 @@ from scope_torch.model.hamming_sums import make_grid
 from scope_torch.model.joint import JointSurrogate
 from scope_torch.search.choice import MostPromising
 from scope_torch.space import ConfigSpace
-from scope_torch.space_search.joint_branched import JointBranchedPosterior, make_joint_search
-from scope_torch.space_search.joint_grid import JointGridPosterior
+from scope_torch.space_search.branched import BranchedPosterior
+from scope_torch.space_search.grid import GridPosterior
+from scope_torch.space_search.joint_branched import make_joint_search
 from scope_torch.space_search.linear import LognormalCost, Prefixes
 from scope_torch.space_search.promise import Bands, Promise, PromiseSearch
 
@@ -47,10 +48,15 @@ def told(sizes, seed, count, relative_cost=True, free=False, kernel=MATERN[0], n
     return surrogate
 
 
+def branched_of(surrogate, max_nodes=10**6, margin=None, allowed=None):
+    of_space = surrogate.space, surrogate.kernel
+    return BranchedPosterior(surrogate, *of_space, max_nodes, margin, allowed)
+
+
 def posteriors(surrogate, max_nodes=10**6):
     """By grid and by branch and bound, up to date."""
-    grid = JointGridPosterior(surrogate, make_grid(surrogate.space, surrogate.kernel))
-    branched = JointBranchedPosterior(surrogate, max_nodes)
+    grid = GridPosterior(surrogate, make_grid(surrogate.space, surrogate.kernel))
+    branched = branched_of(surrogate, max_nodes)
     grid.update()
     branched.update()
     return grid, branched
@@ -143,7 +149,7 @@ def test_equals_the_grid_and_the_definition(
 @given(seed=st.integers(0, 2**20), relative_cost=st.booleans(), margin=st.sampled_from([0.0, 0.2]))
 def test_with_a_margin_the_sign_of_the_least_constraint_is_enough(seed, relative_cost, margin):
     surrogate = told((4, 5, 4), seed, 30, relative_cost)
-    exact, few = (JointBranchedPosterior(surrogate, 10**6, m) for m in (None, lambda: margin))
+    exact, few = (branched_of(surrogate, 10**6, m) for m in (None, lambda: margin))
     beta, choice = Beta(3.0, 3.0), MostPromising(lambda: margin)
     least = [p.lower_bounds(beta, 5.0, 3) for p in (exact, few)]
     assert least[0].is_exact
@@ -278,6 +284,6 @@ def test_refusals():
         make("fast")
     with pytest.raises(InputError, match="max_nodes=0"):
         make("branch_and_bound", 0)
-    assert isinstance(make("auto"), JointGridPosterior)
-    assert isinstance(make("grid"), JointGridPosterior)
-    assert isinstance(make("branch_and_bound"), JointBranchedPosterior)
+    assert isinstance(make("auto"), GridPosterior)
+    assert isinstance(make("grid"), GridPosterior)
+    assert isinstance(make("branch_and_bound"), BranchedPosterior)
