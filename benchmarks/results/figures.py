@@ -34,7 +34,7 @@ _PEERS = {
     "smac": Style("SMAC3", "#882255", "P", DASH_DOT),
     "botorch": Style("BoTorch", "#CC79A7", "p", DASH_DOT),
 }
-_LABELS = {"scope, to the letter": "SCOPE-to-the-letter"}  # which has a look of its own
+_LABELS = {"scope, to the letter": "scope_letter"}
 _SHOWN = [name for name in MAIN if name != "scope, b_g=eligible"]
 
 
