@@ -1,10 +1,11 @@
 """How figures look: a colour, a marker and a line style for each method, the same everywhere.
 
 The colours are those of Okabe and Ito (2008) without yellow, which is pale on white; indigo, wine,
-green and olive of Paul Tol's "muted" scheme; brown and grey. Any two of them can be told apart with
-deuteranopia, protanopia and tritanopia. No two methods share a marker, so a print in grey can be
-read. Line styles tell families apart: the variants of SCOPE are solid, the other optimizers with
-a Gaussian process have dashes and dots, and the rest has dots. Dashes alone mean "published".
+green and olive of Paul Tol's "muted" scheme; purple, brown and grey. Any two of them can be told
+apart with deuteranopia, protanopia and tritanopia. No two methods share a marker, so a print in
+grey can be read. Line styles tell families apart: the variants of SCOPE are solid, the other
+optimizers with a Gaussian process have dashes and dots, and the rest has dots. Dashes alone mean
+"published".
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ class Style:
 STYLES: Mapping[str, Style] = {
     "scope_joint": Style("SCOPE-Joint", VERMILLION, "o", SOLID),
     "scope": Style("SCOPE", BLUE, "D", SOLID),
+    "scope_letter": Style("SCOPE-Letter", "#4B0055", "8", SOLID),
     "scope_rand": Style("SCOPE-Rand", "#56B4E9", "^", SOLID),
     "scope_coarse": Style("SCOPE-Coarse", GREEN, "s", SOLID),
     "scope_front": Style("SCOPE-Front", "#CC79A7", "p", SOLID),
