@@ -34,12 +34,8 @@ _PEERS = {
     "smac": Style("SMAC3", "#882255", "P", DASH_DOT),
     "botorch": Style("BoTorch", "#CC79A7", "p", DASH_DOT),
 }
-<<<<<<< HEAD
 _MARKERS = 3  # along a curve; those of other methods lie between them
-_LABELS = {"scope, to the letter": "SCOPE-to-the-letter"}  # which has a look of its own
-=======
 _LABELS = {"scope, to the letter": "scope_letter"}
->>>>>>> rows
 _SHOWN = [name for name in MAIN if name != "scope, b_g=eligible"]
 
 
