@@ -19,7 +19,7 @@ PAGE = _HERE.parents[1] / "docs" / "results-agentopt.md"
 RESULTS = _HERE.parents[1] / "docs" / "results.md"
 _ON_HOME = {
     JOINT: "`scope_joint`, the default",
-    "scope": "`scope`, the paper's",
+    "scope": "`scope`, our rules",
     "arm_elimination": "AgentOpt, `arm_elimination`",
     "bayesian": "AgentOpt, `bayesian`",
     "brute_force": "every configuration on every query",
