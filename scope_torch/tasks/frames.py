@@ -17,7 +17,7 @@ import io
 import json
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -168,13 +168,16 @@ def _without_blanks(frame: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
     )
 
 
-def with_numbers(frame: pl.DataFrame, path: Path, columns: Mapping[str, str]) -> pl.DataFrame:
-    """Turns columns into numbers, and NaN into null.
+def with_numbers(
+    frame: pl.DataFrame, path: Path, columns: Mapping[str, str], amounts: Collection[str] = ()
+) -> pl.DataFrame:
+    """Turns columns into numbers, truth values into 0 and 1, and NaN into null.
 
     Args:
         frame: From `read_frame`.
         path: Its file, for error messages.
         columns: The columns, and the name of each in the file.
+        amounts: Those in which a truth value is a mistake.
 
     Raises:
         InputError: If a value is no number.
@@ -186,7 +189,9 @@ def with_numbers(frame: pl.DataFrame, path: Path, columns: Mapping[str, str]) ->
                 f"{path}: column {name_in_file!r} is of {column.dtype}, not of numbers"
             )
         text = column.str.strip_chars() if column.dtype == pl.String else column
-        if text.dtype == pl.String:
+        if name in amounts and text.dtype == pl.Boolean:
+            text = pl.Series([None] * len(text), dtype=pl.Float64)
+        elif text.dtype == pl.String and name not in amounts:
             text = text.str.to_lowercase().replace({"true": "1", "false": "0"})
         cast = text.cast(pl.Float64, strict=False)
         bad = column.filter(cast.is_null() & column.is_not_null())

@@ -189,7 +189,7 @@ def _checked(
     for name in keys:
         if frame[name].null_count():
             raise InputError(f"{path}: column {name!r} has an empty cell; fill it")
-    frame = with_numbers(frame, path, numbers)
+    frame = with_numbers(frame, path, numbers, amounts=list(numbers)[1:2])  # costs
     repeated = frame.filter(frame.select(keys).is_duplicated())
     if len(repeated):
         row = repeated.select(keys).row(0, named=True)

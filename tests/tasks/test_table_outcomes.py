@@ -101,3 +101,15 @@ def test_queries_without_an_outcome_can_be_dropped(path):
     table = load_table(path, ["_answer"], outcome_columns=["tokens"], on_missing="drop_queries")
     assert table.queries == ("q2",)
     np.testing.assert_array_equal(table.outcomes["tokens"], [[30.0], [8.0]])
+
+
+@pytest.mark.parametrize("cost", ["true", "FALSE"])
+@pytest.mark.parametrize("other", ["0.1", "true"])
+def test_a_cost_that_is_a_truth_value_is_refused(cost, other, tmp_path):
+    """A quality may be right or wrong; a bill is neither."""
+    path = tmp_path / "runs.csv"
+    path.write_text(f"llm,query,quality,cost_usd\na,1,true,{cost}\nb,1,false,{other}\n")
+    with pytest.raises(InputError, match=r"'cost_usd' has 'true|'cost_usd' has '(?i:false)'"):
+        load_table(path, ["llm"])
+    path.write_text("llm,query,quality,cost_usd\na,1,true,0.2\nb,1,false,0.1\n")
+    assert load_table(path, ["llm"]).quality[:, 0].tolist() == [1.0, 0.0]
