@@ -129,10 +129,10 @@ class Allowed:
         Raises:
             InputError: If the rule raises, or returns something else than a bool.
         """
-        if self._listed is not None:
-            return tuple(theta) in self._listed
         if tuple(theta) in self._without or not self._dropped.isdisjoint(enumerate(theta)):
             return False
+        if self._listed is not None:
+            return tuple(theta) in self._listed
         return self._ask([names[code] for names, code in zip(self._llms, theta, strict=True)])
 
     def _ask(self, names: Sequence[str]) -> bool:
@@ -154,7 +154,8 @@ class Allowed:
     def index(self) -> Tensor | None:
         """Flat indices of all that may be chosen, rising (int64); None if they cannot be listed."""
         if self._listed is not None and self.space.size < 2**63:
-            return torch.tensor(sorted(map(self.space.index_of, self._listed)))
+            codes = torch.tensor(sorted(filter(self, self._listed)), dtype=torch.int64)
+            return self.space.rank(codes.view(-1, self.space.num_modules))
         return None if self.mask is None else self.mask.nonzero().squeeze(-1)
 
     @cached_property
@@ -175,15 +176,17 @@ class Allowed:
     def without(self, thetas: Collection[Theta]) -> Allowed:
         """Without some configurations."""
         made = copy.copy(self)
-        made.__dict__.pop("index", None)
-        if self._listed is not None:
-            made._listed = self._listed - set(thetas)
-            made.__dict__.pop("mask", None)
-            return made
         made._without = self._without | set(thetas)
+        gone = [self.space.index_of(theta) for theta in thetas]
+        if self._listed is not None:
+            made.__dict__.pop("mask", None)
+            if self.index is not None:
+                made.index = self.index[~torch.isin(self.index, self.index.new_tensor(gone))]
+            return made
+        made.__dict__.pop("index", None)
         if self.mask is not None and thetas:
             made.mask = self.mask.clone()
-            made.mask[list(map(self.space.index_of, thetas))] = False
+            made.mask[gone] = False
         return made
 
     def without_llms(self, dropped: Collection[tuple[int, int]]) -> Allowed:
@@ -300,7 +303,8 @@ class Allowed:
         if self.index is not None:
             return hashlib.sha256(self.index.numpy().tobytes()).hexdigest()[:16]
         if self._listed is not None:
-            return hashlib.sha256(repr(sorted(self._listed)).encode()).hexdigest()[:16]
+            kept = sorted(filter(self, self._listed))
+            return hashlib.sha256(repr(kept).encode()).hexdigest()[:16]
         generator = torch.Generator().manual_seed(0)
         columns = [
             torch.randint(n, (_DRAWN,), generator=generator).tolist() for n in self.space.sizes

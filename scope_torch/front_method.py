@@ -12,6 +12,7 @@ from scope_torch.options import SharedOptions, with_defaults
 from scope_torch.problem import SelectionProblem
 from scope_torch.search.calibrate import InitialPool, codes_of_base
 from scope_torch.search.front_search import ScopeFront
+from scope_torch.space import MAX_ENUMERATED
 from scope_torch.space_search.grid import GridPosterior
 
 
@@ -30,7 +31,8 @@ def make_scope_front(
     """Builds the search for the whole front of cost and quality.
 
     Args:
-        problem: What to search; Theta must be small enough to enumerate. epsilon decides theta_out
+        problem: What to search; Theta, or a list of what may be chosen, must be small enough to
+            enumerate. epsilon decides theta_out
             alone, not what is searched.
         b: Half-width of the optimistic corner in standard deviations.
         widenings: How often b is multiplied by 1.5.
@@ -69,10 +71,13 @@ def make_scope_front(
         amplitude=amplitude,
         scale_if_free=problem.reference_cost_usd,
     )
+    # A list that fits into Theta is not enumerated in its place: the scale of the area is that of
+    # the dearest configuration of Theta, and searches that have begun are to be continued.
+    allowed = problem.rule if problem.space.size > MAX_ENUMERATED else None
     return ScopeFront(
         problem,
         surrogate=joint,
-        posterior=GridPosterior(joint, make_grid(problem.space, kernel)),
+        posterior=GridPosterior(joint, make_grid(problem.space, kernel, allowed=allowed)),
         pool=InitialPool(problem, initial_pool, codes),
         seed=shared["seed"],
         b=b,

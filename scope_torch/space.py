@@ -281,6 +281,19 @@ def splitmix64(x: Tensor) -> Tensor:
     return z ^ ((z >> 31) & ((1 << 33) - 1))
 
 
+def position_of(index: int, listed: Tensor | None) -> int | None:
+    """The position of a flat index in a rising list; None if it is not there.
+
+    Args:
+        index: The flat index.
+        listed: The list; None for all of Theta.
+    """
+    if listed is None:
+        return index
+    at = int(torch.searchsorted(listed, index))
+    return at if at < len(listed) and int(listed[at]) == index else None
+
+
 def tie_rank(index: Tensor, seed: int) -> Tensor:
     """A pseudo-random order of configurations; the same for all methods with the same seed.
 

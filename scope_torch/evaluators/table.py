@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +18,9 @@ from scope_torch.observation import Observation, Request, checked_outcomes
 from scope_torch.problem import SelectionProblem, codes_of
 from scope_torch.space import ConfigSpace
 
+_ONCE_DENSE = 2_000_000_000  # bytes of an array of a partial table that was once held densely
+_BLANKS = 1 << 10  # configurations without a row that are hashed together
+
 
 @dataclass(frozen=True)
 class RecordedTable:
@@ -25,12 +30,14 @@ class RecordedTable:
         modules: Names of the N modules.
         llms: Candidate LLMs of each module, in the order of their codes.
         queries: Identifiers of the Q queries, in the order of their indices.
-        cost_usd: `M_1 x ... x M_N x Q` costs in USD (float64).
+        cost_usd: `M_1 x ... x M_N x Q` costs in USD (float64); see `rows`.
         quality: `M_1 x ... x M_N x Q` qualities in [0, 1] (float64).
         outcomes: Other recorded numbers by name, `M_1 x ... x M_N x Q` each (float64, finite).
         partial: Whether cells may be missing: NaN in all of the arrays.
         listed: With `partial`, the only configurations that may be chosen, as codes; None: all
             that have a cell.
+        rows: `R x N` codes (int64), rising by flat index, of the only configurations with a cell:
+            the arrays are then `R x Q`, one row for each. None: they are as above.
 
     Raises:
         InputError: If shapes do not fit, or a value is missing or outside its range.
@@ -56,9 +63,11 @@ class RecordedTable:
     outcomes: dict[str, np.ndarray] = field(default_factory=dict)
     partial: bool = False
     listed: tuple[tuple[int, ...], ...] | None = None
+    rows: np.ndarray | None = None
 
     def __post_init__(self) -> None:
-        shape = (*(len(names) for names in self.llms), len(self.queries))
+        of_theta = self.space.sizes if self.rows is None else (len(self.rows),)
+        shape = (*of_theta, len(self.queries))
         known = {"cost_usd": self.cost_usd, "quality": self.quality}
         for name, values in [*known.items(), *self.outcomes.items()]:
             if values.shape != shape:
@@ -76,14 +85,36 @@ class RecordedTable:
         if self.partial:
             bad &= self.present | ~np.isnan(values)
         if bad.any():
-            *theta, query = np.argwhere(bad)[0].tolist()
-            value = values[(*theta, query)]
+            *at, query = np.argwhere(bad)[0].tolist()
+            value, theta = (
+                values[(*at, query)],
+                at if self.rows is None else self.rows[at[0]].tolist(),
+            )
             raise InputError(f"{name}={value} at {self.cell(theta, query)} must be {expected}")
 
     @property
     def present(self) -> np.ndarray:
-        """Which cells were recorded: `M_1 x ... x M_N x Q` booleans."""
+        """Which cells were recorded: booleans of the shape of the arrays."""
         return ~np.isnan(self.cost_usd)
+
+    def where(self, theta: Sequence[int]) -> tuple[int, ...] | None:
+        """Where a configuration is in the arrays; None if it has no row."""
+        if self.rows is None:
+            return tuple(theta)
+        row = self._row_of.get(tuple(theta))
+        return None if row is None else (row,)
+
+    @cached_property
+    def _row_of(self) -> dict[tuple[int, ...], int]:
+        assert self.rows is not None
+        return {tuple(theta): row for row, theta in enumerate(self.rows.tolist())}
+
+    @cached_property
+    def index(self) -> np.ndarray | None:
+        """Flat indices of `rows` (int64), rising; None if every configuration has a row."""
+        if self.rows is None:
+            return None
+        return self.space.rank(torch.from_numpy(self.rows)).numpy()
 
     def cell(self, theta: Sequence[int], query: int) -> str:
         """Name of a cell in error messages: the LLM of each module, and the query."""
@@ -93,7 +124,7 @@ class RecordedTable:
     @property
     def space(self) -> ConfigSpace:
         """Theta, the space of configurations."""
-        return ConfigSpace(self.cost_usd.shape[:-1])
+        return ConfigSpace(tuple(map(len, self.llms)))
 
     def first(self, num_queries: int) -> RecordedTable:
         """The table with only the first `num_queries` queries.
@@ -132,7 +163,9 @@ class RecordedTable:
         """
         theta_ref = codes_of(reference, self.modules, self.llms, "reference")
         self._check_reference(theta_ref)
-        cost_usd, quality = self.cost_usd[theta_ref], self.quality[theta_ref]
+        at = self.where(theta_ref)
+        assert at is not None
+        cost_usd, quality = self.cost_usd[at], self.quality[at]
         return SelectionProblem(
             name=name,
             modules=self.modules,
@@ -148,7 +181,10 @@ class RecordedTable:
         )
 
     def _check_reference(self, theta_ref: tuple[int, ...]) -> None:
-        missing = np.flatnonzero(~self.present[theta_ref]).tolist() if self.partial else []
+        at = self.where(theta_ref)
+        missing = list(range(len(self.queries)))
+        if at is not None:
+            missing = np.flatnonzero(np.isnan(self.cost_usd[at])).tolist()
         if missing:
             raise InputError(
                 f"{len(missing)} cells of the reference are missing, first "
@@ -167,19 +203,24 @@ class RecordedTable:
         if not self.partial:
             return None
         has_cell: np.ndarray = np.asarray(self.present.any(-1))
+        recorded = self._codes_where(has_cell)
         if self.listed is not None:
-            return tuple(theta for theta in self.listed if has_cell[theta])
-        if has_cell.all():
-            return None
-        return tuple(map(tuple, np.argwhere(has_cell).tolist()))
+            return tuple(sorted(set(self.listed) & set(recorded)))
+        return None if len(recorded) == self.space.size else tuple(recorded)
+
+    def _codes_where(self, mask: np.ndarray) -> list[tuple[int, ...]]:
+        """The configurations for which something holds, by flat index."""
+        codes = np.argwhere(mask) if self.rows is None else self.rows[mask]
+        return list(map(tuple, codes.tolist()))
 
     def _offered(self) -> dict[tuple[int, ...], tuple[int, ...]] | None:
         """The queries of the configurations that have cells, but not on all queries."""
         if not self.partial:
             return None
         present = self.present
-        some = np.argwhere(present.any(-1) & ~present.all(-1)).tolist()
-        return {tuple(t): tuple(np.flatnonzero(present[tuple(t)]).tolist()) for t in some} or None
+        has_holes: np.ndarray = np.asarray(present.any(-1) & ~present.all(-1))
+        queries = (tuple(np.flatnonzero(one).tolist()) for one in present[has_holes])
+        return dict(zip(self._codes_where(has_holes), queries, strict=True)) or None
 
 
 class TableEvaluator:
@@ -206,10 +247,10 @@ class TableEvaluator:
     def evaluate(self, requests: Iterable[Request]) -> Iterator[Observation]:
         """Looks up every request in the table; see `Evaluator`."""
         for theta, query, replicate in requests:
-            cell = (*theta, query)
-            cost, quality = self.table.cost_usd[cell], self.table.quality[cell]
-            if np.isnan(cost):
+            cell = (*(self.table.where(theta) or ()), query)
+            if len(cell) == 1 or np.isnan(cost := self.table.cost_usd[cell]):
                 raise InputError(f"{self.table.cell(theta, query)} was never recorded")
+            quality = self.table.quality[cell]
             named = {name: float(values[cell]) for name, values in self.table.outcomes.items()}
             yield Observation(
                 theta, query, float(cost), float(quality), replicate, outcomes=named or None
@@ -220,8 +261,7 @@ class TableEvaluator:
 
         NaN where a configuration was not recorded on every query.
         """
-        cost, quality = self.table.cost_usd.mean(-1), self.table.quality.mean(-1)
-        return torch.from_numpy(cost.ravel()), torch.from_numpy(quality.ravel())
+        return self._everywhere(self.table.cost_usd), self._everywhere(self.table.quality)
 
     def true_outcomes(self, limits: Sequence[Constraint]) -> list[Tensor]:
         """The average outcome of each constraint by flat index; see `HasTrueOutcomes`.
@@ -234,14 +274,23 @@ class TableEvaluator:
             >>> TableEvaluator(table).true_outcomes([at_most("tokens", 5, cap=10)])
             [tensor([4., 9.], dtype=torch.float64)]
         """
-        return [torch.from_numpy(self._counted(limit).mean(-1).ravel()) for limit in limits]
+        return [self._everywhere(self._counted(limit)) for limit in limits]
+
+    def _everywhere(self, values: np.ndarray) -> Tensor:
+        """Averages over queries by flat index, NaN where there is no row: `|Theta|`."""
+        means, index = torch.from_numpy(values.mean(-1).ravel()), self.table.index
+        if index is None:
+            return means
+        every = torch.full((self.table.space.size,), np.nan, dtype=torch.float64)
+        return every.index_copy_(0, torch.from_numpy(index), means)
 
     def average_outcome(self, theta: Sequence[int], limit: Constraint) -> float:
         """That of one configuration."""
-        return float(self._counted(limit)[tuple(theta)].mean())
+        at = self.table.where(theta)
+        return float("nan") if at is None else float(self._counted(limit)[at].mean())
 
     def _counted(self, limit: Constraint) -> np.ndarray:
-        """A constraint's outcome, of which no more counts than its cap: `M_1 x ... x M_N x Q`."""
+        """A constraint's outcome, of which no more counts than its cap."""
         table = self.table
         known = {"cost_usd": table.cost_usd, "quality": table.quality, **table.outcomes}
         if limit.outcome not in known:
@@ -260,10 +309,32 @@ class TableEvaluator:
         """A hash of the whole content of the table; named outcomes add to it."""
         table = self.table
         digest = hashlib.sha256(repr((table.modules, table.llms, table.queries)).encode())
-        digest.update(np.ascontiguousarray(table.cost_usd).tobytes())
-        digest.update(np.ascontiguousarray(table.quality).tobytes())
+        self._hash(table.cost_usd, digest)
+        self._hash(table.quality, digest)
         if table.listed is not None:
             digest.update(repr(table.listed).encode())
         for name, values in table.outcomes.items():
-            digest.update(repr(name).encode() + np.ascontiguousarray(values).tobytes())
+            digest.update(repr(name).encode())
+            self._hash(values, digest)
         return digest.hexdigest()[:16]
+
+    def _hash(self, values: np.ndarray, digest: Any) -> None:
+        """Adds the bytes of an array to a hash, as if every configuration had a row.
+
+        Journals were written when that was so. A table too large for it has none: there the rows
+        alone are added.
+        """
+        index, size = self.table.index, self.table.space.size
+        row_bytes = 8 * values.shape[-1]
+        if index is None or size * row_bytes > _ONCE_DENSE:
+            if index is not None:
+                digest.update(index.tobytes())
+            digest.update(np.ascontiguousarray(values).tobytes())
+            return
+        blank = np.full((_BLANKS, values.shape[-1]), np.nan).tobytes()
+        gaps = np.diff(index, prepend=-1, append=size) - 1
+        for gap, row in zip(gaps.tolist(), [*values, values[:0]], strict=True):
+            for _ in range(gap // _BLANKS):
+                digest.update(blank)
+            digest.update(blank[: gap % _BLANKS * row_bytes])
+            digest.update(np.ascontiguousarray(row).tobytes())

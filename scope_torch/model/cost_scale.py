@@ -53,6 +53,13 @@ class CostScale:
         total = sum(float(terms[llm]) for terms, llm in zip(self.terms, theta, strict=True))
         return max(self.least, total)
 
+    def of(self, codes: Tensor) -> Tensor:
+        """a(theta) in USD of `n x num_modules` codes: `n` values (float64), as `everywhere`."""
+        total = torch.zeros(len(codes), dtype=torch.float64)
+        for terms, llms in zip(self.terms, codes.T, strict=True):
+            total = total + terms[llms]
+        return total.clamp_min_(self.least)
+
     def everywhere(self) -> Tensor:
         """a(theta) on all of Theta in USD: `|Theta|` values by flat index (float64)."""
         total = torch.zeros(1, dtype=torch.float64)

@@ -20,12 +20,14 @@ from scope_torch.model.kernels import kernel_matrix
 from scope_torch.space import MAX_ENUMERATED as MAX_ENUMERATED
 from scope_torch.space import ConfigSpace
 
+DENSE = 1 / 32  # cost of an operation of a matrix product relative to a scattered one
+
 
 class DirectGrid:
     """The definition, evaluated in chunks of Theta; for any kernel.
 
-    `HammingGrid` is tested against it. Its cost grows with |Theta| n for a weighted sum and with
-    |Theta| n^2 for a quadratic form.
+    `HammingGrid` and `ListGrid` are tested against it. Its cost grows with |Theta| n for a weighted
+    sum and with |Theta| n^2 for a quadratic form.
 
     Args:
         space: Theta.
@@ -33,9 +35,15 @@ class DirectGrid:
         device: Where the sums are made.
         chunk: Configurations evaluated at a time; bounds the memory.
 
+    Attributes:
+        size: How many configurations have a value: |Theta|.
+        index: Their flat indices if they are not all of Theta; None.
+
     Raises:
         InputError: If Theta has more than 2e8 configurations.
     """
+
+    index: Tensor | None
 
     def __init__(
         self,
@@ -45,7 +53,7 @@ class DirectGrid:
         chunk: int = 1 << 16,
     ) -> None:
         check_enumerable(space)
-        self.space = space
+        self.space, self.size, self.index = space, space.size, None
         self.kernel = kernel
         self.device = torch.device(device) if device is not None else torch.device("cpu")
         self.chunk = chunk
@@ -65,7 +73,7 @@ class DirectGrid:
 
     def weighted_sums(self, codes: Tensor, rows: Tensor, out: Tensor | None = None) -> Tensor:
         """`weighted_sum` for each of the `m` rows, put into `out`: `m x |Theta|`."""
-        out = rows.new_empty(len(rows), self.space.size) if out is None else out
+        out = rows.new_empty(len(rows), self.size) if out is None else out
         out.copy_(self._map(lambda index: self.kernel_at(index, codes) @ rows.T).T)
         return out
 
@@ -81,11 +89,11 @@ class DirectGrid:
 
     def form_operations(self, n: int) -> float:
         """About how many operations a quadratic form takes."""
-        return n**2 * self.space.size
+        return n**2 * self.size
 
     def sum_operations(self, n: int) -> float:
         """About how many operations a weighted sum takes."""
-        return n * self.space.size
+        return n * self.size
 
     def weighted_sum_at(self, index: Tensor, codes: Tensor, weights: Tensor) -> Tensor:
         """k_D(theta)^T w at the configurations of flat indices `index`, all at once."""
@@ -100,7 +108,7 @@ class DirectGrid:
         return kernel_matrix(self.kernel, self.space.unrank(index), codes)
 
     def _map(self, function: Callable[[Tensor], Tensor], out: Tensor | None = None) -> Tensor:
-        every = torch.arange(self.space.size, device=self.device)
+        every = torch.arange(self.size, device=self.device)
         return torch.cat([function(index) for index in every.split(self.chunk)], out=out)
 
 

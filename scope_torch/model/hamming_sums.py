@@ -27,11 +27,10 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from scope_torch.model.direct_sums import (
-    DirectGrid,
-    check_enumerable,
-)
+from scope_torch.allowed import Allowed
+from scope_torch.model.direct_sums import DirectGrid, check_enumerable
 from scope_torch.model.kernels import HammingKernel
+from scope_torch.model.list_sums import ListGrid, listed
 from scope_torch.model.union_tables import UnionTables
 from scope_torch.space import ConfigSpace
 
@@ -46,15 +45,21 @@ class HammingGrid:
         kernel: A kernel that depends on the Hamming distance only.
         device: Where the sums are made; they are float64 on every device.
 
+    Attributes:
+        size: |Theta|.
+        index: None, see `DirectGrid`.
+
     Raises:
         InputError: If Theta has more than 2e8 configurations.
     """
+
+    index: Tensor | None = None
 
     def __init__(
         self, space: ConfigSpace, kernel: HammingKernel, device: torch.device | str | None = None
     ) -> None:
         check_enumerable(space)
-        self.space = space
+        self.space, self.size = space, space.size
         self.kernel = kernel
         self.device = torch.device(device) if device is not None else torch.device("cpu")
         num_modules = space.num_modules
@@ -89,7 +94,7 @@ class HammingGrid:
         """`weighted_sum` for each of the `m` rows, put into `out`: `m x |Theta|`."""
         index, m = self._entries(codes), len(rows)
         values = self._subset_coefficient[:, None] * rows[:, None]
-        out = rows.new_empty(m, self.space.size) if out is None else out
+        out = rows.new_empty(m, self.size) if out is None else out
         at_once = max(1, m) if self._is_small else 1
         first = torch.arange(at_once, device=self.device) * math.prod(self._shape)
         index = (first[:, None] + index).flatten()
@@ -146,7 +151,7 @@ class HammingGrid:
         tables = self._empty_tables()
         scaled = ((codes + 1) * self._strides).T.to(self._index_dtype)
         self._unions.add_form(tables, codes, scaled, matrix, chunk)
-        out = tables.new_empty(self.space.size) if out is None else out
+        out = tables.new_empty(self.size) if out is None else out
         return self._fold_tables(tables, out[None])[0]
 
     quadratic_form_at = DirectGrid.quadratic_form_at
@@ -205,9 +210,17 @@ class HammingGrid:
 
 
 def make_grid(
-    space: ConfigSpace, kernel: Kernel, device: torch.device | str | None = None
+    space: ConfigSpace,
+    kernel: Kernel,
+    device: torch.device | str | None = None,
+    allowed: Allowed | None = None,
 ) -> HammingGrid | DirectGrid:
-    """Sums over Theta: fast for kernels of the Hamming distance, by the definition for others."""
+    """Sums over Theta: fast for kernels of the Hamming distance, by the definition for others.
+
+    Where a list says what may be chosen and is much shorter than Theta: over the list.
+    """
+    if allowed is not None and (index := listed(allowed, kernel)) is not None:
+        return ListGrid(space, kernel, index, device)
     if isinstance(kernel, HammingKernel):
         return HammingGrid(space, kernel, device)
     return DirectGrid(space, kernel, device)

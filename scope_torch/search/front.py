@@ -36,6 +36,7 @@ from scope_torch.search.averages import AllAverages
 from scope_torch.search.failing import uses_any
 from scope_torch.search.hypervolume import non_dominated
 from scope_torch.search.optimizer import Optimizer, TraceRow
+from scope_torch.space import position_of
 
 LOSSES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2)  # relative to s(theta_0)
 _MOST = 10_000_000  # configurations; with more, a look at all of Theta takes seconds
@@ -48,14 +49,15 @@ Interval = tuple[float, float]
 class Estimates(NamedTuple):
     """What a search believes of all averages, when it has ended.
 
-    `mean_c` (USD) and `mean_g` (units of quality) are by flat index, `|Theta|` each, or None if
-    Theta is not enumerated. `bounds` gives L_c, U_c (USD), L_g and U_g of one configuration by the
-    names of `TraceRow`.
+    `mean_c` (USD) and `mean_g` (units of quality) are by flat index, `|Theta|` each, or by position
+    in the rising flat indices `listed`, or None if nothing is enumerated. `bounds` gives L_c, U_c
+    (USD), L_g and U_g of one configuration by the names of `TraceRow`.
     """
 
     mean_c: Tensor | None
     mean_g: Tensor | None
     bounds: Callable[[tuple[int, ...]], dict[str, float]]
+    listed: Tensor | None = None
 
 
 def estimates_of(
@@ -64,11 +66,15 @@ def estimates_of(
     """`Estimates` by a posterior on Theta, which takes in the last observations.
 
     Args:
-        posterior: A `Posterior`; one that enumerates Theta has `mean_c` and `mean_g`.
+        posterior: A `Posterior`; one that enumerates Theta, or a list, has `mean_c`, `mean_g` and
+            `listed`.
         bounds: See `Estimates`.
     """
     posterior.update()
-    return Estimates(getattr(posterior, "mean_c", None), getattr(posterior, "mean_g", None), bounds)
+    mean_c, mean_g, listed = (
+        getattr(posterior, name, None) for name in ("mean_c", "mean_g", "listed")
+    )
+    return Estimates(mean_c, mean_g, bounds, listed)
 
 
 @runtime_checkable
@@ -199,7 +205,9 @@ class _Maker:
         )
         self._flips = bool(self._report.get("flips"))
         found = optimizer.estimates() if isinstance(optimizer, HasEstimates) else None
-        self._estimates = found if problem.space.size <= _MOST else None
+        self._listed = None if found is None or found.listed is None else found.listed.cpu()
+        is_small = self._listed is not None or problem.space.size <= _MOST
+        self._estimates = found if is_small else None
         self._mean_c = self._mean_q = torch.zeros(0)
         if found is not None and found.mean_c is not None and found.mean_g is not None:
             self._mean_c, self._mean_q = found.mean_c.cpu(), problem.s_0 - found.mean_g.cpu()
@@ -263,8 +271,8 @@ class _Maker:
 
     def _means(self, theta: tuple[int, ...]) -> tuple[float, float]:
         """Known averages; else of the surrogate if it is enumerated, else of the answers."""
-        if len(self._mean_c) and not self._is_known(theta):
-            at = self._problem.space.index_of(theta)
+        at = position_of(self._problem.space.index_of(theta), self._listed)
+        if at is not None and len(self._mean_c) and not self._is_known(theta):
             return float(self._mean_c[at]), min(1.0, max(0.0, float(self._mean_q[at])))
         return self._answers[theta].cost_usd, self._answers[theta].quality
 
@@ -281,17 +289,22 @@ class _Maker:
         if not len(self._mean_c):
             return None
         cost = torch.where(self._mean_q >= threshold - _ROUNDING, self._mean_c, math.inf)
-        if (mask := self._problem.allowed_mask()) is not None:
+        space, listed = self._problem.space, self._listed
+        if listed is None and (mask := self._problem.allowed_mask()) is not None:
             cost[~mask] = math.inf
+        codes = None if listed is None else space.unrank(listed)
         for module, names in self._report.get("dropped", {}).items():
             number = self._problem.modules.index(module)
             for name in names:
                 code = self._problem.llms[number].index(name)
-                cost.view(self._problem.space.sizes).select(number, code).fill_(math.inf)
-        index = int(cost.argmin())
-        if not math.isfinite(float(cost[index])):
+                if codes is None:
+                    cost.view(space.sizes).select(number, code).fill_(math.inf)
+                else:
+                    cost[codes[:, number] == code] = math.inf
+        at = int(cost.argmin())
+        if not math.isfinite(float(cost[at])):
             return None
-        return self._row(self._problem.space.theta_at(index))
+        return self._row(space.theta_at(at if listed is None else int(listed[at])))
 
     def _certified(self, thresholds: Sequence[float]) -> dict[tuple[int, ...], float]:
         """The largest threshold that is certified, of each configuration that has one."""

@@ -49,7 +49,7 @@ from scope_torch.search.hypervolume import (
 from scope_torch.search.joint_candidate import JointCandidate
 from scope_torch.search.optimizer import Recommendation, SequentialOptimizer, Steps
 from scope_torch.search.parts import interval
-from scope_torch.space import check_seed, first_tied, tie_width
+from scope_torch.space import check_seed, first_tied, position_of, tie_width
 from scope_torch.space_search.grid import GridPosterior
 
 NOTHING_LEFT = "no other configuration can improve the front in these bounds"
@@ -155,7 +155,7 @@ class ScopeFront(SequentialOptimizer):
                 cost, quality = answers.cost_usd, answers.quality
                 known.append((self._log(cost), quality))
             else:
-                at = self.problem.space.index_of(theta)
+                at = self._at(theta)
                 cost = float(self._posterior.mean_c[at])
                 quality = min(float(qualities.mean[at]), answers.most_quality)
             seen.append((cost, quality, theta))
@@ -174,9 +174,9 @@ class ScopeFront(SequentialOptimizer):
         cap = torch.ones_like(g)
         self._left = torch.full_like(g, self.problem.num_queries)
         for theta, queries in (self.problem.offered or {}).items():
-            self._left[self.problem.space.index_of(theta)] = len(queries)
+            self._left[self._at(theta)] = len(queries)
         for theta, answers in self._answers:
-            at = self.problem.space.index_of(theta)
+            at = self._at(theta)
             cap[at], self._left[at] = answers.most_quality, self._num_left(theta)
         qualities = Qualities(self.problem.s_0 - g, g - lower_g, cap)
         return Costs(c.log(), c.log() - lower_c.log()), qualities
@@ -203,15 +203,23 @@ class ScopeFront(SequentialOptimizer):
             returns = self._allowed_returns()
         best = float(returns.max())
         tied = (returns >= best - tie_width(best, 0.0)).nonzero()[:, 0]
-        index = first_tied(tied, self.seed)
-        returns[index] = -1.0
-        return self.problem.space.theta_at(index), float(returns.max())
+        listed = self._posterior.listed
+        index = first_tied(tied if listed is None else listed[tied], self.seed)
+        theta = self.problem.space.theta_at(index)
+        returns[self._at(theta)] = -1.0
+        return theta, float(returns.max())
 
     def _allowed_returns(self) -> Tensor:
         """`_returns` on all of Theta; -1 where nothing may be chosen."""
         returns = self._returns(self._costs, self._qualities, self._left)
-        mask = self.problem.allowed_mask()
+        mask = self.problem.allowed_mask() if self._posterior.listed is None else None
         return returns if mask is None else returns.masked_fill_(~mask, -1.0)
+
+    def _at(self, theta: tuple[int, ...]) -> int:
+        """Where the values of an allowed configuration are: its flat index, or its position."""
+        at = position_of(self.problem.space.index_of(theta), self._posterior.listed)
+        assert at is not None
+        return at
 
     def _returns(self, costs: Costs, qualities: Qualities, left: Tensor) -> Tensor:
         """Expected area for each USD; -1 where the optimistic corner adds nothing to F.

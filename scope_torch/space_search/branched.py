@@ -27,7 +27,7 @@ from scope_torch.space import ConfigSpace, first_tied, tie_width
 from scope_torch.space_search.allowed_classes import AllowedClasses
 from scope_torch.space_search.branch_and_bound import BestFirst, Form, Minimum, Search
 from scope_torch.space_search.device_grid import DevicePosterior
-from scope_torch.space_search.grid import GridPosterior
+from scope_torch.space_search.grid import GridPosterior, enumerates, settings_of
 from scope_torch.space_search.linear import Bounded, LognormalCost
 from scope_torch.space_search.prefixes import Classes, LabelledPosterior
 from scope_torch.space_search.promise import Promise, PromiseSearch
@@ -350,19 +350,21 @@ def make_posterior(
     device: torch.device | str | None,
     allowed: Allowed | None = None,
 ) -> GridPosterior | DevicePosterior | BranchedPosterior:
-    """The posterior on Theta, by `grid` or `branch_and_bound`; `auto`: by grid up to 2e8.
+    """The posterior on Theta, by `grid` or `branch_and_bound`; `auto`: see `enumerates`.
 
     A grid of a `TensorSurrogate` with a kernel of the Hamming distance is a `DevicePosterior`.
 
     Raises:
         InputError: If `space_search` is neither, or cannot search this space.
     """
-    if space_search not in ("auto", "grid", "branch_and_bound"):
-        raise InputError(f"space_search={space_search!r} must be auto, grid or branch_and_bound")
-    fits = space.size <= MAX_ENUMERATED
-    if space_search == "grid" or (space_search == "auto" and fits):
-        if isinstance(surrogate, TensorSurrogate) and isinstance(kernel, HammingKernel):
+    if enumerates(space, kernel, space_search, allowed):
+        grid = make_grid(space, kernel, device, allowed)
+        if (
+            isinstance(surrogate, TensorSurrogate)
+            and isinstance(kernel, HammingKernel)
+            and grid.index is None
+        ):
             sums = DeviceSums(space, kernel, surrogate.device)
             return DevicePosterior(surrogate, sums, allowed)
-        return GridPosterior(surrogate, make_grid(space, kernel, device), allowed)
+        return GridPosterior(surrogate, grid, allowed, settings_of(space, space_search, max_nodes))
     return BranchedPosterior(surrogate, space, kernel, max_nodes, allowed=allowed)

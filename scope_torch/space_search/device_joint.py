@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -233,17 +234,26 @@ class FewMinima(OnDevice):
 
 
 def make_joint_posterior(
-    surrogate: JointSurrogate, has_margin: bool = False, allowed: Allowed | None = None
+    surrogate: JointSurrogate,
+    has_margin: bool = False,
+    allowed: Allowed | None = None,
+    settings: dict[str, Any] | None = None,
 ) -> GridPosterior | DeviceJointPosterior:
-    """The posterior on Theta: on the device if the surrogate is there.
+    """The posterior on Theta: on the device if the surrogate is there, and Theta is no list.
 
     Args:
         surrogate: The joint surrogate.
         has_margin: See `DeviceJointPosterior`.
         allowed: Which configurations may be chosen; None for all.
+        settings: See `GridPosterior`.
     """
     space, kernel, device = surrogate.space, surrogate.kernel, surrogate.device
-    if isinstance(surrogate, TensorJointSurrogate) and isinstance(kernel, HammingKernel):
+    grid = make_grid(space, kernel, device, allowed)
+    if (
+        isinstance(surrogate, TensorJointSurrogate)
+        and isinstance(kernel, HammingKernel)
+        and grid.index is None
+    ):
         sums = DeviceSums(space, kernel, device)
         return DeviceJointPosterior(surrogate, sums, has_margin, allowed)
-    return GridPosterior(surrogate, make_grid(space, kernel, device), allowed)
+    return GridPosterior(surrogate, grid, allowed, settings)

@@ -14,13 +14,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from scope_torch.allowed import Allowed
 from scope_torch.bounds.base import Beta
+from scope_torch.errors import InputError
 from scope_torch.model.aggregate import AggregatePosterior, Averaging, LowRank
 from scope_torch.model.cost_scale import LEAST_MEAN
+from scope_torch.model.direct_sums import MAX_ENUMERATED
 from scope_torch.model.hamming_sums import DirectGrid, HammingGrid
+from scope_torch.model.list_sums import listed
+from scope_torch.space import ConfigSpace
 from scope_torch.space_search.minima import LowerBounds
 from scope_torch.space_search.variances import Variances
 
@@ -44,7 +49,7 @@ class GridMoments:
     ) -> None:
         self._grid = grid
         # Memory is kept: fresh pages for millions of configurations cost more than the sums.
-        size, rows = grid.space.size, num_constraints + 3
+        size, rows = grid.size, num_constraints + 3
         self._values = torch.empty(rows, size, dtype=torch.float64, device=grid.device)
         self.means, self.lower = self._values[:-2], self._values[-2:]
         self._worst = self.means[1] if num_constraints == 1 else torch.empty_like(self.means[1])
@@ -83,10 +88,22 @@ class GridMoments:
         return self._worst
 
 
-def forbidden(allowed: Allowed | None, device: torch.device | str) -> Tensor | None:
-    """The configurations that may not be chosen, `|Theta|` booleans; None for none."""
+def forbidden(
+    allowed: Allowed | None, device: torch.device | str, listed: Tensor | None = None
+) -> Tensor | None:
+    """The configurations that may not be chosen, `|Theta|` booleans; None for none.
+
+    Args:
+        allowed: Which may; None for all.
+        device: Where to put the result.
+        listed: Flat indices that are enumerated in place of Theta; None for all of it.
+    """
     if allowed is None:
         return None
+    if listed is not None:
+        assert allowed.index is not None
+        out = ~torch.isin(listed, allowed.index.to(device), assume_unique=True)
+        return out if out.any() else None
     assert allowed.mask is not None  # a Theta that is enumerated has one
     return ~allowed.mask.to(device)
 
@@ -100,11 +117,12 @@ class Enumerated:
     """What all posteriors on an enumerated Theta have in common."""
 
     _forbidden: Tensor | None
+    listed: Tensor | None = None
 
     def restrict(self, allowed: Allowed) -> None:
         """From now on minima are over these configurations; call it after the first `update`."""
         posterior: Any = self  # an attribute of one, a property of the others
-        self._forbidden = forbidden(allowed, posterior.mean_g.device)
+        self._forbidden = forbidden(allowed, posterior.mean_g.device, self.listed)
 
     def settings(self) -> dict[str, Any]:
         """The arguments that decide a choice: none."""
@@ -112,7 +130,8 @@ class Enumerated:
 
     def report(self) -> dict[str, Any]:
         """Every minimum over Theta is exact; see `BranchedPosterior.report`."""
-        return {"space_search": "grid", "exact": True, "gap_usd": 0.0}
+        how = "grid" if self.listed is None else "list"
+        return {"space_search": how, "exact": True, "gap_usd": 0.0}
 
 
 class GridPosterior(Enumerated):
@@ -120,10 +139,13 @@ class GridPosterior(Enumerated):
 
     Args:
         surrogate: `update` fits it anew when that is due.
-        grid: Sums of its kernel over Theta.
+        grid: Sums of its kernel over Theta, or over a list: then everything that is said of
+            `|Theta|` values is of its length, see `listed`.
         allowed: Which configurations may be chosen; None for all.
+        settings: What `settings` returns; None: nothing.
 
     Attributes:
+        listed: Flat indices, rising, of the configurations with a value; None for all of Theta.
         mean_c: `|Theta|` values of mu_bar_c in USD (float64), written over by the next update.
         upper_variance: `|Theta|` upper bounds on sigma_bar^2 of cbar (of cbar / a, if there is a
             scale of costs; float64), some of them exact.
@@ -135,8 +157,11 @@ class GridPosterior(Enumerated):
         surrogate: Averaging,
         grid: HammingGrid | DirectGrid,
         allowed: Allowed | None = None,
+        settings: dict[str, Any] | None = None,
     ) -> None:
-        self._surrogate, self._forbidden = surrogate, forbidden(allowed, grid.device)
+        self._surrogate, self._grid, self.listed = surrogate, grid, grid.index
+        self._forbidden = forbidden(allowed, grid.device, grid.index)
+        self._settings = settings or {}
         num_variances = len(surrogate.prior_variances())
         self._moments = GridMoments(grid, num_variances, surrogate.num_constraints)
         self._relative, self._units = self._moments.means[0], surrogate.units()
@@ -157,7 +182,8 @@ class GridPosterior(Enumerated):
         if self._fitted is not surrogate.hyperparameters:
             self._fitted = surrogate.hyperparameters
             if scale is not None:
-                self._a.copy_(scale.everywhere())
+                of_list = None if self.listed is None else self._grid.space.unrank(self.listed)
+                self._a.copy_(scale.everywhere() if of_list is None else scale.of(of_list.cpu()))
             self._moments.variances.reset(surrogate.prior_variances())  # they may have grown
         changes, self._seen = surrogate.growth_since(self._seen)
         self._moments.renew(surrogate.observed(), surrogate.weights(), changes)
@@ -172,6 +198,10 @@ class GridPosterior(Enumerated):
         Of the worst constraint, see `GridMoments.worst`, in the units of the last bounds.
         """
         return self._moments.worst(self._units)
+
+    def settings(self) -> dict[str, Any]:
+        """See `Enumerated`."""
+        return self._settings
 
     @property
     def variance(self) -> Tensor:
@@ -188,10 +218,11 @@ class GridPosterior(Enumerated):
     def lower_bounds(self, beta: Beta, u_out: float, theta_out: int | None) -> LowerBounds:
         """L_c and L_g on all of Theta, and their minima; arguments as in `LowerBounds`."""
         self._units = beta.units or self._surrogate.units()
-        return LowerBounds(self, self._moments.lower, beta, u_out, theta_out, self._forbidden)
+        of = beta, u_out, theta_out, self._forbidden, self.listed
+        return LowerBounds(self, self._moments.lower, *of)
 
     def make_exact(self, index: Tensor) -> bool:
-        """Makes variances exact at the flat indices `index`; see `Variances.make_exact`."""
+        """Makes variances exact at some configurations; see `Variances.make_exact`."""
         codes = self._surrogate.observed()
         return self._moments.variances.make_exact(index, codes, self._posteriors)
 
@@ -228,3 +259,34 @@ class GridPosterior(Enumerated):
         if self._aggregates is None:
             self._aggregates = self._surrogate.aggregates()
         return self._aggregates
+
+
+def enumerates(space: ConfigSpace, kernel: Kernel, how: str, allowed: Allowed | None) -> bool:
+    """Whether Theta, or the list of what may be chosen, is enumerated.
+
+    Args:
+        space: Theta.
+        kernel: Of the surrogate.
+        how: `grid`: it is; `branch_and_bound`: it is not; `auto`: up to 2e8, or if there is a list.
+        allowed: Which configurations may be chosen; None for all.
+
+    Raises:
+        InputError: If `how` is neither.
+    """
+    if how not in ("auto", "grid", "branch_and_bound"):
+        raise InputError(f"space_search={how!r} must be auto, grid or branch_and_bound")
+    fits = space.size <= MAX_ENUMERATED or (
+        allowed is not None and listed(allowed, kernel) is not None
+    )
+    return how == "grid" or (how == "auto" and fits)
+
+
+def settings_of(space: ConfigSpace, how: str, max_nodes: int) -> dict[str, Any]:
+    """What an enumeration says of itself in the settings of a search.
+
+    Lists in a Theta above 2e8 were searched by branch and bound once. The choices are the same, and
+    the journals of those searches are to be continued.
+    """
+    if how == "grid" or space.size <= MAX_ENUMERATED:
+        return {}
+    return {"space_search": "branch_and_bound", "max_nodes": max_nodes}

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from scope_torch.allowed import Allowed
-from scope_torch.errors import InputError
-from scope_torch.model.direct_sums import MAX_ENUMERATED
 from scope_torch.model.joint import JointSurrogate
 from scope_torch.space_search.branched import BranchedPosterior
 from scope_torch.space_search.device_joint import DeviceJointPosterior, make_joint_posterior
-from scope_torch.space_search.grid import GridPosterior
+from scope_torch.space_search.grid import GridPosterior, enumerates, settings_of
 
 MAX_NODES = 20_000
 
@@ -23,7 +21,7 @@ def make_joint_search(
     margin: Callable[[], float],
     allowed: Allowed | None = None,
 ) -> GridPosterior | DeviceJointPosterior | BranchedPosterior:
-    """The posterior on Theta, by `grid` or `branch_and_bound`; `auto`: by grid up to 2e8.
+    """The posterior on Theta, by `grid` or `branch_and_bound`; `auto`: see `enumerates`.
 
     Args:
         surrogate: The joint surrogate.
@@ -35,10 +33,8 @@ def make_joint_search(
     Raises:
         InputError: If `space_search` is neither, or cannot search this space.
     """
-    if space_search not in ("auto", "grid", "branch_and_bound"):
-        raise InputError(f"space_search={space_search!r} must be auto, grid or branch_and_bound")
-    fits = surrogate.space.size <= MAX_ENUMERATED
-    if space_search == "grid" or (space_search == "auto" and fits):
-        return make_joint_posterior(surrogate, margin() > 0, allowed)
     of_space = surrogate.space, surrogate.kernel
+    if enumerates(*of_space, space_search, allowed):
+        settings = settings_of(surrogate.space, space_search, max_nodes)
+        return make_joint_posterior(surrogate, margin() > 0, allowed, settings)
     return BranchedPosterior(surrogate, *of_space, max_nodes, margin, allowed)

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from scope_torch.bounds.base import Beta
-from scope_torch.space import first_tied, tie_width
+from scope_torch.space import first_tied, position_of, tie_width
 
 CHUNK = 1 << 16  # configurations at a time: two threads share more than 2^15 of them
 AT_ONCE = 32  # variances first made exact together, since one alone costs as much
@@ -78,6 +78,8 @@ class LowerBounds:
             for no exception.
         forbidden: `|Theta|` booleans, configurations that may not be chosen: their L_c and L_g are
             +inf; None for none.
+        listed: Flat indices, rising, where a list is enumerated in place of Theta: its length is
+            then |Theta| here. None for all of Theta.
 
     Attributes:
         c: `|Theta|` values of L_c in USD (float64), too low where the variance is not exact.
@@ -102,7 +104,10 @@ class LowerBounds:
         u_out: float,
         theta_out: int | None,
         forbidden: Tensor | None = None,
+        listed: Tensor | None = None,
     ) -> None:
+        self._listed = listed
+        theta_out = None if theta_out is None else position_of(theta_out, listed)
         self._posterior, self.beta, self._forbidden = posterior, beta, forbidden
         self.u_out, self._theta_out = u_out, theta_out
         self.c, self.g = lower
@@ -124,7 +129,7 @@ class LowerBounds:
 
     def value(self, function: Callable[[Moments], Tensor], index: int) -> float:
         """Value of a function of the moments at the flat index `index`, exactly."""
-        at = torch.tensor([index], device=self.c.device)
+        at = torch.tensor([position_of(index, self._listed)], device=self.c.device)
         if not self._posterior.is_exact(at).all():
             self._make_exact(at)
         return float(function(self._moments(at)))
@@ -142,7 +147,7 @@ class LowerBounds:
         chunk_least = [-math.inf] * len(self.chunks)
         self._refine(negative, chunk_least, math.inf)
         least, tied = self._search(negative, self.g, math.inf, chunk_least)
-        return -least, int(tied[0])
+        return -least, int(self._flat(tied[:1]))
 
     def _moments(self, at: slice | Tensor) -> Moments:
         posterior = self._posterior
@@ -215,7 +220,11 @@ class LowerBounds:
             return tie_width(best, scale)
 
         _, tied = self._search(objective, self.g, most_g, chunk_least, width)
-        return first_tied(tied, seed)
+        return first_tied(self._flat(tied), seed)
+
+    def _flat(self, at: Tensor) -> Tensor:
+        """Flat indices of positions."""
+        return at if self._listed is None else self._listed[at]
 
     def _fill(self) -> None:
         """Makes the bounds, and their minima in every chunk."""

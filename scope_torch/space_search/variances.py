@@ -21,11 +21,10 @@ import torch
 from torch import Tensor
 
 from scope_torch.model.aggregate import AggregatePosterior, LowRank
-from scope_torch.model.direct_sums import DirectGrid, form, squares
+from scope_torch.model.direct_sums import DENSE, DirectGrid, form, squares
 from scope_torch.model.hamming_sums import HammingGrid
 
 DECISIVE = 256  # variances that are kept exact, because minima depended on them lately
-_DENSE = 1 / 32  # cost of an operation of a matrix product relative to a scattered one
 
 
 class Plan(NamedTuple):
@@ -55,7 +54,7 @@ class Variances:
 
     def __init__(self, grid: HammingGrid | DirectGrid, number: int) -> None:
         self._grid = grid
-        size, device = grid.space.size, grid.device
+        size, device = grid.size, grid.device
         self.upper = torch.full((number, size), math.inf, dtype=torch.float64, device=device)
         self._is_exact = torch.zeros(size, dtype=torch.bool, device=device)
         self._all_exact = False
@@ -122,7 +121,7 @@ class Variances:
             True if they are now exact everywhere, because one by one has come to cost more.
         """
         n = len(codes)
-        self._num_operations += len(index) * n**2 * _DENSE
+        self._num_operations += len(index) * n**2 * DENSE
         if self._num_operations > self._grid.form_operations(n):
             self.make_all_exact(posteriors())
             return True

@@ -173,7 +173,7 @@ def table_of(
         _check_columns(frame, path, [*keys, *number_columns])
         frame = _checked(frame, path, keys, {_NUMBER + name: name for name in number_columns})
         columns = list(module_columns), query_column, list(number_columns)
-        return _dense(frame, path, *columns, on_missing, max_bytes)
+        return _arrays(frame, path, *columns, on_missing, max_bytes)
     except POLARS_ERRORS as error:  # values that are neither names nor numbers
         raise InputError(f"{path}: {reason(error)}; make its columns text and numbers") from error
 
@@ -205,7 +205,7 @@ def _check_columns(frame: pl.DataFrame, path: Path, needed: Sequence[str]) -> No
         raise InputError(f"columns {list(needed)} name one column twice")
 
 
-def _dense(
+def _arrays(
     frame: pl.DataFrame,
     path: Path,
     module_columns: list[str],
@@ -214,7 +214,7 @@ def _dense(
     on_missing: OnMissing,
     max_bytes: int,
 ) -> RecordedTable:
-    """Puts the rows into arrays with one axis for each module, and one for the queries."""
+    """Puts the cells into arrays: one axis for the queries; one for each module, or of rows."""
     # From all rows: an LLM or a query must not vanish because all its cells are empty.
     names = [frame[column].unique().sort() for column in module_columns]
     queries = in_order(frame[query_column].unique())
@@ -223,9 +223,7 @@ def _dense(
         raise InputError(f"{path} has no complete row")
     space = ConfigSpace(tuple(len(column) for column in names))
     partial = on_missing == "restrict"
-    if partial:
-        _check_size(path, space.size * len(queries) * len(number_columns), max_bytes)
-    elif len(frame) < space.size:
+    if not partial and len(frame) < space.size:
         raise InputError(
             f"{path} has {len(frame)} rows for {space.size} configurations: a table needs every "
             "configuration; leave out the LLMs that were not run in all combinations, or search "
@@ -236,7 +234,13 @@ def _dense(
         for column, values in zip(module_columns, names, strict=True)
     ]
     query = frame[query_column].replace_strict(queries, range(len(queries))).to_numpy()
-    shape, cells = (*space.sizes, len(queries)), (*theta, query)
+    rows = None
+    if partial:
+        rows, row_of = np.unique(np.stack(theta, 1), axis=0, return_inverse=True)
+        _check_size(path, len(rows) * len(queries) * len(number_columns), max_bytes)
+        shape, cells = (len(rows), len(queries)), (row_of.reshape(-1), query)
+    else:
+        shape, cells = (*space.sizes, len(queries)), (*theta, query)
     present = np.zeros(shape, dtype=bool)
     present[cells] = True
     numbers = {name: np.full(shape, np.nan) for name in number_columns}
@@ -252,14 +256,15 @@ def _dense(
     quality, cost, *_ = numbers.values()
     outcomes = {name: numbers[name] for name in number_columns[2:]}
     modules = tuple(module_columns)
-    return RecordedTable(modules, llms, identifiers, cost, quality, outcomes, partial=partial)
+    arrays = cost, quality, outcomes
+    return RecordedTable(modules, llms, identifiers, *arrays, partial=partial, rows=rows)
 
 
 def _check_size(path: Path, num_cells: int, max_bytes: int) -> None:
     if 8 * num_cells > max_bytes:
         raise InputError(
-            f"{path} is a grid of {num_cells:.3g} numbers, of 8 bytes each, with what was not "
-            f"recorded; task.max_bytes={max_bytes} is the limit: raise it, or leave out LLMs"
+            f"{path} has {num_cells:.3g} numbers, of 8 bytes each, with what was not recorded of "
+            f"its configurations; task.max_bytes={max_bytes} is the limit: raise it"
         )
 
 

@@ -65,7 +65,7 @@ def checked(task: Task, result, table: RecordedTable):
     summary = json.loads(json.dumps(result.summary(), allow_nan=False))
     is_complete = out.theta not in (problem.offered or {})
     assert (summary["true_quality"] is None) == (summary["feasible"] is None) == (not is_complete)
-    quality = table.quality[out.theta]
+    quality = table.quality[table.where(out.theta)]
     at_worst = float(np.nan_to_num(quality).mean())  # what is missing counts as 0
     if out.basis == "certified" and result.report.get("certificate") == "sequence":
         assert at_worst >= problem.s_0
@@ -240,9 +240,11 @@ def test_other_refusals(listed, tmp_path):
         listed_task(listed, "listed.json", on_missing="error")
     with pytest.raises(InputError, match=r"search what there is with task\.on_missing=restrict"):
         listed_task(listed, "", configurations=None, on_missing="error")
-    with pytest.raises(InputError, match=r"grid of 7\.28e\+06 numbers, of 8 bytes each"):
-        listed_task(listed, "listed.json", max_bytes=10_000_000)
     path = tmp_path / "runs.csv"
+    own = "\n".join(f"llm{code},{code},1,1" for code in range(50))  # a query for each
+    path.write_text(f"a,query,quality,cost_usd\n{own}\n")
+    with pytest.raises(InputError, match=r"has 5e\+03 numbers, of 8 bytes each"):
+        load_table(path, ["a"], on_missing="restrict", max_bytes=20_000)
     path.write_text("a,query,quality,cost_usd\nx,1,1,1\nx,2,1,1\ny,1,1,1\n")
     common = {"name": "t", "path": str(path), "module_columns": ["a"], "epsilon": 0.1}
     task = table_task(reference=["x"], on_missing="restrict", **common)

@@ -16,6 +16,7 @@ from scope_torch.allowed import Allowed
 from scope_torch.bounds import Beta
 from scope_torch.model.device_sums import DeviceSums
 from scope_torch.model.hamming_sums import make_grid
+from scope_torch.model.list_sums import ListGrid
 from scope_torch.model.tensor_joint import TensorJointSurrogate
 from scope_torch.model.tensor_surrogate import TensorSurrogate
 from scope_torch.search.choice import MostPromising
@@ -41,6 +42,12 @@ def rules(sizes, mask):
 
     codes = tuple(space.theta_at(index) for index in np.flatnonzero(mask))
     return Allowed(modules, llms, rule), Allowed(modules, llms, codes)
+
+
+def list_grid(space, kernel, mask, rng):
+    """Sums over what may be chosen, and over some more, as after holes were left out."""
+    listed = mask | (rng.uniform(size=len(mask)) < 0.3)
+    return ListGrid(space, kernel, torch.from_numpy(np.flatnonzero(listed)))
 
 
 def first(tied, seed):
@@ -69,6 +76,7 @@ def test_of_the_paper(sizes, seed, count, share, data):
         "device": DevicePosterior(tensor, DeviceSums(space, kernel, "cpu"), listed),
         "rule": BranchedPosterior(surrogate, space, kernel, allowed=rule),
         "list": BranchedPosterior(surrogate, space, kernel, allowed=listed),
+        "enumerated": GridPosterior(surrogate, list_grid(space, kernel, mask, rng), listed),
     }
     theta_out = data.draw(st.none() | st.sampled_from(np.flatnonzero(mask).tolist()))
     mean_c, mean_g, variance = driven.expected()
@@ -115,6 +123,7 @@ def test_of_the_joint_surrogate(sizes, seed, count, share, relative_cost, data):
         "grid": GridPosterior(surrogate, make_grid(surrogate.space, surrogate.kernel), rule),
         "rule": BranchedPosterior(*of_space, allowed=rule),
         "list": BranchedPosterior(*of_space, allowed=listed),
+        "enumerated": GridPosterior(surrogate, list_grid(*of_space[1:], mask, rng), listed),
     }
     for posterior in found.values():
         posterior.update()
