@@ -52,7 +52,9 @@ for assumption in result.report["assumptions"]:
 # known.
 
 # %%
-posterior = GridPosterior(scope.surrogate, make_grid(problem.space, scope.surrogate.kernel))
+posterior = GridPosterior(
+    scope.belief.surrogate, make_grid(problem.space, scope.belief.surrogate.kernel)
+)
 posterior.update()
 sigma_rms = (problem.num_queries * posterior.variance).sqrt()
 b_c, b_g = result.report["b_c"], result.report["b_g"]

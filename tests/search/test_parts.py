@@ -178,7 +178,7 @@ def composed(task: Task, certificate, choice) -> SCOPE:
         TunedBounds(problem),
     )
     pool = InitialPool(problem, "base", task.base)
-    rules = Rules(problem, belief, certificate, Stopping())
+    rules = Rules(problem, belief, certificate, Stopping(least_u_out=problem.first_u_out))
     return SCOPE(problem, belief=belief, pool=pool, choice=choice, rules=rules, seed=3)
 
 
