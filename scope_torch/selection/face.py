@@ -46,7 +46,7 @@ class Selection(Arguments):
         ...     dataset=[(text, text.upper()) for text in ["one", "two", "three"] * 10],
         ...     metric=lambda expected, output: expected == output, max_quality_loss=0.05,
         ... )
-        >>> selection.plan().num_configurations, selection.run().llms
+        >>> selection.plan().num_configurations, selection.run().choice
         (2, {'answer': 'mini'})
     """
 
