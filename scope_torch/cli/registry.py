@@ -27,6 +27,7 @@ from scope_torch.cli.schema import (
     WandbConfig,
 )
 from scope_torch.cli.task_schema import (
+    AveragesTaskConfig,
     CompoundTaskConfig,
     MatrixTaskConfig,
     SimulatedTaskConfig,
@@ -53,6 +54,7 @@ def register() -> None:
     store = ConfigStore.instance()
     store.store(name="config_schema", node=Config)
     store.store(group="schema/task", name="table", node=TableTaskConfig)
+    store.store(group="schema/task", name="averages", node=AveragesTaskConfig)
     store.store(group="schema/task", name="matrix", node=MatrixTaskConfig)
     store.store(group="schema/task", name="synthetic", node=SyntheticTaskConfig)
     store.store(group="schema/task", name="simulated", node=SimulatedTaskConfig)

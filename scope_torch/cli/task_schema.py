@@ -32,6 +32,23 @@ class TableTaskConfig:
 
 
 @dataclass
+class AveragesTaskConfig:
+    """A recording with average costs; see `scope_torch.tasks.averages.averages_task`."""
+
+    _target_: str = "scope_torch.tasks.averages.averages_task"
+    name: str = MISSING  # shown in paths and plots
+    path: str = MISSING  # a folder; looked for here, in $SCOPE_DATA_DIR, ./data
+    reference: list[str] = MISSING  # theta_0: one LLM for each module
+    epsilon: float = 0.01  # tolerated relative loss of quality, in (0, 1)
+    constraints: list[str] = field(default_factory=list)  # e.g. "cost_usd <= 0.01 cap 0.1"
+    objective: str = "cost"  # cost | quality (bound cost_usd) | pareto (method=scope_front)
+    log_sd: list[float] = MISSING  # of the drawn costs over the queries: least and largest
+    shared: float = MISSING  # correlation of their logarithms between configurations, in [0, 1]
+    cost_seed: int = 0  # decides the draws
+    source: str = ""  # where to get the folder
+
+
+@dataclass
 class MatrixTaskConfig:
     """Matrices of queries and configurations; see `scope_torch.tasks.matrix.matrix_task`."""
 

@@ -46,7 +46,7 @@ SPECIAL = {
     ("CompoundTaskConfig", "epsilon"): REQUIRED,
     **{
         (f"{task}TaskConfig", key): "of the problem; see with_constraints"
-        for task in ("Table", "Matrix", "Synthetic", "Simulated", "Compound")
+        for task in ("Table", "Averages", "Matrix", "Synthetic", "Simulated", "Compound")
         for key in ("constraints", "objective")
     },
     ("CompoundTaskConfig", "evaluator"): FROM_RUN,
