@@ -205,6 +205,7 @@ WORLDS = ["data_imputation", pytest.param("data_transformation", marks=pytest.ma
 
 @pytest.mark.parametrize("method", BARS)
 @pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.slow
 def test_a_step_in_few_launches(world, method):
     """N = 3 and 5, 23 LLMs, 156 and 102 queries; also a step that finds a better theta_out."""
     steps = count_once(world, method)

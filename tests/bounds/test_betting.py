@@ -110,6 +110,7 @@ def test_a_certificate_is_kept():
 
 
 @pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.slow
 def test_a_search_certifies_by_its_sequences(make):
     """And its queries are in an order of their own for every candidate."""
     task = make_task(3, (4, 3), 30, graded=False)

@@ -105,6 +105,7 @@ def test_about_every_second_bet_wins_at_the_excess(variance, passes, num):
 
 
 @pytest.mark.parametrize("p", [0.01, 0.07, 0.3])
+@pytest.mark.slow
 def test_bets_are_won_wrongly_as_rarely_as_promised(p):
     """At the threshold, of candidates whose first pass was lucky; 12 in a row with one purse."""
     rng, delta, num, s_0, runs = np.random.default_rng(3), 0.2, 40, 0.7, 150

@@ -65,6 +65,7 @@ def feasible(drawn: World, index: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("family", ["bottleneck", "additive"])
+@pytest.mark.slow
 def test_the_reference_has_the_papers_numbers(family, name):
     for seed in WORLDS:
         task = simulated_task(name="a", world=name, family=family, world_seed=seed)

@@ -212,6 +212,7 @@ INSTANCES = {
         pytest.param("two queries", marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow
 def test_regret_stays_within_the_bound(name):
     run = simulate(INSTANCES[name])
     assert (run.g[run.theta_out] <= 0).all()
@@ -318,6 +319,7 @@ def average_regret(found, tau) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("gap", "horizon"), [(0.5, 27), (0.1, 81)])
+@pytest.mark.slow
 def test_too_few_observations_leave_regret(method, gap, horizon):
     tau = np.array([t for t in (3, 9, 27, 81) if t <= horizon])
     least = least_regret(gap, tau)

@@ -271,6 +271,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("scenario", "kind"), CASES)
+@pytest.mark.slow
 def test_all_bounds_hold_together(scenario, kind):
     watches = [simulate(scenario, seed, kind) for seed in range(scenario.runs)]
     worst = np.array([max(watch.ratio) for watch in watches])

@@ -330,6 +330,7 @@ def test_damaged_last_line_is_dropped_and_observed_again(cli, table_arguments, c
 
 
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.slow
 def test_a_stopped_process_resumes_to_the_same_result(cli, table_arguments, sent):
     arguments = [a.replace("budget_usd=1.0", "budget_usd=2.0") for a in table_arguments]
     arguments.append("method.gap_tolerance=null")

@@ -117,6 +117,7 @@ def test_the_front_by_its_objective(cli, arguments):
     assert "method=scope_front searches the front" in "".join(output)
 
 
+@pytest.mark.slow
 def test_report_and_page_of_runs_with_other_objectives(cli, arguments):
     """Runs for the best quality stand beside others, in a figure of their own."""
     assert cli(*arguments)[0] == 0

@@ -102,7 +102,13 @@ def settings(*overrides: str) -> dict:
     return build(cfg.method, problem=problem, kernel=build(cfg.kernel), seed=0).settings()
 
 
-@pytest.mark.parametrize("experiment", EXPERIMENTS)
+@pytest.mark.parametrize(
+    "experiment",
+    [
+        name if name == "bounds" else pytest.param(name, marks=pytest.mark.slow)
+        for name in EXPERIMENTS
+    ],
+)
 def test_experiment_runs_tiny_and_reports(cli, experiment, monkeypatch, capsys):
     small = ["task=data_imputation", FOUR, METHODS, "seed=0", "budget_usd=0.05"]
     if experiment in ("bounds", "ablation_delta"):
@@ -128,6 +134,7 @@ def test_experiment_runs_tiny_and_reports(cli, experiment, monkeypatch, capsys):
     assert list(Path("outputs", experiment).glob("*.png"))
 
 
+@pytest.mark.slow
 def test_a_sweep_resumes_where_it_ended(cli):
     arguments = ["-m", "task=synthetic", METHODS, "budget_usd=0.2"]
     assert cli(*arguments, "seed=0")[0] == 0

@@ -243,6 +243,7 @@ def files() -> dict[str, bytes]:
     100,
     3000,
 )
+@pytest.mark.slow
 def test_pages_of_damaged_files(drawn, folder):
     name, content, finished = drawn
     for other, whole in files().items():

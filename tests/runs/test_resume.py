@@ -330,6 +330,7 @@ def paid_calls(paid_log: Path) -> list[str]:
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="POSIX only")
+@pytest.mark.slow
 def test_a_killed_process_is_resumed_to_the_same_result(tmp_path):
     assert run_script(tmp_path / "whole", tmp_path / "whole.log") == 0
     whole = Counter(paid_calls(tmp_path / "whole.log"))

@@ -171,6 +171,7 @@ def methods(problem):
 
 
 @pytest.mark.parametrize("which", range(11))
+@pytest.mark.slow
 def test_every_method_ends_at_something_feasible(which):
     """What it evaluated completely or certified satisfies every constraint, on the table."""
     improved = 0

@@ -79,6 +79,7 @@ MARKED = [
 
 
 @pytest.mark.parametrize("trouble", MARKED)
+@pytest.mark.slow
 def test_a_search_that_fails_and_goes_on(cli, monkeypatch, tmp_path, caplog, trouble):
     monkeypatch.setenv("CANARY_KEY", KEY)
     monkeypatch.setenv("WANDB_SILENT", "true")

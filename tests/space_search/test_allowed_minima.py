@@ -62,6 +62,7 @@ def first(tied, seed):
     share=st.sampled_from([0.1, 0.5, 0.9]),
     data=st.data(),
 )
+@pytest.mark.slow
 def test_of_the_paper(sizes, seed, count, share, data):
     driven, rng = told(sizes, 3, seed, count), np.random.default_rng(seed)
     mask = rng.uniform(size=math.prod(sizes)) < share
@@ -113,6 +114,7 @@ def test_of_the_paper(sizes, seed, count, share, data):
     relative_cost=st.booleans(),
     data=st.data(),
 )
+@pytest.mark.slow
 def test_of_the_joint_surrogate(sizes, seed, count, share, relative_cost, data):
     surrogate, rng = told_joint(sizes, seed, count, relative_cost), np.random.default_rng(seed)
     mask = rng.uniform(size=math.prod(sizes)) < share

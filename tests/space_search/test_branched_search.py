@@ -30,6 +30,7 @@ def by(case, monkeypatch, **how):
 
 
 @pytest.mark.parametrize("case", CASES[::17], ids=label)
+@pytest.mark.slow
 def test_the_search_of_the_grid(case, monkeypatch):
     grid = by(case, monkeypatch, space_search="grid")
     branched = by(case, monkeypatch, space_search="branch_and_bound")

@@ -182,6 +182,7 @@ def candidates_one_by_one(driven: Driven, rng, count: int):
 
 @pytest.mark.parametrize("followed", [False, True])
 @pytest.mark.parametrize("lam", [1e-6, 1e-2])
+@pytest.mark.slow
 def test_few_variances_are_needed(lam, followed, monkeypatch, device):
     """In a search most of them are not looked at, or all are followed; neither way do they drift.
 

@@ -98,6 +98,7 @@ def first(tied, seed):
     kernel=st.sampled_from([MATERN[0], RBF[0]]),
     data=st.data(),
 )
+@pytest.mark.slow
 def test_equals_the_grid_and_the_definition(
     sizes, seed, count, b, quantiles, relative_cost, free, noise, kernel, data
 ):
@@ -224,6 +225,7 @@ def test_bounds_on_the_promise_hold_for_every_completion(seed, margin):
 
 
 @pytest.mark.parametrize("tau", [0.0, 0.01, 1.0, 300.0])
+@pytest.mark.slow
 def test_lines_lie_above_the_most_that_costs_can_be(tau):
     promise = Promise(None, torch.zeros(0), 1, 4.5, 0.0, 2.0, 2e-6)  # pyright: ignore
     bands = Bands.of(promise, tau)

@@ -34,6 +34,7 @@ def search(task, seed, budget_usd, **settings):
 
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("case", range(len(CASES)))
+@pytest.mark.slow
 def test_the_search_of_the_grid(case, seed):
     sizes = (3, 3, 3) if case % 2 else (2, 3, 2, 3)
     task = KnownTask.random(seed=10 * case + seed, sizes=sizes, num_queries=8, graded=seed == 0)
@@ -71,6 +72,7 @@ def no_grid(scale):
     raise AssertionError("a number for every configuration")
 
 
+@pytest.mark.slow
 def test_a_space_that_cannot_be_enumerated(tmp_path, monkeypatch):
     """Fits and refits included; a limit on nodes is obeyed, and a resumed search pays nothing."""
     monkeypatch.setattr(CostScale, "everywhere", no_grid)

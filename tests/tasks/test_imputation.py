@@ -52,6 +52,7 @@ def test_the_answer_cannot_steer_the_retrieval():
     assert first.fields["records"] == second.fields["records"]
 
 
+@pytest.mark.slow
 def test_retrieval_is_the_same_in_every_process():
     code = (
         "from scope_torch.tasks.airport_city import airport_city;"

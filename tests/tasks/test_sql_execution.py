@@ -195,6 +195,7 @@ print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024)
 
 
 @pytest.mark.parametrize("sql", ENDLESS.values(), ids=ENDLESS)
+@pytest.mark.slow
 def test_a_query_ends_within_its_time_and_memory(database, sql):
     command = [sys.executable, "-c", PEAK, str(database), sql]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
@@ -329,6 +330,7 @@ if how != "exit":
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="POSIX")
 @pytest.mark.parametrize("how", ["exit", "killed", "busy"])
+@pytest.mark.slow
 def test_no_process_outlives_the_interpreter(database, how):
     command = [sys.executable, "-c", OUTLIVE, str(database), how]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
@@ -337,6 +339,7 @@ def test_no_process_outlives_the_interpreter(database, how):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX")
+@pytest.mark.slow
 def test_a_fork_has_processes_of_its_own(database):
     distinct_rows(database, "SELECT 1", SHORT)
     before = workers()

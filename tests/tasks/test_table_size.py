@@ -65,6 +65,7 @@ def refused(tmp_path: Path, path: Path, **options: int) -> tuple[str, int]:
 
 
 @pytest.mark.parametrize("make", [zeros_gz, texts_parquet, numbers_parquet, repeated_parquet])
+@pytest.mark.slow
 def test_a_bomb_is_refused_before_it_fills_the_memory(tmp_path, make):
     path = tmp_path / "bomb"
     make(path)
@@ -76,6 +77,7 @@ def test_a_bomb_is_refused_before_it_fills_the_memory(tmp_path, make):
 
 
 @pytest.mark.parametrize("first", [b"\0", b",", b"x"])
+@pytest.mark.slow
 def test_a_first_line_that_is_too_long_is_no_header(tmp_path, first):
     (tmp_path / "bomb").write_bytes(gzip.compress(first * 50_000_000))
     told, grown = refused(tmp_path, tmp_path / "bomb")

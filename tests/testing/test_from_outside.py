@@ -249,6 +249,7 @@ def outcomes(output: str, name: str) -> dict[str, set[str]]:
     ("name", "least"),
     [("Half", 12), ("Weighted", 8), ("Shuffled", 12), ("AtMost", 5), ("Lookup", 6)],
 )
+@pytest.mark.slow
 def test_correct_ones_pass(output, name, least):
     found = outcomes(output, f"Test{name}")
     assert not found["FAILED"]
@@ -270,6 +271,7 @@ def test_correct_ones_pass(output, name, least):
         ("OffByOne", "test_values_belong_to_their_request", "assert 0.00"),  # both costs
     ],
 )
+@pytest.mark.slow
 def test_wrong_ones_fail_for_the_right_reason(output, name, failing, shown):
     found = outcomes(output, f"Test{name}")
     assert failing in found["FAILED"]
@@ -283,6 +285,7 @@ def test_wrong_ones_fail_for_the_right_reason(output, name, failing, shown):
     assert shown in section
 
 
+@pytest.mark.slow
 def test_a_fixture_left_out_is_named(output):
     found = outcomes(output, "TestNothingSaid")
     assert not found["PASSED"] | found["FAILED"]
@@ -307,6 +310,7 @@ def test_without_pytest_the_error_says_what_to_install(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_the_package_itself_needs_no_pytest(tmp_path):
     imported = "scope_torch.methods, scope_torch.baselines.cei"
     code = f"import sys; sys.modules['pytest'] = None; import {imported}"
