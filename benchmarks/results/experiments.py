@@ -1,9 +1,10 @@
 """All runs that are reported, by experiment.
 
-Rules and defaults are chosen on world seeds 0 to 4 and on HotpotQA (`bounds`, `development`,
-`front_development`, `peers_tuning`), the constants of worlds on seeds 0 to 19 (`calibration`). All
-else is run on others: world seeds 100 to 109 with seeds 10 to 12, MathQA, and the problems of
-`problems.toml`. docs/results-details.md says what of them had been seen before.
+Rules and defaults are chosen on world seeds 0 to 4, on HotpotQA (`bounds`, `development`,
+`front_development`, `peers_tuning`) and on some recordings (`recorded_development`), the constants
+of worlds on seeds 0 to 19 (`calibration`). All else is run on others: world seeds 100 to 109 with
+seeds 10 to 12, MathQA, other recordings (`recorded`), and the problems of `problems.toml`.
+docs/results-details.md says what of them had been seen before.
 """
 
 from __future__ import annotations
@@ -24,6 +25,12 @@ FITTED_METHODS = ("random_search", "cei", "config_bo", "abacus")
 WORLDS = range(100, 110)
 SEEDS = (10, 11, 12)
 SIMULATED = ("data_imputation", "text_to_sql", "entity_resolution", "data_transformation")
+# Of docs/recorded.md: for choosing, and only for reporting. The others have few complete rows.
+RECORDED_DEVELOPMENT = ("restaurant", "bfcl_fallback", "bfcl_2024", "openhands_swe_bench")
+RECORDED = (
+    *("bing", "restaurant_test", "agentopt_bfcl", "agentopt_gpqa_effort"),
+    *("openhands_swt_bench", "swebench_bash_only"),
+)
 PROBLEMS = Path(__file__).with_name("problems.toml")
 
 LETTER = {
@@ -111,6 +118,16 @@ def recorded_problems() -> dict[str, tuple[str, ...]]:
             f"base={given['base']}",
         )
     return problems
+
+
+def on_recordings(
+    tasks: Iterable[str], variants: Variants, seeds: Iterable[int], *more: str
+) -> list[Cell]:
+    """Runs on what others recorded."""
+    return [
+        Cell(f"recorded/{task}", method, seed, None, (f"task=recorded/{task}", *of, *more))
+        for task, (method, of), seed in itertools.product(tasks, variants.items(), seeds)
+    ]
 
 
 def on_tables(variants: Variants, seeds: Iterable[int], peer: str = "") -> list[Cell]:
@@ -260,6 +277,8 @@ def experiments() -> dict[str, Sequence[Planned]]:
         "calibration": [*fitted, *(replace(c, problem=f"{c.problem}, additive") for c in second)],
         "bounds": rules,
         "development": _development(),
+        "recorded_development": on_recordings(RECORDED_DEVELOPMENT, OURS, range(20)),
+        "recorded": on_recordings(RECORDED, other, range(10, 30)),
         "main": simulated(SIMULATED, MAIN),
         "tables": on_tables(tables, range(10, 15)),
         "systems": _systems(),

@@ -18,6 +18,7 @@ from benchmarks.results.summary import (
     grouped,
     markdown,
     mean,
+    median,
     near,
     papers_competitor,
     papers_competitors,
@@ -25,6 +26,7 @@ from benchmarks.results.summary import (
     share,
     usd,
     violation,
+    worst,
 )
 from scope_torch.cli.paper import paper_numbers
 from scope_torch.runs.finished import NEAR
@@ -78,6 +80,25 @@ def problems_table(rows: Rows) -> str:
     each = [[problem, *(near(groups[problem, m]) for m in ordered)] for problem in problems]
     detail = markdown(["problem: USD within 10% (runs)", *map(code, ordered)], each)
     return f"{markdown(header, lines)}\n\n{detail}"
+
+
+def recorded_table(rows: Rows) -> str:
+    """On what others recorded: how often near the optimum, for how much, and how far at worst."""
+    header = ["task", "method", "within 10% of the optimum", "USD until then, median"]
+    header += ["spent [USD], median", "c_bf / optimum: median (worst)", "end infeasible"]
+    lines = [
+        [
+            code(problem.removeprefix("recorded/")),
+            code(method),
+            f"{sum(bool(r['usd_within_10']) for r in of)} of {len(of)}",
+            usd(of),
+            f"{median(of, 'spent_usd'):.3g}",
+            f"{share(of, 'c_bf_100', 'c_star'):.3g} ({worst(of):.3g})",
+            str(sum(row["infeasible"] == "1" for row in of)),
+        ]
+        for (problem, method), of in grouped(rows).items()
+    ]
+    return markdown(header, lines)
 
 
 def calibration_table(rows: Rows) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -93,14 +94,15 @@ def measured_values(task: Task, result: RunResult) -> dict[str, Any]:
         return min(c_0, float(found.best_feasible_cost(share * budget)))
 
     c_star = float(result.summary()["optimal_cost_usd"])
+    is_known = not math.isnan(curve.quality[-1])  # else some of its answers were not recorded
     return {
         "budget_usd": budget,
         "c_0": c_0,
         "s_0": problem.s_0,
         "c_star": c_star,
         **{f"c_bf_{round(100 * s)}": c_bf(s) for s in SHARES},
-        "V": float(curve.violation(budget)),
-        "infeasible": int(not curve.feasible[-1]),
+        "V": float(curve.violation(budget)) if is_known else None,
+        "infeasible": int(not curve.feasible[-1]) if is_known else None,
         "spent_usd": result.history.spend_usd,
         "usd_within_10": first_within(found, NEAR * c_star, budget),
         "observations": len(result.history),

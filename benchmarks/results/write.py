@@ -81,6 +81,8 @@ def how_many(rows: Rows, planned: Sequence[Planned]) -> str:
 
 
 TABLES: dict[str, tuple[str, Callable[[Rows], str]]] = {
+    "recorded_development": ("recorded_development", other_tables.recorded_table),
+    "recorded": ("recorded", other_tables.recorded_table),
     "main": ("main", tables.ends_table),
     "ablation": ("main", tables.ablation_table),
     "headlines": ("main", tables.headline_table),
