@@ -153,8 +153,10 @@ def test_the_requests_of_calibrate_are_counted(size, queries):
 class Order(_Test):
     """Notes the grades in the order in which it gets them."""
 
+    margin = 0.0
+
     def __init__(self, order):
-        self.order, self.margin, self.taken = order, 0.0, []
+        self.order, self.taken = order, []
 
     def update(self, grades, upper_g):
         self.taken.append(grades[0])
