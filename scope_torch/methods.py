@@ -16,6 +16,7 @@ from scope_torch.bounds.information_gain import InformationGain, RealisedGain
 from scope_torch.errors import InputError
 from scope_torch.model.devices import joint_class, pick_device, surrogate_class
 from scope_torch.model.kernels import HammingMatern52Kernel
+from scope_torch.model.list_sums import listed
 from scope_torch.model.per_query import MIN_LAM
 from scope_torch.options import SearchOptions, with_defaults
 from scope_torch.problem import SelectionProblem
@@ -214,7 +215,9 @@ def _kernel_and_device(
     problem: SelectionProblem, shared: SearchOptions
 ) -> tuple[Kernel, torch.device]:
     kernel = HammingMatern52Kernel() if shared["kernel"] is None else shared["kernel"]
-    return kernel, pick_device(shared["device"], problem.space.size)
+    index = None if problem.rule is None else listed(problem.rule, kernel)
+    size = problem.space.size if index is None else len(index)
+    return kernel, pick_device(shared["device"], size)
 
 
 def _certificate(

@@ -46,8 +46,8 @@ class SearchOptions(SharedOptions, total=False):
     """Stop once u_out is known to be within this of the optimum, relative to u_out; null: to the
     letter of alg:scope-main, the whole budget is spent."""
     space_search: str
-    """Minima over Theta: grid (enumerates up to 2e8 configurations) | branch_and_bound (the same
-    minima in more) | auto (what fits)."""
+    """Minima over Theta: grid (enumerates up to 2e8 configurations, or a list of those that may be
+    chosen) | branch_and_bound (the same minima in more) | auto (what fits)."""
     surrogate: str
     """Gaussian processes: tensor (on the device) | incremental (CPU) | auto (by the device)."""
     certificate_flips: float | str | Repeats | None

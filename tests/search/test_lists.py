@@ -210,3 +210,22 @@ def test_more_modules_than_branch_and_bound_takes(monkeypatch):
     assert result.report["selection"]["space_search"] == "list"
     assert problem.is_allowed(result.recommendation.theta)
     assert all(max(a) <= 1000 for a in made)
+
+
+@pytest.mark.parametrize("make", [make_scope, make_scope_joint])
+def test_the_device_is_picked_by_the_length_of_the_list(make, monkeypatch):
+    """A list of 20 of 250,000 configurations is no work for a GPU."""
+    sizes: list[int] = []
+
+    def pick(device, size):
+        sizes.append(size)
+        return torch.device("cpu")
+
+    monkeypatch.setattr("scope_torch.methods.pick_device", pick)
+    problem = make_task(0, (250, 10, 100), 1).problem
+    thetas = [(i, 0, 0) for i in range(20)]
+    few = replace(problem, allowed=sorted({*thetas, problem.theta_ref}))
+    make(problem, initial_pool="random")
+    make(few, initial_pool="random")
+    assert sizes[0] == 250_000
+    assert 20 <= sizes[1] <= 21
