@@ -26,10 +26,10 @@ WORLDS = range(100, 110)
 SEEDS = (10, 11, 12)
 SIMULATED = ("data_imputation", "text_to_sql", "entity_resolution", "data_transformation")
 # Of docs/recorded.md: for choosing, and only for reporting. The others have few complete rows.
-RECORDED_DEVELOPMENT = ("restaurant", "bfcl_fallback", "bfcl_2024", "openhands_swe_bench")
+RECORDED_DEVELOPMENT = ("restaurant", "bfcl_2024", "openhands_swe_bench", "bfcl_fallback")
 RECORDED = (
-    *("bing", "restaurant_test", "agentopt_bfcl", "agentopt_gpqa_effort"),
-    *("openhands_swt_bench", "swebench_bash_only"),
+    *("restaurant_test", "agentopt_bfcl", "agentopt_gpqa_effort", "openhands_swt_bench"),
+    *("swebench_bash_only", "bing"),
 )
 PROBLEMS = Path(__file__).with_name("problems.toml")
 
@@ -82,7 +82,13 @@ CHOSEN = {
     "ax": "ax n_startup=10",
 }
 _SMALL = ("data_imputation", "mathqa", "mathqa 1", "airport_city", "restaurant", "800 queries")
-_SMALL += ("data_imputation, additive", "hotpotqa", "hotpotqa, epsilon 0.05")
+_SMALL += (
+    "recorded/restaurant_test",
+    "recorded/bfcl_2024",
+    "data_imputation, additive",
+    "hotpotqa",
+    "hotpotqa, epsilon 0.05",
+)
 _STARTS = (5, 10, 20)  # trials before a library's model is used, or of a population
 Variants = Mapping[str, Sequence[str]]
 

@@ -18,6 +18,7 @@ from benchmarks.results.experiments import (
     LETTER,
     LLAMBO,
     PROBLEMS,
+    RECORDED_DEVELOPMENT,
     SIMULATED,
     experiments,
     quick,
@@ -34,6 +35,7 @@ from scope_torch.runs.measured import measure_results, measurement
 from scope_torch.runs.recorded import read_run
 
 DEVELOPMENT = ("calibration", "bounds", "development", "front_development", "peers_tuning")
+DEVELOPMENT += ("recorded_development",)
 SMALL = ("task=synthetic", "budget_usd=0.1", "base=nano")
 
 
@@ -53,13 +55,15 @@ def test_every_table_of_the_pages_comes_from_the_files():
 
 
 def test_reported_runs_are_on_worlds_and_problems_that_nothing_was_chosen_on():
+    recorded = [f"recorded/{task}" for task in RECORDED_DEVELOPMENT]
     for name, cells in experiments().items():
         assert len({c.key for c in cells}) == len(cells), name
         for c in cells:
             if name in DEVELOPMENT:
                 assert c.world in (None, *(FITTED_WORLDS if name == "calibration" else range(5)))
-                assert c.problem.partition(",")[0] in ("hotpotqa", *SIMULATED)
+                assert c.problem.partition(",")[0] in ("hotpotqa", *SIMULATED, *recorded)
             else:
+                assert c.problem not in recorded, name
                 assert c.world is None or c.world in range(100, 110), name
                 assert c.seed >= 10
     shipped = {}
