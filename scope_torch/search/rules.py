@@ -79,7 +79,7 @@ class Rule:
         """Before the first request."""
 
     def learn(self, observation: Observation) -> None:
-        """Every observation, in the order in which they are asked for."""
+        """Every observation, in the order asked; those of earlier searches come first."""
 
     def selected(self, theta: Theta) -> str | None:
         """theta_cand (codes) was selected, and nothing is asked of it yet."""
