@@ -84,20 +84,22 @@ def problems_table(rows: Rows) -> str:
 
 def recorded_table(rows: Rows) -> str:
     """On what others recorded: how often near the optimum, for how much, and how far at worst."""
-    header = ["task", "method", "within 10% of the optimum", "USD until then, median"]
-    header += ["spent [USD], median", "c_bf / optimum: median (worst)", "end infeasible"]
-    lines = [
-        [
-            code(problem.removeprefix("recorded/")),
-            code(method),
-            f"{sum(bool(r['usd_within_10']) for r in of)} of {len(of)}",
-            usd(of),
-            f"{median(of, 'spent_usd'):.3g}",
-            f"{share(of, 'c_bf_100', 'c_star'):.3g} ({worst(of):.3g})",
-            str(sum(row["infeasible"] == "1" for row in of)),
-        ]
-        for (problem, method), of in grouped(rows).items()
-    ]
+    groups = grouped(rows)
+    problems = list(dict.fromkeys(problem for problem, _ in groups))
+    methods = list(dict.fromkeys(method for _, method in groups))
+
+    def cell(of: Rows) -> str:
+        if not of:
+            return ""
+        near = sum(bool(row["usd_within_10"]) for row in of)
+        bad = sum(row["infeasible"] == "1" for row in of)
+        ends = f", {bad} infeasible" if bad else ""
+        return (
+            f"{near} of {len(of)}, {usd(of)}, {median(of, 'spent_usd'):.3g}, {worst(of):.3g}{ends}"
+        )
+
+    header = ["", *(code(problem.removeprefix("recorded/")) for problem in problems)]
+    lines = [[code(m), *(cell(groups.get((p, m), [])) for p in problems)] for m in methods]
     return markdown(header, lines)
 
 
