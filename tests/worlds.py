@@ -8,7 +8,7 @@ from functools import cache
 
 import naive
 
-from scope_torch.evaluators.simulation.additive import make_world
+from scope_torch.evaluators.simulation.families import make_world
 from scope_torch.evaluators.simulation.spec import ModuleSpec, WorldSpec
 from scope_torch.evaluators.simulation.world import World
 from scope_torch.llm.prices import LLMInfo

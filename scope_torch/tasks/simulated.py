@@ -7,15 +7,19 @@ from collections.abc import Sequence
 import torch
 
 from scope_torch.errors import InputError
-from scope_torch.evaluators.simulation.additive import make_world
 from scope_torch.evaluators.simulation.evaluator import SimulatedEvaluator
+from scope_torch.evaluators.simulation.families import make_world
 from scope_torch.evaluators.simulation.spec import FAMILIES, load_worlds
 from scope_torch.evaluators.simulation.world import REFERENCE, World
 from scope_torch.llm.prices import load_llms
 from scope_torch.problem import SelectionProblem, codes_of
 from scope_torch.tasks import HeldOutQueries, Task
 
-_FILES = {"bottleneck": None, "additive": "additive_worlds.toml"}
+_FILES = {
+    "bottleneck": None,
+    "additive": "additive_worlds.toml",
+    "recorded_like": "recorded_like_worlds.toml",
+}
 
 
 def simulated_task(
@@ -42,7 +46,8 @@ def simulated_task(
         name: Name of the task in paths, logs and plots; it should say that the task is simulated.
         world: A task of the world file: text_to_sql, data_transformation, data_imputation or
             entity_resolution.
-        family: Which worlds: `bottleneck` (`World`) or `additive` (`AdditiveWorld`).
+        family: Which worlds: `bottleneck` (`World`), `additive` (`AdditiveWorld`) or
+            `recorded_like` (`RecordedLikeWorld`).
         reference: The LLM that theta_0 uses in every module.
         epsilon: Tolerated relative loss of quality, in (0, 1).
         world_seed: Seed of everything random in the system and its queries.

@@ -25,16 +25,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from scope_torch.evaluators.simulation.counter_random import uniform
 from scope_torch.evaluators.simulation.draws import counter_of
-from scope_torch.evaluators.simulation.spec import WorldSpec
 from scope_torch.evaluators.simulation.world import Pairs, Tensors, World
-from scope_torch.llm.prices import LLMInfo
 
 _KINDS = 4  # kinds of queries
 
@@ -45,6 +42,7 @@ class AdditiveWorld(World):
     Of the constants, `repair` and `mismatch` do nothing.
 
     Examples:
+        >>> from scope_torch.evaluators.simulation.families import make_world
         >>> from scope_torch.evaluators.simulation.spec import load_worlds
         >>> from scope_torch.llm.prices import load_llms
         >>> spec = load_worlds("additive_worlds.toml")["data_imputation"]
@@ -105,8 +103,3 @@ class AdditiveWorld(World):
             for i, (tokens, of) in enumerate(zip(output, pace, strict=True))
         ]
         return list(prompt), written
-
-
-def make_world(spec: WorldSpec, price_list: dict[str, LLMInfo], **options: Any) -> World:
-    """The world of a task, of the family that the task says; arguments as in `World`."""
-    return (AdditiveWorld if spec.family == "additive" else World)(spec, price_list, **options)

@@ -11,7 +11,7 @@ from scope_torch.errors import InputError
 from scope_torch.llm.prices import read_toml
 
 WORLD_VERSION = 2
-FAMILIES = ("bottleneck", "additive")
+FAMILIES = ("bottleneck", "additive", "recorded_like")
 
 
 @dataclass(frozen=True)
@@ -41,14 +41,15 @@ class ModuleSpec:
 class WorldSpec:
     """A simulated task, with the constants fitted to the paper's numbers.
 
-    What a constant does in the family `additive` is said in `AdditiveWorld`.
+    What a constant does in the other families is said in `AdditiveWorld` and `RecordedLikeWorld`.
 
     A spread is the standard deviation of a random effect, in the unit of margins where it is not
     said otherwise.
 
     Args:
         name: Name of the task.
-        family: `bottleneck` (`World`) or `additive` (`AdditiveWorld`).
+        family: `bottleneck` (`World`), `additive` (`AdditiveWorld`) or `recorded_like`
+            (`RecordedLikeWorld`).
         system: Name of the compound system that is imitated.
         num_queries: Q.
         num_test_queries: Number of held-out queries (RQ2).
@@ -107,6 +108,26 @@ class WorldSpec:
         return tuple(tuple(position[p] for p in module.parents) for module in self.modules)
 
 
+@dataclass(frozen=True)
+class RecordedLikeSpec(WorldSpec):
+    """A simulated task of the family `recorded_like`.
+
+    Args:
+        failure: Loss of margin where an LLM, or a pair of LLMs, fails.
+        failing: Share of the LLMs that fail at a module.
+        failing_pairs: Share of the pairs of LLMs at neighbouring modules that fail.
+        longest_tail: The largest spread of the logarithm of the tokens written on a query; that of
+            an LLM is drawn between it and `query_verbosity`.
+        effort: By how much the logarithm of the tokens written grows with an LLM's ability.
+    """
+
+    failure: float
+    failing: float
+    failing_pairs: float
+    longest_tail: float
+    effort: float
+
+
 def load_worlds(path: Path | str | None = None) -> dict[str, WorldSpec]:
     """Reads simulated tasks from a file.
 
@@ -136,7 +157,8 @@ def load_worlds(path: Path | str | None = None) -> dict[str, WorldSpec]:
             raise InputError(f"{where}: {table!r} is not a table")
         values: dict[str, Any] = {**common, **table, "name": name}
         modules = [_spec(ModuleSpec, m, f"{where} modules") for m in values.get("modules", [])]
-        world = _spec(WorldSpec, {**values, "modules": tuple(modules)}, where)
+        spec = RecordedLikeSpec if values.get("family") == "recorded_like" else WorldSpec
+        world = _spec(spec, {**values, "modules": tuple(modules)}, where)
         _check_names(world, where)
         _check_order(world, where)
         worlds[name] = world

@@ -24,8 +24,6 @@ probability Phi(margin / r).
 Cost is tokens times prices. An LLM's verbosity sets how many tokens it writes, and the modules
 downstream read them.
 
-This is the family `bottleneck`. `AdditiveWorld` has another structure; `make_world` makes either.
-
 Random numbers are SplitMix64 of (world seed, stream, counter). So a world does not depend on the
 order of evaluation, on the device, or on the choice of candidates among the LLMs.
 """
@@ -59,7 +57,8 @@ _BLOCK = 1 << 18  # pairs at a time, so that temporaries stay in the cache
 # Fields of the price list that decide a world; fields on how an LLM is called do not.
 _DECISIVE = ("name", "input_usd_per_mtok", "output_usd_per_mtok", "mmlu_pro", "gpqa")
 _STREAMS = ("deviation", "mood", "fit", "difficulty", "verbosity", "module_verbosity")
-_STREAMS += ("query_verbosity", "query_length", "chance", "kind", "taste", "pace")
+_STREAMS += ("query_verbosity", "query_length", "chance", "kind", "taste", "pace", "failing")
+_STREAMS += ("failing_pair", "tail")
 Tensors = Sequence[Tensor]
 Pairs = Sequence[dict[int, Tensor]]  # by module and earlier module, effects of a pair of LLMs
 
@@ -130,8 +129,7 @@ class World:
     def _keep_candidates(self, offset: float, scale: float) -> None:
         """Tables of the candidates' margins and tokens on the queries, on the device."""
         spec, held_out = self.spec, self.split == "test"
-        names = [llm.name for llm in self._price_list]
-        ids = torch.tensor([names.index(llm.name) for llm in self.llms])
+        ids = torch.tensor([self._price_list.index(llm) for llm in self.llms])
         own = self._own(self.queries, spec.test_difficulty if held_out else 0.0)
         self._own_table = [(t[ids] + offset).to(self.device) for t in own]
         self._fit_table, self._pace_table = (
@@ -264,8 +262,8 @@ class World:
     def _pair_key(
         self, codes: Tensors, query: Tensor, ids: Tensor, counters: Tensor | None = None
     ) -> Tensor:
-        key = (self.queries if counters is None else counters).to(query.device)[query]
-        return key_of([ids[code] for code in codes], key)
+        counters = self.queries if counters is None else counters
+        return key_of([ids[code] for code in codes], counters.to(query.device)[query])
 
     def _usage(
         self,
@@ -375,7 +373,7 @@ class World:
         """
         spec = self.spec
         ids = torch.arange(len(self._price_list))
-        relative = self._factor("verbosity", ids, spec.verbosity)
+        relative, spread = self._writing(ids)
         relative[self._reference_id] = spec.reference_verbosity
         of_query = length * self._factor("query_length", queries, spec.query_length)
         prompt, output = [], []
@@ -383,11 +381,15 @@ class World:
             prompt.append(module.prompt_tokens * of_query)
             at_module = self._factor("module_verbosity", counter_of(ids, i), spec.module_verbosity)
             counter = counter_of(ids[:, None], i, queries)
-            at_query = self._factor("query_verbosity", counter, spec.query_verbosity)
+            at_query = self._factor("query_verbosity", counter, spread)
             output.append(module.output_tokens * (relative * at_module)[:, None] * at_query)
         return prompt, output
 
-    def _factor(self, stream: str, counter: Tensor, spread: float) -> Tensor:
+    def _writing(self, ids: Tensor) -> tuple[Tensor, float | Tensor]:
+        """Tokens of each LLM, relative to the mean LLM, and the spread of their log by query."""
+        return self._factor("verbosity", ids, self.spec.verbosity), self.spec.query_verbosity
+
+    def _factor(self, stream: str, counter: Tensor, spread: float | Tensor) -> Tensor:
         """Lognormal random factors with mean about 1."""
         return (spread * self._normal(stream, counter) - spread**2 / 2).exp()
 
