@@ -32,6 +32,7 @@ from scope_torch.search.payoff import ExpectedReturn, derived_deployment
 from scope_torch.search.rules import Rules
 from scope_torch.search.scope import SCOPE
 from scope_torch.search.stopping import stopping_of
+from scope_torch.search.verify import Verification
 from scope_torch.space_search.branched import MAX_NODES, make_posterior
 from scope_torch.space_search.joint_branched import MAX_NODES as JOINT_MAX_NODES
 from scope_torch.space_search.joint_branched import make_joint_search
@@ -124,6 +125,8 @@ def make_scope_joint(
     certificate: str | None = None,
     budget_usd: float | None = None,
     learn_reference: bool = False,
+    calibration_queries: int | None = 4,
+    verify: int = 3,
     name: str = "scope_joint",
     **options: Unpack[SearchOptions],
 ) -> SCOPE:
@@ -148,6 +151,9 @@ def make_scope_joint(
         learn_reference: Whether the model takes in `reference_answers` of the problem, theta_0's
             answers, as observations. Nobody pays for them again. The paper's search does not know
             them.
+        calibration_queries: How many queries Calibrate looks at; None: all, as in alg:scope-main.
+        verify: Rounds in which the model is tried before the search stops, see `Verification`; 0
+            for none. There are none if quality is the objective, or with `theory`.
         name: Name in results.
         options: `SearchOptions`.
 
@@ -170,6 +176,10 @@ def make_scope_joint(
     gap_tolerance = shared["gap_tolerance"]
     deployment = math.inf if gap_tolerance is None else _deployment(problem, budget_usd)
     certificate = certificate or ("bounds" if mode == "theory" else "sequence")
+    if calibration_queries is not None and (calibration_queries < 1 or calibration_queries % 1):
+        raise InputError(
+            f"calibration_queries={calibration_queries} must be a whole number >= 1, or None"
+        )
     kernel, device = _kernel_and_device(problem, shared)
     confidence: ConfidenceBounds
     if mode == "theory":
@@ -206,7 +216,18 @@ def make_scope_joint(
     )
     belief = Belief(problem, joint, posterior, partial(JointCandidate, joint), confidence)
     stopping, payoff = stopping_of(problem, gap_tolerance), pays if deployment < math.inf else None
-    rules = Rules(problem, belief, certifies, stopping, payoff, known, shared["rules"])
+    verification = Verification(problem, joint, verify, margin)
+    rules = Rules(
+        problem,
+        belief,
+        certifies,
+        stopping,
+        payoff,
+        known,
+        shared["rules"],
+        verification if verify and relative_cost else None,
+        calibration_queries,
+    )
     choice = LeastCost(None, margin) if by_cost else MostPromising(margin)
     return _search(problem, shared, belief, choice, rules, name, u_out=problem.first_u_out)
 

@@ -51,7 +51,7 @@ class ConfidenceBounds(Protocol):
         ...
 
     def fit(self, surrogate: Any, least_slope: Callable[[], float]) -> None:
-        """Called once, after Calibrate, before the first selection.
+        """Called after Calibrate, before the first selection, and after a round of verification.
 
         Args:
             surrogate: The surrogate after Calibrate; tuned bounds need a `QuerySurrogate`.
@@ -73,7 +73,7 @@ class ConfidenceBounds(Protocol):
         """Called when no configuration can improve on theta_out although budget remains.
 
         Returns:
-            Whether beta_g has grown; it never falls.
+            Whether beta_g has grown; it never falls, but by `fit`.
         """
         ...
 

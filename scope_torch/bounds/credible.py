@@ -35,8 +35,9 @@ class CredibleBounds:
         self._b, self._b_certify = positive("b", b), positive("b_certify", b_certify)
         self._widenings, self._widened = widenings, 0
 
-    def fit(self, surrogate: Any, least_slope: Callable[[], float]) -> None:
-        """Does nothing: the joint surrogate knows its own scale."""
+    def fit(self, surrogate: Any, least_slope: Callable[[], float]) -> None:  # noqa: ARG002
+        """Takes back every widening: the joint surrogate, which knows its own scale, is new."""
+        self._widened = 0
 
     def widen(self) -> bool:
         """Multiplies b by 1.5, at most `widenings` times."""

@@ -71,8 +71,8 @@ class Averaging(Protocol):
         """What costs are relative to: c / a - 1, and c is lognormal. None: c in USD, normal."""
         ...
 
-    def refit(self) -> bool:
-        """Fits what is due to be fitted; whether anything was."""
+    def refit(self, now: bool = False) -> bool:
+        """Fits what is due to be fitted, or all of it `now`; whether anything was."""
         ...
 
     def observed(self) -> Tensor:

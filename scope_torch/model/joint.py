@@ -141,8 +141,8 @@ class JointSurrogate:
         """
         return [math.fsum(self.queries.information()) + 0.5 * self.collapsed()[1].log_det]
 
-    def refit(self) -> bool:
-        """Fits scale and hyperparameters if there are enough new observations.
+    def refit(self, now: bool = False) -> bool:
+        """Fits scale and hyperparameters if there are enough new observations, or `now`.
 
         rho maximises the marginal likelihood, in closed form, times a normal prior on its logit.
         Without the prior, few observations can put the maximum at 0 or 1, where the bounds are
@@ -151,7 +151,8 @@ class JointSurrogate:
         Returns:
             Whether anything was fitted; variances may then have grown.
         """
-        if not self._log or len(self._log) < REFIT * self._fitted_at:
+        due = now or len(self._log) >= REFIT * self._fitted_at
+        if not (self._log and due):
             return False
         self._fitted_at = len(self._log)
         if self.relative_cost:

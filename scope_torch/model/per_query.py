@@ -210,7 +210,7 @@ class QuerySurrogate:
         """None: all constraints have the same variance."""
         return ()
 
-    def refit(self) -> bool:
+    def refit(self, now: bool = False) -> bool:  # noqa: ARG002
         """False: nothing is fitted."""
         return False
 

@@ -10,14 +10,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from scope_torch.bounds.base import Beta, ConfidenceBounds
 from scope_torch.observation import Observation
 from scope_torch.problem import SelectionProblem
 from scope_torch.search.calibrate import minus_quality
-from scope_torch.search.parts import Candidate, MakeCandidate, Minima, Posterior, Surrogate
+from scope_torch.search.front import Estimates, estimates_of
+from scope_torch.search.parts import (
+    Candidate,
+    MakeCandidate,
+    Minima,
+    Posterior,
+    Surrogate,
+    interval,
+)
 
 
 class Belief:
@@ -66,7 +74,7 @@ class Belief:
         return lambda observation: self.values(observation)[1]
 
     def fit(self) -> None:
-        """Fixes the half-widths, after Calibrate."""
+        """Fixes the half-widths."""
         self.bounds.fit(self.surrogate, self.posterior.least_slope)
 
     def beta(self, candidate: Candidate | None = None) -> Beta:
@@ -80,6 +88,22 @@ class Belief:
         """See `Posterior.lower_bounds`."""
         return self.posterior.lower_bounds(self.beta(), most_c, excluded)
 
-    def settings(self) -> list[dict[str, Any]]:
+    def estimates(self, order: Sequence[int]) -> Estimates:
+        """All averages; bounds are two standard deviations if credible, else as they are."""
+
+        def bounds(theta: tuple[int, ...]) -> dict[str, float]:
+            candidate = self.at(theta, order)
+            credible = self.bounds.mode == "credible"
+            return interval(candidate, Beta(2.0, 2.0) if credible else self.beta(candidate))
+
+        return estimates_of(self.posterior, bounds)
+
+    def refit(self) -> None:
+        """Fits the hyperparameters again, whether or not that is due."""
+        self.surrogate.refit(now=True)
+        self.posterior.update()
+        self.fit()
+
+    def settings(self) -> dict[str, Any]:
         """Of surrogate and posterior."""
-        return [self.surrogate.settings(), self.posterior.settings()]
+        return {**self.surrogate.settings(), **self.posterior.settings()}

@@ -338,10 +338,11 @@ def turns(
         known: Candidates that answered earlier searches too, or that cannot be observed on all
             queries. Their new answers alone are in no random order, so they are left out.
     """
-    begun = [row for row in trace if row.event == "selected"]
+    begun = [row for row in trace if row.event in ("selected", "verifying")]
     ends = [*(row.t for row in begun), len(history)][1:]
     for row, end in zip(begun, ends, strict=True):
-        assert row.theta_cand is not None
+        if row.theta_cand is None:
+            continue  # the requests of `verify.py` are nobody's turn
         is_known = row.theta_cand in known
         yield row.theta_cand, [] if is_known else [history[t].quality for t in range(row.t, end)]
 

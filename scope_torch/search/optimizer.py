@@ -14,6 +14,7 @@ from scope_torch.problem import SelectionProblem
 Basis = Literal["certified", "accepted (tuned)", "observed", "estimated", "reference"]
 Observing = Generator[Sequence[Request], Sequence[Observation], Sequence[Observation]]
 Steps = Generator[Sequence[Request] | None, Sequence[Observation], None]
+Reason = Generator[Sequence[Request] | None, Sequence[Observation], str | None]  # to stop
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,10 @@ class Surrogate(Protocol):
         """Information in the observations, in nats; see `ConfidenceBounds.beta`."""
         ...
 
+    def refit(self, now: bool = False) -> bool:
+        """Fits the hyperparameters if that is due, or `now`; whether anything was fitted."""
+        ...
+
     def settings(self) -> dict[str, Any]:
         """The arguments, JSON-serialisable."""
         ...

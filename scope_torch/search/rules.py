@@ -7,6 +7,7 @@
 | `holes` | leaves out what nothing more can be found out about, and LLMs that fail | `holes.py` |
 | `stopping` | skips iterations; the gap; free candidates; costs of own answers | `stopping.py` |
 | `payoff` | ends a search that no longer pays | `payoff.py` |
+| `verification` | asks what would refute the model that wants to stop | `verify.py` |
 | `own` | rules of one's own | `Rule` |
 """
 
@@ -17,7 +18,7 @@ from typing import Any, Protocol
 
 import torch
 
-from scope_torch.observation import Observation
+from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
 from scope_torch.search.belief import Belief
 from scope_torch.search.calibrate import InitialPool
@@ -25,10 +26,20 @@ from scope_torch.search.holes import Holes
 from scope_torch.search.known import Known
 from scope_torch.search.optimizer import Recommendation
 from scope_torch.search.parts import Certificate, FollowsSearch, Minima, Payoff
-from scope_torch.search.stopping import FREE_CANDIDATE, GAP_CLOSED, NO_LONGER_PAYS, Stopping
+from scope_torch.search.stopping import (
+    FREE_CANDIDATE,
+    GAP_CLOSED,
+    NO_LONGER_PAYS,
+    NOTHING_FOUND,
+    NOTHING_LEFT,
+    Stopping,
+)
 from scope_torch.search.turn import Turn
+from scope_torch.search.verify import Verification
 
 Theta = tuple[int, ...]
+_UNTRIED = "no candidate pays much, and the model is untried"
+_OF_MODEL = (_UNTRIED, NOTHING_LEFT, NOTHING_FOUND, GAP_CLOSED)  # what only the model says
 
 
 class Search(Protocol):
@@ -111,8 +122,11 @@ class Rules:
         payoff: Payoff | None = None,
         known: Known | None = None,
         own: Sequence[Rule] = (),
+        verification: Verification | None = None,
+        calibration_queries: int | None = None,
     ) -> None:
         self._problem, self._belief, self._payoff = problem, belief, payoff
+        self._verification, self._calibration_queries = verification, calibration_queries
         self.certificate, self.stopping = certificate, stopping
         self.known = Known(problem) if known is None else known
         self._holes = Holes(problem, belief.posterior)
@@ -131,18 +145,24 @@ class Rules:
         self, seed: int, pool: list[Theta], order: list[int], generator: torch.Generator
     ) -> tuple[list[Theta], list[int], int | None]:
         """Before Calibrate: its pool, the query order, and how many of the queries it looks at."""
-        known = self.known
+        known, limits = self.known, (self._query_pool, self._calibration_queries)
+        num_queries = min((limit for limit in limits if limit is not None), default=None)
         for observation in (*known.observations, *known.reference):
-            self.learn(observation)
+            self._take_in(observation)
         if not known.observations:
-            return pool, order, self._query_pool
+            return pool, order, num_queries
         generator.manual_seed(known.order_seed(seed))
         order = known.most_answered(pool, order)
-        pool, num_queries = known.pool(pool, self._query_pool)
+        pool, num_queries = known.pool(pool, num_queries)
         return pool, order, num_queries
 
     def learn(self, observation: Observation) -> None:
-        """Every observation."""
+        """Every observation of this search."""
+        if self._verification is not None:
+            self._verification.record(observation)
+        self._take_in(observation)
+
+    def _take_in(self, observation: Observation) -> None:
         self.stopping.record(observation)
         self._holes.record(observation)
         if self._follows is not None:
@@ -169,6 +189,7 @@ class Rules:
 
     def selected(self, theta: Theta, u_out: float) -> str | None:
         """theta_cand was selected; returns why the search ends, if it does."""
+        self._turns += 1
         if self.stopping.is_closed(u_out):
             return GAP_CLOSED
         num_observed = self._belief.surrogate.num_observed(theta)
@@ -179,16 +200,25 @@ class Rules:
         """The turn of theta_cand."""
         if self._follows is not None:
             self._follows.select(theta)
-        self._turns += 1
         test = self.certificate.begin(self._turns, generator)
         trial = self.known.trial(theta, test, order)
         return Turn(i, theta, trial, self._belief, self._problem)
 
     def begun(self, turn: Turn, minima: Minima) -> str | None:
         """Before its first query."""
-        if self._payoff and not turn.is_known and not self._payoff.goes_on(turn.candidate, minima):
-            return NO_LONGER_PAYS
+        if not turn.is_known:
+            if self._verification and self._verification.is_due(turn.candidate, minima):
+                return _UNTRIED
+            if self._payoff and not self._payoff.goes_on(turn.candidate, minima):
+                return NO_LONGER_PAYS
         return _first(rule.begun(turn) for rule in self._own)
+
+    def verify(self, reason: str, order: Sequence[int]) -> list[Request] | None:
+        """What to ask where the model says that nothing pays; None if the search ends."""
+        if self._verification is None or reason not in _OF_MODEL:
+            return None
+        requests = self._verification.requests(order, self._holes.left)
+        return requests or ([] if reason == _UNTRIED else None)
 
     def is_dropped(self, theta: Theta) -> bool:
         """Whether it uses an LLM whose calls keep failing."""
@@ -232,13 +262,18 @@ class Rules:
         of_own: dict[str, Any] = {"rules": own} if own else {}
         if self.stopping.least_u_out < 0:
             of_own["u_out_floor"] = False
+        if self._calibration_queries is not None:
+            of_own["calibration_queries"] = self._calibration_queries
+        if self._verification is not None:
+            of_own |= self._verification.settings()
         return {**self.certificate.settings(), **self.known.settings(), **of_own}
 
     def report(self) -> dict[str, Any]:
         """Of certificate, payoff and rules of one's own, and the LLMs that are dropped."""
         report = {**self._holes.failing.report(), **self.certificate.report()}
-        for rule in (*([self._payoff] if self._payoff else []), *self._own):
-            report |= rule.report()
+        parts = [part for part in (self._payoff, self._verification) if part is not None]
+        for part in (*parts, *self._own):
+            report |= part.report()
         return report
 
 

@@ -18,16 +18,16 @@ from typing import Any
 import torch
 
 from scope_torch.bounds.assumptions import basis_of, certified_by
-from scope_torch.bounds.base import Beta
 from scope_torch.errors import InputError
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
 from scope_torch.search.belief import Belief
 from scope_torch.search.calibrate import InitialPool, calibrate
-from scope_torch.search.front import Estimates, estimates_of
+from scope_torch.search.front import Estimates
 from scope_torch.search.optimizer import (
     Basis,
     Observing,
+    Reason,
     Recommendation,
     SequentialOptimizer,
     Steps,
@@ -95,25 +95,37 @@ class SCOPE(SequentialOptimizer):
         self.rules.begin(self)
         yield from self._calibrate()  # alg:scope-main:init0
         self._initialise()  # alg:scope-main:rules, alg:scope-main:init1
-        i: int | None = 0
+        i = 0
         while True:  # alg:scope-main:while
             minima = self._minima()
-            i = self._choice.next_iteration(i + 1, minima.least_g)
-            if i is None:
-                return self._stop(NOTHING_LEFT if minima.is_exact else NOTHING_FOUND)
-            theta_cand = self._select(i, minima)  # alg:scope-main:select
-            self._trace("selected", iteration=i, theta_cand=theta_cand, num_queries=0)
-            if reason := self.rules.selected(theta_cand, self.u_out):
-                return self._stop(reason)
-            turn = self.rules.turn(i, theta_cand, self._query_order, self._generator)
-            if reason := self.rules.begun(turn, minima):
-                return self._stop(reason)
-            yield from self._evaluate(turn)
-            if reason := self.rules.ended(turn):
-                return self._stop(reason)
-            yield
-            self.belief.posterior.update()
-            self.rules.updated(turn, self._theta_out)
+            following = self._choice.next_iteration(i + 1, minima.least_g)
+            if following is None:
+                reason = NOTHING_LEFT if minima.is_exact else NOTHING_FOUND
+            else:
+                i = following
+                reason = yield from self._iterate(i, minima)
+            if reason:
+                requests = self.rules.verify(reason, self._query_order)
+                if requests is None:
+                    return self._stop(reason)
+                yield from self._verify(requests)
+
+    def _iterate(self, i: int, minima: Minima) -> Reason:
+        """One iteration; returns why the search wants to end, if it does."""
+        theta_cand = self._select(i, minima)  # alg:scope-main:select
+        self._trace("selected", iteration=i, theta_cand=theta_cand, num_queries=0)
+        if reason := self.rules.selected(theta_cand, self.u_out):
+            return reason
+        turn = self.rules.turn(i, theta_cand, self._query_order, self._generator)
+        if reason := self.rules.begun(turn, minima):
+            return reason
+        yield from self._evaluate(turn)
+        if reason := self.rules.ended(turn):
+            return reason
+        yield
+        self.belief.posterior.update()
+        self.rules.updated(turn, self._theta_out)
+        return None
 
     def _evaluate(self, turn: Turn) -> Steps:
         """The j-loop: lines alg:scope-main:sort to alg:scope-main:break."""
@@ -148,9 +160,9 @@ class SCOPE(SequentialOptimizer):
         if turn.theta != self._theta_out:
             self.rules.replaced(lambda: self._candidate(self._theta_out).lower_c(turn.beta()))
             self._before = self._theta_out, self._u_out, self._certified
-        changed = (turn.theta, upper_c) != (self._theta_out, self._u_out)
+        before = self._theta_out, self._u_out
         self._theta_out, self._u_out, self._certified = turn.theta, upper_c, True
-        if changed:
+        if before != (turn.theta, upper_c):
             self._trace("improved", **turn.row())
 
     def _withdraw(self, turn: Turn) -> None:
@@ -175,6 +187,12 @@ class SCOPE(SequentialOptimizer):
             )
             pool = self.rules.redraw(pool, self._initial_pool, self._generator)
         yield
+
+    def _verify(self, requests: Sequence[Request]) -> Steps:
+        if requests:
+            self._trace("verifying")
+            yield from self._observe(requests)
+            self.belief.refit()
 
     def _initialise(self) -> None:
         """Fixes the bounds, and U_out of theta_0."""
@@ -230,25 +248,15 @@ class SCOPE(SequentialOptimizer):
     def recommend(self) -> Recommendation:
         """theta_out: certified or accepted, see `basis_of`, or still theta_0."""
         basis = self._basis if self._certified else "reference"
-        return Recommendation(
-            self._theta_out, basis, self._u_out, self.rules.stopping.gap(self._u_out)
-        )
+        gap = self.rules.stopping.gap(self._u_out)
+        return Recommendation(self._theta_out, basis, self._u_out, gap)
 
     def estimates(self) -> Estimates | None:
         """All averages, for `front_of`; None before Calibrate has ended."""
-        if self._u_out is None:
-            return None
-        return estimates_of(self.belief.posterior, self._interval)
-
-    def _interval(self, theta: tuple[int, ...]) -> dict[str, float]:
-        """Bounds at `theta`: two standard deviations if they are credible, else as they are."""
-        candidate = self._candidate(theta)
-        credible = self.belief.bounds.mode == "credible"
-        return interval(candidate, Beta(2.0, 2.0) if credible else self.belief.beta(candidate))
+        return None if self._u_out is None else self.belief.estimates(self._query_order)
 
     def settings(self) -> dict[str, Any]:
         """Everything that decides what is asked; see `Optimizer`."""
-        of_surrogate, of_posterior = self.belief.settings()
         return {
             "name": self.name,
             "seed": self.seed,
@@ -258,8 +266,7 @@ class SCOPE(SequentialOptimizer):
             "bounds": self.belief.bounds.settings(),
             **self._initial_pool.settings(),
             **self._choice.settings(),
-            **of_surrogate,
-            **of_posterior,
+            **self.belief.settings(),
             **self.rules.settings(),
         }
 

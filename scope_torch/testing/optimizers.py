@@ -16,7 +16,8 @@ from scope_torch.testing.problems import KnownTask
 MakeOptimizer = Callable[[SelectionProblem, int], Optimizer]
 BASES = ("certified", "accepted (tuned)", "observed", "estimated", "reference")
 EVENTS = (
-    "calibrated", "widened", "selected", "improved", "withdrawn", "pruned", "completed", "stopped",
+    "calibrated", "widened", "selected", "verifying", "improved", "withdrawn", "pruned",
+    "completed", "stopped",
 )  # fmt: skip
 
 

@@ -227,7 +227,8 @@ LARGE = synthetic_task(num_queries=1500, epsilon=0.1)
 
 def test_a_pool_costs_calibrate_and_a_candidate_few_queries():
     problem = LARGE.problem
-    optimizer = make_scope_joint(problem, base="nano", certificate="population", query_pool=60)
+    options = {"certificate": "population", "calibration_queries": None}
+    optimizer = make_scope_joint(problem, base="nano", query_pool=60, **options)
     order = optimizer._query_order
     result = run(problem, optimizer, LARGE.evaluator, budget_usd=20.0)
     calibrated = next(row.t for row in result.trace if row.event == "calibrated")
@@ -238,7 +239,7 @@ def test_a_pool_costs_calibrate_and_a_candidate_few_queries():
     assert out.basis == "certified"
     assert told["answered"] == len(set(asked)) < 1500
     assert told["quality_difference"][0] >= 0
-    whole = make_scope_joint(problem, base="nano", certificate="population")
+    whole = make_scope_joint(problem, base="nano", **options)
     assert result.history.spend_usd < run(problem, whole, LARGE.evaluator, 20.0).history.spend_usd
 
 

@@ -36,7 +36,6 @@ def test_scope_knows_protocols_only():
     found = {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
     assert {name for name in found if name and name.startswith("scope_torch")} == {
         "scope_torch.bounds.assumptions",
-        "scope_torch.bounds.base",
         "scope_torch.errors",
         "scope_torch.observation",
         "scope_torch.problem",
