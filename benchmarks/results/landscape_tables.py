@@ -34,7 +34,7 @@ NAMES = {  # of statistics, in the order of the table
     "best_quality": "best quality",
     "cheapest_feasible": "cheapest good enough",
     "r2_quality": "R2 of a sum: quality",
-    "r2_cost": "cost",
+    "r2_cost": "R2 of a sum: cost",
     "agreement": "correlation of answers",
 }
 _STYLES = {
