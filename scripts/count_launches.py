@@ -87,15 +87,17 @@ def count_steps(world: str, method: str) -> Steps:
 
 
 def rows(world: str, method: str, steps: Steps) -> list[str]:
-    """The lines of the table for one search."""
+    """The lines of the table for one search, which the first one names."""
     parts = [(kind, steps.of(kind)) for kind in KINDS]
     summary = [("all, mean", steps.work.mean(0), len(steps.work))]
     summary += [(kind, np.median(part, 0), len(part)) for kind, part in parts if len(part)]
-    name = f"{world}, {WORLDS[world][0]}"
+    names = [f"{world}, {WORLDS[world][0]} | `{method}`", *[" | "] * (len(summary) - 1)]
     return [
-        f"| {name} | `{method}` | {kind} | {count} | {launches:.0f} | {waits:.0f} "
+        f"| {name} | {kind} | {count} | {launches:.0f} | {waits:.0f} "
         f"| {moved / 1e9:.2f} | {to_cpu / 1e6:.1f} | {1e3 * seconds:.2f} |\n"
-        for kind, (launches, waits, moved, to_cpu, seconds), count in summary
+        for name, (kind, (launches, waits, moved, to_cpu, seconds), count) in zip(
+            names, summary, strict=True
+        )
     ]
 
 

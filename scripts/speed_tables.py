@@ -33,8 +33,11 @@ def number(value: Any) -> str:
 
 
 def table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """A table in Markdown."""
-    cells = [header, ["---"] * len(header), *lines]
+    """A table in Markdown; a first cell that is that of the line before is left empty."""
+    cells, last = [header, ["---"] * len(header)], ""
+    for first, *others in lines:
+        cells.append(["" if first == last else first, *others])
+        last = first
     return "\n".join(f"| {' | '.join(line)} |" for line in cells)
 
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cache
 
 import naive
 
 from scope_torch.evaluators.simulation.families import make_world
-from scope_torch.evaluators.simulation.spec import ModuleSpec, WorldSpec
+from scope_torch.evaluators.simulation.spec import ModuleSpec, RecordedLikeSpec, WorldSpec
 from scope_torch.evaluators.simulation.world import World
 from scope_torch.llm.prices import LLMInfo
 
 _MASK = 2**64 - 1
 _STREAMS = ["deviation", "mood", "fit", "difficulty", "verbosity", "module_verbosity"]
-_STREAMS += ["query_verbosity", "query_length", "chance", "kind", "taste", "pace"]
+_STREAMS += ["query_verbosity", "query_length", "chance", "kind", "taste", "pace", "failing"]
+_STREAMS += ["failing_pair", "tail"]
 
 # The reference is neither the first nor the last; some scores are unknown.
 PRICES = {
@@ -77,7 +78,11 @@ def spec_of(graph: str = "diamond", **changed) -> WorldSpec:
         taste=0.5,
         pace=0.4,
     )
-    return replace(spec, **changed)
+    if changed.get("family") != "recorded_like":
+        return replace(spec, **changed)
+    more = {"failure": 0.6, "failing": 0.3, "failing_pairs": 0.2, "longest_tail": 0.6}
+    values = {**asdict(spec), "modules": spec.modules, **more, "effort": 0.3}
+    return RecordedLikeSpec(**{**values, **changed})
 
 
 def world_of(graph: str = "diamond", changed: dict | None = None, **options) -> World:
@@ -85,7 +90,8 @@ def world_of(graph: str = "diamond", changed: dict | None = None, **options) -> 
 
 
 def plain_of(spec: WorldSpec, **options) -> PlainWorld:
-    return (PlainAdditiveWorld if spec.family == "additive" else PlainWorld)(spec, **options)
+    families = {"bottleneck": PlainWorld, "additive": PlainAdditiveWorld}
+    return families.get(spec.family, PlainRecordedLikeWorld)(spec, **options)
 
 
 class PlainWorld:
@@ -199,14 +205,19 @@ class PlainWorld:
     def written(self, i: int, llm: str, q: int) -> float:
         """Tokens that module i writes, before scaling."""
         spec, query = self.spec, self.first + q
-        verbosity = self.lognormal("verbosity", self.names.index(llm), spec.verbosity)
-        if llm == "GPT-5.2":
-            verbosity = spec.reference_verbosity
+        verbosity = spec.reference_verbosity if llm == "GPT-5.2" else self.verbosity(llm)
         own = self.counter(llm, i)
         verbosity *= self.lognormal("module_verbosity", own, spec.module_verbosity)
         at = self.counter(llm, i, query)
-        verbosity *= self.lognormal("query_verbosity", at, spec.query_verbosity)
+        verbosity *= self.lognormal("query_verbosity", at, self.spread(llm))
         return spec.modules[i].output_tokens * verbosity
+
+    def verbosity(self, llm: str) -> float:
+        return self.lognormal("verbosity", self.names.index(llm), self.spec.verbosity)
+
+    def spread(self, llm: str) -> float:
+        """Of the log of what an LLM writes, over the queries."""
+        return self.spec.query_verbosity
 
     def module_costs(self, theta: list[str], q: int) -> list[float]:
         costs = []
@@ -263,3 +274,53 @@ class PlainAdditiveWorld(PlainWorld):
             usd += price.output_usd_per_mtok * written
             costs.append(usd / 1e6 * self.scale)
         return costs
+
+
+class PlainRecordedLikeWorld(PlainAdditiveWorld):
+    """The formulas of `evaluators/simulation/recorded_like.py`."""
+
+    first_stream = 64
+
+    def own(self, i: int, llm: str, q: int) -> float:
+        fails = self.uniform("failing", self.counter(llm, i)) < self.spec.failing
+        return super().own(i, llm, q) - self.spec.failure * (fails and llm != "GPT-5.2")
+
+    def margin(self, theta: list[str], q: int) -> float:
+        margin = super().margin(theta, q)
+        for i, p in self.edges():
+            pair = theta[p], theta[i]
+            counter = self.counter(pair[0], p) + 2**20 * self.counter(pair[1], i)
+            fails = self.uniform("failing_pair", counter) < self.spec.failing_pairs
+            if fails and pair != ("GPT-5.2", "GPT-5.2"):
+                margin -= self.spec.failure
+        return margin
+
+    def edges(self) -> list[tuple[int, int]]:
+        """Every module with each module that it reads."""
+        modules = enumerate(self.spec.modules)
+        return [(i, self.order.index(parent)) for i, m in modules for parent in m.parents]
+
+    def verbosity(self, llm: str) -> float:
+        mean = sum(map(self.ability, self.names)) / len(self.names)
+        return super().verbosity(llm) * math.exp(self.spec.effort * (self.ability(llm) - mean))
+
+    def spread(self, llm: str) -> float:
+        share = self.uniform("tail", self.names.index(llm))
+        return share * self.spec.longest_tail + (1 - share) * self.spec.query_verbosity
+
+    def module_costs(self, theta: list[str], q: int) -> list[float]:
+        spec, query = self.spec, self.first + q
+        length = self.longer * self.lognormal("query_length", query, spec.query_length)
+        written = [self.written(i, llm, q) for i, llm in enumerate(theta)]
+        for i, p in self.edges():
+            between = self.between("pace", p, i, theta[p], theta[i])
+            written[i] *= math.exp(spec.pace * between - spec.pace**2 / 2)
+        read = [m.prompt_tokens * length for m in spec.modules]
+        for i, p in self.edges():
+            read[i] += written[p]
+        prices = [self.prices[llm] for llm in theta]
+        usd = [
+            price.input_usd_per_mtok * tokens + price.output_usd_per_mtok * more
+            for price, tokens, more in zip(prices, read, written, strict=True)
+        ]
+        return [one / 1e6 * self.scale for one in usd]

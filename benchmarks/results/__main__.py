@@ -26,13 +26,13 @@ from tqdm import tqdm
 
 from benchmarks.results.experiments import ENDPOINT, LLAMBO, experiments, quick
 from benchmarks.results.origin import note_run
-from benchmarks.results.planned import KEY, Planned, Rows, one_thread, row_of
+from benchmarks.results.planned import KEY, Composed, Planned, Rows, one_thread, row_of
 from benchmarks.results.write import RESULTS, write_all
 from scope_torch.cli.compose import compose_task
 from scope_torch.errors import InputError
 
 QUICK = Path("build/results")
-_RECORDED = ("mathqa", "hotpotqa")
+_RECORDED = ("task=mathqa", "task=hotpotqa", "task=recorded/")
 _MOST_SHOWN = 28  # characters of a cell
 
 
@@ -105,11 +105,15 @@ def _with_data(name: str, cells: Sequence[Planned]) -> list[Planned]:
     try:
         compose_task(["task=mathqa"])
     except InputError as error:
-        kept = [c for c in cells if not c.problem.startswith(_RECORDED)]
+        kept = [c for c in cells if not _is_recorded(c)]
         if len(kept) < len(cells):
             print(f"{name}: runs left out, because there is {error}", file=sys.stderr)
         return kept
     return list(cells)
+
+
+def _is_recorded(run: Planned) -> bool:
+    return isinstance(run, Composed) and any(o.startswith(_RECORDED) for o in run.overrides)
 
 
 def _installed(name: str, cells: Sequence[Planned]) -> list[Planned]:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.results import agentopt, coverage, front, letter, payoff
+from benchmarks.results import agentopt, coverage, front, landscapes, letter, payoff
 from benchmarks.results.planned import Planned
 from benchmarks.results.runs import Cell
 
@@ -285,6 +285,7 @@ def experiments() -> dict[str, Sequence[Planned]]:
         "development": _development(),
         "recorded_development": on_recordings(RECORDED_DEVELOPMENT, OURS, range(20)),
         "recorded": on_recordings(RECORDED, other, range(10, 30)),
+        "landscapes": landscapes.cells(landscapes.SAMPLES, WORLDS, SEEDS[0]),
         "main": simulated(SIMULATED, MAIN),
         "tables": on_tables(tables, range(10, 15)),
         "systems": _systems(),
@@ -308,6 +309,7 @@ def quick() -> dict[str, list[Planned]]:
     """A few small runs of each experiment, to see that all of it works."""
     few = {name: [run for c in of if (run := _smaller(c))] for name, of in experiments().items()}
     few["payoff"] = few["payoff"][:1]
+    few["landscapes"] = landscapes.cells(["data_imputation"], WORLDS[:1], SEEDS[0])
     few["front"] = front.cells(["synthetic"], SEEDS[:1])
     return few
 

@@ -12,6 +12,8 @@ from matplotlib.figure import Figure
 
 from benchmarks.results.experiments import CHOSEN, MAIN, SIMULATED
 from benchmarks.results.front_tables import draw_fronts
+from benchmarks.results.landscape_tables import draw_landscapes
+from benchmarks.results.landscapes import RECORDED, RECORDINGS
 from benchmarks.results.other_tables import PEERS_SHOWN, by_group, not_trivial, of_budget
 from benchmarks.results.planned import numbers, read_rows
 from benchmarks.results.runs import STEPS
@@ -55,6 +57,9 @@ def draw_all(folder: Path, to: Path) -> None:
     ]
     if fronts:
         save_figure(draw_fronts(fronts), to / "front.png")
+    landscapes = read_rows(folder / "landscapes.csv")
+    if {row["problem"] for row in landscapes if row["method"] == RECORDED} >= RECORDINGS.keys():
+        save_figure(draw_landscapes(landscapes), to / "landscapes.png")
 
 
 def draw_shares(rows: Rows) -> Figure:

@@ -91,7 +91,7 @@ class SimulatedTaskConfig:
     _target_: str = "scope_torch.tasks.simulated.simulated_task"
     name: str = MISSING  # shown in paths and plots
     world: str = MISSING  # text_to_sql | data_transformation | data_imputation | entity_resolution
-    family: str = "bottleneck"  # of the worlds: bottleneck | additive (docs/simulated.md)
+    family: str = "bottleneck"  # bottleneck | additive | recorded_like (docs/simulated.md)
     reference: str = "GPT-5.2"  # theta_0: this LLM in every module
     epsilon: float = 0.01
     constraints: list[str] = field(default_factory=list)  # e.g. "latency_s <= 2 cap 10"

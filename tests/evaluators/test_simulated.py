@@ -12,7 +12,7 @@ from worlds import PRICES, spec_of, world_of
 from scope_torch.errors import InputError
 from scope_torch.evaluators.simulation import evaluator as simulated
 from scope_torch.evaluators.simulation.evaluator import SimulatedEvaluator
-from scope_torch.evaluators.simulation.spec import WorldSpec
+from scope_torch.evaluators.simulation.spec import RecordedLikeSpec, WorldSpec
 from scope_torch.evaluators.simulation.world import World
 from scope_torch.observation import Request
 from scope_torch.tasks.simulated import simulated_task
@@ -306,6 +306,9 @@ def test_the_fingerprint_changes_with_all_that_decides_observations(tmp_path, de
         World(spec_of(), {**PRICES, "small": price}),
         World(spec_of(), {**PRICES, "small": replace(PRICES["small"], gpqa=None)}),
     ]
+    like = {"family": "recorded_like"}
+    own = {field.name for field in fields(RecordedLikeSpec)} - {f.name for f in fields(WorldSpec)}
+    worlds += [world_of(changed={**like, **more}) for more in ({}, *({n: 0.11} for n in own))]
     evaluators = [evaluator_of(), *map(evaluator_of, worlds)]
     evaluators += [evaluator_of(cost_noise=0.04), evaluator_of(noise_seed=1)]
     fingerprints = [evaluator.fingerprint() for evaluator in evaluators]
@@ -322,6 +325,7 @@ def test_the_fingerprint_changes_with_all_that_decides_observations(tmp_path, de
         ({"cost_noise": float("nan")}, "cost_noise=nan must lie in [0, 0.25]"),
         ({"noise_seed": -(2**63) - 1}, "must fit into 64 bits"),
         ({"world": "sql"}, "no simulated task 'sql'; there are ['text_to_sql', "),
+        ({"family": "other"}, "family='other' must be one of ['bottleneck', 'additive', 'recor"),
         ({"reference": "GPT-5"}, "reference: 'GPT-5' is not a candidate of module 'parse'; choose"),
         ({"llms": ["gemma-3-4b"]}, "'GPT-5.2' is not a candidate of module 'parse'; choose"),
         ({"llms": ["GPT-5.2", "GPT-6"]}, "no price is known for LLM 'GPT-6'; there are"),

@@ -10,7 +10,7 @@ from scope_torch.llm.prices import LLMInfo, check_llm, choose_llms, load_llms
 
 PACKAGED = {
     name: (files("scope_torch") / "data" / name).read_text(encoding="utf-8")
-    for name in ("llms.toml", "worlds.toml")
+    for name in ("llms.toml", "worlds.toml", "recorded_like_worlds.toml")
 }
 LLM = '[[llm]]\nname = "a"\ninput_usd_per_mtok = 1\noutput_usd_per_mtok = 2.5\n'
 
@@ -197,6 +197,21 @@ def test_the_packaged_worlds():
 )
 def test_world_files_that_are_refused(old, new, named, tmp_path):
     text = PACKAGED["worlds.toml"]
+    assert old in text
+    assert named in error_of(load_worlds, tmp_path, text.replace(old, new, 1))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "named"),
+    [
+        ("effort = 0.055\n", "", "[text_to_sql]: missing ['effort'], unknown []; give each of"),
+        ("failing = 0.073", "failings = 0.073", "missing ['failing'], unknown ['failings']"),
+        ("longest_tail = 0.8", "longest_tail = true", "longest_tail=True must be of type float"),
+        ('"recorded_like"', '"additive"', "missing [], unknown ['effort', 'failing', 'failing_p"),
+    ],
+)
+def test_files_of_worlds_like_the_recordings_that_are_refused(old, new, named, tmp_path):
+    text = PACKAGED["recorded_like_worlds.toml"]
     assert old in text
     assert named in error_of(load_worlds, tmp_path, text.replace(old, new, 1))
 

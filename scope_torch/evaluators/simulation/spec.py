@@ -71,9 +71,9 @@ class WorldSpec:
         query_length: Spread of the logarithm of a query's prompt tokens.
         test_difficulty: Extra difficulty of held-out queries, in units of the queries' spread.
         test_length: Factor on the prompt tokens of held-out queries.
-        taste: Spread of the effect of a query's kind on an LLM; `additive` only.
-        pace: Spread of the logarithm of the effect of a pair of LLMs on the tokens written;
-            `additive` only.
+        taste: Spread of the effect of a query's kind on an LLM; not in `bottleneck`.
+        pace: Spread of the logarithm of the effect of a pair of LLMs on the tokens written; not in
+            `bottleneck`.
     """
 
     name: str
