@@ -151,9 +151,10 @@ def make_scope_joint(
         learn_reference: Whether the model takes in `reference_answers` of the problem, theta_0's
             answers, as observations. Nobody pays for them again. The paper's search does not know
             them.
-        calibration_queries: How many queries Calibrate looks at; None: all, as in alg:scope-main.
-        verify: Rounds in which the model is tried before the search stops, see `Verification`; 0
-            for none. There are none if quality is the objective, or with `theory`.
+        calibration_queries: How many queries Calibrate looks at, and more while few answers are
+            right; None: all, as in alg:scope-main, and if quality is the objective.
+        verify: Rounds in which the model is tried, see `Verification`; 0 for none. There are none
+            if quality is the objective, or with `theory`.
         name: Name in results.
         options: `SearchOptions`.
 
@@ -176,10 +177,6 @@ def make_scope_joint(
     gap_tolerance = shared["gap_tolerance"]
     deployment = math.inf if gap_tolerance is None else _deployment(problem, budget_usd)
     certificate = certificate or ("bounds" if mode == "theory" else "sequence")
-    if calibration_queries is not None and (calibration_queries < 1 or calibration_queries % 1):
-        raise InputError(
-            f"calibration_queries={calibration_queries} must be a whole number >= 1, or None"
-        )
     kernel, device = _kernel_and_device(problem, shared)
     confidence: ConfidenceBounds
     if mode == "theory":
@@ -226,7 +223,7 @@ def make_scope_joint(
         known,
         shared["rules"],
         verification if verify and relative_cost else None,
-        calibration_queries,
+        _calibration_queries(problem, calibration_queries),
     )
     choice = LeastCost(None, margin) if by_cost else MostPromising(margin)
     return _search(problem, shared, belief, choice, rules, name, u_out=problem.first_u_out)
@@ -327,6 +324,13 @@ def _deployment(problem: SelectionProblem, budget_usd: float | None) -> float:
     if budget_usd is None:
         return math.inf
     return derived_deployment(budget_usd, problem.reference_cost_usd)
+
+
+def _calibration_queries(problem: SelectionProblem, number: int | None) -> int | None:
+    """As given; all if quality is the objective, where few were not tried."""
+    if number is not None and (number < 1 or number % 1):
+        raise InputError(f"calibration_queries={number} must be a whole number >= 1, or None")
+    return number if problem.objective == "cost" else None
 
 
 def _widenings(problem: SelectionProblem, deployment: float) -> int:

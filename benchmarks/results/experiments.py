@@ -41,6 +41,13 @@ LETTER = {
     ),
 }
 OURS = {"scope_joint": ("method=scope_joint",), "scope": ("method=scope",)}
+# Without what was chosen on the recordings for development.
+EARLIER = ("method.calibration_queries=null", "method.verify=0")
+UNTRIED = {
+    "scope_joint, as before": ("method=scope_joint", *EARLIER),
+    "scope_joint, verify = 0": ("method=scope_joint", "method.verify=0"),
+    "scope_joint, calibration_queries = null": ("method=scope_joint", EARLIER[0]),
+}
 VARIANTS = {"scope_rand": ("method=scope_rand",), "scope_coarse": ("method=scope_coarse",)}
 COMPETITORS = {
     name: (f"method={name}",)
@@ -278,18 +285,25 @@ def experiments() -> dict[str, Sequence[Planned]]:
     fitted = simulated(SIMULATED, simple, seeds=[0], worlds=FITTED_WORLDS)
     second = simulated(SIMULATED, simple, "task.family=additive", seeds=[0], worlds=FITTED_WORLDS)
     rules = simulated(SIMULATED[:2], bounds_rules(), seeds=range(3), worlds=range(5))
-    random = "task.randomness=0.1"
+    random, like_recorded = "task.randomness=0.1", "task.family=recorded_like"
     return {
         "calibration": [*fitted, *(replace(c, problem=f"{c.problem}, additive") for c in second)],
         "bounds": rules,
         "development": _development(),
-        "recorded_development": on_recordings(RECORDED_DEVELOPMENT, OURS, range(20)),
-        "recorded": on_recordings(RECORDED, other, range(10, 30)),
+        "recorded_development": [
+            *on_recordings(RECORDED_DEVELOPMENT[:3], OURS | UNTRIED, range(20)),
+            *on_recordings(RECORDED_DEVELOPMENT[3:], OURS, range(5)),  # a minute each
+        ],
+        "recorded": [
+            *on_recordings(RECORDED[:-1], other, range(10, 30)),
+            *on_recordings(RECORDED[-1:], other, range(10, 15)),  # minutes each
+        ],
         "landscapes": landscapes.cells(landscapes.SAMPLES, WORLDS, SEEDS[0]),
         "main": simulated(SIMULATED, MAIN),
         "tables": on_tables(tables, range(10, 15)),
         "systems": _systems(),
         "additive": simulated(SIMULATED, other, "task.family=additive"),
+        "recorded_like": simulated(SIMULATED[:3], other, like_recorded, seeds=SEEDS[:1]),
         "kernel": simulated(["data_imputation"], sensitive, "kernel=rbf"),
         "reference": simulated(["data_imputation"], with_llambo, haiku),
         "parameters": simulated(["data_imputation"], _parameters()),
@@ -321,7 +335,7 @@ def _smaller(run: Planned) -> Planned | None:
     seeds, worlds = (0, SEEDS[0]), (None, 0, WORLDS[0])
     is_first = run.seed in seeds and run.world in worlds and run.problem in _SMALL
     slow = isinstance(run, Cell) and run.peer.split()[:1] in (["smac"], ["ax"], ["botorch"])
-    if not is_first or run.method in LLAMBO or slow:
+    if not is_first or run.method in (*LLAMBO, *UNTRIED) or slow:
         return None
     if isinstance(run, agentopt.SelectorCell):
         return run

@@ -22,6 +22,7 @@ Base = str | Sequence[str] | Mapping[str, str] | None
 
 PoolKind = Literal["base", "random", "none"]
 POOLS = ("base", "random", "none")
+_RIGHT = 20  # answers, by which a model learns what makes answers good
 
 
 class InitialPool:
@@ -101,6 +102,7 @@ def calibrate(
     g: Callable[[Observation], tuple[float, ...]] = minus_quality,
     queries_of: Callable[[tuple[int, ...]], Sequence[int]] | None = None,
     is_dropped: Callable[[tuple[int, ...]], bool] = lambda _: False,
+    enough: int | None = None,
 ) -> Steps:
     """Observes many configurations on few queries, then ever fewer on ever more.
 
@@ -125,6 +127,8 @@ def calibrate(
             round then takes as many of its own, in the given order, and averages are compared
             instead of totals. None: all on all.
         is_dropped: Whether a configuration is given up, after the observations of a round.
+        enough: Queries after which it ends, unless fewer than 20 answers are right by then: else
+            the model learns nothing about what makes answers good. None: after all, the paper.
 
     Yields:
         The requests of a round: configurations in pool order, each on the round's new queries.
@@ -163,6 +167,8 @@ def calibrate(
         }
         kept = set(sorted(survivors, key=score.__getitem__)[: math.ceil(len(survivors) / 2)])
         survivors = [theta for theta in survivors if theta in kept]  # alg:scope-main:bc-halving
+        if enough is not None and done >= enough and math.fsum(answered) >= _RIGHT:
+            break
     if g is minus_quality:
         _warn_if_none_is_right(answered)
 

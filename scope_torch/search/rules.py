@@ -126,7 +126,7 @@ class Rules:
         calibration_queries: int | None = None,
     ) -> None:
         self._problem, self._belief, self._payoff = problem, belief, payoff
-        self._verification, self._calibration_queries = verification, calibration_queries
+        self._verification, self.calibration_queries = verification, calibration_queries
         self.certificate, self.stopping = certificate, stopping
         self.known = Known(problem) if known is None else known
         self._holes = Holes(problem, belief.posterior)
@@ -145,15 +145,14 @@ class Rules:
         self, seed: int, pool: list[Theta], order: list[int], generator: torch.Generator
     ) -> tuple[list[Theta], list[int], int | None]:
         """Before Calibrate: its pool, the query order, and how many of the queries it looks at."""
-        known, limits = self.known, (self._query_pool, self._calibration_queries)
-        num_queries = min((limit for limit in limits if limit is not None), default=None)
+        known = self.known
         for observation in (*known.observations, *known.reference):
             self._take_in(observation)
         if not known.observations:
-            return pool, order, num_queries
+            return pool, order, self._query_pool
         generator.manual_seed(known.order_seed(seed))
         order = known.most_answered(pool, order)
-        pool, num_queries = known.pool(pool, num_queries)
+        pool, num_queries = known.pool(pool, self._query_pool)
         return pool, order, num_queries
 
     def learn(self, observation: Observation) -> None:
@@ -189,8 +188,8 @@ class Rules:
 
     def selected(self, theta: Theta, u_out: float) -> str | None:
         """theta_cand was selected; returns why the search ends, if it does."""
-        self._turns += 1
         if self.stopping.is_closed(u_out):
+            self._turns += 1  # the search may go on, and the trace has the candidate
             return GAP_CLOSED
         num_observed = self._belief.surrogate.num_observed(theta)
         self._all_seen = self._holes.is_all(theta, num_observed)
@@ -200,6 +199,7 @@ class Rules:
         """The turn of theta_cand."""
         if self._follows is not None:
             self._follows.select(theta)
+        self._turns += 1
         test = self.certificate.begin(self._turns, generator)
         trial = self.known.trial(theta, test, order)
         return Turn(i, theta, trial, self._belief, self._problem)
@@ -262,8 +262,8 @@ class Rules:
         of_own: dict[str, Any] = {"rules": own} if own else {}
         if self.stopping.least_u_out < 0:
             of_own["u_out_floor"] = False
-        if self._calibration_queries is not None:
-            of_own["calibration_queries"] = self._calibration_queries
+        if self.calibration_queries is not None:
+            of_own["calibration_queries"] = self.calibration_queries
         if self._verification is not None:
             of_own |= self._verification.settings()
         return {**self.certificate.settings(), **self.known.settings(), **of_own}

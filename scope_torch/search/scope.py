@@ -108,10 +108,12 @@ class SCOPE(SequentialOptimizer):
                 requests = self.rules.verify(reason, self._query_order)
                 if requests is None:
                     return self._stop(reason)
-                yield from self._verify(requests)
+                if requests:  # see verify.py
+                    self._trace("verifying")
+                    yield from self._observe(requests)
+                    self.belief.refit()
 
     def _iterate(self, i: int, minima: Minima) -> Reason:
-        """One iteration; returns why the search wants to end, if it does."""
         theta_cand = self._select(i, minima)  # alg:scope-main:select
         self._trace("selected", iteration=i, theta_cand=theta_cand, num_queries=0)
         if reason := self.rules.selected(theta_cand, self.u_out):
@@ -184,15 +186,10 @@ class SCOPE(SequentialOptimizer):
                 g=self.belief.g_of,
                 queries_of=self.problem.queries_of if self.problem.offered else None,
                 is_dropped=self.rules.is_dropped,
+                enough=self.rules.calibration_queries,
             )
             pool = self.rules.redraw(pool, self._initial_pool, self._generator)
         yield
-
-    def _verify(self, requests: Sequence[Request]) -> Steps:
-        if requests:
-            self._trace("verifying")
-            yield from self._observe(requests)
-            self.belief.refit()
 
     def _initialise(self) -> None:
         """Fixes the bounds, and U_out of theta_0."""

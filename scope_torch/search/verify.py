@@ -105,7 +105,7 @@ class Verification:
         chosen: list[Request] = []
         if self._done < self._rounds and self._is_new:
             scale, usd = self._surrogate.scale, SHARE * self._usd
-            seen = set(map(tuple, self._surrogate.observed().tolist()))
+            seen = {self._problem.theta_ref, *map(tuple, self._surrogate.observed().tolist())}
             for theta in cheapest_with_each(scale, left, seen):
                 query = self._query(theta, order)
                 usd -= scale.at(theta)

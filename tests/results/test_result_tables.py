@@ -93,7 +93,7 @@ def test_the_status_is_how_the_turn_ended(make):
 def test_the_counts_of_one_search():
     assert Counter(joint().table()["status"]) == {
         "dropped: too poor": 9,
-        "not tried": 6,
+        "not tried": 16,
         "choice": 1,
         "certified": 1,
         "reference": 1,

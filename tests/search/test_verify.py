@@ -13,7 +13,9 @@ from scope_torch.errors import InputError
 from scope_torch.evaluators.table import RecordedTable, TableEvaluator
 from scope_torch.methods import make_scope, make_scope_joint
 from scope_torch.model.cost_scale import CostScale
+from scope_torch.observation import Observation
 from scope_torch.runs.runner import run
+from scope_torch.search.calibrate import calibrate
 from scope_torch.search.front import turns
 from scope_torch.search.verify import HORIZON, SHARE, cheapest_with_each
 from scope_torch.tasks.synthetic import synthetic_task
@@ -202,6 +204,7 @@ def test_nothing_is_verified_where_it_was_not_asked_for():
         make_scope_joint(best, base="small"),
     ):
         assert "verified" not in optimizer.report()
+    assert "calibration_queries" not in make_scope_joint(best, base="small").settings()
 
 
 def test_the_default_is_told():
@@ -220,10 +223,35 @@ def test_wrong_numbers(wrong):
         make_scope_joint(synthetic_task().problem, base="small", **wrong)
 
 
-def test_calibrate_looks_at_a_few_queries():
-    task = synthetic_task()
-    optimizer = make_scope_joint(task.problem, base="small", seed=5)
-    result = run(task.problem, optimizer, task.evaluator, budget_usd=1.0)
-    t = next(row.t for row in result.trace if row.event == "calibrated")
-    assert {o.query for o in list(result.history)[:t]} == set(optimizer._query_order[:4])
-    assert t == 11 + 6 + 2 * 3  # the pool, then the better half, then the better half of that
+@pytest.mark.parametrize(
+    ("size", "right", "expected"),
+    [
+        (30, 1.0, 30 + 15 + 8 * 2),  # four queries, and more than 20 answers are right
+        (8, 1.0, 8 + 4 + 2 * 2 + 1 * 4),  # 16 are right after four queries, 20 after eight
+        (30, 0.0, 30 + 15 + 8 * 2 + 4 * 4 + 2 * 8 + 1 * 16 + 1 * 18),  # all fifty: none is right
+    ],
+)
+def test_calibrate_ends_once_it_has_enough(size, right, expected):
+    asked = []
+
+    def observe(requests):
+        asked.extend(requests)
+        return [Observation(r.theta, r.query, cost_usd=0.1, quality=right) for r in requests]
+        yield
+
+    pool = [(k,) for k in range(size)]
+    assert list(calibrate(pool, range(50), observe=observe, enough=4)) == []
+    assert len(asked) == expected
+
+
+def test_calibrate_of_a_search_looks_at_a_few_queries():
+    table = misleading_table(0)
+    problem = table.problem("misleading", ("frontier",) * 3, 0.1)
+    asked = {}
+    for number in (4, None):
+        optimizer = make_scope_joint(problem, base="base", seed=5, calibration_queries=number)
+        result = run(problem, optimizer, TableEvaluator(table), budget_usd=1.0)
+        t = next(row.t for row in result.trace if row.event == "calibrated")
+        asked[number] = {o.query for o in list(result.history)[:t]}
+    assert asked[4] == set(optimizer._query_order[:4])
+    assert asked[None] == set(range(40))

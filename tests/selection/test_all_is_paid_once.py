@@ -129,7 +129,7 @@ class Outlier(App):
 
     def __call__(self, models, text):
         output, usd = super().__call__(models, text)
-        dear = 0.5 if "pro" not in models.values() and text.endswith("1") else 0.0
+        dear = 0.5 if "pro" not in models.values() and text.endswith("7") else 0.0
         self.paid = getattr(self, "paid", 0.0) + usd + dear
         return output, usd + dear
 
