@@ -37,7 +37,6 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run without installing
 sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
-from scripts.count_launches import table_of_page
 from scripts.speed_searches import (
     CHAINS,
     METHODS,
@@ -217,25 +216,12 @@ def extrapolated(fit: Row, case: Any, ours: Row) -> Row:
     return {**same, "value": seconds, "ratio": seconds / ours["value"]}
 
 
-def measure_gpu(quick: bool) -> list[Row]:  # noqa: ARG001
-    """The modelled steps of docs/gpu.md; nothing is measured."""
-    lines = [[cell.strip() for cell in line.split("|")] for line in table_of_page().splitlines()]
-    how = "modelled by scripts/count_launches.py"
-    return [
-        {"task": line[1], "who": line[2].strip("`"), "what": "mean step", "unit": "s", "how": how}
-        | {"value": float(line[-2]) / 1e3}
-        for line in lines
-        if len(line) > 3 and line[3] == "all, mean"
-    ]
-
-
 PARTS: dict[str, Callable[..., list[Row]]] = {
     "runs": measure_runs,  # which keep the truth of the worlds for the steps
     "steps": measure_steps,
     "large": measure_large,
     "growth": measure_growth,
     "posterior": measure_posterior,
-    "gpu": measure_gpu,
 }
 
 

@@ -168,24 +168,15 @@ def exponents(rows: Sequence[Row]) -> str:
     return table(["evaluation", "exponent in \\|Theta\\|", "between neighbours"], lines)
 
 
-def gpu(rows: Sequence[Row]) -> str:
-    """Modelled steps on a GPU."""
-    lines = [
-        [row["task"], f"`{row['who']}`", number(1e3 * float(row["value"])), row["how"]]
-        for row in rows
-    ]
-    return table(["task", "method", "mean step [ms]", "how"], lines)
-
-
 def conditions(rows: Sequence[Row]) -> str:
     """When, where and with which versions the rows were measured."""
     keys = ("date", "machine", "threads", "versions")
     found: dict[tuple[str, ...], list[str]] = {}
     for row in rows:
         own = found.setdefault(tuple(row[key] for key in keys), [])
-        if row["section"] not in own and row["section"] != "gpu":
+        if row["section"] not in own:
             own.append(row["section"])
-    lines = [[", ".join(parts), *which] for which, parts in found.items() if parts]
+    lines = [[", ".join(parts), *which] for which, parts in found.items()]
     return table(["part", *keys], lines)
 
 
@@ -203,7 +194,6 @@ TABLES = {
     "growth": "growth",
     "posterior": "posterior",
     "exponents": "posterior",
-    "gpu": "gpu",
 }
 
 

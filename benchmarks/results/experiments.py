@@ -226,15 +226,13 @@ def bounds_rules() -> dict[str, tuple[str, ...]]:
 
 
 def _development() -> list[Cell]:
-    """What defaults are chosen on: HotpotQA, and world seeds 0 to 4."""
-    widened = {
-        f"scope_joint, widenings = {n}": ("method=scope_joint", f"method.bounds.widenings={n}")
-        for n in range(3)
-    }
-    joint = {**_chosen("scope_joint", "scope"), **widened}
-    for b in (2, 4):  # standard deviations that decide what is tried
-        joint[f"scope_joint, b = {b}"] = ("method=scope_joint", f"method.bounds.b={b}")
-    joint["scope_joint, bounds"] = ("method=scope_joint", "method.certificate=bounds")
+    """What older defaults were chosen on: HotpotQA, and world seeds 0 to 4."""
+    settings = {f"widenings = {n}": f"method.bounds.widenings={n}" for n in range(3)}
+    settings |= {f"b = {b}": f"method.bounds.b={b}" for b in (2, 4)}  # decides what is tried
+    settings["bounds"] = "method.certificate=bounds"
+    before = UNTRIED["scope_joint, as before"]
+    joint = {"scope_joint": before, **_chosen("scope")}
+    joint |= {f"scope_joint, {name}": (*before, setting) for name, setting in settings.items()}
     cells: list[Cell] = []
     for epsilon in (0.05, 0.1):
         given = ("task=hotpotqa", f"task.epsilon={epsilon}")
@@ -244,7 +242,7 @@ def _development() -> list[Cell]:
         ]
     small = ("data_imputation",)
     cells += simulated(small, joint, seeds=range(3), worlds=range(5))
-    more = _chosen("scope_joint", "scope", "cei")
+    more = {"scope_joint": before, **_chosen("scope", "cei")}
     return cells + simulated(SIMULATED[1:3], more, seeds=[0], worlds=range(5))
 
 
@@ -264,7 +262,7 @@ def _payoffs() -> list[Planned]:
 def _pools() -> list[Cell]:
     """Certificates for tomorrow on large data sets, with all queries and with a pool of them."""
     certified = ("task=synthetic", "task.epsilon=0.1", "base=nano", "budget_usd=20")
-    certified += ("method=scope_joint", "method.certificate=population")
+    certified += ("method=scope_joint", "method.certificate=population", *EARLIER)
     pools = {"all queries": (), "query_pool=60": ("method.query_pool=60",)}
     return [
         Cell(f"{Q} queries", name, 10, world, (*certified, f"task.num_queries={Q}", *of))

@@ -92,6 +92,7 @@ TABLES: dict[str, tuple[str, Callable[[Rows], str]]] = {
     "incumbents": ("main", tables.incumbents_table),
     "systems": ("systems", tables.ends_table),
     "additive": ("additive", tables.ends_table),
+    "recorded_like": ("recorded_like", tables.ends_table),
     "tables": ("tables", other_tables.problems_table),
     "everyone": ("tables main peers", other_tables.everyone_table),
     "peers": ("peers tables main", other_tables.peers_table),

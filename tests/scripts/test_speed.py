@@ -18,7 +18,6 @@ from scripts.speed import (
     exponent,
     jobs,
     main,
-    measure_gpu,
 )
 from scripts.speed_searches import CHAINS, METHODS, WORLDS, Searches, Steps, prepared, searched
 from scripts.speed_tables import BEGIN, END, FIELDS, between, read, tables, write_page
@@ -28,15 +27,6 @@ def test_the_page_is_made_of_the_csv():
     page = PAGE.read_text()
     for name, made in tables(read(FILE)).items():
         assert between(page, name) == made, f"{name}: run `python scripts/speed.py write`"
-
-
-def test_the_modelled_steps_are_those_of_the_page_about_gpus():
-    """tests/test_devices.py compares that page with a search."""
-    rows = [row for row in read(FILE) if row["section"] == "gpu"]
-    modelled = {(row["task"], row["who"]): row["value"] for row in measure_gpu(quick=False)}
-    assert len(modelled) == 4
-    kept = {(row["task"], row["who"]): float(row["value"]) for row in rows}
-    assert kept == pytest.approx(modelled, rel=1e-12), "run `speed.py measure --again --only gpu`"
 
 
 def test_all_parts_are_measured_with_one_thread():
@@ -146,7 +136,7 @@ def test_what_the_file_has_is_measured_again_only_if_asked_for(tmp_path, monkeyp
         (method, chain) for chain in CHAINS for method in METHODS
     ]
     main(["measure", "--only", "large", "--task", "chain_of_7", "--again", "--to", str(path)])
-    main(["measure", "--only", "gpu", "--to", str(path)])
+    main(["measure", "--only", "posterior", "--to", str(path)])
     values = {(row["section"], row["task"], row["who"]): row["value"] for row in read(path)}
     assert [*values.values()] == ["5", "6", "3", "4", "7"]
     assert len(read(path)) == len(values)
