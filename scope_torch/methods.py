@@ -151,8 +151,8 @@ def make_scope_joint(
         learn_reference: Whether the model takes in `reference_answers` of the problem, theta_0's
             answers, as observations. Nobody pays for them again. The paper's search does not know
             them.
-        calibration_queries: How many queries Calibrate looks at, and more while few answers are
-            right; None: all, as in alg:scope-main, and if quality is the objective.
+        calibration_queries: How many queries Calibrate looks at, and more while answers are on
+            average below s_0 / 2; None: all, as in alg:scope-main, and if quality is the objective.
         verify: Rounds in which the model is tried, see `Verification`; 0 for none. There are none
             if quality is the objective, or with `theory`.
         name: Name in results.

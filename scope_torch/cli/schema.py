@@ -95,7 +95,7 @@ class ScopeJointConfig(SearchConfig):
     certificate: str | None = None  # as scope's; null: sequence, or bounds if mode is theory
     learn_reference: bool = False  # whether the model takes in the answers of theta_0
     calibration_queries: int | None = (
-        4  # Calibrate looks at so many, if 20 answers are right; null: all
+        4  # Calibrate looks at so many, unless few answers are right; null: all
     )
     verify: int = 3  # rounds in which the model is tried before the search stops; 0: none
 

@@ -22,7 +22,6 @@ Base = str | Sequence[str] | Mapping[str, str] | None
 
 PoolKind = Literal["base", "random", "none"]
 POOLS = ("base", "random", "none")
-_RIGHT = 20  # answers, by which a model learns what makes answers good
 
 
 class InitialPool:
@@ -102,7 +101,7 @@ def calibrate(
     g: Callable[[Observation], tuple[float, ...]] = minus_quality,
     queries_of: Callable[[tuple[int, ...]], Sequence[int]] | None = None,
     is_dropped: Callable[[tuple[int, ...]], bool] = lambda _: False,
-    enough: int | None = None,
+    enough: tuple[int, float] | None = None,
 ) -> Steps:
     """Observes many configurations on few queries, then ever fewer on ever more.
 
@@ -127,8 +126,9 @@ def calibrate(
             round then takes as many of its own, in the given order, and averages are compared
             instead of totals. None: all on all.
         is_dropped: Whether a configuration is given up, after the observations of a round.
-        enough: Queries after which it ends, unless fewer than 20 answers are right by then: else
-            the model learns nothing about what makes answers good. None: after all, the paper.
+        enough: Queries after which it ends, and the average quality that all answers must have by
+            then: if few are right, the model learns little about what makes answers good. None: it
+            ends after all queries, as in the paper.
 
     Yields:
         The requests of a round: configurations in pool order, each on the round's new queries.
@@ -167,10 +167,14 @@ def calibrate(
         }
         kept = set(sorted(survivors, key=score.__getitem__)[: math.ceil(len(survivors) / 2)])
         survivors = [theta for theta in survivors if theta in kept]  # alg:scope-main:bc-halving
-        if enough is not None and done >= enough and math.fsum(answered) >= _RIGHT:
+        if enough is not None and done >= enough[0] and _mean(answered) >= enough[1]:
             break
     if g is minus_quality:
         _warn_if_none_is_right(answered)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / max(1, len(values))
 
 
 def _warn_if_none_is_right(qualities: Sequence[float]) -> None:

@@ -126,7 +126,7 @@ class Rules:
         calibration_queries: int | None = None,
     ) -> None:
         self._problem, self._belief, self._payoff = problem, belief, payoff
-        self._verification, self.calibration_queries = verification, calibration_queries
+        self._verification, self._calibration_queries = verification, calibration_queries
         self.certificate, self.stopping = certificate, stopping
         self.known = Known(problem) if known is None else known
         self._holes = Holes(problem, belief.posterior)
@@ -169,6 +169,12 @@ class Rules:
         self._belief.learn(observation)
         for rule in self._own:
             rule.learn(observation)
+
+    @property
+    def calibrated_enough(self) -> tuple[int, float] | None:
+        """See `enough` of `calibrate`: half of s_0, on average, is right often enough."""
+        number = self._calibration_queries
+        return None if number is None else (number, self._problem.s_0 / 2)
 
     def redraw(
         self, pool: list[Theta], initial: InitialPool, generator: torch.Generator
@@ -262,8 +268,8 @@ class Rules:
         of_own: dict[str, Any] = {"rules": own} if own else {}
         if self.stopping.least_u_out < 0:
             of_own["u_out_floor"] = False
-        if self.calibration_queries is not None:
-            of_own["calibration_queries"] = self.calibration_queries
+        if self._calibration_queries is not None:
+            of_own["calibration_queries"] = self._calibration_queries
         if self._verification is not None:
             of_own |= self._verification.settings()
         return {**self.certificate.settings(), **self.known.settings(), **of_own}

@@ -186,7 +186,7 @@ class SCOPE(SequentialOptimizer):
                 g=self.belief.g_of,
                 queries_of=self.problem.queries_of if self.problem.offered else None,
                 is_dropped=self.rules.is_dropped,
-                enough=self.rules.calibration_queries,
+                enough=self.rules.calibrated_enough,
             )
             pool = self.rules.redraw(pool, self._initial_pool, self._generator)
         yield

@@ -224,23 +224,24 @@ def test_wrong_numbers(wrong):
 
 
 @pytest.mark.parametrize(
-    ("size", "right", "expected"),
+    ("right", "expected"),
     [
-        (30, 1.0, 30 + 15 + 8 * 2),  # four queries, and more than 20 answers are right
-        (8, 1.0, 8 + 4 + 2 * 2 + 1 * 4),  # 16 are right after four queries, 20 after eight
-        (30, 0.0, 30 + 15 + 8 * 2 + 4 * 4 + 2 * 8 + 1 * 16 + 1 * 18),  # all fifty: none is right
+        (lambda _: 0.5, 30 + 15 + 8 * 2),  # after four queries, and half of them are right
+        (lambda q: float(q >= 4), 30 + 15 + 8 * 2 + 4 * 4 + 2 * 8),  # 32 of 93 are right by then
+        (lambda _: 0.0, 30 + 15 + 8 * 2 + 4 * 4 + 2 * 8 + 1 * 16 + 1 * 18),  # never: all fifty
     ],
 )
-def test_calibrate_ends_once_it_has_enough(size, right, expected):
+def test_calibrate_ends_once_it_has_enough(right, expected):
     asked = []
 
     def observe(requests):
         asked.extend(requests)
-        return [Observation(r.theta, r.query, cost_usd=0.1, quality=right) for r in requests]
+        of = [(r.theta, r.query, right(r.query)) for r in requests]
+        return [Observation(t, q, cost_usd=0.1, quality=quality) for t, q, quality in of]
         yield
 
-    pool = [(k,) for k in range(size)]
-    assert list(calibrate(pool, range(50), observe=observe, enough=4)) == []
+    pool = [(k,) for k in range(30)]
+    assert list(calibrate(pool, range(50), observe=observe, enough=(4, 0.3))) == []
     assert len(asked) == expected
 
 
