@@ -23,7 +23,7 @@ from scope_torch.search.scope import SCOPE
 from scope_torch.tasks import Task
 
 DEPLOYMENTS = (1e2, 1e3, 1e4, 1e5, 1e6)
-_EARLIER = ("method.calibration_queries=null", "method.verify=0")  # as the searches were made
+EARLIER = ("method.calibration_queries=null", "method.verify=0")  # as the searches were made
 RULES = {"pays": "while it pays", "widened": "one widening", "scope": "`scope`"}
 NAME = "three rules"
 
@@ -49,7 +49,7 @@ def cells(
 
 def search(overrides: list[str], rule: str) -> dict[str, Any]:
     """The search of a config by one of `RULES`: its spend, theta_out and expected returns."""
-    method = ["method=scope_joint", *_EARLIER] if rule != "scope" else ["method=scope"]
+    method = ["method=scope_joint", *EARLIER] if rule != "scope" else ["method=scope"]
     cfg = compose([*overrides, *method])
     task: Task = build(cfg.task)
     problem = task.problem

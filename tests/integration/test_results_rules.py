@@ -41,7 +41,9 @@ def test_one_search_tells_the_end_for_every_h():
     assert row == cell.row()
     spends = [float(row[f"spend_{H:.0e}"]) for H in payoff.DEPLOYMENTS]
     assert spends == sorted(spends)
-    own = compose([*overrides, "task.world_seed=101", "seed=10", "method=scope_joint"])
+    own = compose(
+        [*overrides, "task.world_seed=101", "seed=10", "method=scope_joint", *payoff.EARLIER]
+    )
     task = payoff.build(own.task)
     for H, spend in zip(payoff.DEPLOYMENTS, spends, strict=True):
         problem = replace(task.problem, deployment_queries=H)

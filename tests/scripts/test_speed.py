@@ -117,7 +117,7 @@ def test_a_task_is_measured_alone():
     ]
     every = [*jobs(None, None, False)]
     assert {job["part"] for job in every} == {*PARTS}
-    assert len(every) == 2 * len(METHODS) * 4 + len(METHODS) * len(CHAINS) + 3
+    assert len(every) == 2 * len(METHODS) * 4 + len(METHODS) * len(CHAINS) + 2
 
 
 def test_what_the_file_has_is_measured_again_only_if_asked_for(tmp_path, monkeypatch):
