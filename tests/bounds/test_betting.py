@@ -129,14 +129,17 @@ def test_a_search_certifies_by_its_sequences(make):
     assert result.report["certificate"] == "sequence"
     history = [(o.theta, o.query, o.quality) for o in result.history]
     rows = [
-        row for row in result.trace if row.event in ("selected", "pruned", "completed", "improved")
+        row
+        for row in result.trace
+        if row.event in ("selected", "verifying", "pruned", "completed", "improved")
     ]
     orders, k, certified = [], 0, []
     for i, row in enumerate(rows):
         if row.event != "selected":
             continue
         k += 1
-        end = next((r for r in rows[i + 1 :] if r.event in ("pruned", "completed")), None)
+        ends = ("pruned", "completed", "verifying", "selected")  # its turn may not have begun
+        end = next((r for r in rows[i + 1 :] if r.event in ends), None)
         told = history[row.t : end.t if end else None]
         assert {theta for theta, _, _ in told} <= {row.theta_cand}
         orders.append([query for _, query, _ in told])
