@@ -28,7 +28,8 @@ CASES = [
 
 def search(task, seed, budget_usd, **settings):
     base = [llms[0] for llms in task.problem.llms]
-    optimizer = make_scope_joint(task.problem, base=base, seed=seed, **settings)
+    # Rounds of verification come by theta_cand alone where Theta is not enumerated.
+    optimizer = make_scope_joint(task.problem, base=base, seed=seed, verify=0, **settings)
     return run(task.problem, optimizer, task.evaluator(), budget_usd)
 
 
