@@ -94,9 +94,7 @@ class ScopeJointConfig(SearchConfig):
     max_nodes: int = 20_000  # branch_and_bound: most prefixes visited to find a minimum
     certificate: str | None = None  # as scope's; null: sequence, or bounds if mode is theory
     learn_reference: bool = False  # whether the model takes in the answers of theta_0
-    calibration_queries: int | None = (
-        4  # Calibrate looks at so many, unless few answers are right; null: all
-    )
+    calibration_queries: int | None = 4  # of Calibrate, more if few are right; null: all
     verify: int = 3  # rounds in which the model is tried before the search stops; 0: none
 
 

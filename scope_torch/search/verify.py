@@ -8,9 +8,9 @@ sum over modules of `CostScale`. The cheapest come first, for a share of what th
 far have cost. Then scale and hyperparameters are fitted again.
 
 A round comes when no candidate would pay if the system had 10 Q queries to answer, that is when
-none is expected to save a tenth of its cost; and when nothing is left. If the model then still says
-so, it has passed. When that is does not depend on H (`deployment_queries`): a search with a larger
-H, or budget, begins with the search of a smaller one.
+none is expected to save about a tenth of its cost; and when nothing is left; but not before there
+was a candidate since the last round. When that is does not depend on H (`deployment_queries`): a
+search with a larger H, or budget, begins with the search of a smaller one.
 
 No promise rests on it: a certificate counts the answers of a candidate's own turn alone.
 """
@@ -96,7 +96,7 @@ class Verification:
         return due
 
     def requests(self, order: Sequence[int], left: Allowed) -> list[Request]:
-        """What a round asks; nothing if there is none, and then there is no other.
+        """What a round asks; nothing if it is not due, or nothing is cheap enough.
 
         Args:
             order: The queries; every round takes the next one.
