@@ -14,6 +14,8 @@ from scope_torch.bounds import ConfidenceBounds, CredibleBounds, TheoryBounds, T
 from scope_torch.bounds.base import check_made_for
 from scope_torch.bounds.information_gain import InformationGain, RealisedGain
 from scope_torch.errors import InputError
+from scope_torch.model.cost_regression import regress_costs
+from scope_torch.model.cost_scale import FitScale, fit_cost_scale
 from scope_torch.model.devices import joint_class, pick_device, surrogate_class
 from scope_torch.model.kernels import HammingMatern52Kernel
 from scope_torch.model.list_sums import listed
@@ -126,7 +128,8 @@ def make_scope_joint(
     budget_usd: float | None = None,
     learn_reference: bool = False,
     calibration_queries: int | None = 4,
-    verify: int = 3,
+    verify: int = 1,
+    cost_scale: str = "regression",
     name: str = "scope_joint",
     **options: Unpack[SearchOptions],
 ) -> SCOPE:
@@ -155,6 +158,8 @@ def make_scope_joint(
             average below s_0 / 2; None: all, as in alg:scope-main, and if quality is the objective.
         verify: Rounds in which the model is tried, see `Verification`; 0 for none. There are none
             if quality is the objective, or with `theory`.
+        cost_scale: How the sum over modules is fitted: `regression` (`regress_costs`), or
+            `least_squares` as in version 0.1.0 (`fit_cost_scale`).
         name: Name in results.
         options: `SearchOptions`.
 
@@ -201,6 +206,7 @@ def make_scope_joint(
         amplitude=amplitude,
         relative_cost=relative_cost,
         scale_if_free=problem.reference_cost_usd,
+        fit_scale=_scale_fit(problem, cost_scale),
         device=device,
         num_constraints=problem.num_constraints,
     )
@@ -310,6 +316,12 @@ def _is_relative(
             "base or random"
         )
     return True
+
+
+def _scale_fit(problem: SelectionProblem, name: str) -> FitScale:
+    if _one_of("cost_scale", name, ("regression", "least_squares")) == "regression":
+        return partial(regress_costs, llms=problem.llms)
+    return fit_cost_scale
 
 
 def _deployment(problem: SelectionProblem, budget_usd: float | None) -> float:

@@ -37,7 +37,8 @@ WORLDS = {
     "data_transformation": ("N = 5, 102 queries", {"scope": (1.0, 1), "scope_joint": (0.45, 3)}),
 }
 BASE = "Gemini 2.5 Flash-Lite"
-KINDS = ("ordinary", "theta_0 only", "moves memory", "fits anew", "factors anew", "first")
+USUAL = ("ordinary", "theta_0 only")
+KINDS = (*USUAL, "moves memory", "asks what pays", "fits anew", "factors anew", "first")
 HEADER = """\
 | task | method | steps | how many | launches | waits | GB | MB to the CPU | modelled [ms] |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- |
@@ -137,7 +138,8 @@ def _mark_updates(optimizer: Any, log: Any) -> list[tuple[list[float], list[Any]
         of_queries = getattr(surrogate, "queries", surrogate)
         fitted, anew = getattr(surrogate, "hyperparameters", None), of_queries.times_conditioned
         counts = (log.launches.total(), log.waits.total(), log.bytes.total(), log.bytes_to_cpu)
-        state = [fitted, anew, log.launches["constant_pad_nd"], optimizer.recommend().theta]
+        moved, asked = log.launches["constant_pad_nd"], log.launches["special_ndtr"]
+        state = [fitted, anew, asked, moved, optimizer.recommend().theta]
         marks.append(([*counts, log.seconds()], state))
         update()
 
@@ -148,7 +150,7 @@ def _mark_updates(optimizer: Any, log: Any) -> list[tuple[list[float], list[Any]
 def _kind(before: list[Any], after: list[Any], theta_ref: Any) -> tuple[str, bool]:
     """The kind of a step, and whether it found a better theta_out."""
     *changed, improved = [one != other for one, other in zip(before, after, strict=True)]
-    names = ("fits anew", "factors anew", "moves memory")
+    names = ("fits anew", "factors anew", "asks what pays", "moves memory")
     usual = "theta_0 only" if after[-1] == theta_ref else "ordinary"
     kind = next((name for name, did in zip(names, changed, strict=True) if did), usual)
     return kind, improved

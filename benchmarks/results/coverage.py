@@ -33,7 +33,8 @@ RHO = 0.5
 EPSILON, QUERIES = 0.1, 24
 FLIPS = (0.0, 0.02, 0.1)  # chance that an answer is the other one
 _THEORY = {"mode": "theory", "delta": DELTA}
-_EARLIER = {"verify": 0, "calibration_queries": None}  # the searches as they were made
+# The searches as they were made.
+_EARLIER = {"verify": 0, "calibration_queries": None, "cost_scale": "least_squares"}
 _SEQUENCE = {"certificate": "sequence", "bounds": {"delta": DELTA}}
 CERTIFICATES: dict[str, tuple[Any, dict[str, Any]]] = {
     "scope, tuned": (make_scope, {}),

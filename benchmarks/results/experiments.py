@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.results import agentopt, coverage, front, landscapes, letter, payoff
+from benchmarks.results import agentopt, cost_bounds, coverage, front, landscapes, letter, payoff
 from benchmarks.results.planned import Planned
 from benchmarks.results.runs import Cell
 
@@ -45,6 +45,10 @@ OURS = {"scope_joint": ("method=scope_joint",), "scope": ("method=scope",)}
 EARLIER = payoff.EARLIER
 UNTRIED = {
     "scope_joint, as before": ("method=scope_joint", *EARLIER),
+    "scope_joint, cost_scale = least_squares, verify = 3": (
+        *("method=scope_joint", "method.verify=3"),
+        "method.cost_scale=least_squares",
+    ),
     "scope_joint, verify = 0": ("method=scope_joint", "method.verify=0"),
     "scope_joint, calibration_queries = null": ("method=scope_joint", EARLIER[0]),
 }
@@ -272,6 +276,24 @@ def _pools() -> list[Cell]:
     ]
 
 
+def _cost_bounds() -> list[cost_bounds.CostBoundsCell]:
+    """Bounds on costs of what was not observed, on what was chosen on and on the rest."""
+    mark = cost_bounds.CHOSEN_ON
+    kinds = {"data_imputation, hard": (), "data_imputation, recorded_like": ("recorded_like",)}
+    found = [(f"recorded/restaurant {mark}", ("task=recorded/restaurant",), range(5), [None])]
+    found += [
+        (f"recorded/{task}", (f"task=recorded/{task}",), range(10, 15), [None])
+        for task in ("restaurant_test", "bing")
+    ]
+    found += [(f"hotpotqa {mark}", ("task=hotpotqa",), range(5), [None])]
+    other = "task.reference=[Kimi K2.5,Claude Opus 4.6]"
+    found += [("mathqa", ("task=mathqa", other, "base=Qwen3 32B"), range(10, 15), [None])]
+    for name, family in kinds.items():
+        of = ("task=data_imputation", *(f"task.family={one}" for one in family))
+        found += [(f"{name} {mark}", of, [0], range(5)), (name, of, SEEDS[:1], WORLDS[:5])]
+    return cost_bounds.cells(found)
+
+
 def experiments() -> dict[str, Sequence[Planned]]:
     """The runs of each experiment, in the order in which they are made."""
     sensitive = _chosen("scope_joint", "scope", "cei", "config_bo")
@@ -296,6 +318,7 @@ def experiments() -> dict[str, Sequence[Planned]]:
             *on_recordings(RECORDED[:-1], other, range(10, 30)),
             *on_recordings(RECORDED[-1:], other, range(10, 15)),  # minutes each
         ],
+        "cost_bounds": _cost_bounds(),
         "landscapes": landscapes.cells(landscapes.SAMPLES, WORLDS, SEEDS[0]),
         "main": simulated(SIMULATED, MAIN),
         "tables": on_tables(tables, range(10, 15)),

@@ -10,6 +10,7 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
+from benchmarks.results.cost_bounds_tables import draw_cost_bounds
 from benchmarks.results.experiments import CHOSEN, MAIN, SIMULATED
 from benchmarks.results.front_tables import draw_fronts
 from benchmarks.results.landscape_tables import draw_landscapes
@@ -57,6 +58,8 @@ def draw_all(folder: Path, to: Path) -> None:
     ]
     if fronts:
         save_figure(draw_fronts(fronts), to / "front.png")
+    if bounds := read_rows(folder / "cost_bounds.csv"):
+        save_figure(draw_cost_bounds(bounds), to / "cost_bounds.png")
     landscapes = read_rows(folder / "landscapes.csv")
     if {row["problem"] for row in landscapes if row["method"] == RECORDED} >= RECORDINGS.keys():
         save_figure(draw_landscapes(landscapes), to / "landscapes.png")

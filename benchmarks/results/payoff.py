@@ -23,7 +23,11 @@ from scope_torch.search.scope import SCOPE
 from scope_torch.tasks import Task
 
 DEPLOYMENTS = (1e2, 1e3, 1e4, 1e5, 1e6)
-EARLIER = ("method.calibration_queries=null", "method.verify=0")  # as the searches were made
+# As the searches were made.
+EARLIER = (
+    *("method.calibration_queries=null", "method.verify=0"),
+    "method.cost_scale=least_squares",
+)
 RULES = {"pays": "while it pays", "widened": "one widening", "scope": "`scope`"}
 NAME = "three rules"
 

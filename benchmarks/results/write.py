@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.results import front_tables, landscape_tables, other_tables, rule_tables, tables
+from benchmarks.results import (
+    cost_bounds_tables,
+    front_tables,
+    landscape_tables,
+    other_tables,
+    rule_tables,
+    tables,
+)
 from benchmarks.results.experiments import experiments, quick
 from benchmarks.results.figures import draw_all
 from benchmarks.results.live import live_table
@@ -110,6 +117,7 @@ TABLES: dict[str, tuple[str, Callable[[Rows], str]]] = {
     "front_development": ("front_development", front_tables.front_table),
     "front": ("front", front_tables.front_table),
     "live": ("live", live_table),
+    "cost_bounds": ("cost_bounds", cost_bounds_tables.cost_bounds_table),
     "landscapes": ("landscapes", landscape_tables.landscapes_table),
     "calibration": ("calibration main additive", other_tables.calibration_table),
 }

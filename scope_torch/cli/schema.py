@@ -95,7 +95,8 @@ class ScopeJointConfig(SearchConfig):
     certificate: str | None = None  # as scope's; null: sequence, or bounds if mode is theory
     learn_reference: bool = False  # whether the model takes in the answers of theta_0
     calibration_queries: int | None = 4  # of Calibrate, more if few are right; null: all
-    verify: int = 3  # rounds in which the model is tried before the search stops; 0: none
+    verify: int = 1  # rounds in which the model is tried before the search stops; 0: none
+    cost_scale: str = "regression"  # costs by module: regression | least_squares, as in 0.1.0
 
 
 @dataclass

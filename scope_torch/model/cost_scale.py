@@ -13,7 +13,7 @@ c / a - 1.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -25,10 +25,13 @@ from torch import Tensor
 from scope_torch.space import ConfigSpace
 
 _ROUNDS = 20
-_LEAST = 0.05  # a(theta) is at least this fraction of the least average observed, if not 0
+LEAST_OBSERVED = 0.05  # a(theta) is at least this fraction of the least average that is not 0
 LEAST_MEAN = 0.05  # of a relative cost, when bounds are made of it
 _LEAST_SD = 1e-12  # of a cost whose bounds are equal; relative
 _PSEUDO = 2.0  # observations of ordinary cost that a query starts with
+
+
+Costs = Sequence[tuple[tuple[int, ...], int, float]]  # theta, query, USD
 
 
 @dataclass(frozen=True)
@@ -38,10 +41,12 @@ class CostScale:
     Args:
         terms: USD for each LLM of each module (float64).
         least: USD.
+        variance: Of c / a at a configuration that was not observed; 0: not known.
     """
 
     terms: tuple[Tensor, ...]
     least: float
+    variance: float = 0.0
 
     @classmethod
     def one(cls, space: ConfigSpace) -> CostScale:
@@ -68,12 +73,13 @@ class CostScale:
         return total.clamp_min_(self.least)
 
 
-def fit_cost_scale(
-    space: ConfigSpace,
-    costs: Sequence[tuple[tuple[int, ...], int, float]],
-    scale_if_free: float = 1.0,
-) -> CostScale:
-    """Fits c(theta, q) = t_q a(theta) by least squares of relative errors.
+FitScale = Callable[[ConfigSpace, Costs, float], CostScale]  # the last: USD, if all are free
+
+
+def fit_cost_scale(space: ConfigSpace, costs: Costs, scale_if_free: float = 1.0) -> CostScale:
+    """Fits c(theta, q) = t_q a(theta) by least squares of relative errors, as in version 0.1.0.
+
+    `regress_costs` does better.
 
     Two steps in turn: the terms by non-negative least squares, given t and with weights 1 / a; then
     t_q as the mean of c / a. LLMs that were never observed in a module get its median term.
@@ -95,7 +101,7 @@ def fit_cost_scale(
     count, per_query = np.bincount(which), np.bincount(query)
     average = np.bincount(which, usd) / count
     positive = average[average > 0]
-    least = _LEAST * positive.min() if len(positive) else scale_if_free
+    least = LEAST_OBSERVED * positive.min() if len(positive) else scale_if_free
     a = np.maximum(average, least)
     t = np.ones(len(per_query))
     terms = np.zeros(offsets[-1])

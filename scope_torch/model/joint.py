@@ -27,13 +27,14 @@ from torch import Tensor
 from scope_torch.errors import InputError
 from scope_torch.model.aggregate import AggregatePosterior, LowRank
 from scope_torch.model.collapsed import Collapsed, Hyperparameters
-from scope_torch.model.cost_scale import CostScale, fit_cost_scale
+from scope_torch.model.cost_scale import CostScale, FitScale, fit_cost_scale
 from scope_torch.model.incremental import LowRankUpdate
 from scope_torch.model.joint_groups import JointPosterior, PosteriorAt
 from scope_torch.model.joint_queries import JointQueries, times_gram
 from scope_torch.model.per_query import QuerySurrogate
 from scope_torch.space import ConfigSpace
 
+_STALE = 1.1
 REFIT = 2.0  # hyperparameters are fitted again once there are so many times more observations
 _LOGITS = torch.linspace(-7, 7, 561, dtype=torch.float64)  # of rho
 _PRIOR_LOGIT, _PRIOR_SPREAD = -1.0, 1.0  # prior of the logit of rho: 0.27, within 0.05 to 0.73
@@ -56,6 +57,7 @@ class JointSurrogate:
         amplitude: One amplitude for all outputs; None to fit one to each.
         relative_cost: Whether costs are relative to `CostScale`; if not, they are in USD.
         scale_if_free: Scale of costs, in USD, if all observations are free: c(theta_0).
+        fit_scale: Makes the scale: `regress_costs` with the names of the LLMs, or `fit_cost_scale`.
         device: Where the algebra runs. Always float64.
         num_constraints: K.
 
@@ -76,6 +78,7 @@ class JointSurrogate:
         amplitude: float | None = None,
         relative_cost: bool = True,
         scale_if_free: float = 1.0,
+        fit_scale: FitScale = fit_cost_scale,
         device: torch.device | str | None = None,
         num_constraints: int = 1,
     ) -> None:
@@ -88,6 +91,8 @@ class JointSurrogate:
         self.space, self.kernel, self.lam = space, kernel, lam
         self.num_queries, self.device = num_queries, self.queries.device
         self.scale, self._scale_if_free = CostScale.one(space), scale_if_free
+        self._fit_scale = fit_scale
+        self._regresses = relative_cost and fit_scale is not fit_cost_scale
         at_first = Hyperparameters(rho or 0.0, amplitude or 1.0)
         self.hyperparameters = (at_first,) * (1 + num_constraints)  # of c, then of each g
         self._rho, self._amplitude, self.relative_cost = rho, amplitude, relative_cost
@@ -146,7 +151,8 @@ class JointSurrogate:
 
         rho maximises the marginal likelihood, in closed form, times a normal prior on its logit.
         Without the prior, few observations can put the maximum at 0 or 1, where the bounds are
-        worth nothing. The amplitude then maximises the likelihood at that rho.
+        worth nothing. The amplitude then maximises the likelihood at that rho. The variance that
+        all queries share is at least that of the scale where nothing was observed.
 
         Returns:
             Whether anything was fitted; variances may then have grown.
@@ -157,12 +163,17 @@ class JointSurrogate:
         self._fitted_at = len(self._log)
         if self.relative_cost:
             costs = [(t, q, y_c) for t, q, y_c, _ in self._log]
-            self.scale = fit_cost_scale(self.space, costs, self._scale_if_free)
+            self.scale = self._fit_scale(self.space, costs, self._scale_if_free)
             self._tell_again()
         of_g = self._fit(range(1, 1 + self.num_constraints))
-        self.hyperparameters = (*self._fit([0]), *of_g)
+        self.hyperparameters = (self._widened(*self._fit([0])), *of_g)
         self._collapsed = None
         return True
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether there are a tenth more observations than at the last fit."""
+        return len(self._log) >= _STALE * self._fitted_at
 
     def log_marginal_likelihood(self, zeta: int, rho: Tensor) -> tuple[Tensor, Tensor]:
         """Log p(y | rho) up to a constant, at the amplitude that maximises it.
@@ -266,6 +277,7 @@ class JointSurrogate:
             "rho": self._rho,
             "amplitude": self._amplitude,
             "relative_cost": self.relative_cost,
+            **({"cost_scale": "regression"} if self._regresses else {}),
         }
 
     def report(self) -> dict[str, Any]:
@@ -300,6 +312,13 @@ class JointSurrogate:
         # If all observations equal the prior mean, the likelihood has no maximum.
         amplitudes = [math.sqrt(max(float(squares[best]), 1e-12)) for _, squares in fitted]
         return [Hyperparameters(float(rho[best]), amplitude) for amplitude in amplitudes]
+
+    def _widened(self, of_c: Hyperparameters) -> Hyperparameters:
+        own, shared = (share * of_c.amplitude**2 for share in (1 - of_c.rho, of_c.rho))
+        if self._rho is not None or self._amplitude is not None or shared >= self.scale.variance:
+            return of_c
+        amplitude2 = own + self.scale.variance
+        return Hyperparameters(self.scale.variance / amplitude2, math.sqrt(amplitude2))
 
     def _tell_again(self) -> None:
         old = self.queries

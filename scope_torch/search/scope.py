@@ -111,7 +111,7 @@ class SCOPE(SequentialOptimizer):
                 if requests:  # see verify.py
                     self._trace("verifying")
                     yield from self._observe(requests)
-                    self.belief.refit()
+                self.belief.refit()
 
     def _iterate(self, i: int, minima: Minima) -> Reason:
         theta_cand = self._select(i, minima)  # alg:scope-main:select

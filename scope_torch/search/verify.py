@@ -12,6 +12,10 @@ none is expected to save about a tenth of its cost; and when nothing is left; bu
 was a candidate since the last round. When that is does not depend on H (`deployment_queries`): a
 search with a larger H, or budget, begins with the search of a smaller one.
 
+After the last round, the fit alone is made again where a round would come, if there are a tenth
+more observations than at the last one: a search does not end on an old fit, and one that continues
+it (`continue_from`) begins with about the fit that it ended with.
+
 No promise rests on it: a certificate counts the answers of a candidate's own turn alone.
 """
 
@@ -89,7 +93,7 @@ class Verification:
             candidate: theta_cand, a `JointCandidate`.
             minima: Of the bounds at which it was chosen.
         """
-        if self._done == self._rounds:
+        if self._done == self._rounds and not self._surrogate.is_stale:
             return False
         due = self._is_new and not self._pays.goes_on(candidate, minima)
         self._is_new = True  # if it is not due, theta_cand is asked

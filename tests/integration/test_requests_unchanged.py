@@ -30,7 +30,10 @@ SEARCHES = [
 ]
 AMPLITUDES = ["method.gp.amp_c=1", "method.gp.amp_g=1"]  # the defaults of that version
 OLD_DEFAULTS = dict.fromkeys(["config_bo", "safeopt"], AMPLITUDES)
-OLD_DEFAULTS["scope_joint"] = ["method.verify=0", "method.calibration_queries=null"]
+OLD_DEFAULTS["scope_joint"] = [
+    *("method.verify=0", "method.calibration_queries=null"),
+    "method.cost_scale=least_squares",
+]
 OLD_NAMES = {"data_imputation": ["task.name=data_imputation_simulated"]}  # in LLAMBO's prompts
 WORLDS = Path(spec.__file__).parents[2] / "data" / "worlds.toml"
 

@@ -93,7 +93,9 @@ def test_the_status_is_how_the_turn_ended(make):
 def test_the_counts_of_one_search():
     assert Counter(joint().table()["status"]) == {
         "dropped: too poor": 9,
-        "not tried": 16,
+        "dropped: too dear": 1,
+        "undecided": 1,
+        "not tried": 10,
         "choice": 1,
         "certified": 1,
         "reference": 1,

@@ -114,10 +114,10 @@ def searched(seed, **options):
 
 
 def test_what_one_change_at_a_time_cannot_tell_is_found():
-    """Without verification many searches end far from the optimum."""
+    """Without verification many searches end far from the optimum, by the scale of 0.1.0."""
     near = dict.fromkeys((0, 3), 0)
     for rounds, seed in itertools.product(near, range(12)):
-        _, result = searched(seed, verify=rounds)
+        _, result = searched(seed, verify=rounds, cost_scale="least_squares")
         told = result.summary()
         near[rounds] += told["true_cost_usd"] <= 1.1 * told["optimal_cost_usd"]
     assert near[3] >= 11
@@ -209,11 +209,11 @@ def test_nothing_is_verified_where_it_was_not_asked_for():
 
 def test_the_default_is_told():
     settings = make_scope_joint(synthetic_task().problem, base="small").settings()
-    assert (settings["verify"], settings["calibration_queries"]) == (3, 4)
-    optimizer = make_scope_joint(
-        synthetic_task().problem, base="small", verify=0, calibration_queries=None
-    )
-    assert not {"verify", "calibration_queries"} & optimizer.settings().keys()
+    told = ("verify", "calibration_queries", "cost_scale")
+    assert [settings[name] for name in told] == [1, 4, "regression"]
+    earlier = dict(zip(told, (0, None, "least_squares"), strict=True))
+    optimizer = make_scope_joint(synthetic_task().problem, base="small", **earlier)
+    assert not {*told} & optimizer.settings().keys()
 
 
 @pytest.mark.parametrize("wrong", [{"verify": -1}, {"verify": 1.5}, {"calibration_queries": 0}])
