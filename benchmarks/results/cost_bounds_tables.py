@@ -50,7 +50,7 @@ def draw_cost_bounds(rows: Rows) -> Figure:
     """After Calibrate: the share of unseen configurations within so many standard deviations."""
     groups = grouped(rows)
     problems = [*dict.fromkeys(problem for problem, _ in groups)]
-    across = 4
+    across = 3
     with matplotlib.rc_context(LOOK):
         down = math.ceil(len(problems) / across)
         figure = Figure(figsize=(7.0, 1.6 * down + 0.5), layout="constrained")
@@ -66,7 +66,7 @@ def draw_cost_bounds(rows: Rows) -> Figure:
             axes.plot(WIDTHS, expected, color="#777777", ls=":", lw=1, label="normal")
             axes.set(xlim=(0, WIDTHS[-1]), ylim=(0, 104), xticks=range(0, 7, 2))
             clean(axes)
-            axes.set_title(problem.removesuffix(CHOSEN_ON).strip(), loc="left", fontsize=7)
+            axes.set_title(problem.replace(CHOSEN_ON, "*"), loc="left", fontsize=8)
         figure.supxlabel("standard deviations", fontsize=8)
         figure.supylabel("costs within [%]", fontsize=8)
         handles, labels = grid.flat[0].get_legend_handles_labels()

@@ -276,6 +276,22 @@ def _pools() -> list[Cell]:
     ]
 
 
+def _bases() -> list[Cell]:
+    """Two recorded systems from three bases each, with two tolerances; the first for choosing."""
+    other = ("task=mathqa", "task.reference=[Kimi K2.5,Claude Opus 4.6]")
+    restaurant = ("gemini-2.5-flash-lite", "gemini-2.0-flash-lite", "gemma-3-12b")
+    systems = (
+        ("recorded/restaurant", ("task=recorded/restaurant",), restaurant, (0.01, 0.05)),
+        ("mathqa", other, ("Qwen3 32B", "gpt-oss-20b", "Claude 3 Haiku"), (0.05, 0.1)),
+    )
+    cells: list[Cell] = []
+    for name, task, bases, epsilons in systems:
+        for base, epsilon, seed in itertools.product(bases, epsilons, range(20)):
+            more = (*OURS["scope_joint"], f"base={base}", f"task.epsilon={epsilon}")
+            cells.append(Cell(name, f"{base}, epsilon {epsilon}", seed, None, (*task, *more)))
+    return cells
+
+
 def _cost_bounds() -> list[cost_bounds.CostBoundsCell]:
     """Bounds on costs of what was not observed, on what was chosen on and on the rest."""
     mark = cost_bounds.CHOSEN_ON
@@ -318,6 +334,7 @@ def experiments() -> dict[str, Sequence[Planned]]:
             *on_recordings(RECORDED[:-1], other, range(10, 30)),
             *on_recordings(RECORDED[-1:], other, range(10, 15)),  # minutes each
         ],
+        "bases": _bases(),
         "cost_bounds": _cost_bounds(),
         "landscapes": landscapes.cells(landscapes.SAMPLES, WORLDS, SEEDS[0]),
         "main": simulated(SIMULATED, MAIN),

@@ -117,6 +117,7 @@ TABLES: dict[str, tuple[str, Callable[[Rows], str]]] = {
     "front_development": ("front_development", front_tables.front_table),
     "front": ("front", front_tables.front_table),
     "live": ("live", live_table),
+    "bases": ("bases", other_tables.recorded_table),
     "cost_bounds": ("cost_bounds", cost_bounds_tables.cost_bounds_table),
     "landscapes": ("landscapes", landscape_tables.landscapes_table),
     "calibration": ("calibration main additive", other_tables.calibration_table),

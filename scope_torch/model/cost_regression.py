@@ -91,7 +91,7 @@ def regress_costs(
         log_t = of_query / (per_query + s2 / _QUERY**2)
         log_t -= np.average(log_t, weights=per_query)
     typical = np.average(np.bincount(which, log_c) / count - log_a, weights=1 / variance)
-    terms += typical + (s2 + np.average(log_t**2, weights=per_query)) / 2  # the mean, not the median
+    terms += typical + (s2 + np.average(log_t**2, weights=per_query)) / 2  # mean, not median
     shares = _shares(terms, columns)[0]
     covariance = np.linalg.inv(shares.T @ (shares / variance[:, None]) + precision)
     predicted = tau2 + _variance_of_terms(space, terms, covariance)

@@ -17,6 +17,7 @@ from scope_torch.observation import Observation
 from scope_torch.runs.runner import run
 from scope_torch.search.calibrate import calibrate
 from scope_torch.search.front import turns
+from scope_torch.search.stopping import NO_LONGER_PAYS
 from scope_torch.search.verify import HORIZON, SHARE, cheapest_with_each
 from scope_torch.tasks.synthetic import synthetic_task
 
@@ -256,3 +257,21 @@ def test_calibrate_of_a_search_looks_at_a_few_queries():
         asked[number] = {o.query for o in list(result.history)[:t]}
     assert asked[4] == set(optimizer._query_order[:4])
     assert asked[None] == set(range(40))
+
+
+def test_no_search_ends_on_an_old_fit():
+    """After the last round, the fit alone is made again where a round would come."""
+    fits_alone = 0
+    for seed in range(8):
+        table = misleading_table(seed)
+        problem = table.problem("misleading", ("frontier",) * 3, 0.1)
+        optimizer = make_scope_joint(problem, base="base", seed=seed, device="cpu", budget_usd=1.0)
+        refit, refitted = optimizer.belief.refit, []
+        optimizer.belief.refit = lambda refit=refit, to=refitted: (to.append(1), refit())
+        result = run(problem, optimizer, TableEvaluator(table), budget_usd=1.0)
+        if result.stop_reason == NO_LONGER_PAYS:
+            assert not optimizer.belief.surrogate.is_stale
+        rounds = sum(row.event == "verifying" for row in result.trace)
+        assert rounds <= 1
+        fits_alone += len(refitted) > rounds
+    assert fits_alone >= 3
