@@ -34,7 +34,7 @@ MAKE = {"scope": make_scope, "scope_joint": make_scope_joint}
 # World, what it is, and for both methods budget in USD and seed: each comes to a theta_out soon.
 WORLDS = {
     "data_imputation": ("N = 3, 156 queries", {"scope": (0.6, 1), "scope_joint": (0.15, 1)}),
-    "data_transformation": ("N = 5, 102 queries", {"scope": (1.0, 1), "scope_joint": (0.45, 3)}),
+    "data_transformation": ("N = 5, 102 queries", {"scope": (1.0, 1), "scope_joint": (0.8, 3)}),
 }
 BASE = "Gemini 2.5 Flash-Lite"
 USUAL = ("ordinary", "theta_0 only")

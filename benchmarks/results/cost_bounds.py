@@ -29,7 +29,6 @@ FITS = {
     "regression": ("method=scope_joint",),
     "least squares (0.1.0)": ("method=scope_joint", "method.cost_scale=least_squares"),
 }
-CHOSEN_ON = "(for choosing)"
 WIDTHS = tuple(b / 2 for b in range(1, 13))  # standard deviations
 _SAMPLE = 500  # configurations
 

@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from scipy.stats import norm
 
-from benchmarks.results.cost_bounds import CHOSEN_ON, FITS, WIDTHS
+from benchmarks.results.cost_bounds import FITS, WIDTHS
 from benchmarks.results.planned import numbers
 from benchmarks.results.summary import Row, Rows, code, grouped, markdown
 from scope_torch.results.axes import clean
@@ -36,7 +36,7 @@ def cost_bounds_table(rows: Rows) -> str:
     groups = grouped(rows)
     lines = [
         [
-            code(problem.removesuffix(CHOSEN_ON).strip()) + (" *" if CHOSEN_ON in problem else ""),
+            code(problem),
             str(len(groups[problem, next(iter(FITS))])),
             *(cell(groups.get((problem, fit), ()), when) for when, fit in _CELLS),
         ]
@@ -66,7 +66,7 @@ def draw_cost_bounds(rows: Rows) -> Figure:
             axes.plot(WIDTHS, expected, color="#777777", ls=":", lw=1, label="normal")
             axes.set(xlim=(0, WIDTHS[-1]), ylim=(0, 104), xticks=range(0, 7, 2))
             clean(axes)
-            axes.set_title(problem.replace(CHOSEN_ON, "*"), loc="left", fontsize=8)
+            axes.set_title(problem, loc="left", fontsize=8)
         figure.supxlabel("standard deviations", fontsize=8)
         figure.supylabel("costs within [%]", fontsize=8)
         handles, labels = grid.flat[0].get_legend_handles_labels()

@@ -276,38 +276,34 @@ def _pools() -> list[Cell]:
     ]
 
 
-def _bases() -> list[Cell]:
-    """Two recorded systems from three bases each, with two tolerances; the first for choosing."""
-    other = ("task=mathqa", "task.reference=[Kimi K2.5,Claude Opus 4.6]")
-    restaurant = ("gemini-2.5-flash-lite", "gemini-2.0-flash-lite", "gemma-3-12b")
-    systems = (
-        ("recorded/restaurant", ("task=recorded/restaurant",), restaurant, (0.01, 0.05)),
-        ("mathqa", other, ("Qwen3 32B", "gpt-oss-20b", "Claude 3 Haiku"), (0.05, 0.1)),
-    )
-    cells: list[Cell] = []
-    for name, task, bases, epsilons in systems:
-        for base, epsilon, seed in itertools.product(bases, epsilons, range(20)):
-            more = (*OURS["scope_joint"], f"base={base}", f"task.epsilon={epsilon}")
-            cells.append(Cell(name, f"{base}, epsilon {epsilon}", seed, None, (*task, *more)))
-    return cells
-
-
-def _cost_bounds() -> list[cost_bounds.CostBoundsCell]:
-    """Bounds on costs of what was not observed, on what was chosen on and on the rest."""
-    mark = cost_bounds.CHOSEN_ON
-    kinds = {"data_imputation, hard": (), "data_imputation, recorded_like": ("recorded_like",)}
-    found = [(f"recorded/restaurant {mark}", ("task=recorded/restaurant",), range(5), [None])]
-    found += [
-        (f"recorded/{task}", (f"task=recorded/{task}",), range(10, 15), [None])
-        for task in ("restaurant_test", "bing")
+def _bases(
+    name: str, task: tuple[str, ...], bases: Sequence[str], epsilons: Sequence[float], seeds: range
+) -> list[Cell]:
+    """A recorded system from several bases, with several tolerances."""
+    return [
+        Cell(name, f"{base}, epsilon {epsilon}", seed, None, (*task, *more))
+        for base, epsilon, seed in itertools.product(bases, epsilons, seeds)
+        for more in [(*OURS["scope_joint"], f"base={base}", f"task.epsilon={epsilon}")]
     ]
-    found += [(f"hotpotqa {mark}", ("task=hotpotqa",), range(5), [None])]
-    other = "task.reference=[Kimi K2.5,Claude Opus 4.6]"
-    found += [("mathqa", ("task=mathqa", other, "base=Qwen3 32B"), range(10, 15), [None])]
-    for name, family in kinds.items():
-        of = ("task=data_imputation", *(f"task.family={one}" for one in family))
-        found += [(f"{name} {mark}", of, [0], range(5)), (name, of, SEEDS[:1], WORLDS[:5])]
-    return cost_bounds.cells(found)
+
+
+_OTHER_MATHQA = ("task=mathqa", "task.reference=[Kimi K2.5,Claude Opus 4.6]")
+_IMPUTATION = ("task=data_imputation",)
+_LIKE_RECORDED = ("task=data_imputation", "task.family=recorded_like")
+# Tasks whose bounds on costs are looked at: name, overrides, seeds, worlds.
+_COSTS_DEVELOPMENT = [
+    ("recorded/restaurant", ("task=recorded/restaurant",), range(5), [None]),
+    ("hotpotqa", ("task=hotpotqa",), range(5), [None]),
+    ("data_imputation, hard", _IMPUTATION, [0], range(5)),
+    ("data_imputation, recorded_like", _LIKE_RECORDED, [0], range(5)),
+]
+_COSTS = [
+    ("recorded/restaurant_test", ("task=recorded/restaurant_test",), range(10, 15), [None]),
+    ("recorded/bing", ("task=recorded/bing",), range(10, 15), [None]),
+    ("mathqa", (*_OTHER_MATHQA, "base=Qwen3 32B"), range(10, 15), [None]),
+    ("data_imputation, hard", _IMPUTATION, SEEDS[:1], WORLDS[:5]),
+    ("data_imputation, recorded_like", _LIKE_RECORDED, SEEDS[:1], WORLDS[:5]),
+]
 
 
 def experiments() -> dict[str, Sequence[Planned]]:
@@ -334,8 +330,22 @@ def experiments() -> dict[str, Sequence[Planned]]:
             *on_recordings(RECORDED[:-1], other, range(10, 30)),
             *on_recordings(RECORDED[-1:], other, range(10, 15)),  # minutes each
         ],
-        "bases": _bases(),
-        "cost_bounds": _cost_bounds(),
+        "bases_development": _bases(
+            "recorded/restaurant",
+            ("task=recorded/restaurant",),
+            ("gemini-2.5-flash-lite", "gemini-2.0-flash-lite", "gemma-3-12b"),
+            (0.01, 0.05),
+            range(20),
+        ),
+        "bases": _bases(
+            "mathqa",
+            _OTHER_MATHQA,
+            ("Qwen3 32B", "gpt-oss-20b", "Claude 3 Haiku"),
+            (0.05, 0.1),
+            range(10, 30),
+        ),
+        "cost_bounds_development": cost_bounds.cells(_COSTS_DEVELOPMENT),
+        "cost_bounds": cost_bounds.cells(_COSTS),
         "landscapes": landscapes.cells(landscapes.SAMPLES, WORLDS, SEEDS[0]),
         "main": simulated(SIMULATED, MAIN),
         "tables": on_tables(tables, range(10, 15)),
@@ -362,6 +372,7 @@ def quick() -> dict[str, list[Planned]]:
     few = {name: [run for c in of if (run := _smaller(c))] for name, of in experiments().items()}
     few["payoff"] = few["payoff"][:1]
     few["landscapes"] = landscapes.cells(["data_imputation"], WORLDS[:1], SEEDS[0])
+    few |= {name: few[name][:1] for name in ("bases", "cost_bounds")}
     few["front"] = front.cells(["synthetic"], SEEDS[:1])
     return few
 

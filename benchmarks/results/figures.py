@@ -58,7 +58,9 @@ def draw_all(folder: Path, to: Path) -> None:
     ]
     if fronts:
         save_figure(draw_fronts(fronts), to / "front.png")
-    if bounds := read_rows(folder / "cost_bounds.csv"):
+    bounds = read_rows(folder / "cost_bounds_development.csv")
+    bounds = [{**row, "problem": f"{row['problem']} *"} for row in bounds]
+    if bounds := bounds + read_rows(folder / "cost_bounds.csv"):
         save_figure(draw_cost_bounds(bounds), to / "cost_bounds.png")
     landscapes = read_rows(folder / "landscapes.csv")
     if {row["problem"] for row in landscapes if row["method"] == RECORDED} >= RECORDINGS.keys():
@@ -82,6 +84,8 @@ def draw_shares(rows: Rows) -> Figure:
         for axes, (title, group) in zip(columns, groups.items(), strict=True):
             for number, method in enumerate(methods):
                 of = [row for row in group if row["method"] == method]
+                if not of:
+                    continue  # its runs are still to be made
                 spent = np.sort([of_budget(row) for row in of])
                 x = np.append(spent[np.isfinite(spent)], 1.0)
                 y = np.append(np.arange(1, len(x)) / len(of), (len(x) - 1) / len(of))

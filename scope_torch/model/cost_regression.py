@@ -25,6 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -75,8 +76,10 @@ def regress_costs(
     columns, precision = _columns(space, np.array(thetas)), _prior_precision(space, llms)
     prior = np.full(len(precision), np.log(np.median(average[average > 0]) / space.num_modules))
     terms, log_t = prior.copy(), np.zeros(len(per_query))
+    s2, tau2 = _NOISE**2, _TAU**2
+    variance = tau2 + s2 / count
+    shares, log_a = _shares(terms, columns)
     for _ in range(_ROUNDS):
-        shares, log_a = _shares(terms, columns)
         y = log_c - log_t[query]  # of a(theta), e(theta) and noise
         mean = np.bincount(which, y) / count
         squares = _NOISE_COUNT * _NOISE**2 + ((y - mean[which]) ** 2).sum()
@@ -85,15 +88,15 @@ def regress_costs(
         tau2 = _interactions(shares, z, s2 / count, precision)
         variance = tau2 + s2 / count
         terms = _most_likely_terms(terms, columns, mean, variance, prior, precision)
-        log_a = _shares(terms, columns)[1]
+        shares, log_a = _shares(terms, columns)
         e = tau2 / variance * (mean - log_a)
         of_query = np.bincount(query, log_c - log_a[which] - e[which])
         log_t = of_query / (per_query + s2 / _QUERY**2)
         log_t -= np.average(log_t, weights=per_query)
     typical = np.average(np.bincount(which, log_c) / count - log_a, weights=1 / variance)
     terms += typical + (s2 + np.average(log_t**2, weights=per_query)) / 2  # mean, not median
-    shares = _shares(terms, columns)[0]
-    covariance = np.linalg.inv(shares.T @ (shares / variance[:, None]) + precision)
+    gained = shares.T @ (shares / variance[:, None])
+    covariance = np.asarray(np.linalg.inv(gained + precision), dtype=np.float64)
     predicted = tau2 + _variance_of_terms(space, terms, covariance)
     offsets = np.cumsum([0, *space.sizes])
     parts = tuple(torch.from_numpy(np.exp(terms[i:j])) for i, j in pairwise(offsets))
@@ -130,9 +133,10 @@ def _most_likely_terms(
         return np.concatenate([(log_a - mean) / sd, root @ (terms - prior)])
 
     def slopes(terms: Array) -> Array:
-        return np.concatenate([_shares(terms, columns)[0] / sd[:, None], root])
+        return np.concatenate([_shares(terms, columns)[0] / sd[:, None], root], dtype=np.float64)
 
-    return np.asarray(least_squares(errors, terms, slopes, method="lm").x)
+    jac: Any = slopes  # declared as a str
+    return np.asarray(least_squares(errors, terms, jac, method="lm").x)
 
 
 def _prior_precision(space: ConfigSpace, llms: Sequence[Sequence[str]] | None) -> Array:
