@@ -92,6 +92,7 @@ CHOSEN = {
     "botorch": "botorch n_startup=10",
     "ax": "ax n_startup=10",
 }
+_SECONDS = ("bases", "cost_bounds")  # names of experiments whose first run is small as it is
 _SMALL = ("data_imputation", "mathqa", "mathqa 1", "airport_city", "restaurant", "800 queries")
 _SMALL += (
     "recorded/restaurant_test",
@@ -372,7 +373,7 @@ def quick() -> dict[str, list[Planned]]:
     few = {name: [run for c in of if (run := _smaller(c))] for name, of in experiments().items()}
     few["payoff"] = few["payoff"][:1]
     few["landscapes"] = landscapes.cells(["data_imputation"], WORLDS[:1], SEEDS[0])
-    few |= {name: few[name][:1] for name in ("bases", "cost_bounds")}
+    few |= {name: [*of[:1]] for name, of in experiments().items() if name.startswith(_SECONDS)}
     few["front"] = front.cells(["synthetic"], SEEDS[:1])
     return few
 
