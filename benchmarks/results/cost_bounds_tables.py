@@ -37,7 +37,7 @@ def cost_bounds_table(rows: Rows) -> str:
     lines = [
         [
             code(problem),
-            str(len(groups[problem, next(iter(FITS))])),
+            str(max(len(groups.get((problem, fit), ())) for fit in FITS)),
             *(cell(groups.get((problem, fit), ()), when) for when, fit in _CELLS),
         ]
         for problem in dict.fromkeys(problem for problem, _ in groups)
@@ -59,7 +59,10 @@ def draw_cost_bounds(rows: Rows) -> Figure:
             axes.set_visible(False)
         for axes, problem in zip(grid.flat, problems, strict=False):
             for fit, (colour, line) in _STYLES.items():
-                curves = [numbers(row["calibrated_within"]) for row in groups[problem, fit]]
+                of = groups.get((problem, fit), ())
+                curves = [numbers(row["calibrated_within"]) for row in of]
+                if not curves:
+                    continue  # its runs are still to be made
                 y = 100 * np.mean([one for one in curves if len(one)], axis=0)
                 axes.plot(WIDTHS, y, color=colour, ls=line, lw=1.4, label=fit)
             expected = 100 * (1 - 2 * norm.sf(WIDTHS))
