@@ -34,7 +34,7 @@ from scope_torch.model.joint_queries import JointQueries, times_gram
 from scope_torch.model.per_query import QuerySurrogate
 from scope_torch.space import ConfigSpace
 
-_STALE = 1.1
+_STALE = 1.1  # times the observations of the last fit
 REFIT = 2.0  # hyperparameters are fitted again once there are so many times more observations
 _LOGITS = torch.linspace(-7, 7, 561, dtype=torch.float64)  # of rho
 _PRIOR_LOGIT, _PRIOR_SPREAD = -1.0, 1.0  # prior of the logit of rho: 0.27, within 0.05 to 0.73

@@ -12,9 +12,9 @@ none is expected to save about a tenth of its cost; and when nothing is left; bu
 was a candidate since the last round. When that is does not depend on H (`deployment_queries`): a
 search with a larger H, or budget, begins with the search of a smaller one.
 
-After the last round, the fit alone is made again where a round would come, if there are a tenth
-more observations than at the last one: a search does not end on an old fit, and one that continues
-it (`continue_from`) begins with about the fit that it ended with.
+After the last round, the fit alone is made again where nothing pays, if there are a tenth more
+observations than at the last one: "nothing pays" is not said by an old fit, and a search that
+continues this one (`continue_from`) begins with about the fit that it ended with.
 
 No promise rests on it: a certificate counts the answers of a candidate's own turn alone.
 """
