@@ -19,6 +19,7 @@ from itertools import pairwise
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy.optimize import nnls
 from torch import Tensor
 
@@ -73,6 +74,19 @@ class CostScale:
         return total.clamp_min_(self.least)
 
 
+def by_configuration(
+    costs: Costs,
+) -> tuple[list[tuple[int, ...]], NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    """The distinct configurations, and for each cost its configuration, its query, and USD.
+
+    Both are positions: in the configurations, and in the rising queries that occur.
+    """
+    row = {theta: d for d, theta in enumerate(dict.fromkeys(theta for theta, _, _ in costs))}
+    which = np.array([row[theta] for theta, _, _ in costs])
+    query = np.unique([q for _, q, _ in costs], return_inverse=True)[1]
+    return list(row), which, query, np.array([usd for _, _, usd in costs])
+
+
 FitScale = Callable[[ConfigSpace, Costs, float], CostScale]  # the last: USD, if all are free
 
 
@@ -90,13 +104,10 @@ def fit_cost_scale(space: ConfigSpace, costs: Costs, scale_if_free: float = 1.0)
         scale_if_free: `least` in USD if every cost is 0. It must be near the cost of configurations
             that were not observed: free ones are then visibly cheaper.
     """
-    distinct = {theta: d for d, theta in enumerate(dict.fromkeys(t for t, _, _ in costs))}
-    which = np.array([distinct[theta] for theta, _, _ in costs])
-    query = np.unique([q for _, q, _ in costs], return_inverse=True)[1]
-    usd = np.array([c for _, _, c in costs])
+    distinct, which, query, usd = by_configuration(costs)
     offsets = np.concatenate([[0], np.cumsum(space.sizes)])
     design = np.zeros((len(distinct), offsets[-1]))
-    for theta, d in distinct.items():
+    for d, theta in enumerate(distinct):
         design[d, offsets[:-1] + np.array(theta)] = 1.0
     count, per_query = np.bincount(which), np.bincount(query)
     average = np.bincount(which, usd) / count

@@ -92,7 +92,6 @@ class JointSurrogate:
         self.num_queries, self.device = num_queries, self.queries.device
         self.scale, self._scale_if_free = CostScale.one(space), scale_if_free
         self._fit_scale = fit_scale
-        self._regresses = relative_cost and fit_scale is not fit_cost_scale
         at_first = Hyperparameters(rho or 0.0, amplitude or 1.0)
         self.hyperparameters = (at_first,) * (1 + num_constraints)  # of c, then of each g
         self._rho, self._amplitude, self.relative_cost = rho, amplitude, relative_cost
@@ -272,12 +271,13 @@ class JointSurrogate:
 
     def settings(self) -> dict[str, Any]:
         """The arguments, JSON-serialisable."""
+        regresses = self.relative_cost and self._fit_scale is not fit_cost_scale
         return {
             **self.queries.settings(),
             "rho": self._rho,
             "amplitude": self._amplitude,
             "relative_cost": self.relative_cost,
-            **({"cost_scale": "regression"} if self._regresses else {}),
+            **({"cost_scale": "regression"} if regresses else {}),  # 0.1.0 had no such key
         }
 
     def report(self) -> dict[str, Any]:
