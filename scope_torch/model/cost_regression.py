@@ -32,7 +32,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from scope_torch.model.cost_scale import LEAST_OBSERVED, Costs, CostScale
+from scope_torch.model.cost_scale import LEAST_OBSERVED, Costs, CostScale, by_configuration
 from scope_torch.space import ConfigSpace
 
 # Prior standard deviations of logarithms; chosen on development data (docs/results-development.md).
@@ -62,11 +62,7 @@ def regress_costs(
         llms: For each module the names of its LLMs; the same name is the same LLM. None: no LLM is
             in two modules.
     """
-    thetas = list(dict.fromkeys(theta for theta, _, _ in costs))
-    row = {theta: d for d, theta in enumerate(thetas)}
-    which = np.array([row[theta] for theta, _, _ in costs])
-    query = np.unique([q for _, q, _ in costs], return_inverse=True)[1]
-    usd = np.array([c for _, _, c in costs])
+    thetas, which, query, usd = by_configuration(costs)
     count, per_query = np.bincount(which), np.bincount(query)
     average = np.bincount(which, usd) / count
     if not average.any():
