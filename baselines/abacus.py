@@ -10,7 +10,12 @@ import torch
 
 from scope_torch.allowed import Allowed
 from scope_torch.baselines.abacus_module import ModuleFrontier, PairTotals
-from scope_torch.baselines.pareto_plan import Option, Plan, cheapest_allowed_plan, cheapest_plan
+from scope_torch.baselines.pareto_plan import (
+    Option,
+    PhysicalPlan,
+    cheapest_allowed_plan,
+    cheapest_plan,
+)
 from scope_torch.errors import InputError
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
@@ -91,7 +96,9 @@ class Abacus(SequentialOptimizer):
         self._meters: list[dict[int, list[float]]] = [{} for _ in self._modules]
         self._observed: dict[tuple[tuple[int, ...], int], Observation] = {}
         self._iteration = self._num_pruned = 0
-        self._plan = Plan(problem.theta_ref, problem.reference_cost_usd, problem.reference_quality)
+        self._plan = PhysicalPlan(
+            problem.theta_ref, problem.reference_cost_usd, problem.reference_quality
+        )
         super().__init__()
 
     @property
@@ -222,7 +229,9 @@ class Abacus(SequentialOptimizer):
              if (e := module.estimates.get(m)) is not None]
             for module in self._modules
         ]  # fmt: skip
-        reference = Plan(problem.theta_ref, problem.reference_cost_usd, problem.reference_quality)
+        reference = PhysicalPlan(
+            problem.theta_ref, problem.reference_cost_usd, problem.reference_quality
+        )
         # theta_0 is estimated at s(theta_0) > s_0, unless epsilon is lost in rounding
         quality, mask = problem.reference_quality, problem.allowed_mask()
         if mask is None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 
-class Estimate(NamedTuple):
+class LLMEstimate(NamedTuple):
     """Estimated cost and quality of an LLM in a module.
 
     Args:
@@ -67,7 +67,7 @@ class ModuleFrontier:
         self.base = reference
         self.order = list(order)
         self.frontier = self.order[:k]
-        self.estimates = {reference: Estimate(reference_cost_usd, 1.0, 0)}
+        self.estimates = {reference: LLMEstimate(reference_cost_usd, 1.0, 0)}
         self._k, self._num_queries = k, num_queries
         self._remeasure_base = remeasure_base
         self._reference_cost_usd = reference_cost_usd
@@ -117,15 +117,15 @@ class ModuleFrontier:
             metered_usd: Average metered cost of the module by LLM in USD; empty without meters.
         """
         reference_cost_usd = metered_usd.get(self.reference, self._reference_cost_usd)
-        estimates = {self.reference: Estimate(reference_cost_usd, 1.0, 0)}
+        estimates = {self.reference: LLMEstimate(reference_cost_usd, 1.0, 0)}
         for (llm, base), pairs in self._pairs.items():
-            of_base, so_far = estimates[base], estimates.get(llm, Estimate(0.0, 0.0, 0))
+            of_base, so_far = estimates[base], estimates.get(llm, LLMEstimate(0.0, 0.0, 0))
             n = so_far.n + pairs.n
             ratio = (pairs.quality + 0.5) / (pairs.base_quality + 0.5)
             quality = so_far.n * so_far.quality + pairs.n * of_base.quality * ratio
             cost = so_far.n * so_far.cost_usd + pairs.n * of_base.cost_usd
             cost += pairs.cost_usd - pairs.base_cost_usd
-            estimates[llm] = Estimate(cost / n, quality / n, n)
+            estimates[llm] = LLMEstimate(cost / n, quality / n, n)
         self.estimates = {
             llm: estimate._replace(cost_usd=metered_usd.get(llm, estimate.cost_usd))
             for llm, estimate in estimates.items()
@@ -160,7 +160,7 @@ class ModuleFrontier:
         return left
 
 
-def keepers(estimates: Mapping[int, Estimate]) -> set[int]:
+def keepers(estimates: Mapping[int, LLMEstimate]) -> set[int]:
     """LLMs that may still belong to the Pareto set of low cost and high quality.
 
     Half-widths are alpha sqrt(ln(n_total) / n), where alpha is half the range of the means and
@@ -176,7 +176,7 @@ def keepers(estimates: Mapping[int, Estimate]) -> set[int]:
     qualities = [e.quality for e in estimates.values()]
     alpha_c, alpha_q = (max(costs) - min(costs)) / 2, (max(qualities) - min(qualities)) / 2
 
-    def corner(e: Estimate, sign: int) -> tuple[float, float]:
+    def corner(e: LLMEstimate, sign: int) -> tuple[float, float]:
         width = math.sqrt(math.log(n_total) / e.n) if e.n else 0.0
         return e.cost_usd - sign * alpha_c * width, e.quality + sign * alpha_q * width
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from scope_torch.baselines.llm_transcript import Completion
+from scope_torch.baselines.llm_transcript import Replies
 from scope_torch.errors import InputError
 from scope_torch.llm.billing import MAX_REPLY_BYTES, Usage, parse_int
 from scope_torch.llm.client import check_url
@@ -42,7 +42,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         """None: the redirect is an error like any other status."""
 
 
-class ChatClient:
+class CompletionsClient:
     """Sends chat completions, and sends again after failures that pass.
 
     The key is read from the environment at every request, kept nowhere, and is in no message.
@@ -78,7 +78,7 @@ class ChatClient:
         self._timeout_s, self._retries, self._backoff_s = timeout_s, retries, backoff_s
         self._opener = urllib.request.build_opener(_NoRedirect)
 
-    def complete(self, body: dict[str, Any], n: int) -> Completion:
+    def complete(self, body: dict[str, Any], n: int) -> Replies:
         """At least one and at most `n` replies.
 
         Args:
@@ -149,7 +149,7 @@ def _explanation(error: urllib.error.HTTPError) -> tuple[str, str | None]:
     return message, code if isinstance(code, str) else None
 
 
-def _completion(content: bytes, n: int) -> Completion:
+def _completion(content: bytes, n: int) -> Replies:
     """Reads a response; a choice without text is an empty reply."""
     try:
         response = json.loads(content, parse_int=parse_int)
@@ -161,5 +161,5 @@ def _completion(content: bytes, n: int) -> Completion:
         raise _Refused("sent a malformed response") from None
     usage = usage_of(response)
     if usage is None:
-        return Completion(texts, requests=1, requests_without_usage=1)
-    return Completion(texts, usage.prompt_tokens, usage.completion_tokens, requests=1)
+        return Replies(texts, requests=1, requests_without_usage=1)
+    return Replies(texts, usage.prompt_tokens, usage.completion_tokens, requests=1)

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from scope_torch.baselines.dataset_level import DatasetLevelOptimizer
-from scope_torch.baselines.llambo_prompts import Measured, Message, Prompts, Theta
+from scope_torch.baselines.llambo_prompts import HistoryLine, Message, Prompts, Theta
 from scope_torch.baselines.llambo_score import Prediction, scores_of, target_cost
 from scope_torch.baselines.llm_backends import Backend, BackendConfig, backend_config, make_backend
-from scope_torch.baselines.llm_transcript import Completion
+from scope_torch.baselines.llm_transcript import Replies
 from scope_torch.errors import InputError
 from scope_torch.llm.prices import load_llms
 from scope_torch.problem import SelectionProblem
@@ -102,7 +102,7 @@ class LLAMBO(DatasetLevelOptimizer):
         self._backend, self._prompts, self._alpha = backend, prompts, alpha
         self._price_usd = price_usd
         self._rng = random.Random(seed)
-        self._usage = Completion(())
+        self._usage = Replies(())
         self._num_calls = self._num_replies = self._num_malformed = self._num_repeated = 0
         self._num_padded = self._num_unpredicted = self._num_forbidden = 0
         self._order: Tensor | None = None  # pi
@@ -128,16 +128,16 @@ class LLAMBO(DatasetLevelOptimizer):
     def _num_left(self) -> int:
         return self.problem.num_allowed - len(self._evaluated())
 
-    def _history(self) -> list[Measured]:
+    def _history(self) -> list[HistoryLine]:
         """The known averages in a fresh random order."""
         known = self._known()
         return self._rng.sample(known, len(known))
 
-    def _known(self) -> list[Measured]:
+    def _known(self) -> list[HistoryLine]:
         """The averages of theta_0 and of all evaluated configurations."""
         s_0 = self.problem.s_0
         return [
-            Measured(e.theta, e.cost_usd, s_0 - e.g)
+            HistoryLine(e.theta, e.cost_usd, s_0 - e.g)
             for e in [self.reference, *self.merged_evaluations()]
         ]
 

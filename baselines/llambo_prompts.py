@@ -33,7 +33,7 @@ _ROLE = (
 
 
 @dataclass(frozen=True)
-class Measured:
+class HistoryLine:
     """A line of the history shown to the LLM.
 
     Args:
@@ -79,7 +79,7 @@ class Prompts:
             "candidate LLM of that module as value.",
         )
 
-    def candidate(self, history: Sequence[Measured], target_cost_usd: float) -> list[Message]:
+    def candidate(self, history: Sequence[HistoryLine], target_cost_usd: float) -> list[Message]:
         """Asks for a feasible configuration of at most the target cost.
 
         Args:
@@ -100,7 +100,7 @@ class Prompts:
             f"module names as keys, between markers: {MARKER} {{...}} {MARKER}",
         )
 
-    def predict(self, history: Sequence[Measured], theta: Theta) -> list[Message]:
+    def predict(self, history: Sequence[HistoryLine], theta: Theta) -> list[Message]:
         """Asks for the cost and quality of a configuration.
 
         Args:
@@ -165,7 +165,7 @@ class Prompts:
 
     def _header(self) -> str:
         problem = self.problem
-        reference = Measured(
+        reference = HistoryLine(
             problem.theta_ref, problem.reference_cost_usd, problem.reference_quality
         )
         parts = [

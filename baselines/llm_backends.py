@@ -7,10 +7,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Protocol
 
-from scope_torch.baselines.chat_client import ChatClient
+from scope_torch.baselines.chat_client import CompletionsClient
 from scope_torch.baselines.llambo_prompts import Message
 from scope_torch.baselines.llm_stub import StubLLM
-from scope_torch.baselines.llm_transcript import Completion, Transcript, prompt_key
+from scope_torch.baselines.llm_transcript import Replies, Transcript, prompt_key
 from scope_torch.errors import InputError
 
 KINDS = ("stub", "openai", "replay")
@@ -23,7 +23,7 @@ class Backend(Protocol):
 
     def complete(
         self, messages: list[Message], n: int, temperature: float, max_tokens: int
-    ) -> Completion:
+    ) -> Replies:
         """`n` replies to a chat.
 
         Args:
@@ -130,9 +130,9 @@ class RecordedLLM:
         self.kind = config.kind
         self._config, self._seed = config, seed
         self._transcript = Transcript(Path(config.transcript) if config.transcript else None)
-        self._client: ChatClient | None = None
+        self._client: CompletionsClient | None = None
         if config.kind == "openai":
-            self._client = ChatClient(
+            self._client = CompletionsClient(
                 config.base_url,
                 config.api_key_env,
                 timeout_s=config.timeout_s,
@@ -142,7 +142,7 @@ class RecordedLLM:
 
     def complete(
         self, messages: list[Message], n: int, temperature: float, max_tokens: int
-    ) -> Completion:
+    ) -> Replies:
         """`n` replies, known or new; a request leaves out settings that the LLM does not allow."""
         config = self._config
         body: dict[str, Any] = {
@@ -159,13 +159,13 @@ class RecordedLLM:
             self._transcript.append(key, messages, reply)
         return reply
 
-    def _ask(self, body: dict[str, Any], n: int) -> Completion:
+    def _ask(self, body: dict[str, Any], n: int) -> Replies:
         if self._client is None:
             raise InputError(
                 f"{self._config.transcript} has no reply to a prompt of this search; replay it "
                 "with the task, seed and settings it was recorded with, or use kind=openai"
             )
-        completion = Completion(())
+        completion = Replies(())
         while (missing := n - len(completion.texts)) > 0:
             completion += self._client.complete(body, missing if self._config.multiple else 1)
         return completion

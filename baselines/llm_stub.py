@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from scope_torch.baselines.llm_transcript import Completion, prompt_key
+from scope_torch.baselines.llm_transcript import Replies, prompt_key
 
 Assignment = dict[str, str]
 
@@ -74,7 +74,7 @@ class StubLLM:
         n: int,
         temperature: float,  # noqa: ARG002 - the protocol's
         max_tokens: int,  # noqa: ARG002 - the protocol's
-    ) -> Completion:
+    ) -> Replies:
         """`n` replies; without a count of tokens, because nothing is billed."""
         key = prompt_key(self._seed, n, list(messages))
         digest = hashlib.sha256(f"{key} {self._num_asked[key]}".encode()).digest()
@@ -83,8 +83,8 @@ class StubLLM:
         try:
             answer = _answerer(read_prompt(messages[-1]["content"]), rng)
         except (ValueError, KeyError, TypeError, IndexError):
-            return Completion(("I do not understand.",) * n)
-        return Completion(tuple(self._spoil(answer(), rng) for _ in range(n)))
+            return Replies(("I do not understand.",) * n)
+        return Replies(tuple(self._spoil(answer(), rng) for _ in range(n)))
 
     def _spoil(self, reply: str, rng: random.Random) -> str:
         if rng.random() >= self._malformed:

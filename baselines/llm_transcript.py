@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Completion:
+class Replies:
     """Replies to one prompt.
 
     Args:
@@ -36,8 +36,8 @@ class Completion:
     requests: int = 0
     requests_without_usage: int = 0
 
-    def __add__(self, other: Completion) -> Completion:
-        return Completion(
+    def __add__(self, other: Replies) -> Replies:
+        return Replies(
             self.texts + other.texts,
             self.prompt_tokens + other.prompt_tokens,
             self.completion_tokens + other.completion_tokens,
@@ -69,26 +69,26 @@ class Transcript:
 
     Examples:
         >>> transcript = Transcript(None)
-        >>> transcript.append("key", [{"role": "user", "content": "?"}], Completion(("yes",)))
+        >>> transcript.append("key", [{"role": "user", "content": "?"}], Replies(("yes",)))
         >>> transcript.next_reply("key") is None  # the second time it is asked
         True
     """
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
-        self._replies: dict[tuple[str, int], Completion] = {}
+        self._replies: dict[tuple[str, int], Replies] = {}
         self._num_asked: Counter[str] = Counter()
         if path is not None and path.exists():
             self._read(path)
 
-    def next_reply(self, key: str) -> Completion | None:
+    def next_reply(self, key: str) -> Replies | None:
         """The reply to this occurrence of a prompt, if it is recorded."""
         reply = self._replies.get((key, self._num_asked[key]))
         if reply is not None:
             self._num_asked[key] += 1
         return reply
 
-    def append(self, key: str, messages: Sequence[dict[str, str]], reply: Completion) -> None:
+    def append(self, key: str, messages: Sequence[dict[str, str]], reply: Replies) -> None:
         """Records the reply to this occurrence of a prompt.
 
         Raises:
@@ -132,7 +132,7 @@ class Transcript:
             self._replies.setdefault(at, reply)
 
 
-def _parse(line: bytes) -> tuple[tuple[str, int], Completion]:
+def _parse(line: bytes) -> tuple[tuple[str, int], Replies]:
     values = json.loads(line)
     counts = {
         name: int(values[name])
@@ -141,4 +141,4 @@ def _parse(line: bytes) -> tuple[tuple[str, int], Completion]:
     texts = values["texts"]
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise ValueError("texts is not a list of strings")
-    return (str(values["key"]), int(values["occurrence"])), Completion(tuple(texts), **counts)
+    return (str(values["key"]), int(values["occurrence"])), Replies(tuple(texts), **counts)

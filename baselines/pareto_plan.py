@@ -22,7 +22,7 @@ class Option(NamedTuple):
     quality: float
 
 
-class Plan(NamedTuple):
+class PhysicalPlan(NamedTuple):
     """LLMs of the first modules, or of all, with the estimated cost (USD) and quality."""
 
     theta: tuple[int, ...]
@@ -32,7 +32,7 @@ class Plan(NamedTuple):
 
 def cheapest_plan(
     options: Sequence[Sequence[Option]], quality: float, threshold: float
-) -> Plan | None:
+) -> PhysicalPlan | None:
     """The plan of least total cost whose quality exceeds the threshold; of equal costs the best.
 
     An exact dynamic programme over prefixes. Cost and quality of a plan grow with those of its
@@ -49,13 +49,13 @@ def cheapest_plan(
     Examples:
         >>> cheap, good = Option(0, 1.0, 0.5), Option(1, 3.0, 1.0)
         >>> cheapest_plan([[cheap, good], [cheap, good]], 0.8, 0.3)
-        Plan(theta=(0, 1), cost_usd=4.0, quality=0.4)
+        PhysicalPlan(theta=(0, 1), cost_usd=4.0, quality=0.4)
     """
-    plans = [Plan((), 0.0, quality)]
+    plans = [PhysicalPlan((), 0.0, quality)]
     for of_module in options:
         plans = _pareto(
             [
-                Plan((*plan.theta, option.llm), plan.cost_usd + option.cost_usd,
+                PhysicalPlan((*plan.theta, option.llm), plan.cost_usd + option.cost_usd,
                      plan.quality * option.quality)
                 for plan in plans
                 for option in of_module
@@ -66,7 +66,7 @@ def cheapest_plan(
 
 def cheapest_allowed_plan(
     options: Sequence[Sequence[Option]], quality: float, threshold: float, allowed: np.ndarray
-) -> Plan | None:
+) -> PhysicalPlan | None:
     """As `cheapest_plan`, of the plans that may be chosen; looks at all of them.
 
     Args:
@@ -79,7 +79,7 @@ def cheapest_allowed_plan(
         >>> cheap, good = Option(0, 1.0, 0.5), Option(1, 3.0, 1.0)
         >>> differ = np.array([[False, True], [True, False]])
         >>> cheapest_allowed_plan([[cheap, good], [cheap, good]], 0.8, 0.1, differ)
-        Plan(theta=(0, 1), cost_usd=4.0, quality=0.4)
+        PhysicalPlan(theta=(0, 1), cost_usd=4.0, quality=0.4)
     """
     cost, qualities = np.zeros(()), np.array(quality)
     for of_module in options:
@@ -92,12 +92,12 @@ def cheapest_allowed_plan(
     cheapest = np.where(cost == cost.min(), qualities, -np.inf)
     at = np.unravel_index(int(cheapest.argmax()), cost.shape)
     theta = tuple(of_module[int(j)].llm for of_module, j in zip(options, at, strict=True))
-    return Plan(theta, float(cost[at]), float(qualities[at]))
+    return PhysicalPlan(theta, float(cost[at]), float(qualities[at]))
 
 
-def _pareto(plans: list[Plan]) -> list[Plan]:
+def _pareto(plans: list[PhysicalPlan]) -> list[PhysicalPlan]:
     """Plans that no other beats in both, in increasing cost; of equal ones the first."""
-    front: list[Plan] = []
+    front: list[PhysicalPlan] = []
     for plan in sorted(plans, key=lambda p: (p.cost_usd, -p.quality)):
         if not front or plan.quality > front[-1].quality:
             front.append(plan)

@@ -27,7 +27,7 @@ from scope_torch.space import MAX_ENUMERATED, ConfigSpace, by_module, codes_of
 
 Theta = tuple[int, ...]
 RuleOfCodes = Callable[[Theta], bool]
-Rule = Callable[[dict[str, str]], bool]
+Predicate = Callable[[dict[str, str]], bool]
 Listed = Sequence[Mapping[str, str] | Sequence[str] | Sequence[int]]
 
 _FAR = 3  # modules in which the nearest allowed configuration differs, where it must be looked for
@@ -109,7 +109,7 @@ class Allowed:
         self,
         modules: Sequence[str],
         llms: Sequence[Sequence[str]],
-        given: Rule | tuple[Theta, ...] | None,
+        given: Predicate | tuple[Theta, ...] | None,
     ) -> None:
         self.space = ConfigSpace(tuple(map(len, llms)))
         self._modules, self._llms = modules, llms

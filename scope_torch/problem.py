@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from scope_torch.allowed import Allowed, Listed, Rule, checked_offered, codes_of_list
+from scope_torch.allowed import Allowed, Listed, Predicate, checked_offered, codes_of_list
 from scope_torch.constraints import (
     COST,
     QUALITY,
@@ -112,7 +112,7 @@ class SelectionProblem:
     reference_answers: tuple[tuple[float, float], ...] | None = field(
         default=None, repr=False, compare=False
     )
-    allowed: Rule | Listed | None = field(default=None, repr=False)
+    allowed: Predicate | Listed | None = field(default=None, repr=False)
     offered: Mapping[tuple[int, ...], Sequence[int]] | None = field(
         default=None, repr=False, hash=False
     )

@@ -2,6 +2,8 @@
 
 import ast
 import graphlib
+from collections import defaultdict
+from collections.abc import Mapping
 
 import pytest
 from source_code import imported, imports, modules
@@ -108,6 +110,28 @@ def test_a_search_asks_no_part_of_which_class_it_is():
 @pytest.mark.parametrize("classes", ["LowerBounds", "(int, LowerBounds)", "int | LowerBounds"])
 def test_a_class_that_is_asked_for_is_found(classes):
     assert "LowerBounds" in classes_asked_for(f"if isinstance(minima, {classes}):\n    pass")
+
+
+def classes_of_one_name(sources: Mapping[str, str]) -> dict[str, list[str]]:
+    """Names of public classes that several modules define, each with its modules."""
+    found = defaultdict(list)
+    for module, source in sources.items():
+        for node in ast.parse(source).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found[node.name].append(module)
+    return {name: places for name, places in found.items() if len(places) > 1}
+
+
+def test_no_two_classes_have_one_name():
+    paths = {n: path for n, path in modules().items() if n.startswith("scope_torch.")}
+    assert classes_of_one_name({name: path.read_text() for name, path in paths.items()}) == {}
+
+
+def test_two_classes_of_one_name_are_found():
+    sources = {"a": "class Plan:\n    class Row: ...\nclass _P: ...", "b": "class Plan(Row): ..."}
+    assert classes_of_one_name({**sources, "c": "class Row: ...\nclass _P: ..."}) == {
+        "Plan": ["a", "b"]
+    }
 
 
 def test_no_circle_of_modules():

@@ -12,7 +12,7 @@ from scope_torch.llm.price_list import PriceList
 from scope_torch.traces.reading import FORMATS, read_traces
 from scope_torch.traces.reference import save_reference
 from scope_torch.traces.report import report
-from scope_torch.traces.summary import Rules, summarize
+from scope_torch.traces.summary import TraceRules, summarize
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -31,7 +31,7 @@ def import_traces(asked: argparse.Namespace) -> None:
     Raises:
         InputError: If the traces give no reference.
     """
-    rules = Rules(
+    rules = TraceRules(
         name_of=asked.name_of,
         module_attribute=asked.module_attribute,
         query_attribute=asked.query_attribute,

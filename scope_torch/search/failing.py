@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from scope_torch.observation import Observation
 from scope_torch.problem import SelectionProblem
 
-Choice = tuple[int, int]  # a module and the code of its LLM
+ModuleLLM = tuple[int, int]  # a module and the code of its LLM
 _MOST_FAILURES = 5
 
 
@@ -54,7 +54,7 @@ class FailingLLMs:
 
     def __init__(self, problem: SelectionProblem) -> None:
         self._problem = problem
-        self.dropped: list[Choice] = []
+        self.dropped: list[ModuleLLM] = []
         self._works = set(enumerate(problem.theta_ref))
         self._answered: set[tuple[int, ...]] = set()
         self._failures: dict[tuple[tuple[int, ...], int], None] = {}  # (theta, query), in order
@@ -76,7 +76,7 @@ class FailingLLMs:
 
     def _drop(self) -> bool:
         """Drops those who are to blame for enough calls."""
-        blamed: defaultdict[Choice, int] = defaultdict(int)
+        blamed: defaultdict[ModuleLLM, int] = defaultdict(int)
         for theta, query in list(self._failures):
             suspects = set(enumerate(theta)) - self._works
             if not suspects or not suspects.isdisjoint(self.dropped):  # it is explained

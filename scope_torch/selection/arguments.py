@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scope_torch.allowed import Listed, Rule
+from scope_torch.allowed import Listed, Predicate
 from scope_torch.constraints import Constraint
 from scope_torch.evaluators.application import App, Metric
 from scope_torch.evaluators.function import OnError
@@ -102,7 +102,7 @@ class Arguments:
     min_quality: float | None = None
     constraints: Sequence[Constraint | str] = ()
     objective: Objective = "cost"
-    allowed: Rule | Listed | None = None
+    allowed: Predicate | Listed | None = None
     prices: Prices = None
     endpoint: Endpoint | str | None = None
     optional_modules: Sequence[str] = ()

@@ -27,7 +27,7 @@ from scope_torch.serve.headers import check_caller, query_string
 from scope_torch.serve.ledger import Ledger
 from scope_torch.serve.queries import HEADER, Queries, QueryInFlight
 from scope_torch.serve.reading import Reading
-from scope_torch.serve.upstream import Request, Upstream, pieces_of, refusal
+from scope_torch.serve.upstream import Upstream, UpstreamRequest, pieces_of, refusal
 
 if TYPE_CHECKING:
     from starlette.requests import Request as Incoming
@@ -54,7 +54,7 @@ class Settings(NamedTuple):
     asks_for_usage: bool
 
 
-class Choice(NamedTuple):
+class Routing(NamedTuple):
     """Who answers the modules of a request, and where it is booked."""
 
     assignment: Mapping[str, str]
@@ -94,28 +94,28 @@ class App:
         try:
             check_caller(incoming.headers, self._settings.hosts, self._settings.token)
             key, what = _route(incoming)
-            choice = self._choice(key, incoming.headers.get(HEADER))
+            routing = self._routing(key, incoming.headers.get(HEADER))
             if what == "/models":
-                return Response(self._models(choice), media_type="application/json")
-            return await self._forward(incoming, api, what, choice)
+                return Response(self._models(routing), media_type="application/json")
+            return await self._forward(incoming, api, what, routing)
         except Refused as error:
             answer = refusal(api, error)
             return Response(answer.content, answer.status, answer.headers)
         except ClientDisconnect:
             return Response(status_code=499)  # nobody reads it
 
-    async def _forward(self, incoming: Incoming, api: Api, what: str, choice: Choice) -> Response:
+    async def _forward(self, incoming: Incoming, api: Api, what: str, routing: Routing) -> Response:
         from starlette.responses import Response, StreamingResponse
 
         make = self._request if what == api.path else self._unbilled
         try:
-            request = await make(incoming, api, what, choice)
+            request = await make(incoming, api, what, routing)
         except Refused as error:
-            if choice.query is not None:
-                choice.query.refused = str(error)
+            if routing.query is not None:
+                routing.query.refused = str(error)
             raise
         asks = what == api.path
-        if choice.query is not None and not self._queries.enter(choice.query, asks):
+        if routing.query is not None and not self._queries.enter(routing.query, asks):
             self._queries.stray()
             raise _ended()
         answer = await self._upstream.forward(request)
@@ -123,10 +123,12 @@ class App:
             return Response(answer.content, answer.status, answer.headers)
         return StreamingResponse(pieces_of(answer, api), answer.status, answer.headers)
 
-    async def _request(self, incoming: Incoming, api: Api, what: str, choice: Choice) -> Request:
+    async def _request(
+        self, incoming: Incoming, api: Api, what: str, routing: Routing
+    ) -> UpstreamRequest:
         """The request for the upstream."""
         settings, body = self._settings, await _body(incoming)
-        module, llm, out = self._outgoing(api, body, choice, settings.extra_body)
+        module, llm, out = self._outgoing(api, body, routing, settings.extra_body)
         asks = settings.asks_for_usage and out["model"] not in self._upstream.no_stream_options
         asking = asking_for_usage(api, out) if asks else out
         content, plain = _encoded(asking), None
@@ -136,42 +138,44 @@ class App:
         def book(usage: Usage | None, failed: bool) -> None:
             usd = 0.0 if usage is None else settings.prices.cost_usd(llm, usage)
             self._ledger.book(module, usage, usd, failed=failed)
-            if choice.query is not None:
-                choice.query.ledger.book(module, usage, usd, failed=failed)
-                choice.query.leave()
+            if routing.query is not None:
+                routing.query.ledger.book(module, usage, usd, failed=failed)
+                routing.query.leave()
 
         reading = Reading(api, most_of(api.limits, asking, len(content)), wants_usage(body))
         query = query_string(incoming.url.query)
         headers = incoming.headers.items()
-        return Request(
+        return UpstreamRequest(
             api, what, content, headers, query, reading, book, plain=plain, model=out["model"]
         )
 
-    async def _unbilled(self, incoming: Incoming, api: Api, what: str, choice: Choice) -> Request:
+    async def _unbilled(
+        self, incoming: Incoming, api: Api, what: str, routing: Routing
+    ) -> UpstreamRequest:
         """A request that costs nothing: it counts tokens, or is about an earlier response."""
         content = b""
         if what in _COUNTS:
-            content = _encoded(self._outgoing(api, await _body(incoming), choice, {})[2])
+            content = _encoded(self._outgoing(api, await _body(incoming), routing, {})[2])
 
         def book(usage: Usage | None, failed: bool) -> None:
             del usage, failed
-            if choice.query is not None:
-                choice.query.leave()
+            if routing.query is not None:
+                routing.query.leave()
 
         reading, headers = Reading(api, Most(0, 0), True), incoming.headers.items()
         query, method = query_string(incoming.url.query), incoming.method
-        return Request(api, what, content, headers, query, reading, book, method=method)
+        return UpstreamRequest(api, what, content, headers, query, reading, book, method=method)
 
     def _outgoing(
-        self, api: Api, body: dict[str, Any], choice: Choice, extra: dict[str, Any]
+        self, api: Api, body: dict[str, Any], routing: Routing, extra: dict[str, Any]
     ) -> tuple[str, str, dict[str, Any]]:
         """Module, LLM and body of a request."""
-        module = module_of(body.get("model"), choice.assignment, self._settings.prefix)
-        llm = choice.assignment[module]
+        module = module_of(body.get("model"), routing.assignment, self._settings.prefix)
+        llm = routing.assignment[module]
         return module, llm, outgoing(api, body, llm, self._settings.prices.own.get(llm), extra)
 
-    def _choice(self, in_path: str | None, in_header: str | None) -> Choice:
-        """The query of a request, or the choice for good.
+    def _routing(self, in_path: str | None, in_header: str | None) -> Routing:
+        """The query of a request, or the LLMs chosen for good.
 
         Raises:
             Refused: If it belongs to no query, or to two.
@@ -184,7 +188,7 @@ class App:
             if query is None:
                 self._queries.stray()
                 raise _ended()
-            return Choice(query.assignment, query)
+            return Routing(query.assignment, query)
         if self._settings.chosen is None:
             self._queries.stray()
             raise Refused(
@@ -193,11 +197,11 @@ class App:
                 "endpoint.query(assignment) as query:`, with query.base_url as its base URL, or "
                 f"with query.headers ({HEADER}); `scope-torch serve` answers without queries",
             )
-        return Choice(self._settings.chosen, None)
+        return Routing(self._settings.chosen, None)
 
-    def _models(self, choice: Choice) -> bytes:
+    def _models(self, routing: Routing) -> bytes:
         """The modules as a list of models, for clients of either API."""
-        names = [f"{self._settings.prefix}{module}" for module in choice.assignment]
+        names = [f"{self._settings.prefix}{module}" for module in routing.assignment]
         of_openai = {"object": "model", "created": 0, "owned_by": "scope-torch"}
         of_anthropic = {"type": "model", "created_at": "1970-01-01T00:00:00Z"}
         data = [{"id": n, "display_name": n, **of_openai, **of_anthropic} for n in names]

@@ -31,7 +31,7 @@ _FIRST_LOOK_S, _LAST_LOOK_S = 0.25, 8.0  # how soon a background response is ask
 
 
 @dataclass
-class Request:
+class UpstreamRequest:
     """A request on its way.
 
     Args:
@@ -138,7 +138,7 @@ class Upstream:
         if self._client is not None:
             await self._client.aclose()
 
-    async def forward(self, request: Request) -> Answer:
+    async def forward(self, request: UpstreamRequest) -> Answer:
         """The answer to a request. It is read to its end even if nobody waits for it any more."""
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         task = asyncio.create_task(self._forward(request, answer))
@@ -146,7 +146,7 @@ class Upstream:
         task.add_done_callback(self._tasks.discard)
         return await answer
 
-    async def _forward(self, request: Request, answer: asyncio.Future[Answer]) -> None:
+    async def _forward(self, request: UpstreamRequest, answer: asyncio.Future[Answer]) -> None:
         reading, whole = request.reading, None
         trouble = Refused(502, "the endpoint was stopped")
         pieces: asyncio.Queue[bytes | Refused] = asyncio.Queue()
@@ -175,7 +175,7 @@ class Upstream:
 
     async def _exchange(
         self,
-        request: Request,
+        request: UpstreamRequest,
         begin: Callable[[int, dict[str, str]], None],
         pieces: asyncio.Queue[bytes | Refused],
     ) -> Answer:
@@ -204,7 +204,7 @@ class Upstream:
             content = await asyncio.to_thread(self._redacted, content)
         return Answer(status, headers, content)
 
-    async def _send(self, request: Request) -> httpx.Response:
+    async def _send(self, request: UpstreamRequest) -> httpx.Response:
         """Sends the request; an error while it is built costs nothing."""
         assert self._client is not None
         url = self._base_url + request.path + (f"?{request.query}" if request.query else "")
@@ -224,7 +224,7 @@ class Upstream:
         reading.free = True
         return Refused(502, f"this request cannot be sent on ({kind}); look at its headers")
 
-    async def _wait_for_usage(self, request: Request) -> None:
+    async def _wait_for_usage(self, request: UpstreamRequest) -> None:
         """Asks for a background response until it tells its usage."""
         reading, wait_s = request.reading, _FIRST_LOOK_S
         ask = replace(
@@ -241,7 +241,7 @@ class Upstream:
         finally:
             del self._waiting[ask.path]
 
-    async def _look(self, ask: Request) -> int | None:
+    async def _look(self, ask: UpstreamRequest) -> int | None:
         """Asks for a background response; returns the status, None if no answer came."""
         try:
             return (await self._exchange(ask, lambda *_: None, asyncio.Queue())).status
@@ -250,7 +250,7 @@ class Upstream:
             return None
 
     async def _pump(
-        self, response: Any, request: Request, pieces: asyncio.Queue[bytes | Refused]
+        self, response: Any, request: UpstreamRequest, pieces: asyncio.Queue[bytes | Refused]
     ) -> None:
         """Passes the events of a stream on, as they come, up to the one that ends it."""
         events, reading = Events(), request.reading

@@ -42,7 +42,7 @@ from scope_torch.space_search.allowed_classes import AllowedClasses
 from scope_torch.space_search.linear import Bounded, Form, Linear, Prefixes
 from scope_torch.space_search.prefixes import LabelledPosterior
 
-__all__ = ["BestFirst", "Children", "Form", "Minimum", "Search"]
+__all__ = ["BestFirst", "Children", "ConstrainedSearch", "Form", "Minimum"]
 
 _AT_ONCE = 128  # prefixes expanded together
 _NUMBERS = 1 << 22  # numbers in memory for them
@@ -280,7 +280,7 @@ class BestFirst(ABC):
                 self._push(len(self._expanded) - 1, row, 0)
 
 
-class Search(BestFirst):
+class ConstrainedSearch(BestFirst):
     """Best-first search for min{objective : constraint <= limit}.
 
     Args:

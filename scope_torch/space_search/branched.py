@@ -25,7 +25,7 @@ from scope_torch.model.per_query import QuerySurrogate
 from scope_torch.model.tensor_surrogate import TensorSurrogate
 from scope_torch.space import ConfigSpace, first_tied, tie_width
 from scope_torch.space_search.allowed_classes import AllowedClasses
-from scope_torch.space_search.branch_and_bound import BestFirst, Form, Minimum, Search
+from scope_torch.space_search.branch_and_bound import BestFirst, ConstrainedSearch, Form, Minimum
 from scope_torch.space_search.device_grid import DevicePosterior
 from scope_torch.space_search.grid import GridPosterior, enumerates, settings_of
 from scope_torch.space_search.linear import Bounded, LognormalCost
@@ -121,7 +121,9 @@ class BranchedPosterior:
             if prove:
                 found = self.minimise(posterior, objective, free, math.inf, **how)
             else:
-                found = Search(posterior, objective, free, math.inf, max_nodes=1, **how).run()
+                found = ConstrainedSearch(
+                    posterior, objective, free, math.inf, max_nodes=1, **how
+                ).run()
             labels = found.labels
 
     def lower_bounds(self, beta: Beta, u_out: float, theta_out: int | None) -> BranchedBounds:
@@ -188,9 +190,11 @@ class BranchedPosterior:
         limit: float,
         **how: Any,
     ) -> Minimum:
-        """Runs a `Search` and keeps count."""
+        """Runs a `ConstrainedSearch` and keeps count."""
         return self.ran(
-            Search(posterior, objective, constraint, limit, max_nodes=self.max_nodes, **how)
+            ConstrainedSearch(
+                posterior, objective, constraint, limit, max_nodes=self.max_nodes, **how
+            )
         )
 
     @property

@@ -143,7 +143,7 @@ class Ties:
         return self._rank[1]
 
 
-class OnDevice:
+class WholeOnDevice:
     """Minima whose moments are all exact, and are on the device."""
 
     _theta_out: int | None
@@ -153,7 +153,7 @@ class OnDevice:
         """At one flat index, or on all of Theta."""
 
     @property
-    def whole(self) -> OnDevice:
+    def whole(self) -> WholeOnDevice:
         """See `Minima`."""
         return self
 
@@ -172,7 +172,7 @@ class OnDevice:
         return float(value), int(index)
 
 
-class DeviceMinima(OnDevice):
+class DeviceMinima(WholeOnDevice):
     """As `LowerBounds`, from variances that are all exact.
 
     Args:

@@ -28,7 +28,7 @@ from scope_torch.model.joint import JointSurrogate
 from scope_torch.model.kernels import HammingKernel
 from scope_torch.model.tensor_joint import TensorJointSurrogate
 from scope_torch.space import first_tied, tie_width
-from scope_torch.space_search.device_grid import OnDevice
+from scope_torch.space_search.device_grid import WholeOnDevice
 from scope_torch.space_search.grid import Enumerated, GridPosterior, forbidden, least_allowed
 from scope_torch.space_search.minima import INELIGIBLE, Moments, negative_promise
 
@@ -130,7 +130,7 @@ class DeviceJointPosterior(Enumerated):
         return mean.mul_(torch.pow(math.exp(-0.5), v)).mul_(self._a)  # exp(-b sqrt(v) - v / 2)
 
 
-class FewMinima(OnDevice):
+class FewMinima(WholeOnDevice):
     """As `LowerBounds`, of the cheapest configurations with L_g <= 0, brought to the CPU.
 
     Args:

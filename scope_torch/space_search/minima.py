@@ -40,7 +40,7 @@ class Moments(NamedTuple):
     lower_g: Tensor  # L_g
 
 
-class Bounded(Protocol):
+class BoundedPosterior(Protocol):
     """A posterior on all of Theta whose variances are upper bounds, some of them exact."""
 
     @property
@@ -98,7 +98,7 @@ class LowerBounds:
 
     def __init__(
         self,
-        posterior: Bounded,
+        posterior: BoundedPosterior,
         lower: Tensor,
         beta: Beta,
         u_out: float,
@@ -249,7 +249,7 @@ class LowerBounds:
             self.c[self._theta_out] = math.inf
 
     def _fill_lower(self, at: slice | Tensor, c: Tensor, g: Tensor) -> None:
-        """`Bounded.fill_lower`, and +inf where nothing may be chosen."""
+        """`BoundedPosterior.fill_lower`, and +inf where nothing may be chosen."""
         self._posterior.fill_lower(at, self.beta, c, g)
         if self._forbidden is not None:
             c.masked_fill_(self._forbidden[at], math.inf)

@@ -27,7 +27,7 @@ from scope_torch.model.hamming_sums import HammingGrid
 DECISIVE = 256  # variances that are kept exact, because minima depended on them lately
 
 
-class Plan(NamedTuple):
+class VariancePlan(NamedTuple):
     """What an update will do to the variances.
 
     Args:
@@ -71,7 +71,7 @@ class Variances:
         """Where the variance is exact: `len(index)` booleans."""
         return self._is_exact[index]
 
-    def plan(self, codes: Tensor, changes: Sequence[LowRank]) -> Plan:
+    def plan(self, codes: Tensor, changes: Sequence[LowRank]) -> VariancePlan:
         """Prepares an update.
 
         Args:
@@ -84,9 +84,9 @@ class Variances:
         self._k = torch.cat([self._k, new], 1)
         follow_all = bool(changes) and self._all_exact and not self._is_dear(changes, len(codes))
         sums = [] if follow_all else [_at_least(change) for change in changes]
-        return Plan(changes, sums, follow_all)
+        return VariancePlan(changes, sums, follow_all)
 
-    def apply(self, plan: Plan, codes: Tensor, sums: Tensor) -> None:
+    def apply(self, plan: VariancePlan, codes: Tensor, sums: Tensor) -> None:
         """Lowers the variances.
 
         Args:

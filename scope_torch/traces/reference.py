@@ -14,7 +14,7 @@ from scope_torch.observation import Observation
 from scope_torch.results.saving import load_models, save_models
 from scope_torch.tasks.files import read_text
 from scope_torch.traces.span import number
-from scope_torch.traces.summary import Query, Summary
+from scope_torch.traces.summary import LoggedQuery, Summary
 
 _MEND = "write it with scope-torch import"
 
@@ -30,14 +30,14 @@ class LoggedReference(Mapping[str, str]):
         queries: The queries, in the order of the log.
 
     Examples:
-        >>> queries = [Query("q1", 1, 0.25, 1.0, None), Query("q2", 1, 0.75, 0.0, None)]
+        >>> queries = [LoggedQuery("q1", 1, 0.25, 1.0, None), LoggedQuery("q2", 1, 0.75, 0.0, None)]
         >>> reference = LoggedReference({"plan": "nano"}, queries)
         >>> reference["plan"], reference.averages()["reference_cost_usd"]
         ('nano', 0.5)
     """
 
     models: Mapping[str, str]
-    queries: Sequence[Query]
+    queries: Sequence[LoggedQuery]
 
     def __getitem__(self, module: str) -> str:
         return self.models[module]
@@ -169,9 +169,9 @@ def load_reference(path: Path | str) -> LoggedReference:
         InputError: If it cannot be read, or is none.
 
     Examples:
-        >>> from scope_torch.traces.summary import Module
-        >>> modules, queries = {"plan": Module("nano")}, [Query("q1", 1, 0.25, 1.0, None)]
-        >>> path = save_reference("reference.json", Summary(modules, queries), {})
+        >>> from scope_torch.traces.summary import TracedModule
+        >>> modules, query = {"plan": TracedModule("nano")}, LoggedQuery("q1", 1, 0.25, 1.0, None)
+        >>> path = save_reference("reference.json", Summary(modules, [query]), {})
         >>> load_reference(path).only(["q1"]).answers()
         [(0.25, 1.0)]
     """
@@ -186,7 +186,7 @@ def load_reference(path: Path | str) -> LoggedReference:
     return LoggedReference(models, queries)
 
 
-def _query(row: Mapping[str, Any]) -> Query:
+def _query(row: Mapping[str, Any]) -> LoggedQuery:
     """A query as it was written.
 
     Raises:
@@ -197,4 +197,4 @@ def _query(row: Mapping[str, Any]) -> Query:
         raise ValueError(f"{row!r:.80}")
     if quality is not None and not 0 <= quality <= 1:
         raise ValueError(f"quality={quality} of query {row['id']} is not in [0, 1]")
-    return Query(printable(row["id"]), int(row["traces"]), cost, quality, seconds)
+    return LoggedQuery(printable(row["id"]), int(row["traces"]), cost, quality, seconds)

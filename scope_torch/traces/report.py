@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from scope_torch.errors import printable
 from scope_torch.traces.reading import Traces
-from scope_torch.traces.summary import Module, Summary
+from scope_torch.traces.summary import Summary, TracedModule
 
 _HEAD = ("module", "LLM", "traces", "calls", "prompt", "cached", "completion", "USD", "seconds")
 
@@ -58,7 +58,7 @@ def _number(number: int, one: str, many: str) -> str:
     return f"{number:,} {one if number == 1 else many}"
 
 
-def _row(name: str, module: Module) -> tuple[str, ...]:
+def _row(name: str, module: TracedModule) -> tuple[str, ...]:
     counts = (module.traces, module.calls, module.prompt_tokens, module.cached_tokens)
     return (
         name,

@@ -23,7 +23,7 @@ NameOf = Literal["nearest", "top", "own"]
 
 
 @dataclass(frozen=True)
-class Rules:
+class TraceRules:
     """How traces become modules and queries.
 
     Args:
@@ -62,7 +62,7 @@ class Call(NamedTuple):
 
 
 @dataclass
-class Module:
+class TracedModule:
     """A module in all traces that count.
 
     Args:
@@ -90,7 +90,7 @@ class Module:
     seconds: float = 0.0
 
 
-class Query(NamedTuple):
+class LoggedQuery(NamedTuple):
     """The reference on one query: averages over its traces.
 
     `cost_usd` is None if a price is not known, `quality` (in [0, 1]) if no trace has a score, and
@@ -119,8 +119,8 @@ class Summary:
         score: The name that is the quality; None if there is none.
     """
 
-    modules: dict[str, Module] = field(default_factory=dict)
-    queries: list[Query] = field(default_factory=list)
+    modules: dict[str, TracedModule] = field(default_factory=dict)
+    queries: list[LoggedQuery] = field(default_factory=list)
     num_traces: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
@@ -155,7 +155,7 @@ def mean(values: Sequence[float | None]) -> float | None:
     return math.fsum(known) / len(known) if known and len(known) == len(values) else None
 
 
-def summarize(traces: Traces, rules: Rules | None = None) -> Summary:
+def summarize(traces: Traces, rules: TraceRules | None = None) -> Summary:
     """Modules, queries, costs and scores of the traces.
 
     Args:
@@ -176,7 +176,7 @@ def summarize(traces: Traces, rules: Rules | None = None) -> Summary:
         >>> summary.models, summary.cost_usd
         ({'plan': 'nano'}, 0.25)
     """
-    rules = rules or Rules()
+    rules = rules or TraceRules()
     summary = Summary()
     trees, repeated = trees_of(traces.spans)
     if repeated:
@@ -189,7 +189,7 @@ def summarize(traces: Traces, rules: Rules | None = None) -> Summary:
         raise InputError(
             f"no trace is left ({why}); export whole traces, with the spans of their LLM calls"
         )
-    summary.modules = {module: Module(llm) for module, llm in llms.items()}
+    summary.modules = {module: TracedModule(llm) for module, llm in llms.items()}
     for of_trace in calls.values():
         _add(summary.modules, of_trace)
     summary.num_traces = len(calls)
@@ -202,7 +202,9 @@ def summarize(traces: Traces, rules: Rules | None = None) -> Summary:
     return summary
 
 
-def _usable(trees: Mapping[str, Tree], rules: Rules, summary: Summary) -> dict[str, list[Call]]:
+def _usable(
+    trees: Mapping[str, Tree], rules: TraceRules, summary: Summary
+) -> dict[str, list[Call]]:
     """The calls of each trace that is whole; counts the reasons of the others."""
     prices = rules.prices or PriceList()
     found: dict[str, list[Call]] = {}
@@ -217,7 +219,7 @@ def _usable(trees: Mapping[str, Tree], rules: Rules, summary: Summary) -> dict[s
     return found
 
 
-def _call(tree: Tree, span: Span, rules: Rules, prices: PriceList) -> Call:
+def _call(tree: Tree, span: Span, rules: TraceRules, prices: PriceList) -> Call:
     module = None
     if rules.module_attribute is not None:
         module = tree.attribute(span, rules.module_attribute)
@@ -233,7 +235,9 @@ def _call(tree: Tree, span: Span, rules: Rules, prices: PriceList) -> Call:
     return Call(module, span, usd, is_priced=True)
 
 
-def _one_llm_each(calls: dict[str, list[Call]], rules: Rules, summary: Summary) -> dict[str, str]:
+def _one_llm_each(
+    calls: dict[str, list[Call]], rules: TraceRules, summary: Summary
+) -> dict[str, str]:
     """The LLM of each module; removes traces with another one, if the rules say so.
 
     Raises:
@@ -266,7 +270,7 @@ def _one_llm_each(calls: dict[str, list[Call]], rules: Rules, summary: Summary) 
     return {module: llm for module, llm in chosen.items() if module in left}
 
 
-def _add(modules: Mapping[str, Module], calls: Sequence[Call]) -> None:
+def _add(modules: Mapping[str, TracedModule], calls: Sequence[Call]) -> None:
     """Adds the calls of a trace."""
     for name in {call.module for call in calls}:
         modules[name].traces += 1
@@ -288,7 +292,7 @@ def _qualities(
     traces: Traces,
     trees: Mapping[str, Tree],
     calls: Mapping[str, Any],
-    rules: Rules,
+    rules: TraceRules,
     summary: Summary,
 ) -> dict[str, float]:
     """The quality of each trace with a score; several scores of one name are averaged.
@@ -313,7 +317,7 @@ def _qualities(
     return {trace: _quality(trace, values, low, high) for trace, values in scored.items()}
 
 
-def _chosen_score(rules: Rules, names: Mapping[str, int]) -> str | None:
+def _chosen_score(rules: TraceRules, names: Mapping[str, int]) -> str | None:
     """The name of the score that is the quality; None if there is none."""
     wanted = rules.score_attribute or rules.score
     if wanted is None and len(names) < 2:
@@ -340,8 +344,8 @@ def _queries(
     trees: Mapping[str, Tree],
     calls: Mapping[str, Sequence[Call]],
     qualities: Mapping[str, float],
-    rules: Rules,
-) -> list[Query]:
+    rules: TraceRules,
+) -> list[LoggedQuery]:
     of_query: dict[str, list[str]] = {}
     for trace in calls:
         value = None if rules.query_attribute is None else trees[trace].value(rules.query_attribute)
@@ -353,7 +357,7 @@ def _queries(
         query = trace if value is None else printable(str(value))
         of_query.setdefault(query, []).append(trace)
     return [
-        Query(
+        LoggedQuery(
             query,
             len(same),
             mean([_cost(calls[trace]) for trace in same]),

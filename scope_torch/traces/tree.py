@@ -98,7 +98,7 @@ class Tree:
         return ""
 
     def name(self, call: Span, name_of: str) -> str:
-        """The module of a call; see `Rules.name_of`."""
+        """The module of a call; see `TraceRules.name_of`."""
         nearest, topmost = self._steps[call.id]
         around = topmost if name_of == "top" else nearest
         return (name_of != "own" and around and around.name) or call.name or "llm"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tables import CountingEvaluator, make_task, task_of
 
 from scope_torch.baselines.abacus import Abacus
-from scope_torch.baselines.abacus_module import Estimate, ModuleFrontier, PairTotals, keepers
+from scope_torch.baselines.abacus_module import LLMEstimate, ModuleFrontier, PairTotals, keepers
 from scope_torch.baselines.pareto_plan import Option, cheapest_plan
 from scope_torch.errors import InputError
 from scope_torch.observation import Observation
@@ -72,7 +72,7 @@ ESTIMATES = st.dictionaries(
 
 @given(ESTIMATES)
 def test_the_pruning_rule_is_the_one_specified(values):
-    estimates = {0: Estimate(0.5, 1.0, 0)} | {m: Estimate(*v) for m, v in values.items()}
+    estimates = {0: LLMEstimate(0.5, 1.0, 0)} | {m: LLMEstimate(*v) for m, v in values.items()}
     total = sum(n for _, _, n in values.values())
     mean = {m: (e.cost_usd, e.quality) for m, e in estimates.items()}
     alpha = [0.5 * (max(x) - min(x)) for x in zip(*mean.values(), strict=True)]

@@ -17,7 +17,7 @@ from scope_torch.baselines.llambo_prompts import Prompts
 from scope_torch.baselines.llambo_score import scores_of, target_cost
 from scope_torch.baselines.llm_backends import BackendConfig
 from scope_torch.baselines.llm_stub import StubLLM
-from scope_torch.baselines.llm_transcript import Completion
+from scope_torch.baselines.llm_transcript import Replies
 from scope_torch.cli.build import build
 from scope_torch.cli.compose import compose
 from scope_torch.cli.registry import config_dir
@@ -105,7 +105,7 @@ class Scripted:
         self.prompts.append(prompt)
         answer = self.answers[kind]
         texts = tuple(answer(task) if callable(answer) else answer for _ in range(n))
-        return Completion(texts, 10, 2 * n, 1, 0)
+        return Replies(texts, 10, 2 * n, 1, 0)
 
     def settings(self):
         return {"kind": self.kind}
@@ -322,7 +322,7 @@ class Moody:
         rng_seed = Moody.count = Moody.count + 1
         stub = StubLLM(rng_seed, malformed=0.1)
         reply = stub.complete(body["messages"], n, 1.0, 10)
-        return Completion(reply.texts, 5, 1, 1, 0)
+        return Replies(reply.texts, 5, 1, 1, 0)
 
 
 def test_a_transcript_makes_runs_with_a_real_llm_resumable(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from scope_torch.baselines.llambo_prompts import MAX_REPLY_CHARS, Measured, Prompts
+from scope_torch.baselines.llambo_prompts import MAX_REPLY_CHARS, HistoryLine, Prompts
 from scope_torch.problem import SelectionProblem
 
 PROBLEM = SelectionProblem(
@@ -21,7 +21,7 @@ PROBLEM = SelectionProblem(
     epsilon=0.1,
 )
 PROMPTS = Prompts(PROBLEM, "It plans, then solves.", "Exams; exact match.", {"a b": (0.25, 2.0)})
-HISTORY = (Measured((0, 1), 1.5e-6, 0.9), Measured((2, 1), 2.5e-3, 0.719))
+HISTORY = (HistoryLine((0, 1), 1.5e-6, 0.9), HistoryLine((2, 1), 2.5e-3, 0.719))
 
 
 def text(messages) -> str:

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from llm_server import Server, error, ok
 
-from scope_torch.baselines.chat_client import ChatClient
+from scope_torch.baselines.chat_client import CompletionsClient
 from scope_torch.baselines.llm_backends import BackendConfig, backend_config, make_backend
-from scope_torch.baselines.llm_transcript import Completion, Transcript
+from scope_torch.baselines.llm_transcript import Replies, Transcript
 from scope_torch.errors import InputError
 
 KEY = "sk-canary-5d1e0f77aa"
@@ -53,14 +53,14 @@ def config(server: Server, **settings) -> BackendConfig:
     return backend_config({**values, "api_key_env": "TEST_LLM_KEY", **settings})
 
 
-def ask(server: Server, n: int = 1, **settings) -> Completion:
+def ask(server: Server, n: int = 1, **settings) -> Replies:
     backend = make_backend(config(server, **settings), seed=0)
     return backend.complete(CHAT, n, 0.7, 32)
 
 
 def test_a_reply_and_its_tokens(serve):
     server = serve([ok("one", "two")])
-    assert ask(server, 2) == Completion(("one", "two"), 7, 4, 1, 0)
+    assert ask(server, 2) == Replies(("one", "two"), 7, 4, 1, 0)
     assert server.paths == ["/v1/chat/completions"]
     assert server.headers[0]["Authorization"] == f"Bearer {KEY}"
     assert server.requests == [
@@ -85,7 +85,7 @@ def test_a_server_without_key(serve, monkeypatch):
 
 def test_n_is_made_up_for_where_it_is_ignored(serve):
     server = serve([ok("a"), ok("b"), ok("c")])
-    assert ask(server, 3) == Completion(("a", "b", "c"), 21, 6, 3, 0)
+    assert ask(server, 3) == Replies(("a", "b", "c"), 21, 6, 3, 0)
     assert [request.get("n", 1) for request in server.requests] == [3, 2, 1]
     server = serve([ok("a"), ok("b"), ok("c")])
     assert ask(server, 3, multiple=False).texts == ("a", "b", "c")
@@ -101,7 +101,7 @@ def test_more_replies_than_asked_for_are_dropped(serve):
               {"prompt_tokens": -1, "completion_tokens": 1}]
 )  # fmt: skip
 def test_missing_usage_is_counted(serve, usage):
-    assert ask(serve([ok("x", usage=usage)])) == Completion(("x",), 0, 0, 1, 1)
+    assert ask(serve([ok("x", usage=usage)])) == Replies(("x",), 0, 0, 1, 1)
 
 
 def test_a_refusal_is_an_empty_reply(serve):
@@ -269,7 +269,7 @@ def test_the_key_is_nowhere_but_in_the_request(serve, tmp_path):
     backend = make_backend(settings, seed=0)
     backend.complete(CHAT, 1, 0.7, 32)
     client = backend._client
-    assert isinstance(client, ChatClient)
+    assert isinstance(client, CompletionsClient)
     shown = [settings, backend, vars(backend), vars(client), vars(client._opener),
              json.dumps(backend.settings()), path.read_text()]  # fmt: skip
     for value in shown:
@@ -301,7 +301,7 @@ def test_config_files_have_the_same_keys_and_defaults():
 
 
 class TestTranscript:
-    def transcript(self, serve, path: Path) -> tuple[Server, list[Completion]]:
+    def transcript(self, serve, path: Path) -> tuple[Server, list[Replies]]:
         """Two different replies to the same prompt, one to another."""
         server = serve([ok("a"), ok("b", usage=None), ok("c")])
         backend = make_backend(config(server, transcript=str(path)), seed=5)
@@ -361,6 +361,6 @@ class TestTranscript:
         (tmp_path / "file").write_text("")
         transcript = Transcript(tmp_path / "file" / "t.jsonl")
         with pytest.raises(InputError, match="cannot write the transcript"):
-            transcript.append("key", CHAT, Completion(("x",)))
+            transcript.append("key", CHAT, Replies(("x",)))
         with pytest.raises(InputError, match="cannot read the transcript"):
             Transcript(tmp_path)

@@ -3,14 +3,14 @@
 import pytest
 from tables import make_task
 
-from scope_torch.baselines.llambo_prompts import Measured, Prompts
+from scope_torch.baselines.llambo_prompts import HistoryLine, Prompts
 from scope_torch.baselines.llm_stub import StubLLM, read_prompt
 
 
 class TestStub:
     problem = make_task(1, (4, 3, 2), 6).problem
     prompts = Prompts(problem, prices={"llm0": (0.001, 0.001), "llm1": (9.0, 9.0)})
-    history = (Measured((2, 0, 1), 2e-3, 0.9), Measured((1, 1, 1), 1e-3, 0.8))
+    history = (HistoryLine((2, 0, 1), 2e-3, 0.9), HistoryLine((1, 1, 1), 1e-3, 0.8))
 
     def replies(self, messages, n=50, seed=0, malformed=0.0):
         return StubLLM(seed, malformed).complete(messages, n, 1.0, 100).texts
@@ -34,7 +34,7 @@ class TestStub:
         assert 0.15 < sum(t[0] == 0 for t in thetas) / len(thetas) < 0.35
 
     def test_changes_one_or_two_modules_of_the_best_feasible(self):
-        history = [*self.history, Measured((0, 0, 0), 1e-5, 0.0)]  # cheap and infeasible
+        history = [*self.history, HistoryLine((0, 0, 0), 1e-5, 0.0)]  # cheap and infeasible
         replies = self.replies(self.prompts.candidate(history, 1e-4))
         distances = {
             sum(a != b for a, b in zip(self.prompts.parse_candidate(r), (1, 1, 1), strict=True))

@@ -18,7 +18,7 @@ from scope_torch.errors import InputError
 from scope_torch.model.kernels import HammingMatern52Kernel
 from scope_torch.model.per_query import QuerySurrogate
 from scope_torch.space import ConfigSpace
-from scope_torch.space_search.branch_and_bound import Form, Search
+from scope_torch.space_search.branch_and_bound import ConstrainedSearch, Form
 from scope_torch.space_search.branched import BranchedPosterior
 from scope_torch.space_search.prefixes import Classes, LabelledPosterior
 
@@ -112,7 +112,7 @@ def random_search(seed, max_nodes, sizes=(6, 5, 6, 5), count=60):
         )
     ]
     limit = float(values[1].quantile(0.1))
-    search = Search(labelled, *forms, limit, starts=labelled.starts, max_nodes=max_nodes)
+    search = ConstrainedSearch(labelled, *forms, limit, starts=labelled.starts, max_nodes=max_nodes)
     least = float(values[0][values[1] <= limit].min())
     return search, labelled, values, limit, least
 

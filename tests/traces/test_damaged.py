@@ -18,7 +18,7 @@ from scope_torch.traces.reading import FORMATS, Traces, read_traces
 from scope_torch.traces.reference import LoggedReference, load_reference, save_reference
 from scope_torch.traces.report import report
 from scope_torch.traces.span import Score, Span
-from scope_torch.traces.summary import Query, Rules, summarize
+from scope_torch.traces.summary import LoggedQuery, TraceRules, summarize
 from scope_torch.traces.tokens import used
 
 PRICES = PriceList({name: LLMInfo(name, 1.0, 2.0) for name in ("nano", "pro")})
@@ -35,7 +35,7 @@ def whole(trace: str, llm: str = "nano", module: str = "plan", **more) -> list[S
 
 
 def summed(spans, scores=(), **rules):
-    return summarize(Traces(list(spans), list(scores)), Rules(prices=PRICES, **rules))
+    return summarize(Traces(list(spans), list(scores)), TraceRules(prices=PRICES, **rules))
 
 
 def observation(**more) -> dict:
@@ -126,7 +126,7 @@ def test_traces_of_one_query_are_averaged():
     ]
     scores = [Score("1", "ok", 1.0), Score("2", "ok", 0.0), Score("other", "ok", 0.3)]
     summary = summed(spans, scores, query_attribute="q")
-    assert summary.queries == [Query("7", 2, 2.0, 0.5, None)]
+    assert summary.queries == [LoggedQuery("7", 2, 2.0, 0.5, None)]
     with pytest.raises(InputError, match=r"trace 1 has no attribute 'p'; .*--query-attribute"):
         summed(spans, query_attribute="p")
 
@@ -335,7 +335,7 @@ def test_a_circle_of_spans_ends():
 
 
 def test_a_query_that_was_not_logged():
-    reference = LoggedReference({"plan": "nano"}, [Query("q", 1, 0.5, 1.0, None)])
+    reference = LoggedReference({"plan": "nano"}, [LoggedQuery("q", 1, 0.5, 1.0, None)])
     assert reference.only(["q", "q"]).averages()["num_queries"] == 2
     with pytest.raises(InputError, match="query 'p' is not in the log"):
         reference.only(["p"])
@@ -419,6 +419,6 @@ def test_any_lines_give_traces_or_an_input_error(tmp_path, rows, junk, format):
     path.write_bytes(b"\n".join([*lines, junk]))
     with contextlib.suppress(InputError):
         traces = read_traces([path], format)
-        summary = summarize(traces, Rules(prices=PRICES))
+        summary = summarize(traces, TraceRules(prices=PRICES))
         assert summary.num_traces >= 1
         assert report(summary, traces)

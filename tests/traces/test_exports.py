@@ -15,7 +15,7 @@ from scope_torch.traces.parquet import missing_columns
 from scope_torch.traces.reading import read_traces
 from scope_torch.traces.report import report
 from scope_torch.traces.span import Score
-from scope_torch.traces.summary import Rules, summarize
+from scope_torch.traces.summary import TraceRules, summarize
 
 PRICES = PriceList({"nano": LLMInfo("nano", 1.0, 2.0)})
 ROOT = {"id": "a", "type": "SPAN", "name": "answer"}
@@ -31,7 +31,7 @@ def read(content, tmp_path):
 
 
 def summary_of(content, tmp_path):
-    return summarize(read(content, tmp_path), Rules(prices=PRICES))
+    return summarize(read(content, tmp_path), TraceRules(prices=PRICES))
 
 
 # Langfuse

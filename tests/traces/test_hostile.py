@@ -67,7 +67,7 @@ def in_a_row(size: int) -> list[Span]:
 def test_work_grows_with_the_number_of_spans_and_no_faster(shape, rules):
     def work(size: int) -> int:
         traces = reading.Traces(shape(size))
-        asked = summary.Rules(prices=PRICES, **rules)
+        asked = summary.TraceRules(prices=PRICES, **rules)
         return lines_executed(lambda: report.report(summary.summarize(traces, asked), traces))
 
     small, large = work(250), work(1000)
@@ -208,7 +208,7 @@ def test_numbers_beyond_belief_are_not_believed(huge, tmp_path):
         for number in "ab"
     ]
     traces = reading.read_traces([write(rows, tmp_path)])
-    found = summary.summarize(traces, summary.Rules(prices=PRICES))
+    found = summary.summarize(traces, summary.TraceRules(prices=PRICES))
     assert found.cost_usd == pytest.approx(2 * 0.0035, abs=1e-15)
     assert report.report(found, traces)
 
@@ -228,7 +228,7 @@ def test_times_beyond_all_dates_are_not_known(huge, tmp_path):
 def test_scores_beyond_the_range_are_an_error(score_range):
     spans = [Span("t", "c", None, "plan", is_call=True, llm="nano", cost_usd=0.25)]
     scores = [Score("t", "ok", value) for value in (1.7e308, 1.7e308, -1.7e308)]
-    rules = summary.Rules(score_range=score_range)
+    rules = summary.TraceRules(score_range=score_range)
     with pytest.raises(InputError, match="--score-range"):
         summary.summarize(reading.Traces(spans, scores), rules)
 

@@ -11,7 +11,7 @@ import pytest
 from scope_torch.llm.price_list import PriceList
 from scope_torch.llm.prices import LLMInfo
 from scope_torch.traces.reading import read_traces
-from scope_torch.traces.summary import Rules, summarize
+from scope_torch.traces.summary import TraceRules, summarize
 from scope_torch.traces.tokens import Cached, cached_in, usage_in, used
 
 HAIKU = LLMInfo(
@@ -56,7 +56,7 @@ def billed(usage):
 def cost_of(*rows, tmp_path) -> float:
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return summarize(read_traces([path]), Rules(prices=PRICES)).cost_usd
+    return summarize(read_traces([path]), TraceRules(prices=PRICES)).cost_usd
 
 
 def printed(attributes: dict) -> dict:

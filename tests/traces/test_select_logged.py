@@ -7,7 +7,7 @@ import pytest
 import scope_torch as st
 from scope_torch.errors import InputError
 from scope_torch.traces.reference import LoggedReference
-from scope_torch.traces.summary import Query
+from scope_torch.traces.summary import LoggedQuery
 
 PRICE = {"nano": 1e-4, "mini": 4e-4, "pro": 1e-2}  # USD of a call
 SKILL = {"nano": 0.3, "mini": 0.98, "pro": 1.0}
@@ -23,7 +23,7 @@ def answer(models, question):
 
 def logged(**changes) -> LoggedReference:
     rows = [(f"t{i}", 1, 0.02, 1.0, 0.5) for i in range(len(QUESTIONS))]
-    return LoggedReference(MODELS, [Query(*row)._replace(**changes) for row in rows])
+    return LoggedReference(MODELS, [LoggedQuery(*row)._replace(**changes) for row in rows])
 
 
 def selected(reference, **changes):

@@ -11,7 +11,7 @@ from scope_torch.llm.price_list import PriceList
 from scope_torch.llm.prices import LLMInfo
 from scope_torch.traces.reading import read_traces
 from scope_torch.traces.reference import load_reference
-from scope_torch.traces.summary import Rules, summarize
+from scope_torch.traces.summary import TraceRules, summarize
 
 FIXTURES = Path(__file__).parent / "fixtures"
 BILLED = json.loads((FIXTURES / "billed.json").read_text())
@@ -27,7 +27,7 @@ EXACT = 1e-12
 
 def summary_of(name: str, **rules):
     rules.setdefault("prices", PriceList(OWN))
-    return summarize(read_traces([FIXTURES / f"{name}.jsonl"]), Rules(**rules))
+    return summarize(read_traces([FIXTURES / f"{name}.jsonl"]), TraceRules(**rules))
 
 
 def usd_without_cache(module: str, bill: dict) -> float:
@@ -116,7 +116,7 @@ def test_a_call_is_named_by_the_span_that_the_user_chooses():
 
 
 def test_the_same_spans_twice_count_once():
-    twice = summarize(read_traces([FIXTURES / "otlp.jsonl"] * 2), Rules(prices=PriceList(OWN)))
+    twice = summarize(read_traces([FIXTURES / "otlp.jsonl"] * 2), TraceRules(prices=PriceList(OWN)))
     assert twice.modules == summary_of("otlp").modules
     assert twice.notes == ["22 spans are there twice, and count once"]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from scope_torch.results.page.chart import Chart
 from scope_torch.results.page.scatter import PER
-from scope_torch.results.page.turns import Candidate, candidates
+from scope_torch.results.page.turns import CandidateTurn, candidates
 from scope_torch.results.page.view import View
 from scope_torch.search.optimizer import TraceRow
 
@@ -91,7 +91,7 @@ def _turns(view: View, x_max: float) -> Chart | None:
     result = view.result
     num_queries = result.problem.num_queries
     seen = len(result.history), result.history.spend_usd
-    found: Sequence[Candidate] = candidates(result.trace, num_queries, seen, view.is_open)
+    found: Sequence[CandidateTurn] = candidates(result.trace, num_queries, seen, view.is_open)
     if not found:
         return None
     chart = Chart(

@@ -9,7 +9,7 @@ from scope_torch.search.optimizer import TraceRow
 
 
 @dataclass(frozen=True)
-class Candidate:
+class CandidateTurn:
     """The turn of one configuration as the candidate.
 
     Args:
@@ -36,7 +36,7 @@ class Candidate:
 
 def candidates(
     rows: Sequence[TraceRow], num_queries: int, seen: tuple[int, float], is_open: bool
-) -> list[Candidate]:
+) -> list[CandidateTurn]:
     """All turns of candidates, in order.
 
     Args:
@@ -82,10 +82,10 @@ def _ends(row: TraceRow, num_queries: int) -> bool:
     return row.event in ("pruned", "completed")
 
 
-def _candidate(number: int, rows: Sequence[TraceRow]) -> Candidate:
+def _candidate(number: int, rows: Sequence[TraceRow]) -> CandidateTurn:
     first, last = rows[0], rows[-1]
     assert first.theta_cand is not None
-    return Candidate(
+    return CandidateTurn(
         number=number,
         theta=first.theta_cand,
         first=first,
