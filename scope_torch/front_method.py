@@ -8,6 +8,7 @@ from scope_torch.errors import InputError
 from scope_torch.model.hamming_sums import make_grid
 from scope_torch.model.joint import JointSurrogate
 from scope_torch.model.kernels import HammingMatern52Kernel
+from scope_torch.model.list_sums import listed
 from scope_torch.options import SharedOptions, with_defaults
 from scope_torch.problem import SelectionProblem
 from scope_torch.search.calibrate import InitialPool, codes_of_base
@@ -73,11 +74,11 @@ def make_scope_front(
     )
     # A list that fits into Theta is not enumerated in its place: the scale of the area is that of
     # the dearest configuration of Theta, and searches that have begun are to be continued.
-    allowed = problem.rule if problem.space.size > MAX_ENUMERATED else None
+    index = listed(problem.rule, kernel) if problem.space.size > MAX_ENUMERATED else None
     return ScopeFront(
         problem,
         surrogate=joint,
-        posterior=GridPosterior(joint, make_grid(problem.space, kernel, allowed=allowed)),
+        posterior=GridPosterior(joint, make_grid(problem.space, kernel, index=index)),
         pool=InitialPool(problem, initial_pool, codes),
         seed=shared["seed"],
         b=b,

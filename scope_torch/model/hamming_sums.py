@@ -27,10 +27,9 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from scope_torch.allowed import Allowed
 from scope_torch.model.direct_sums import DirectGrid, check_enumerable
 from scope_torch.model.kernels import HammingKernel
-from scope_torch.model.list_sums import ListGrid, listed
+from scope_torch.model.list_sums import ListGrid
 from scope_torch.model.union_tables import UnionTables
 from scope_torch.space import ConfigSpace
 
@@ -213,13 +212,13 @@ def make_grid(
     space: ConfigSpace,
     kernel: Kernel,
     device: torch.device | str | None = None,
-    allowed: Allowed | None = None,
+    index: Tensor | None = None,
 ) -> HammingGrid | DirectGrid:
     """Sums over Theta: fast for kernels of the Hamming distance, by the definition for others.
 
-    Where a list says what may be chosen and is much shorter than Theta: over the list.
+    Over the configurations at `index` alone, if it is given; see `listed`.
     """
-    if allowed is not None and (index := listed(allowed, kernel)) is not None:
+    if index is not None:
         return ListGrid(space, kernel, index, device)
     if isinstance(kernel, HammingKernel):
         return HammingGrid(space, kernel, device)

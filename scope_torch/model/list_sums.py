@@ -129,14 +129,16 @@ class ListGrid(DirectGrid):
         self._D = codes
 
 
-def listed(allowed: Allowed, kernel: Kernel) -> Tensor | None:
+def listed(allowed: Allowed | None, kernel: Kernel) -> Tensor | None:
     """Flat indices of what may be chosen, rising, if it is better to enumerate these than Theta.
 
     They must be a list. Theta has tables for a kernel of the Hamming distance, so there it must be
     much larger than the list.
     """
-    if not allowed.is_listed or allowed.index is None or len(allowed.index) > MAX_LISTED:
+    if allowed is None or not allowed.is_listed:
         return None
-    size, has_tables = allowed.space.size, isinstance(kernel, HammingKernel)
-    pays = len(allowed.index) * (_PAYS if has_tables else 1) < size
-    return allowed.index if pays or size > MAX_ENUMERATED else None
+    index, size = allowed.index, allowed.space.size
+    if index is None or len(index) > MAX_LISTED:
+        return None
+    pays = len(index) * (_PAYS if isinstance(kernel, HammingKernel) else 1) < size
+    return index if pays or size > MAX_ENUMERATED else None

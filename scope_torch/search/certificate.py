@@ -21,6 +21,7 @@ class ByBounds:
 
     order: list[int] | None = None
     margin = 0.0
+    by_answers = False
 
     def next_margin(self) -> float:
         """What g of the next candidate must be below 0 by: nothing."""
@@ -33,6 +34,10 @@ class ByBounds:
     def update(self, grades: Sequence[float], upper_g: float) -> bool:  # noqa: ARG002
         """See `Test`."""
         return upper_g <= 0
+
+    def again(self) -> bool:
+        """See `Test`: never."""
+        return False
 
     def settings(self) -> dict[str, Any]:
         """See `Certificate`."""
@@ -72,6 +77,7 @@ class BySequence:
     """
 
     margin = 0.0
+    by_answers = True
 
     def __init__(self, problem: SelectionProblem, delta: float) -> None:
         check_delta(delta)
@@ -113,6 +119,10 @@ class _SequenceTest:
         pairs = zip(self._sequences, grades, strict=True)
         certified = [sequence.update(grade) for sequence, grade in pairs]  # each takes in its own
         return all(certified)
+
+    def again(self) -> bool:
+        """See `Test`: never."""
+        return False
 
 
 def certificate_of(

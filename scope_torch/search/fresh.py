@@ -47,6 +47,8 @@ class ByFreshAnswers:
         InputError: If a number is outside its range.
     """
 
+    by_answers = True
+
     def __init__(self, problem: SelectionProblem, delta: float, flips: float | Repeats) -> None:
         check_delta(delta)
         self.delta, self.purse = delta, Purse(delta)
@@ -160,7 +162,7 @@ class _FreshTest:
         return min(bet.log_capital for bet in self._bets)
 
     def again(self) -> bool:
-        """Whether all queries are to be asked once more; see `Trial.again`."""
+        """See `Test`: while its bet may still be won."""
         if self._certified or self._passes == PASSES or not len(self._first):
             return False
         if not self._bets:

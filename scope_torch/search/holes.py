@@ -26,8 +26,8 @@ from typing import Any
 from scope_torch.allowed import Allowed
 from scope_torch.observation import Observation
 from scope_torch.problem import SelectionProblem
-from scope_torch.search.certificate import ByBounds
 from scope_torch.search.failing import FailingLLMs
+from scope_torch.search.parts import Certificate
 from scope_torch.search.stopping import LEAST_GAIN
 
 REPEATS = 10  # answers to each query of a candidate
@@ -52,7 +52,7 @@ class Holes:
         self._has_begun = False
         self._answers: Counter[tuple[int, ...]] = Counter()
 
-    def begin(self, certificate: Any) -> None:
+    def begin(self, certificate: Certificate) -> None:
         """Leaves out what can never be certified.
 
         Args:
@@ -62,7 +62,7 @@ class Holes:
         self._has_begun = True
         if self.failing.dropped:
             self._posterior.restrict(self.left)
-        if isinstance(certificate, ByBounds):
+        if not certificate.by_answers:
             return
         problem = self._problem
         least = max(limit.threshold for limit in problem.limits) * problem.num_queries

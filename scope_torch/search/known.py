@@ -352,9 +352,8 @@ class Trial:
         return self._take_known(upper_g, certified)
 
     def again(self) -> bool:
-        """Whether the certificate wants all queries asked once more; most never do."""
-        more = getattr(self._test, "again", None)
-        if more is None or not more():
+        """See `Test`; the known answers that come first in its order follow."""
+        if not self._test.again():
             return False
         if self._grades:
             self._waiting = deque(self._all)

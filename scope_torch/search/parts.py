@@ -244,9 +244,20 @@ class Test(Protocol):
         """
         ...
 
+    def again(self) -> bool:
+        """Whether it wants all queries asked once more; most never do."""
+        ...
+
 
 class Certificate(Protocol):
-    """What certifies theta_cand (line alg:scope-main:update)."""
+    """What certifies theta_cand (line alg:scope-main:update).
+
+    Attributes:
+        by_answers: Whether only answers of theta_cand itself certify it: their average must then be
+            at the threshold or above.
+    """
+
+    by_answers: bool
 
     def next_margin(self) -> float:
         """What g of the next candidate must be below 0 by, in units of quality; often 0."""

@@ -69,6 +69,8 @@ class ByPopulation:
         InputError: If a number is outside its range, or the problem has no answers of theta_0.
     """
 
+    by_answers = True
+
     def __init__(
         self,
         problem: SelectionProblem,
@@ -221,3 +223,7 @@ class _PopulationTest:
     def update(self, grades: Sequence[float], upper_g: float) -> bool:  # noqa: ARG002
         """See `Test`."""
         return self._stream.advance()
+
+    def again(self) -> bool:
+        """See `Test`: never."""
+        return False

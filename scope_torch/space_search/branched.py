@@ -21,6 +21,7 @@ from scope_torch.model.device_sums import DeviceSums
 from scope_torch.model.direct_sums import MAX_ENUMERATED
 from scope_torch.model.hamming_sums import make_grid
 from scope_torch.model.kernels import HammingKernel
+from scope_torch.model.list_sums import listed
 from scope_torch.model.per_query import QuerySurrogate
 from scope_torch.model.tensor_surrogate import TensorSurrogate
 from scope_torch.space import ConfigSpace, first_tied, tie_width
@@ -361,8 +362,9 @@ def make_posterior(
     Raises:
         InputError: If `space_search` is neither, or cannot search this space.
     """
-    if enumerates(space, kernel, space_search, allowed):
-        grid = make_grid(space, kernel, device, allowed)
+    index = listed(allowed, kernel)
+    if enumerates(space, space_search, index):
+        grid = make_grid(space, kernel, device, index)
         if (
             isinstance(surrogate, TensorSurrogate)
             and isinstance(kernel, HammingKernel)

@@ -238,6 +238,7 @@ def make_joint_posterior(
     has_margin: bool = False,
     allowed: Allowed | None = None,
     settings: dict[str, Any] | None = None,
+    index: Tensor | None = None,
 ) -> GridPosterior | DeviceJointPosterior:
     """The posterior on Theta: on the device if the surrogate is there, and Theta is no list.
 
@@ -246,9 +247,10 @@ def make_joint_posterior(
         has_margin: See `DeviceJointPosterior`.
         allowed: Which configurations may be chosen; None for all.
         settings: See `GridPosterior`.
+        index: See `make_grid`.
     """
     space, kernel, device = surrogate.space, surrogate.kernel, surrogate.device
-    grid = make_grid(space, kernel, device, allowed)
+    grid = make_grid(space, kernel, device, index)
     if (
         isinstance(surrogate, TensorJointSurrogate)
         and isinstance(kernel, HammingKernel)

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from scope_torch.allowed import Allowed
@@ -24,7 +23,6 @@ from scope_torch.model.aggregate import AggregatePosterior, Averaging, LowRank
 from scope_torch.model.cost_scale import LEAST_MEAN
 from scope_torch.model.direct_sums import MAX_ENUMERATED
 from scope_torch.model.hamming_sums import DirectGrid, HammingGrid
-from scope_torch.model.list_sums import listed
 from scope_torch.space import ConfigSpace
 from scope_torch.space_search.minima import LowerBounds
 from scope_torch.space_search.variances import Variances
@@ -261,23 +259,20 @@ class GridPosterior(Enumerated):
         return self._aggregates
 
 
-def enumerates(space: ConfigSpace, kernel: Kernel, how: str, allowed: Allowed | None) -> bool:
+def enumerates(space: ConfigSpace, how: str, index: Tensor | None) -> bool:
     """Whether Theta, or the list of what may be chosen, is enumerated.
 
     Args:
         space: Theta.
-        kernel: Of the surrogate.
         how: `grid`: it is; `branch_and_bound`: it is not; `auto`: up to 2e8, or if there is a list.
-        allowed: Which configurations may be chosen; None for all.
+        index: The list, see `listed`; None if there is none.
 
     Raises:
         InputError: If `how` is neither.
     """
     if how not in ("auto", "grid", "branch_and_bound"):
         raise InputError(f"space_search={how!r} must be auto, grid or branch_and_bound")
-    fits = space.size <= MAX_ENUMERATED or (
-        allowed is not None and listed(allowed, kernel) is not None
-    )
+    fits = space.size <= MAX_ENUMERATED or index is not None
     return how == "grid" or (how == "auto" and fits)
 
 

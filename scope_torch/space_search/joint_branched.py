@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from scope_torch.allowed import Allowed
 from scope_torch.model.joint import JointSurrogate
+from scope_torch.model.list_sums import listed
 from scope_torch.space_search.branched import BranchedPosterior
 from scope_torch.space_search.device_joint import DeviceJointPosterior, make_joint_posterior
 from scope_torch.space_search.grid import GridPosterior, enumerates, settings_of
@@ -33,8 +34,9 @@ def make_joint_search(
     Raises:
         InputError: If `space_search` is neither, or cannot search this space.
     """
-    of_space = surrogate.space, surrogate.kernel
-    if enumerates(*of_space, space_search, allowed):
-        settings = settings_of(surrogate.space, space_search, max_nodes)
-        return make_joint_posterior(surrogate, margin() > 0, allowed, settings)
-    return BranchedPosterior(surrogate, *of_space, max_nodes, margin, allowed)
+    space, kernel = surrogate.space, surrogate.kernel
+    index = listed(allowed, kernel)
+    if enumerates(space, space_search, index):
+        settings = settings_of(space, space_search, max_nodes)
+        return make_joint_posterior(surrogate, margin() > 0, allowed, settings, index)
+    return BranchedPosterior(surrogate, space, kernel, max_nodes, margin, allowed)

@@ -67,7 +67,7 @@ def test_a_list_is_enumerated_where_it_is_much_shorter_than_theta():
     space, matern = ConfigSpace((16, 16, 16)), HammingMatern52Kernel()  # 4,096 configurations
 
     def made(rule, kernel=matern):
-        return type(make_grid(space, kernel, allowed=rule))
+        return type(make_grid(space, kernel, index=list_sums.listed(rule, kernel)))
 
     assert made(allowed(space, 15)) is ListGrid
     assert made(allowed(space, 16)) is HammingGrid  # 256 times as many are no more
@@ -79,6 +79,7 @@ def test_a_list_is_enumerated_where_it_is_much_shorter_than_theta():
 
 def test_in_a_theta_that_cannot_be_enumerated_every_list_is(monkeypatch):
     space = ConfigSpace((1000,) * 5)
-    assert make_grid(space, HammingMatern52Kernel(), allowed=allowed(space, 300)).size == 300
+    index = list_sums.listed(allowed(space, 300), HammingMatern52Kernel())
+    assert make_grid(space, HammingMatern52Kernel(), index=index).size == 300
     monkeypatch.setattr(list_sums, "MAX_LISTED", 299)
     assert list_sums.listed(allowed(space, 300), HammingMatern52Kernel()) is None

@@ -141,6 +141,7 @@ class Never:
 
     order: list[int] | None = None
     margin = 0.0
+    by_answers = True
 
     def next_margin(self):
         return self.margin
@@ -149,6 +150,9 @@ class Never:
         return self
 
     def update(self, grades, upper_g):
+        return False
+
+    def again(self):
         return False
 
     def settings(self):
