@@ -294,9 +294,10 @@ def limits_if_quality(
     named = _names(constraints)
     of_cost = [c for c in constraints if c.outcome == COST]
     if epsilon is not None or not of_cost or of_cost[0].kind != "<=":
+        leave_out = "" if epsilon is None else f"leave out epsilon={epsilon} (null), and "
         raise InputError(
-            f"objective=quality, epsilon={epsilon}, constraints={_texts(constraints)}: set epsilon "
-            "to null, and bound the cost of a query, as cost_usd <= 0.002 cap 0.02"
+            f"objective=quality, constraints={_texts(constraints)}: {leave_out}bound the cost of a "
+            "query, as cost_usd <= 0.002 cap 0.02"
         )
     if QUALITY in named:
         raise InputError(f"constraints={_texts(constraints)}: the quality is maximised")

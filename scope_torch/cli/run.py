@@ -213,12 +213,12 @@ def run_from_config(cfg: DictConfig, directory: Path) -> dict[str, Any]:
     problem = replace(task.problem, deployment_queries=cfg.deployment_queries)
     task = task._replace(problem=problem)
     try:
-        method = make_method(task.problem, **_known(cfg, task, directory))
-        if cfg.continue_from and not hasattr(method, "known"):
+        if cfg.continue_from and not hasattr(make_method(task.problem), "known"):
             raise InputError(
                 f"continue_from={cfg.continue_from}: method={cfg.method.name} uses no observations "
                 "of earlier runs; scope and scope_joint do"
             )
+        method = make_method(task.problem, **_known(cfg, task, directory))
         return _run_task(cfg, task, method, tracker, directory)
     finally:
         close_evaluator(task.evaluator)

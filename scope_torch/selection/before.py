@@ -21,6 +21,7 @@ from scope_torch.runs.earlier import known_from
 from scope_torch.runs.evaluator import Evaluator
 from scope_torch.runs.journal import lost_in
 from scope_torch.runs.measure import TooDear, measure
+from scope_torch.runs.older import KNOWN
 from scope_torch.runs.opening import begin
 from scope_torch.runs.regrading import REGRADED
 from scope_torch.runs.runner import problem_settings
@@ -71,6 +72,8 @@ def prepare(
     """
     evaluator = make_evaluator(setup.problem, queries=setup.searched)
     if setup.folder is not None:
+        if not (setup.folder / KNOWN).exists():
+            known_of(setup, evaluator, keeps=False)  # refuses what is no run before there are files
         begin(setup.folder, problem_settings(setup.problem), evaluator)
     known = known_of(setup, evaluator)
     if (graded_usd := regraded_usd(known.sources)) >= setup.budget_usd:

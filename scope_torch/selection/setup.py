@@ -227,9 +227,16 @@ def _limits_of(given: Arguments, epsilon: float | None) -> list[Constraint]:
     least = _optional_number("min_quality", given.min_quality)
     if least is not None and not 0 <= least <= 1:
         raise InputError(f"min_quality={least} must be an average quality, in [0, 1]")
+    bounds = {"max_quality_loss": epsilon, "min_quality": least}
+    told = [f"{name}={value}" for name, value in bounds.items() if value is not None]
+    if told and given.objective == "quality":
+        raise InputError(
+            f"objective='quality' maximises the quality: leave out {' and '.join(told)}, and bound "
+            "the cost of a query instead, as constraints=['cost_usd <= 0.01 cap 0.1']"
+        )
     limits = [Constraint.parse(one) if isinstance(one, str) else one for one in given.constraints]
-    if least is not None and epsilon is not None:
-        raise InputError(f"give max_quality_loss={epsilon} or min_quality={least}, not both")
+    if len(told) > 1:
+        raise InputError(f"give {' or '.join(told)}, not both")
     if least is not None:
         limits.insert(0, at_least(QUALITY, least))
     if (

@@ -59,3 +59,4 @@ def test_a_method_that_knows_nothing_of_older_runs_says_so(cli, tmp_path):
     status, _, err = cli(*arguments(path, *options))
     assert status == 2
     assert "uses no observations of earlier runs; scope and scope_joint do" in err
+    assert not list(Path("outputs").rglob("known.json"))

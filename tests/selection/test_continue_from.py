@@ -307,6 +307,7 @@ def test_what_cannot_be_continued_is_refused(tmp_path, changes, message):
     with pytest.raises(InputError, match=message):
         july(tmp_path, app, **changes)
     assert app.calls == []
+    assert not (tmp_path / "july").exists()
 
 
 def test_a_directory_keeps_what_it_continues_from(tmp_path):

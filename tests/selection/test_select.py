@@ -411,6 +411,18 @@ def test_silent_without_a_terminal_and_told_on_request(capsys):
         ({"dataset": ["question"]}, r"dataset\[0\]='question' must be a pair"),
         ({"max_quality_loss": None}, "how good is good enough"),
         ({"min_quality": 0.9}, "not both"),
+        (
+            {"objective": "quality"},
+            r"leave out max_quality_loss=0.1, .* constraints=\['cost_usd <= 0.01 cap 0.1'\]$",
+        ),
+        (
+            {"objective": "quality", "max_quality_loss": None, "min_quality": 0.9},
+            "leave out min_quality=0.9, and bound the cost",
+        ),
+        (
+            {"objective": "quality", "max_quality_loss": None},
+            r"^objective=quality, constraints=\[\]: bound the cost of a query",
+        ),
         ({"max_quality_loss": 5}, "max_quality_loss=5"),
         ({"budget_usd": 0}, "budget_usd=0"),
         ({"holdout": 1.5}, "holdout=1.5"),
