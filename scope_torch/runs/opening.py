@@ -22,12 +22,14 @@ from scope_torch.runs.evaluator import (
     HasPast,
     HasPrices,
     HasQueryKeys,
+    KeepsAnswers,
 )
 from scope_torch.runs.journal import Journal
 
 logger = logging.getLogger(__name__)
 
 BEGUN = "begun.json"  # what a selection is about, before its search has settings
+KEEPS_ANSWERS = "keeps_answers"  # there: whether pilots and preflight answer for the reference too
 _ALL = "problem.modules", "problem.llms", "problem.theta_ref", "evaluator"
 _ALL += "problem.allowed", "problem.offered"
 _PARTS = "pilot", "preflight", "probe", "reference", "again"  # measured before the search
@@ -85,6 +87,7 @@ def begin(run_dir: Path, problem: dict[str, Any], evaluator: Evaluator) -> None:
         "optimizer": {"name": "begun"},
         "evaluator": evaluator.fingerprint(),
         "budget_usd": 0.0,
+        KEEPS_ANSWERS: isinstance(evaluator, KeepsAnswers) and evaluator.deterministic,
     }
     settings = json.loads(json.dumps(settings))
     for name, parts in _BEFORE.items():

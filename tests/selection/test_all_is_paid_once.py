@@ -20,6 +20,8 @@ def test_pilots_are_in_the_bill(tmp_path, repeat):
     result = st.select(app, **arguments)
     assert result.bill.total_usd == pytest.approx(app.usd(), rel=1e-12)
     assert result_of_run(read_run(tmp_path)).bill == result.bill  # as the page shows it
+    (tmp_path / "result.json").unlink()  # of an unfinished search
+    assert result_of_run(read_run(tmp_path)).bill.probe_usd == result.bill.probe_usd
 
 
 def test_pilots_of_a_reference_that_is_known_are_in_the_bill(tmp_path):
