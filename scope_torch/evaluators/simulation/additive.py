@@ -40,15 +40,6 @@ class AdditiveWorld(World):
     """Expected quality and cost of every configuration on every query; arguments as in `World`.
 
     Of the constants, `repair` and `mismatch` do nothing.
-
-    Examples:
-        >>> from scope_torch.evaluators.simulation.families import make_world
-        >>> from scope_torch.evaluators.simulation.spec import load_worlds
-        >>> from scope_torch.llm.prices import load_llms
-        >>> spec = load_worlds("additive_worlds.toml")["data_imputation"]
-        >>> world = make_world(spec, load_llms(), llms=["GPT-5.2"])
-        >>> round(float(world.mean_cost()), 5)  # c(theta_0)
-        0.00434
     """
 
     _first_stream = 32
@@ -76,9 +67,12 @@ class AdditiveWorld(World):
 
     def _pairs(self, stream: str, earlier: int, later: int) -> Tensor:
         """A standard normal number for every pair of LLMs at two modules."""
+        return self._normal(stream, self._pair_counter(earlier, later))
+
+    def _pair_counter(self, earlier: int, later: int) -> Tensor:
+        """A counter for every pair of LLMs at two modules: `all LLMs x all LLMs`."""
         ids = torch.arange(len(self._ability))
-        counter = counter_of(ids[:, None], earlier) + (counter_of(ids, later) << 20)
-        return self._normal(stream, counter)
+        return counter_of(ids[:, None], earlier) + (counter_of(ids, later) << 20)
 
     def _work(self, codes: Tensors, query: Tensor, own: Tensors, fit: Pairs) -> Tensor:
         """Sums of the modules' own work and of all pairs."""

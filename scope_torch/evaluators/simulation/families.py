@@ -18,5 +18,14 @@ _FAMILIES = {
 
 
 def make_world(spec: WorldSpec, price_list: dict[str, LLMInfo], **options: Any) -> World:
-    """The world of a task, of the family that the task says; arguments as in `World`."""
+    """The world of a task, of the family that the task says; arguments as in `World`.
+
+    Examples:
+        >>> from scope_torch.evaluators.simulation.spec import load_worlds
+        >>> from scope_torch.llm.prices import load_llms
+        >>> spec = load_worlds("recorded_like_worlds.toml")["data_imputation"]
+        >>> world = make_world(spec, load_llms(), llms=["GPT-5.2"])
+        >>> round(float(world.mean_cost()), 5)  # c(theta_0)
+        0.00434
+    """
     return _FAMILIES[spec.family](spec, price_list, **options)

@@ -37,15 +37,6 @@ class RecordedLikeWorld(AdditiveWorld):
     """Expected quality and cost of every configuration on every query; arguments as in `World`.
 
     Of the constants, `repair` and `mismatch` do nothing. The reference never fails.
-
-    Examples:
-        >>> from scope_torch.evaluators.simulation.families import make_world
-        >>> from scope_torch.evaluators.simulation.spec import load_worlds
-        >>> from scope_torch.llm.prices import load_llms
-        >>> spec = load_worlds("recorded_like_worlds.toml")["data_imputation"]
-        >>> world = make_world(spec, load_llms(), llms=["GPT-5.2"])
-        >>> round(float(world.mean_cost()), 5)  # c(theta_0)
-        0.00434
     """
 
     spec: RecordedLikeSpec
@@ -63,10 +54,9 @@ class RecordedLikeWorld(AdditiveWorld):
 
     def _fits(self, child: int) -> dict[int, Tensor]:
         """fit_pi of a module i, by all modules p before it: `all LLMs x all LLMs`."""
-        ids, reference = torch.arange(len(self._ability)), self._reference_id
-        fits = super()._fits(child)
+        fits, reference = super()._fits(child), self._reference_id
         for p in self.spec.parents[child]:
-            counter = counter_of(ids[:, None], p) + (counter_of(ids, child) << 20)
+            counter = self._pair_counter(p, child)
             fails = self._failing("failing_pair", counter, self.spec.failing_pairs)
             fails[reference, reference] = 0.0
             fits[p] = fits[p] - self.spec.failure * fails
