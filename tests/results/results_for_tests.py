@@ -4,6 +4,7 @@ import functools
 from dataclasses import replace
 
 from scope_torch import make_scope, make_scope_joint, run
+from scope_torch.baselines.random_search import RandomSearch
 from scope_torch.tasks.synthetic import synthetic_task
 
 QUALITY_FIRST = {
@@ -79,6 +80,15 @@ def with_constraint(budget_usd=1.0):
     problem = replace(problem, **limits)
     search = make_scope_joint(problem, base="small", seed=1)
     return run(problem, search, Steps(evaluator), budget_usd)
+
+
+@functools.cache
+def random_search():
+    problem, evaluator, _ = task()
+    return run(problem, RandomSearch(problem, seed=0), evaluator, 5.0)
+
+
+RESULTS = [joint, tuned, half_certified, half_accepted, best_quality, with_constraint]
 
 
 def answers_of(result, theta):

@@ -253,15 +253,19 @@ def test_quality_as_the_objective_is_drawn_as_it_is():
     assert not [a for axes in figure.axes for a in axes.child_axes if "share" in a.get_ylabel()]
 
 
+def assert_truetype(pdf):
+    content = pdf.read_bytes()
+    assert b"/FontFile2" in content
+    assert b"/Type3" not in content
+
+
 def test_fonts_are_embedded_as_truetype_and_files_are_reproducible(tmp_path):
     one = panel(["scope"], 1)
     for name in ("a", "b"):
         save_figure(draw_panel(one), tmp_path / f"{name}.pdf")
         save_figure(draw_panel(one), tmp_path / f"{name}.png")
         save_figure(draw_panel(one), tmp_path / f"{name}.svg")
-    content = (tmp_path / "a.pdf").read_bytes()
-    assert b"/FontFile2" in content
-    assert b"/Type3" not in content
+    assert_truetype(tmp_path / "a.pdf")
     for suffix in ("pdf", "png", "svg"):
         assert (tmp_path / f"a.{suffix}").read_bytes() == (tmp_path / f"b.{suffix}").read_bytes()
 
@@ -270,9 +274,7 @@ def test_the_figure_of_a_result_embeds_its_fonts(tmp_path):
     problem, evaluator, _ = synthetic_task(num_queries=5)
     result = run(problem, make_scope(problem, base="nano", seed=0), evaluator, 0.05)
     result.plot(tmp_path / "a.pdf")
-    content = (tmp_path / "a.pdf").read_bytes()
-    assert b"/FontFile2" in content
-    assert b"/Type3" not in content
+    assert_truetype(tmp_path / "a.pdf")
 
 
 def test_settings_of_matplotlib_are_left_alone(tmp_path):

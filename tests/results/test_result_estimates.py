@@ -12,13 +12,13 @@ from results_for_tests import (
     half_accepted,
     half_certified,
     joint,
+    random_search,
     task,
     tuned,
     with_constraint,
 )
 
 from scope_torch import make_scope_joint, run
-from scope_torch.baselines.random_search import RandomSearch
 from scope_torch.observation import History, Observation
 from scope_torch.results.digits import percent, plain, quality, usd
 from scope_torch.results.estimate import Estimate, Evidence
@@ -184,8 +184,7 @@ def test_feasible_means_all_constraints_on_all_queries():
 
 
 def test_a_search_without_a_model():
-    problem, evaluator, _ = task()
-    result = run(problem, RandomSearch(problem, seed=0), evaluator, 5.0)
+    result, problem = random_search(), task().problem
     theta = result.recommendation.theta
     assert result.quality.value == pytest.approx(truth_of(result, theta)[1])
     assert result.certified == (theta != problem.theta_ref)

@@ -9,18 +9,15 @@ import polars
 import pytest
 from matplotlib.collections import PathCollection
 from results_for_tests import (
+    RESULTS,
     answers_of,
     best_quality,
-    half_accepted,
-    half_certified,
     joint,
+    random_search,
     task,
-    tuned,
-    with_constraint,
 )
 
 from scope_torch import SelectionProblem, make_scope, run
-from scope_torch.baselines.random_search import RandomSearch
 from scope_torch.constraints import at_most
 from scope_torch.errors import InputError
 from scope_torch.observation import History, Observation
@@ -28,8 +25,6 @@ from scope_torch.results.estimate import Evidence
 from scope_torch.results.held_out import HeldOut
 from scope_torch.results.table import looked_at, table_of
 from scope_torch.search.optimizer import Recommendation
-
-RESULTS = [joint, tuned, half_certified, half_accepted, best_quality, with_constraint]
 
 
 def codes_of(result, row):
@@ -256,8 +251,7 @@ def test_the_figure_shows_each_configuration(make, tmp_path):
 def test_figures_of_little_are_drawn(tmp_path):
     for result in (joint(1e-9), joint(0.05)):
         result.plot(tmp_path / "few.pdf")
-    problem, evaluator, _ = task()
-    run(problem, RandomSearch(problem, seed=0), evaluator, 5.0).plot(tmp_path / "random.svg")
+    random_search().plot(tmp_path / "random.svg")
     assert {path.name for path in tmp_path.iterdir()} == {"few.pdf", "random.svg"}
 
 

@@ -10,17 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from results_for_tests import (
+    RESULTS,
     best_quality,
-    half_accepted,
     half_certified,
     joint,
-    task,
-    tuned,
-    with_constraint,
+    random_search,
 )
 
 from scope_torch import SelectionProblem, make_scope, run
-from scope_torch.baselines.random_search import RandomSearch
 from scope_torch.errors import InputError
 from scope_torch.evaluators.function import FunctionEvaluator
 from scope_torch.observation import History, Observation
@@ -30,25 +27,8 @@ from scope_torch.results.words import in_words
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def random_search():
-    problem, evaluator, _ = task()
-    return run(problem, RandomSearch(problem, seed=0), evaluator, 5.0)
-
-
 def kept():
     return joint(0.05)
-
-
-RESULTS = [
-    joint,
-    tuned,
-    half_certified,
-    half_accepted,
-    best_quality,
-    with_constraint,
-    random_search,
-    kept,
-]
 
 
 def held_out(number):
@@ -57,7 +37,7 @@ def held_out(number):
 
 
 @pytest.mark.parametrize("more", [False, True])
-@pytest.mark.parametrize("make", RESULTS)
+@pytest.mark.parametrize("make", [*RESULTS, random_search, kept])
 def test_six_short_lines(make, more):
     result = make()
     if more:
