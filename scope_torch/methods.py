@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Unpack
 
@@ -27,6 +27,7 @@ from scope_torch.search.calibrate import InitialPool, PoolKind, codes_of_base
 from scope_torch.search.candidate import QueryCandidate
 from scope_torch.search.certificate import certificate_of, flips_of
 from scope_torch.search.choice import LeastCost, MostPromising
+from scope_torch.search.in_flight import InFlight
 from scope_torch.search.joint_candidate import JointCandidate
 from scope_torch.search.known import Known, known_of
 from scope_torch.search.parts import Certificate, Choice
@@ -130,6 +131,7 @@ def make_scope_joint(
     calibration_queries: int | None = 4,
     verify: int = 1,
     cost_scale: str = "regression",
+    in_flight: int = 1,
     name: str = "scope_joint",
     **options: Unpack[SearchOptions],
 ) -> SCOPE:
@@ -160,6 +162,8 @@ def make_scope_joint(
             if quality is the objective, or with `theory`.
         cost_scale: How the sum over modules is fitted: `regression` (`regress_costs`), or
             `least_squares` as in version 0.1.0 (`fit_cost_scale`).
+        in_flight: Calls at a time that the search is made for. Above 1 several candidates are open
+            at once, see `InFlight`; 1: Algorithm 1.
         name: Name in results.
         options: `SearchOptions`.
 
@@ -232,14 +236,17 @@ def make_scope_joint(
         _calibration_queries(problem, calibration_queries),
     )
     choice = LeastCost(None, margin) if by_cost else MostPromising(margin)
-    return _search(problem, shared, belief, choice, rules, name, u_out=problem.first_u_out)
+    if not (in_flight >= 1 and in_flight % 1 == 0):
+        raise InputError(f"in_flight={in_flight} must be a whole number >= 1")
+    make = SCOPE if in_flight == 1 else partial(InFlight, in_flight=in_flight)
+    return _search(problem, shared, belief, choice, rules, name, problem.first_u_out, make)
 
 
 def _kernel_and_device(
     problem: SelectionProblem, shared: SearchOptions
 ) -> tuple[Kernel, torch.device]:
     kernel = HammingMatern52Kernel() if shared["kernel"] is None else shared["kernel"]
-    index = None if problem.rule is None else listed(problem.rule, kernel)
+    index = listed(problem.rule, kernel)
     size = problem.space.size if index is None else len(index)
     return kernel, pick_device(shared["device"], size)
 
@@ -267,11 +274,11 @@ def _search(
     choice: Choice[Any],
     rules: Rules,
     name: str,
-    *,
     u_out: float | None = None,
+    make: Callable[..., SCOPE] = SCOPE,
 ) -> SCOPE:
     codes = codes_of_base(problem, shared["base"], shared["initial_pool"])
-    return SCOPE(
+    return make(
         problem,
         belief=belief,
         pool=InitialPool(problem, shared["initial_pool"], codes),

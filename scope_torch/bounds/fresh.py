@@ -84,11 +84,12 @@ class Purse:
     When it ends, it gives back its stake, or what its capital left of it. Then the chance that
     anything whose average is below s_0 is certified is at most delta, however many are tried:
 
-    Let V be the purse, plus stake times capital of the open bet if its candidate's average is below
-    s_0, plus the stake alone if it is not. V starts at delta. To stake moves money. A pass does not
-    raise V in expectation. To give back does not raise it either: what comes back is at most stake
-    times capital, and at most the stake. So V is a supermartingale and never negative, and it is 1
-    when something is certified wrongly: that has probability at most delta (Ville's inequality).
+    Let V be the purse, plus for each open bet stake times capital if its candidate's average is
+    below s_0, and the stake alone if it is not. V starts at delta. To stake moves money. A pass
+    does not raise V in expectation. To give back does not raise it either: what comes back is at
+    most stake times capital, and at most the stake. So V is a supermartingale and never negative,
+    and it is 1 when something is certified wrongly: that has probability at most delta (Ville's
+    inequality).
 
     Args:
         delta: In (0, 1).

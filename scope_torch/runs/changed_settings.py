@@ -9,6 +9,7 @@ _CALLED = {"thetas": "the configurations that are asked first", "num_pairs": "th
 _CALLED_BY_SELECT = {"epsilon": "max_quality_loss"}
 _MENDED = (
     "batch_size",
+    "in_flight",
     "seed",
     "budget_usd",
     "epsilon",
@@ -50,6 +51,8 @@ def in_words(
     for key in keys:
         before, after = _value(old, key), _value(new, key)
         name = key.rpartition(".")[2]
+        if name == "in_flight":  # not there if it is 1
+            before, after = before or 1, after or 1
         name = (_CALLED | (_CALLED_BY_SELECT if of_selection else {})).get(name, name)
         if key == "problem.llms":
             yield from _of_llms(old, new)

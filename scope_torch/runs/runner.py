@@ -293,11 +293,10 @@ class _Search:
     def run(self) -> str:
         """Searches until the budget is spent or the optimizer has finished; returns which."""
         try:
-            requests = self._tell_and_ask(())
-            while requests:
-                if len(self._optimizer.trace) > self._num_reported:
-                    self._report_changes()
-                requests = self._tell_and_ask(self._observe(requests))
+            if lag := getattr(self._optimizer, "lag", 0):
+                self._run_in_pipeline(lag)
+            else:
+                self._run_in_batches()
             self._report_changes()
         except BaseException:
             with contextlib.suppress(InputError):  # must not hide what ended the run
@@ -307,22 +306,38 @@ class _Search:
             return "budget"
         return self._optimizer.stop_reason or "finished"
 
-    def _observe(self, requests: Sequence[Request]) -> list[Observation]:
-        """Observations of `requests`; the last one is the one that crosses the budget, if any."""
-        history, watching = self.history, self._watching
-        told: list[Observation] = []
-        observations = self._source.observe(requests, self._left_usd())
-        try:
+    def _run_in_batches(self) -> None:
+        requests = self._tell_and_ask(())
+        while requests:
+            self._report_new_rows()
+            requests = self._tell_and_ask(self._observe(requests))
+
+    def _run_in_pipeline(self, lag: int) -> None:
+        """Asks for more while calls are in flight; see `InFlight`."""
+        source = self._source.pipeline(lambda: self._tell_and_ask(()), lag, self._left_usd)
+        with contextlib.closing(source) as observations:
             for observation in observations:
-                told.append(observation)
-                history.append(observation)
-                for observed in watching:
-                    observed(observation, history.spend_usd)
+                self._take_in(observation)
+                self._tell([observation])
+                self._report_new_rows()
                 if self._is_spent():
                     break
-        finally:
-            observations.close()
+
+    def _observe(self, requests: Sequence[Request]) -> list[Observation]:
+        """Observations of `requests`; the last one is the one that crosses the budget, if any."""
+        told: list[Observation] = []
+        with contextlib.closing(self._source.observe(requests, self._left_usd())) as observations:
+            for observation in observations:
+                told.append(observation)
+                self._take_in(observation)
+                if self._is_spent():
+                    break
         return told
+
+    def _take_in(self, observation: Observation) -> None:
+        self.history.append(observation)
+        for observed in self._watching:
+            observed(observation, self.history.spend_usd)
 
     def _left_usd(self) -> float:
         """What is left of the budget; what was paid for nothing in earlier processes counts."""
@@ -334,12 +349,21 @@ class _Search:
 
     def _tell_and_ask(self, told: Sequence[Observation]) -> Sequence[Request]:
         """The next requests; none once the budget is spent or the optimizer has finished."""
-        began = time.perf_counter()
         if told:
-            self._optimizer.tell(told)
+            self._tell(told)
+        began = time.perf_counter()
         requests = () if self._is_spent() else self._optimizer.ask()
         self.optimizer_seconds += time.perf_counter() - began
         return requests
+
+    def _tell(self, told: Sequence[Observation]) -> None:
+        began = time.perf_counter()
+        self._optimizer.tell(told)
+        self.optimizer_seconds += time.perf_counter() - began
+
+    def _report_new_rows(self) -> None:
+        if len(self._optimizer.trace) > self._num_reported:
+            self._report_changes()
 
     def _report_changes(self) -> None:
         """Writes the new rows of the trace and tells the callbacks about them."""

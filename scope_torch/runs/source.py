@@ -6,7 +6,8 @@ import contextlib
 import itertools
 import math
 import time
-from collections.abc import Generator, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from scope_torch.errors import InputError
@@ -92,10 +93,7 @@ class ObservationSource:
                         raise _missing(request)
                     self.seconds += time.perf_counter() - began
                     self._keep(arrived)
-                if self._unused and request in self._unused:
-                    self._unused.discard(request)
-                    self.replayed += 1
-                self._num_told += 1
+                self._count_told(request)
                 yield observation
             for arrived in stream:  # an evaluator raises a postponed interrupt at the end
                 self._keep(arrived)
@@ -106,6 +104,79 @@ class ObservationSource:
             with contextlib.suppress(*hidden):
                 self._keep_late(itertools.chain([arrived] if arrived else [], stream))
             raise
+
+    def pipeline(
+        self,
+        ask: Callable[[], Sequence[Request]],
+        lag: int,
+        left_usd: Callable[[], float] = lambda: math.inf,
+    ) -> Generator[Observation, None, None]:
+        """Observations in the asked order, of requests that are made while others are in flight.
+
+        What is asked depends only on what was told: `ask` is called while fewer than `lag` requests
+        have no answer that was told, never because a call was fast. A caller that stops early must
+        close the generator, see `observe`.
+
+        Args:
+            ask: Gives the next requests; none if it waits for an answer, or has finished.
+            lag: At most so many requests have no answer that was told, unless `ask` gives more.
+            left_usd: What is left of the budget, with all that was told. No more calls are in
+                flight than it pays for, see `observe`.
+        """
+        recorded = self._recorded
+        window = deque[Request]()  # asked, and not told
+        waiting, given = deque[Request](), _Given()  # not given to the evaluator yet; given
+        in_flight, arrived = 0, None
+        stream: Iterator[Observation] = iter(())
+        try:
+            while True:
+                while len(window) < lag and (requests := ask()):
+                    numbered = [self._numbered(request) for request in requests]
+                    window.extend(numbered)
+                    missing = [request for request in numbered if request not in recorded]
+                    recorded.update(dict.fromkeys(missing))
+                    waiting.extend(missing)
+                if not window:
+                    break
+                while (observation := recorded.get(window[0])) is None:
+                    self._check_used(window)
+                    while waiting and (not in_flight or self._pays(in_flight, window, left_usd())):
+                        given.append(waiting.popleft())
+                        in_flight += 1
+                    began = time.perf_counter()
+                    for arrived in stream:  # noqa: B007 - see `_observed`
+                        break
+                    else:  # an evaluator may end when no request is left for it
+                        if not given:
+                            raise _missing(window[0])
+                        stream = iter(self._evaluator.evaluate(given))
+                        continue
+                    self.seconds += time.perf_counter() - began
+                    self._keep(arrived)
+                    in_flight -= 1
+                    self._most_usd = max(self._most_usd, arrived.paid_usd)
+                self._count_told(window.popleft())
+                yield observation
+            for arrived in stream:
+                self._keep(arrived)
+        except BaseException as stop:
+            given.clear()
+            hidden = () if isinstance(stop, GeneratorExit) else (Exception,)
+            with contextlib.suppress(*hidden):
+                self._keep_late(itertools.chain([arrived] if arrived else [], stream))
+            raise
+
+    def _pays(self, in_flight: int, window: Iterable[Request], left_usd: float) -> bool:
+        """Whether the budget pays for one more call, if all in flight are as dear as any so far."""
+        arrived = (self._recorded.get(request) for request in window)
+        left_usd -= math.fsum(one.paid_usd for one in arrived if one is not None)
+        return (in_flight + 1) * self._most_usd <= left_usd
+
+    def _count_told(self, request: Request) -> None:
+        if self._unused and request in self._unused:
+            self._unused.discard(request)
+            self.replayed += 1
+        self._num_told += 1
 
     @property
     def paid(self) -> list[Observation]:
@@ -155,8 +226,10 @@ class ObservationSource:
         If not, the search differs from the recorded one (a journal edited by hand, another version,
         arithmetic that differs in the last digit), and its observations would be paid for again.
         """
-        if all(request in self._recorded for request in asked):
-            return
+        if not all(request in self._recorded for request in asked):
+            self._check_used(asked)
+
+    def _check_used(self, asked: Iterable[Request]) -> None:
         unexpected = self._unused.difference(asked)
         if unexpected and self._journal is not None:
             raise InputError(
@@ -206,6 +279,19 @@ class ObservationSource:
                     failure = failure or error
         if failure is not None:
             raise failure
+
+
+class _Given(deque[Request]):
+    """Requests that an evaluator takes when it has room; there may be more later."""
+
+    def __iter__(self) -> Iterator[Request]:
+        return self
+
+    def __next__(self) -> Request:
+        try:
+            return self.popleft()
+        except IndexError:
+            raise StopIteration from None
 
 
 def _missing(request: Request) -> InputError:

@@ -39,6 +39,9 @@ class ByBounds:
         """See `Test`: never."""
         return False
 
+    def end(self) -> None:
+        """See `Test`."""
+
     def settings(self) -> dict[str, Any]:
         """See `Certificate`."""
         return {}
@@ -123,6 +126,9 @@ class _SequenceTest:
     def again(self) -> bool:
         """See `Test`: never."""
         return False
+
+    def end(self) -> None:
+        """See `Test`."""
 
 
 def certificate_of(

@@ -64,7 +64,7 @@ class ByFreshAnswers:
         self._told = self.variance
         self._num_queries = problem.num_queries
         self._thresholds = [limit.threshold for limit in problem.limits]
-        self._open: _FreshTest | None = None
+        self._tests: list[_FreshTest] = []  # not closed
 
     @property
     def variance(self) -> float:
@@ -81,12 +81,14 @@ class ByFreshAnswers:
         return excess(self._num_queries, self.purse.stake, self.variance)
 
     def begin(self, k: int, generator: torch.Generator) -> _FreshTest:  # noqa: ARG002
-        """See `Certificate`; ends the bet of the candidate before."""
-        if self._open is not None:
-            self._open.close()
+        """See `Certificate`; closes the bets of the candidates that have ended."""
+        for test in self._tests:
+            if test.ended:
+                test.close()
         order = torch.randperm(self._num_queries, generator=generator).tolist()
-        self._open = _FreshTest(self, self._thresholds, order, self.next_margin())
-        return self._open
+        test = _FreshTest(self, self._thresholds, order, self.next_margin())
+        self._tests = [*(test for test in self._tests if not test.ended), test]
+        return test
 
     def settings(self) -> dict[str, Any]:
         """See `Certificate`."""
@@ -131,6 +133,7 @@ class _FreshTest:
         self._first = np.zeros(0)  # `Q x K` grades of the first pass, once it has ended
         self._bets: list[FreshBet] = []
         self._stake, self._passes, self._certified = 0.0, 0, False
+        self.ended = False
 
     def update(self, grades: Sequence[float], upper_g: float) -> bool:  # noqa: ARG002
         """See `Test`; a pass is settled when it is complete."""
@@ -173,6 +176,10 @@ class _FreshTest:
                 FreshBet(s_0, self._first[:, i]) for i, s_0 in enumerate(self._thresholds)
             ]
         return self._log_capital() >= _LEAST
+
+    def end(self) -> None:
+        """See `Test`; its bet is closed when the next candidate begins."""
+        self.ended = True
 
     def close(self) -> None:
         """Ends its bet."""

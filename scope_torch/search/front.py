@@ -332,19 +332,29 @@ def turns(
 ) -> Iterator[tuple[tuple[int, ...], list[float]]]:
     """Each candidate of a search, with its qualities in the order of the j-loop.
 
+    Several may be open at once, each configuration one time.
+
     Args:
         trace: The changes in the search.
         history: All its observations.
         known: Candidates that answered earlier searches too, or that cannot be observed on all
             queries. Their new answers alone are in no random order, so they are left out.
     """
-    begun = [row for row in trace if row.event in ("selected", "verifying")]
-    ends = [*(row.t for row in begun), len(history)][1:]
-    for row, end in zip(begun, ends, strict=True):
-        if row.theta_cand is None:
-            continue  # the requests of `verify.py` are nobody's turn
-        is_known = row.theta_cand in known
-        yield row.theta_cand, [] if is_known else [history[t].quality for t in range(row.t, end)]
+    times: dict[tuple[int, ...], list[int]] = {}
+    for t, observation in enumerate(history):
+        times.setdefault(observation.theta, []).append(t)
+    end, next_turn = len(history), dict[tuple[int, ...], int]()
+    found: list[tuple[tuple[int, ...], list[float]]] = []
+    for row in reversed(trace):
+        if row.event == "verifying":  # its requests are nobody's turn
+            end = row.t
+            next_turn.clear()
+        elif row.event == "selected" and (theta := row.theta_cand) is not None:
+            within = range(row.t, next_turn.get(theta, end))
+            next_turn[theta] = row.t
+            own = [] if theta in known else [t for t in times.get(theta, ()) if t in within]
+            found.append((theta, [history[t].quality for t in own]))
+    return reversed(found)
 
 
 def _exactly(

@@ -360,6 +360,10 @@ class Trial:
             self._take_known(math.inf, certified=False)
         return True
 
+    def end(self) -> None:
+        """See `Test`."""
+        self._test.end()
+
     def _take_known(self, upper_g: float, certified: bool) -> bool:
         while self._waiting and self._waiting[0] in self._grades:
             grades = self._grades[self._waiting.popleft()]

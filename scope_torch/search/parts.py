@@ -248,6 +248,10 @@ class Test(Protocol):
         """Whether it wants all queries asked once more; most never do."""
         ...
 
+    def end(self) -> None:
+        """Takes in that its candidate is asked nothing more."""
+        ...
+
 
 class Certificate(Protocol):
     """What certifies theta_cand (line alg:scope-main:update).

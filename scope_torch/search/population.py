@@ -227,3 +227,6 @@ class _PopulationTest:
     def again(self) -> bool:
         """See `Test`: never."""
         return False
+
+    def end(self) -> None:
+        """See `Test`."""

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 import torch
 
+from scope_torch.allowed import Allowed
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
 from scope_torch.search.belief import Belief
@@ -25,7 +26,7 @@ from scope_torch.search.calibrate import InitialPool
 from scope_torch.search.holes import Holes
 from scope_torch.search.known import Known
 from scope_torch.search.optimizer import Recommendation
-from scope_torch.search.parts import Certificate, FollowsSearch, Minima, Payoff
+from scope_torch.search.parts import Candidate, Certificate, FollowsSearch, Minima, Payoff
 from scope_torch.search.stopping import (
     FREE_CANDIDATE,
     GAP_CLOSED,
@@ -171,6 +172,11 @@ class Rules:
             rule.learn(observation)
 
     @property
+    def left(self) -> Allowed:
+        """What may be chosen still."""
+        return self._holes.left
+
+    @property
     def calibrated_enough(self) -> tuple[int, float] | None:
         """See `enough` of `calibrate`: half of s_0, on average, is right often enough."""
         number = self._calibration_queries
@@ -197,8 +203,6 @@ class Rules:
         if self.stopping.is_closed(u_out):
             self._turns += 1  # the search may go on, and the trace has the candidate
             return GAP_CLOSED
-        num_observed = self._belief.surrogate.num_observed(theta)
-        self._all_seen = self._holes.is_all(theta, num_observed)
         return _first(rule.selected(theta) for rule in self._own)
 
     def turn(self, i: int, theta: Theta, order: Sequence[int], generator: torch.Generator) -> Turn:
@@ -208,15 +212,23 @@ class Rules:
         self._turns += 1
         test = self.certificate.begin(self._turns, generator)
         trial = self.known.trial(theta, test, order)
-        return Turn(i, theta, trial, self._belief, self._problem)
+        turn = Turn(i, theta, trial, self._belief, self._problem)
+        num_observed = self._belief.surrogate.num_observed(theta)
+        turn.is_repeat = self._holes.is_all(theta, num_observed)
+        return turn
+
+    def pays(self, candidate: Candidate, minima: Minima) -> str | None:
+        """Before theta_cand is asked anything; returns why it is not worth that."""
+        if self._verification and self._verification.is_due(candidate, minima):
+            return _UNTRIED
+        if self._payoff and not self._payoff.goes_on(candidate, minima):
+            return NO_LONGER_PAYS
+        return None
 
     def begun(self, turn: Turn, minima: Minima) -> str | None:
         """Before its first query."""
-        if not turn.is_known:
-            if self._verification and self._verification.is_due(turn.candidate, minima):
-                return _UNTRIED
-            if self._payoff and not self._payoff.goes_on(turn.candidate, minima):
-                return NO_LONGER_PAYS
+        if not turn.is_known and (reason := self.pays(turn.candidate, minima)):
+            return reason
         return _first(rule.begun(turn) for rule in self._own)
 
     def verify(self, reason: str, order: Sequence[int]) -> list[Request] | None:
@@ -241,7 +253,8 @@ class Rules:
 
     def ended(self, turn: Turn) -> str | None:
         """After its last query."""
-        if self._all_seen and self.stopping.is_free(turn.theta):
+        turn.trial.end()
+        if turn.is_repeat and self.stopping.is_free(turn.theta):
             return FREE_CANDIDATE
         return _first(rule.ended(turn) for rule in self._own)
 

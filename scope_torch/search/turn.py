@@ -26,6 +26,7 @@ class Turn:
 
     Attributes:
         certified: Whether its test says that it is feasible.
+        is_repeat: Whether it had been observed on all of its queries before.
         ended: Whether its j-loop has ended; what is still in flight belongs to the model alone.
     """
 
@@ -42,7 +43,7 @@ class Turn:
         self._belief, self._problem = belief, problem
         self._num_queries = len(problem.queries_of(theta))
         self.about: dict[str, Any] = {"iteration": i, "theta_cand": theta}
-        self.ended = self.certified = False
+        self.ended = self.certified = self.is_repeat = False
         self._waiting_for = 0  # fresh answers
 
     @property
@@ -55,6 +56,7 @@ class Turn:
         self._upper_g = self.candidate.upper_g(self.beta())
         known = len(self.trial.order) < self._problem.num_queries
         self.certified = known and self.trial.begin(self._upper_g)
+        self._num_seen = self._num_queries - len(self.trial.order)
         if self.is_known:
             self.about["num_queries"] = self._num_queries
 
@@ -67,7 +69,6 @@ class Turn:
         for start in range(self._num_queries - len(self.trial.order), self._num_queries, size):
             if self.ended:
                 return
-            self._num_seen = start
             queries = self.candidate.next_queries(min(size, self._num_queries - start))
             yield [Request(self.theta, query) for query in queries]
         self.about["num_queries"] = self._num_queries

@@ -72,8 +72,10 @@ class Arguments:
         deployment_queries: How many queries the system will answer. The search stops when it no
             longer pays. None: as many as cost 100 budgets with the reference.
         concurrency: Runs of the app at a time.
-        batch_size: Queries that the search asks for at a time; None for `concurrency`. It decides
-            what is asked, so a run is resumed with the same one.
+        in_flight: For how many runs at a time the search is made, see `InFlight`: it decides what
+            is asked. None: as a run that is resumed, else `concurrency`.
+        batch_size: In the place of `in_flight`: candidates one after another, each with so many
+            queries at a time.
         repeat: Whether to run the app again for a pair that was answered, because answers vary.
         repeats: How many of its queries the reference answers twice, which shows how much answers
             vary; None: up to 30, and none if a log knows the reference.
@@ -110,6 +112,7 @@ class Arguments:
     holdout: float = 0.0
     deployment_queries: float | None = None
     concurrency: int = 1
+    in_flight: int | None = None
     batch_size: int | None = None
     repeat: bool = False
     repeats: int | None = None

@@ -113,7 +113,7 @@ class Setup:
         seed: Decides which queries are held out, or answered twice.
         repeats: How many queries theta_0 answers twice.
         concurrency: Runs of the application at a time.
-        batch_size: Queries that the search asks for at a time.
+        at_a_time: How much the search asks for at a time, as an argument of its maker.
         earlier: Directories of older runs.
         logged: theta_0 on every query, if a log knows it; then no call measures it.
     """
@@ -130,7 +130,7 @@ class Setup:
     seed: int
     repeats: int
     concurrency: int
-    batch_size: int
+    at_a_time: Mapping[str, int]
     earlier: Sequence[Path | str]
     logged: LoggedReference | None
 
@@ -168,7 +168,6 @@ def set_up(given: Arguments) -> Setup:
         raise InputError(f"budget_usd={budget_usd} must be a positive number of USD")
     seed = check_seed(checked_whole("seed", given.seed))
     concurrency = checked_size("concurrency", given.concurrency)
-    batch_size = concurrency if given.batch_size is None else given.batch_size
     if (repeats := given.repeats) is not None:
         repeats = checked_size("repeats", repeats, 0)
     items, reference = items_of(given.dataset, given.metric is not None), given.reference
@@ -195,16 +194,36 @@ def set_up(given: Arguments) -> Setup:
     most = 0 if logged is not None else MOST_REPEATS
     number = min(len(searched), most if repeats is None else repeats)
     parts = problem, searched, held_out, prices, is_priced, base
-    how = budget_usd, folder, seed, number, concurrency, checked_size("batch_size", batch_size)
+    how = budget_usd, folder, seed, number, concurrency, _at_a_time(given, concurrency, folder)
     return Setup(given, *parts, *how, earlier, logged)
+
+
+def _at_a_time(given: Arguments, concurrency: int, folder: Path | None) -> dict[str, int]:
+    """`in_flight` or `batch_size` of the search."""
+    told = {"in_flight": given.in_flight, "batch_size": given.batch_size}
+    told = {name: checked_size(name, size) for name, size in told.items() if size is not None}
+    if len(told) == 2:
+        raise InputError(f"in_flight={given.in_flight} and batch_size={given.batch_size}: give one")
+    if told:
+        return told
+    settings = None if folder is None else folder / "settings.json"
+    if settings is not None and settings.exists():
+        before = read_settings(settings)["optimizer"]
+        for name in ("in_flight", "batch_size"):
+            if isinstance(before.get(name), int):
+                return {name: before[name]}
+    return {"in_flight": concurrency}
 
 
 def _check_defaults(given: Arguments) -> None:
     """Refuses settings of the default search beside an optimizer of the user."""
-    if not (given.base is None and given.batch_size is None):
+    names = "base", "in_flight", "batch_size"
+    told = [
+        f"{name}={getattr(given, name)!r}" for name in names if getattr(given, name) is not None
+    ]
+    if told:
         raise InputError(
-            f"base={given.base!r} and batch_size={given.batch_size} are those of the default "
-            "search; give them to your optimizer"
+            f"{', '.join(told)}: that is for the default search; give it to your optimizer"
         )
     if given.continue_from:
         raise InputError(

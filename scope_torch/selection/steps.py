@@ -102,7 +102,7 @@ def search(
             how = {"initial_pool": "random"}
         if vary:  # a certificate then asks again, and is told how much there is to expect
             how["certificate_flips"] = before.repeats or _UNKNOWN_FLIPS
-        how |= {"seed": setup.seed, "batch_size": setup.batch_size}
+        how |= {"seed": setup.seed, **setup.at_a_time}
         make_optimizer = partial(make_scope_joint, budget_usd=left, known=known, **how)
     watching = [*([ProgressBar()] if setup.shows else []), *given.callbacks]
     result = run(

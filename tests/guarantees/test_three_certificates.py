@@ -56,39 +56,43 @@ def world(seed, hopeless):
     return problem, OutcomeEvaluator(problem, cost, good[0], latency, good[2])
 
 
-def search(seed, hopeless, watched=3):
+def search(seed, hopeless, watched=3, in_flight=1):
     """Whether one search certified anything, and anything infeasible.
 
     Args:
         seed: Of world and search.
         hopeless: See `world`.
         watched: How many of the constraints the search knows.
+        in_flight: Calls in flight; above 1 several candidates are open at once.
     """
     problem, evaluator = world(seed, hopeless)
     ok = feasible(problem, evaluator)
     known = replace(problem, constraints=problem.constraints[:watched])
-    method = make_scope_joint(known, base="p", seed=seed, device="cpu", bounds={"delta": DELTA})
+    how = {"seed": seed, "device": "cpu", "bounds": {"delta": DELTA}, "in_flight": in_flight}
+    method = make_scope_joint(known, base="p", **how)
     result = run(known, method, evaluator, budget_usd=6 * Q * problem.reference_cost_usd)
     out = {problem.space.index_of(row.theta_out) for row in result.trace}
     return result.recommendation.basis == "certified", not all(ok[at] for at in out)
 
 
-def shares(searches, hopeless, watched=3):
-    return np.mean([search(seed, hopeless, watched) for seed in range(searches)], 0)
+def shares(searches, hopeless, **changes):
+    return np.mean([search(seed, hopeless, **changes) for seed in range(searches)], 0)
 
 
-def test_few_searches_of_hopeless_worlds():
-    certified, wrong = shares(12, True)
+@pytest.mark.parametrize("in_flight", [1, 8])
+def test_few_searches_of_hopeless_worlds(in_flight):
+    certified, wrong = shares(12, True, in_flight=in_flight)
     assert certified == wrong <= 0.25
-    certified, wrong = shares(6, False)
+    certified, wrong = shares(6, False, in_flight=in_flight)
     assert certified > 0.8
     assert wrong == 0
 
 
 @pytest.mark.slow
-def test_wrong_certificates_are_as_rare_as_promised():
+@pytest.mark.parametrize("in_flight", [1, 32])
+def test_wrong_certificates_are_as_rare_as_promised(in_flight):
     """Although nothing of delta is divided among the constraints."""
-    _, wrong = shares(SEARCHES, True)
+    _, wrong = shares(SEARCHES, True, in_flight=in_flight)
     assert wrong <= DELTA + 3 * math.sqrt(DELTA * (1 - DELTA) / SEARCHES)
 
 

@@ -45,7 +45,8 @@ def done(tmp_path_factory):
         ),
         ({"budget_usd": 1.0}, ["2.12 USD were left for the search, now 0.119 (raise budget_usd)"]),
         ({"seed": 1}, ["4 of 36 queries are new or changed, such as query 1", DRAWN]),
-        ({"concurrency": 4}, ["batch_size was 1, now 4 (pass batch_size=1)"]),
+        ({"in_flight": 4}, ["in_flight was 1, now 4 (pass in_flight=1)"]),
+        ({"batch_size": 4}, ["batch_size was 1, now 4 (pass batch_size=1)"]),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )

@@ -131,6 +131,7 @@ def test_the_cheapest_is_that_of_one_query():
     [
         ({"seed": 2**70}, "seed"),
         ({"batch_size": 2.5}, r"batch_size=2\.5 must be a whole number"),
+        ({"in_flight": 2.5}, r"in_flight=2\.5 must be a whole number"),
         ({"callbacks": [print]}, "has no method"),
         ({"optimizer": lambda problem: problem}, "has no method"),
         ({"budget_usd": "3"}, "budget_usd='3' must be a number"),
@@ -169,11 +170,12 @@ def test_at_any_concurrency_no_more_is_in_flight_than_the_budget_pays_for(concur
     assert f"cost {app.usd() - probe:.3g} USD on 5 of 40" in str(raised.value)
 
 
+@pytest.mark.parametrize("width", [{"batch_size": 8}, {"in_flight": 8}])
 @pytest.mark.parametrize("concurrency", [1, 8])
-def test_the_search_ends_near_its_budget_at_any_concurrency(concurrency):
+def test_the_search_ends_near_its_budget_at_any_concurrency(concurrency, width):
     app = App()
     result = st.select(
-        app, **settings(metric=exactly, budget_usd=0.85, concurrency=concurrency, batch_size=8)
+        app, **settings(metric=exactly, budget_usd=0.85, concurrency=concurrency, **width)
     )
     assert app.usd() <= 0.85 + max(o.cost_usd for o in result.history)
     assert result.bill.total_usd == pytest.approx(app.usd(), rel=1e-12)
@@ -242,7 +244,17 @@ def test_a_module_that_asks_nobody_with_another_llm_is_told_at_once(caplog):
     assert "asked an LLM under the reference" not in caplog.text
 
 
-def test_another_batch_size_is_told_what_to_pass(tmp_path):
-    st.select(App(), **settings(metric=exactly, run_dir=tmp_path, concurrency=4))
-    with pytest.raises(InputError, match=r"batch_size was 4, now 1 \(pass batch_size=4\)"):
-        st.select(App(), **settings(metric=exactly, run_dir=tmp_path))
+@pytest.mark.parametrize("name", ["in_flight", "batch_size"])
+def test_another_width_is_told_what_to_pass(name, tmp_path):
+    st.select(App(), **settings(metric=exactly, run_dir=tmp_path, **{name: 4}))
+    with pytest.raises(InputError, match=rf"{name} was 4, now 2 \(pass {name}=4\)"):
+        st.select(App(), **settings(metric=exactly, run_dir=tmp_path, **{name: 2}))
+
+
+@pytest.mark.parametrize("before", [{"concurrency": 4}, {"batch_size": 4}, {}])
+def test_a_run_goes_on_as_it_began_at_any_concurrency(before, tmp_path):
+    found = st.select(App(), **settings(metric=exactly, run_dir=tmp_path, **before))
+    app = App()
+    again = st.select(app, **settings(metric=exactly, run_dir=tmp_path, concurrency=8))
+    assert list(again.history) == list(found.history)
+    assert app.calls == []

@@ -189,7 +189,7 @@ def test_an_asynchronous_app_with_tokens_and_prices():
         return App.answer(models, text), dict.fromkeys(models, tokens)
 
     found = st.select(app, **settings(metric=exactly, prices=prices, concurrency=4))
-    alone = st.select(App(), **settings(metric=exactly, batch_size=4, base="nano"))
+    alone = st.select(App(), **settings(metric=exactly, in_flight=4, base="nano"))
     assert found.choice == alone.choice == {"plan": "mini", "solve": "mini"}
     assert len(found.probe) == 2  # each LLM answers once; the prices tell which is the cheapest
     assert [o.request for o in found.history] == [o.request for o in alone.history]
@@ -431,7 +431,9 @@ def test_silent_without_a_terminal_and_told_on_request(capsys):
         ({"concurrency": 0}, "concurrency=0"),
         ({"concurrency": 0, "batch_size": 1}, "concurrency=0"),
         ({"batch_size": 0}, "batch_size=0"),
-        ({"base": "nano", "optimizer": print}, "base='nano' and batch_size=None"),
+        ({"base": "nano", "optimizer": print}, "base='nano': that is for the default"),
+        ({"in_flight": 4, "optimizer": print}, "in_flight=4: that is for the default"),
+        ({"in_flight": 4, "batch_size": 4}, "in_flight=4 and batch_size=4: give one"),
         ({"constraints": ["latency < 2"]}, "write it as"),
         ({"prices": {"nano": LLMInfo("nano", 1.0, 1.0)}}, "mini"),
         ({"on_error": "ignore"}, "on_error='ignore'"),

@@ -1,0 +1,278 @@
+"""Algorithm 1 with many calls in flight: several candidates are open at once.
+
+With real LLMs a search waits for calls nearly all of the time. Algorithm 1 needs the answer to one
+call before it asks the next. Here a request is made although the answers to the last `lag` ones
+are not known yet:
+
+1. A candidate that is open asks its next query, in the order of its turn. Let P_i be the
+   probability by the model that the open candidate i is feasible. It may have `GROWTH` P_i queries
+   in flight for each answer, and `FIRST` at least: most candidates are given up after few answers.
+2. If no open candidate may ask, the next one is chosen as in line alg:scope-main:select, among all
+   that are not open.
+3. Neither is done while it is improbable that Algorithm 1 would ask: it would not once a cheaper
+   open candidate is certified. A configuration with mean cost c is asked only if the product of
+   1 - P_i over those with mean costs up to c is at least `NEED`.
+
+Answers are taken in in the order asked, whatever the order of their arrival. So what is asked
+depends on the seed and the answers alone, not on how long calls take, and a run resumes from its
+journal. A slow call keeps later answers waiting, so `lag` is `LAG` times the calls in flight.
+
+With one call in flight this is Algorithm 1 itself, and `SCOPE` runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, cast
+
+from scope_torch.errors import InputError
+from scope_torch.observation import Observation, Request
+from scope_torch.search.joint_candidate import JointCandidate
+from scope_torch.search.optimizer import Observing, Steps
+from scope_torch.search.parts import Minima
+from scope_torch.search.scope import SCOPE
+from scope_torch.search.stopping import NOTHING_FOUND, NOTHING_LEFT
+from scope_torch.search.turn import Turn
+
+FIRST = 2  # queries of a new candidate
+GROWTH = 4  # times P_i: queries in flight for each answer of a candidate
+NEED = 0.3  # least probability that Algorithm 1 would ask, too
+LAG = 4  # requests without an answer, for each call in flight
+
+
+class _Open:
+    """An open candidate: its turn, and what of it is in flight."""
+
+    def __init__(self, turn: Turn) -> None:
+        self.turn, self._requests = turn, turn.batches(1)
+        self.num_answered = self.num_asked = 0
+
+    @property
+    def in_flight(self) -> int:
+        return self.num_asked - self.num_answered
+
+    @property
+    def may_ask(self) -> bool:
+        """Whether it may have one more query in flight; the last one of a pass ends that."""
+        is_new_pass = self.num_asked % max(1, len(self.turn.trial.order)) == 0
+        if self.turn.ended or (is_new_pass and self.in_flight):
+            return False
+        return self.in_flight < max(FIRST, GROWTH * self.probability * self.num_answered)
+
+    def ask(self) -> Request | None:
+        """Its next request; None if all is answered."""
+        for (request,) in self._requests:
+            self.num_asked += 1
+            return request
+        return None
+
+    @property
+    def _candidate(self) -> JointCandidate:
+        return cast("JointCandidate", self.turn.candidate)
+
+    @property
+    def mean_c(self) -> float:
+        """Mean of its cost, in USD."""
+        return self._candidate.mean_c
+
+    @property
+    def probability(self) -> float:
+        """P_i, that its g is at most -margin."""
+        candidate, beta = self._candidate, self.turn.beta()
+        mean = candidate.mean_g
+        sigma = (mean - candidate.lower_g(beta)) / beta.g
+        if sigma <= 0:
+            return float(mean <= -self.turn.margin)
+        return math.erfc((mean + self.turn.margin) / (sigma * math.sqrt(2))) / 2
+
+
+class InFlight(SCOPE):
+    """SCOPE with several candidates open at once; made by `make_scope_joint(in_flight=...)`.
+
+    `tell` takes the answers to the oldest requests; `ask` may be called again while the answers to
+    up to `lag` requests are missing, and returns nothing if the search waits for them.
+
+    Args:
+        problem: What to search.
+        in_flight: Calls at a time that the search is made for, above 1.
+        parts: See `SCOPE`; candidates are `JointCandidate`s.
+
+    Attributes:
+        lag: Most requests without an answer.
+
+    Raises:
+        InputError: If a value is outside its range.
+    """
+
+    def __init__(self, problem: Any, *, in_flight: int, **parts: Any) -> None:
+        if parts["batch_size"] != 1:
+            raise InputError(
+                f"in_flight={in_flight} and batch_size={parts['batch_size']}: give one of them; "
+                "in_flight also opens several candidates at once"
+            )
+        self.in_flight, self.lag = in_flight, LAG * in_flight
+        self._open: list[_Open] = []
+        self._asked_of: deque[_Open] = deque()
+        self._i = 0
+        self._is_stuck: str | None = None  # why no candidate can be chosen now
+        self._waits_for: float | None = None  # mean cost in USD of one that may not be needed
+        self._unanswered: deque[Request] = deque()
+        self._has_begun = False
+        super().__init__(problem, **parts)
+
+    def _search(self) -> Steps:
+        self.rules.begin(self)
+        yield from self._calibrate()  # alg:scope-main:init0
+        self._initialise()  # alg:scope-main:rules, alg:scope-main:init1
+        while True:  # alg:scope-main:while
+            request = self._next_request()
+            if request is None and not self._open:
+                assert self._is_stuck is not None
+                requests = self.rules.verify(self._is_stuck, self._query_order)
+                if requests is None:
+                    return self._stop(self._is_stuck)
+                if requests:
+                    self._trace("verifying")
+                    yield from self._observe(requests)
+                self.belief.refit()
+                self._is_stuck = None
+                continue
+            for answer in (yield [] if request is None else [request]):
+                self._take(answer)
+
+    def _next_request(self) -> Request | None:
+        while True:
+            for one in [*self._open]:
+                if one.may_ask and (one.num_asked < FIRST or self._is_needed(one.mean_c, one)):
+                    if (request := one.ask()) is not None:
+                        self._asked_of.append(one)
+                        return request
+                    self._trace("completed", **one.turn.row())
+                    self._end(one)
+            if not self._begin():
+                return None
+
+    def _is_needed(self, mean_c: float, but: _Open | None = None) -> bool:
+        """Whether Algorithm 1 would probably ask a configuration with this mean cost in USD."""
+        others = (one for one in self._open if one is not but and not one.turn.ended)
+        needed = math.prod(1 - one.probability for one in others if one.mean_c <= mean_c)
+        return needed >= NEED
+
+    def _begin(self) -> bool:
+        """Opens the next candidate; returns whether it did."""
+        if self._is_stuck or (self._waits_for and not self._is_needed(self._waits_for)):
+            return False
+        self._waits_for = None
+        self.belief.posterior.update()
+        minima, theta = self._choose()  # alg:scope-main:select
+        if theta is None:
+            return False
+        self._is_stuck = self.rules.selected(theta, self.u_out)
+        if self._is_stuck:
+            self._trace("selected", iteration=self._i, theta_cand=theta, num_queries=0)
+            return False
+        candidate: Any = self._candidate(theta)
+        self._is_stuck = self.rules.pays(candidate, minima)
+        if self._is_stuck:
+            return False
+        if not self._is_needed(candidate.mean_c):
+            self._waits_for = candidate.mean_c
+            return False
+        self._trace("selected", iteration=self._i, theta_cand=theta, num_queries=0)
+        turn = self.rules.turn(self._i, theta, self._query_order, self._generator)
+        self._counts["candidates"] += 1
+        turn.begin()
+        self._open.append(one := _Open(turn))
+        if turn.is_known:
+            self._judge(turn)
+        if turn.ended:
+            self._end(one)
+        return True
+
+    def _choose(self) -> tuple[Minima, tuple[int, ...] | None]:
+        """theta_cand among all that are not open; bounds are widened only if none is."""
+        posterior, left = self.belief.posterior, self.rules.left
+        if not self._open:
+            minima = self._minima()
+        else:
+            posterior.restrict(left.without([one.turn.theta for one in self._open]))
+            theta_out = self.problem.space.index_of(self._theta_out)
+            minima = self.rules.lower_bounds(self.u_out, theta_out)
+        try:
+            following = self._choice.next_iteration(self._i + 1, minima.least_g)
+            if following is None:
+                self._is_stuck = NOTHING_LEFT if minima.is_exact else NOTHING_FOUND
+                return minima, None
+            self._i = following
+            return minima, self._select(following, minima)
+        finally:
+            if self._open:
+                posterior.restrict(left)
+
+    def _take(self, answer: Observation) -> None:
+        """Takes in the answer to the oldest request: what the j-loop does with it."""
+        one, u_out = self._asked_of.popleft(), self._u_out
+        self._record(answer)
+        one.num_answered += 1
+        says_more = one.turn.update(answer)
+        self._withdraw(one.turn)
+        if says_more:
+            self._judge(one.turn)
+        if self._u_out != u_out:
+            self._is_stuck = None
+            for other in self._open:
+                if other is not one and not other.turn.ended:
+                    self._judge(other.turn)
+        for other in [other for other in self._open if other.turn.ended and not other.in_flight]:
+            self._end(other)
+
+    def _end(self, one: _Open) -> None:
+        """After the last answer of a candidate."""
+        self._open.remove(one)
+        self._is_stuck = self.rules.ended(one.turn)
+        self.belief.posterior.update()
+        self.rules.updated(one.turn, self._theta_out)
+
+    def _observe(self, requests: Sequence[Request]) -> Observing:
+        return self.known.observe(requests, self._all_of)
+
+    def _all_of(self, requests: Sequence[Request]) -> Observing:
+        """Asks, and waits for all answers."""
+        told: list[Observation] = []
+        asked: Sequence[Request] = requests
+        while len(told) < len(requests):
+            answers = yield asked
+            for observation in answers:
+                self._record(observation)
+            told += answers
+            asked = []
+        return told
+
+    def ask(self) -> Sequence[Request]:
+        """See `Optimizer.ask`, and above."""
+        while self._next is None and not self._finished:
+            self._advance([] if self._has_begun else None)
+            self._has_begun = True
+        asked, self._next = self._next or [], None
+        self._unanswered.extend(asked)
+        return asked
+
+    def tell(self, observations: Sequence[Observation]) -> None:
+        """See `Optimizer.tell`, and above.
+
+        Raises:
+            InputError: If these are not the answers to the oldest requests, or if there are
+                requests that nobody has asked for.
+        """
+        oldest = [self._unanswered.popleft() for _ in observations if self._unanswered]
+        if self._next or [(one.theta, one.query) for one in observations] != [
+            (one.theta, one.query) for one in oldest
+        ]:
+            raise InputError(f"told {observations[:3]}..., but waiting for {oldest[:3]}...")
+        self._advance(observations)
+
+    def settings(self) -> dict[str, Any]:
+        """See `Optimizer`."""
+        return {**super().settings(), "in_flight": self.in_flight}

@@ -1,0 +1,243 @@
+"""Several candidates in flight: one seed, one result; nothing lost; certificates as before."""
+
+import itertools
+from collections import Counter, deque
+from dataclasses import replace
+
+import pytest
+from tables import CountingEvaluator, Crash, make_task
+
+from scope_torch.constraints import at_most
+from scope_torch.errors import InputError
+from scope_torch.methods import make_scope_joint
+from scope_torch.observation import Observation, Request
+from scope_torch.runs.runner import run
+from scope_torch.search import in_flight as module
+from scope_torch.search.certificate import BySequence
+from scope_torch.search.front import turns
+from scope_torch.search.in_flight import LAG, InFlight
+from scope_torch.search.scope import SCOPE
+
+TASK = make_task(3, (4, 4), 12)
+BUDGET = TASK.budget(9)
+
+
+def method(in_flight=6, seed=0, problem=TASK.problem, **settings):
+    base = None if settings.get("initial_pool") else [names[0] for names in problem.llms]
+    settings = {"base": base, "device": "cpu", **settings}
+    return make_scope_joint(problem, seed=seed, in_flight=in_flight, **settings)
+
+
+def search(evaluator=None, run_dir=None, budget=BUDGET, **settings):
+    search = method(**settings)
+    return run(search.problem, search, evaluator or TASK.evaluator(), budget, run_dir=run_dir)
+
+
+def test_one_call_in_flight_is_algorithm_1():
+    assert type(method(1)) is SCOPE
+    assert "in_flight" not in method(1).settings()
+    assert method(6).settings()["in_flight"] == 6
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("concurrency", [2, 5, 64])
+def test_the_order_in_which_answers_arrive_changes_nothing(concurrency, seed):
+    alone = search(seed=seed)
+    evaluator = CountingEvaluator(TASK, concurrency)
+    together = search(evaluator, seed=seed)
+    assert list(together.history) == list(alone.history)
+    assert together.trace == alone.trace
+    assert together.recommendation == alone.recommendation
+    assert together.stop_reason == alone.stop_reason
+    assert max(evaluator.paid.values()) == 1  # each draw of each pair once
+
+
+def test_calls_stay_in_flight():
+    evaluator = CountingEvaluator(TASK, 6)
+    search(evaluator)
+    waiting = [number for number in evaluator.in_flight if number]
+    assert sum(waiting) > 4 * len(waiting)
+    one_by_one = CountingEvaluator(TASK, 6)
+    search(one_by_one, in_flight=1)
+    waiting_1 = [number for number in one_by_one.in_flight if number]
+    assert sum(waiting) / len(waiting) > 1.5 * sum(waiting_1) / len(waiting_1)
+
+
+def test_a_request_depends_on_no_answer_of_the_last_ones():
+    """What is asked before an answer is told cannot know it; and never more than `lag` wait."""
+    optimizer, waiting, asked = method(4), deque(), 0
+    while True:
+        while len(waiting) < optimizer.lag and (requests := optimizer.ask()):
+            waiting.extend(requests)
+            asked += len(requests)
+            if len(requests) == 1:
+                assert len(waiting) <= optimizer.lag
+        if not waiting:
+            break
+        optimizer.tell([TASK.observe(waiting.popleft())])
+    assert optimizer.lag == 4 * LAG
+    assert optimizer.t == asked > 30
+    assert optimizer.stop_reason
+
+
+@pytest.mark.parametrize("after", [3, 11, 17, 24, 31, 48, 55])
+def test_a_crash_loses_nothing(tmp_path, after):
+    whole = search(CountingEvaluator(TASK, 6))
+    crashing = CountingEvaluator(TASK, 6, crash_after=after)
+    with pytest.raises(Crash):
+        search(crashing, tmp_path)
+    rest = CountingEvaluator(TASK, 6)
+    resumed = search(rest, tmp_path)
+    assert list(resumed.history) == list(whole.history)
+    assert resumed.trace == whole.trace
+    assert not set(rest.paid) & set(crashing.paid)  # nothing is paid for twice
+    assert sum((crashing.paid + rest.paid).values()) == len(whole.history)
+
+
+@pytest.mark.parametrize("share", [0.05, 0.3, 0.6, 0.9])
+@pytest.mark.parametrize("concurrency", [1, 6])
+def test_no_more_is_in_flight_than_the_budget_pays_for(share, concurrency):
+    budget = share * search().history.spend_usd
+    result = search(CountingEvaluator(TASK, concurrency), budget=budget)
+    costs = [one.cost_usd for one in result.history]
+    assert result.stop_reason == "budget"
+    assert sum(costs[:-1]) <= budget < sum(costs)
+    dearest = max(max(costs), TASK.problem.reference_cost_usd)
+    assert result.history.spend_usd + result.surplus_usd <= budget + 2 * dearest
+    assert list(result.history) == list(search().history)[: len(costs)]
+
+
+def test_a_larger_budget_goes_on(tmp_path):
+    whole = search()
+    half = search(CountingEvaluator(TASK, 6), tmp_path, budget=whole.history.spend_usd / 2)
+    again = CountingEvaluator(TASK, 6)
+    rest = search(again, tmp_path, budget=BUDGET)
+    assert list(rest.history) == list(whole.history)
+    assert sum(again.paid.values()) <= len(whole.history) - len(half.history)
+
+
+def some_known() -> list[Observation]:
+    return [TASK.observe(Request(theta, q)) for theta in [(0, 0), (1, 2)] for q in range(12)]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"certificate_flips": 0.05},
+        {"certificate": "bounds"},
+        {"bounds": {"mode": "theory"}, "rho": 0.3, "initial_pool": "random"},
+        {"gap_tolerance": None},
+        {"prune": False},
+        {"known": some_known()},
+        {"verify": 3},
+        {"budget_usd": BUDGET},
+        {"space_search": "branch_and_bound"},
+        {"learn_reference": True},
+    ],
+    ids=lambda settings: next(iter(settings)),
+)
+def test_every_part_works_with_it(settings):
+    alone = search(**settings)
+    together = search(CountingEvaluator(TASK, 6), **settings)
+    assert list(together.history) == list(alone.history)
+    assert together.report == alone.report
+    begun = [row.theta_cand for row in alone.trace if row.event == "selected"]
+    assert begun
+
+
+def test_the_best_quality_within_a_cost():
+    usd = TASK.problem.reference_cost_usd
+    limit = at_most("cost_usd", usd / 2, cap=20 * usd)
+    problem = replace(TASK.problem, objective="quality", epsilon=None, constraints=(limit,))
+    alone = search(problem=problem)
+    together = search(CountingEvaluator(TASK, 6), problem=problem)
+    assert list(together.history) == list(alone.history)
+    assert together.recommendation == alone.recommendation
+
+
+def test_tomorrows_queries():
+    task = make_task(3, (3, 3), 60, graded=False, epsilon=0.3)
+    alone = run_of(task, CountingEvaluator(task, 1))
+    together = run_of(task, CountingEvaluator(task, 6))
+    assert list(together.history) == list(alone.history)
+    assert [row.event for row in alone.trace].count("selected") > 1
+
+
+def run_of(task, evaluator):
+    problem = replace(
+        task.problem,
+        reference_answers=tuple(
+            (float(task.table.cost_usd[(*task.problem.theta_ref, q)]), float(quality))
+            for q, quality in enumerate(task.table.quality[task.problem.theta_ref])
+        ),
+    )
+    search = method(problem=problem, certificate="population")
+    return run(problem, search, evaluator, task.budget(9))
+
+
+def test_the_front_sees_the_answers_of_each_turn_in_its_order(monkeypatch):
+    """Turns overlap in the history; what a certificate was told is the beginning of each."""
+    told: list[tuple[list[int], list[float]]] = []
+    begin = BySequence.begin
+
+    def noted(self, k, generator):
+        test = begin(self, k, generator)
+        grades: list[float] = []
+        told.append((test.order, grades))
+        update = test.update
+
+        def updated(values, upper_g):
+            grades.append(values[0])
+            return update(values, upper_g)
+
+        test.update = updated
+        return test
+
+    monkeypatch.setattr(BySequence, "begin", noted)
+    result = search(seed=1)
+    found = list(turns(result.trace, result.history))
+    assert len(found) == len(told) > 3
+    for (theta, qualities), (order, grades) in zip(found, told, strict=True):
+        expected = [TASK.table.quality[(*theta, query)] for query in order]
+        assert qualities == expected[: len(qualities)]
+        assert qualities[: len(grades)] == grades
+    spans = [
+        [t for t, one in enumerate(result.history) if one.theta == theta] for theta, _ in found
+    ]
+    assert any(a[0] < b[0] < a[-1] for a, b in itertools.permutations(filter(None, spans), 2))
+
+
+def test_a_configuration_waits_while_a_cheaper_one_is_probably_feasible():
+    optimizer = method(4)
+
+    class Certain:
+        turn = type("Turn", (), {"ended": False})
+        probability, mean_c = 0.9, 1.0
+
+    optimizer._open = [Certain()]
+    assert not optimizer._is_needed(1.5)  # 1 - 0.9 is below NEED
+    assert optimizer._is_needed(0.5)  # cheaper than the one that is open
+    assert optimizer._is_needed(1.5, but=optimizer._open[0])
+    Certain.probability = 1 - module.NEED - 1e-9
+    assert optimizer._is_needed(1.5)
+    Certain.turn.ended, Certain.probability = True, 1.0
+    assert optimizer._is_needed(1.5)
+
+
+def test_wrong_values():
+    for value in (0, -1, 1.5):
+        with pytest.raises(InputError, match="in_flight"):
+            method(value)
+    with pytest.raises(InputError, match="batch_size"):
+        method(4, batch_size=4)
+    optimizer = method(4)
+    first = optimizer.ask()
+    with pytest.raises(InputError, match="waiting for"):
+        optimizer.tell([TASK.observe(first[1])])
+    assert isinstance(optimizer, InFlight)
+
+
+def test_what_arrives_is_what_was_asked():
+    history = search().history
+    asked = Counter((one.theta, one.query, one.replicate) for one in history)
+    assert max(asked.values()) == 1
