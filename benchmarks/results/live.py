@@ -82,27 +82,20 @@ def live_table(rows: Sequence[Row]) -> str:
         shares = [float(row[f"c_bf_{s}"]) / c_0 for s in (10, 25, 50, 100)]
         lines.append(
             [
-                row["run"],
-                f"`{row['method']}`",
+                row["run"] if row["method"] == "scope_joint" else f"{row['run']}, {row['method']}",
                 row["queries"],
-                row["configurations"],
                 f"{1000 * c_0:.3g}, {float(row['s_0']):.2f}",
                 f"{row['observations']}, {float(row['spent_usd']):.3g}",
                 "theta_0" if row["basis"] == "reference" else row["theta_out"],
-                f"{1000 * float(row['cost']):.3g} ({percent(float(row['cost']) / c_0)})",
-                f"{float(row['quality']):.2f}",
+                f"{1000 * float(row['cost']):.3g}, {float(row['quality']):.2f}",
                 ", ".join(percent(s).rstrip("%") for s in shares) + "%",
-                f"{float(row['V']):.2g}",
                 row["agreement"],
-                row["module_costs"],
                 paper,
             ]
         )
-    header = ["search", "method", "queries", "configurations", "reference: USD/1000, s_0"]
-    header += ["observations, USD", "theta_out", "its USD/1000", "its quality"]
-    header += ["c_bf / c(theta_0)", "V"]
-    header += ["results that are good enough", "USD of its modules"]
-    return markdown([*header, "the paper's USD/1000: reference, SCOPE"], lines)
+    header = ["search", "queries", "theta_0: USD/1000, s_0", "observations, USD", "theta_out"]
+    header += ["its USD/1000, quality", "c_bf / c(theta_0)", "results that are good enough"]
+    return markdown([*header, "the paper's USD/1000: theta_0, SCOPE"], lines)
 
 
 def main() -> None:

@@ -47,17 +47,16 @@ def of_budget(row: Row) -> float:
 def problems_table(rows: Rows) -> str:
     """Recorded tables: how often and for what each method comes within 10% of the optimum.
 
-    The first table leaves trivial problems out, the second one has them all.
+    Trivial problems are left out.
     """
     by_method: dict[str, list[Row]] = {}
     for (_, method), of in grouped(not_trivial(rows)).items():
         by_method.setdefault(method, []).extend(of)
     ordered = sorted(by_method, key=_ORDER.index)
-    problems = sorted({row["problem"] for row in rows})
+    problems = sorted({row["problem"] for row in not_trivial(rows)})
     lines = [
         [
             code(method),
-            str(len(of)),
             f"{sum(bool(r['usd_within_10']) for r in of) / len(of):.0%}",
             f"{at_optimum(of) / len(of):.0%}",
             usd(of),
@@ -68,13 +67,8 @@ def problems_table(rows: Rows) -> str:
         for method in ordered
         for of in [by_method[method]]
     ]
-    header = ["method", "runs", "within 10% of the optimum", "at the optimum"]
-    header += [
-        "USD until within 10%: median over all runs",
-        "spent, mean [USD]",
-        "mean V",
-        "infeasible",
-    ]
+    header = ["method", "within 10% of the optimum", "at the optimum", "USD until within 10%"]
+    header += ["spent, mean [USD]", "mean V", "infeasible"]
     groups = grouped(rows)
     each = [[problem, *(near(groups[problem, m]) for m in ordered)] for problem in problems]
     detail = markdown(["problem: USD within 10% (runs)", *map(code, ordered)], each)
@@ -171,11 +165,9 @@ def peers_table(rows: Rows) -> str:
                 cells = [group, code_of(method), str(len(of)), near, until]
                 spent = statistics.fmean(float(r["spent_usd"]) / float(r["budget_usd"]) for r in of)
                 cells += [f"{spent:.0%}", f"{share(of, 'c_bf_100', 'c_star'):.2f}"]
-                V = "" if method in AGENTOPT else violation(of)
-                lines.append([*cells, V, str(count(of, "infeasible"))])
-    header = ["problems", "method", "runs", "within 10% of the optimum"]
-    header += ["share of the budget until then, median", "spent, mean share of the budget"]
-    return markdown([*header, "c_bf / optimum, median", "mean V", "end infeasible"], lines)
+                lines.append([*cells, str(count(of, "infeasible"))])
+    header = ["problems", "method", "runs", "within 10% of the optimum", "budget until then"]
+    return markdown([*header, "spent", "c_bf / optimum", "end infeasible"], lines)
 
 
 def by_group(rows: Rows) -> dict[str, list[Row]]:
@@ -226,22 +218,17 @@ def everyone_table(rows: Rows) -> str:
         f"{len({row['problem'] for row in recorded})} {RECORDED}",
         f"{len({row['problem'] for row in simulated})} simulated tasks",
     ):
-        header += [f"{title}: within 10% of the optimum", "share of the budget until then, median"]
-        header += ["end infeasible"]
+        header += [f"{title}: near the optimum", "budget until then", "infeasible"]
     return markdown(header, lines)
 
 
 def tuning_table(rows: Rows) -> str:
     """Settings of the peers on the development half."""
-    lines = [
-        [
-            f"`{method}`",
-            str(len(of)),
-            f"{geometric_mean(of):.3g}",
-            f"{sum(bool(r['usd_within_10']) for r in of)}",
-        ]
-        for method in dict.fromkeys(row["method"] for row in rows)
-        for of in [[row for row in rows if row["method"] == method]]
-    ]
-    header = ["peer", "runs", "c_bf / c(theta_0), geometric mean", "within 10% of the optimum"]
-    return markdown(header, lines)
+    by_peer: dict[str, list[str]] = {}
+    for method in dict.fromkeys(row["method"] for row in rows):
+        of = [row for row in rows if row["method"] == method]
+        name, _, setting = method.partition("=")
+        ended = f"{geometric_mean(of):.3g}, {sum(bool(r['usd_within_10']) for r in of)}"
+        by_peer.setdefault(name, []).append(f"{setting}: {ended}")
+    header = ["", "few", "more", "most"]
+    return markdown(header, [[f"`{name}`", *cells] for name, cells in by_peer.items()])

@@ -19,7 +19,6 @@ from benchmarks.results.summary import (
     median_curve,
     near,
     papers,
-    papers_competitor,
     percent,
     percents,
     share,
@@ -30,6 +29,7 @@ from scope_torch.cli.paper import paper_numbers
 
 _THREE = ("text_to_sql", "data_transformation", "data_imputation")
 _LETTER = "scope, to the letter"
+_KEEP_THE_BEST = ("config_bo", "random_search", "LLAMBO[stub]", "llmselector")
 
 
 def ablation_table(rows: Rows) -> str:
@@ -45,7 +45,7 @@ def ablation_table(rows: Rows) -> str:
             spent(of),
         ]
         for (problem, method), of in grouped(rows).items()
-        if method in ("scope_joint", "scope", "scope_rand", "scope_coarse", _LETTER)
+        if method in ("scope_joint", "scope", "scope_rand", "scope_coarse")
     ]
     header = ["task", "method", "c_bf / c(theta_0)", "the paper's"]
     header += ["c_bf / optimum: median (worst)", "within 10% of the optimum: USD (runs)", "spent"]
@@ -58,17 +58,20 @@ def ends_table(rows: Rows) -> str:
 
 
 def by_task(rows: Rows, cell: Callable[[Rows], str]) -> str:
-    """A line for each method, a column for each task."""
+    """A line for each method, a column for each task; the usual number of runs is in its head."""
     groups = grouped(rows)
     tasks = dict.fromkeys(task for task, _ in groups)
+    most = {task: max(len(of) for (t, _), of in groups.items() if t == task) for task in tasks}
+
+    def shown(task: str, name: str) -> str:
+        of = groups.get((task, name))
+        return cell(of).replace(f" of {most[task]}", "") if of else ""
+
     lines = [
-        [
-            code(name),
-            *(cell(groups[task, name]) if (task, name) in groups else "" for task in tasks),
-        ]
+        [code(name), *(shown(task, name) for task in tasks)]
         for name in dict.fromkeys(name for _, name in groups)
     ]
-    return markdown(["", *tasks], lines)
+    return markdown(["", *(f"{task} ({of} runs)" for task, of in most.items())], lines)
 
 
 def end(rows: Rows) -> str:
@@ -100,14 +103,12 @@ def headline_table(rows: Rows) -> str:
         cells: list[str] = []
         for method in (_LETTER, "scope", "scope_joint"):
             less = 1 - curves[method] / best if method in curves else None
-            cells += ["", ""] if less is None else [_lower(less[-1]), _lower(less.max())]
+            cells.append("" if less is None else f"{_lower(less[-1])}; {_lower(less.max())}")
         paper = paper_numbers()["reduction"].get(task)
-        said = [f"-{paper['final']:.1%}", f"-{paper['most']:.1%}"] if paper else ["", ""]
-        lines.append([task, f"{percent(best[-1])} ({code(name)})", *cells, *said])
-    header = ["task", "best competitor at the full budget: c_bf / c(theta_0)"]
-    for method in (code(_LETTER), "`scope`", "`scope_joint`", "the paper's SCOPE"):
-        header += [f"{method}: at the full budget", "the most"]
-    return markdown(header, lines)
+        said = f"-{paper['final']:.1%}; -{paper['most']:.1%}" if paper else ""
+        lines.append([task, f"{percent(best[-1])} ({code(name)})", *cells, said])
+    header = ["task", "best competitor: c_bf / c(theta_0)", _LETTER, "`scope`", "`scope_joint`"]
+    return markdown([*header, "the paper's SCOPE"], lines)
 
 
 def _lower(reduction: float) -> str:
@@ -134,32 +135,12 @@ def _deployed(task: str, rows: Rows, method: str) -> list[str]:
     if not rows:
         return ["", ""]
     paper = paper_numbers()["deployment"][task]
-    name = "scope" if method == _LETTER else method.partition("[")[0].lower()
-    ref, said = paper["reference"], paper.get(name)
+    ref, said = paper["reference"], paper.get(method.partition("[")[0].lower())
     cost = mean(rows, "deployed_cost") / mean(rows, "deployed_cost_ref")
     quality = mean(rows, "deployed_quality")
     gain = quality / mean(rows, "deployed_quality_ref") - 1
     its = f"{percent(said[0] / ref[0])}, {said[1] / ref[1] - 1:+.0%}" if said else ""
     return [f"{percent(cost)}, {gain:+.0%}, {_below(rows)}", its]
-
-
-def held_out_costs(_rows: Rows) -> str:
-    """The best competitor's cost on Q and on held-out queries, both by the paper's numbers."""
-    lines = []
-    for task in _THREE:
-        held_out = paper_numbers()["deployment"][task]
-        others = {
-            m: v[0] / held_out["reference"][0]
-            for m, v in held_out.items()
-            if m not in ("reference", "scope")
-        }
-        least = min(others, key=others.__getitem__)
-        said = papers_competitor(task)
-        cells = [percent(said), f"{percent(others[least])} ({code(least)})"]
-        lines.append([task, *cells, f"{others[least] / said:.1f}"])
-    header = ["task", "best competitor's c_bf / c(theta_0) by the reductions of sec:rq1"]
-    header += ["least held-out cost of a competitor / the reference's (tab:test_performance)"]
-    return markdown([*header, "ratio"], lines)
 
 
 def statements_table(rows: Rows) -> str:
@@ -211,22 +192,9 @@ def _same_in(groups: Mapping[tuple[str, str], Rows], kind: str) -> float:
 
 
 def incumbents_table(rows: Rows) -> str:
-    """V if theta_out is what was evaluated last, or the allocation of LLMSelector."""
-    lines = [
-        [
-            problem,
-            code(method),
-            f"{median(of, 'candidates'):.0f}",
-            f"{mean(known, 'V_last_queried'):.2g}",
-            violation(of) if method == "llmselector" else "",
-        ]
-        for (problem, method), of in grouped(rows).items()
-        if method in ("config_bo", "random_search", "LLAMBO[stub]", "llmselector")
-        and (known := [row for row in of if row["V_last_queried"]])
-    ]
-    header = ["task", "method", "configurations evaluated, median"]
-    header += ["mean V of the one evaluated last", "of the current allocation"]
-    return markdown(header, lines)
+    """Mean V if theta_out is what was evaluated last."""
+    known = [row for row in rows if row["V_last_queried"] and row["method"] in _KEEP_THE_BEST]
+    return by_task(known, lambda of: f"{mean(of, 'V_last_queried'):.2g}")
 
 
 def kernel_table(rows: Rows) -> str:
@@ -242,9 +210,7 @@ def reference_table(rows: Rows) -> str:
 def _against_paper(rows: Rows, reference: str, kernel: str) -> str:
     lines = [
         [
-            problem,
             code(method),
-            str(len(of)),
             percents(share(of, f"c_bf_{round(100 * s)}") for s in SHARES),
             *papers(problem, method, reference, kernel),
             f"{share(of, 'c_bf_100', 'c_star'):.2f}",
@@ -252,31 +218,20 @@ def _against_paper(rows: Rows, reference: str, kernel: str) -> str:
         ]
         for (problem, method), of in grouped(rows).items()
     ]
-    header = ["task", "method", "runs", "c_bf / c(theta_0)"]
-    return markdown([*header, "the paper's", "c_bf / optimum", "mean V"], lines)
+    header = ["method", "c_bf / c(theta_0)", "the paper's", "c_bf / optimum", "mean V"]
+    return markdown(header, lines)
 
 
 def parameters_table(rows: Rows) -> str:
     """Other alpha, and other delta where delta acts (appendix:ablation)."""
-    groups = grouped(rows)
+    groups = {method: of for (_, method), of in grouped(rows).items()}
     lines = []
-    for (problem, method), of in groups.items():
+    for method, of in groups.items():
         kind = method.partition(" = ")[0]
-        others = [
-            g for (p, m), g in groups.items() if p == problem and m.partition(" = ")[0] == kind
-        ]
-        lines.append(
-            [
-                problem,
-                method,
-                str(len(of)),
-                percent(share(of, "c_bf_100")),
-                f"{share(of, 'c_bf_100', 'c_star'):.2f}",
-                violation(of),
-                f"{_unchanged(of, others):.0%}",
-            ]
-        )
-    header = ["task", "SCOPE with", "runs", "c_bf / c(theta_0)", "c_bf / optimum", "mean V"]
+        others = [g for m, g in groups.items() if m.partition(" = ")[0] == kind]
+        costs = [percent(share(of, "c_bf_100")), f"{share(of, 'c_bf_100', 'c_star'):.2f}"]
+        lines.append([method, *costs, violation(of), f"{_unchanged(of, others):.0%}"])
+    header = ["SCOPE with", "c_bf / c(theta_0)", "c_bf / optimum", "mean V"]
     return markdown([*header, "runs whose c_bf is the same with all values"], lines)
 
 
