@@ -39,16 +39,19 @@ def front_table(rows: Rows) -> str:
         f"{one['configurations']} configurations, {one['queries']} queries; the whole grid costs "
         f"{float(one['grid_usd']):.2f} USD."
     ]
-    for axis, name in AXES.items():
-        columns = [f"area_{axis}_{share:g}" for share in SHARES]
-        lines = [
-            [m, *(f"{statistics.mean(float(r[c]) for r in of):.3f}" for c in columns)]
-            for m, of in by_method.items()
-        ]
-        parts.append(f"Mean area, cost in {name}, after a share of the grid's cost:")
-        parts.append(markdown(["method", *(f"{share:.0%}" for share in SHARES)], lines))
+    lines = [[m, *(_areas(of, share) for share in SHARES)] for m, of in by_method.items()]
+    parts.append(
+        f"Mean areas after a share of the grid's cost; cost in {', in '.join(AXES.values())}:"
+    )
+    parts.append(markdown(["method", *(f"{share:.0%}" for share in SHARES)], lines))
     parts.append("Share of the grid's cost until then, median (least to largest):")
     return "\n\n".join([*parts, _found_table(by_method)])
+
+
+def _areas(rows: Rows, share: float) -> str:
+    """The mean area on each axis."""
+    means = (statistics.mean(float(r[f"area_{axis}_{share:g}"]) for r in rows) for axis in AXES)
+    return ", ".join(f"{mean:.3f}" for mean in means)
 
 
 def _found_table(by_method: Mapping[str, Sequence[Row]]) -> str:

@@ -1,10 +1,29 @@
 """Live searches with local LLMs: from their directories into docs/results/live.csv.
 
-    scope-torch task=restaurant_live evaluator=live llm.base_url=http://127.0.0.1:18130/v1 ...
+    python scripts/local_llms.py serve --dir local_llms --slots 8
+    scope-torch task=restaurant_live task.name=restaurant_test_local +task.data.search=test \\
+      +task.data.num_records=1 task.epsilon=0.05 task.price_file=local_llms.toml \\
+      "task.reference=[Qwen2.5-Coder-1.5B few-shot]" "base=Qwen2.5-Coder-0.5B few-shot" \\
+      "task.llms=[SmolLM2-135M,Qwen2.5-Coder-0.5B,Qwen2.5-Coder-0.5B few-shot,\\
+      Qwen2.5-Coder-1.5B few-shot]" llm.base_url=http://127.0.0.1:18130/v1 llm.api_key_env=null \\
+      llm.timeout_s=600 llm.concurrency=4 +llm.extra_body.cache_prompt=true \\
+      method.batch_size=4 budget_usd=0.05 seed=10
     scope-torch evaluate --run RUN --on search task=restaurant_live ...
     python -m benchmarks.results.live RUN ...
 
-Only numbers and names of LLMs are kept, none of the data. The commands are in docs/howto/live.md.
+The others differ by
+
+- 156 queries of Restaurant: task.name=restaurant_valid_local budget_usd=0.08, without
+  +task.data.search=test
+- Bing-QueryLogs: --slots 16, task=transformation_live task.name=tde_local
+  "base=Qwen2.5-Coder-1.5B few-shot" llm.timeout_s=900 llm.concurrency=3, without +task.data
+- 24 pairs of Amazon-Google, the two modules that describe a product with a smaller LLM in the
+  reference: task=amazon_google_live task.name=amazon_google_local +task.data.balanced=true
+  task.num_queries=24 task.epsilon=0.1 "task.reference=[Qwen2.5-Coder-0.5B few-shot,
+  Qwen2.5-Coder-0.5B few-shot,Qwen2.5-Coder-1.5B few-shot]" llm.timeout_s=900 budget_usd=0.0037,
+  without the two of Restaurant
+
+Only numbers and names of LLMs are kept, none of the data.
 """
 
 from __future__ import annotations

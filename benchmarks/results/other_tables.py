@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping
 
 from benchmarks.results import agentopt
 from benchmarks.results.experiments import CHOSEN, FITTED_METHODS, FITTED_WORLDS, MAIN
@@ -114,7 +113,6 @@ def calibration_table(rows: Rows) -> str:
                 f"{percent(shares[best])} ({code(best)})",
                 percent(papers_competitor(task)),
                 percent(later),
-                _percents(shares),
                 percent(share(found[best], "c_star")),
                 percent(paper_numbers()["final_fraction"][task]["scope"]),
                 f"{evaluations:.1f}, {again:.1f}",
@@ -122,7 +120,7 @@ def calibration_table(rows: Rows) -> str:
         )
     worlds = f"worlds {FITTED_WORLDS[0]} to {FITTED_WORLDS[-1]}"
     header = ["task", f"best competitor, {worlds}", "the paper's (target)"]
-    header += ["worlds 100 to 109", ", ".join(map(code, FITTED_METHODS)), "optimum, median"]
+    header += ["worlds 100 to 109", "optimum, median"]
     return markdown([*header, "the paper's SCOPE", "random configurations"], lines)
 
 
@@ -140,11 +138,6 @@ def _fitted(rows: Rows, *, development: bool) -> dict[str, dict[str, list[Row]]]
 def _evaluations(rows: Rows) -> float:
     """The mean number of configurations that a run evaluates."""
     return mean(rows, "candidates")
-
-
-def _percents(shares: Mapping[str, float]) -> str:
-    """The shares of the competitors that the worlds were fitted with; empty without shares."""
-    return ", ".join(percent(shares[m]).rstrip("%") for m in FITTED_METHODS) + "%" if shares else ""
 
 
 PEERS_SHOWN = ("scope_joint", "scope", "optuna_gp", *CHOSEN)
