@@ -146,12 +146,12 @@ RECORDED = "problems on recorded tables"
 
 
 def peers_table(rows: Rows) -> str:
-    """Other libraries and ours, on the same problems, worlds and seeds."""
+    """Other libraries and ours on the simulated tasks; on recorded problems, AgentOpt's alone."""
     places = {(r["problem"], r["world"], r["seed"]) for r in rows if r["method"] in CHOSEN}
     rows = [r for r in not_trivial(rows) if (r["problem"], r["world"], r["seed"]) in places]
     lines: list[list[str]] = []
     for group, of_group in by_group(rows).items():
-        for method in (*PEERS_SHOWN, *AGENTOPT):
+        for method in AGENTOPT if RECORDED in group else PEERS_SHOWN:
             of = [row for row in of_group if row["method"] == method]
             if of:
                 near, until = near_and_until(of)

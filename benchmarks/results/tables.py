@@ -17,7 +17,6 @@ from benchmarks.results.summary import (
     mean,
     median,
     median_curve,
-    near,
     papers,
     percent,
     percents,
@@ -29,7 +28,6 @@ from scope_torch.cli.paper import paper_numbers
 
 _THREE = ("text_to_sql", "data_transformation", "data_imputation")
 _LETTER = "scope, to the letter"
-_KEEP_THE_BEST = ("config_bo", "random_search", "LLAMBO[stub]", "llmselector")
 
 
 def ablation_table(rows: Rows) -> str:
@@ -41,14 +39,13 @@ def ablation_table(rows: Rows) -> str:
             percents(share(of, f"c_bf_{round(100 * s)}") for s in SHARES),
             *papers(problem, method),
             f"{share(of, 'c_bf_100', 'c_star'):.2f} ({worst(of):.3g})",
-            near(of),
             spent(of),
         ]
         for (problem, method), of in grouped(rows).items()
         if method in ("scope_joint", "scope", "scope_rand", "scope_coarse")
     ]
     header = ["task", "method", "c_bf / c(theta_0)", "the paper's"]
-    header += ["c_bf / optimum: median (worst)", "within 10% of the optimum: USD (runs)", "spent"]
+    header += ["c_bf / optimum: median (worst)", "spent"]
     return markdown(header, lines)
 
 
@@ -191,12 +188,6 @@ def _same_in(groups: Mapping[tuple[str, str], Rows], kind: str) -> float:
     return _unchanged(of[0], of)
 
 
-def incumbents_table(rows: Rows) -> str:
-    """Mean V if theta_out is what was evaluated last."""
-    known = [row for row in rows if row["V_last_queried"] and row["method"] in _KEEP_THE_BEST]
-    return by_task(known, lambda of: f"{mean(of, 'V_last_queried'):.2g}")
-
-
 def kernel_table(rows: Rows) -> str:
     """With the squared exponential kernel (fig:sensitivity)."""
     return _against_paper(rows, "GPT-5.2", "HammingRBFKernel")
@@ -230,9 +221,9 @@ def parameters_table(rows: Rows) -> str:
         kind = method.partition(" = ")[0]
         others = [g for m, g in groups.items() if m.partition(" = ")[0] == kind]
         costs = [percent(share(of, "c_bf_100")), f"{share(of, 'c_bf_100', 'c_star'):.2f}"]
-        lines.append([method, *costs, violation(of), f"{_unchanged(of, others):.0%}"])
-    header = ["SCOPE with", "c_bf / c(theta_0)", "c_bf / optimum", "mean V"]
-    return markdown([*header, "runs whose c_bf is the same with all values"], lines)
+        lines.append([method, *costs, f"{_unchanged(of, others):.0%}"])
+    header = ["SCOPE with", "c_bf / c(theta_0)", "c_bf / optimum", "the same with all values"]
+    return markdown(header, lines)
 
 
 def _unchanged(rows: Rows, others: Sequence[Rows]) -> float:

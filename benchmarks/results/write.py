@@ -88,7 +88,6 @@ TABLES: dict[str, tuple[str, Callable[[Rows], str]]] = {
     "headlines": ("main", tables.headline_table),
     "deployment": ("main", tables.deployment_table),
     "statements": ("main parameters", tables.statements_table),
-    "incumbents": ("main", tables.incumbents_table),
     "systems": ("systems", tables.ends_table),
     "additive": ("additive", tables.ends_table),
     "recorded_like": ("recorded_like", tables.ends_table),
