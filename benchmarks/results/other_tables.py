@@ -79,19 +79,20 @@ def recorded_table(rows: Rows) -> str:
     groups = grouped(rows)
     problems = list(dict.fromkeys(problem for problem, _ in groups))
     methods = list(dict.fromkeys(method for _, method in groups))
+    most = {p: max(len(groups.get((p, m), ())) for m in methods) for p in problems}
 
-    def cell(of: Rows) -> str:
+    def cell(of: Rows, runs: int) -> str:
         if not of:
             return ""
         near = sum(bool(row["usd_within_10"]) for row in of)
         bad = sum(row["infeasible"] == "1" for row in of)
         ends = f", {bad} infeasible" if bad else ""
-        return (
-            f"{near} of {len(of)}, {usd(of)}, {median(of, 'spent_usd'):.3g}, {worst(of):.3g}{ends}"
-        )
+        fewer = "" if len(of) == runs else f" of {len(of)}"
+        spends = f"{usd(of)}, {median(of, 'spent_usd'):.3g}"
+        return f"{near}{fewer}, {spends}, {worst(of):.3g}{ends}"
 
-    header = ["", *(code(problem.removeprefix("recorded/")) for problem in problems)]
-    lines = [[code(m), *(cell(groups.get((p, m), [])) for p in problems)] for m in methods]
+    header = ["", *(f"{code(p.removeprefix('recorded/'))} ({most[p]} runs)" for p in problems)]
+    lines = [[code(m), *(cell(groups.get((p, m), []), most[p]) for p in problems)] for m in methods]
     return markdown(header, lines)
 
 

@@ -137,7 +137,7 @@ def _deployed(task: str, rows: Rows, method: str) -> list[str]:
     quality = mean(rows, "deployed_quality")
     gain = quality / mean(rows, "deployed_quality_ref") - 1
     its = f"{percent(said[0] / ref[0])}, {said[1] / ref[1] - 1:+.0%}" if said else ""
-    return [f"{percent(cost)}, {gain:+.0%}, {_below(rows)}", its]
+    return [f"{percent(cost)}, {gain:+.0%}, {_below(rows).partition(' ')[0]}", its]
 
 
 def statements_table(rows: Rows) -> str:
