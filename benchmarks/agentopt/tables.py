@@ -58,12 +58,17 @@ def _cost_table(runs: Mapping[tuple[str, str], Sequence[Row]]) -> str:
         feasible, best = _feasible_and_best(rows)
         ratios = [_of_least(row) for row in feasible]
         lines.append(
-            f"| {task} | {selector} | {median:.2f} ({low:.2f} to {high:.2f}) | "
+            f"| {_once(task, lines)} | {selector} | {median:.2f} ({low:.2f} to {high:.2f}) | "
             f"{sum(row['found'] == '0' for row in rows)} | {len(feasible) / len(rows):.0%} | "
             f"{len(best) / len(rows):.0%} | "
             + (f"{statistics.median(ratios):.2f}, {max(ratios):.2f} |" if ratios else "|")
         )
     return "\n".join(lines)
+
+
+def _once(task: str, lines: Sequence[str]) -> str:
+    """The task, unless a line has it already."""
+    return "" if any(line.startswith(f"| {task} |") for line in lines) else task
 
 
 def _feasible_and_best(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
@@ -92,7 +97,7 @@ def _quality_table(runs: Mapping[tuple[str, str], Sequence[Row]]) -> str:
         spend = statistics.median(float(row["spend_usd"]) for row in rows)
         ours = runs.get((task, f"{JOINT} within {selector}"))
         lines.append(
-            f"| {task} | {selector} | {spend:.2f} | {_found_and_lost(rows)} | "
+            f"| {_once(task, lines)} | {selector} | {spend:.2f} | {_found_and_lost(rows)} | "
             f"{_found_and_lost(ours) if ours else ' | '} |"
         )
     return "\n".join(lines)

@@ -114,7 +114,7 @@ def test_the_table_of_costs(tmp_path):
     path.write_text("\n".join([f"{columns},found", *rows]) + "\n")
     assert table_of("cost", path).splitlines()[2:] == [
         "| t | a | 2.50 (1.75 to 3.25) | 1 | 75% | 25% | 2.50, 4.50 |",
-        "| t | b | 5.00 (5.00 to 5.00) | 0 | 0% | 0% | |",
+        "|  | b | 5.00 (5.00 to 5.00) | 0 | 0% | 0% | |",
     ]
 
 
@@ -128,7 +128,7 @@ def test_the_table_of_qualities(tmp_path):
     )
     assert table_of("quality", path).splitlines()[2:] == [
         "| t | a | 2.00 | 50% | 0.100, 0.200 | 0% | 0.100, 0.100 |",
-        "| t | b | 5.00 | 100% | 0.000, 0.000 |  |  |",
+        "|  | b | 5.00 | 100% | 0.000, 0.000 |  |  |",
         "| u | a | 2.00 | 100% | 0.000, 0.000 |  |  |",
     ]
 
