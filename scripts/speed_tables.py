@@ -116,11 +116,11 @@ def runs(rows: Sequence[Row]) -> str:
             how.removeprefix("measured, "),
             f"{int(one['observations']['value']):,}",
             _s(one["run"]),
-            *(f"{float(one[part]['value']):.0%}" for part in ("method", "evaluator", "rest")),
+            *(f"{float(one[part]['value']):.0%}" for part in ("method", "evaluator")),
         ]
         for (task, who, how), one in _by(rows, "task", "who", "how").items()
     ]
-    return table([*header, "evaluator's", "the rest's"], lines)
+    return table([*header, "evaluator's"], lines)
 
 
 def growth(rows: Sequence[Row]) -> str:

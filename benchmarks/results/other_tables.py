@@ -18,7 +18,6 @@ from benchmarks.results.summary import (
     markdown,
     mean,
     median,
-    near,
     papers_competitor,
     percent,
     share,
@@ -52,7 +51,6 @@ def problems_table(rows: Rows) -> str:
     for (_, method), of in grouped(not_trivial(rows)).items():
         by_method.setdefault(method, []).extend(of)
     ordered = sorted(by_method, key=_ORDER.index)
-    problems = sorted({row["problem"] for row in not_trivial(rows)})
     lines = [
         [
             code(method),
@@ -68,10 +66,7 @@ def problems_table(rows: Rows) -> str:
     ]
     header = ["method", "within 10% of the optimum", "at the optimum", "USD until within 10%"]
     header += ["spent, mean [USD]", "mean V", "infeasible"]
-    groups = grouped(rows)
-    each = [[problem, *(near(groups[problem, m]) for m in ordered)] for problem in problems]
-    detail = markdown(["problem: USD within 10% (runs)", *map(code, ordered)], each)
-    return f"{markdown(header, lines)}\n\n{detail}"
+    return markdown(header, lines)
 
 
 def recorded_table(rows: Rows) -> str:
@@ -156,11 +151,11 @@ def peers_table(rows: Rows) -> str:
             of = [row for row in of_group if row["method"] == method]
             if of:
                 near, until = near_and_until(of)
-                cells = [group, code_of(method), str(len(of)), near, until]
+                cells = [f"{group} ({len(of)} runs)", code_of(method), near, until]
                 spent = statistics.fmean(float(r["spent_usd"]) / float(r["budget_usd"]) for r in of)
                 cells += [f"{spent:.0%}", f"{share(of, 'c_bf_100', 'c_star'):.2f}"]
                 lines.append([*cells, str(count(of, "infeasible"))])
-    header = ["problems", "method", "runs", "within 10% of the optimum", "budget until then"]
+    header = ["problems", "method", "within 10% of the optimum", "budget until then"]
     return markdown([*header, "spent", "c_bf / optimum", "end infeasible"], lines)
 
 
@@ -196,33 +191,14 @@ def everyone_table(rows: Rows) -> str:
     """Ours, the paper's competitors and other libraries in one table for a first page."""
     recorded = [row for row in not_trivial(rows) if not row["world"]]
     simulated = [row for row in rows if row["world"]]
-    lines: list[list[str]] = []
-    for method in EVERYONE:
-        cells = [code_of(method)]
-        for group in (recorded, simulated):
-            of = [row for row in group if row["method"] == method]
-            if of:
-                near, until = near_and_until(of)
-                cells += [f"{near} of {len(of)}", until, str(count(of, "infeasible"))]
-            else:
-                cells += ["", "", ""]
-        lines.append(cells)
-    header = [""]
-    for title in (
-        f"{len({row['problem'] for row in recorded})} {RECORDED}",
-        f"{len({row['problem'] for row in simulated})} simulated tasks",
-    ):
+    lines, header = [[code_of(method)] for method in EVERYONE], [""]
+    for group, name in ((recorded, RECORDED), (simulated, "simulated tasks")):
+        by_method = [[row for row in group if row["method"] == method] for method in EVERYONE]
+        most = max(map(len, by_method))
+        title = f"{len({row['problem'] for row in group})} {name} ({most} runs)"
         header += [f"{title}: near the optimum", "budget until then", "infeasible"]
+        for line, of in zip(lines, by_method, strict=True):
+            near, until = near_and_until(of) if of else ("", "")
+            fewer = f" of {len(of)}" if 0 < len(of) < most else ""
+            line += [f"{near}{fewer}", until, str(count(of, "infeasible")) if of else ""]
     return markdown(header, lines)
-
-
-def tuning_table(rows: Rows) -> str:
-    """Settings of the peers on the development half."""
-    by_peer: dict[str, list[str]] = {}
-    for method in dict.fromkeys(row["method"] for row in rows):
-        of = [row for row in rows if row["method"] == method]
-        name, _, setting = method.partition("=")
-        ended = f"{geometric_mean(of):.3g}, {sum(bool(r['usd_within_10']) for r in of)}"
-        by_peer.setdefault(name, []).append(f"{setting}: {ended}")
-    header = ["", "few", "more", "most"]
-    return markdown(header, [[f"`{name}`", *cells] for name, cells in by_peer.items()])

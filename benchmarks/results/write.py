@@ -94,7 +94,6 @@ TABLES: dict[str, tuple[str, Callable[[Rows], str]]] = {
     "tables": ("tables", other_tables.problems_table),
     "everyone": ("tables main peers", other_tables.everyone_table),
     "peers": ("peers tables main", other_tables.peers_table),
-    "peers_tuning": ("peers_tuning", other_tables.tuning_table),
     "kernel": ("kernel", tables.kernel_table),
     "reference": ("reference", tables.reference_table),
     "parameters": ("parameters", tables.parameters_table),
