@@ -27,7 +27,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run without installing
 
-from benchmarks.results.origin import note_run, notes_of, when_and_with
+from benchmarks.results.origin import note_run, notes_of, when
 from scope_torch.cli.build import build
 from scope_torch.cli.compose import compose
 from scope_torch.methods import make_scope_joint
@@ -186,9 +186,8 @@ def table(path: Path = FILE) -> str:
         pairs = groups.setdefault((one["task"], one["added"]), {})
         pairs.setdefault(pair, {})[one["search"]] = one
     lines = [
-        "| task | LLM that is added | pairs | USD to within 10%: continued / fresh, median "
-        "(quartiles) | the same, sums | USD to the end, median | within 10%: continued, fresh | "
-        "feasible: continued, fresh |",
+        "| task | LLM that is added | pairs | USD to within 10%: median (quartiles) | sums | "
+        "USD to the end | get there: continued, fresh | feasible |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     rows = [_line(*key, list(pairs.values())) for key, pairs in groups.items()]
@@ -225,8 +224,8 @@ def write_page() -> None:
 
 def block() -> str:
     """The table, and the line below it."""
-    when = when_and_with([notes_of(FILE.parent).get(FILE.stem, {})])
-    return f"{table()}\n\n*`python scripts/continued.py all`; benchmarks/continued.csv; {when}*"
+    days = when([notes_of(FILE.parent).get(FILE.stem, {})])
+    return f"{table()}\n\n*`python scripts/continued.py all`; benchmarks/continued.csv; {days}*"
 
 
 def _numbers(text: str) -> list[int]:

@@ -13,6 +13,7 @@ FIELDS = (
 )
 Row = dict[str, Any]
 _NODES = ("median", "most")
+_OURS = "this package"
 BEGIN, END = "<!-- begin: docs/results/speed.csv {} -->", "<!-- end -->"
 
 
@@ -50,8 +51,8 @@ def _by(rows: Iterable[Row], *keys: str) -> dict[tuple[str, ...], dict[str, Row]
 
 
 def _ms(row: Mapping[str, Any]) -> str:
-    """Milliseconds of the processor, and on the clock in brackets."""
-    return f"{number(1e3 * float(row['value']))} ({number(1e3 * float(row['wall']))})"
+    """Milliseconds of the processor."""
+    return number(1e3 * float(row["value"]))
 
 
 def _s(row: Mapping[str, Any]) -> str:
@@ -86,22 +87,19 @@ def _gap(row: Mapping[str, Any]) -> str:
 
 def large(rows: Sequence[Row]) -> str:
     """Selection steps in spaces too large to enumerate, and their searches."""
-    header = ["task", "method", "configurations", "observations", "steps", "median step [s]"]
-    header += ["first [s]", "largest [s]", "searches", "nodes of a search, median / most"]
-    header += ["searches not proven", "choices not proven", "largest gap", "peak memory [GiB]"]
+    header = ["task", "method", "configurations", "steps", "median step [s]", "largest [s]"]
+    header += ["nodes of a search: median, most", "not proven: searches, choices", "largest gap"]
     lines = [
         [
             f"{task} (Q = {one['steps']['Q']})",
             f"`{who}`",
             f"{int(one['steps']['Theta']):,}",
-            f"{int(one['observations']['value']):,}",
             one["steps"]["value"],
-            *(_s(one[f"{name} step"]) for name in ("median", "first", "largest")),
-            one["searches"]["value"],
-            " / ".join(f"{float(one[f'{which} nodes']['value']):,.0f}" for which in _NODES),
-            *(one[f"{what} not proven"]["value"] for what in ("searches", "choices")),
+            *(number(one[f"{name} step"]["value"]) for name in ("median", "largest")),
+            "; ".join(f"{float(one[f'{which} nodes']['value']):,.0f}" for which in _NODES),
+            f"{one['searches not proven']['value']} of {one['searches']['value']}, "
+            f"{one['choices not proven']['value']}",
             _gap(one["largest gap"]),
-            number(one["peak memory"]["value"]),
         ]
         for (task, who), one in _by(rows, "task", "who").items()
     ]
@@ -118,16 +116,16 @@ def runs(rows: Sequence[Row]) -> str:
             how.removeprefix("measured, "),
             f"{int(one['observations']['value']):,}",
             _s(one["run"]),
-            *(f"{float(one[part]['value']):.0%}" for part in ("method", "evaluator", "rest")),
+            *(f"{float(one[part]['value']):.0%}" for part in ("method", "evaluator")),
         ]
         for (task, who, how), one in _by(rows, "task", "who", "how").items()
     ]
-    return table([*header, "evaluator's", "the rest's"], lines)
+    return table([*header, "evaluator's"], lines)
 
 
 def growth(rows: Sequence[Row]) -> str:
     """Growth in D, Q and N: seconds of each case, and the exponents."""
-    header = ["growth in", "what", "from, to", "milliseconds", "exponent", "between neighbours"]
+    header = ["growth in", "what", "from, to", "milliseconds", "exponent"]
     lines: list[list[str]] = []
     for axis in dict.fromkeys(str(row["task"]) for row in rows):
         for what in ("conditioning", "on Theta"):
@@ -136,48 +134,41 @@ def growth(rows: Sequence[Row]) -> str:
             span = ", ".join(row[axis] for row in cases)
             seconds = ", ".join(number(1e3 * float(row["value"])) for row in cases)
             name = {"D": "\\|D\\|", "N": "N (exponent of \\|Theta\\|)"}.get(axis, axis)
-            between = fit["how"].rpartition("neighbours ")[2]
-            lines.append([name, what, span, seconds, f"{float(fit['value']):.2f}", between])
+            lines.append([name, what, span, seconds, f"{float(fit['value']):.2f}"])
     return table(header, lines)
 
 
 def posterior(rows: Sequence[Row]) -> str:
-    """Ours beside the others on all of Theta."""
-    header = ["configurations", "evaluation", "conditioning [s]", "on Theta [s]", "ratio"]
+    """Ours on all of Theta in milliseconds, and the others as multiples of it."""
+    whole = [row for row in rows if row["what"] == "on Theta" and row["Theta"]]
+    others = [who for who in dict.fromkeys(row["who"] for row in whole) if who != _OURS]
     lines: list[list[str]] = []
-    for (size, who, how), one in _by(rows, "Theta", "who", "how").items():
-        if not size:
-            continue
-        first, on_theta = one.get("conditioning"), one["on Theta"]
-        seconds = [number(row["value"]) if row else "" for row in (first, on_theta)]
-        difference = float(on_theta["difference"] or 0)  # of ours to itself: 0
-        differs = f"{difference:.1e}" if difference else ""
-        how = how.removeprefix("measured whole, ")
-        lines.append([f"{int(size):,}", who, *seconds, number(on_theta["ratio"]), differs, how])
-    lines.sort(key=lambda line: int(line[0].replace(",", "")))
-    return table([*header, "largest relative difference", "measured in"], lines)
+    for size in sorted({int(row["Theta"]) for row in whole}):
+        own = {row["who"]: row for row in reversed(whole) if row["Theta"] == str(size)}
+        own |= {r["who"]: r for r in whole if r["Theta"] == str(size) and r["difference"]}
+        times = [_times(own[who]) if who in own else "" for who in others]
+        most = max(float(row["difference"] or 0) for row in own.values())
+        milliseconds = number(1e3 * float(own[_OURS]["value"]))
+        lines.append([f"{size:,}", milliseconds, *times, f"{most:.1e}"])
+    header = ["configurations", f"{_OURS} [ms]", *others, "largest relative difference"]
+    return table(header, lines)
 
 
-def exponents(rows: Sequence[Row]) -> str:
-    """Exponents in the number of configurations."""
-    lines = [
-        [row["who"], f"{float(row['value']):.2f}", row["how"].rpartition("neighbours ")[2]]
-        for row in rows
-        if row["unit"] == "exponent"
-    ]
-    return table(["evaluation", "exponent in \\|Theta\\|", "between neighbours"], lines)
+def _times(row: Row) -> str:
+    """A multiple of our time; what is extrapolated is at least so much."""
+    least = "" if row["difference"] else "at least "
+    return f"{least}{number(row['ratio'])} times"
 
 
 def conditions(rows: Sequence[Row]) -> str:
     """When, where and with which versions the rows were measured."""
-    keys = ("date", "machine", "threads", "versions")
-    found: dict[tuple[str, ...], list[str]] = {}
+    found: dict[str, list[str]] = {}
     for row in rows:
-        own = found.setdefault(tuple(row[key] for key in keys), [])
-        if row["section"] not in own:
-            own.append(row["section"])
-    lines = [[", ".join(parts), *which] for which, parts in found.items()]
-    return table(["part", *keys], lines)
+        where = f"{row['machine']}; threads {row['threads']}; {row['versions']}"
+        part = f"{row['section']} {row['date']}"
+        if part not in found.setdefault(where, []):
+            found[where].append(part)
+    return "\n".join(f"*{', '.join(parts)}: {where}*" for where, parts in found.items())
 
 
 def tables(rows: Sequence[Row]) -> dict[str, str]:
@@ -193,7 +184,6 @@ TABLES = {
     "runs": "runs",
     "growth": "growth",
     "posterior": "posterior",
-    "exponents": "posterior",
 }
 
 

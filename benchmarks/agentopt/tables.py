@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.agentopt.ours import JOINT
-from benchmarks.results.origin import notes_of, when_and_with
+from benchmarks.results.origin import notes_of, when
 
 _HERE = Path(__file__).resolve().parent
 FILES = {"cost": _HERE / "cost.csv", "quality": _HERE / "quality.csv"}
@@ -48,9 +48,9 @@ def table_of(objective: str, path: Path) -> str:
 def _cost_table(runs: Mapping[tuple[str, str], Sequence[Row]]) -> str:
     """Spend, share of feasible choices, and their cost over the least, by task and selector."""
     lines = [
-        "| task | selector | runs | spend [USD]: median (quartiles) | found none | "
-        "truly feasible | at the optimum | cost of feasible choices / least: median, worst |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| task | selector | USD: median (quartiles) | found none | "
+        "truly feasible | at the optimum | cost / least: median, worst |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for (task, selector), rows in runs.items():
         spends = [float(row["spend_usd"]) for row in rows]
@@ -58,12 +58,17 @@ def _cost_table(runs: Mapping[tuple[str, str], Sequence[Row]]) -> str:
         feasible, best = _feasible_and_best(rows)
         ratios = [_of_least(row) for row in feasible]
         lines.append(
-            f"| {task} | {selector} | {len(rows)} | {median:.2f} ({low:.2f} to {high:.2f}) | "
+            f"| {_once(task, lines)} | {selector} | {median:.2f} ({low:.2f} to {high:.2f}) | "
             f"{sum(row['found'] == '0' for row in rows)} | {len(feasible) / len(rows):.0%} | "
             f"{len(best) / len(rows):.0%} | "
             + (f"{statistics.median(ratios):.2f}, {max(ratios):.2f} |" if ratios else "|")
         )
     return "\n".join(lines)
+
+
+def _once(task: str, lines: Sequence[str]) -> str:
+    """The task, unless a line has it already."""
+    return "" if any(line.startswith(f"| {task} |") for line in lines) else task
 
 
 def _feasible_and_best(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
@@ -82,9 +87,9 @@ def _quality_table(runs: Mapping[tuple[str, str], Sequence[Row]]) -> str:
     The last two columns are of scope_joint, stopped at the selector's median spend.
     """
     lines = [
-        "| task | selector | runs | spend [USD]: median | finds the best | lost: mean, most | "
+        "| task | selector | USD: median | finds the best | lost: mean, most | "
         f"{JOINT} at that spend: finds the best | lost: mean, most |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for (task, selector), rows in runs.items():
         if " within " in selector:
@@ -92,7 +97,7 @@ def _quality_table(runs: Mapping[tuple[str, str], Sequence[Row]]) -> str:
         spend = statistics.median(float(row["spend_usd"]) for row in rows)
         ours = runs.get((task, f"{JOINT} within {selector}"))
         lines.append(
-            f"| {task} | {selector} | {len(rows)} | {spend:.2f} | {_found_and_lost(rows)} | "
+            f"| {_once(task, lines)} | {selector} | {spend:.2f} | {_found_and_lost(rows)} | "
             f"{_found_and_lost(ours) if ours else ' | '} |"
         )
     return "\n".join(lines)
@@ -101,7 +106,7 @@ def _quality_table(runs: Mapping[tuple[str, str], Sequence[Row]]) -> str:
 def _found_and_lost(rows: Sequence[Row]) -> str:
     lost = [float(row["best_quality"]) - float(row["true_quality"]) for row in rows]
     found = sum(x <= _SAME for x in lost) / len(lost)
-    return f"{found:.0%} | {statistics.fmean(lost):.4f}, {max(lost):.4f}"
+    return f"{found:.0%} | {statistics.fmean(lost):.3f}, {max(lost):.3f}"
 
 
 def home_table(path: Path) -> str:
@@ -129,10 +134,8 @@ def write_pages() -> None:
 
 
 def origin(objective: str) -> str:
-    """Command, file, date and versions of a table."""
-    when = when_and_with([notes_of(_HERE).get(objective, {})])
-    file = f"benchmarks/agentopt/{objective}.csv"
-    return f"*`python -m benchmarks.agentopt all`; {file}; {when}*"
+    """File and dates of a table; the versions are in made.json beside the file."""
+    return f"*benchmarks/agentopt/{objective}.csv; {when([notes_of(_HERE).get(objective, {})])}*"
 
 
 def _with(text: str, tables: Mapping[str, str]) -> str:

@@ -37,12 +37,11 @@ def cost_bounds_table(rows: Rows) -> str:
     lines = [
         [
             code(problem),
-            str(max(len(groups.get((problem, fit), ())) for fit in FITS)),
             *(cell(groups.get((problem, fit), ()), when) for when, fit in _CELLS),
         ]
         for problem in dict.fromkeys(problem for problem, _ in groups)
     ]
-    header = ["task", "runs", *(f"{_WHEN[when]}: {fit}" for when, fit in _CELLS)]
+    header = ["task", *(f"{_WHEN[when]}: {fit}" for when, fit in _CELLS)]
     return markdown(header, lines)
 
 

@@ -39,29 +39,30 @@ def front_table(rows: Rows) -> str:
         f"{one['configurations']} configurations, {one['queries']} queries; the whole grid costs "
         f"{float(one['grid_usd']):.2f} USD."
     ]
-    for axis, name in AXES.items():
-        columns = [f"area_{axis}_{share:g}" for share in SHARES]
-        lines = [
-            [m, str(len(of)), *(f"{statistics.mean(float(r[c]) for r in of):.3f}" for c in columns)]
-            for m, of in by_method.items()
-        ]
-        parts.append(
-            f"Mean area below the recommended front, relative to the true front's; cost in {name}:"
-        )
-        parts.append(markdown(["method", "runs", *(f"{share:.0%}" for share in SHARES)], lines))
-    parts.append("Share of the grid's cost, median (least to largest):")
+    lines = [[m, *(_areas(of, share) for share in SHARES)] for m, of in by_method.items()]
+    parts.append(
+        f"Mean areas after a share of the grid's cost; cost in {', in '.join(AXES.values())}:"
+    )
+    parts.append(markdown(["method", *(f"{share:.0%}" for share in SHARES)], lines))
+    parts.append("Share of the grid's cost until then, median (least to largest):")
     return "\n\n".join([*parts, _found_table(by_method)])
 
 
+def _areas(rows: Rows, share: float) -> str:
+    """The mean area on each axis."""
+    means = (statistics.mean(float(r[f"area_{axis}_{share:g}"]) for r in rows) for axis in AXES)
+    return ", ".join(f"{mean:.3f}" for mean in means)
+
+
 def _found_table(by_method: Mapping[str, Sequence[Row]]) -> str:
-    columns = ("area_95_kept", "best_first", "best_kept", "exact_kept")
+    columns = ("area_95_kept", "best_kept", "exact_kept")
     lines = []
     for method, of in by_method.items():
         cells = [shares(row[column] for row in of) for column in columns]
         ends = all(row["stopped"] == "1" for row in of)
         lines.append([method, *cells, shares(row["end"] for row in of) if ends else ""])
-    header = ["method", "area 95%, kept", "most accurate, first", "most accurate, kept"]
-    return markdown([*header, "exact front, kept", "search ends"], lines)
+    header = ["method", "area 95%", "most accurate", "exact front", "search ends"]
+    return markdown(header, lines)
 
 
 def draw_fronts(rows: Rows) -> Figure:

@@ -1,10 +1,29 @@
 """Live searches with local LLMs: from their directories into docs/results/live.csv.
 
-    scope-torch task=restaurant_live evaluator=live llm.base_url=http://127.0.0.1:18130/v1 ...
+    python scripts/local_llms.py serve --dir local_llms --slots 8
+    scope-torch task=restaurant_live task.name=restaurant_test_local +task.data.search=test \\
+      +task.data.num_records=1 task.epsilon=0.05 task.price_file=local_llms.toml \\
+      "task.reference=[Qwen2.5-Coder-1.5B few-shot]" "base=Qwen2.5-Coder-0.5B few-shot" \\
+      "task.llms=[SmolLM2-135M,Qwen2.5-Coder-0.5B,Qwen2.5-Coder-0.5B few-shot,\\
+      Qwen2.5-Coder-1.5B few-shot]" llm.base_url=http://127.0.0.1:18130/v1 llm.api_key_env=null \\
+      llm.timeout_s=600 llm.concurrency=4 +llm.extra_body.cache_prompt=true \\
+      method.batch_size=4 budget_usd=0.05 seed=10
     scope-torch evaluate --run RUN --on search task=restaurant_live ...
     python -m benchmarks.results.live RUN ...
 
-Only numbers and names of LLMs are kept, none of the data. The commands are in docs/howto/live.md.
+The others differ by
+
+- 156 queries of Restaurant: task.name=restaurant_valid_local budget_usd=0.08, without
+  +task.data.search=test
+- Bing-QueryLogs: --slots 16, task=transformation_live task.name=tde_local
+  "base=Qwen2.5-Coder-1.5B few-shot" llm.timeout_s=900 llm.concurrency=3, without +task.data
+- 24 pairs of Amazon-Google, the two modules that describe a product with a smaller LLM in the
+  reference: task=amazon_google_live task.name=amazon_google_local +task.data.balanced=true
+  task.num_queries=24 task.epsilon=0.1 "task.reference=[Qwen2.5-Coder-0.5B few-shot,
+  Qwen2.5-Coder-0.5B few-shot,Qwen2.5-Coder-1.5B few-shot]" llm.timeout_s=900 budget_usd=0.0037,
+  without the two of Restaurant
+
+Only numbers and names of LLMs are kept, none of the data.
 """
 
 from __future__ import annotations
@@ -82,27 +101,20 @@ def live_table(rows: Sequence[Row]) -> str:
         shares = [float(row[f"c_bf_{s}"]) / c_0 for s in (10, 25, 50, 100)]
         lines.append(
             [
-                row["run"],
-                f"`{row['method']}`",
+                row["run"] if row["method"] == "scope_joint" else f"{row['run']}, {row['method']}",
                 row["queries"],
-                row["configurations"],
                 f"{1000 * c_0:.3g}, {float(row['s_0']):.2f}",
                 f"{row['observations']}, {float(row['spent_usd']):.3g}",
                 "theta_0" if row["basis"] == "reference" else row["theta_out"],
-                f"{1000 * float(row['cost']):.3g} ({percent(float(row['cost']) / c_0)})",
-                f"{float(row['quality']):.2f}",
+                f"{1000 * float(row['cost']):.3g}, {float(row['quality']):.2f}",
                 ", ".join(percent(s).rstrip("%") for s in shares) + "%",
-                f"{float(row['V']):.2g}",
                 row["agreement"],
-                row["module_costs"],
                 paper,
             ]
         )
-    header = ["search", "method", "queries", "configurations", "reference: USD/1000, s_0"]
-    header += ["observations, USD", "theta_out", "its USD/1000", "its quality"]
-    header += ["c_bf / c(theta_0)", "V"]
-    header += ["results that are good enough", "USD of its modules"]
-    return markdown([*header, "the paper's USD/1000: reference, SCOPE"], lines)
+    header = ["search", "queries", "theta_0: USD/1000, s_0", "observations, USD", "theta_out"]
+    header += ["its USD/1000, quality", "c_bf / c(theta_0)", "results that are good enough"]
+    return markdown([*header, "the paper's USD/1000: theta_0, SCOPE"], lines)
 
 
 def main() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping
 
 from benchmarks.results import agentopt
 from benchmarks.results.experiments import CHOSEN, FITTED_METHODS, FITTED_WORLDS, MAIN
@@ -19,7 +18,6 @@ from benchmarks.results.summary import (
     markdown,
     mean,
     median,
-    near,
     papers_competitor,
     percent,
     share,
@@ -47,17 +45,15 @@ def of_budget(row: Row) -> float:
 def problems_table(rows: Rows) -> str:
     """Recorded tables: how often and for what each method comes within 10% of the optimum.
 
-    The first table leaves trivial problems out, the second one has them all.
+    Trivial problems are left out.
     """
     by_method: dict[str, list[Row]] = {}
     for (_, method), of in grouped(not_trivial(rows)).items():
         by_method.setdefault(method, []).extend(of)
     ordered = sorted(by_method, key=_ORDER.index)
-    problems = sorted({row["problem"] for row in rows})
     lines = [
         [
             code(method),
-            str(len(of)),
             f"{sum(bool(r['usd_within_10']) for r in of) / len(of):.0%}",
             f"{at_optimum(of) / len(of):.0%}",
             usd(of),
@@ -68,17 +64,9 @@ def problems_table(rows: Rows) -> str:
         for method in ordered
         for of in [by_method[method]]
     ]
-    header = ["method", "runs", "within 10% of the optimum", "at the optimum"]
-    header += [
-        "USD until within 10%: median over all runs",
-        "spent, mean [USD]",
-        "mean V",
-        "infeasible",
-    ]
-    groups = grouped(rows)
-    each = [[problem, *(near(groups[problem, m]) for m in ordered)] for problem in problems]
-    detail = markdown(["problem: USD within 10% (runs)", *map(code, ordered)], each)
-    return f"{markdown(header, lines)}\n\n{detail}"
+    header = ["method", "within 10% of the optimum", "at the optimum", "USD until within 10%"]
+    header += ["spent, mean [USD]", "mean V", "infeasible"]
+    return markdown(header, lines)
 
 
 def recorded_table(rows: Rows) -> str:
@@ -86,19 +74,20 @@ def recorded_table(rows: Rows) -> str:
     groups = grouped(rows)
     problems = list(dict.fromkeys(problem for problem, _ in groups))
     methods = list(dict.fromkeys(method for _, method in groups))
+    most = {p: max(len(groups.get((p, m), ())) for m in methods) for p in problems}
 
-    def cell(of: Rows) -> str:
+    def cell(of: Rows, runs: int) -> str:
         if not of:
             return ""
         near = sum(bool(row["usd_within_10"]) for row in of)
         bad = sum(row["infeasible"] == "1" for row in of)
         ends = f", {bad} infeasible" if bad else ""
-        return (
-            f"{near} of {len(of)}, {usd(of)}, {median(of, 'spent_usd'):.3g}, {worst(of):.3g}{ends}"
-        )
+        fewer = "" if len(of) == runs else f" of {len(of)}"
+        spends = f"{usd(of)}, {median(of, 'spent_usd'):.3g}"
+        return f"{near}{fewer}, {spends}, {worst(of):.3g}{ends}"
 
-    header = ["", *(code(problem.removeprefix("recorded/")) for problem in problems)]
-    lines = [[code(m), *(cell(groups.get((p, m), [])) for p in problems)] for m in methods]
+    header = ["", *(f"{code(p.removeprefix('recorded/'))} ({most[p]} runs)" for p in problems)]
+    lines = [[code(m), *(cell(groups.get((p, m), []), most[p]) for p in problems)] for m in methods]
     return markdown(header, lines)
 
 
@@ -120,7 +109,6 @@ def calibration_table(rows: Rows) -> str:
                 f"{percent(shares[best])} ({code(best)})",
                 percent(papers_competitor(task)),
                 percent(later),
-                _percents(shares),
                 percent(share(found[best], "c_star")),
                 percent(paper_numbers()["final_fraction"][task]["scope"]),
                 f"{evaluations:.1f}, {again:.1f}",
@@ -128,7 +116,7 @@ def calibration_table(rows: Rows) -> str:
         )
     worlds = f"worlds {FITTED_WORLDS[0]} to {FITTED_WORLDS[-1]}"
     header = ["task", f"best competitor, {worlds}", "the paper's (target)"]
-    header += ["worlds 100 to 109", ", ".join(map(code, FITTED_METHODS)), "optimum, median"]
+    header += ["worlds 100 to 109", "optimum, median"]
     return markdown([*header, "the paper's SCOPE", "random configurations"], lines)
 
 
@@ -148,34 +136,27 @@ def _evaluations(rows: Rows) -> float:
     return mean(rows, "candidates")
 
 
-def _percents(shares: Mapping[str, float]) -> str:
-    """The shares of the competitors that the worlds were fitted with; empty without shares."""
-    return ", ".join(percent(shares[m]).rstrip("%") for m in FITTED_METHODS) + "%" if shares else ""
-
-
 PEERS_SHOWN = ("scope_joint", "scope", "optuna_gp", *CHOSEN)
 AGENTOPT = tuple(agentopt.METHODS)
 RECORDED = "problems on recorded tables"
 
 
 def peers_table(rows: Rows) -> str:
-    """Other libraries and ours, on the same problems, worlds and seeds."""
+    """Other libraries and ours on the simulated tasks; on recorded problems, AgentOpt's alone."""
     places = {(r["problem"], r["world"], r["seed"]) for r in rows if r["method"] in CHOSEN}
     rows = [r for r in not_trivial(rows) if (r["problem"], r["world"], r["seed"]) in places]
     lines: list[list[str]] = []
     for group, of_group in by_group(rows).items():
-        for method in (*PEERS_SHOWN, *AGENTOPT):
+        for method in AGENTOPT if RECORDED in group else PEERS_SHOWN:
             of = [row for row in of_group if row["method"] == method]
             if of:
                 near, until = near_and_until(of)
-                cells = [group, code_of(method), str(len(of)), near, until]
+                cells = [f"{group} ({len(of)} runs)", code_of(method), near, until]
                 spent = statistics.fmean(float(r["spent_usd"]) / float(r["budget_usd"]) for r in of)
                 cells += [f"{spent:.0%}", f"{share(of, 'c_bf_100', 'c_star'):.2f}"]
-                V = "" if method in AGENTOPT else violation(of)
-                lines.append([*cells, V, str(count(of, "infeasible"))])
-    header = ["problems", "method", "runs", "within 10% of the optimum"]
-    header += ["share of the budget until then, median", "spent, mean share of the budget"]
-    return markdown([*header, "c_bf / optimum, median", "mean V", "end infeasible"], lines)
+                lines.append([*cells, str(count(of, "infeasible"))])
+    header = ["problems", "method", "within 10% of the optimum", "budget until then"]
+    return markdown([*header, "spent", "c_bf / optimum", "end infeasible"], lines)
 
 
 def by_group(rows: Rows) -> dict[str, list[Row]]:
@@ -210,38 +191,14 @@ def everyone_table(rows: Rows) -> str:
     """Ours, the paper's competitors and other libraries in one table for a first page."""
     recorded = [row for row in not_trivial(rows) if not row["world"]]
     simulated = [row for row in rows if row["world"]]
-    lines: list[list[str]] = []
-    for method in EVERYONE:
-        cells = [code_of(method)]
-        for group in (recorded, simulated):
-            of = [row for row in group if row["method"] == method]
-            if of:
-                near, until = near_and_until(of)
-                cells += [f"{near} of {len(of)}", until, str(count(of, "infeasible"))]
-            else:
-                cells += ["", "", ""]
-        lines.append(cells)
-    header = [""]
-    for title in (
-        f"{len({row['problem'] for row in recorded})} {RECORDED}",
-        f"{len({row['problem'] for row in simulated})} simulated tasks",
-    ):
-        header += [f"{title}: within 10% of the optimum", "share of the budget until then, median"]
-        header += ["end infeasible"]
-    return markdown(header, lines)
-
-
-def tuning_table(rows: Rows) -> str:
-    """Settings of the peers on the development half."""
-    lines = [
-        [
-            f"`{method}`",
-            str(len(of)),
-            f"{geometric_mean(of):.3g}",
-            f"{sum(bool(r['usd_within_10']) for r in of)}",
-        ]
-        for method in dict.fromkeys(row["method"] for row in rows)
-        for of in [[row for row in rows if row["method"] == method]]
-    ]
-    header = ["peer", "runs", "c_bf / c(theta_0), geometric mean", "within 10% of the optimum"]
+    lines, header = [[code_of(method)] for method in EVERYONE], [""]
+    for group, name in ((recorded, RECORDED), (simulated, "simulated tasks")):
+        by_method = [[row for row in group if row["method"] == method] for method in EVERYONE]
+        most = max(map(len, by_method))
+        title = f"{len({row['problem'] for row in group})} {name} ({most} runs)"
+        header += [f"{title}: near the optimum", "budget until then", "infeasible"]
+        for line, of in zip(lines, by_method, strict=True):
+            near, until = near_and_until(of) if of else ("", "")
+            fewer = f" of {len(of)}" if 0 < len(of) < most else ""
+            line += [f"{near}{fewer}", until, str(count(of, "infeasible")) if of else ""]
     return markdown(header, lines)

@@ -66,18 +66,16 @@ def randomness_table(rows: Rows) -> str:
     """Answers that vary: how often theta_out is infeasible, and by how much."""
     lines = [
         [
-            problem,
             f"`{method}`",
-            str(len(of)),
             percent(share(of, "c_bf_100")),
             f"{share(of, 'c_bf_100', 'c_star'):.2f} ({worst(of):.3g})",
             f"{count(of, 'infeasible')} of {len(of)}",
             violation(of),
             f"{max(float(row['V']) for row in of):.2g}",
         ]
-        for (problem, method), of in grouped(rows).items()
+        for (_, method), of in grouped(rows).items()
     ]
-    header = ["task", "method", "runs", "c_bf / c(theta_0)", "c_bf / optimum: median (worst)"]
+    header = ["method", "c_bf / c(theta_0)", "c_bf / optimum: median (worst)"]
     return markdown([*header, "infeasible", "mean V", "largest V"], lines)
 
 
@@ -102,20 +100,19 @@ def pool_table(rows: Rows) -> str:
 
 
 def payoff_table(rows: Rows) -> str:
-    """Search and H queries together, by three rules for the end of the search."""
+    """Search and H queries together, by two rules for the end relative to "while it pays"."""
     lines: list[list[str]] = []
     for problem in dict.fromkeys(row["problem"] for row in rows):
-        of = [row for row in rows if row["problem"] == problem]
+        of, cells, worst_of = [row for row in rows if row["problem"] == problem], [], []
         for H in DEPLOYMENTS:
             totals = [{rule: float(row[f"{rule}_{H:.0e}"]) for rule in RULES} for row in of]
             sums = {rule: sum(each[rule] for each in totals) for rule in RULES}
-            relative = [f"{sums[rule] / min(sums.values()):.3f}" for rule in RULES]
-            most = max(each["pays"] / min(each.values()) for each in totals)
-            spend = statistics.median(float(row[f"spend_{H:.0e}"]) for row in of)
-            cells = [problem, str(len(of)), f"{H:,.0f}", *relative, f"{most:.3f}", f"{spend:.3g}"]
-            lines.append(cells)
-    header = ["task", "searches", "H", *RULES.values()]
-    return markdown([*header, "worst of the first", "its spend, median [USD]"], lines)
+            others = (f"{sums[rule] / sums['pays']:.3f}" for rule in RULES if rule != "pays")
+            cells.append(", ".join(others))
+            worst_of += [each["pays"] / min(each.values()) for each in totals]
+        lines.append([f"{problem} ({len(of)} searches)", *cells, f"{max(worst_of):.3f}"])
+    header = ["task", *(f"H = {H:,.0f}" for H in DEPLOYMENTS), "at worst"]
+    return markdown(header, lines)
 
 
 def coverage_table(rows: Rows) -> str:
@@ -128,20 +125,17 @@ def coverage_table(rows: Rows) -> str:
     def cells(name: str, of: Callable[[list[Row]], str]) -> list[str]:
         return [of(by[name, flips]) if (name, flips) in by else "" for flips in FLIPS]
 
-    lines = [[name, *cells(name, _wrong), *cells(name, _excess)] for name in CERTIFICATES]
-    columns = [f"flips {flips:.0%}: infeasible / left theta_0" for flips in FLIPS]
-    costs = [f"{flips:.0%}: c(theta_out) / c(theta_star) - 1, median" for flips in FLIPS]
-    header = [f"certificate ({searches:,} searches each)", *columns, *costs]
-    return markdown(header, lines)
+    lines = [
+        [name, *cells(name, lambda of: f"{_wrong(of)}, {_excess(of)}")] for name in CERTIFICATES
+    ]
+    header = [f"certificate ({searches:,} searches each)"]
+    return markdown([*header, *(f"flips {flips:.0%}" for flips in FLIPS)], lines)
 
 
 def _wrong(rows: Rows) -> str:
     searches = sum(int(row["searches"]) for row in rows)
-    return f"{count(rows, 'infeasible') / searches:.1%} / {_left(rows) / searches:.1%}"
-
-
-def _left(rows: Rows) -> int:
-    return count(rows, "left_theta_0")
+    left = count(rows, "left_theta_0")
+    return f"{count(rows, 'infeasible') / searches:.1%}, {left / searches:.1%}"
 
 
 def _excess(rows: Rows) -> str:
@@ -155,7 +149,6 @@ def letter_table(rows: Rows) -> str:
     lines = [
         [
             code(method),
-            str(len(of)),
             f"{median(of, 'b_g'):.3g}",
             f"{median(of, 'noise_g'):.3g}" if of[0]["noise_g"] else "",
             f"{share(of, 'first_u_out'):.3g}",
@@ -163,14 +156,12 @@ def letter_table(rows: Rows) -> str:
             f"{median(of, 'candidates'):.0f}",
             f"{mean(of, 'pruned_early'):.0%}",
             percent(share(of, "c_bf_100")),
-            f"{share(of, 'c_bf_100', 'c_star'):.2f}",
         ]
         for method in VARIANTS
         if (of := groups.get(method))
     ]
-    header = ["method", "runs", "half-width of g at the end, in units of quality, median"]
-    header += ["of which noise", "first u_out / c(theta_0)", "first i", "candidates"]
-    header += ["given up within 26% of the queries", "c_bf / c(theta_0)", "c_bf / optimum"]
+    header = ["method", "half-width of g", "of which noise", "first u_out / c(theta_0)"]
+    header += ["first i", "candidates", "given up early", "c_bf / c(theta_0)"]
     return markdown(header, lines)
 
 

@@ -17,9 +17,7 @@ from benchmarks.results.summary import (
     mean,
     median,
     median_curve,
-    near,
     papers,
-    papers_competitor,
     percent,
     percents,
     share,
@@ -41,14 +39,13 @@ def ablation_table(rows: Rows) -> str:
             percents(share(of, f"c_bf_{round(100 * s)}") for s in SHARES),
             *papers(problem, method),
             f"{share(of, 'c_bf_100', 'c_star'):.2f} ({worst(of):.3g})",
-            near(of),
             spent(of),
         ]
         for (problem, method), of in grouped(rows).items()
-        if method in ("scope_joint", "scope", "scope_rand", "scope_coarse", _LETTER)
+        if method in ("scope_joint", "scope", "scope_rand", "scope_coarse")
     ]
     header = ["task", "method", "c_bf / c(theta_0)", "the paper's"]
-    header += ["c_bf / optimum: median (worst)", "within 10% of the optimum: USD (runs)", "spent"]
+    header += ["c_bf / optimum: median (worst)", "spent"]
     return markdown(header, lines)
 
 
@@ -58,17 +55,20 @@ def ends_table(rows: Rows) -> str:
 
 
 def by_task(rows: Rows, cell: Callable[[Rows], str]) -> str:
-    """A line for each method, a column for each task."""
+    """A line for each method, a column for each task; the usual number of runs is in its head."""
     groups = grouped(rows)
     tasks = dict.fromkeys(task for task, _ in groups)
+    most = {task: max(len(of) for (t, _), of in groups.items() if t == task) for task in tasks}
+
+    def shown(task: str, name: str) -> str:
+        of = groups.get((task, name))
+        return cell(of).replace(f" of {most[task]}", "") if of else ""
+
     lines = [
-        [
-            code(name),
-            *(cell(groups[task, name]) if (task, name) in groups else "" for task in tasks),
-        ]
+        [code(name), *(shown(task, name) for task in tasks)]
         for name in dict.fromkeys(name for _, name in groups)
     ]
-    return markdown(["", *tasks], lines)
+    return markdown(["", *(f"{task} ({of} runs)" for task, of in most.items())], lines)
 
 
 def end(rows: Rows) -> str:
@@ -100,14 +100,12 @@ def headline_table(rows: Rows) -> str:
         cells: list[str] = []
         for method in (_LETTER, "scope", "scope_joint"):
             less = 1 - curves[method] / best if method in curves else None
-            cells += ["", ""] if less is None else [_lower(less[-1]), _lower(less.max())]
+            cells.append("" if less is None else f"{_lower(less[-1])}; {_lower(less.max())}")
         paper = paper_numbers()["reduction"].get(task)
-        said = [f"-{paper['final']:.1%}", f"-{paper['most']:.1%}"] if paper else ["", ""]
-        lines.append([task, f"{percent(best[-1])} ({code(name)})", *cells, *said])
-    header = ["task", "best competitor at the full budget: c_bf / c(theta_0)"]
-    for method in (code(_LETTER), "`scope`", "`scope_joint`", "the paper's SCOPE"):
-        header += [f"{method}: at the full budget", "the most"]
-    return markdown(header, lines)
+        said = f"-{paper['final']:.1%}; -{paper['most']:.1%}" if paper else ""
+        lines.append([task, f"{percent(best[-1])} ({code(name)})", *cells, said])
+    header = ["task", "best competitor: c_bf / c(theta_0)", _LETTER, "`scope`", "`scope_joint`"]
+    return markdown([*header, "the paper's SCOPE"], lines)
 
 
 def _lower(reduction: float) -> str:
@@ -125,8 +123,7 @@ def deployment_table(rows: Rows) -> str:
     for method in dict.fromkeys(method for _, method in groups):
         of = [(task, groups.get((task, method), [])) for task in tasks]
         lines.append([code(method), *(cell for each in of for cell in _deployed(*each, method))])
-    header = [f"{task}{of}" for task in tasks for of in ("", ", the paper's")]
-    return markdown(["", *header], lines)
+    return markdown(["", *(name for task in tasks for name in (task, "the paper's"))], lines)
 
 
 def _deployed(task: str, rows: Rows, method: str) -> list[str]:
@@ -134,32 +131,12 @@ def _deployed(task: str, rows: Rows, method: str) -> list[str]:
     if not rows:
         return ["", ""]
     paper = paper_numbers()["deployment"][task]
-    name = "scope" if method == _LETTER else method.partition("[")[0].lower()
-    ref, said = paper["reference"], paper.get(name)
+    ref, said = paper["reference"], paper.get(method.partition("[")[0].lower())
     cost = mean(rows, "deployed_cost") / mean(rows, "deployed_cost_ref")
     quality = mean(rows, "deployed_quality")
     gain = quality / mean(rows, "deployed_quality_ref") - 1
     its = f"{percent(said[0] / ref[0])}, {said[1] / ref[1] - 1:+.0%}" if said else ""
-    return [f"{percent(cost)}, {gain:+.0%}, {_below(rows)}", its]
-
-
-def held_out_costs(_rows: Rows) -> str:
-    """The best competitor's cost on Q and on held-out queries, both by the paper's numbers."""
-    lines = []
-    for task in _THREE:
-        held_out = paper_numbers()["deployment"][task]
-        others = {
-            m: v[0] / held_out["reference"][0]
-            for m, v in held_out.items()
-            if m not in ("reference", "scope")
-        }
-        least = min(others, key=others.__getitem__)
-        said = papers_competitor(task)
-        cells = [percent(said), f"{percent(others[least])} ({code(least)})"]
-        lines.append([task, *cells, f"{others[least] / said:.1f}"])
-    header = ["task", "best competitor's c_bf / c(theta_0) by the reductions of sec:rq1"]
-    header += ["least held-out cost of a competitor / the reference's (tab:test_performance)"]
-    return markdown([*header, "ratio"], lines)
+    return [f"{percent(cost)}, {gain:+.0%}, {_below(rows).partition(' ')[0]}", its]
 
 
 def statements_table(rows: Rows) -> str:
@@ -210,25 +187,6 @@ def _same_in(groups: Mapping[tuple[str, str], Rows], kind: str) -> float:
     return _unchanged(of[0], of)
 
 
-def incumbents_table(rows: Rows) -> str:
-    """V if theta_out is what was evaluated last, or the allocation of LLMSelector."""
-    lines = [
-        [
-            problem,
-            code(method),
-            f"{median(of, 'candidates'):.0f}",
-            f"{mean(known, 'V_last_queried'):.2g}",
-            violation(of) if method == "llmselector" else "",
-        ]
-        for (problem, method), of in grouped(rows).items()
-        if method in ("config_bo", "random_search", "LLAMBO[stub]", "llmselector")
-        and (known := [row for row in of if row["V_last_queried"]])
-    ]
-    header = ["task", "method", "configurations evaluated, median"]
-    header += ["mean V of the one evaluated last", "of the current allocation"]
-    return markdown(header, lines)
-
-
 def kernel_table(rows: Rows) -> str:
     """With the squared exponential kernel (fig:sensitivity)."""
     return _against_paper(rows, "GPT-5.2", "HammingRBFKernel")
@@ -242,42 +200,27 @@ def reference_table(rows: Rows) -> str:
 def _against_paper(rows: Rows, reference: str, kernel: str) -> str:
     lines = [
         [
-            problem,
             code(method),
-            str(len(of)),
             percents(share(of, f"c_bf_{round(100 * s)}") for s in SHARES),
             *papers(problem, method, reference, kernel),
             f"{share(of, 'c_bf_100', 'c_star'):.2f}",
-            violation(of),
         ]
         for (problem, method), of in grouped(rows).items()
     ]
-    header = ["task", "method", "runs", "c_bf / c(theta_0)"]
-    return markdown([*header, "the paper's", "c_bf / optimum", "mean V"], lines)
+    return markdown(["method", "c_bf / c(theta_0)", "the paper's", "c_bf / optimum"], lines)
 
 
 def parameters_table(rows: Rows) -> str:
     """Other alpha, and other delta where delta acts (appendix:ablation)."""
-    groups = grouped(rows)
+    groups = {method: of for (_, method), of in grouped(rows).items()}
     lines = []
-    for (problem, method), of in groups.items():
+    for method, of in groups.items():
         kind = method.partition(" = ")[0]
-        others = [
-            g for (p, m), g in groups.items() if p == problem and m.partition(" = ")[0] == kind
-        ]
-        lines.append(
-            [
-                problem,
-                method,
-                str(len(of)),
-                percent(share(of, "c_bf_100")),
-                f"{share(of, 'c_bf_100', 'c_star'):.2f}",
-                violation(of),
-                f"{_unchanged(of, others):.0%}",
-            ]
-        )
-    header = ["task", "SCOPE with", "runs", "c_bf / c(theta_0)", "c_bf / optimum", "mean V"]
-    return markdown([*header, "runs whose c_bf is the same with all values"], lines)
+        others = [g for m, g in groups.items() if m.partition(" = ")[0] == kind]
+        costs = [percent(share(of, "c_bf_100")), f"{share(of, 'c_bf_100', 'c_star'):.2f}"]
+        lines.append([method, *costs, f"{_unchanged(of, others):.0%}"])
+    header = ["SCOPE with", "c_bf / c(theta_0)", "c_bf / optimum", "the same with all values"]
+    return markdown(header, lines)
 
 
 def _unchanged(rows: Rows, others: Sequence[Rows]) -> float:

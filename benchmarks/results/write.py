@@ -16,7 +16,7 @@ from benchmarks.results import (
 from benchmarks.results.experiments import experiments, quick
 from benchmarks.results.figures import draw_all
 from benchmarks.results.live import live_table
-from benchmarks.results.origin import MADE, Note, notes_of, versions, when
+from benchmarks.results.origin import MADE, notes_of, when_and_with
 from benchmarks.results.planned import KEY, Planned, read_rows
 from benchmarks.results.summary import Row, Rows
 
@@ -41,27 +41,20 @@ def blocks(folder: Path) -> dict[str, str]:
         files = {source: read_rows(folder / f"{source}.csv") for source in sources.split()}
         if all(files.values()):
             rows = [{**row, "file": source} for source, of in files.items() for row in of]
-            made[name] = f"{table(rows)}\n\n*{_origin(files, notes, folder, planned)}*"
+            made[name] = f"{table(rows)}\n\n*{_origin(files, planned)}*"
         else:
             missing = [source for source, rows in files.items() if not rows]
             made[name] = f"*No runs yet: `{_command(missing)}`.*"
-    made["versions"] = f"*{versions(list(notes.values()))}; {_place(folder)}/{MADE}*"
+    every = when_and_with(list(notes.values()))
+    made["versions"] = f"*{every}; of each file: {_place(folder)}/{MADE}*"
     return made
 
 
-def _origin(
-    files: Mapping[str, Sequence[Row]],
-    notes: Mapping[str, Note],
-    folder: Path,
-    planned: Mapping[str, Sequence[Planned]],
-) -> str:
-    """Files and days of a table; the page says which command makes them."""
-    days = when([notes.get(source, {}) for source in files])
-    of = ", ".join(
-        f"{_place(folder)}/{source}.csv ({how_many(rows, planned.get(source, ()))})"
-        for source, rows in files.items()
+def _origin(files: Mapping[str, Sequence[Row]], planned: Mapping[str, Sequence[Planned]]) -> str:
+    """The files of a table; the page says where they are, when they were made and by what."""
+    return ", ".join(
+        f"{source}.csv: {how_many(rows, planned.get(source, ()))}" for source, rows in files.items()
     )
-    return f"{of}; {days}"
 
 
 def _place(folder: Path) -> Path:
@@ -83,8 +76,8 @@ def how_many(rows: Rows, planned: Sequence[Planned]) -> str:
         return f"{len(rows):,} runs"
     started = {row["problem"] for row in rows}
     without = dict.fromkeys(c.problem for c in missing if c.problem not in started)
-    nothing = f"; none of {', '.join(without)}" if without else ""
-    return f"{len(rows):,} runs ({len(missing):,} are still to be made{nothing})"
+    nothing = f" (none of {', '.join(without)})" if without else ""
+    return f"{len(rows):,} runs, {len(missing):,} to be made{nothing}"
 
 
 TABLES: dict[str, tuple[str, Callable[[Rows], str]]] = {
@@ -94,16 +87,13 @@ TABLES: dict[str, tuple[str, Callable[[Rows], str]]] = {
     "ablation": ("main", tables.ablation_table),
     "headlines": ("main", tables.headline_table),
     "deployment": ("main", tables.deployment_table),
-    "held_out_costs": ("main", tables.held_out_costs),
     "statements": ("main parameters", tables.statements_table),
-    "incumbents": ("main", tables.incumbents_table),
     "systems": ("systems", tables.ends_table),
     "additive": ("additive", tables.ends_table),
     "recorded_like": ("recorded_like", tables.ends_table),
     "tables": ("tables", other_tables.problems_table),
     "everyone": ("tables main peers", other_tables.everyone_table),
     "peers": ("peers tables main", other_tables.peers_table),
-    "peers_tuning": ("peers_tuning", other_tables.tuning_table),
     "kernel": ("kernel", tables.kernel_table),
     "reference": ("reference", tables.reference_table),
     "parameters": ("parameters", tables.parameters_table),

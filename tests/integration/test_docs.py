@@ -38,6 +38,19 @@ def test_the_figures_of_the_page_about_promises():
         assert out.getvalue() == printed
 
 
+def test_what_the_tutorial_prints(tmp_path, monkeypatch):
+    text = (ROOT / "docs" / "tutorial.md").read_text()
+    shown = re.findall(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", text, re.DOTALL)
+    assert sum(bool(printed) for _, printed in shown) == text.count("```text") == 2
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for source, printed in shown:
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            exec(compile(source, "tutorial.md", "exec"), names)
+        assert out.getvalue() == printed
+
+
 @pytest.mark.slow
 def test_six_million_configurations_fifty_times_faster_in_little_memory():
     """Ratio within one process; a part of Theta is evaluated directly and scaled."""

@@ -52,14 +52,16 @@ def test_one_search_tells_the_end_for_every_h():
         assert result.history.spend_usd == pytest.approx(spend, rel=1e-5)
 
 
-def test_totals_are_relative_to_the_least_rule():
+def test_totals_are_relative_to_the_default_rule():
     row = {"problem": "t", "method": payoff.NAME, "world": "", "seed": "10"}
     for H in payoff.DEPLOYMENTS:
         row |= {f"pays_{H:.0e}": "2", f"widened_{H:.0e}": "3", f"scope_{H:.0e}": "4"}
         row |= {f"spend_{H:.0e}": "0.5"}
     other = {**row, **{f"widened_{H:.0e}": "1" for H in payoff.DEPLOYMENTS}}
     table = rule_tables.payoff_table([row, other])
-    assert "| t | 2 | 100 | 1.000 | 1.000 | 2.000 | 2.000 | 0.5 |" in table
+    assert table.endswith(
+        f"| t (2 searches) | {'1.000, 2.000 | ' * len(payoff.DEPLOYMENTS)}2.000 |"
+    )
 
 
 @pytest.mark.parametrize("p", [0.01, 0.1, 0.3, 0.7])
@@ -97,7 +99,7 @@ def test_blocks_of_searches_add_up():
     assert sum(int(row["infeasible"]) for row in rows) == sum(o.infeasible for o in single)
     left = sum(o.basis != "reference" for o in single) / 4
     table = rule_tables.coverage_table(rows)
-    assert f" / {left:.1%} |" in table
+    assert f", {left:.1%}, " in table
     assert "(4 searches each)" in table
 
 

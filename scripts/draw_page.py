@@ -1,0 +1,41 @@
+"""Draws docs/figures/decision_page.png: the page that the program of docs/tutorial.md ends with.
+
+python scripts/draw_page.py     # needs Chromium
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from PIL import Image
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))  # run without installing
+FIGURE = ROOT / "docs" / "figures" / "decision_page.png"
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+
+
+def main() -> None:
+    """Runs the program of the tutorial and takes a picture of its page."""
+    program = re.findall(r"```python\n(.*?)```", (ROOT / "docs/tutorial.md").read_text(), re.DOTALL)
+    browser = next(filter(None, map(shutil.which, BROWSERS)))
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        exec("\n".join(program), {})
+        shot = Path(folder, "page.png")
+        options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
+        options += [f"--user-data-dir={folder}/profile", "--window-size=1000,1235"]
+        page = Path(folder, "report.html").as_uri()
+        subprocess.run([browser, *options, f"--screenshot={shot}", page], check=True)
+        Image.open(shot).convert("P", palette=Image.Palette.ADAPTIVE).save(FIGURE, optimize=True)
+        os.chdir(ROOT)
+
+
+if __name__ == "__main__":
+    main()
