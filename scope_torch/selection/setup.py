@@ -34,6 +34,7 @@ T = TypeVar("T")
 
 _ONLY_MODULE = "model"
 MOST_REPEATS = 30  # queries that theta_0 answers twice, if nobody says how many
+_FEW = 10  # queries of theta_0 where nothing is relative to it: they tell about what it costs
 _DATED = "reference", "preflight"  # measurements that know the day of their prices
 _MIX = 4.0, 1.0  # of prompt and completion tokens, for the question which LLM is the cheapest
 
@@ -116,6 +117,7 @@ class Setup:
         batch_size: Queries that the search asks for at a time.
         earlier: Directories of older runs.
         logged: theta_0 on every query, if a log knows it; then no call measures it.
+        sample: The queries that theta_0 answers before the search, as they were drawn; None: all.
     """
 
     given: Arguments
@@ -133,6 +135,7 @@ class Setup:
     batch_size: int
     earlier: Sequence[Path | str]
     logged: LoggedReference | None
+    sample: Sequence[int] | None
 
     def began_before(self, part: str) -> bool:
         """Whether the search began in these files when selections did not have this part yet."""
@@ -180,9 +183,10 @@ def set_up(given: Arguments) -> Setup:
         )
     searched, held_out = split(items, checked_number("holdout", given.holdout), seed)
     problem = _unmeasured(given, llms, len(searched), reference_of(reference, llms))
-    if given.optimizer is not None:
-        check_optimizer(given.optimizer, problem)
     folder = None if given.run_dir is None else Path(given.run_dir)
+    sample = None if logged is not None else _sample(given, problem, folder, seed)
+    if given.optimizer is not None:
+        check_optimizer(given.optimizer, problem, sample is None)
     prices = _price_list(given.prices, given.endpoint, folder)
     is_priced = given.prices is not None or given.endpoint is not None
     if is_priced:
@@ -193,10 +197,46 @@ def set_up(given: Arguments) -> Setup:
     if needs_base and base is not None:
         codes_of_base(problem, base, "base")  # refuses an unknown LLM before anything is paid for
     most = 0 if logged is not None else MOST_REPEATS
-    number = min(len(searched), most if repeats is None else repeats)
+    asked = searched if sample is None else sample
+    number = min(len(asked), most if repeats is None else repeats)
     parts = problem, searched, held_out, prices, is_priced, base
     how = budget_usd, folder, seed, number, concurrency, checked_size("batch_size", batch_size)
-    return Setup(given, *parts, *how, earlier, logged)
+    return Setup(given, *parts, *how, earlier, logged, sample)
+
+
+def _sample(
+    given: Arguments, problem: SelectionProblem, folder: Path | None, seed: int
+) -> list[int] | None:
+    """The queries that theta_0 answers, in the order in which they are drawn; None for all.
+
+    Raises:
+        InputError: If their number is none of 1 to Q, or something is relative to all averages.
+    """
+    Q, number = problem.num_queries, given.reference_queries
+    relative = [str(one) for one in problem.constraints if one.is_relative]
+    relative += ["objective='quality'"] if problem.objective == "quality" else []
+    if number is None:
+        needs_all = relative or problem.epsilon is not None or given.optimizer is not None
+        number = Q if needs_all or _began_with_all(folder) else min(Q, _FEW)
+    if (number := checked_size("reference_queries", number)) > Q:
+        raise InputError(f"reference_queries={number}: only {Q} queries are searched on")
+    if number == Q:
+        return None
+    if relative:
+        raise InputError(
+            f"reference_queries={number}, but {relative[0]} compares with the reference on all {Q} "
+            "queries: leave reference_queries out, or say an absolute bound; of the quality, "
+            "max_quality_loss"
+        )
+    return random.Random(f"reference {seed}").sample(range(Q), number)
+
+
+def _began_with_all(folder: Path | None) -> bool:
+    """Whether these files hold a reference that was to answer all queries."""
+    path = None if folder is None else folder / "reference" / "settings.json"
+    if path is None or not path.exists():
+        return False
+    return "reference_queries" not in read_settings(path)["problem"]
 
 
 def _check_defaults(given: Arguments) -> None:
