@@ -8,6 +8,8 @@ from selection.test_select import App, exactly, settings
 import scope_torch as st
 from scope_torch.bounds.betting import upper_average
 from scope_torch.errors import InputError
+from scope_torch.runs.finished import load_runs
+from scope_torch.runs.recorded import read_run
 
 Q = 150
 PRO = ("pro", "pro")
@@ -173,6 +175,15 @@ def test_what_is_told_of_a_sample(tmp_path, capsys):
     assert result.pareto().by_loss == ()
     assert json.loads((tmp_path / "result.json").read_text())["reference_queries"] == 10
     assert result.save(tmp_path / "report.html").stat().st_size > 10_000
+
+
+def test_seeds_are_one_group_and_a_run_is_read_again(tmp_path):
+    for seed in (0, 1):
+        how = {"run_dir": tmp_path / "scope_joint" / f"seed={seed}", "reference_queries": 40}
+        result = st.select(App(), **arguments(seed=seed, **how))
+        assert read_run(how["run_dir"]).problem == result.problem
+    groups, _ = load_runs(tmp_path)
+    assert [len(runs) for runs in groups.values()] == [2]
 
 
 def test_savings_are_as_sure_as_the_sample():
