@@ -228,7 +228,9 @@ def _sample(
             "queries: leave reference_queries out, or say an absolute bound; of the quality, "
             "max_quality_loss"
         )
-    return random.Random(f"reference {seed}").sample(range(Q), number)
+    drawn = list(range(Q))
+    random.Random(f"reference {seed}").shuffle(drawn)
+    return drawn[:number]  # so a larger sample holds a smaller one, which is not paid again
 
 
 def _began_with_all(folder: Path | None) -> bool:

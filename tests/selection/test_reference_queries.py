@@ -156,6 +156,15 @@ def test_an_older_run_that_knows_all_is_used(tmp_path):
     assert of_reference(app) == []
 
 
+def test_a_larger_sample_goes_on_from_a_smaller_one(tmp_path):
+    st.select(App(), **arguments(run_dir=tmp_path / "june", reference_queries=30))
+    app = App()
+    how = {"run_dir": tmp_path / "july", "continue_from": tmp_path / "june"}
+    result = st.select(app, **arguments(reference_queries=50, **how))
+    assert len(result.reference) == 50
+    assert len(of_reference(app)) == 20
+
+
 def test_the_plan_tells_it():
     text = str(st.select(App(), **least(dry_run=True)))
     assert "reference plan=pro, solve=pro: 10 runs for 10 of the 150 queries; stopped" in text
