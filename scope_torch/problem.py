@@ -20,12 +20,12 @@ from scope_torch.constraints import (
 )
 from scope_torch.errors import InputError
 from scope_torch.observation import Observation
+from scope_torch.reference import check_sample, checked_answers
 from scope_torch.space import ConfigSpace, by_module, codes_of, lists_of_llms
 
 __all__ = ["Objective", "SelectionProblem", "by_module", "codes_of"]
 
 Objective = Literal["cost", "quality"]
-_ROUNDING = 1e-6  # relative; of the reference's averages
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,9 @@ class SelectionProblem:
         offered: For configurations, as codes, that cannot be observed on every query: the queries
             on which they can. None if all can be observed on all. See docs/howto/own-data.md,
             "A table with holes".
+        reference_queries: theta_0's averages are over so many of the Q queries, so they are
+            estimates: no bound is relative to them. A constraint on quality then stands beside
+            `epsilon`: (1 - epsilon) times the most that s(theta_0) may be. None: over all queries.
 
     Raises:
         InputError: If a value is outside its range, a name is repeated, or theta_0 is not allowed.
@@ -116,6 +119,7 @@ class SelectionProblem:
     offered: Mapping[tuple[int, ...], Sequence[int]] | None = field(
         default=None, repr=False, hash=False
     )
+    reference_queries: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "llms", lists_of_llms(self.modules, self.llms))
@@ -133,7 +137,8 @@ class SelectionProblem:
             raise InputError(f"num_queries={self.num_queries}: need at least one query")
         if self.epsilon is not None and not 0 < self.epsilon < 1:
             raise InputError(f"epsilon={self.epsilon} must lie in (0, 1)")
-        if not 0 < self.reference_quality <= 1:
+        is_sample = self.reference_queries is not None  # which may be wrong, and the others right
+        if not (0 < self.reference_quality <= 1 or (is_sample and self.reference_quality == 0)):
             raise InputError(
                 f"reference_quality={self.reference_quality} must lie in (0, 1]; "
                 "with a reference that is never right, the threshold would be 0"
@@ -149,7 +154,10 @@ class SelectionProblem:
                 f"deployment_queries={self.deployment_queries} must be a positive number: how many "
                 "queries the system will answer; leave it out (null) if that is not known"
             )
-        self._check_reference_answers()
+        if self.reference_answers is not None:
+            said = {"cost_usd": self.reference_cost_usd, "quality": self.reference_quality}
+            answers = checked_answers(self.reference_answers, self.num_queries, said)
+            object.__setattr__(self, "reference_answers", answers)
         theta_ref: Any = self.theta_ref
         if isinstance(theta_ref, str) or any(isinstance(llm, str) for llm in theta_ref):
             theta_ref = self.codes(theta_ref, "theta_ref")
@@ -158,6 +166,8 @@ class SelectionProblem:
         object.__setattr__(self, "constraints", tuple(parsed))
         if self.objective not in ("cost", "quality"):
             raise InputError(f"objective={self.objective!r} must be cost or quality")
+        if self.reference_queries is not None:
+            check_sample(self.reference_queries, self.num_queries, self.constraints)
         _ = self.limits
         if self.allowed is not None and not callable(self.allowed):
             listed = codes_of_list(self.allowed, self.modules, self.llms)
@@ -177,6 +187,8 @@ class SelectionProblem:
         }
         if self.objective == "quality":
             return limits_if_quality(self.constraints, self.epsilon, known)
+        if self.reference_queries is not None:  # nobody knows whether s(theta_0) is above s_0
+            return limits_if_cost(self.constraints, None, known | {QUALITY: 1.0})
         return limits_if_cost(self.constraints, self.epsilon, known)
 
     @property
@@ -218,32 +230,6 @@ class SelectionProblem:
                 "configuration is compared; allow it, or take another theta_ref"
             )
 
-    def _check_reference_answers(self) -> None:
-        """They are plain pairs, in their ranges, and have the averages that are said."""
-        if self.reference_answers is None:
-            return
-        answers = tuple((float(cost), float(quality)) for cost, quality in self.reference_answers)
-        object.__setattr__(self, "reference_answers", answers)
-        if len(answers) != self.num_queries:
-            raise InputError(
-                f"{len(answers)} reference_answers for {self.num_queries} queries; give one pair "
-                "(cost in USD, quality) for each query, or leave them out"
-            )
-        for query, (cost, quality) in enumerate(answers):
-            if not (0 <= cost < math.inf and 0 <= quality <= 1):
-                raise InputError(
-                    f"reference_answers of query {query} are cost {cost}, quality {quality}; a "
-                    "cost is a number of USD >= 0, a quality lies in [0, 1]"
-                )
-        said = {"cost_usd": self.reference_cost_usd, "quality": self.reference_quality}
-        for (name, value), given in zip(said.items(), zip(*answers, strict=True), strict=True):
-            mean = math.fsum(given) / len(given)
-            if not math.isclose(value, mean, rel_tol=_ROUNDING):
-                raise InputError(
-                    f"reference_{name}={value}, but its reference_answers average {mean}; give "
-                    "their average, or leave the answers out (reference_answers=None)"
-                )
-
     @property
     def space(self) -> ConfigSpace:
         """Theta, the space of configurations."""
@@ -253,6 +239,13 @@ class SelectionProblem:
     def s_0(self) -> float:
         """Quality threshold (1 - epsilon) s(theta_0); 0 if quality is the objective."""
         return self.limits[0].threshold if self.objective == "cost" else 0.0
+
+    @property
+    def most_reference_quality(self) -> float:
+        """The most that s(theta_0) may be, of which s_0 is a share if epsilon is given."""
+        if self.reference_queries is None or self.epsilon is None:
+            return self.reference_quality
+        return self.s_0 / (1 - self.epsilon)
 
     @property
     def relative_loss(self) -> float:

@@ -186,3 +186,34 @@ def test_a_base_for_each_module(make):
             make(problem, base=wrong)
     with pytest.raises(InputError, match=r"base has the keys \['plan'\]"):
         make(problem, base={"plan": "a"})
+
+
+def test_a_sample_of_the_reference_bounds_the_threshold_in_numbers():
+    limit = "quality >= 0.85"
+    sampled = problem(reference_queries=3, constraints=(limit,))
+    assert sampled.s_0 == 0.85  # above the average of three queries, which is an estimate
+    assert sampled.epsilon == 0.1
+    assert sampled.most_reference_quality == pytest.approx(0.85 / 0.9)
+    assert [str(one) for one in sampled.limits] == [limit]
+    assert problem().most_reference_quality == 0.8
+    absolute = problem(epsilon=None, reference_queries=3, constraints=(limit,))
+    assert absolute.s_0 == 0.85
+    assert absolute.most_reference_quality == 0.8
+    never_right = problem(reference_queries=3, constraints=(limit,), reference_quality=0.0)
+    assert never_right.reference_quality == 0
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"reference_queries": 0}, "reference_queries=0 must be a whole number, 1 to 5"),
+        ({"reference_queries": 6}, "reference_queries=6 must be a whole number, 1 to 5"),
+        ({"reference_queries": 2.5}, "reference_queries=2.5 must be a whole number"),
+        ({"reference_queries": 3}, "nothing can be relative to them"),
+        ({"reference_queries": 3, "constraints": ("quality >= 0.9 * reference",)}, "relative"),
+        ({"reference_quality": 0.0}, "reference_quality=0.0 must lie in"),
+    ],
+)
+def test_what_is_relative_to_an_estimate_is_refused(changed, words):
+    with pytest.raises(InputError, match=words):
+        problem(**changed)

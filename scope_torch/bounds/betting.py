@@ -15,14 +15,18 @@ sampling without replacement (doi:10.1093/jrsssb/qkad009).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
+from scipy.special import gammaln
 
 from scope_torch.errors import InputError
 
 _FRACTIONS = np.arange(1, 20) / 20  # f, share of the capital staked; mixed with equal weights
 _SUM = 2.11  # of 1 / ((k + 1) log(k + 1)^2) over k >= 1
 _ROUNDING = 1e-12  # of s_0: an average of exactly s_0 is feasible, as everywhere
+_HALVINGS = 30  # of the search for the largest threshold: exact to 1e-9
+_OF_COUNTS = 0.8  # of delta: most qualities are 0 or 1, where counts tell more than bets
 
 
 class BettingSequence:
@@ -62,6 +66,70 @@ class BettingSequence:
         largest = float(self._log_capital.max())
         total = largest + math.log(float(np.exp(self._log_capital - largest).sum()))
         return total >= self._enough
+
+
+def largest_threshold(outcomes: Sequence[float], num_outcomes: int, delta: float) -> float:
+    """The largest s_0 that a `BettingSequence` over the outcomes certifies, exact to 1e-9.
+
+    Args:
+        outcomes: In uniformly random order.
+        num_outcomes: Q.
+        delta: Failure probability of this lower bound, in (0, 1).
+    """
+    low, high = 0.0, 1.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        sequence = BettingSequence(num_outcomes, middle, delta)
+        certified = any(sequence.update(outcome) for outcome in outcomes)
+        low, high = (middle, high) if certified else (low, middle)
+    return low
+
+
+def upper_average(sample: Sequence[float], num_outcomes: int, delta: float) -> float:
+    """Upper bound on the average of Q outcomes; wrong with probability at most `delta`.
+
+    The smaller one of two bounds. One counts the outcomes above 0 as 1, which makes none smaller;
+    it has most of delta, and is exact (hypergeometric) where all are 0 or 1. The other one bets on
+    the outcomes as they are.
+
+    Args:
+        sample: Of the Q outcomes in [0, 1], drawn uniformly without replacement, in the order in
+            which they were drawn.
+        num_outcomes: Q.
+        delta: In (0, 1).
+
+    Examples:
+        >>> upper_average([1.0, 1.0, 0.0, 1.0] * 25, 400, 0.025)
+        0.8225
+    """
+    if len(sample) == num_outcomes:
+        return math.fsum(sample) / num_outcomes
+    by_bets = 1 - largest_threshold([1 - x for x in sample], num_outcomes, (1 - _OF_COUNTS) * delta)
+    count = sum(x > 0 for x in sample)
+    return min(
+        by_bets, _most_above(count, len(sample), num_outcomes, _OF_COUNTS * delta) / num_outcomes
+    )
+
+
+def _most_above(count: int, drawn: int, population: int, delta: float) -> int:
+    """The most of a population that may be above 0, if `count` of those drawn are."""
+    low, high = count, population - drawn + count  # possible, and the most that the rest admits
+    while low < high:
+        middle = (low + high + 1) // 2
+        is_likely = _chance_of_at_most(count, drawn, middle, population) > delta
+        low, high = (middle, high) if is_likely else (low, middle - 1)
+    return low
+
+
+def _chance_of_at_most(count: int, drawn: int, above: int, population: int) -> float:
+    """That at most `count` of those drawn are above 0, if `above` of the population are."""
+    k = np.arange(max(0, drawn - (population - above)), count + 1)
+    log_ways = _log_choose(above, k) + _log_choose(population - above, drawn - k)
+    return float(np.exp(log_ways - _log_choose(population, drawn)).sum())
+
+
+def _log_choose(n: int, k: int | np.ndarray) -> np.ndarray:
+    return gammaln(n + 1) - gammaln(k + 1) - gammaln(n - np.asarray(k) + 1)
 
 
 def check_delta(delta: float | None) -> None:

@@ -133,6 +133,10 @@ class Output:
         of_group = self._v[:j, at]
         column = self._S[at] - of_group @ self._v[:j]
         variance = float(column[at]) + d + self._noise
+        if variance <= 0:  # by rounding, where all queries cost the same: the answer tells nothing
+            sigma = math.sqrt(max(self._variance, 0.0))
+            self._steps.append(_Step(query, at, known, 1.0, sigma, 0.0))
+            return
         sd = math.sqrt(variance)
         s = float(self._with_average[at] - self._s[:j] @ of_group) + d / self._num_queries
         self._v[j], self._s[j] = column / sd, s / sd

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from scope_torch.problem import SelectionProblem
+from scope_torch.reference import REFERENCE_DELTA
 from scope_torch.results.digits import percent, plain, quality, threshold
 from scope_torch.results.held_out import HeldOut
 from scope_torch.search.optimizer import Recommendation
@@ -54,7 +55,7 @@ def doubt_of(result: Promised) -> str:
     - Held-out queries: the interval of quality above the threshold lies below 0, or that of the
       saving.
     - Answers changed when they were asked for again, and the certificate assumes that none does.
-    - The reference is kept, and breaks a constraint itself.
+    - The reference is kept, and breaks a constraint itself, or answered too few queries to tell.
 
     Args:
         result: A `RunResult`.
@@ -63,6 +64,23 @@ def doubt_of(result: Promised) -> str:
     if result.recommendation.theta == problem.theta_ref:
         return _of_reference(problem)
     return _of_held_out(problem, result.held_out) or _of_answers(result)
+
+
+def confidence(delta: float, problem: SelectionProblem) -> str:
+    """Of a certificate, if it is wrong with probability `delta` at the problem's threshold."""
+    delta += REFERENCE_DELTA if sampled(problem) else 0.0
+    return f" with {100 * (1 - delta):.4g}% confidence"
+
+
+def sampled(problem: SelectionProblem) -> str:
+    """What a threshold rests on if it is a share of what a sample bounds; else ""."""
+    if problem.reference_queries is None or problem.epsilon is None:
+        return ""
+    most = plain(problem.most_reference_quality, side="up")
+    return (
+        f"; at least {threshold(problem.s_0)}, at most {percent(problem.epsilon)} below the "
+        f"reference, which is at most {most} by {problem.reference_queries:,} queries"
+    )
 
 
 def _of_held_out(problem: SelectionProblem, held_out: HeldOut | None) -> str:
@@ -102,8 +120,10 @@ def _of_answers(result: Promised) -> str:
 
 def _of_reference(problem: SelectionProblem) -> str:
     """What theta_0 breaks itself."""
+    n, Q = problem.reference_queries, problem.num_queries
+    on = "on average" if n is None else f"on {n} of {Q} queries"
     broken = [
-        f"{limit} ({plain(problem.reference_outcomes[limit.outcome])} on average)"
+        f"{limit} ({plain(problem.reference_outcomes[limit.outcome])} {on})"
         for limit, above in zip(problem.limits[1:], problem.reference_violations(), strict=True)
         if above > 0
     ]
@@ -112,5 +132,11 @@ def _of_reference(problem: SelectionProblem) -> str:
         broken.insert(0, f"{first} ({plain(cost_usd)} on average)")
     is_poor = problem.reference_quality < problem.s_0
     if problem.objective == "cost" and problem.epsilon is None and is_poor:
-        broken.insert(0, f"{problem.limits[0]} ({quality(problem.reference_quality)} on average)")
+        broken.insert(0, f"{problem.limits[0]} ({quality(problem.reference_quality)} {on})")
+    if n is not None and problem.epsilon is None and not broken:
+        limits = " and ".join(map(str, problem.limits))
+        return (
+            f"but whether the reference keeps {limits} is not known: it has answered {n} of {Q} "
+            "queries"
+        )
     return f"but the reference itself breaks {' and '.join(broken)}" if broken else ""

@@ -5,7 +5,7 @@ Every `Estimate` says in `basis` what its interval means. From the best evidence
 | evidence | value | interval |
 | --- | --- | --- |
 | all Q queries answered | their average | that value, if answers do not change |
-| theta_0 | its average, as measured or given | that value |
+| theta_0 | its average, as measured or given | that value; of a sample, as in the last row |
 | certified by sequence | the model's mean | see below; each end with probability 1 - delta |
 | bounds of the model | its mean after the search, or the answers' | its bounds: no probability |
 | some queries answered | average of the answers | all other answers 0, or all 1: certain |
@@ -28,12 +28,11 @@ from typing import Any, NamedTuple
 from scope_torch.constraints import COST, QUALITY
 from scope_torch.observation import History, Observation
 from scope_torch.problem import SelectionProblem
-from scope_torch.results.digits import percent, plain
+from scope_torch.results.digits import plain
 from scope_torch.search.averages import AllAverages
 from scope_torch.search.front import FrontRow, FrontTable, Interval, turns
 from scope_torch.search.optimizer import Recommendation, TraceRow
 
-_HALVINGS = 30  # of the search for the largest threshold: exact to 1e-9
 _ROUNDING = 1e-12
 _LATENCY = "latency_s"
 MODEL = "bounds of the model, no probability"
@@ -173,7 +172,7 @@ class Evidence:
         """Its average quality on the queries searched on, in [0, 1]."""
         answers, row = self.answers[theta], self._rows.get(theta)
         if theta == self.problem.theta_ref:
-            return _exactly(self.problem.reference_quality, "the reference")
+            return self._of_reference(self.problem.reference_quality, 1.0)
         if self.is_known(theta):
             return _exactly(answers.quality, self._counted(theta))
         n, Q = self.num_answered(theta), self.problem.num_queries
@@ -184,7 +183,7 @@ class Evidence:
         """Its average cost in USD of the queries searched on."""
         answers, row = self.answers[theta], self._rows.get(theta)
         if theta == self.problem.theta_ref:
-            return _exactly(self.problem.reference_cost_usd, "the reference")
+            return self._of_reference(self.problem.reference_cost_usd, math.inf)
         if self.is_known(theta):
             return _exactly(answers.cost_usd, self._counted(theta))
         n, Q = self.num_answered(theta), self.problem.num_queries
@@ -192,6 +191,14 @@ class Evidence:
         mean = answers.cost_usd if n else None
         model = self._model_cost(theta)
         return _estimate(row.cost_usd if row else mean, (least, math.inf), model, n, Q)
+
+    def _of_reference(self, value: float, most: float) -> Estimate:
+        """An average of theta_0, whose answers are in [0, most]."""
+        n, Q = self.problem.reference_queries, self.problem.num_queries
+        if n is None:
+            return _exactly(value, "the reference")
+        sure = (0.0, most) if self.flips else (value * n / Q, (value * n + most * (Q - n)) / Q)
+        return _estimate(value, sure, None, n, Q)
 
     def quality_of_choice(self, out: Recommendation) -> Estimate:
         """The quality of theta_out, with the interval that its certificate gives."""
@@ -208,7 +215,7 @@ class Evidence:
         lower = max(s_0, lower)
         upper = max(lower, upper)
         value = s_0 if found.value is None else min(max(found.value, lower), upper)
-        with_delta = "" if delta is None else f" with {percent(1 - delta)} confidence"
+        with_delta = "" if delta is None else f" with {100 * (1 - delta):.4g}% confidence"
         return Estimate(value, lower, upper, "certified" + with_delta)
 
     def cost_of_choice(self, out: Recommendation) -> Estimate:
@@ -241,26 +248,16 @@ class Evidence:
 
     def _by_sequences(self, theta: tuple[int, ...]) -> tuple[float, float]:
         """The ends that the betting sequences of theta, as the k-th candidate, certify."""
-        lower, upper = 0.0, 1.0
+        from scope_torch.bounds.betting import largest_threshold, share_of_delta  # slow to import
+
+        lower, upper, Q = 0.0, 1.0, self.problem.num_queries
         of_turns = turns(self.trace, self.history, self._known_thetas)
         for k, (candidate, qualities) in enumerate(of_turns, 1):
             if candidate == theta:
-                lower = max(lower, self._largest_threshold(k, qualities))
-                upper = min(upper, 1 - self._largest_threshold(k, [1 - q for q in qualities]))
+                share = share_of_delta(k, self.report["delta"])
+                lower = max(lower, largest_threshold(qualities, Q, share))
+                upper = min(upper, 1 - largest_threshold([1 - q for q in qualities], Q, share))
         return lower, upper
-
-    def _largest_threshold(self, k: int, outcomes: Sequence[float]) -> float:
-        """The largest threshold that the k-th candidate's sequence certifies."""
-        from scope_torch.bounds.betting import BettingSequence, share_of_delta  # slow to import
-
-        share, Q = share_of_delta(k, self.report["delta"]), self.problem.num_queries
-        low, high = 0.0, 1.0
-        for _ in range(_HALVINGS):
-            middle = (low + high) / 2
-            sequence = BettingSequence(Q, middle, share)
-            certified = any(sequence.update(outcome) for outcome in outcomes)
-            low, high = (middle, high) if certified else (low, middle)
-        return low
 
     def _counted(self, theta: tuple[int, ...]) -> str:
         n, Q = self.num_answered(theta), self.problem.num_queries
@@ -291,22 +288,27 @@ def _outcome(observation: Observation, name: str) -> float | None:
     return (known | (observation.outcomes or {})).get(name)
 
 
-def savings_of(cost: Estimate, reference_usd: float) -> Estimate:
+def savings_of(
+    cost: Estimate, reference_usd: float, ends: tuple[float, float] | None = None
+) -> Estimate:
     """1 - cost / reference: the saving as a fraction, below 0 if it costs more.
 
     Args:
         cost: Average cost of a query in USD.
         reference_usd: c(theta_0) in USD.
+        ends: What it may be, if it is an estimate; None if it is known.
 
     Examples:
         >>> print(savings_of(Estimate(0.25, 0.2, 0.4, "10 of 40 queries answered"), 1.0))
         0.75 (0.6 to 0.8, 10 of 40 queries answered)
     """
 
-    def saved(usd: float | None) -> float | None:
-        return None if usd is None else 1 - usd / reference_usd
+    def saved(usd: float | None, of_usd: float) -> float | None:
+        return None if usd is None or not of_usd > 0 else 1 - usd / of_usd
 
-    return Estimate(saved(cost.value), saved(cost.upper), saved(cost.lower), cost.basis)
+    low, high = ends or (reference_usd, reference_usd)
+    values = saved(cost.value, reference_usd), saved(cost.upper, low), saved(cost.lower, high)
+    return Estimate(*values, cost.basis)
 
 
 def _exactly(value: float, basis: str) -> Estimate:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from statistics import stdev
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -64,7 +66,8 @@ class RunResult:
         repeats: The observations in `history` that a kept answer gave, without a call; None if the
             evaluator keeps no answers.
         front: See `pareto`.
-        reference: theta_0 on every query, if it was measured for this search.
+        reference: theta_0, once on every query or on those of a sample, if it was measured for this
+            search.
         reference_again: Its second answers to some of them, as far as they were paid for.
         varies: What both answers say; None if nothing was asked twice.
         probe: Observations of the preflight, and of pilots; not a part of `history`.
@@ -170,20 +173,34 @@ class RunResult:
         """s(theta_0); the interval is about its quality on other queries like these.
 
         With probability 95% it contains the expected quality, if the queries are independent draws.
-        Its ends are None if theta_0's answers to each query are not known.
+        Its ends are None if theta_0's answers are not known.
         """
-        value, answers = self.problem.reference_quality, self.problem.reference_answers
-        if answers is None:
-            return Estimate(value, basis="as given")
+        problem = self.problem
+        qualities = [quality for _, quality in problem.reference_answers or ()]
+        qualities = qualities or [one.quality for one in self.reference or ()]
+        if not qualities:
+            return Estimate(problem.reference_quality, basis="as given")
         from scope_torch.bounds.population import mean_interval  # its bounds import gpytorch
 
-        low, high = mean_interval([quality for _, quality in answers])
-        return Estimate(value, low, high, "95% confidence on queries like these")
+        low, high = mean_interval(qualities)
+        basis = "95% confidence on queries like these"
+        if (n := problem.reference_queries) is not None:
+            basis = f"{n} of {problem.num_queries} queries answered, {basis}"
+        return Estimate(problem.reference_quality, low, high, basis)
 
     @property
     def savings(self) -> Estimate:
-        """1 - c(theta_out) / c(theta_0), a fraction; its interval is that of the cost."""
-        return savings_of(self.cost_usd, self.problem.reference_cost_usd)
+        """1 - c(theta_out) / c(theta_0), a fraction; its interval is that of the cost.
+
+        If c(theta_0) is known by a sample, it is within two standard errors in this interval.
+        """
+        problem, answers = self.problem, self.reference or ()
+        if problem.reference_queries is None or len(answers) < 2:
+            return savings_of(self.cost_usd, problem.reference_cost_usd)
+        share = len(answers) / problem.num_queries
+        error = stdev([one.cost_usd for one in answers]) * math.sqrt((1 - share) / len(answers))
+        mean = problem.reference_cost_usd
+        return savings_of(self.cost_usd, mean, (mean - 2 * error, mean + 2 * error))
 
     @property
     def certified(self) -> bool:

@@ -72,6 +72,7 @@ def facts_of(problem: SelectionProblem) -> dict[str, Any]:
         "reference": problem.names(problem.theta_ref),
         "reference_cost_usd": problem.reference_cost_usd,
         "reference_quality": problem.reference_quality,
+        **({} if (n := problem.reference_queries) is None else {"reference_queries": n}),
         "epsilon": problem.epsilon,
         "s_0": problem.s_0,
         **({"constraints": constraints} if problem.others else {}),

@@ -72,7 +72,7 @@ def looked_at(evidence: Evidence, out: Recommendation) -> list[dict[str, Any]]:
     for theta in thetas:
         answered = evidence.num_answered(theta)
         if theta == reference:  # before the search, or the problem knows its averages
-            answered = evidence.problem.num_queries
+            answered = evidence.problem.reference_queries or evidence.problem.num_queries
         is_out = theta == out.theta
         cost = evidence.cost_of_choice(out) if is_out else evidence.cost_usd(theta)
         quality = evidence.quality_of_choice(out) if is_out else evidence.quality(theta)
@@ -178,6 +178,8 @@ def disagreements_of(
 ) -> polars.DataFrame:
     """Queries that theta and theta_0 answered with different quality, the worst for theta first.
 
+    If theta_0 answered a sample of the queries, the others are left out.
+
     Args:
         problem: With `reference_answers`, unless `reference` is given.
         theta: theta_out.
@@ -203,7 +205,7 @@ def disagreements_of(
     theirs = _reference_answers(problem, reference)
     found: dict[int, list[Observation]] = {}
     for observation in history:
-        if observation.theta == theta != problem.theta_ref:
+        if observation.theta == theta != problem.theta_ref and observation.query in theirs:
             found.setdefault(observation.query, []).append(observation)
     rows: list[dict[str, Any]] = []
     for query, mine in found.items():

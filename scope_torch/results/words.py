@@ -12,7 +12,7 @@ from scope_torch.observation import History, Observation
 from scope_torch.problem import SelectionProblem
 from scope_torch.results.bill import Bill
 from scope_torch.results.digits import per_thousand, percent, plain, quality, usd
-from scope_torch.results.doubt import doubt_of
+from scope_torch.results.doubt import confidence, doubt_of, sampled
 from scope_torch.results.estimate import MODEL, Estimate, Evidence
 from scope_torch.results.held_out import HeldOut
 from scope_torch.search.optimizer import Recommendation
@@ -240,16 +240,18 @@ def _grounds(result: Told) -> str:
         reason = stop_in_words(result.stop_reason)
         return f"not certified: nothing {better} than the reference was, and {reason}"
     if result.certified and result.evidence.is_known(out.theta):
-        return f"certified on these {Q} queries, all answered{_of_answers(result)}"
+        sure = confidence(0.0, problem) if sampled(problem) else ""
+        fixed = _of_answers(result)
+        return f"certified{sure} on these {Q} queries, all answered{fixed}{sampled(problem)}"
     if out.basis == "certified":
         delta = report.get("delta")
-        sure = "" if delta is None else f" with {percent(1 - delta)} confidence"
+        sure = "" if delta is None else confidence(delta, problem)
         if report.get("certificate") == "population":
             return f"certified{sure} on queries like these {Q}"
         fixed = ", if the model's bounds hold"
         if report.get("certificate") == "sequence":
             fixed = _of_answers(result)
-        return f"certified{sure} on these {Q} queries{fixed}"
+        return f"certified{sure} on these {Q} queries{fixed}{sampled(problem)}"
     return {
         "accepted (tuned)": "not certified: accepted by bounds of the model, without a probability",
         "estimated": "not certified: the model expects it to be good enough",
@@ -278,7 +280,7 @@ def _choice(result: Told, width: int) -> str:
     about = _of_cost(result) if problem.objective == "cost" else _of_quality(result)
     if is_reference:
         better = "cheaper" if problem.objective == "cost" else "better"
-        about = f"nothing {better} was certified ({_per_query(problem.reference_cost_usd)})"
+        about = f"nothing {better} was certified ({_of_theirs(problem)})"
     begin = "Keep the reference " if is_reference else "Use "
     llms, room = problem.names(out.theta), width - len(begin) - len(about) - 2
     named = ", ".join(f"{module}={llm}" for module, llm in llms.items())
@@ -288,13 +290,22 @@ def _choice(result: Told, width: int) -> str:
 
 
 def _of_cost(result: Told) -> str:
-    cost, saved, theirs = result.cost_usd, result.savings, result.problem.reference_cost_usd
+    cost, saved, problem = result.cost_usd, result.savings, result.problem
     if cost.value is None or saved.value is None:
         return "its cost is not known"
-    about = f"{per_thousand(cost.value)} instead of {_per_query(theirs)}"
+    instead = f"{per_thousand(cost.value)} instead of {_of_theirs(problem)}"
+    about = _about(problem)
     if saved.value < 0:
-        return f"{percent(-saved.value)} dearer ({about})"
-    return f"{percent(saved.value)} cheaper ({about})"
+        return f"{about}{percent(-saved.value)} dearer ({instead})"
+    return f"{about}{percent(saved.value)} cheaper ({instead})"
+
+
+def _of_theirs(problem: SelectionProblem) -> str:
+    return _about(problem) + _per_query(problem.reference_cost_usd)
+
+
+def _about(problem: SelectionProblem) -> str:
+    return "" if problem.reference_queries is None else "about "
 
 
 def _of_quality(result: Told) -> str:
@@ -314,6 +325,10 @@ def _quality(result: Told) -> str:
     theirs = quality(problem.reference_quality)
     if mine.value is None:
         return f"quality unknown, reference {theirs} ({mine.basis})"
+    if (n := problem.reference_queries) is not None:
+        of_reference = f"; reference {theirs} on {n} of {problem.num_queries} queries"
+        of_reference *= result.recommendation.theta != problem.theta_ref
+        return f"quality {quality(mine.value)} ({_sure(mine)}){of_reference}"
     return f"quality {quality(mine.value)} against {theirs} ({_sure(mine)})"
 
 

@@ -16,6 +16,7 @@ _MENDED = (
     "max_quality_loss",
     "base",
     "deployment_queries",
+    "reference_queries",
 )
 _ONLY_DIGESTS = "allowed", "offered"
 _FLIPS = "sequence_flips", "sequence_passes", "sequence_variance"  # all from one argument

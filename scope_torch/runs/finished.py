@@ -65,10 +65,14 @@ class FinishedRun:
     def searched(self) -> str:
         """What was searched: equal for runs on the same queries of the same world or table.
 
-        The averages of the reference are left out: a live run may have measured its own.
+        The averages of the reference are left out: a live run may have measured its own. So is a
+        threshold that a sample of its answers decides.
         """
-        values = self.settings["problem"].items()
-        problem = {name: of for name, of in values if name not in _OF_REFERENCE}
+        values = self.settings["problem"]
+        problem = {name: of for name, of in values.items() if name not in _OF_REFERENCE}
+        if "reference_queries" in values and values["epsilon"] is not None:
+            others = [one for one in values["constraints"] if not one.startswith("quality ")]
+            problem["constraints"] = others
         return _digest([problem, self.settings["evaluator"]])
 
     @cached_property

@@ -166,6 +166,8 @@ def problem_settings(problem: SelectionProblem) -> dict[str, Any]:
     if problem.offered:
         content = repr(sorted(problem.offered.items())).encode()
         values["offered"] = hashlib.sha256(content).hexdigest()[:16]
+    if problem.reference_queries is None:
+        del values["reference_queries"]
     values["constraints"] = [str(constraint) for constraint in problem.constraints]
     values["reference_outcomes"] = dict(problem.reference_outcomes)
     for name in ("constraints", "reference_outcomes"):

@@ -182,6 +182,8 @@ def front_of(
     """
     if problem.others:
         return None
+    if problem.reference_queries is not None and problem.epsilon is None:
+        losses = ()  # nobody knows what a loss is relative to
     return _Maker(problem, optimizer, history, known).table(losses)
 
 
@@ -213,12 +215,12 @@ class _Maker:
             self._mean_c, self._mean_q = found.mean_c.cpu(), problem.s_0 - found.mean_g.cpu()
 
     def table(self, losses: Sequence[float]) -> FrontTable:
-        thresholds = [(1 - loss) * self._problem.reference_quality for loss in losses]
+        thresholds = [(1 - loss) * self._problem.most_reference_quality for loss in losses]
         certified = self._certified(thresholds)
         by_loss: list[FrontRow] = []
         for loss, threshold in zip(losses, thresholds, strict=True):
-            rows = [self._reference(), *self._known()]
-            rows = [row for row in rows if row.quality >= threshold - _ROUNDING]
+            known = (row for row in self._known() if row.quality >= threshold - _ROUNDING)
+            rows = [self._reference(), *known]
             for theta, most in certified.items():
                 if most >= threshold:
                     rows.append(self._row(theta, "certified", threshold))

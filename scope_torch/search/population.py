@@ -90,7 +90,7 @@ class ByPopulation:
             raise InputError(
                 "certificate=population pairs answers with those of the reference, but "
                 "reference_answers=None: give SelectionProblem the reference's cost and quality of "
-                "each query, or take certificate=sequence"
+                "each query (select: reference_queries=None), or take certificate=sequence"
             )
         self.delta, self.query_pool = delta, query_pool
         self._problem, self._seed = problem, seed

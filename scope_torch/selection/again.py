@@ -34,7 +34,7 @@ def ask_again(
     Args:
         setup: Of the selection.
         make_evaluator: Makes an evaluator, given problem and queries.
-        reference: theta_0 on each query.
+        reference: theta_0, once on each query that it was asked.
         left_usd: What is left of the budget.
 
     Returns:
@@ -50,13 +50,14 @@ def ask_again(
     usd = math.fsum(one.paid_usd for one in reference) / len(reference)
     most = left_usd / 2 / usd if usd else math.inf
     number = begun or int(max(0, min(setup.repeats, len(reference), most)))
-    queries = list(range(len(reference)))
+    of_query = {one.query: one for one in reference}
+    queries = sorted(of_query)
     random.Random(f"again {setup.seed}").shuffle(queries)
     if isinstance(evaluator.system, Application):  # the outputs of the first answers stay
         evaluator.system = evaluator.system.apart(setup.inside(f"{_FOLDER}/{FILE}"))
     requests = [Request(setup.problem.theta_ref, query) for query in sorted(queries[:number])]
     found = measure(evaluator, requests, folder=setup.inside(_FOLDER)) if requests else []
-    both = [(reference[one.query].quality, one.quality) for one in found if one.failed is None]
+    both = [(of_query[one.query].quality, one.quality) for one in found if one.failed is None]
     if known is not None and not begun:  # an older run's count too
         both += zip(known.first, known.second, strict=True)
     elif begun and (kept := None if setup.folder is None else repeats_in(setup.folder)):

@@ -79,6 +79,10 @@ class Arguments:
         repeat: Whether to run the app again for a pair that was answered, because answers vary.
         repeats: How many of its queries the reference answers twice, which shows how much answers
             vary; None: up to 30, and none if a log knows the reference.
+        reference_queries: How many queries, drawn at random, the reference answers before the
+            search. With `max_quality_loss` the search then asks for as much quality as is certainly
+            enough, which may make choice and search dearer. None: all, where anything is relative
+            to the reference, or with an `optimizer`; else, as with `min_quality`, 10.
         on_error: What to do if the app or the metric raises, see `FunctionEvaluator`.
         optimizer: Makes another search for the problem, such as
             `lambda problem: make_scope(problem, base="small")`.
@@ -116,6 +120,7 @@ class Arguments:
     batch_size: int | None = None
     repeat: bool = False
     repeats: int | None = None
+    reference_queries: int | None = None
     on_error: OnError = "raise"
     optimizer: Callable[[SelectionProblem], Optimizer] | None = None
     run_dir: Path | str | None = None

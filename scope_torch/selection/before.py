@@ -7,15 +7,18 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from tqdm import tqdm
 
+from scope_torch.bounds.betting import upper_average
 from scope_torch.bounds.repeats import Repeats
-from scope_torch.constraints import COST, QUALITY, Constraint
+from scope_torch.constraints import COST, QUALITY, Constraint, at_least
 from scope_torch.errors import InputError
 from scope_torch.evaluators.function import FunctionEvaluator
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
+from scope_torch.reference import REFERENCE_DELTA
 from scope_torch.results.bill import regraded_usd
 from scope_torch.runs.earlier import known_from
 from scope_torch.runs.evaluator import Evaluator
@@ -45,7 +48,7 @@ class Before:
         known: Observations of older runs.
         probe: Those of the preflight; not theta_0's, which count as the reference's.
         base: Where the search starts; None if nothing tells.
-        reference: theta_0 on each query.
+        reference: theta_0, once on each query that it is asked; rising.
         again: Its second answers.
         repeats: What both say; None if nothing was asked twice.
         spent_usd: What all of it has cost.
@@ -86,21 +89,23 @@ def prepare(
     say(setup, plan_of(setup, known))
     evaluator.paid(known.observations)
     reused = {one.query for one in answered if one.theta == setup.problem.theta_ref}
+    new = _asked(setup, known) - reused
     keeps = evaluator.deterministic
     pilots = [  # that the reference does not get as kept answers
         one
         for one in piloted(setup, evaluator)
-        if not keeps or one.query in reused or not evaluator.is_answer(one)
+        if not keeps or one.query not in new or not evaluator.is_answer(one)
     ]
     probe = preflight(setup, evaluator, answered)
     base = _base(setup, [*answered, *probe])
-    if evaluator.deterministic and not logged:  # the reference gets the kept answer, and its bill
-        theta_ref = setup.problem.theta_ref
-        probe = [one for one in probe if one.theta != theta_ref or one.failed is not None]
+    if keeps:  # the reference gets the kept answer, and its bill; or the preflight got a pilot's
+        theirs = {one.request for one in pilots if evaluator.is_answer(one)}
+        theirs |= {Request(setup.problem.theta_ref, query) for query in new}
+        probe = [one for one in probe if one.request not in theirs or one.failed is not None]
     probe = [*pilots, *probe]
     spent_usd = _paid(probe) + _lost_before_search(setup) + graded_usd
     reference = logged or _measure_reference(setup, evaluator, known, spent_usd)
-    problem = _with_reference(setup.problem, reference)
+    problem = _with_reference(setup.problem, reference, _sample(setup, known))
     if failed := sum(one.failed is not None for one in (*probe, *reference)):
         logger.warning(
             "%d runs before the search failed and count as quality 0: a failing reference lowers "
@@ -130,6 +135,7 @@ def plan_of(setup: Setup, known: Known, pilot: Pilot | None = None) -> Plan:
     problem, logged = setup.problem, logged_reference(setup)
     first = first_requests(problem, [*known.observations, *logged])
     of_reference = {one.query for one in known.observations if one.theta == problem.theta_ref}
+    sample = _sample(setup, known)
     names = dict.fromkeys(llm for llms in problem.llms for llm in llms)
     usd = {llm: setup.prices.usd_per_mtok(llm) for llm in names} if setup.is_priced else None
     return Plan(
@@ -144,9 +150,23 @@ def plan_of(setup: Setup, known: Known, pilot: Pilot | None = None) -> Plan:
         repeats=setup.repeats,
         is_logged=bool(logged),
         num_known=len(known.observations),
-        num_reference=len(logged) or len(of_reference),
+        num_reference=0 if logged else len(_asked(setup, known) - of_reference),
+        reference_queries=None if sample is None else len(sample),
         pilot=pilot,
     )
+
+
+def _sample(setup: Setup, known: Known) -> Sequence[int] | None:
+    """The queries that theta_0 answers, as drawn; None for all: also if all answers are known."""
+    theta_ref = setup.problem.theta_ref
+    queries = {one.query for one in known.observations if one.theta == theta_ref}
+    return None if len(queries) == setup.problem.num_queries else setup.sample
+
+
+def _asked(setup: Setup, known: Known) -> set[int]:
+    """The queries that theta_0 answers."""
+    sample = _sample(setup, known)
+    return set(range(setup.problem.num_queries) if sample is None else sample)
 
 
 def known_of(
@@ -178,14 +198,18 @@ def logged_reference(setup: Setup) -> list[Observation]:
 def _measure_reference(
     setup: Setup, evaluator: Evaluator, known: Known, spent_usd: float
 ) -> list[Observation]:
-    """theta_0 on every query, once and for good; what is known is not measured again.
+    """theta_0 on its queries, once and for good; what is known is not measured again.
 
     Raises:
         InputError: If it would cost more than the budget: after five queries, or as soon as it has.
     """
     problem, budget_usd = setup.problem, setup.budget_usd - spent_usd
     of_query = {o.query: o for o in known.observations[::-1] if o.theta == problem.theta_ref}
-    missing = [query for query in range(problem.num_queries) if query not in of_query]
+    queries = sorted(_asked(setup, known))
+    missing = [query for query in queries if query not in of_query]
+    facts: dict[str, Any] = {"prices_at": setup.prices.at.isoformat()} if setup.is_priced else {}
+    if _sample(setup, known) is not None:
+        facts["reference_queries"] = len(queries)
     if missing and budget_usd <= 0:
         raise InputError(
             f"{spent_usd:.3g} USD were paid before the reference, and "
@@ -201,7 +225,7 @@ def _measure_reference(
                 evaluator,
                 [Request(problem.theta_ref, query) for query in missing],
                 folder=setup.inside("reference"),
-                facts={"prices_at": setup.prices.at.isoformat()} if setup.is_priced else {},
+                facts=facts,
                 observed=count,
                 budget_usd=budget_usd,
                 first=(TOO_DEAR_AFTER,),
@@ -214,7 +238,7 @@ def _measure_reference(
                 f"budget_usd={setup.budget_usd:g}; raise it, or give fewer queries{kept}"
             ) from None
     of_query |= {observation.query: observation for observation in found}
-    return [of_query[query] for query in range(problem.num_queries)]
+    return [of_query[query] for query in queries]
 
 
 def _base(setup: Setup, answered: Sequence[Observation]) -> Base:
@@ -232,13 +256,21 @@ def _lost_before_search(setup: Setup) -> float:
     return _paid([one for folder in folders if folder is not None for one in lost_in(folder)])
 
 
-def _with_reference(problem: SelectionProblem, answers: Sequence[Observation]) -> SelectionProblem:
+def _with_reference(
+    problem: SelectionProblem, answers: Sequence[Observation], sample: Sequence[int] | None
+) -> SelectionProblem:
     """The problem with theta_0 as it was measured.
+
+    Args:
+        problem: With placeholders.
+        answers: Of theta_0.
+        sample: Their queries, as they were drawn; None if they are all.
 
     Raises:
         InputError: If it was never right, or free, or an outcome of a constraint is missing.
     """
-    if not any(answer.quality for answer in answers):
+    is_relative = sample is None or problem.epsilon is not None
+    if is_relative and not any(answer.quality for answer in answers):
         raise InputError(
             f"the reference was right on none of {len(answers)} queries, so there is no threshold; "
             "does the metric compare what it should? outputs.jsonl in run_dir has the answers"
@@ -249,13 +281,27 @@ def _with_reference(problem: SelectionProblem, answers: Sequence[Observation]) -
         problem,
         reference_quality=_mean(qualities),
         reference_cost_usd=_mean(costs),
-        reference_answers=tuple(zip(costs, qualities, strict=True)),
+        reference_answers=tuple(zip(costs, qualities, strict=True)) if sample is None else None,
+        reference_queries=None if sample is None else len(sample),
+        constraints=(*problem.constraints, *_in_numbers(problem, answers, sample)),
         reference_outcomes={
             limit.outcome: _mean([_outcome(answer, limit) for answer in answers])
             for limit in problem.constraints
             if limit.outcome not in (QUALITY, COST)
         },
     )
+
+
+def _in_numbers(
+    problem: SelectionProblem, answers: Sequence[Observation], sample: Sequence[int] | None
+) -> list[Constraint]:
+    """The threshold of a tolerated loss, if a sample tells the most that s(theta_0) may be."""
+    if sample is None or problem.epsilon is None:
+        return []
+    of_query = {answer.query: answer.quality for answer in answers}
+    drawn = [of_query[query] for query in sample]
+    most = upper_average(drawn, problem.num_queries, REFERENCE_DELTA)
+    return [at_least(QUALITY, (1 - problem.epsilon) * most)]
 
 
 def _mean(values: Sequence[float]) -> float:

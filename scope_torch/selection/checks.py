@@ -138,15 +138,20 @@ def check_callbacks(callbacks: Sequence[Callback]) -> None:
 
 
 def check_optimizer(
-    make: Callable[[SelectionProblem], Optimizer], problem: SelectionProblem
+    make: Callable[[SelectionProblem], Optimizer], problem: SelectionProblem, knows_all: bool
 ) -> None:
     """Makes the search of a user for a problem whose reference is not measured yet.
+
+    Args:
+        make: As given.
+        problem: With placeholders.
+        knows_all: Whether theta_0 will answer all queries.
 
     Raises:
         InputError: If it makes something else.
     """
     answers = ((problem.reference_cost_usd, problem.reference_quality),) * problem.num_queries
-    made = make(replace(problem, reference_answers=answers))
+    made = make(replace(problem, reference_answers=answers if knows_all else None))
     if missing := [name for name in _OF_OPTIMIZER if not callable(getattr(made, name, None))]:
         raise InputError(
             f"optimizer={make!r:.80} made {made!r:.80}, which has no method {missing[0]!r}; make a "

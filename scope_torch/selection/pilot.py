@@ -31,7 +31,7 @@ def fly(setup: Setup, evaluator: FunctionEvaluator) -> Pilot:
         raise InputError(
             f"the pilots: {error.number} of {len(requests)} runs of the reference cost "
             f"{error.spent_usd:.3g} USD, and budget_usd={budget_usd:g}; raise it: all queries cost "
-            f"about {error.spent_usd / error.number * len(setup.searched):.3g} USD"
+            f"about {error.spent_usd / error.number * len(setup.sample or setup.searched):.3g} USD"
         ) from None
     rounds = -(-len(found) // evaluator.concurrency)
     seconds = (time.perf_counter() - began) / rounds if is_new else None

@@ -43,14 +43,16 @@ class Plan:
         repeats: How many queries the reference answers twice.
         is_logged: Whether the reference is known from a log.
         num_known: Answers that earlier searches know.
-        num_reference: Queries of which theta_0's answer is known; of a log that knows all, Q.
+        num_reference: Queries that theta_0 has yet to answer.
+        reference_queries: Of how many queries theta_0's answer is wanted; None for all.
         pilot: What pilots showed; None without them.
 
     Examples:
         >>> LLMS = ("nano", "pro")
         >>> candidates = {"plan": LLMS, "solve": LLMS}
         >>> reference = {"plan": "pro", "solve": "pro"}
-        >>> print(Plan("my_app", candidates, reference, 40, 0, 5.0, num_first=2, repeats=30))
+        >>> how = {"num_first": 2, "num_reference": 40, "repeats": 30}
+        >>> print(Plan("my_app", candidates, reference, 40, 0, 5.0, **how))
         my_app: 2 modules (plan 2, solve 2 LLMs): 4 configurations, 40 queries
         1. preflight: each LLM of each module answers one query, in 2 runs
         2. reference plan=pro, solve=pro: 40 runs; stopped after 5 if all would take over 5 USD
@@ -71,6 +73,7 @@ class Plan:
     is_logged: bool = False
     num_known: int = 0
     num_reference: int = 0
+    reference_queries: int | None = None
     pilot: Pilot | None = None
 
     @property
@@ -99,14 +102,16 @@ class Plan:
             runs = f"{self.num_first} run{'s' * (self.num_first > 1)}"
             steps.append(f"preflight: each LLM of each module answers one query, in {runs}")
         theta_0 = ", ".join(f"{module}={llm}" for module, llm in self.reference.items())
-        left = self.num_queries - self.num_reference
+        left = self.num_reference
         if self.is_logged:
             steps.append(f"reference {theta_0}: known from a log, no run")
         elif not left:
             steps.append(f"reference {theta_0}: known from earlier runs, no run")
         else:
             too_dear = f"; stopped after {TOO_DEAR_AFTER} if all would take over {budget}"
-            steps.append(f"reference {theta_0}: {left} runs{too_dear}")
+            only = self.reference_queries
+            of_all = "" if only is None else f" for {only} of the {self.num_queries} queries"
+            steps.append(f"reference {theta_0}: {left} runs{of_all}{too_dear}")
         if self.repeats:
             why = "which shows how much answers vary"
             steps.append(f"again: the reference answers {self.repeats} of them twice, {why}")
@@ -126,7 +131,7 @@ class Plan:
             pilots = 'dry_run="pilot" runs the reference on 3 queries and tells'
             return [*lines, f"What it costs is not known; {pilots}."]
         pilot, each = self.pilot, self.pilot.usd / self.pilot.number
-        number = self.num_queries - self.num_reference + self.repeats + 2 * self.num_held_out
+        number = self.num_reference + self.repeats + 2 * self.num_held_out
         took = "" if pilot.seconds is None else f" and {plain(pilot.seconds, 2)} s"
         lines.append(
             f"{pilot.number} pilots cost {usd(pilot.usd)} USD: {usd(each)} USD{took} a run."

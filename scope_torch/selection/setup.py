@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import random
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from scope_torch.constraints import QUALITY, Constraint, at_least
 from scope_torch.errors import InputError
@@ -27,10 +26,9 @@ from scope_torch.selection.checks import (
     checked_size,
     checked_whole,
 )
+from scope_torch.selection.sampling import sample_of, split
 from scope_torch.space import check_seed
 from scope_torch.traces.reference import LoggedReference
-
-T = TypeVar("T")
 
 _ONLY_MODULE = "model"
 MOST_REPEATS = 30  # queries that theta_0 answers twice, if nobody says how many
@@ -116,6 +114,7 @@ class Setup:
         at_a_time: How much the search asks for at a time, as an argument of its maker.
         earlier: Directories of older runs.
         logged: theta_0 on every query, if a log knows it; then no call measures it.
+        sample: The queries that theta_0 answers before the search, as they were drawn; None: all.
     """
 
     given: Arguments
@@ -133,6 +132,7 @@ class Setup:
     at_a_time: Mapping[str, int]
     earlier: Sequence[Path | str]
     logged: LoggedReference | None
+    sample: Sequence[int] | None
 
     def began_before(self, part: str) -> bool:
         """Whether the search began in these files when selections did not have this part yet."""
@@ -179,9 +179,10 @@ def set_up(given: Arguments) -> Setup:
         )
     searched, held_out = split(items, checked_number("holdout", given.holdout), seed)
     problem = _unmeasured(given, llms, len(searched), reference_of(reference, llms))
-    if given.optimizer is not None:
-        check_optimizer(given.optimizer, problem)
     folder = None if given.run_dir is None else Path(given.run_dir)
+    sample = None if logged is not None else sample_of(given, problem, folder, seed)
+    if given.optimizer is not None:
+        check_optimizer(given.optimizer, problem, sample is None)
     prices = _price_list(given.prices, given.endpoint, folder)
     is_priced = given.prices is not None or given.endpoint is not None
     if is_priced:
@@ -192,10 +193,11 @@ def set_up(given: Arguments) -> Setup:
     if needs_base and base is not None:
         codes_of_base(problem, base, "base")  # refuses an unknown LLM before anything is paid for
     most = 0 if logged is not None else MOST_REPEATS
-    number = min(len(searched), most if repeats is None else repeats)
+    asked = searched if sample is None else sample
+    number = min(len(asked), most if repeats is None else repeats)
     parts = problem, searched, held_out, prices, is_priced, base
     how = budget_usd, folder, seed, number, concurrency, _at_a_time(given, concurrency, folder)
-    return Setup(given, *parts, *how, earlier, logged)
+    return Setup(given, *parts, *how, earlier, logged, sample)
 
 
 def _at_a_time(given: Arguments, concurrency: int, folder: Path | None) -> dict[str, int]:
@@ -287,29 +289,6 @@ def _price_list(prices: Prices, endpoint: Any, folder: Path | None) -> PriceList
             if day is not None:
                 found.resume(date.fromisoformat(day))
     return found
-
-
-def split(items: Sequence[T], share: float, seed: int) -> tuple[list[T], list[T]]:
-    """The items to search on, and a random share of them that is kept for the end.
-
-    Raises:
-        InputError: If the share is not in [0, 1), or leaves nothing to one of the two.
-
-    Examples:
-        >>> searched, held_out = split(range(10), 0.2, seed=0)
-        >>> len(searched), len(held_out), searched == sorted(searched)
-        (8, 2, True)
-    """
-    if not 0 <= share < 1:
-        raise InputError(f"holdout={share} must be a share in [0, 1), such as 0.2")
-    number = round(share * len(items))
-    if share and not 0 < number < len(items):
-        raise InputError(f"holdout={share} of {len(items)} queries leaves nothing to one part")
-    chosen = set(random.Random(f"holdout {seed}").sample(range(len(items)), number))
-    parts: tuple[list[T], list[T]] = [], []
-    for index, item in enumerate(items):
-        parts[index in chosen].append(item)
-    return parts
 
 
 def _unmeasured(

@@ -21,6 +21,7 @@ from scope_torch.llm.price_list import PriceList
 from scope_torch.methods import make_scope_joint
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
+from scope_torch.reference import REFERENCE_DELTA
 from scope_torch.results.bill import regraded_usd
 from scope_torch.results.held_out import HeldOut
 from scope_torch.results.result import RunResult
@@ -91,7 +92,7 @@ def search(
             f"search, most for the reference, {reserved:.3g} are kept for the held-out queries, "
             "and nothing is left for the search; raise it, or give fewer queries"
         )
-    say(setup, _of_reference(problem, left))
+    say(setup, _of_reference(problem, before.reference, left))
     vary = given.repeat or (before.repeats is not None and before.repeats.changed > 0)
     evaluator = make_evaluator(problem, queries=setup.searched, deterministic=not vary)
     evaluator.paid([*known.observations, *before.probe, *before.reference])
@@ -102,6 +103,8 @@ def search(
             how = {"initial_pool": "random"}
         if vary:  # a certificate then asks again, and is told how much there is to expect
             how["certificate_flips"] = before.repeats or _UNKNOWN_FLIPS
+        if problem.reference_queries is not None and problem.epsilon is not None:
+            how["bounds"] = {"delta": REFERENCE_DELTA}  # the other half is that of theta_0's sample
         how |= {"seed": setup.seed, **setup.at_a_time}
         make_optimizer = partial(make_scope_joint, budget_usd=left, known=known, **how)
     watching = [*([ProgressBar()] if setup.shows else []), *given.callbacks]
@@ -145,13 +148,18 @@ def _names_in(problem: SelectionProblem) -> list[str]:
     return list(dict.fromkeys(llm for names in problem.llms for llm in names))
 
 
-def _of_reference(problem: SelectionProblem, left_usd: float) -> str:
+def _of_reference(
+    problem: SelectionProblem, answers: Sequence[Observation], left_usd: float
+) -> str:
     """What was measured of theta_0, and what the rest of the budget can buy."""
-    low, high = mean_interval([quality for _, quality in problem.reference_answers or ()])
+    low, high = mean_interval([answer.quality for answer in answers])
+    number, Q = len(answers), problem.num_queries
+    some = "" if number == Q else f"{number} of {Q} queries; "
     return (
-        f"reference: quality {problem.reference_quality:.3g} (on queries like these {low:.2g} to "
-        f"{high:.2g}), {problem.reference_cost_usd:.3g} USD a query; {left_usd:.3g} USD are left "
-        f"for the search, as much as {left_usd / problem.reference_cost_usd:,.0f} runs of it"
+        f"reference: quality {problem.reference_quality:.3g} ({some}on queries like these "
+        f"{low:.2g} to {high:.2g}), {problem.reference_cost_usd:.3g} USD a query; {left_usd:.3g} "
+        "USD are left for the search, as much as "
+        f"{left_usd / problem.reference_cost_usd:,.0f} runs of it"
     )
 
 

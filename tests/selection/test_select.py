@@ -13,7 +13,7 @@ from scope_torch.errors import InputError
 from scope_torch.evaluators.function import FunctionEvaluator
 from scope_torch.llm.prices import LLMInfo
 from scope_torch.runs.finished import load_runs
-from scope_torch.selection.setup import split
+from scope_torch.selection.sampling import split
 from scope_torch.selection.steps import served
 from scope_torch.serve.ledger import Ledger
 

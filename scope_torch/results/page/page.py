@@ -23,6 +23,7 @@ from scope_torch.bounds.assumptions import certified_by
 from scope_torch.errors import InputError, cannot_write
 from scope_torch.files import write_atomically
 from scope_torch.observation import Observation
+from scope_torch.problem import SelectionProblem
 from scope_torch.results.digits import per_thousand, percent, plain, quality, threshold, usd
 from scope_torch.results.metrics import is_feasible, optimal_cost, true_values
 from scope_torch.results.page.charts import COST, charts
@@ -257,11 +258,11 @@ def _facts(view: View) -> list[tuple[str, str]]:
     facts.append(("Theta", f"{problem.space.size:,} configurations, Q = {problem.num_queries:,}"))
     facts.append(("basis of theta_out", result.recommendation.basis))
     if problem.objective == "cost":
-        reference, share = problem.reference_quality, problem.s_0 / problem.reference_quality
-        of_reference = f"{plain(share, 4)} x {plain(reference, 4)}"
-        facts.append(("threshold s_0", f"{threshold(problem.s_0)} = {of_reference}"))
+        facts.append(("threshold s_0", _threshold(problem)))
     facts += [(limit.outcome, f"{limit}, on average") for limit in problem.others]
-    facts.append(("c(theta_0)", f"{per_thousand(problem.reference_cost_usd)} {COST}"))
+    n, Q = problem.reference_queries, problem.num_queries
+    some = "" if n is None else f" on {n:,} of {Q:,} queries"
+    facts.append(("c(theta_0)", f"{per_thousand(problem.reference_cost_usd)} {COST}{some}"))
     out = result.recommendation
     if problem.objective == "cost" and out.u_out_usd is not None:
         facts.append(("u_out", f"{per_thousand(out.u_out_usd, 'up')} {COST}"))
@@ -284,6 +285,14 @@ def _facts(view: View) -> list[tuple[str, str]]:
         values = f"{per_thousand(cost)} {COST}, quality {plain(good)}, {verdict}"
         facts.append(("true values of theta_out", values))
     return [*facts, ("stopped", stop_in_words(result.stop_reason))]
+
+
+def _threshold(problem: SelectionProblem) -> str:
+    if problem.reference_queries is not None and problem.epsilon is None:
+        return threshold(problem.s_0)
+    most = problem.most_reference_quality
+    of_reference = f"{plain(problem.s_0 / most, 4)} x {plain(most, 4)}"
+    return f"{threshold(problem.s_0)} = {of_reference}"
 
 
 def _table(view: View, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
