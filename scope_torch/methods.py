@@ -27,7 +27,7 @@ from scope_torch.search.calibrate import InitialPool, PoolKind, codes_of_base
 from scope_torch.search.candidate import QueryCandidate
 from scope_torch.search.certificate import certificate_of, flips_of
 from scope_torch.search.choice import LeastCost, MostPromising
-from scope_torch.search.in_flight import InFlight
+from scope_torch.search.in_flight import search_with
 from scope_torch.search.joint_candidate import JointCandidate
 from scope_torch.search.known import Known, known_of
 from scope_torch.search.parts import Certificate, Choice
@@ -236,9 +236,7 @@ def make_scope_joint(
         _calibration_queries(problem, calibration_queries),
     )
     choice = LeastCost(None, margin) if by_cost else MostPromising(margin)
-    if not (in_flight >= 1 and in_flight % 1 == 0):
-        raise InputError(f"in_flight={in_flight} must be a whole number >= 1")
-    make = SCOPE if in_flight == 1 else partial(InFlight, in_flight=in_flight)
+    make = search_with(in_flight)
     return _search(problem, shared, belief, choice, rules, name, problem.first_u_out, make)
 
 

@@ -15,7 +15,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.results import agentopt, cost_bounds, coverage, front, landscapes, letter, payoff
+from benchmarks.results import (
+    agentopt,
+    cost_bounds,
+    coverage,
+    front,
+    in_flight,
+    landscapes,
+    letter,
+    payoff,
+)
 from benchmarks.results.planned import Planned
 from benchmarks.results.runs import Cell
 
@@ -92,7 +101,8 @@ CHOSEN = {
     "botorch": "botorch n_startup=10",
     "ax": "ax n_startup=10",
 }
-_SECONDS = ("bases", "cost_bounds")  # names of experiments whose first run is small as it is
+# Names of experiments whose first run is small as it is.
+_SECONDS = ("bases", "cost_bounds", "in_flight")
 _SMALL = ("data_imputation", "mathqa", "mathqa 1", "airport_city", "restaurant", "800 queries")
 _SMALL += (
     "recorded/restaurant_test",
@@ -305,6 +315,13 @@ _COSTS = [
     ("data_imputation, hard", _IMPUTATION, SEEDS[:1], WORLDS[:5]),
     ("data_imputation, recorded_like", _LIKE_RECORDED, SEEDS[:1], WORLDS[:5]),
 ]
+# Tasks on which many calls are in flight, likewise.
+_IN_FLIGHT = [
+    ("recorded/restaurant_test", ("task=recorded/restaurant_test",), range(10, 15), [None]),
+    ("mathqa", (*_OTHER_MATHQA, "base=Qwen3 32B"), range(10, 15), [None]),
+    ("data_imputation, hard", _IMPUTATION, SEEDS[:1], WORLDS[:3]),
+    ("data_imputation, recorded_like", _LIKE_RECORDED, SEEDS[:1], WORLDS[:3]),
+]
 
 
 def experiments() -> dict[str, Sequence[Planned]]:
@@ -347,6 +364,7 @@ def experiments() -> dict[str, Sequence[Planned]]:
         ),
         "cost_bounds_development": cost_bounds.cells(_COSTS_DEVELOPMENT),
         "cost_bounds": cost_bounds.cells(_COSTS),
+        "in_flight": in_flight.cells(_IN_FLIGHT),
         "landscapes": landscapes.cells(landscapes.SAMPLES, WORLDS, SEEDS[0]),
         "main": simulated(SIMULATED, MAIN),
         "tables": on_tables(tables, range(10, 15)),

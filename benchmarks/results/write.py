@@ -15,6 +15,7 @@ from benchmarks.results import (
 )
 from benchmarks.results.experiments import experiments, quick
 from benchmarks.results.figures import draw_all
+from benchmarks.results.in_flight_tables import in_flight_table
 from benchmarks.results.live import live_table
 from benchmarks.results.origin import MADE, notes_of, when_and_with
 from benchmarks.results.planned import KEY, Planned, read_rows
@@ -27,6 +28,7 @@ PAGES = tuple(
     for name in (
         *("docs/results.md", "docs/results-details.md", "docs/results-development.md"),
         *("docs/results-front.md", "docs/simulated.md", "docs/explanation/tomorrow.md"),
+        "docs/performance.md",
     )
 )
 _BEGIN, _END = "<!-- begin: results {} -->", "<!-- end -->"
@@ -111,6 +113,7 @@ TABLES: dict[str, tuple[str, Callable[[Rows], str]]] = {
     "bases": ("bases", other_tables.recorded_table),
     "cost_bounds_development": ("cost_bounds_development", cost_bounds_tables.cost_bounds_table),
     "cost_bounds": ("cost_bounds", cost_bounds_tables.cost_bounds_table),
+    "in_flight": ("in_flight", in_flight_table),
     "landscapes": ("landscapes", landscape_tables.landscapes_table),
     "calibration": ("calibration main additive", other_tables.calibration_table),
 }

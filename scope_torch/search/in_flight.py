@@ -24,7 +24,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, cast
 
 from scope_torch.errors import InputError
@@ -276,3 +277,14 @@ class InFlight(SCOPE):
     def settings(self) -> dict[str, Any]:
         """See `Optimizer`."""
         return {**super().settings(), "in_flight": self.in_flight}
+
+
+def search_with(in_flight: int) -> Callable[..., SCOPE]:
+    """What makes a search for so many calls at a time: `SCOPE` for one.
+
+    Raises:
+        InputError: If it is not a whole number of at least 1.
+    """
+    if not (in_flight >= 1 and in_flight % 1 == 0):
+        raise InputError(f"in_flight={in_flight} must be a whole number >= 1")
+    return SCOPE if in_flight == 1 else partial(InFlight, in_flight=int(in_flight))
