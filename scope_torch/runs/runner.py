@@ -105,7 +105,7 @@ def run(
             budget_usd=float(budget_usd),
             history=search.history,
             surplus_usd=source.surplus_usd(search.history),
-            lost=[] if journal is None else journal.lost,
+            lost=source.lost,
             repeats=kept_answers(evaluator, search.history),
             known=observations,
             trace=optimizer.trace,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from scope_torch.allowed import Listed, Rule
 from scope_torch.constraints import Constraint
 from scope_torch.evaluators.application import App, Metric
+from scope_torch.evaluators.elsewhere import Made
 from scope_torch.evaluators.function import OnError
 from scope_torch.llm.price_list import PriceList
 from scope_torch.llm.prices import LLMInfo
@@ -72,6 +73,10 @@ class Arguments:
         deployment_queries: How many queries the system will answer. The search stops when it no
             longer pays. None: as many as cost 100 budgets with the reference.
         concurrency: Runs of the app at a time.
+        executor: Where app and metric run: a `concurrent.futures.Executor`, such as that of a Dask
+            cluster, or a function that makes one, which then takes the place of one that broke.
+            What they need is sent there; `concurrency` says how many calls. None: in threads here.
+            See docs/howto/more-machines.md.
         batch_size: Queries that the search asks for at a time; None for `concurrency`. It decides
             what is asked, so a run is resumed with the same one.
         repeat: Whether to run the app again for a pair that was answered, because answers vary.
@@ -110,6 +115,7 @@ class Arguments:
     holdout: float = 0.0
     deployment_queries: float | None = None
     concurrency: int = 1
+    executor: Made | None = None
     batch_size: int | None = None
     repeat: bool = False
     repeats: int | None = None

@@ -123,7 +123,7 @@ def search(
         expected=[item.expected for item in setup.searched] if application.has_metric else None,
         answers=_by_codes(problem, application.outputs, setup.searched),
         prices=setup.prices.describe(paid_llms) if is_priced else None,
-        lost=[] if setup.folder is None else lost_in(setup.folder),
+        lost=application.lost if setup.folder is None else lost_in(setup.folder),
     )
     found = replace(found, left_out=_left_out(setup, found, before.reference))
     found.write()

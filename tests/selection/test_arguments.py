@@ -24,7 +24,7 @@ CASES = [(name, kind) for name in ARGUMENTS for kind in NONSENSE if (name, kind)
 
 
 def test_all_arguments_are_tried():
-    assert len(ARGUMENTS) == 32
+    assert len(ARGUMENTS) == 33
     assert ARGUMENTS[0] == "app"
     assert {name for name, _ in CASES} == set(ARGUMENTS)
 
