@@ -72,8 +72,7 @@ class FunctionEvaluator:
         failed_cost_usd: USD charged for a call that raised, with `on_error="zero"`. An exception
             with an attribute `cost_usd` says itself what it cost, also before a retry. If it ends
             the search, these USD are in the journal all the same, see `Observation.lost`.
-        elsewhere: Where the system runs; None: here, or where an `Application` says. A call whose
-            worker was lost is asked again, up to three times, and is in the journal as lost.
+        elsewhere: Where the system runs; None: here, or where an `Application` says.
 
     Attributes:
         num_failed: Number of calls so far that gave quality 0 because they raised.
@@ -288,13 +287,9 @@ class FunctionEvaluator:
         """Notes a call whose worker was lost; nobody but an endpoint knows what it has cost."""
         assert self._elsewhere is not None
         logger.warning("a worker was lost with the %s: %s (%s)", who, self._named(request), error)
-        usd, lost = usd_of(error), Observation(*request[:2], 0.0, 0.0, request.replicate, lost=0)
-        lost = (
-            replace(lost, cost_usd=usd, failed="app")
-            if who == "system"
-            else replace(lost, judge_usd=usd, failed="metric")
-        )
-        self._elsewhere.lost.append(lost)
+        lost, usd = Observation(*request[:2], 0.0, 0.0, request.replicate, lost=0), usd_of(error)
+        part, failed = ("cost_usd", "app") if who == "system" else ("judge_usd", "metric")
+        self._elsewhere.lost.append(replace(lost, failed=failed, **{part: usd}))
 
     def _failed(self, paid: Observation, error: BaseException) -> Observation:
         """An observation of quality 0; or the end of the search.
@@ -320,10 +315,7 @@ class FunctionEvaluator:
             logger.warning(
                 "the %s raised %r for %s; quality 0 at %g USD; further failures of this "
                 "configuration are only counted",
-                who,
-                error,
-                named,
-                paid.paid_usd,
+                *(who, error, named, paid.paid_usd),
             )
         return paid
 

@@ -110,6 +110,11 @@ class ObservationSource:
             raise
 
     @property
+    def is_replaying(self) -> bool:
+        """Whether the journal has observations that were not asked for again yet."""
+        return bool(self._unused)
+
+    @property
     def paid(self) -> list[Observation]:
         """All observations that there are, asked for or not."""
         return [one for one in self._recorded.values() if one is not None]

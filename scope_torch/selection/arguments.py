@@ -43,6 +43,10 @@ class Arguments:
         reference: The LLM of each module, or one name for all modules; or what `load_reference`
             reads: its answers are known from a log, and no call measures them.
         budget_usd: Everything together may cost this much, and the call that crosses it.
+        time_limit: When no further call starts, such as "2h", "90min" or a number of seconds; the
+            calls in flight are waited for. What is certified by then is the result, and held-out
+            queries that were not answered are left out. It counts from this call on: with
+            `run_dir`, the same call goes on for as long again. None: no limit.
         metric: `metric(expected, output)` or `metric(expected, output, input)`, in [0, 1]; or
             returns (grade, USD), if grading costs money. May be `async def`. See
             `scope_torch.metrics`. None: the app returns its quality in the place of the output, or
@@ -76,7 +80,7 @@ class Arguments:
         executor: Where app and metric run: a `concurrent.futures.Executor`, such as that of a Dask
             cluster, or a function that makes one, which then takes the place of one that broke.
             What they need is sent there; `concurrency` says how many calls. None: in threads here.
-            See docs/howto/more-machines.md.
+            See docs/howto/more-than-one-machine.md.
         batch_size: Queries that the search asks for at a time; None for `concurrency`. It decides
             what is asked, so a run is resumed with the same one.
         repeat: Whether to run the app again for a pair that was answered, because answers vary.
@@ -100,6 +104,7 @@ class Arguments:
     dataset: Sequence[Any]
     reference: Reference
     budget_usd: float
+    time_limit: str | float | None = None
     metric: Metric | None = None
     judge: str | None = None
     metric_version: str | None = None

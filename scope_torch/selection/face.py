@@ -79,6 +79,7 @@ class Selection(Arguments):
             InputError: If the application cannot be used as it is; or if the reference alone would
                 cost more than the budget.
         """
+        self._setup.deadline.begin()
         with self._served() as (application, make_evaluator):
             return search(self._setup, application, make_evaluator)
 

@@ -17,6 +17,7 @@ from scope_torch.evaluators.application import Item, items_of
 from scope_torch.files import inside
 from scope_torch.llm.price_list import PriceList
 from scope_torch.problem import SelectionProblem, by_module
+from scope_torch.runs.deadline import Deadline
 from scope_torch.runs.directory import read_settings
 from scope_torch.search.calibrate import Base, codes_of_base
 from scope_torch.selection.arguments import Arguments, Models, Prices, Reference
@@ -109,6 +110,7 @@ class Setup:
         is_priced: Whether the costs come from it, so all LLMs have a price.
         base: Where the search starts; None if the preflight has to tell, or if nothing needs one.
         budget_usd: For everything.
+        deadline: For everything; it begins with `Selection.run`.
         folder: Directory of the files; None writes none.
         seed: Decides which queries are held out, or answered twice.
         repeats: How many queries theta_0 answers twice.
@@ -126,6 +128,7 @@ class Setup:
     is_priced: bool
     base: Base
     budget_usd: float
+    deadline: Deadline
     folder: Path | None
     seed: int
     repeats: int
@@ -195,7 +198,16 @@ def set_up(given: Arguments) -> Setup:
     most = 0 if logged is not None else MOST_REPEATS
     number = min(len(searched), most if repeats is None else repeats)
     parts = problem, searched, held_out, prices, is_priced, base
-    how = budget_usd, folder, seed, number, concurrency, checked_size("batch_size", batch_size)
+    deadline = Deadline(given.time_limit)
+    how = (
+        budget_usd,
+        deadline,
+        folder,
+        seed,
+        number,
+        concurrency,
+        checked_size("batch_size", batch_size),
+    )
     return Setup(given, *parts, *how, earlier, logged)
 
 

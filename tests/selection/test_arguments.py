@@ -17,6 +17,7 @@ TAKEN = {
     *(("deployment_queries", "5"), ("seed", "5"), ("batch_size", "5"), ("concurrency", "5")),
     *(("repeats", "5"), ("budget_usd", "5"), ("judge", "x"), ("metric_version", "x")),
     *(("name", "x"), ("run_dir", "x"), ("constraints", "[]"), ("optional_modules", "[]")),
+    ("time_limit", "5"),
     *(("continue_from", "[]"), ("continue_from", "None"), ("callbacks", "[]")),
 }  # fmt: skip
 ARGUMENTS = list(inspect.signature(st.select).parameters)
@@ -24,7 +25,7 @@ CASES = [(name, kind) for name in ARGUMENTS for kind in NONSENSE if (name, kind)
 
 
 def test_all_arguments_are_tried():
-    assert len(ARGUMENTS) == 33
+    assert len(ARGUMENTS) == 34
     assert ARGUMENTS[0] == "app"
     assert {name for name, _ in CASES} == set(ARGUMENTS)
 
