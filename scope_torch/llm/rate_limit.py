@@ -221,11 +221,14 @@ class Congestion:
 
     def _wake(self, number: int) -> None:
         """Lets so many of those look again that wait for others to end."""
-        with self._lock:
-            waiting = [self._waiting.popleft() for _ in range(min(number, len(self._waiting)))]
-        for loop, waiter in waiting:
-            if not loop.is_closed():
+        while number > 0:
+            with self._lock:
+                if not self._waiting:
+                    return
+                loop, waiter = self._waiting.popleft()
+            if not (waiter.done() or loop.is_closed()):  # as of a call that was cancelled
                 loop.call_soon_threadsafe(_set, waiter)
+                number -= 1
 
 
 def _set(waiter: asyncio.Future[None]) -> None:

@@ -370,6 +370,7 @@ def _search(result: Told) -> str:
 def _bill(bill: Bill) -> str:
     parts = [f"{name} {usd(paid)}" for name, paid in bill.amounts.items() if paid]
     failed = f"; {bill.num_failed:,} failed" if bill.num_failed else ""
+    failed += f"; {bill.num_lost:,} lost with a worker" if bill.num_lost else ""
     return f"bill {usd(bill.total_usd)} USD" + (f": {', '.join(parts)}" if parts else "") + failed
 
 

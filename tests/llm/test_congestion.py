@@ -152,6 +152,22 @@ def test_a_cancelled_call_leaves_room():
     assert client.congestion(LLMS["a"])._in_flight == 0
 
 
+def test_whoever_waits_after_a_cancelled_one_goes_on():
+    congestion = Congestion()
+    congestion.window = 1.0
+
+    async def main():
+        first = await congestion.enter("a")
+        waits, goes = (asyncio.create_task(congestion.enter("a")) for _ in range(2))
+        await asyncio.sleep(0)
+        goes.cancel()
+        await asyncio.sleep(0.01)
+        congestion.leave(first, answered=False)
+        await asyncio.wait_for(waits, timeout=5)
+
+    asyncio.run(main())
+
+
 def test_several_loops_share_what_is_known():
     """Each worker of a notebook may have its own loop."""
     congestion, most, there, lock = Congestion(), [], [], threading.Lock()

@@ -101,6 +101,7 @@ def test_a_killed_worker_loses_its_calls_and_nothing_else(tmp_path, expected, ca
     assert (lost.paid_usd, lost.failed) == (0.0, "app")
     assert caplog.text.count("a worker was lost with the system: query") == 1
     assert "0 failed; 1 lost with a worker, at unknown cost" in str(result.bill)
+    assert "; 1 lost with a worker" in str(result)
     assert len(calls(tmp_path)) == result.bill.num_calls
     again = st.select(App(tmp_path), **settings(run_dir=run_dir, concurrency=1))
     assert (seen(again), again.lost) == (seen(result), [lost])
@@ -171,6 +172,16 @@ def test_what_cannot_be_sent_is_named_before_a_call(tmp_path, changes, named):
     with pytest.raises(InputError, match=named):
         st.select(changes.get("app", App(tmp_path)), **arguments)
     assert calls(tmp_path) == []
+
+
+def test_without_cloudpickle_a_function_must_be_importable(monkeypatch):
+    monkeypatch.setattr("scope_torch.evaluators.elsewhere.cloudpickle", None)
+    elsewhere = Elsewhere(processes)
+    elsewhere.function("app", far_apps.later)
+    with pytest.raises(
+        InputError, match=r"app=.*<lambda> cannot be sent .* pip install cloudpickle"
+    ):
+        elsewhere.function("app", lambda models, text: (text, 0.01))
 
 
 def test_what_cannot_come_home_is_named():
