@@ -181,7 +181,7 @@ def test_without_cloudpickle_a_function_must_be_importable(monkeypatch):
     with pytest.raises(
         InputError, match=r"app=.*<lambda> cannot be sent .* pip install cloudpickle"
     ):
-        elsewhere.function("app", lambda models, text: (text, 0.01))
+        elsewhere.function("app", lambda _, text: (text, 0.01))
 
 
 def test_what_cannot_come_home_is_named():
