@@ -28,10 +28,10 @@ test: lint types
 test-slow: export SCOPE_AGENTS = $(abspath build/agents)
 test-slow: export SCOPE_OPENAI2 = $(abspath build/openai2)
 test-slow: export SCOPE_RAY = $(abspath build/ray)
-
+test-slow: export SCOPE_DASK = $(abspath build/dask)
 test-slow: export SCOPE_PEERS = $(abspath build/peers)
 
-test-slow: $(VENV)/installed build/agents build/ray build/peers
+test-slow: $(VENV)/installed build/agents build/ray build/dask build/peers
 	$(BIN)/pip install -q -e ".[docs,bench]"
 	$(BIN)/python -m pytest -m slow -n $(WORKERS) --durations=10
 
@@ -42,6 +42,9 @@ build/agents: $(VENV)/installed constraints/agents.txt
 # Its launcher needs an older cloudpickle than joblib does.
 build/ray: $(VENV)/installed constraints/ray.txt
 	-$(BIN)/pip install -q --upgrade --target $@ -r constraints/ray.txt
+
+build/dask: $(VENV)/installed constraints/dask.txt
+	-$(BIN)/pip install -q --upgrade --target $@ -r constraints/dask.txt
 
 # SMAC3 and Ax, apart and without what they have in common with this project.
 build/peers: $(VENV)/installed constraints/peers.txt

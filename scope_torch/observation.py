@@ -68,9 +68,9 @@ class Observation:
             units that the name should tell. None if there are none.
         judge_usd: What grading this run has cost, in USD: paid, but no cost of the configuration.
         failed: Who raised an error, `app` or `metric`, so that the quality is 0; None: nobody.
-        lost: If the error ended the process, how many observations the search had taken in by then;
-            else None. Such a run is paid for but no observation of the search, which asks for its
-            pair again.
+        lost: If the error ended the process, or the call was lost with its worker, how many
+            observations the search had taken in by then; else None. Such a run is paid for but no
+            observation of the search, which asks for its pair again. A cost of 0 is not known.
 
     Raises:
         InputError: If a cost is negative or not finite, the quality is outside [0, 1], an outcome

@@ -41,6 +41,7 @@ from scope_torch.files import write_atomically
 from scope_torch.llm.keys import without_secrets
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.callbacks import Callback
+from scope_torch.runs.deadline import TIME_IS_OVER, Deadline
 from scope_torch.runs.deployment import deploy
 from scope_torch.runs.directory import finished_summary, write_json
 from scope_torch.runs.earlier import known_from
@@ -54,7 +55,7 @@ from scope_torch.tracking.progress import ProgressBar
 # Keys that are not written into the path of a run: they have a component of their own, must not
 # change it, or only say where the task's data lie.
 _NOT_IN_PATH = re.compile(
-    r"task|method|seed|device|tracking(\..*)?|output_dir|experiment|deploy|budget_usd|hydra(/.*|\..*)?"
+    r"task|method|seed|device|tracking(\..*)?|output_dir|experiment|deploy|budget_usd|time_limit|hydra(/.*|\..*)?"
     r"|evaluator|swept|llm(\..*)?|description(\..*)?|method\.name|task\.(name|path|source|module_columns|reference|\w+_column|max_bytes)"
 )
 # Of values that no other value of a sweep is shortened to.
@@ -197,6 +198,7 @@ def run_from_config(cfg: DictConfig, directory: Path) -> dict[str, Any]:
     if cfg.device is not None:
         check_device(cfg.device)
 
+    deadline = Deadline(cfg.time_limit)
     tracker = build(cfg.tracking, run_dir=directory)
 
     def make_method(problem: SelectionProblem, **known: Known) -> Any:
@@ -219,7 +221,7 @@ def run_from_config(cfg: DictConfig, directory: Path) -> dict[str, Any]:
                 "of earlier runs; scope and scope_joint do"
             )
         method = make_method(task.problem, **_known(cfg, task, directory))
-        return _run_task(cfg, task, method, tracker, directory)
+        return _run_task(cfg, task, method, tracker, directory, deadline)
     finally:
         close_evaluator(task.evaluator)
 
@@ -253,7 +255,12 @@ def _constrained(cfg: DictConfig, before_paying: Callable[[SelectionProblem], An
 
 
 def _run_task(
-    cfg: DictConfig, task: Task, method: Any, tracker: Callback, directory: Path
+    cfg: DictConfig,
+    task: Task,
+    method: Any,
+    tracker: Callback,
+    directory: Path,
+    deadline: Deadline,
 ) -> dict[str, Any]:
     if cfg.deploy and task.held_out is None:  # before the search, which may cost money
         raise InputError(f"task {task.problem.name!r} has no held-out queries; say deploy=false")
@@ -270,11 +277,12 @@ def _run_task(
                 cfg.budget_usd,
                 run_dir=directory,
                 callbacks=callbacks,
+                time_limit=deadline,
             )
         finally:
             gc.unfreeze()
         summary = result.summary()
-    if cfg.deploy:
+    if cfg.deploy and summary["stop_reason"] != TIME_IS_OVER:
         _deploy(task, summary, directory / "deployment.json")
     return summary
 

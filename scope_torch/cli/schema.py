@@ -300,6 +300,7 @@ class Config:
     kernel: KernelConfig = MISSING
     tracking: TrackingConfig = MISSING
     budget_usd: float = MISSING  # Lambda
+    time_limit: Any = None  # no further call then: 2h, 1h30min, seconds; null: no limit
     deployment_queries: float | None = None  # H: queries to be answered; null: by the budget
     base: Any = None  # a cheap LLM, or one for each module; usually set by the task
     description: DescriptionConfig = field(default_factory=DescriptionConfig)  # set by the task

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import inspect
 import math
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from functools import partial
@@ -18,13 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, SupportsFloat
 
 from scope_torch.errors import InputError
-from scope_torch.evaluators.calling import called
 from scope_torch.evaluators.command import Command
+from scope_torch.evaluators.elsewhere import Elsewhere, timed
 from scope_torch.evaluators.frames import elements_of
 from scope_torch.evaluators.grading import JUDGE, Grading
 from scope_torch.evaluators.grading import Metric as Metric
 from scope_torch.evaluators.outputs import FILE, Key, Outputs, exact_outputs
 from scope_torch.evaluators.tokens import tokens_of
+from scope_torch.observation import Observation
 from scope_torch.runs.identity import identities_of
 from scope_torch.serve.ledger import Ledger, ModuleBill
 
@@ -103,8 +103,10 @@ class Application:
         judge: The LLM that the metric asks as `scope/judge` through the endpoint; None for none.
         metric_version: Says which metric it is, in the place of its code, see `identity_of`; an
             application that grades itself may have one too.
+        elsewhere: Where application and metric run; None: here.
 
     Attributes:
+        elsewhere: As given.
         outputs: What it returned.
         judge: As given.
         has_metric: Whether a metric grades it.
@@ -130,6 +132,7 @@ class Application:
         path: Path | None = None,
         judge: str | None = None,
         metric_version: str | None = None,
+        elsewhere: Elsewhere | None = None,
     ) -> None:
         self._app: App = app if callable(app) else Command(app)
         if isinstance(self._app, Command) and endpoint is None:
@@ -144,7 +147,9 @@ class Application:
             )
         if judge is not None and endpoint is not None:
             endpoint.prices.check([judge])
-        self._grading = None if metric is None else Grading(metric)
+        self.elsewhere = elsewhere
+        self._run = timed(self._app) if elsewhere is None else elsewhere.function("app", self._app)
+        self._grading = None if metric is None else Grading(metric, elsewhere)
         self._endpoint, self._outcomes = endpoint, frozenset(outcomes)
         self._takes_models = endpoint is None or _number_of_arguments(self._app) > 1
         self.outputs, self.judge = Outputs(path), judge
@@ -155,11 +160,19 @@ class Application:
         self.grading, self.gradings_before = told[0], told[1:]
         self.__qualname__ = getattr(self._app, "__qualname__", "app")
 
-    def check(self, items: Iterable[Item]) -> None:
+    @property
+    def lost(self) -> list[Observation]:
+        """Its calls whose workers were lost."""
+        return [] if self.elsewhere is None else list(self.elsewhere.lost)
+
+    def check(self, items: Sequence[Item]) -> None:
         """Raises InputError if the application cannot be given one of them."""
         if isinstance(self._app, Command):
             for item in items:
                 self._app.words(item.input)
+        if self.elsewhere is not None:
+            for item in items:
+                self.elsewhere.check(f"dataset[{item.number}]={item.content!r:.80}", item.content)
 
     def __call__(self, models: dict[str, str], item: Item) -> Any:
         """Runs the application once, and grades it."""
@@ -206,12 +219,9 @@ class Application:
         self, models: dict[str, str], item: Item, query: QueryInFlight | None = None
     ) -> tuple[Any, float]:
         """What the application returns, and its seconds: without waiting for the bill."""
-        began = time.perf_counter()
         if isinstance(self._app, Command):
-            returned = self._app(item.input, None if query is None else query.env)
-        else:
-            returned = called(self._app, *([models] if self._takes_models else []), item.input)
-        return returned, time.perf_counter() - began
+            return self._run(item.input, None if query is None else query.env)
+        return self._run(*([models] if self._takes_models else []), item.input)
 
     def _with_cost(self, returned: Any) -> Any:
         """Of an application that says what it costs."""

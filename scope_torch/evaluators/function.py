@@ -20,6 +20,7 @@ from scope_torch.errors import InputError
 from scope_torch.evaluators.application import Application, Item
 from scope_torch.evaluators.booked import booked
 from scope_torch.evaluators.calling import called
+from scope_torch.evaluators.elsewhere import Elsewhere, WorkerLost, asked_again, timed
 from scope_torch.evaluators.returned import System, number, usd_of
 from scope_torch.evaluators.window import PaidCallFailed, fulfil, in_window
 from scope_torch.llm.price_list import PriceList
@@ -71,6 +72,7 @@ class FunctionEvaluator:
         failed_cost_usd: USD charged for a call that raised, with `on_error="zero"`. An exception
             with an attribute `cost_usd` says itself what it cost, also before a retry. If it ends
             the search, these USD are in the journal all the same, see `Observation.lost`.
+        elsewhere: Where the system runs; None: here, or where an `Application` says.
 
     Attributes:
         num_failed: Number of calls so far that gave quality 0 because they raised.
@@ -108,6 +110,7 @@ class FunctionEvaluator:
         max_retries: int = 3,
         retry_wait_s: float = 1.0,
         failed_cost_usd: float = 0.0,
+        elsewhere: Elsewhere | None = None,
     ) -> None:
         if len(queries) != problem.num_queries:
             raise InputError(f"{len(queries)} queries given, the problem has {problem.num_queries}")
@@ -130,6 +133,8 @@ class FunctionEvaluator:
         self._graded = f"{GRADED}{system.grading}" if isinstance(system, Application) else ""
         self._prices, self._max_retries, self._retry_wait_s = prices, max_retries, retry_wait_s
         self._failed_cost_usd = failed_cost_usd
+        self._sent = None if elsewhere is None else elsewhere.function("system", system)
+        self._elsewhere = system.elsewhere if isinstance(system, Application) else elsewhere
         self._changed = threading.Condition()  # guards the three that follow
         self._answers: dict[tuple[tuple[int, ...], int], Observation] = {}
         self._asking: set[tuple[tuple[int, ...], int]] = set()
@@ -175,6 +180,10 @@ class FunctionEvaluator:
         """
         self.remember(known := list(observations))
         self._paid = {(o.theta, o.query) for o in filter(self.is_answer, known)}
+
+    def take_lost(self) -> list[Observation]:
+        """See `LosesCalls`."""
+        return [] if self._elsewhere is None else self._elsewhere.take_lost()
 
     def repeats(self, observations: Iterable[Observation]) -> list[Observation]:
         """The observations that repeat an earlier answer; with `deterministic`, no call made them.
@@ -250,8 +259,8 @@ class FunctionEvaluator:
         return observation
 
     def _ask(self, request: Request) -> Any:
-        system = getattr(self.system, "ungraded", self.system)
-        return called(system, self.problem.names(request.theta), self.queries[request.query])
+        run = self._sent or timed(getattr(self.system, "ungraded", self.system))
+        return run(self.problem.names(request.theta), self.queries[request.query])[0]
 
     def _tried(
         self, call: Callable[[], Any], who: str, request: Request
@@ -264,7 +273,7 @@ class FunctionEvaluator:
         attempt, lost_usd = 0, 0.0
         while True:
             try:
-                return call(), lost_usd, None
+                return asked_again(call, partial(self._lose, who, request)), lost_usd, None
             except BaseException as error:  # an interrupt of the system itself was paid for too
                 lost_usd += usd_of(error)
                 if self.on_error != "retry" or _ends_all(error) or attempt >= self._max_retries:
@@ -273,6 +282,14 @@ class FunctionEvaluator:
                 logger.warning("the %s raised %r for %s; retry in %g s", who, error, named, wait_s)
             time.sleep(wait_s)
             attempt += 1
+
+    def _lose(self, who: str, request: Request, error: WorkerLost) -> None:
+        """Notes a call whose worker was lost; nobody but an endpoint knows what it has cost."""
+        assert self._elsewhere is not None
+        logger.warning("a worker was lost with the %s: %s (%s)", who, self._named(request), error)
+        lost, usd = Observation(*request[:2], 0.0, 0.0, request.replicate, lost=0), usd_of(error)
+        part, failed = ("cost_usd", "app") if who == "system" else ("judge_usd", "metric")
+        self._elsewhere.lost.append(replace(lost, failed=failed, **{part: usd}))
 
     def _failed(self, paid: Observation, error: BaseException) -> Observation:
         """An observation of quality 0; or the end of the search.
@@ -298,10 +315,7 @@ class FunctionEvaluator:
             logger.warning(
                 "the %s raised %r for %s; quality 0 at %g USD; further failures of this "
                 "configuration are only counted",
-                who,
-                error,
-                named,
-                paid.paid_usd,
+                *(who, error, named, paid.paid_usd),
             )
         return paid
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from scope_torch.errors import InputError
-from scope_torch.evaluators.calling import called
+from scope_torch.evaluators.elsewhere import Elsewhere, timed
 
 Metric = Callable[..., Any]
 
@@ -25,6 +25,7 @@ class Grading:
         metric: `metric(expected, output)` or `metric(expected, output, input)`; may be `async def`.
             Parameters named `expected`, `output` and `input` are told apart by their names, others
             by their order.
+        elsewhere: Where it runs; None: here.
 
     Raises:
         InputError: If it takes something else.
@@ -36,15 +37,15 @@ class Grading:
         True
     """
 
-    def __init__(self, metric: Metric) -> None:
-        self._metric = metric
+    def __init__(self, metric: Metric, elsewhere: Elsewhere | None = None) -> None:
         self._positional, self._by_name = _arguments_of(metric)
+        self._run = timed(metric) if elsewhere is None else elsewhere.function("metric", metric)
 
     def __call__(self, expected: Any, output: Any, given: Any) -> Any:
         """What the metric returns, for an input that was `given`."""
         values: dict[str, Any] = {"expected": expected, "output": output, "input": given}
         positional = [values[name] for name in self._positional]
-        return called(self._metric, *positional, **{name: values[name] for name in self._by_name})
+        return self._run(*positional, **{name: values[name] for name in self._by_name})[0]
 
 
 def _arguments_of(metric: Metric) -> tuple[tuple[str, ...], list[str]]:

@@ -42,7 +42,7 @@ _BASE: Any = object if model_selection is None else model_selection.BaseModelSel
 # Of `select`; the rest is decided here, or is what AgentOpt calls by another name.
 _OTHERS = {field.name for field in fields(Selection)} - {
     *("app", "models", "dataset", "metric", "prices", "endpoint"),
-    *("repeat", "on_error", "concurrency"),
+    *("repeat", "on_error", "concurrency", "executor"),
 }
 _LOSS = 0.05
 _NO_LIMIT_USD = 1e9

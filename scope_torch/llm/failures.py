@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import email.utils
 import math
 import time
 from typing import NamedTuple
 
+from scope_torch.errors import printable
 from scope_torch.llm.billing import BadReply, Usage
 from scope_torch.llm.keys import redacted
 
+MAX_WAIT_S = 60.0
+_ABSURD_S = 86_400.0  # a quota may be that of a day
 _PASSING = frozenset({408, 409, 425, 429})  # and 5xx: sending again may help
 _OUTAGE = frozenset({429, 502, 503, 504})  # every other call would have failed as well
+_CONGESTED = frozenset({429, 529})
 _FATAL = frozenset({401, 402, 403, 404, 405})  # and redirects: every further call would fail too
 
 
@@ -50,7 +53,9 @@ class Failure(NamedTuple):
     fatal: bool = False  # every further call would fail too
     outage: bool = False  # every other call would have failed as well
     unreachable: bool = False  # nothing was sent
+    congested: bool = False  # the server takes fewer requests than it gets
     wait_s: float | None = None  # seconds to wait, if the server said so
+    odd_wait: str = ""  # what it said of it, if it cannot be followed, and what is done instead
 
 
 def failure_of(error: SendError, most: Usage, api_key_env: str | None) -> Failure:
@@ -79,8 +84,16 @@ def failure_of(error: SendError, most: Usage, api_key_env: str | None) -> Failur
         mend = "; check base_url, and `model` in the price list"
         return Failure(answered + mend, again=False, fatal=True)
     again = status in _PASSING or status >= 500
-    outage = status in _OUTAGE
-    return Failure(answered, again=again, outage=outage, wait_s=_wait_s(error.retry_after))
+    congested = status in _CONGESTED or (again and error.retry_after is not None)
+    wait_s, odd = _wait_s(error.retry_after)
+    return Failure(
+        answered,
+        again=again,
+        outage=status in _OUTAGE,
+        congested=congested,
+        wait_s=wait_s,
+        odd_wait=odd,
+    )
 
 
 def failure_of_bad(bad: BadReply, most: Usage, api_key_env: str | None) -> Failure:
@@ -96,14 +109,25 @@ def failure_of_bad(bad: BadReply, most: Usage, api_key_env: str | None) -> Failu
     return failure_of(error, most, api_key_env)._replace(usage=bad.usage)
 
 
-def _wait_s(retry_after: str | None) -> float | None:
-    """Seconds to wait by a Retry-After header, which is a number or a date; None if neither."""
+def _wait_s(retry_after: str | None) -> tuple[float | None, str]:
+    """Seconds to wait by a Retry-After header, at most `MAX_WAIT_S`; and what is odd about it.
+
+    None if the header says no time that can be waited for: then the usual wait follows. A server
+    that says 0 would get the request again and again, so it says no time either.
+    """
     if not retry_after:
-        return None
-    with contextlib.suppress(ValueError):
+        return None, ""
+    try:
         seconds = float(retry_after)
-        return max(seconds, 0.0) if math.isfinite(seconds) else None
-    with contextlib.suppress(ValueError, TypeError):
-        at = email.utils.parsedate_to_datetime(retry_after).timestamp()
-        return max(at - time.time(), 0.0)
-    return None
+    except ValueError:
+        try:
+            at = email.utils.parsedate_to_datetime(retry_after).timestamp()
+        except (ValueError, TypeError, OverflowError):
+            at = math.nan
+        seconds = at - time.time()
+    if 0 <= seconds <= MAX_WAIT_S:
+        return seconds or None, ""
+    told = f"Retry-After: {printable(retry_after):.60}, which is"
+    if MAX_WAIT_S < seconds <= _ABSURD_S:
+        return MAX_WAIT_S, f"{told} long; it is asked again every {MAX_WAIT_S:g} s"
+    return None, f"{told} absurd; the usual wait is kept"

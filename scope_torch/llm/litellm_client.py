@@ -12,6 +12,7 @@ from scope_torch.errors import InputError
 from scope_torch.llm.client import check_url
 from scope_torch.llm.failures import SendError
 from scope_torch.llm.keys import key_of, redact_logs
+from scope_torch.llm.prices import LLMInfo
 from scope_torch.llm.retrying import Connection, RetryingClient
 
 # LiteLLM gives lost connections a status too, and often reports them as InternalServerError.
@@ -47,6 +48,9 @@ class LiteLLMClient(RetryingClient):
 
     def _where(self) -> str:
         return "LiteLLM" if self.base_url is None else f"LiteLLM at {self.base_url}"
+
+    def _provider(self, llm: LLMInfo, /) -> str:
+        return self._where() if self.base_url else (llm.model or llm.name).partition("/")[0]
 
     def _check_access(self) -> None:
         _import_litellm()

@@ -25,14 +25,12 @@ from scope_torch.llm.billing import (
 )
 from scope_torch.llm.chat import ChatCall, Completion, LLMError
 from scope_torch.llm.estimates import Most, estimate, most_of_call
-from scope_torch.llm.failures import Failure, SendError, failure_of, failure_of_bad
+from scope_torch.llm.failures import MAX_WAIT_S, Failure, SendError, failure_of, failure_of_bad
 from scope_torch.llm.keys import check_key_env, without_key
 from scope_torch.llm.prices import LLMInfo, check_llm
-from scope_torch.llm.rate_limit import TokenBucket
+from scope_torch.llm.rate_limit import Congestion, TokenBucket
 
 logger = logging.getLogger(__name__)
-
-MAX_WAIT_S = 60.0
 
 
 class Connection(NamedTuple):
@@ -87,7 +85,9 @@ class RetryingClient:
             or answers 429, 502, 503 or 504, the call is not the cause: it is sent again until it
             succeeds, or until `max_failures_in_a_row` makes the error fatal.
         backoff_s: Wait before a call is sent again, in seconds; doubles each time, up to 60 s. A
-            `Retry-After` of the server replaces it, up to 60 s as well.
+            `Retry-After` of the server replaces it, up to 60 s as well, and holds back all requests
+            to this LLM. Requests that a server refuses make those in flight fewer, see
+            `Congestion`.
         requests_per_minute: Largest number of requests sent in a minute; None for no limit.
         tokens_per_minute: Largest number of tokens sent and received in a minute; None for no
             limit. A request counts as `estimates.most_of_call` until its reply reports the number.
@@ -135,7 +135,8 @@ class RetryingClient:
         self._check_settings()
         self._lock = threading.Lock()
         self._failures_in_a_row = 0
-        self._has_replied = self._has_warned = False
+        self._has_replied, self._warned_of = False, set[str]()
+        self._congestions: dict[str, Congestion] = {}
         self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopState] = WeakKeyDictionary()
         self._requests, self._tokens = (
             TokenBucket(limit, clock=self.clock, sleep=self.sleep)
@@ -271,19 +272,50 @@ class RetryingClient:
                 wait_s = self.backoff_s * 2.0 ** min(number - 1, 30)
             logger.info("%s %s; again", self._where(), outcome.reason)
             await self.sleep(min(wait_s, MAX_WAIT_S))
+            if outcome.wait_s is not None:
+                self.congestion(attempts.llm).release(attempts.llm.name)
             with self._lock:
                 self.num_retries += 1
 
     async def _attempt(self, connection: Connection, attempts: _Attempts) -> Reply | Failure:
-        """Sends a call once."""
+        """Sends a call once, when the provider has room for it."""
         most = attempts.most.prompt_tokens + attempts.most.completion_tokens
         await self._requests.take(1)
         await self._tokens.take(most)
+        congestion = self.congestion(attempts.llm)
+        ticket = await congestion.enter(attempts.llm.name)
+        try:
+            outcome = await self._send(connection, attempts)
+        except BaseException:
+            congestion.leave(ticket, answered=False)
+            raise
+        if isinstance(outcome, Failure) and outcome.congested:
+            congestion.refused(ticket, outcome.wait_s)
+        else:
+            congestion.leave(ticket, answered=isinstance(outcome, Reply))
+        if isinstance(outcome, Failure):
+            if outcome.odd_wait:
+                self._warn_once("%s says %s", self._where(), outcome.odd_wait)
+            return outcome
+        usage = outcome.usage or attempts.most
+        if usage.estimated:
+            self._warn_once(
+                "%s reports no usage of %r that can be believed; such replies are billed by an "
+                "upper estimate (this is said once; num_estimated counts them)",
+                *(self._where(), attempts.llm.name),
+            )
+        self._tokens.give_back(most - usage.prompt_tokens - usage.completion_tokens)
+        return outcome._replace(
+            text=without_key(outcome.text, self.api_key_env),
+            finish_reason=without_key(outcome.finish_reason, self.api_key_env),
+        )
+
+    async def _send(self, connection: Connection, attempts: _Attempts) -> Reply | Failure:
         if attempts.started_s is None:
             attempts.started_s = self.clock()
         try:
             async with asyncio.timeout(self.timeout_s):
-                reply = read_reply(await connection.send(attempts.request), attempts.bounds)
+                return read_reply(await connection.send(attempts.request), attempts.bounds)
         except asyncio.CancelledError:
             self._charge_failed(attempts, attempts.most)
             raise
@@ -293,26 +325,23 @@ class RetryingClient:
             return Failure(f"sent no reply within {self.timeout_s:g} s", attempts.most)
         except BadReply as bad:
             return failure_of_bad(bad, attempts.most, self.api_key_env)
-        usage = reply.usage or attempts.most
-        if usage.estimated:
-            self._warn_once(attempts.llm)
-        self._tokens.give_back(most - usage.prompt_tokens - usage.completion_tokens)
-        return reply._replace(
-            text=without_key(reply.text, self.api_key_env),
-            finish_reason=without_key(reply.finish_reason, self.api_key_env),
-        )
 
-    def _warn_once(self, llm: LLMInfo) -> None:
-        """Says that usage is unknown, at the first reply whose usage is."""
+    def congestion(self, llm: LLMInfo) -> Congestion:
+        """What is known of how many requests the provider of an LLM takes."""
+        new = Congestion(clock=self.clock, sleep=self.sleep)
+        return self._congestions.setdefault(self._provider(llm), new)
+
+    def _provider(self, _: LLMInfo, /) -> str:
+        """Who refuses requests if there are too many."""
+        return self._where()
+
+    def _warn_once(self, text: str, *values: str) -> None:
+        """Says something of the endpoint, the first time."""
         with self._lock:
-            first, self._has_warned = not self._has_warned, True
+            first = text not in self._warned_of
+            self._warned_of.add(text)
         if first:
-            logger.warning(
-                "%s reports no usage of %r that can be believed; such replies are billed by an "
-                "upper estimate (this is said once; num_estimated counts them)",
-                self._where(),
-                llm.name,
-            )
+            logger.warning(text, *values)
 
     def _completion(self, attempts: _Attempts, reply: Reply) -> Completion:
         llm, usage = attempts.llm, reply.usage or attempts.most

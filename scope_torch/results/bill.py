@@ -24,10 +24,12 @@ class Bill:
         in_flight_usd: Calls that were under way when the search ended.
         held_out_usd: Choice and reference on held-out queries.
         judge_usd: Grading the answers, where a metric asks an LLM; in none of the others.
-        lost_usd: Calls that raised an error and ended an earlier process of this search.
+        lost_usd: Calls that raised an error and ended an earlier process of this search, or whose
+            worker was lost.
         repeats_usd: What kept answers would have cost; not paid, and not in the total.
         num_calls: Calls that were paid for, without those in flight.
         num_failed: Calls that failed, and count as quality 0.
+        num_lost: Calls whose worker was lost before anybody knew what they cost.
         num_known: Answers of earlier searches that were taken over.
         known_usd: What these would cost today; not paid, and not in the total.
         prices: By LLM its prices, their source and day, see `PriceList.describe`; None if unknown.
@@ -55,6 +57,7 @@ class Bill:
     repeats_usd: float = 0.0
     num_calls: int = 0
     num_failed: int = 0
+    num_lost: int = 0
     num_known: int = 0
     known_usd: float = 0.0
     prices: Mapping[str, Any] | None = field(default=None, hash=False)
@@ -81,7 +84,7 @@ class Bill:
     @property
     def beside(self) -> dict[str, float]:
         """What was paid, but is no cost of a configuration, by its key in `result.json`."""
-        paid = {"judge_usd": self.judge_usd, "lost_usd": self.lost_usd}
+        paid = {"judge_usd": self.judge_usd, "lost_usd": self.lost_usd, "num_lost": self.num_lost}
         return {name: amount for name, amount in paid.items() if amount}
 
     def __str__(self) -> str:
@@ -99,7 +102,8 @@ class Bill:
             if paid:
                 yield name, usd(paid), ""
         failed = f"{self.num_calls} calls, {self.num_failed} failed"
-        yield "total", usd(self.total_usd), f" for {failed}"
+        lost = f"; {self.num_lost} lost with a worker, at unknown cost" if self.num_lost else ""
+        yield "total", usd(self.total_usd), f" for {failed}{lost}"
         if self.repeats_usd:
             yield "not paid", usd(self.repeats_usd), ": answers that were kept"
         if self.num_known:
@@ -133,6 +137,7 @@ def bill_of(result: Any) -> Bill:
         repeats_usd=cost_of(repeats) + judge_cost_of(repeats),
         num_calls=len(paid) - len(repeats) + len(result.lost),
         num_failed=max(num_failed, result.num_failed),
+        num_lost=sum(not one.paid_usd for one in result.lost),
         num_known=len(result.known),
         known_usd=cost_of(result.known),
         prices=result.prices,

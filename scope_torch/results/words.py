@@ -32,6 +32,7 @@ _IF_FIXED = ", if answers do not vary"  # from call to call
 _MORE = 'more: .table() .pareto() .plot() .disagreements() .bill .why .save("models.json")'
 _STOPS = {
     "budget": "the budget is spent",
+    "time limit": "the time is over",
     NO_LONGER_PAYS: "it no longer pays",
     NOTHING_LEFT: "nothing is left that can be better",
     NOTHING_FOUND: "nothing was found that can be better",
@@ -227,7 +228,7 @@ def why(result: Told) -> str:
 def _full(result: Told) -> str:
     """The grounds, and whether to search on would pay."""
     returns = result.report.get("expected_return")
-    if returns is None or result.stop_reason != "budget":
+    if returns is None or result.stop_reason not in ("budget", "time limit"):
         return _grounds(result)
     return f"{_grounds(result)}; another USD of search is expected to return {plain(returns)} USD"
 
@@ -384,6 +385,7 @@ def _search(result: Told) -> str:
 def _bill(bill: Bill) -> str:
     parts = [f"{name} {usd(paid)}" for name, paid in bill.amounts.items() if paid]
     failed = f"; {bill.num_failed:,} failed" if bill.num_failed else ""
+    failed += f"; {bill.num_lost:,} lost with a worker" if bill.num_lost else ""
     return f"bill {usd(bill.total_usd)} USD" + (f": {', '.join(parts)}" if parts else "") + failed
 
 

@@ -6,13 +6,13 @@ import copyreg
 import functools
 import hashlib
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, cast
 
 import numpy as np
-import torch
 
 PLAIN = str, int, float, type(None)
 _ADDRESS = " at 0x"  # in the `repr` of an object that does not say what it is
@@ -66,7 +66,8 @@ def described(value: Any, of_code: Callable[[Any], Any]) -> Any:
         return {"<class>": value.__qualname__}
     if isinstance(value, FunctionType | BuiltinFunctionType | MethodType | functools.partial):
         return of_code(value)
-    if isinstance(value, torch.Tensor):
+    torch: Any = sys.modules.get("torch")  # seconds to import, and without it there is no tensor
+    if torch is not None and isinstance(value, torch.Tensor):
         bits = value.detach().cpu().reshape(-1).contiguous().view(torch.uint8)
         return {"<tensor>": [str(value.dtype), list(value.shape), told(bits.numpy())]}
     if isinstance(value, np.ndarray | np.generic):

@@ -11,6 +11,7 @@ from scope_torch.errors import InputError
 from scope_torch.files import write_atomically
 from scope_torch.observation import unique_keys
 from scope_torch.results.hashes import hash_of_written, settings_hash, with_hashes
+from scope_torch.runs.deadline import TIME_IS_OVER
 
 _MEND = "restore it, or move it away"
 _MEND_SETTINGS = "restore it, or move the directory away"
@@ -119,13 +120,15 @@ def result_of(run_dir: Path, settings: dict[str, Any]) -> dict[str, Any]:
 def finished_summary(run_dir: Path, settings: dict[str, Any]) -> dict[str, Any] | None:
     """Content of `result.json` if a run with these settings has finished in `run_dir`.
 
-    None if the file is damaged: the search then writes it anew from the journal, without paying.
+    None if the file is damaged: the search then writes it anew from the journal, without paying. A
+    search whose time was over has not finished: it goes on.
     """
     try:
         summary = read_result(run_dir / "result.json")
     except (FileNotFoundError, InputError):
         return None
-    return summary if summary["settings_hash"] == settings_hash(settings) else None
+    is_same = summary["settings_hash"] == settings_hash(settings)
+    return summary if is_same and summary["stop_reason"] != TIME_IS_OVER else None
 
 
 def _of_another_kind(values: dict[str, Any], kinds: Mapping[str, type | tuple[type, ...]]) -> str:

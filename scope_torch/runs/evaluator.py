@@ -5,15 +5,16 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from scope_torch.constraints import Constraint
 from scope_torch.errors import InputError
 from scope_torch.observation import Observation, Request
 from scope_torch.runs.content import Unknowable, digest_of
 from scope_torch.runs.identity import text_of
+
+if TYPE_CHECKING:  # seconds, in each worker that runs an application
+    from torch import Tensor
 
 GRADED = ", graded by "  # in a fingerprint, before the identity of the metric
 
@@ -117,6 +118,15 @@ class HasPrices(Protocol):
 
     def describe_prices(self) -> Mapping[str, Mapping[str, Any]] | None:
         """By LLM USD per million tokens, see `PriceList.describe`; None if costs are given."""
+        ...
+
+
+@runtime_checkable
+class LosesCalls(Protocol):
+    """An evaluator whose calls may be lost with the process or the machine that makes them."""
+
+    def take_lost(self) -> list[Observation]:
+        """Calls that were lost since this was last asked, see `Observation.lost`."""
         ...
 
 

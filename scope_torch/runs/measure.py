@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from scope_torch.errors import InputError
 from scope_torch.files import write_atomically
 from scope_torch.observation import Observation, Request
+from scope_torch.runs.deadline import Deadline
 from scope_torch.runs.directory import read_json
 from scope_torch.runs.evaluator import Evaluator, KeepsAnswers
 from scope_torch.runs.opening import open_run_dir
@@ -42,6 +43,17 @@ class TooDear(InputError):
         )
 
 
+class TimeIsOver(InputError):
+    """The time was over before a measurement had all its pairs."""
+
+    def __init__(self, number: int, num_pairs: int, folder: Path | None, limit: object) -> None:
+        what = "the measurement" if folder is None else folder.name
+        kept = "give run_dir to keep them" if folder is None else "the same call goes on"
+        super().__init__(
+            f"time_limit={limit!r} was over after {number} of {num_pairs} answers of {what}; {kept}"
+        )
+
+
 def measure(
     evaluator: Evaluator,
     requests: Sequence[Request],
@@ -51,6 +63,7 @@ def measure(
     observed: Callable[[Observation], None] | None = None,
     budget_usd: float = math.inf,
     first: Sequence[int] = (),
+    deadline: Deadline | None = None,
 ) -> list[Observation]:
     """Observes pairs, in the asked order.
 
@@ -66,8 +79,10 @@ def measure(
             measurement after the calls in flight, which are kept.
         budget_usd: In USD. No more calls are in flight than it pays for.
         first: So many pairs are observed before all others: as `(1, 1)`, one, then another one.
+        deadline: When no further call starts; what is known already is taken in all the same.
 
     Raises:
+        TimeIsOver: If pairs are left then.
         TooDear: If all pairs would cost more than the budget, by those that were observed: after
             each part of `first`, or as soon as the budget is spent.
         InputError: If the folder cannot be written, or holds a measurement of another evaluator or
@@ -91,7 +106,15 @@ def measure(
         source = ObservationSource(evaluator, journal)
         found: list[Observation] = []
         left_usd = budget_usd
+
+        def check_time() -> None:
+            if deadline is None or source.is_replaying or len(found) == len(requests):
+                return
+            if deadline.is_over:
+                raise TimeIsOver(len(found), len(requests), folder, deadline.limit)
+
         for part in _parts(requests, first):
+            check_time()
             with contextlib.closing(source.observe(part, left_usd)) as observations:
                 for observation in observations:
                     found.append(observation)
@@ -100,6 +123,7 @@ def measure(
                         observed(observation)
                     if left_usd <= 0:
                         break
+                    check_time()
             too_dear = TooDear(source.paid, len(requests))
             if too_dear.expected_usd >= budget_usd:
                 raise too_dear

@@ -21,6 +21,7 @@ from scope_torch.observation import History, Observation, Request
 from scope_torch.problem import SelectionProblem
 from scope_torch.results.result import RunResult
 from scope_torch.runs.callbacks import Callback
+from scope_torch.runs.deadline import TIME_IS_OVER, Deadline, deadline_of
 from scope_torch.runs.evaluator import (
     Evaluator,
     HasTrueOutcomes,
@@ -48,6 +49,7 @@ def run(
     *,
     run_dir: Path | str | None = None,
     callbacks: Sequence[Callback] = (),
+    time_limit: Deadline | str | float | None = None,
 ) -> RunResult:
     """Spends a budget on a search.
 
@@ -65,11 +67,13 @@ def run(
         run_dir: Directory for `journal.jsonl`, `settings.json`, `trace.csv` and `result.json`;
             None writes no files.
         callbacks: Trackers, progress bars, plots; their methods are called during the run.
+        time_limit: When no further call starts, such as "2h"; the calls in flight are waited for.
+            It counts from this call on: the same call goes on from the journal, for as long again.
 
     Raises:
-        InputError: If the budget is not positive, the optimizer belongs to another problem or was
-            used before, it needs fresh answers and the evaluator keeps them, the directory cannot
-            be written, or it holds a run with other settings.
+        InputError: If the budget or the time is not positive, the optimizer belongs to another
+            problem or was used before, it needs fresh answers and the evaluator keeps them, the
+            directory cannot be written, or it holds a run with other settings.
 
     Examples:
         >>> from scope_torch import make_scope, run
@@ -83,6 +87,7 @@ def run(
         ['journal.jsonl', 'queries.json', 'result.json', 'settings.json', 'trace.csv']
     """
     _check_run(problem, optimizer, budget_usd)
+    deadline = deadline_of(time_limit)
     began = time.perf_counter()
     settings = run_settings(problem, optimizer, evaluator, budget_usd)
     run_dir = None if run_dir is None else Path(run_dir)
@@ -95,7 +100,7 @@ def run(
         _start(callbacks, problem, optimizer, budget_usd, closing)
         trace_file = _open_trace(run_dir, problem, truth, closing)
         source = ObservationSource(evaluator, journal, problem.reference_cost_usd)
-        search = _Search(optimizer, source, budget_usd, callbacks, trace_file)
+        search = _Search(optimizer, source, budget_usd, callbacks, trace_file, deadline)
         stop_reason = search.run()
         result = RunResult(
             problem=problem,
@@ -105,7 +110,7 @@ def run(
             budget_usd=float(budget_usd),
             history=search.history,
             surplus_usd=source.surplus_usd(search.history),
-            lost=[] if journal is None else journal.lost,
+            lost=source.lost,
             repeats=kept_answers(evaluator, search.history),
             known=observations,
             trace=optimizer.trace,
@@ -281,10 +286,12 @@ class _Search:
         budget_usd: float,
         callbacks: Sequence[Callback],
         trace_file: TraceFile | None,
+        deadline: Deadline,
     ) -> None:
         self.history, self.optimizer_seconds = History(), 0.0
         self._optimizer, self._source, self._budget_usd = optimizer, source, budget_usd
         self._callbacks, self._trace_file, self._num_reported = callbacks, trace_file, 0
+        self._deadline, self._is_cut = deadline, False
         # Calling methods that do nothing would cost time at every observation.
         self._watching = [
             callback.observed
@@ -293,7 +300,7 @@ class _Search:
         ]
 
     def run(self) -> str:
-        """Searches until the budget is spent or the optimizer has finished; returns which."""
+        """Searches until money or time is spent or the optimizer has finished; returns which."""
         try:
             if lag := getattr(self._optimizer, "lag", 0):
                 self._run_in_pipeline(lag)
@@ -306,6 +313,8 @@ class _Search:
             raise
         if self._is_spent():
             return "budget"
+        if self._is_cut:
+            return TIME_IS_OVER
         return self._optimizer.stop_reason or "finished"
 
     def _run_in_batches(self) -> None:
@@ -322,7 +331,8 @@ class _Search:
                 self._take_in(observation)
                 self._tell([observation])
                 self._report_new_rows()
-                if self._is_spent():
+                self._is_cut = self._is_late()
+                if self._is_spent() or self._is_cut:
                     break
 
     def _observe(self, requests: Sequence[Request]) -> list[Observation]:
@@ -332,7 +342,7 @@ class _Search:
             for observation in observations:
                 told.append(observation)
                 self._take_in(observation)
-                if self._is_spent():
+                if self._is_spent() or self._is_late():
                     break
         return told
 
@@ -349,12 +359,17 @@ class _Search:
     def _is_spent(self) -> bool:
         return self._left_usd() < 0
 
+    def _is_late(self) -> bool:
+        """Whether no further call may start; what the journal knows is taken in first."""
+        return not self._source.is_replaying and self._deadline.is_over
+
     def _tell_and_ask(self, told: Sequence[Observation]) -> Sequence[Request]:
-        """The next requests; none once the budget is spent or the optimizer has finished."""
+        """The next requests; none once money or time is spent or the optimizer has finished."""
         if told:
             self._tell(told)
         began = time.perf_counter()
-        requests = () if self._is_spent() else self._optimizer.ask()
+        self._is_cut = self._is_late()
+        requests = () if self._is_spent() or self._is_cut else self._optimizer.ask()
         self.optimizer_seconds += time.perf_counter() - began
         return requests
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from scope_torch.errors import InputError
 from scope_torch.observation import History, Observation, Request
-from scope_torch.runs.evaluator import Evaluator, kept_answers
+from scope_torch.runs.evaluator import Evaluator, LosesCalls, kept_answers
 from scope_torch.runs.journal import Journal
 
 _RequestKey = tuple[tuple[int, ...], int, int]  # a Request, or a plain tuple equal to one
@@ -44,7 +44,9 @@ class ObservationSource:
         self._recorded: dict[_RequestKey, Observation | None] = {o.request: o for o in recorded}
         self._unused = set(self._recorded)
         self._num_asked: dict[Request, int] = {}
-        self._lost: list[Observation] = []
+        self._lost_since = evaluator.take_lost if isinstance(evaluator, LosesCalls) else list
+        self._raised: list[Observation] = []  # as the evaluator said it
+        self._lost: list[Observation] = []  # as the journal has it
         self._num_told = 0
 
     def observe(
@@ -153,7 +155,7 @@ class ObservationSource:
                         continue
                     self.seconds += time.perf_counter() - began
                     self._keep(arrived)
-                    in_flight -= 1
+                    in_flight -= arrived.lost is None  # a lost call is made again
                     self._most_usd = max(self._most_usd, arrived.paid_usd)
                 self._count_told(window.popleft())
                 yield observation
@@ -179,6 +181,11 @@ class ObservationSource:
         self._num_told += 1
 
     @property
+    def is_replaying(self) -> bool:
+        """Whether the journal has observations that were not asked for again yet."""
+        return bool(self._unused)
+
+    @property
     def paid(self) -> list[Observation]:
         """All observations that there are, asked for or not."""
         return [one for one in self._recorded.values() if one is not None]
@@ -189,10 +196,13 @@ class ObservationSource:
         So a search that is replayed ends for its budget at the same observation, and one that is
         started again and again ends.
         """
-        if self._journal is None or not self._journal.lost:
-            return 0.0
-        lost = [entry for entry in self._journal.lost if (entry.lost or 0) <= num_observations]
+        lost = [entry for entry in self.lost if (entry.lost or 0) <= num_observations]
         return math.fsum(entry.paid_usd for entry in lost)
+
+    @property
+    def lost(self) -> list[Observation]:
+        """What was paid for calls that are no observations, see `Observation.lost`."""
+        return [*(self._journal.lost if self._journal is not None else ()), *self._lost]
 
     def flush(self) -> None:
         """Writes the observations that the journal still holds in memory; all of them were free.
@@ -238,6 +248,7 @@ class ObservationSource:
             )
 
     def _keep(self, observation: Observation) -> None:
+        self._take_lost()
         if observation.lost is not None:
             self._keep_lost(observation)
             return
@@ -253,10 +264,17 @@ class ObservationSource:
         self._recorded[request] = observation
 
     def _keep_lost(self, paid: Observation) -> None:
-        """Keeps what was paid for a call that raised, once; its error follows."""
-        if self._journal is not None and not any(paid is one for one in self._lost):
-            self._lost.append(paid)
-            self._journal.append([replace(paid, lost=self._num_told)])
+        """Keeps what was paid for a call that raised or was lost with its worker, once."""
+        if not any(paid is one for one in self._raised):
+            self._raised.append(paid)
+            self._lost.append(replace(paid, lost=self._num_told))
+            if self._journal is not None:
+                self._journal.append(self._lost[-1:])
+
+    def _take_lost(self) -> None:
+        """Keeps the calls whose workers were lost."""
+        for paid in self._lost_since():
+            self._keep_lost(paid)
 
     def _keep_late(self, observations: Iterable[Observation]) -> None:
         """Keeps observations that arrive after the search has ended; skips those kept before.
@@ -268,15 +286,18 @@ class ObservationSource:
             InputError: If an observation could not be kept.
         """
         failure = None
-        for observation in observations:
-            if self._journal is not None and observation is self._journal.last:
-                # An interrupt came after it was appended.
-                self._recorded[observation.request] = observation
-            if self._recorded.get(observation.request) is None:
-                try:
-                    self._keep(observation)
-                except InputError as error:
-                    failure = failure or error
+        try:
+            for observation in observations:
+                if self._journal is not None and observation is self._journal.last:
+                    # An interrupt came after it was appended.
+                    self._recorded[observation.request] = observation
+                if self._recorded.get(observation.request) is None:
+                    try:
+                        self._keep(observation)
+                    except InputError as error:
+                        failure = failure or error
+        finally:
+            self._take_lost()
         if failure is not None:
             raise failure
 

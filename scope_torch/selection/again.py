@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from scope_torch.bounds.repeats import Repeats
 from scope_torch.evaluators.application import Application
@@ -56,7 +57,8 @@ def ask_again(
     if isinstance(evaluator.system, Application):  # the outputs of the first answers stay
         evaluator.system = evaluator.system.apart(setup.inside(f"{_FOLDER}/{FILE}"))
     requests = [Request(setup.problem.theta_ref, query) for query in sorted(queries[:number])]
-    found = measure(evaluator, requests, folder=setup.inside(_FOLDER)) if requests else []
+    where: dict[str, Any] = {"folder": setup.inside(_FOLDER), "deadline": setup.deadline}
+    found = measure(evaluator, requests, **where) if requests else []
     both = [(of_query[one.query].quality, one.quality) for one in found if one.failed is None]
     if known is not None and not begun:  # an older run's count too
         both += zip(known.first, known.second, strict=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from scope_torch.allowed import Listed, Predicate
 from scope_torch.constraints import Constraint
 from scope_torch.evaluators.application import App, Metric
+from scope_torch.evaluators.elsewhere import Made
 from scope_torch.evaluators.function import OnError
 from scope_torch.llm.price_list import PriceList
 from scope_torch.llm.prices import LLMInfo
@@ -42,6 +43,10 @@ class Arguments:
         reference: The LLM of each module, or one name for all modules; or what `load_reference`
             reads: its answers are known from a log, and no call measures them.
         budget_usd: Everything together may cost this much, and the call that crosses it.
+        time_limit: When no further call starts, such as "2h", "90min" or a number of seconds; the
+            calls in flight are waited for. What is certified by then is the result, and held-out
+            queries that were not answered are left out. It counts from this call on: with
+            `run_dir`, the same call goes on for as long again. None: no limit.
         metric: `metric(expected, output)` or `metric(expected, output, input)`, in [0, 1]; or
             returns (grade, USD), if grading costs money. May be `async def`. See
             `scope_torch.metrics`. None: the app returns its quality in the place of the output, or
@@ -72,6 +77,10 @@ class Arguments:
         deployment_queries: How many queries the system will answer. The search stops when it no
             longer pays. None: as many as cost 100 budgets with the reference.
         concurrency: Runs of the app at a time.
+        executor: Where app and metric run: a `concurrent.futures.Executor`, such as that of a Dask
+            cluster, or a function that makes one, which then takes the place of one that broke.
+            What they need is sent there; `concurrency` says how many calls. None: in threads here.
+            See docs/howto/more-than-one-machine.md.
         in_flight: For how many runs at a time the search is made, see `InFlight`: it decides what
             is asked. None: as a run that is resumed, else `concurrency`.
         batch_size: In the place of `in_flight`: candidates one after another, each with so many
@@ -101,6 +110,7 @@ class Arguments:
     dataset: Sequence[Any]
     reference: Reference
     budget_usd: float
+    time_limit: str | float | None = None
     metric: Metric | None = None
     judge: str | None = None
     metric_version: str | None = None
@@ -116,6 +126,7 @@ class Arguments:
     holdout: float = 0.0
     deployment_queries: float | None = None
     concurrency: int = 1
+    executor: Made | None = None
     in_flight: int | None = None
     batch_size: int | None = None
     repeat: bool = False

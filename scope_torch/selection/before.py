@@ -229,6 +229,7 @@ def _measure_reference(
                 observed=count,
                 budget_usd=budget_usd,
                 first=(TOO_DEAR_AFTER,),
+                deadline=setup.deadline,
             )
         except TooDear as error:
             kept = "" if setup.folder is None else " (what was measured is kept in run_dir)"

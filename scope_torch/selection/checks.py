@@ -6,6 +6,7 @@ import math
 import operator
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, SupportsFloat, SupportsIndex
@@ -51,6 +52,11 @@ _TAKES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "optional_modules": (_are(str), "a list of modules"),
     "repeat": (_is(bool), "True or False"),
     "on_error": (lambda value: value in ("raise", "retry", "zero"), "'raise', 'retry' or 'zero'"),
+    "executor": (
+        lambda value: callable(value) or isinstance(value, Executor),
+        "a concurrent.futures.Executor, such as client.get_executor() of Dask, or a function that "
+        "makes one",
+    ),
     "optimizer": (_IS_CALLABLE, "a function that makes a search for a problem"),
     "run_dir": (_IS_PATH, "a path"),
     "continue_from": (lambda value: _IS_PATH(value) or _are(str, Path)(value), "a path, or a list"),

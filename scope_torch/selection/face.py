@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Literal, ParamSpec, Protocol, overload
@@ -16,6 +16,7 @@ from typing import Any, Literal, ParamSpec, Protocol, overload
 from scope_torch.constraints import COST, QUALITY
 from scope_torch.errors import InputError
 from scope_torch.evaluators.application import Application
+from scope_torch.evaluators.elsewhere import Elsewhere
 from scope_torch.evaluators.function import FunctionEvaluator
 from scope_torch.evaluators.outputs import FILE
 from scope_torch.results.result import RunResult
@@ -78,6 +79,7 @@ class Selection(Arguments):
             InputError: If the application cannot be used as it is; or if the reference alone would
                 cost more than the budget.
         """
+        self._setup.deadline.begin()
         with self._served() as (application, make_evaluator):
             return search(self._setup, application, make_evaluator)
 
@@ -87,8 +89,9 @@ class Selection(Arguments):
         setup = self._setup
         named = [limit.outcome for limit in setup.problem.constraints]
         outcomes = [name for name in named if name not in (COST, QUALITY)]
-        with served(self.endpoint, setup.prices) as running:
-            how = outcomes, setup.inside(FILE), self.judge, self.metric_version
+        where = nullcontext() if self.executor is None else Elsewhere(self.executor)
+        with served(self.endpoint, setup.prices) as running, where as elsewhere:
+            how = outcomes, setup.inside(FILE), self.judge, self.metric_version, elsewhere
             application = Application(self.app, self.metric, running, *how)
             yield (
                 application,

@@ -58,6 +58,7 @@ def preflight(
             facts={"prices_at": setup.prices.at.isoformat()},
             budget_usd=setup.budget_usd,
             first=(1, 1),
+            deadline=setup.deadline,
         )
     except TooDear as error:
         raise InputError(

@@ -16,6 +16,7 @@ from scope_torch.evaluators.application import Item, items_of
 from scope_torch.files import inside
 from scope_torch.llm.price_list import PriceList
 from scope_torch.problem import SelectionProblem, by_module
+from scope_torch.runs.deadline import Deadline
 from scope_torch.runs.directory import read_settings
 from scope_torch.search.calibrate import Base, codes_of_base
 from scope_torch.selection.arguments import Arguments, Models, Prices, Reference
@@ -107,6 +108,7 @@ class Setup:
         is_priced: Whether the costs come from it, so all LLMs have a price.
         base: Where the search starts; None if the preflight has to tell, or if nothing needs one.
         budget_usd: For everything.
+        deadline: For everything; it begins with `Selection.run`.
         folder: Directory of the files; None writes none.
         seed: Decides which queries are held out, or answered twice.
         repeats: How many queries theta_0 answers twice.
@@ -125,6 +127,7 @@ class Setup:
     is_priced: bool
     base: Base
     budget_usd: float
+    deadline: Deadline
     folder: Path | None
     seed: int
     repeats: int
@@ -196,7 +199,9 @@ def set_up(given: Arguments) -> Setup:
     asked = searched if sample is None else sample
     number = min(len(asked), most if repeats is None else repeats)
     parts = problem, searched, held_out, prices, is_priced, base
-    how = budget_usd, folder, seed, number, concurrency, _at_a_time(given, concurrency, folder)
+    at_a_time = _at_a_time(given, concurrency, folder)
+    deadline = Deadline(given.time_limit)
+    how = budget_usd, deadline, folder, seed, number, concurrency, at_a_time
     return Setup(given, *parts, *how, earlier, logged, sample)
 
 

@@ -28,7 +28,7 @@ from scope_torch.results.result import RunResult
 from scope_torch.runs.asked import left_out
 from scope_torch.runs.earlier import known_from
 from scope_torch.runs.journal import lost_in, read_journal
-from scope_torch.runs.measure import measure
+from scope_torch.runs.measure import TimeIsOver, measure
 from scope_torch.runs.older import HELD_OUT, KNOWN, is_graded_otherwise
 from scope_torch.runs.opening import facts_of
 from scope_torch.runs.runner import run
@@ -108,9 +108,9 @@ def search(
         how |= {"seed": setup.seed, **setup.at_a_time}
         make_optimizer = partial(make_scope_joint, budget_usd=left, known=known, **how)
     watching = [*([ProgressBar()] if setup.shows else []), *given.callbacks]
-    result = run(
-        problem, make_optimizer(problem), evaluator, left, run_dir=setup.folder, callbacks=watching
-    )
+    where: dict[str, Any] = {"run_dir": setup.folder, "time_limit": setup.deadline}
+    optimizer = make_optimizer(problem)
+    result = run(problem, optimizer, evaluator, left, callbacks=watching, **where)
     measured = [*before.probe, *before.reference]
     is_priced = setup.is_priced or any(one.module_tokens is not None for one in measured)
     paid_llms = dict.fromkeys([*_names_in(problem), *filter(None, [application.judge])])
@@ -126,7 +126,7 @@ def search(
         expected=[item.expected for item in setup.searched] if application.has_metric else None,
         answers=_by_codes(problem, application.outputs, setup.searched),
         prices=setup.prices.describe(paid_llms) if is_priced else None,
-        lost=[] if setup.folder is None else lost_in(setup.folder),
+        lost=application.lost if setup.folder is None else lost_in(setup.folder),
     )
     found = replace(found, left_out=_left_out(setup, found, before.reference))
     found.write()
@@ -204,7 +204,13 @@ def _held_out(
 
         for theta, pairs in zip(thetas, missing, strict=True):
             folder = setup.inside(f"{part}/{'-'.join(map(str, theta))}")
-            answers = measure(evaluator, pairs, folder=folder, observed=count)
+            try:
+                answers = measure(
+                    evaluator, pairs, folder=folder, observed=count, deadline=setup.deadline
+                )
+            except TimeIsOver as error:
+                logger.warning("held-out queries: %s", error)
+                return None
             found |= {answer.request: answer for answer in answers}
     reference, *_, choice = [[found[pair] for pair in pairs] for pairs in of_thetas] * 2
     return HeldOut(number, choice, reference, taken.observations, paid_usd)

@@ -6,7 +6,7 @@ import itertools
 import secrets
 import threading
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from scope_torch.serve.ledger import Ledger
 
@@ -72,6 +72,11 @@ class QueryInFlight:
 
     def __repr__(self) -> str:
         return f"QueryInFlight({self.name or self.key}, {self.assignment})"
+
+    def __reduce__(self) -> Any:
+        """In another process it tells the address; what is asked there is booked here."""
+        url = self._url.removesuffix(f"/q/{self.key}")
+        return QueryInFlight, (self.key, url, self.assignment, self.name, self._token)
 
     @property
     def base_url(self) -> str:

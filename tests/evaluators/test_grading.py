@@ -251,7 +251,7 @@ class Clock:
 
 def test_latency_is_that_of_the_application_alone(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr("scope_torch.evaluators.application.time", clock)
+    monkeypatch.setattr("scope_torch.evaluators.elsewhere.time", clock)
 
     class Endpoint:
         """Its end, which waits for calls in flight, takes 16 s."""

@@ -256,13 +256,13 @@ def test_waits_between_attempts():
     assert waits(*[Status(500)] * 5, backoff_s=0.5) == [0.5, 1, 2, 4, 8]
     assert waits(*[Status(500)] * 3, backoff_s=25) == [25, 50, 60]
     later = [Status(429, headers={"Retry-After": after}) for after in ("7", "0.5", "9999", "-3")]
-    assert waits(*later, backoff_s=3) == [7, 0.5, 60, 0]
+    assert waits(*later, backoff_s=3) == [7, 0.5, 60, 24]
     odd = [Status(429, headers={"Retry-After": after}) for after in ("soon", "", "nan")]
     assert waits(*odd, backoff_s=1) == [1, 2, 4]
     at = email.utils.formatdate(time.time() + 1000, usegmt=True)
     past = "Wed, 21 Oct 2015 07:28:00 GMT"
     dates = [Status(503, headers={"Retry-After": date}) for date in (at, past)]
-    assert waits(*dates, backoff_s=3) == [60, 0]
+    assert waits(*dates, backoff_s=3) == [60, 6]
 
 
 def test_many_failures_in_a_row_are_fatal():

@@ -19,6 +19,7 @@ TAKEN = {
     *(("repeats", "5"), ("budget_usd", "5"), ("judge", "x"), ("metric_version", "x")),
     ("reference_queries", "5"),
     *(("name", "x"), ("run_dir", "x"), ("constraints", "[]"), ("optional_modules", "[]")),
+    ("time_limit", "5"),
     *(("continue_from", "[]"), ("continue_from", "None"), ("callbacks", "[]")),
 }  # fmt: skip
 ARGUMENTS = list(inspect.signature(st.select).parameters)

@@ -5,8 +5,9 @@ import contextlib
 import json
 import re
 
-import httpx
 import pytest
+from evaluators.far_apps import answers as app
+from evaluators.far_apps import judges as judge
 from llm.fake_endpoint import only_loopback  # noqa: F401
 from serve.fake_upstream import LLMS, FakeUpstream, Say, prices
 
@@ -14,7 +15,6 @@ import scope_torch as st
 from scope_torch.errors import InputError
 from scope_torch.runs.journal import lost_in
 from scope_torch.runs.recorded import read_run
-from scope_torch.serve.current import base_url
 from scope_torch.serve.endpoint import Endpoint
 from scope_torch.watch.reading import result_of_run
 
@@ -32,21 +32,6 @@ def answer(request: dict) -> Say:
     number = int(re.search(r"is (\d+) ", prompt)[1])
     llm = request["model"].removeprefix("vendor/").removesuffix("-1")
     return Say(str(2 * number) if _KNOWS[llm](number) else "no idea")
-
-
-def ask(module: str, prompt: str) -> str:
-    body = {"model": f"scope/{module}", "messages": [{"role": "user", "content": prompt}]}
-    reply = httpx.post(f"{base_url()}/chat/completions", json=body, timeout=60)
-    reply.raise_for_status()
-    return reply.json()["choices"][0]["message"]["content"]
-
-
-def app(question: str) -> str:
-    return ask("answer", question)
-
-
-def judge(expected: str, output: str) -> float:
-    return float(ask("judge", f"Grade {expected} {output}"))
 
 
 @pytest.fixture

@@ -1,0 +1,158 @@
+"""`select(executor=...)` on real clusters, on this machine: Dask with worker processes, and Ray.
+
+Dask and Ray decide no dependency of the others: `make test-slow` has them apart.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from evaluators.far_apps import App, calls
+from integration.doc_pages import DOCS, blocks, python
+from selection.test_executor import settings
+from source_code import ROOT
+
+import scope_torch as st
+
+PAGE = DOCS / "howto/more-than-one-machine.md"
+PROGRAM = """
+import json, os, sys
+from evaluators.far_apps import SlowApp
+from selection.test_executor import settings
+import scope_torch as st
+
+def searched(executor):
+    changes = json.loads(sys.argv[2])
+    result = st.select(SlowApp(sys.argv[1]), **settings(executor=executor, **changes))
+    told = {"choice": result.choice, "lost": len(result.lost), "calls": result.bill.num_calls}
+    print(json.dumps(told))
+
+if __name__ == "__main__":
+"""
+DASK = """
+    import dask
+    from distributed import Client, LocalCluster
+
+    dask.config.set({"distributed.scheduler.allowed-failures": 0})
+    how = {"n_workers": 2, "threads_per_worker": 2, "processes": True, "dashboard_address": None}
+    with LocalCluster(**how) as cluster, Client(cluster) as client:
+        searched(client.get_executor())
+"""
+RAY = """
+    from scope_torch.integrations.ray import RayExecutor
+
+    searched(RayExecutor(num_cpus=0.5))
+"""
+
+
+def needs(package: str, variable: str) -> pytest.MarkDecorator:
+    folder = Path(os.environ.get(variable, ""), package)
+    there = folder.is_dir() if variable in os.environ else importlib.util.find_spec(package)
+    target = f"build/{variable.removeprefix('SCOPE_').lower()}"
+    return pytest.mark.skipif(not there, reason=f"{package} is not installed: make {target}")
+
+
+CLUSTERS = [
+    pytest.param(DASK, "SCOPE_DASK", id="dask", marks=needs("distributed", "SCOPE_DASK")),
+    pytest.param(RAY, "SCOPE_RAY", id="ray", marks=needs("ray", "SCOPE_RAY")),
+]
+pytestmark = pytest.mark.slow
+
+
+def environment(variable: str, home: Path) -> dict[str, str]:
+    """Home: Ray writes a token there."""
+    path = [os.environ.get(variable, ""), str(ROOT), str(ROOT / "tests")]
+    quiet = {"RAY_USAGE_STATS_ENABLED": "0", "HOME": str(home)}
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path)), **quiet}
+
+
+def started(program: str, variable: str, folder: Path, **changes: object) -> subprocess.Popen:
+    (folder / "program.py").write_text(PROGRAM + program)
+    command = [sys.executable, str(folder / "program.py"), str(folder), json.dumps(changes)]
+    known = environment(variable, folder)
+    return subprocess.Popen(command, cwd=folder, env=known, text=True, stdout=-1, stderr=-1)
+
+
+def told(process: subprocess.Popen) -> dict:
+    out, err = process.communicate(timeout=400)
+    assert process.returncode == 0, err
+    return json.loads(out.strip().splitlines()[-1])
+
+
+def history(folder: Path) -> list:
+    lines = [json.loads(line) for line in (folder / "journal.jsonl").read_text().splitlines()]
+    kept = [{k: v for k, v in line.items() if k != "crc"} for line in lines if "lost" not in line]
+    return sorted(kept, key=lambda line: (line["theta"], line["query"], line["replicate"]))
+
+
+@pytest.mark.parametrize(("program", "variable"), CLUSTERS)
+def test_a_cluster_whose_worker_is_killed_gives_what_a_sequential_search_gives(
+    program, variable, tmp_path
+):
+    here = st.select(App(tmp_path), **settings(concurrency=1, run_dir=tmp_path / "here"))
+    (tmp_path / "calls.txt").unlink()
+    process = started(program, variable, tmp_path, run_dir=str(tmp_path / "run"))
+    deadline = time.monotonic() + 300
+    while len(calls(tmp_path)) < 40:
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.kill(int(calls(tmp_path)[-1][0]), signal.SIGKILL)  # within the 0.2 s of its call
+    found = told(process)
+    assert found["choice"] == here.choice
+    assert 1 <= found["lost"] <= 3  # a worker of Dask has two threads
+    assert found["calls"] == len(calls(tmp_path)) == here.bill.num_calls + found["lost"]
+    assert history(tmp_path / "run") == history(tmp_path / "here")
+    assert str(process.pid) not in {call[0] for call in calls(tmp_path)}
+
+
+@pytest.mark.parametrize(("program", "variable"), CLUSTERS)
+def test_a_call_that_is_repeated_is_made_again(program, variable, tmp_path):
+    """Dask would take a second call with equal arguments for the first one."""
+    changes = {"repeat": True, "repeats": 5, "budget_usd": 1.0}
+    found = told(started(program, variable, tmp_path, **changes))
+    assert found["lost"] == 0
+    made = [tuple(call[1:]) for call in calls(tmp_path)]
+    assert len(made) == found["calls"]
+    assert len(made) >= len(set(made)) + 5
+
+
+@pytest.mark.parametrize(("program", "variable"), CLUSTERS)
+def test_the_page_says_how(program, variable, tmp_path):
+    """Its blocks for this cluster, in a program."""
+    word = "RayExecutor" if variable == "SCOPE_RAY" else "dask.distributed"
+    (block,) = [one.content for one in blocks(PAGE) if one.language == "py" and word in one.content]
+    (first,) = python(PAGE)
+    first = first[: first.index("spawn = ")]
+    if variable == "SCOPE_RAY":
+        start = ""
+        block = block.replace('address="auto", ', "")
+    else:
+        start = (
+            "from distributed import LocalCluster\n"
+            "cluster = LocalCluster(n_workers=1, dashboard_address=None)\n"
+        )
+        block = block.replace('"tcp://scheduler:8786"', "cluster.scheduler_address")
+    block = block.replace("select(", "result = select(").strip()
+    lines = [*start.splitlines(), *block.splitlines(), "print(result)"]
+    indented = "\n".join(f"    {line}" for line in lines)
+    (tmp_path / "page.py").write_text(f'{first}\nif __name__ == "__main__":\n{indented}\n')
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "page.py")],
+        cwd=tmp_path,
+        env=environment(variable, tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "nano" in done.stdout
