@@ -3,10 +3,12 @@
 import os
 import signal
 import socket
+from collections import Counter
 
 import hypothesis
 import pytest
 import torch
+from real_data import NO_DATA
 
 hypothesis.settings.register_profile("any machine", deadline=None)  # or 200 ms for an example
 hypothesis.settings.load_profile("any machine")
@@ -26,6 +28,17 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "filterwarnings", r"ignore:`torch\.jit\.script` is deprecated:DeprecationWarning"
     )
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """One line says what a clone without the data of others has not tested."""
+    skipped = [str(report.longrepr) for report in terminalreporter.stats.get("skipped", [])]
+    lacking = Counter(
+        text.partition(NO_DATA)[2].rstrip("')") for text in skipped if NO_DATA in text
+    )
+    if lacking:
+        told = ", ".join(f"{path} ({number})" for path, number in sorted(lacking.items()))
+        terminalreporter.write_line(f"SCOPE_DATA_DIR: {lacking.total()} tests lack data: {told}")
 
 
 @pytest.fixture(params=DEVICES)
