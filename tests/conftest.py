@@ -1,9 +1,12 @@
 """Fixtures shared by all tests."""
 
+import asyncio
 import os
 import signal
 import socket
 from collections import Counter
+from collections.abc import Iterator
+from importlib.util import find_spec
 
 import hypothesis
 import pytest
@@ -39,6 +42,26 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if lacking:
         told = ", ".join(f"{path} ({number})" for path, number in sorted(lacking.items()))
         terminalreporter.write_line(f"SCOPE_DATA_DIR: {lacking.total()} tests lack data: {told}")
+
+
+class _QuickAsyncio:
+    """asyncio, whose waits are short."""
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(asyncio, name)
+
+    @staticmethod
+    async def sleep(seconds: float) -> None:
+        await asyncio.sleep(min(seconds, 0.01))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _quick_ends_of_servers() -> Iterator[None]:
+    """Uvicorn looks every 0.1 s whether it shall end; hundreds of endpoints would wait for that."""
+    with pytest.MonkeyPatch.context() as patch:
+        if find_spec("uvicorn") is not None:
+            patch.setattr("uvicorn.server.asyncio", _QuickAsyncio())
+        yield
 
 
 @pytest.fixture(params=DEVICES)

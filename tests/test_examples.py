@@ -9,11 +9,8 @@ from source_code import modules
 
 import scope_torch
 
-WITH_EXAMPLES = [
-    name
-    for name, path in modules().items()
-    if name.startswith("scope_torch") and ">>>" in path.read_text()
-]
+NAMES = [name for name in modules() if name.startswith("scope_torch")]
+WITH_EXAMPLES = [name for name in NAMES if ">>>" in modules()[name].read_text()]
 
 
 def examples_of(module):
@@ -29,6 +26,12 @@ def test_examples_give_what_they_show(name, tmp_path, monkeypatch):
         runner.run(test, out=shown.append)
     assert runner.tries > 0
     assert not runner.failures, "".join(shown)
+
+
+def test_every_module_can_be_imported():
+    assert len(NAMES) > 250
+    for name in NAMES:
+        importlib.import_module(name)
 
 
 def test_every_public_class_and_function_has_an_example():
