@@ -41,7 +41,7 @@ def at(task: KnownTask, theta: tuple[int, ...]) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("rule", ["area", "chance"])
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, 1, 2])
 def test_finds_the_exact_front(rule, seed):
     task = KnownTask.random(seed, (4, 4), 40, graded=False)
     search = make(task.problem, seed, rule=rule, widenings=3)
