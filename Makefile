@@ -19,6 +19,8 @@ run: $(VENV)/installed
 
 # One thread for each worker: the tests are small, and threads of two workers slow each other down.
 test test-slow: export OMP_NUM_THREADS = 1
+# Compiled tests are kept: rewriting their asserts is half of what collecting them takes.
+test test-slow: export PYTHONDONTWRITEBYTECODE =
 
 test: lint types
 	$(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --durations=10

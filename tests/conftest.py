@@ -1,24 +1,67 @@
 """Fixtures shared by all tests."""
 
+import asyncio
+import os
 import signal
 import socket
+from collections import Counter
+from collections.abc import Iterator
+from importlib.util import find_spec
 
 import hypothesis
 import pytest
 import torch
+from real_data import NO_DATA
 
 hypothesis.settings.register_profile("any machine", deadline=None)  # or 200 ms for an example
 hypothesis.settings.load_profile("any machine")
+MEMORY = "/dev/shm"  # a file system of Linux that no disk is behind
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as of what a script starts with `&`
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if os.path.isdir(MEMORY):
+        memory = os.statvfs(MEMORY)
+        # A run waits for the disk after every observation; nothing waits for memory.
+        if memory.f_bavail * memory.f_frsize > 4 << 30 and not memory.f_flag & os.ST_NOEXEC:
+            os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", MEMORY)
     # linear_operator uses torch.jit.script at import; nothing here can change that.
     config.addinivalue_line(
         "filterwarnings", r"ignore:`torch\.jit\.script` is deprecated:DeprecationWarning"
     )
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """One line says what a clone without the data of others has not tested."""
+    skipped = [str(report.longrepr) for report in terminalreporter.stats.get("skipped", [])]
+    lacking = Counter(
+        text.partition(NO_DATA)[2].rstrip("')") for text in skipped if NO_DATA in text
+    )
+    if lacking:
+        told = ", ".join(f"{path} ({number})" for path, number in sorted(lacking.items()))
+        terminalreporter.write_line(f"SCOPE_DATA_DIR: {lacking.total()} tests lack data: {told}")
+
+
+class _QuickAsyncio:
+    """asyncio, whose waits are short."""
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(asyncio, name)
+
+    @staticmethod
+    async def sleep(seconds: float) -> None:
+        await asyncio.sleep(min(seconds, 0.01))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _quick_ends_of_servers() -> Iterator[None]:
+    """Uvicorn looks every 0.1 s whether it shall end; hundreds of endpoints would wait for that."""
+    with pytest.MonkeyPatch.context() as patch:
+        if find_spec("uvicorn") is not None:
+            patch.setattr("uvicorn.server.asyncio", _QuickAsyncio())
+        yield
 
 
 @pytest.fixture(params=DEVICES)

@@ -3,13 +3,14 @@
 import doctest
 import importlib
 import inspect
-import pkgutil
 
 import pytest
+from source_code import modules
 
 import scope_torch
 
-MODULES = [found.name for found in pkgutil.walk_packages(scope_torch.__path__, "scope_torch.")]
+NAMES = [name for name in modules() if name.startswith("scope_torch")]
+WITH_EXAMPLES = [name for name in NAMES if ">>>" in modules()[name].read_text()]
 
 
 def examples_of(module):
@@ -17,13 +18,20 @@ def examples_of(module):
     return [test for test in tests if test.examples]
 
 
-@pytest.mark.parametrize("name", ["scope_torch", *MODULES])
+@pytest.mark.parametrize("name", WITH_EXAMPLES)
 def test_examples_give_what_they_show(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     runner, shown = doctest.DocTestRunner(), []
     for test in examples_of(importlib.import_module(name)):
         runner.run(test, out=shown.append)
+    assert runner.tries > 0
     assert not runner.failures, "".join(shown)
+
+
+def test_every_module_can_be_imported():
+    assert len(NAMES) > 250
+    for name in NAMES:
+        importlib.import_module(name)
 
 
 def test_every_public_class_and_function_has_an_example():

@@ -127,12 +127,14 @@ class PlainWorld:
             low, high = (self.offset, high) if wrong else (low, self.offset)
         return high
 
+    @cache  # noqa: B019 - lives as long as the test
     def normal(self, stream: str, counter: int) -> float:
         """The sum of four 16-bit numbers, standardised."""
         bits = naive.splitmix64((self.key(stream) + counter) & _MASK)
         total = sum((bits >> shift) % 65536 for shift in (0, 16, 32, 48))
         return (total - 131070) / 65536 * math.sqrt(3)
 
+    @cache  # noqa: B019 - lives as long as the test
     def key(self, stream: str) -> int:
         number = self.first_stream + _STREAMS.index(stream)
         return naive.splitmix64(naive.splitmix64(self.seed & _MASK) + number)

@@ -3,6 +3,7 @@
 import importlib
 
 import pytest
+from botorch.acquisition.multi_objective import logei
 
 from scope_torch.baselines.front import LogNEHVI, OptunaFront, RandomFront
 from scope_torch.testing import KnownTask, OptimizerConformance, drive
@@ -14,6 +15,12 @@ except ImportError:
 else:
     INSTALLED = True
 needs_optuna = pytest.mark.skipif(not INSTALLED, reason="the extra `peers` is not installed")
+
+
+@pytest.fixture(autouse=True)
+def _without_a_compiler(monkeypatch):
+    """Else BoTorch compiles a form of the acquisition in C++, for half a minute."""
+    monkeypatch.setattr(logei, "_load_attempted", True, raising=False)
 
 
 def nsga(problem, seed):

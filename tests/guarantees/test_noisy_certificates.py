@@ -61,7 +61,7 @@ def wrong_and_certified(searches, flips, declared):
 
 
 def test_few_searches_with_flips():
-    wrong, certified = wrong_and_certified(12, 0.02, 0.02)
+    wrong, certified = wrong_and_certified(6, 0.02, 0.02)
     assert wrong == 0
     assert certified > 0.1
 

@@ -338,19 +338,19 @@ def broken_promises(watch, result) -> set[str]:
 
 def test_scope_keeps_its_word():
     certified = 0
-    for seed in range(20):
+    for seed in range(10):
         watch, result = run_scope(seed, R=0.01)
         assert max(watch.ratio) <= 1
         assert len(watch.ratio) == len(result.history) + 1
         assert broken_promises(watch, result) == set()
         certified += result.recommendation.basis == "certified"
-    assert certified > 10
+    assert certified > 5
 
 
 def test_understated_assumptions_break_promises():
     """The check above can fail: noise and norms are 20 times those that SCOPE was told."""
-    runs = [run_scope(seed, R=0.08, believed=0.05) for seed in range(20)]
+    runs = [run_scope(seed, R=0.08, believed=0.05) for seed in range(10)]
     assert all(max(watch.ratio) > 1 for watch, _ in runs)
     broken = [broken_promises(watch, result) for watch, result in runs]
-    assert sum(map(bool, broken)) > 10
+    assert sum(map(bool, broken)) > 5
     assert set.union(*broken) == {"feasible", "u_out", "gap"}

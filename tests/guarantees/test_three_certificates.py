@@ -81,9 +81,9 @@ def shares(searches, hopeless, **changes):
 
 @pytest.mark.parametrize("in_flight", [1, 8])
 def test_few_searches_of_hopeless_worlds(in_flight):
-    certified, wrong = shares(12, True, in_flight=in_flight)
+    certified, wrong = shares(6, True, in_flight=in_flight)
     assert certified == wrong <= 0.25
-    certified, wrong = shares(6, False, in_flight=in_flight)
+    certified, wrong = shares(3, False, in_flight=in_flight)
     assert certified > 0.8
     assert wrong == 0
 

@@ -6,24 +6,31 @@ import pytest
 from hydra.core.global_hydra import GlobalHydra
 
 from scope_torch.cli.run import main
+from scope_torch.tracking import curves
 
 
 @pytest.fixture
 def cli(tmp_path, monkeypatch, capsys):
-    """Runs `scope-torch` in `tmp_path`; returns exit status, stdout and stderr."""
+    """Runs `scope-torch` in `tmp_path`; returns exit status, stdout and stderr.
+
+    The figure of a run takes longer than most runs of the tests; it is drawn with `draw=True`.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("SCOPE_DATA_DIR", raising=False)
     monkeypatch.setenv("SCOPE_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
 
-    def call(*arguments: str) -> tuple[int, str, str]:
+    def call(*arguments: str, draw: bool = False) -> tuple[int, str, str]:
         GlobalHydra.instance().clear()
         monkeypatch.setattr(sys, "argv", ["scope-torch", *arguments])
         status = 0
-        try:
-            main()
-        except SystemExit as stop:
-            status = int(stop.code or 0)
+        with monkeypatch.context() as patch:
+            if not draw:
+                patch.setattr(curves, "plot_curves", lambda *_, **__: None)
+            try:
+                main()
+            except SystemExit as stop:
+                status = int(stop.code or 0)
         out, err = capsys.readouterr()
         return status, out, err
 

@@ -2,15 +2,14 @@
 
 import numpy as np
 import pytest
+from real_data import table_or_skip
 
 from benchmarks.agentopt import ours, selectors
 from benchmarks.agentopt.__main__ import Rows
 from benchmarks.agentopt.selectors import SELECTORS, SURVIVORS, Lookup
 from benchmarks.agentopt.tables import FILES, PAGE, RESULTS, home_table, runs_of, table_of
-from scope_torch.errors import InputError
 from scope_torch.evaluators.table import RecordedTable
 from scope_torch.problem import SelectionProblem
-from scope_torch.tasks.files import find_data
 
 LLMS = ("mini", "pro")
 QUALITY = np.zeros((2, 2, 20))
@@ -157,10 +156,7 @@ def test_the_first_page_shows_the_committed_runs():
 
 
 def _needs_table(task):
-    try:
-        find_data(f"agentopt/{task}_compact.csv.gz")
-    except InputError:
-        pytest.skip("the recorded table is not here")
+    table_or_skip(f"agentopt/{task}_compact.csv.gz")
 
 
 def test_scope_joint_finds_the_best():

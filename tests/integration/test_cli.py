@@ -61,7 +61,8 @@ def table_arguments(tmp_path) -> list[str]:
 
 
 def test_a_run_leaves_the_files_others_rely_on(cli, table_arguments):
-    status, out, err = cli(*table_arguments, "method=scope", "seed=3", "method.gap_tolerance=null")
+    words = [*table_arguments, "method=scope", "seed=3", "method.gap_tolerance=null"]
+    status, out, err = cli(*words, draw=True)
     assert (status, err) == (0, "")
     directory = Path("outputs/table/scope")
     (run,) = directory.rglob("seed=3")

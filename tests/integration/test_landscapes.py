@@ -4,6 +4,7 @@ import statistics
 
 import numpy as np
 import pytest
+from real_data import folder_or_skip
 
 from benchmarks.results import __main__ as program
 from benchmarks.results.experiments import experiments
@@ -19,7 +20,6 @@ from benchmarks.results.landscapes import (
 from benchmarks.results.planned import KEY, read_rows, row_of
 from benchmarks.results.write import RESULTS
 from scope_torch.errors import InputError
-from scope_torch.tasks.files import find_folder
 
 ROWS = read_rows(RESULTS / "landscapes.csv")
 PLANNED = {run.key: run for run in experiments()["landscapes"]}
@@ -93,10 +93,7 @@ def test_a_committed_row_is_made_again(family):
 
 @pytest.mark.parametrize("task", TASKS[:2])
 def test_the_rows_of_the_recordings_are_made_again(task):
-    try:
-        find_folder("recordings/scope_bing", "")
-    except InputError:
-        pytest.skip("the recordings are not here")
+    folder_or_skip("recordings/scope_bing")
     same_as_committed(row_of(PLANNED[task, RECORDED, "", "10"]))
 
 

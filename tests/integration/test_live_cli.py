@@ -103,13 +103,21 @@ def test_deploy_evaluates_held_out_queries(cli, closed):
     assert deployed["theta_out"]["cost_usd"] <= deployed["reference"]["cost_usd"]
 
 
+@pytest.fixture(scope="module")
+def kept() -> list:
+    """The undisturbed run, made by the first test that asks for it."""
+    return []
+
+
 @pytest.fixture(name="whole")
-def fixture_of_an_undisturbed_run(cli) -> tuple[dict, list[Observation], Counter]:
-    script = Airports()
-    with FakeEndpoint(script) as endpoint:
-        store = "llm.store=whole.sqlite"
-        assert cli(*arguments(endpoint.url, store, "output_dir=whole"))[0] == 0
-    return *files("whole"), script.paid
+def fixture_of_an_undisturbed_run(cli, kept) -> tuple[dict, list[Observation], Counter]:
+    if not kept:
+        script = Airports()
+        with FakeEndpoint(script) as endpoint:
+            store = "llm.store=whole.sqlite"
+            assert cli(*arguments(endpoint.url, store, "output_dir=whole"))[0] == 0
+        kept.append((*files("whole"), script.paid))
+    return kept[0]
 
 
 def seen(observations: list[Observation]) -> dict:

@@ -5,6 +5,7 @@ import csv
 import json
 import math
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -54,24 +55,38 @@ def measure_run(cli, capsys):
     return call
 
 
-def search(cli, endpoint: FakeEndpoint) -> Path:
-    """A run whose result changes several times."""
-    given = [f"llm.base_url={endpoint.url}", f"budget_usd={BUDGET_USD}", "method=scope"]
-    status, _, err = cli(*SEARCH, *given)
-    assert (status, err) == (0, "")
-    (path,) = Path("outputs").rglob("result.json")
-    return path.parent
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory) -> Path:
+    """Where the files of the search are kept for the tests that come later."""
+    return tmp_path_factory.mktemp("searched")
+
+
+@pytest.fixture
+def search(cli, searched, tmp_path):
+    """A run whose result changes several times, and the store of its answers."""
+
+    def call(endpoint: FakeEndpoint) -> Path:
+        if not (searched / "outputs").exists():
+            given = [f"llm.base_url={endpoint.url}", f"budget_usd={BUDGET_USD}", "method=scope"]
+            status, _, err = cli(*SEARCH, *given)
+            assert (status, err) == (0, "")
+            shutil.copytree(tmp_path, searched, dirs_exist_ok=True)
+        shutil.copytree(searched, tmp_path, dirs_exist_ok=True)
+        (path,) = Path("outputs").rglob("result.json")
+        return path.parent
+
+    return call
 
 
 def measured(run_dir: Path) -> dict:
     return json.loads((run_dir / "measured.json").read_text())
 
 
-def test_a_live_run_is_measured_and_reported(cli, measure_run, monkeypatch):
+def test_a_live_run_is_measured_and_reported(search, measure_run, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)  # figures take their time
     monkeypatch.delitem(sys.modules, "scope_torch.results.plotting", raising=False)
     with FakeEndpoint(airport_llm) as endpoint:
-        run_dir = search(cli, endpoint)
+        run_dir = search(endpoint)
         assert "(measured)" not in report(Path("outputs"))
         assert load_runs(Path("outputs"))[1] == []
         asked = len(endpoint.requests)
@@ -156,10 +171,10 @@ class InterruptedBar:
             raise KeyboardInterrupt
 
 
-def test_after_ctrl_c_a_measurement_goes_on(cli, measure_run, monkeypatch):
+def test_after_ctrl_c_a_measurement_goes_on(search, measure_run, monkeypatch):
     script = Airports()
     with FakeEndpoint(script) as endpoint:
-        run_dir = search(cli, endpoint)
+        run_dir = search(endpoint)
         before = sum(script.paid.values())
         with monkeypatch.context() as patch:
             patch.setattr(evaluate, "tqdm", InterruptedBar)
@@ -184,7 +199,7 @@ def test_after_ctrl_c_a_measurement_goes_on(cli, measure_run, monkeypatch):
     assert len(lines) == 2 * 12 * (len(found["results"]) - 1)
 
 
-def test_an_interrupted_measurement_pays_for_nothing_twice(cli, measure_run):
+def test_an_interrupted_measurement_pays_for_nothing_twice(search, measure_run):
     script, left = Airports(), [math.inf]
 
     def trouble(request: dict, number: int):
@@ -193,7 +208,7 @@ def test_an_interrupted_measurement_pays_for_nothing_twice(cli, measure_run):
 
     script.trouble = trouble
     with FakeEndpoint(script) as endpoint:
-        run_dir = search(cli, endpoint)
+        run_dir = search(endpoint)
         before = sum(script.paid.values())
         left[0] = 25
         status, out, err = measure_run(endpoint, run_dir, "--repeats", "2")
@@ -214,7 +229,7 @@ def test_an_interrupted_measurement_pays_for_nothing_twice(cli, measure_run):
     assert measured(run_dir)["curve"] == resumed["curve"]
 
 
-def test_calls_without_a_reply_are_told(cli, measure_run):
+def test_calls_without_a_reply_are_told(search, measure_run):
     script, left = Airports(), [0]
 
     def trouble(request: dict, number: int):
@@ -223,7 +238,7 @@ def test_calls_without_a_reply_are_told(cli, measure_run):
 
     script.trouble = trouble
     with FakeEndpoint(script) as endpoint:
-        run_dir = search(cli, endpoint)
+        run_dir = search(endpoint)
         left[0] = 4
         options = {"changed": "llm.retries=0"}
         status, out, _ = measure_run(endpoint, run_dir, "--repeats", "2", **options)
@@ -232,9 +247,9 @@ def test_calls_without_a_reply_are_told(cli, measure_run):
         assert "gave no reply" not in measure_run(endpoint, run_dir, "--repeats", "2", **options)[1]
 
 
-def test_a_run_that_went_on_is_measured_again(cli, measure_run):
+def test_a_run_that_went_on_is_measured_again(search, measure_run):
     with FakeEndpoint(airport_llm) as endpoint:
-        run_dir = search(cli, endpoint)
+        run_dir = search(endpoint)
         measure_run(endpoint, run_dir)
         content = measured(run_dir)
         content["results"].pop()
@@ -248,9 +263,9 @@ def test_a_run_that_went_on_is_measured_again(cli, measure_run):
         assert load_runs(Path("outputs"))[1] == []
 
 
-def test_a_run_of_another_task_is_refused(cli, measure_run):
+def test_a_run_of_another_task_is_refused(search, measure_run):
     with FakeEndpoint(airport_llm) as endpoint:
-        run_dir = search(cli, endpoint)
+        run_dir = search(endpoint)
         status, out, err = measure_run(endpoint, run_dir, changed="task.num_queries=11")
     assert (status, out) == (2, "")
     assert "give the arguments of that run: its task, LLMs and queries" in err

@@ -1,14 +1,12 @@
 """SCOPE on the recorded runs, where the data is at hand."""
 
-import os
-
 import pytest
+from real_data import table_or_skip
 
-from scope_torch.errors import InputError
 from scope_torch.methods import make_scope
 from scope_torch.results.metrics import optimal_cost
 from scope_torch.runs.runner import run
-from scope_torch.tasks.table import find_data, table_task
+from scope_torch.tasks.table import table_task
 
 TASKS = {
     "hotpotqa": (["planner", "solver"], ["Ministral 3 8B", "Claude Opus 4.6"], 190, 12.0),
@@ -19,10 +17,7 @@ TASKS = {
 def recorded(name: str):
     modules, reference, num_queries, budget = TASKS[name]
     path = f"agentopt/{name}_compact.csv.gz"
-    try:
-        find_data(path)
-    except InputError:
-        pytest.skip(f"{path} is not here (SCOPE_DATA_DIR={os.environ.get('SCOPE_DATA_DIR')})")
+    table_or_skip(path)
     task = table_task(
         name=name,
         path=path,

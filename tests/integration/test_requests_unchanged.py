@@ -13,13 +13,12 @@ from itertools import groupby
 from pathlib import Path
 
 import pytest
+from real_data import table_or_skip
 
 from scope_torch.cli.build import build
 from scope_torch.cli.compose import compose
-from scope_torch.errors import InputError
 from scope_torch.evaluators.simulation import spec
 from scope_torch.runs.runner import run
-from scope_torch.tasks.files import find_data
 
 BEFORE: dict[str, str] = json.loads(
     Path(__file__).with_name("requests_of_0_1_0.json").read_text(encoding="utf-8")
@@ -55,10 +54,7 @@ def test_twelve_methods_on_four_tasks_with_two_seeds():
 @pytest.mark.parametrize(("task", "method", "seeds"), SEARCHES)
 def test_requests_are_those_of_before(task, method, seeds, tmp_path):
     if task == "hotpotqa":
-        try:
-            find_data("agentopt/hotpotqa_compact.csv.gz")
-        except InputError as error:
-            pytest.skip(str(error))
+        table_or_skip("agentopt/hotpotqa_compact.csv.gz")
     if method == "optuna_gp":
         pytest.importorskip("optuna")
     old = [*OLD_DEFAULTS.get(method, []), *OLD_NAMES.get(task, [])]

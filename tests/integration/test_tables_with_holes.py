@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from real_data import table_or_skip
 from test_allowed_everywhere import SEARCHES
 
 from scope_torch.errors import InputError
@@ -15,7 +16,6 @@ from scope_torch.observation import Request
 from scope_torch.results.metrics import optimal_cost
 from scope_torch.runs.runner import run
 from scope_torch.tasks import Task
-from scope_torch.tasks.files import find_data
 from scope_torch.tasks.simulated import simulated_task
 from scope_torch.tasks.synthetic import synthetic_task
 from scope_torch.tasks.table import load_table, table_task
@@ -95,10 +95,7 @@ def test_every_method_on_30_percent_of_a_table(name, tmp_path):
 @pytest.mark.parametrize("name", ["joint", "scope", "joint-branched", "random", "cei", "front"])
 @pytest.mark.parametrize("seed", [0])
 def test_30_percent_of_a_recorded_table(name, seed):
-    try:
-        path = find_data(HOTPOTQA)
-    except InputError:
-        pytest.skip("the recorded table is not here")
+    path = table_or_skip(HOTPOTQA)
     columns = ["planner", "solver"]
     table = load_table(path, columns, quality_column="score", on_missing="drop_queries")
     reference = tuple(

@@ -192,6 +192,12 @@ def close_gap(case: Case, a: float, b: float) -> bool:
 @pytest.mark.parametrize("case", CASES, ids=label)
 def test_equals_the_naive_reference(case):
     result, reference = both(case)
+    observed_the_same(case, result, reference)
+    chose_and_told_the_same(case, result, reference)
+    widened_the_same(case, result, reference)
+
+
+def observed_the_same(case: Case, result: RunResult, reference: naive.NaiveRun) -> None:
     assert [(o.theta, o.query) for o in result.history] == reference.observations
     assert result.recommendation.theta == reference.theta_out[-1]
     assert STOPS[result.stop_reason] == reference.stop_reason
@@ -213,9 +219,7 @@ def test_equals_the_naive_reference(case):
             assert close_gap(case, row.gap_usd, reference.gap[row.t - 1]), row
 
 
-@pytest.mark.parametrize("case", CASES, ids=label)
-def test_iterations_and_gaps_equal_the_naive_reference(case):
-    result, reference = both(case)
+def chose_and_told_the_same(case: Case, result: RunResult, reference: naive.NaiveRun) -> None:
     selected = [row for row in result.trace if row.event == "selected"]
     steps = reference.iterations
     assert [row.theta_cand for row in selected] == [step["theta_cand"] for step in steps]
@@ -233,9 +237,7 @@ def test_iterations_and_gaps_equal_the_naive_reference(case):
     assert observed.tolist() == [step["num_observed"] for step in steps]
 
 
-@pytest.mark.parametrize("case", CASES, ids=label)
-def test_widening_equals_the_naive_reference(case):
-    result, reference = both(case)
+def widened_the_same(case: Case, result: RunResult, reference: naive.NaiveRun) -> None:
     if case.b is not None:
         assert result.report["b_g_widened"] == pytest.approx(reference.b_g_widened, rel=1e-10)
     widened = [row.t for row in result.trace if row.event == "widened"]

@@ -52,10 +52,10 @@ def called(node: ast.Call) -> list[str]:
     return []
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_no_data_becomes_code(path):
-    allowed = ALLOWED.get(str(path.relative_to(ROOT)), [])
-    assert faults(path.read_text()) == allowed
+def test_no_data_becomes_code():
+    found = {str(path.relative_to(ROOT)): faults(path.read_text()) for path in FILES}
+    assert len(found) > 200
+    assert {path: calls for path, calls in found.items() if calls} == ALLOWED
 
 
 @pytest.mark.parametrize(

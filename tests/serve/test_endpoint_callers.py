@@ -7,6 +7,7 @@ import socket
 import threading
 
 import anthropic
+import h11
 import openai
 import pytest
 from serve.fake_upstream import Say
@@ -142,12 +143,19 @@ def closed(connection: socket.socket) -> bool:
         return True
 
 
+def has_read(endpoint: Endpoint, half: str) -> bool:
+    """Whether the endpoint has the only connection, and the head if it was sent."""
+    states = [one.conn.their_state for one in endpoint._server.server_state.connections]
+    return states == [h11.IDLE if half in ("nothing", "half a head") else h11.SEND_BODY]
+
+
 @pytest.mark.parametrize("half", HALVES)
 def test_a_half_sent_request_does_not_block_the_end(upstream, half):
     """It blocked for `timeout_s`, which the test does not wait for."""
     endpoint = Endpoint(upstream.url, timeout_s=3600.0, chosen={"planner": "gpt-4o"})
     endpoint.start()
     with connected(endpoint, HALVES[half]) as connection:
+        wait_until(lambda: has_read(endpoint, half))
         stopping = threading.Thread(target=endpoint.stop, daemon=True)
         stopping.start()
         stopping.join(20)
