@@ -27,7 +27,7 @@ CASES = {name: [kind for kind in NONSENSE if (name, kind) not in TAKEN] for name
 
 
 def test_all_arguments_are_tried():
-    assert len(ARGUMENTS) == 34
+    assert len(ARGUMENTS) == 36
     assert ARGUMENTS[0] == "app"
     assert all(CASES.values())
 
