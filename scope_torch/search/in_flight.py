@@ -34,7 +34,7 @@ from scope_torch.search.joint_candidate import JointCandidate
 from scope_torch.search.optimizer import Observing, Steps
 from scope_torch.search.parts import Minima
 from scope_torch.search.scope import SCOPE
-from scope_torch.search.stopping import NOTHING_FOUND, NOTHING_LEFT
+from scope_torch.search.stopping import GAP_CLOSED, NOTHING_FOUND, NOTHING_LEFT
 from scope_torch.search.turn import Turn
 
 FIRST = 2  # queries of a new candidate
@@ -118,6 +118,7 @@ class InFlight(SCOPE):
         self._asked_of: deque[_Open] = deque()
         self._i = 0
         self._is_stuck: str | None = None  # why no candidate can be chosen now
+        self._ends: str | None = None  # why the search ends, once what is in flight has arrived
         self._waits_for: float | None = None  # mean cost in USD of one that may not be needed
         self._unanswered: deque[Request] = deque()
         self._has_begun = False
@@ -129,11 +130,12 @@ class InFlight(SCOPE):
         self._initialise()  # alg:scope-main:rules, alg:scope-main:init1
         while True:  # alg:scope-main:while
             request = self._next_request()
-            if request is None and not self._open:
-                assert self._is_stuck is not None
-                requests = self.rules.verify(self._is_stuck, self._query_order)
+            if request is None and not self._asked_of:
+                reason = self._ends or self._is_stuck
+                assert reason is not None, "the cheapest open candidate may always ask"
+                requests = self.rules.verify(reason, self._query_order)
                 if requests is None:
-                    return self._stop(self._is_stuck)
+                    return self._stop(reason)
                 if requests:
                     self._trace("verifying")
                     yield from self._observe(requests)
@@ -144,7 +146,7 @@ class InFlight(SCOPE):
                 self._take(answer)
 
     def _next_request(self) -> Request | None:
-        while True:
+        while not self._ends:
             for one in [*self._open]:
                 if one.may_ask and (one.num_asked < FIRST or self._is_needed(one.mean_c, one)):
                     if (request := one.ask()) is not None:
@@ -153,26 +155,35 @@ class InFlight(SCOPE):
                     self._trace("completed", **one.turn.row())
                     self._end(one)
             if not self._begin():
-                return None
+                break
+        return None
 
-    def _is_needed(self, mean_c: float, but: _Open | None = None) -> bool:
-        """Whether Algorithm 1 would probably ask a configuration with this mean cost in USD."""
-        others = (one for one in self._open if one is not but and not one.turn.ended)
-        needed = math.prod(1 - one.probability for one in others if one.mean_c <= mean_c)
+    def _is_needed(self, mean_c: float, of: _Open | None = None) -> bool:
+        """Whether Algorithm 1 would probably ask a configuration with this mean cost in USD.
+
+        Args:
+            mean_c: Of two that cost the same, the one that was opened first comes first.
+            of: The configuration, if it is open.
+        """
+        needed, is_before = 1.0, True
+        for one in self._open:
+            if one is of:
+                is_before = False
+            elif not one.turn.ended and (
+                one.mean_c < mean_c or (is_before and one.mean_c == mean_c)
+            ):
+                needed *= 1 - one.probability
         return needed >= NEED
 
     def _begin(self) -> bool:
         """Opens the next candidate; returns whether it did."""
-        if self._is_stuck or (self._waits_for and not self._is_needed(self._waits_for)):
+        waits_for = self._waits_for
+        if self._is_stuck or (waits_for is not None and not self._is_needed(waits_for)):
             return False
         self._waits_for = None
         self.belief.posterior.update()
         minima, theta = self._choose()  # alg:scope-main:select
         if theta is None:
-            return False
-        self._is_stuck = self.rules.selected(theta, self.u_out)
-        if self._is_stuck:
-            self._trace("selected", iteration=self._i, theta_cand=theta, num_queries=0)
             return False
         candidate: Any = self._candidate(theta)
         self._is_stuck = self.rules.pays(candidate, minima)
@@ -182,7 +193,14 @@ class InFlight(SCOPE):
             self._waits_for = candidate.mean_c
             return False
         self._trace("selected", iteration=self._i, theta_cand=theta, num_queries=0)
+        if reason := self.rules.selected(theta, self.u_out):
+            self._is_stuck = reason
+            self._ends = None if reason == GAP_CLOSED else reason
+            return False
         turn = self.rules.turn(self._i, theta, self._query_order, self._generator)
+        self._ends = self.rules.begun(turn)
+        if self._ends:
+            return False
         self._counts["candidates"] += 1
         turn.begin()
         self._open.append(one := _Open(turn))
@@ -232,7 +250,8 @@ class InFlight(SCOPE):
     def _end(self, one: _Open) -> None:
         """After the last answer of a candidate."""
         self._open.remove(one)
-        self._is_stuck = self.rules.ended(one.turn)
+        self._is_stuck = None
+        self._ends = self._ends or self.rules.ended(one.turn)
         self.belief.posterior.update()
         self.rules.updated(one.turn, self._theta_out)
 

@@ -225,9 +225,9 @@ class Rules:
             return NO_LONGER_PAYS
         return None
 
-    def begun(self, turn: Turn, minima: Minima) -> str | None:
-        """Before its first query."""
-        if not turn.is_known and (reason := self.pays(turn.candidate, minima)):
+    def begun(self, turn: Turn, minima: Minima | None = None) -> str | None:
+        """Before its first query; without `minima` it is known to pay."""
+        if minima and not turn.is_known and (reason := self.pays(turn.candidate, minima)):
             return reason
         return _first(rule.begun(turn) for rule in self._own)
 

@@ -16,6 +16,7 @@ from scope_torch.search import in_flight as module
 from scope_torch.search.certificate import BySequence
 from scope_torch.search.front import turns
 from scope_torch.search.in_flight import LAG, InFlight
+from scope_torch.search.rules import Rule
 from scope_torch.search.scope import SCOPE
 
 TASK = make_task(3, (4, 4), 12)
@@ -217,11 +218,55 @@ def test_a_configuration_waits_while_a_cheaper_one_is_probably_feasible():
     optimizer._open = [Certain()]
     assert not optimizer._is_needed(1.5)  # 1 - 0.9 is below NEED
     assert optimizer._is_needed(0.5)  # cheaper than the one that is open
-    assert optimizer._is_needed(1.5, but=optimizer._open[0])
+    assert optimizer._is_needed(1.5, of=optimizer._open[0])
     Certain.probability = 1 - module.NEED - 1e-9
     assert optimizer._is_needed(1.5)
     Certain.turn.ended, Certain.probability = True, 1.0
     assert optimizer._is_needed(1.5)
+
+
+def test_of_equal_costs_the_first_one_asks():
+    """Else both would wait for each other."""
+    optimizer = method(4)
+
+    class Certain:
+        turn = type("Turn", (), {"ended": False})
+        probability, mean_c = 1.0, 0.0
+
+    first, second = optimizer._open = [Certain(), Certain()]
+    assert optimizer._is_needed(0.0, of=first)
+    assert not optimizer._is_needed(0.0, of=second)
+    assert not optimizer._is_needed(0.0)
+
+
+class AtMost(Rule):
+    """Ends the search after so many candidates, and notes its events."""
+
+    def __init__(self, most):
+        self.most, self.events = most, []
+
+    def selected(self, theta):
+        self.events.append(("selected", theta))
+
+    def begun(self, turn):
+        self.events.append(("begun", turn.theta))
+
+    def ended(self, turn):
+        self.events.append(("ended", turn.theta))
+        ended = [event for event, _ in self.events].count("ended")
+        return "enough candidates" if ended == self.most else None
+
+
+def test_a_rule_of_ones_own_is_told_and_ends_the_search():
+    rule = AtMost(2)
+    result = search(rules=[rule])
+    assert result.stop_reason == "enough candidates"
+    begun = [theta for event, theta in rule.events if event == "begun"]
+    assert begun == [theta for event, theta in rule.events if event == "selected"]
+    assert begun == [row.theta_cand for row in result.trace if row.event == "selected"]
+    ended = [theta for event, theta in rule.events if event == "ended"]
+    assert len(begun) >= len(ended) >= 2
+    assert set(ended) <= set(begun)
 
 
 def test_wrong_values():
