@@ -147,15 +147,17 @@ class InFlight(SCOPE):
 
     def _next_request(self) -> Request | None:
         while not self._ends:
-            for one in [*self._open]:
+            for one in self._open:
                 if one.may_ask and (one.num_asked < FIRST or self._is_needed(one.mean_c, one)):
                     if (request := one.ask()) is not None:
                         self._asked_of.append(one)
                         return request
                     self._trace("completed", **one.turn.row())
-                    self._end(one)
-            if not self._begin():
-                break
+                    self._end(one)  # others may be needed now
+                    break
+            else:
+                if not self._begin():
+                    break
         return None
 
     def _is_needed(self, mean_c: float, of: _Open | None = None) -> bool:

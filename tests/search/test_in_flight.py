@@ -4,11 +4,13 @@ import itertools
 from collections import Counter, deque
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from tables import CountingEvaluator, Crash, make_task
 
 from scope_torch.constraints import at_most
 from scope_torch.errors import InputError
+from scope_torch.evaluators.table import TableEvaluator
 from scope_torch.methods import make_scope_joint
 from scope_torch.observation import Observation, Request
 from scope_torch.runs.runner import run
@@ -237,6 +239,20 @@ def test_of_equal_costs_the_first_one_asks():
     assert optimizer._is_needed(0.0, of=first)
     assert not optimizer._is_needed(0.0, of=second)
     assert not optimizer._is_needed(0.0)
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("usd", [0.0, 0.001])
+def test_where_all_cost_the_same_the_search_ends(usd, seed):
+    task = make_task(seed, (4, 4), 16)
+    cost = np.full_like(task.table.cost_usd, usd)
+    cost[task.problem.theta_ref] = 0.01
+    table = replace(task.table, cost_usd=cost)
+    reference = list(task.problem.names(task.problem.theta_ref).values())
+    problem = table.problem("same", reference=reference, epsilon=0.15)
+    result = search(TableEvaluator(table), problem=problem, budget=5.0)
+    assert result.stop_reason != "finished"
+    assert result.recommendation.basis == "certified"
 
 
 class AtMost(Rule):
