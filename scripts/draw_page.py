@@ -16,7 +16,6 @@ from pathlib import Path
 from PIL import Image
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))  # run without installing
 FIGURE = ROOT / "docs" / "figures" / "decision_page.png"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
@@ -27,7 +26,11 @@ def main() -> None:
     browser = next(filter(None, map(shutil.which, BROWSERS)))
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        exec("\n".join(program), {})
+        Path("tutorial.py").write_text("\n".join(program))
+        path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+        subprocess.run(
+            [sys.executable, "tutorial.py"], check=True, env={**os.environ, "PYTHONPATH": path}
+        )
         shot = Path(folder, "page.png")
         options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
         options += [f"--user-data-dir={folder}/profile", "--window-size=1000,1235"]

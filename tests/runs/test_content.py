@@ -160,8 +160,11 @@ def test_another_process_tells_the_same():
 
 def loaded(tmp_path, source, name="my_metrics"):
     """A module as it is after an edit, in the place of the one before."""
-    (tmp_path / f"{name}.py").write_text(source)
-    spec = importlib.util.spec_from_file_location(name, tmp_path / f"{name}.py")
+    path = tmp_path / f"{name}.py"
+    path.write_text(source)
+    # Python takes its bytecode for that of a file of the same second and size.
+    Path(importlib.util.cache_from_source(str(path))).unlink(missing_ok=True)
+    spec = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)

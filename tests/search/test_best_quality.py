@@ -78,7 +78,7 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(InputError, match="random_search minimises the cost"):
         RandomSearch(problem, seed=0)
     for changes, message in (
-        ({"epsilon": 0.1}, "set epsilon to null"),
+        ({"epsilon": 0.1}, r"leave out epsilon=0\.1 \(null\)"),
         ({"constraints": ()}, "bound the cost of a query"),
         ({"objective": "front"}, "must be cost or quality"),
         ({"objective": "cost", "epsilon": 0.1}, "set objective=quality to bound it"),

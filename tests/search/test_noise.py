@@ -133,6 +133,7 @@ def told(certificate, passes, seed=0):
         certified = [test.update(row, math.inf) for row in grades]
         answers.append((certified[-1], test.again()))
         assert certified[:-1] in ([False] * (len(grades) - 1), [certified[-1]] * (len(grades) - 1))
+    test.end()
     return answers
 
 
@@ -176,8 +177,31 @@ def test_a_bet_that_has_lost_half_ends_and_one_that_is_broken_off_has_lost_all()
         test.update(row, 0.0)
     assert test.again()
     test.update((1.0,), 0.0)
-    certificate.begin(3, torch.Generator())
+    beside = certificate.begin(3, torch.Generator())  # while the other one is open
     assert certificate.purse.left == pytest.approx(left / 4, rel=1e-12)
+    test.end()
+    beside.end()
+    certificate.begin(4, torch.Generator())
+    assert certificate.purse.left == pytest.approx(left / 4, rel=1e-12)
+
+
+def test_bets_that_are_open_at_once_share_the_purse():
+    certificate = ByFreshAnswers(PROBLEM, 0.1, 0.02)
+    tests = [certificate.begin(k, torch.Generator()) for k in (1, 2)]
+    for test, left in zip(tests, [0.025, 0.00625], strict=True):
+        for row in ones(S_0 + 2):
+            test.update(row, 0.0)
+        assert test.again()
+        assert certificate.purse.left == pytest.approx(left, rel=1e-12)
+    for row in ones(S_0 + 2):
+        tests[0].update(row, 0.0)
+    tests[0].end()
+    certificate.begin(3, torch.Generator())
+    left = certificate.purse.left
+    assert 0.00625 < left <= 0.08125 + 1e-12  # the first stake, or what is left of it
+    tests[1].end()
+    certificate.begin(4, torch.Generator())
+    assert certificate.purse.left >= left
 
 
 def test_no_candidate_is_asked_for_ever():

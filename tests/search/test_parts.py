@@ -155,6 +155,9 @@ class Never:
     def again(self):
         return False
 
+    def end(self):
+        pass
+
     def settings(self):
         return {"certificate": "never"}
 
