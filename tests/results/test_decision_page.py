@@ -190,6 +190,23 @@ def test_a_method_without_bounds_has_a_page_too(tmp_path):
     assert sum(turn.outcome == "completed" for turn in turns) == evaluated > 3
 
 
+@pytest.mark.parametrize("budget", [0.3, 3.0])
+def test_candidates_that_were_open_at_once(tmp_path, budget):
+    method = make_scope_joint(TASK.problem, base="small", seed=1, in_flight=6)
+    result = search(tmp_path, method=method, budget=budget)
+    assert shown(tmp_path).text.count("queries observed until pruned") >= 1
+    rows, Q = result.trace, result.problem.num_queries
+    found = candidates(rows, Q, (0, 9.0), is_open=False, overlap=True)
+    ended = [row for row in rows if row.event in ("pruned", "completed")]
+    told = [turn for turn in found if turn.outcome != "cut short"]
+    by_end = sorted((turn.last.t, turn.theta, turn.num_queries) for turn in told)
+    assert by_end == sorted((row.t, row.theta_cand, row.num_queries) for row in ended)
+    assert [turn.theta for turn in found] == [
+        row.theta_cand for row in rows if row.event == "selected"
+    ]
+    assert (len(told) < len(found)) == (result.stop_reason == "budget")
+
+
 def test_a_run_that_found_nothing_keeps_the_reference(tmp_path):
     search(tmp_path, budget=0.001)
     seen = shown(tmp_path)

@@ -91,7 +91,9 @@ def _turns(view: View, x_max: float) -> Chart | None:
     result = view.result
     num_queries = result.problem.num_queries
     seen = len(result.history), result.history.spend_usd
-    found: Sequence[CandidateTurn] = candidates(result.trace, num_queries, seen, view.is_open)
+    found: Sequence[CandidateTurn] = candidates(
+        result.trace, num_queries, seen, view.is_open, "in_flight" in result.settings["optimizer"]
+    )
     if not found:
         return None
     chart = Chart(

@@ -35,7 +35,11 @@ class CandidateTurn:
 
 
 def candidates(
-    rows: Sequence[TraceRow], num_queries: int, seen: tuple[int, float], is_open: bool
+    rows: Sequence[TraceRow],
+    num_queries: int,
+    seen: tuple[int, float],
+    is_open: bool,
+    overlap: bool = False,
 ) -> list[CandidateTurn]:
     """All turns of candidates, in order.
 
@@ -44,7 +48,10 @@ def candidates(
         num_queries: Q.
         seen: Number of all observations, and their cost in USD: the last turn may have gone on.
         is_open: Whether the search goes on.
+        overlap: Whether several are open at once, see `InFlight`.
     """
+    if overlap:
+        return _overlapping(rows, num_queries, seen[1], "in progress" if is_open else "cut short")
     turns, has_open_turn = _turns(rows, num_queries)
     found = [_candidate(number, turn) for number, turn in enumerate(turns, start=1)]
     if found and has_open_turn:
@@ -70,6 +77,27 @@ def _turns(rows: Sequence[TraceRow], num_queries: int) -> tuple[list[list[TraceR
         turns[-1].append(row)
         is_open = not _ends(row, num_queries)
     return turns, is_open
+
+
+def _overlapping(
+    rows: Sequence[TraceRow], num_queries: int, spend_usd: float, open_is: str
+) -> list[CandidateTurn]:
+    """Turns by their first rows; of those that have not ended, the trace says no more."""
+    turns: list[list[TraceRow]] = []
+    open_turns: dict[tuple[int, ...], int] = {}
+    for row in rows:
+        if row.theta_cand is None:
+            continue
+        if row.event == "selected" or row.theta_cand not in open_turns:
+            open_turns[row.theta_cand] = len(turns)
+            turns.append([])
+        turns[open_turns[row.theta_cand]].append(row)
+        if _ends(row, num_queries):
+            del open_turns[row.theta_cand]
+    found = [_candidate(number, turn) for number, turn in enumerate(turns, start=1)]
+    for at in open_turns.values():
+        found[at] = replace(found[at], outcome=open_is, spend_usd=spend_usd)
+    return found
 
 
 def _ends(row: TraceRow, num_queries: int) -> bool:
