@@ -9,9 +9,10 @@ are not known yet:
    in flight for each answer, and `FIRST` at least: most candidates are given up after few answers.
 2. If no open candidate may ask, the next one is chosen as in line alg:scope-main:select, among all
    that are not open.
-3. Neither is done while it is improbable that Algorithm 1 would ask: it would not once a cheaper
-   open candidate is certified. A configuration with mean cost c is asked only if the product of
-   1 - P_i over those with mean costs up to c is at least `NEED`.
+3. Neither is done where it is probably in vain: Algorithm 1 would not ask once a cheaper open
+   candidate is certified. A configuration with mean cost c is asked only if c times the
+   probability that one of them is feasible, 1 minus the product of 1 - P_i, is at most `IN_VAIN`
+   times the least mean cost of them.
 
 Answers are taken in in the order asked, whatever the order of their arrival. So what is asked
 depends on the seed and the answers alone, not on how long calls take, and a run resumes from its
@@ -39,7 +40,7 @@ from scope_torch.search.turn import Turn
 
 FIRST = 2  # queries of a new candidate
 GROWTH = 4  # times P_i: queries in flight for each answer of a candidate
-NEED = 0.3  # least probability that Algorithm 1 would ask, too
+IN_VAIN = 0.9  # expected waste of a call, for each USD that one of a cheaper open candidate costs
 LAG = 4  # requests without an answer, for each call in flight
 
 
@@ -119,7 +120,7 @@ class InFlight(SCOPE):
         self._i = 0
         self._is_stuck: str | None = None  # why no candidate can be chosen now
         self._ends: str | None = None  # why the search ends, once what is in flight has arrived
-        self._waits_for: float | None = None  # mean cost in USD of one that may not be needed
+        self._waits_for: float | None = None  # mean cost in USD of one that is not asked yet
         self._unanswered: deque[Request] = deque()
         self._has_begun = False
         super().__init__(problem, **parts)
@@ -148,39 +149,40 @@ class InFlight(SCOPE):
     def _next_request(self) -> Request | None:
         while not self._ends:
             for one in self._open:
-                if one.may_ask and (one.num_asked < FIRST or self._is_needed(one.mean_c, one)):
+                if one.may_ask and (one.num_asked < FIRST or self._is_worth_it(one.mean_c, one)):
                     if (request := one.ask()) is not None:
                         self._asked_of.append(one)
                         return request
                     self._trace("completed", **one.turn.row())
-                    self._end(one)  # others may be needed now
+                    self._end(one)  # others may be worth it now
                     break
             else:
                 if not self._begin():
                     break
         return None
 
-    def _is_needed(self, mean_c: float, of: _Open | None = None) -> bool:
-        """Whether Algorithm 1 would probably ask a configuration with this mean cost in USD.
+    def _is_worth_it(self, mean_c: float, of: _Open | None = None) -> bool:
+        """Whether to ask a configuration with this mean cost in USD is worth its expected waste.
 
         Args:
             mean_c: Of two that cost the same, the one that was opened first comes first.
             of: The configuration, if it is open.
         """
-        needed, is_before = 1.0, True
+        infeasible, least_c, is_before = 1.0, mean_c, True
         for one in self._open:
             if one is of:
                 is_before = False
             elif not one.turn.ended and (
                 one.mean_c < mean_c or (is_before and one.mean_c == mean_c)
             ):
-                needed *= 1 - one.probability
-        return needed >= NEED
+                infeasible *= 1 - one.probability
+                least_c = min(least_c, one.mean_c)
+        return (1 - infeasible) * mean_c <= IN_VAIN * least_c
 
     def _begin(self) -> bool:
         """Opens the next candidate; returns whether it did."""
         waits_for = self._waits_for
-        if self._is_stuck or (waits_for is not None and not self._is_needed(waits_for)):
+        if self._is_stuck or (waits_for is not None and not self._is_worth_it(waits_for)):
             return False
         self._waits_for = None
         self.belief.posterior.update()
@@ -191,7 +193,7 @@ class InFlight(SCOPE):
         self._is_stuck = self.rules.pays(candidate, minima)
         if self._is_stuck:
             return False
-        if not self._is_needed(candidate.mean_c):
+        if not self._is_worth_it(candidate.mean_c):
             self._waits_for = candidate.mean_c
             return False
         self._trace("selected", iteration=self._i, theta_cand=theta, num_queries=0)

@@ -59,7 +59,7 @@ def test_calls_stay_in_flight():
     evaluator = CountingEvaluator(TASK, 6)
     search(evaluator)
     waiting = [number for number in evaluator.in_flight if number]
-    assert sum(waiting) > 4 * len(waiting)
+    assert sum(waiting) > 3 * len(waiting)
     one_by_one = CountingEvaluator(TASK, 6)
     search(one_by_one, in_flight=1)
     waiting_1 = [number for number in one_by_one.in_flight if number]
@@ -213,18 +213,29 @@ def test_the_front_sees_the_answers_of_each_turn_in_its_order(monkeypatch):
 def test_a_configuration_waits_while_a_cheaper_one_is_probably_feasible():
     optimizer = method(4)
 
-    class Certain:
+    class Other:
         turn = type("Turn", (), {"ended": False})
-        probability, mean_c = 0.9, 1.0
+        probability, mean_c = 0.5, 1.0
 
-    optimizer._open = [Certain()]
-    assert not optimizer._is_needed(1.5)  # 1 - 0.9 is below NEED
-    assert optimizer._is_needed(0.5)  # cheaper than the one that is open
-    assert optimizer._is_needed(1.5, of=optimizer._open[0])
-    Certain.probability = 1 - module.NEED - 1e-9
-    assert optimizer._is_needed(1.5)
-    Certain.turn.ended, Certain.probability = True, 1.0
-    assert optimizer._is_needed(1.5)
+    optimizer._open = [Other()]
+    assert optimizer._is_worth_it(1.5)  # 0.75 USD in vain, of 0.9
+    assert not optimizer._is_worth_it(2.0)
+    assert optimizer._is_worth_it(0.5)  # cheaper than the one that is open
+    assert optimizer._is_worth_it(2.0, of=optimizer._open[0])
+    Other.probability = 0.7
+    assert not optimizer._is_worth_it(1.5)
+    Other.turn.ended, Other.probability = True, 1.0
+    assert optimizer._is_worth_it(1.5)
+    optimizer._open = [Third(0.5, 0.8), Third(0.5, 1.0), Third(1.0, 3.0)]
+    assert optimizer._is_worth_it(0.96 * module.IN_VAIN / 0.9)  # 0.75 in vain, of the cheapest
+    assert not optimizer._is_worth_it(1.1 * module.IN_VAIN / 0.9)
+
+
+class Third:
+    turn = type("Turn", (), {"ended": False})
+
+    def __init__(self, probability, mean_c):
+        self.probability, self.mean_c = probability, mean_c
 
 
 def test_of_equal_costs_the_first_one_asks():
@@ -233,12 +244,12 @@ def test_of_equal_costs_the_first_one_asks():
 
     class Certain:
         turn = type("Turn", (), {"ended": False})
-        probability, mean_c = 1.0, 0.0
+        probability, mean_c = 1.0, 0.5
 
     first, second = optimizer._open = [Certain(), Certain()]
-    assert optimizer._is_needed(0.0, of=first)
-    assert not optimizer._is_needed(0.0, of=second)
-    assert not optimizer._is_needed(0.0)
+    assert optimizer._is_worth_it(0.5, of=first)
+    assert not optimizer._is_worth_it(0.5, of=second)
+    assert not optimizer._is_worth_it(0.5)
 
 
 @pytest.mark.parametrize("seed", range(2))
