@@ -109,7 +109,9 @@ def test_a_cluster_whose_worker_is_killed_gives_what_a_sequential_search_gives(
     found = told(process)
     assert found["choice"] == here.choice
     assert 1 <= found["lost"] <= 3  # a worker of Dask has two threads
-    assert found["calls"] == len(calls(tmp_path)) == here.bill.num_calls + found["lost"]
+    assert found["calls"] == here.bill.num_calls + found["lost"]
+    # A call on the other thread of the worker may have been lost before its first line.
+    assert here.bill.num_calls < len(calls(tmp_path)) <= found["calls"]
     assert history(tmp_path / "run") == history(tmp_path / "here")
     assert str(process.pid) not in {call[0] for call in calls(tmp_path)}
 
