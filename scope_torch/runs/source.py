@@ -63,49 +63,12 @@ class ObservationSource:
             left_usd: What is left of the budget. No more calls are in flight than it pays for, if
                 each costs as much as the dearest so far.
         """
-        numbered = [self._numbered(request) for request in requests]
-        if self._unused:
-            self._check_replay(numbered)
-        while numbered:
-            paid_for = left_usd / self._most_usd if self._most_usd > 0 else math.inf
-            number = int(max(1, min(len(numbered), paid_for)))
-            part, numbered = numbered[:number], numbered[number:]
-            with contextlib.closing(self._observed(part)) as observations:
-                for observation in observations:
-                    left_usd -= observation.paid_usd
-                    self._most_usd = max(self._most_usd, observation.paid_usd)
-                    yield observation
-
-    def _observed(self, numbered: Sequence[Request]) -> Generator[Observation, None, None]:
-        """Those of requests that are in flight at the same time."""
-        recorded = self._recorded
-        missing = [request for request in numbered if request not in recorded]
-        recorded.update(dict.fromkeys(missing))
-        # Clearing `missing` ends this iterator, in whichever thread the evaluator reads it.
-        stream = iter(self._evaluator.evaluate(iter(missing))) if missing else iter(())
-        arrived = None
-        try:
-            for request in numbered:
-                while (observation := recorded.get(request)) is None:
-                    began = time.perf_counter()
-                    # Not `next`, which an interrupt may leave before the result has a name.
-                    for arrived in stream:  # noqa: B007 - it is used below
-                        break
-                    else:
-                        raise _missing(request)
-                    self.seconds += time.perf_counter() - began
-                    self._keep(arrived)
-                self._count_told(request)
+        parts, left = iter([requests]), left_usd
+        observations = self.pipeline(lambda: next(parts, ()), 1, lambda: left)
+        with contextlib.closing(observations):
+            for observation in observations:
+                left -= observation.paid_usd
                 yield observation
-            for arrived in stream:  # an evaluator raises a postponed interrupt at the end
-                self._keep(arrived)
-        except BaseException as stop:
-            missing.clear()
-            # The error that ends a run must not be hidden by a second one.
-            hidden = () if isinstance(stop, GeneratorExit) else (Exception,)
-            with contextlib.suppress(*hidden):
-                self._keep_late(itertools.chain([arrived] if arrived else [], stream))
-            raise
 
     def pipeline(
         self,
@@ -128,7 +91,8 @@ class ObservationSource:
         recorded = self._recorded
         window = deque[Request]()  # asked, and not told
         waiting, given = deque[Request](), _Given()  # not given to the evaluator yet; given
-        in_flight, arrived = 0, None
+        in_flight, arrived, is_checked = 0, None, False
+        untold_usd = 0.0  # of what has arrived
         stream: Iterator[Observation] = iter(())
         try:
             while True:
@@ -136,17 +100,25 @@ class ObservationSource:
                     numbered = [self._numbered(request) for request in requests]
                     window.extend(numbered)
                     missing = [request for request in numbered if request not in recorded]
+                    untold_usd += math.fsum(
+                        known.paid_usd for one in numbered if (known := recorded.get(one))
+                    )
                     recorded.update(dict.fromkeys(missing))
                     waiting.extend(missing)
+                    is_checked = False
                 if not window:
                     break
                 while (observation := recorded.get(window[0])) is None:
-                    self._check_used(window)
-                    while waiting and (not in_flight or self._pays(in_flight, window, left_usd())):
+                    if not is_checked:
+                        self._check_used(window)
+                        is_checked = True
+                    left = left_usd() - untold_usd
+                    while waiting and (not in_flight or (in_flight + 1) * self._most_usd <= left):
                         given.append(waiting.popleft())
                         in_flight += 1
                     began = time.perf_counter()
-                    for arrived in stream:  # noqa: B007 - see `_observed`
+                    # Not `next`, which an interrupt may leave before the result has a name.
+                    for arrived in stream:  # noqa: B007 - it is used below
                         break
                     else:  # an evaluator may end when no request is left for it
                         if not given:
@@ -155,30 +127,26 @@ class ObservationSource:
                         continue
                     self.seconds += time.perf_counter() - began
                     self._keep(arrived)
-                    in_flight -= arrived.lost is None  # a lost call is made again
+                    if arrived.lost is None:  # a lost call is made again
+                        in_flight -= 1
+                        untold_usd += arrived.paid_usd
                     self._most_usd = max(self._most_usd, arrived.paid_usd)
-                self._count_told(window.popleft())
+                request = window.popleft()
+                if self._unused and request in self._unused:
+                    self._unused.discard(request)
+                    self.replayed += 1
+                self._num_told += 1
+                untold_usd -= observation.paid_usd
                 yield observation
-            for arrived in stream:
+            for arrived in stream:  # an evaluator raises a postponed interrupt at the end
                 self._keep(arrived)
         except BaseException as stop:
-            given.clear()
+            given.clear()  # in whichever thread the evaluator reads it
+            # The error that ends a run must not be hidden by a second one.
             hidden = () if isinstance(stop, GeneratorExit) else (Exception,)
             with contextlib.suppress(*hidden):
                 self._keep_late(itertools.chain([arrived] if arrived else [], stream))
             raise
-
-    def _pays(self, in_flight: int, window: Iterable[Request], left_usd: float) -> bool:
-        """Whether the budget pays for one more call, if all in flight are as dear as any so far."""
-        arrived = (self._recorded.get(request) for request in window)
-        left_usd -= math.fsum(one.paid_usd for one in arrived if one is not None)
-        return (in_flight + 1) * self._most_usd <= left_usd
-
-    def _count_told(self, request: Request) -> None:
-        if self._unused and request in self._unused:
-            self._unused.discard(request)
-            self.replayed += 1
-        self._num_told += 1
 
     @property
     def is_replaying(self) -> bool:
@@ -230,16 +198,12 @@ class ObservationSource:
         self._num_asked[first] = replicate + 1
         return Request(request.theta, request.query, replicate) if replicate else first
 
-    def _check_replay(self, asked: Sequence[Request]) -> None:
-        """Before anything is paid for, checks that the search has requested all that is recorded.
+    def _check_used(self, asked: Iterable[Request]) -> None:
+        """Before anything is paid for, checks that the search has asked for all that is recorded.
 
         If not, the search differs from the recorded one (a journal edited by hand, another version,
         arithmetic that differs in the last digit), and its observations would be paid for again.
         """
-        if not all(request in self._recorded for request in asked):
-            self._check_used(asked)
-
-    def _check_used(self, asked: Iterable[Request]) -> None:
         unexpected = self._unused.difference(asked)
         if unexpected and self._journal is not None:
             raise InputError(
