@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,14 +88,3 @@ def _columns(when: str, z: np.ndarray) -> dict[str, Any]:
         f"{when}_within": numbers_text(within),
         f"{when}_below": float(np.mean(z < -3)) if len(z) else None,
     }
-
-
-def cells(
-    tasks: Iterable[tuple[str, Sequence[str], Sequence[int], Sequence[int | None]]],
-) -> list[CostBoundsCell]:
-    """A row for each task, fit, world and seed; a task is (name, overrides, seeds, worlds)."""
-    return [
-        CostBoundsCell(name, fit, seed, world, (*overrides, *of))
-        for name, overrides, seeds, worlds in tasks
-        for (fit, of), world, seed in itertools.product(FITS.items(), worlds, seeds)
-    ]

@@ -15,18 +15,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.results import (
-    agentopt,
-    cost_bounds,
-    coverage,
-    front,
-    in_flight,
-    landscapes,
-    letter,
-    payoff,
-)
+from benchmarks.results import agentopt, coverage, front, landscapes, letter, payoff
+from benchmarks.results.cost_bounds import FITS, CostBoundsCell
+from benchmarks.results.in_flight import WIDTHS, InFlightCell
 from benchmarks.results.planned import Planned
-from benchmarks.results.runs import Cell
+from benchmarks.results.runs import Cell, crossed
 
 # Worlds, and competitors, that the constants of simulated tasks are fitted with.
 FITTED_WORLDS = range(20)
@@ -362,9 +355,9 @@ def experiments() -> dict[str, Sequence[Planned]]:
             (0.05, 0.1),
             range(10, 30),
         ),
-        "cost_bounds_development": cost_bounds.cells(_COSTS_DEVELOPMENT),
-        "cost_bounds": cost_bounds.cells(_COSTS),
-        "in_flight": in_flight.cells(_IN_FLIGHT),
+        "cost_bounds_development": crossed(CostBoundsCell, FITS, _COSTS_DEVELOPMENT),
+        "cost_bounds": crossed(CostBoundsCell, FITS, _COSTS),
+        "in_flight": crossed(InFlightCell, WIDTHS, _IN_FLIGHT),
         "landscapes": landscapes.cells(landscapes.SAMPLES, WORLDS, SEEDS[0]),
         "main": simulated(SIMULATED, MAIN),
         "tables": on_tables(tables, range(10, 15)),

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import heapq
-import itertools
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,14 +108,3 @@ def makespan(events: Sequence[int], latencies: np.ndarray, width: int) -> float:
             now = max(now, ends[told])
             told += 1
     return now
-
-
-def cells(
-    tasks: Iterable[tuple[str, Sequence[str], Sequence[int], Sequence[int | None]]],
-) -> list[InFlightCell]:
-    """A row for each task, width, world and seed; a task is (name, overrides, seeds, worlds)."""
-    return [
-        InFlightCell(name, width, seed, world, (*overrides, *of))
-        for name, overrides, seeds, worlds in tasks
-        for (width, of), world, seed in itertools.product(WIDTHS.items(), worlds, seeds)
-    ]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from benchmarks.peers import LIBRARIES, make_peer
 from benchmarks.results.planned import KEY, Composed, numbers_text
@@ -68,6 +69,22 @@ class Cell(Composed):
         task: Task = build(cfg.task)
         found = measured_values(task, searched(self, cfg, task))
         return dict.fromkeys(COLUMNS[len(KEY) :]) | found
+
+
+C = TypeVar("C", bound=Cell)
+
+
+def crossed(
+    kind: type[C],
+    variants: Mapping[str, Sequence[str]],
+    tasks: Iterable[tuple[str, Sequence[str], Sequence[int], Sequence[int | None]]],
+) -> list[C]:
+    """A row for each task, variant, world and seed; a task is (name, overrides, seeds, worlds)."""
+    return [
+        kind(name, variant, seed, world, (*overrides, *of))
+        for name, overrides, seeds, worlds in tasks
+        for (variant, of), world, seed in itertools.product(variants.items(), worlds, seeds)
+    ]
 
 
 def searched(cell: Cell, cfg: Any, task: Task) -> RunResult:
