@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from scope_torch.runs.runner import run
     from scope_torch.search.optimizer import Optimizer, SequentialOptimizer
     from scope_torch.search.rules import Rule
+    from scope_torch.selection.check import check
     from scope_torch.selection.face import Selection, select
     from scope_torch.serve.endpoint import Endpoint
     from scope_torch.traces.reference import load_reference
@@ -68,6 +69,7 @@ _MODULE_OF = {
     "TableEvaluator": "evaluators.table",
     "at_least": "constraints",
     "at_most": "constraints",
+    "check": "selection.check",
     "load_llms": "llm.prices",
     "load_models": "results.saving",
     "load_reference": "traces.reference",
@@ -80,6 +82,7 @@ _MODULE_OF = {
 __all__ = [  # noqa: RUF022 - in the order of use: the front door, problem, search, run, extensions
     "select",
     "Selection",
+    "check",
     "Endpoint",
     "PriceList",
     "metrics",

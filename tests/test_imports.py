@@ -30,6 +30,7 @@ NEED_MORE = (
     "tasks.live",
     "results.plotting",
     "selection.before",
+    "selection.check",
     "selection.face",
     "selection.steps",
     "tracking.curves",

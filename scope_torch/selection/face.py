@@ -67,7 +67,7 @@ class Selection(Arguments):
         Raises:
             InputError: If the application cannot be used as it is; or if the pilots fail.
         """
-        with self._served() as (_, make_evaluator):
+        with serving(self._setup) as (_, make_evaluator):
             evaluator = make_evaluator(self._setup.problem, queries=self._setup.searched)
             known = known_of(self._setup, evaluator, keeps=False)
             return plan_of(self._setup, known, fly(self._setup, evaluator) if pilot else None)
@@ -80,31 +80,32 @@ class Selection(Arguments):
                 cost more than the budget.
         """
         self._setup.deadline.begin()
-        with self._served() as (application, make_evaluator):
+        with serving(self._setup) as (application, make_evaluator):
             return search(self._setup, application, make_evaluator)
 
-    @contextmanager
-    def _served(self) -> Generator[tuple[Application, Callable[..., FunctionEvaluator]]]:
-        """The application, and what makes its evaluator, while the endpoint runs."""
-        setup = self._setup
-        named = [limit.outcome for limit in setup.problem.constraints]
-        outcomes = [name for name in named if name not in (COST, QUALITY)]
-        where = nullcontext() if self.executor is None else Elsewhere(self.executor)
-        with served(self.endpoint, setup.prices) as running, where as elsewhere:
-            how = outcomes, setup.inside(FILE), self.judge, self.metric_version, elsewhere
-            application = Application(self.app, self.metric, running, *how)
-            yield (
-                application,
-                partial(
-                    FunctionEvaluator,
-                    system=application,
-                    concurrency=setup.concurrency,
-                    name=self.name,
-                    prices=setup.prices,
-                    deterministic=not self.repeat,
-                    on_error=self.on_error,
-                ),
-            )
+
+@contextmanager
+def serving(setup: Setup) -> Generator[tuple[Application, Callable[..., FunctionEvaluator]]]:
+    """The application, and what makes its evaluator, while the endpoint runs."""
+    given = setup.given
+    named = [limit.outcome for limit in setup.problem.constraints]
+    outcomes = [name for name in named if name not in (COST, QUALITY)]
+    where = nullcontext() if given.executor is None else Elsewhere(given.executor)
+    with served(given.endpoint, setup.prices) as running, where as elsewhere:
+        how = outcomes, setup.inside(FILE), given.judge, given.metric_version, elsewhere
+        application = Application(given.app, given.metric, running, *how)
+        yield (
+            application,
+            partial(
+                FunctionEvaluator,
+                system=application,
+                concurrency=setup.concurrency,
+                name=given.name,
+                prices=setup.prices,
+                deterministic=not given.repeat,
+                on_error=given.on_error,
+            ),
+        )
 
 
 class _Select(Protocol[P]):

@@ -31,7 +31,7 @@ from scope_torch.selection.sampling import sample_of, split
 from scope_torch.space import check_seed
 from scope_torch.traces.reference import LoggedReference
 
-_ONLY_MODULE = "model"
+ONLY_MODULE = "model"
 MOST_REPEATS = 30  # queries that theta_0 answers twice, if nobody says how many
 _DATED = "reference", "preflight"  # measurements that know the day of their prices
 _MIX = 4.0, 1.0  # of prompt and completion tokens, for the question which LLM is the cheapest
@@ -58,7 +58,7 @@ def candidates_of(models: Models, reference: Reference) -> dict[str, tuple[str, 
         raise InputError(f"models={models!r} must be a list of LLMs, or such a list by module")
     if isinstance(models, Mapping):
         return {module: _names(f"models[{module!r}]", llms) for module, llms in models.items()}
-    modules = list(reference) if isinstance(reference, Mapping) else [_ONLY_MODULE]
+    modules = list(reference) if isinstance(reference, Mapping) else [ONLY_MODULE]
     return dict.fromkeys(modules, _names("models", models))
 
 

@@ -124,7 +124,7 @@ def search(
         held_out=_held_out(setup, make_evaluator, result, rest),
         queries=[item.input for item in setup.searched],
         expected=[item.expected for item in setup.searched] if application.has_metric else None,
-        answers=_by_codes(problem, application.outputs, setup.searched),
+        answers=by_codes(problem, application.outputs, setup.searched),
         prices=setup.prices.describe(paid_llms) if is_priced else None,
         lost=application.lost if setup.folder is None else lost_in(setup.folder),
     )
@@ -262,7 +262,7 @@ def _number_paid_for(
     return len(setup.held_out)
 
 
-def _by_codes(
+def by_codes(
     problem: SelectionProblem,
     answers: Mapping[tuple[tuple[str, ...], int], Any],
     items: Sequence[Item],

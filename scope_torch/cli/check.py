@@ -1,0 +1,153 @@
+"""A gate for another LLM: `scope-torch check models.json --new answer=gpt-5-mini ...`."""
+
+from __future__ import annotations
+
+import argparse
+import pkgutil
+import re
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, get_args
+
+from scope_torch.errors import InputError, printable
+from scope_torch.files import write_atomically
+from scope_torch.results.checked import Certificate, CheckResult
+from scope_torch.results.saving import load_models
+from scope_torch.selection.check import check
+
+_OBJECT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_PASSED_ON = (
+    *("constraints", "delta", "certificate", "max_pairs", "budget_usd", "max_quality_loss"),
+    *("min_quality", "endpoint", "judge", "prices", "concurrency", "time_limit", "on_error"),
+    *("run_dir", "continue_from", "name", "seed", "metric_version"),
+)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Entry point; exits with 0 for pass, 1 for fail, 3 for undecided, 2 for a wrong input."""
+    asked = _parser().parse_args(argv)
+    try:
+        found = checked(asked)
+        print("\n".join(map(printable, str(found).splitlines())))
+        if asked.markdown is not None:
+            write_atomically(asked.markdown, found.markdown())
+    except (InputError, OSError) as error:
+        print(f"check: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        kept = "the same command goes on" if asked.run_dir else "--run-dir would keep its calls"
+        print(f"interrupted; {kept}", file=sys.stderr)
+        sys.exit(130)
+    sys.exit(found.exit_status)
+
+
+def checked(asked: argparse.Namespace) -> CheckResult:
+    """The check that a command line describes.
+
+    Raises:
+        InputError: If something cannot be used.
+    """
+    sys.path.insert(0, "")  # as `python -m` does: names are looked up where the user is
+    reference = load_models(asked.models)
+    metric: Any = asked.metric
+    if metric is not None and not _OBJECT.fullmatch(metric):
+        metric = f"scope_torch.metrics:{metric}"
+    return check(
+        _object(asked.app) if _OBJECT.fullmatch(asked.app) else asked.app,
+        _new(asked.new, reference),
+        reference=reference,
+        dataset=_dataset(asked.dataset),
+        metric=None if metric is None else _object(metric),
+        **{key: value for key in _PASSED_ON if (value := getattr(asked, key)) is not None},
+    )
+
+
+def _new(told: Sequence[str], reference: dict[str, str]) -> dict[str, str]:
+    """The new configuration: that of a file, or the reference with other LLMs in some modules."""
+    if len(told) == 1 and "=" not in told[0]:
+        return load_models(told[0])
+    changed = dict(reference)
+    for one in told:
+        module, _, llm = one.partition("=")
+        if module not in reference or not llm:
+            raise InputError(f"--new {one}: write MODULE=LLM, with a module of {list(reference)}")
+        changed[module] = llm
+    return changed
+
+
+def _object(name: str) -> Any:
+    try:
+        return pkgutil.resolve_name(name)
+    except (ImportError, AttributeError) as error:
+        raise InputError(f"{name} does not exist ({error})") from error
+
+
+def _dataset(name: str) -> Any:
+    """A frame, or an object of Python."""
+    if _OBJECT.fullmatch(name):
+        found = _object(name)
+        return found() if callable(found) else found
+    import polars
+
+    readers = {
+        ".csv": lambda path: polars.read_csv(path, infer_schema=False),
+        ".jsonl": polars.read_ndjson,
+        ".parquet": polars.read_parquet,
+    }
+    if (suffix := Path(name).suffix) not in readers:
+        raise InputError(f"--dataset {name}: a *.csv, *.jsonl or *.parquet file, or module:name")
+    try:
+        return readers[suffix](name)
+    except (OSError, polars.exceptions.PolarsError) as error:
+        raise InputError(f"cannot read {name}: {error}") from error
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "scope-torch check",
+        usage="scope-torch check MODELS --new MODULE=LLM --app APP --dataset FILE ...",
+        formatter_class=partial(argparse.HelpFormatter, max_help_position=28),
+        description="Tests whether other LLMs may take the place of a choice; exit status 0: pass, "
+        "1: fail, 3: undecided, 2: an error.",
+        epilog="example: scope-torch check models.json --new answer=gpt-5-mini --app "
+        "'python app.py {input}' --endpoint https://api.openai.com/v1 --dataset questions.csv "
+        "--metric exact_match --max-quality-loss 0.05 --budget-usd 2",
+    )
+    add = parser.add_argument
+    add("models", type=Path, help="file of result.save(): the reference")
+    add("--new", nargs="+", required=True, metavar="X", help="MODULE=LLM that changes, or a file")
+    add("--app", required=True, help="'python app.py {input}', or module:function")
+    add("--dataset", required=True, metavar="FILE", help=".csv, .jsonl, .parquet; or module:name")
+    add("--metric", help="such as exact_match, or module:function")
+    add("--budget-usd", type=float, required=True, metavar="USD", help="it may cost this much")
+    add("--max-quality-loss", type=float, metavar="LOSS", help="relative, such as 0.05")
+    add("--min-quality", type=float, metavar="S", help="instead: the least average quality")
+    add(
+        "--constraint",
+        dest="constraints",
+        action="append",
+        metavar="TEXT",
+        help="such as 'latency_s <= 2 cap 30'; repeatable",
+    )
+    add("--delta", type=float, help="probability of a wrong verdict (0.05)")
+    add("--certificate", metavar="C", help=f"{', '.join(get_args(Certificate))}")
+    add("--max-pairs", type=int, metavar="N", help="undecided after so many queries")
+    add("--endpoint", metavar="URL", help="of your LLMs; the app asks for scope/MODULE")
+    add("--judge", metavar="LLM", help="that the metric asks as scope/judge")
+    add("--metric-version", metavar="V", help="of a metric that is a service")
+    add("--prices", type=Path, metavar="FILE", help="TOML file with prices of your own")
+    add("--concurrency", type=int, metavar="N", help="runs of the app at a time (1)")
+    add("--time-limit", metavar="TIME", help="such as 20min")
+    add("--on-error", metavar="HOW", help="raise, retry or zero, if the app fails")
+    add("--run-dir", type=Path, metavar="DIR", help="keeps every call: the command goes on")
+    add("--continue-from", type=Path, nargs="+", metavar="DIR", help="of older runs")
+    add("--name", help="of the application, as in older runs")
+    add("--seed", type=int, help="decides the order of the queries (0)")
+    add("--markdown", type=Path, metavar="FILE", help="write a comment for a pull request")
+    return parser
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,383 @@
+"""`check`: whether one configuration of an application is good enough beside another one.
+
+A test in pairs that may be looked at after every query, see `scope_torch.bounds.paired`. It asks
+both configurations for one query after another, and stops as soon as the answer is clear.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import random
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, get_args
+
+from tqdm import tqdm
+
+from scope_torch.constraints import COST, QUALITY, Constraint, at_least
+from scope_torch.errors import InputError
+from scope_torch.evaluators.function import FunctionEvaluator
+from scope_torch.files import write_atomically
+from scope_torch.observation import Observation, Request
+from scope_torch.results.checked import Certificate, CheckResult, Pair, Verdict, limits_of
+from scope_torch.results.saving import load_models
+from scope_torch.runs.deadline import TIME_IS_OVER
+from scope_torch.runs.opening import describe_prices, open_run_dir
+from scope_torch.runs.runner import problem_settings
+from scope_torch.runs.source import ObservationSource
+from scope_torch.selection.arguments import Arguments
+from scope_torch.selection.before import known_of, logged_reference
+from scope_torch.selection.checks import checked_number, checked_size
+from scope_torch.selection.face import serving
+from scope_torch.selection.setup import ONLY_MODULE, Setup, set_up
+from scope_torch.selection.steps import by_codes
+from scope_torch.traces.reference import LoggedReference
+
+Named = str | Path | Mapping[str, str]  # an LLM, a file of `RunResult.save`, or LLMs by module
+
+_FORMS = ".json", ".yaml", ".yml", ".env"
+_PASSES = 4  # over all queries, if nobody says how many pairs: equal ones may never decide
+_OF_SEARCH = {
+    *("models", "objective", "allowed", "base", "holdout", "deployment_queries", "batch_size"),
+    *("repeat", "repeats", "reference_queries", "optimizer", "callbacks"),
+}
+
+
+def check(
+    app: Any,
+    configuration: Named,
+    *,
+    reference: Named | None = None,
+    constraints: Sequence[Constraint | str] = (),
+    delta: float = 0.05,
+    certificate: Certificate = "fresh",
+    max_pairs: int | None = None,
+    **arguments: Any,
+) -> CheckResult:
+    """Tests whether a configuration may take the place of another one.
+
+    Both answer one query after another, in random order. The test ends when it has **passed** (the
+    loss of quality is at most `max_quality_loss`, and every constraint holds), when it has
+    **failed** (one of them does not hold), or **undecided**: when money, time or pairs run out.
+    Either verdict is wrong with probability at most `delta`, however early it comes.
+
+    Args:
+        app: As for `select`.
+        configuration: The new LLM of each module, or one name for all; or a file of
+            `RunResult.save`.
+        reference: The LLMs to compare with, likewise; or what `load_reference` reads, which then is
+            not asked. None: with `min_quality` and absolute constraints there is nothing to compare
+            with.
+        constraints: As for `select`; here they may bound `cost_usd` too.
+        delta: Probability of a wrong verdict, in (0, 1); of each of the two.
+        certificate: What the verdict is about. `fresh`: expected outcomes on these queries, even if
+            answers change from call to call; queries are drawn with replacement. `sequence`: the
+            answers to these queries, if they do not change; a pair is asked once, and all Q decide.
+            `population`: queries of which these are a random sample; each is asked once.
+        max_pairs: After so many queries the test is undecided. None: 4 Q for `fresh`, else Q.
+        arguments: Those of `select` that fit: `dataset`, `budget_usd`, `metric`,
+            `max_quality_loss` or `min_quality`, `endpoint`, `prices`, `concurrency`, `run_dir`,
+            `continue_from`, ... With `continue_from` known answers of the reference are not asked
+            again; nor, with `sequence`, those of the configuration.
+
+    Raises:
+        InputError: If a setting cannot be used, before the first call.
+
+    Examples:
+        >>> import scope_torch as st
+        >>> def app(models, question):
+        ...     answer = question.upper() if models["answer"] != "nano" else "?"
+        ...     return answer, {"nano": 0.001, "mini": 0.002, "pro": 0.03}[models["answer"]]
+        >>> mini, pro = {"answer": "mini"}, {"answer": "pro"}
+        >>> data = [(text, text.upper()) for text in ["one", "two", "three"] * 20]
+        >>> how = {"dataset": data, "metric": st.metrics.exact_match, "budget_usd": 5}
+        >>> result = st.check(app, mini, reference=pro, max_quality_loss=0.05, **how)
+        >>> result.verdict, result.exit_status
+        ('pass', 0)
+        >>> print(st.check(app, {"answer": "nano"}, reference=pro, max_quality_loss=0.05, **how))
+        fail: answer=nano (was pro)
+          loss of quality: 100.0% (13.6% to 100.0%), tolerated 5%: does not hold
+          quality: 0 new, 1 reference, on 7 draws of 60 queries
+          USD per 1,000 queries: 1 new, 30 reference: 0.033 times (about 0.033 to 0.033)
+          paid: 0.22 USD for 14 calls
+          about expected outcomes on these 60 queries, however answers vary; wrong: at most 5%
+    """
+    if certificate not in get_args(Certificate):
+        raise InputError(f"certificate={certificate!r} must be one of {get_args(Certificate)}")
+    if not 0 < checked_number("delta", delta) < 1:
+        raise InputError(f"delta={delta} must lie in (0, 1)")
+    if refused := sorted(set(arguments) & _OF_SEARCH):
+        raise InputError(f"{', '.join(refused)}: that is for select; a check does not search")
+    limits = [Constraint.parse(one) if isinstance(one, str) else one for one in constraints]
+    setup, theta = _set_up(app, configuration, reference, limits, arguments)
+    limits = _limits(setup, limits)
+    relative = [str(one) for one in limits if one.is_relative]
+    if relative and reference is None:
+        raise InputError(f"{relative[0]}: give the reference= that it is relative to")
+    has_reference = reference is not None and bool(relative)
+    Q = setup.problem.num_queries
+    most = Q if certificate != "fresh" else _PASSES * Q
+    if max_pairs is not None:
+        most = checked_size("max_pairs", max_pairs)
+        if most > Q and certificate != "fresh":
+            raise InputError(f"max_pairs={most}: there are {Q} queries, and each is asked once")
+    plan = _Plan(limits, delta, certificate, most, has_reference)
+    setup.deadline.begin()
+    with serving(setup) as (application, make_evaluator):
+        application.check(setup.searched)
+        fixed = certificate == "sequence"
+        evaluator = make_evaluator(setup.problem, queries=setup.searched, deterministic=fixed)
+        found = _Test(setup, theta, evaluator, plan).run()
+        answers = by_codes(setup.problem, application.outputs, setup.searched)
+    expected = [item.expected for item in setup.searched] if application.has_metric else None
+    queries = [item.input for item in setup.searched]
+    found = replace(found, queries=queries, expected=expected, answers=answers)
+    if setup.folder is not None:
+        write_atomically(setup.folder / "check.json", json.dumps(found.to_json(), indent=2) + "\n")
+    return found
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """How to test; see `check`."""
+
+    limits: Sequence[Constraint]
+    delta: float
+    certificate: Certificate
+    max_pairs: int
+    has_reference: bool
+
+
+def _set_up(
+    app: Any,
+    configuration: Named,
+    reference: Named | None,
+    limits: Sequence[Constraint],
+    arguments: Mapping[str, Any],
+) -> tuple[Setup, tuple[int, ...]]:
+    """The setup of a selection between the two, and the codes of the new one."""
+    told = _of_file(configuration), _of_file(configuration if reference is None else reference)
+    modules = next((list(one) for one in told if isinstance(one, Mapping)), [ONLY_MODULE])
+    new, old = (dict.fromkeys(modules, one) if isinstance(one, str) else dict(one) for one in told)
+    if set(new) != set(old):
+        raise InputError(
+            f"the configuration has the modules {list(new)}, the reference {list(old)}"
+        )
+    is_logged = isinstance(reference, LoggedReference)
+    if reference is not None and not is_logged and new == old:
+        raise InputError(f"configuration and reference are the same: {new}")
+    models = {module: list(dict.fromkeys([old[module], new[module]])) for module in old}
+    measured = [limit for limit in limits if limit.outcome != COST]
+    both: dict[str, Any] = {"models": models, "reference": reference if is_logged else old}
+    setup = set_up(Arguments(app, constraints=measured, **both, **arguments))
+    return setup, setup.problem.codes([new[module] for module in setup.problem.modules])
+
+
+def _of_file(configuration: Any) -> Any:
+    """The LLMs in a file of `RunResult.save`; anything else stays."""
+    is_name = isinstance(configuration, str) and Path(configuration).suffix not in _FORMS
+    if isinstance(configuration, Mapping) or (is_name and configuration):
+        return configuration
+    if isinstance(configuration, str | Path):
+        return load_models(configuration)
+    raise InputError(f"{configuration!r:.80} must name an LLM, or one for each module, or a file")
+
+
+def _limits(setup: Setup, constraints: Sequence[Constraint]) -> list[Constraint]:
+    """All constraints; that on quality first.
+
+    Raises:
+        InputError: If two are on one outcome, or a relative one has outcomes below 0.
+    """
+    problem, given = setup.problem, setup.given
+    limits = list(constraints)
+    if problem.epsilon is not None:
+        limits.insert(0, at_least(QUALITY, relative_to_reference=1 - problem.epsilon))
+    elif given.min_quality is not None:
+        limits.insert(0, at_least(QUALITY, float(given.min_quality)))
+    for limit in limits:
+        if limit.is_relative and limit.low < 0:
+            raise InputError(f"{limit}: a bound relative to the reference needs outcomes from 0 up")
+    names = [limit.outcome for limit in limits]
+    if len(set(names)) < len(names):
+        raise InputError(f"constraints={list(map(str, limits))}: one for each outcome")
+    return limits
+
+
+class _Test:
+    """The test in progress: asks in the order of the draws, and looks after every pair."""
+
+    def __init__(
+        self, setup: Setup, theta: tuple[int, ...], evaluator: FunctionEvaluator, plan: _Plan
+    ) -> None:
+        self._setup, self._theta, self._evaluator, self._plan = setup, theta, evaluator, plan
+        self._draws = _draws(setup.problem.num_queries, plan, setup.seed)
+        self._begun = deque[_Begun]()  # pairs that are not complete, in the order of the draws
+        self._pairs, self._num_known = list[Pair](), 0
+        self._verdict: Verdict = "undecided"
+        known = known_of(setup, evaluator)
+        evaluator.paid(known.observations)
+        self._known = {one.request: one for one in known.observations if not one.replicate}
+        self._logged = {one.query: one for one in logged_reference(setup)}
+
+    def run(self) -> CheckResult:
+        """Asks until the verdict is clear, or money, time or draws run out."""
+        setup, evaluator = self._setup, self._evaluator
+        in_flight = setup.at_a_time.get("in_flight", 1)
+        journal = None
+        if setup.folder is not None:
+            journal = open_run_dir(setup.folder, self._settings(in_flight), evaluator)
+            describe_prices(setup.folder, evaluator)
+            evaluator.remember(journal.recorded)
+        source = ObservationSource(evaluator, journal)
+        spent_usd, num_told, reason = 0.0, 0, "no more draws"
+        shown = tqdm(total=self._plan.max_pairs, desc="check", disable=not setup.shows)
+
+        def left_usd() -> float:
+            return setup.budget_usd - spent_usd - source.lost_usd(num_told)
+
+        try:
+            observations = source.pipeline(self._ask, 2 * in_flight - 1, left_usd)
+            with contextlib.closing(observations), shown:
+                for observation in observations:
+                    spent_usd += observation.paid_usd
+                    num_told += 1
+                    self._tell(observation)
+                    shown.update(len(self._pairs) - shown.n)
+                    if self._verdict != "undecided":
+                        break
+                    if left_usd() < 0:
+                        reason = "budget"
+                        break
+                    if not source.is_replaying and setup.deadline.is_over:
+                        reason = TIME_IS_OVER
+                        break
+        finally:
+            if journal is not None:
+                journal.close()
+        if self._verdict != "undecided":
+            reason = "decided"
+        num_queries = self._num_queries
+        plan, pairs = self._plan, self._pairs
+        limits = limits_of(pairs, plan.limits, plan.delta, num_queries, with_interval=True)
+        return CheckResult(
+            setup.problem,
+            self._theta,
+            self._verdict,
+            limits,
+            pairs,
+            plan.certificate,
+            plan.delta,
+            reason,
+            source.paid,
+            math.fsum(one.paid_usd for one in source.lost),
+            self._num_known,
+        )
+
+    def _ask(self) -> Sequence[Request]:
+        """What the next pair needs; none if it is decided, or there are no more draws."""
+        theta_ref = self._setup.problem.theta_ref
+        for query in self._draws if self._verdict == "undecided" else ():
+            pair = _Begun(self._answer(self._theta, query), None)
+            wanted = [] if pair.new else [Request(self._theta, query)]
+            if self._plan.has_reference:
+                pair.reference = self._logged.get(query) or self._answer(theta_ref, query)
+                if pair.reference is None:
+                    wanted.insert(0, Request(theta_ref, query))
+                    pair.waits = True
+            self._begun.append(pair)
+            if wanted:
+                return wanted
+            self._settle()
+            if self._verdict != "undecided":
+                break
+        return ()
+
+    def _answer(self, theta: tuple[int, ...], query: int) -> Observation | None:
+        """A known answer that may count here; where answers vary, once.
+
+        Unless answers are fixed, the configuration is asked anew: a search chooses those that had
+        lucky answers.
+        """
+        is_fixed = self._plan.certificate == "sequence"
+        if not is_fixed and theta == self._theta:
+            return None
+        known = self._known.get(key := Request(theta, query))
+        if known is not None:
+            self._num_known += 1
+            if not is_fixed:
+                del self._known[key]
+        return known
+
+    def _tell(self, observation: Observation) -> None:
+        pair = next(one for one in self._begun if not one.is_complete)
+        if pair.waits:
+            pair.reference, pair.waits = observation, False
+        else:
+            pair.new = observation
+        self._settle()
+
+    def _settle(self) -> None:
+        """Looks at the pairs that are complete, one after another."""
+        while self._verdict == "undecided" and self._begun and self._begun[0].is_complete:
+            new, reference = (pair := self._begun.popleft()).new, pair.reference
+            assert new is not None
+            self._pairs.append(Pair(new, reference))
+            plan = self._plan
+            kept = [
+                one.kept
+                for one in limits_of(self._pairs, plan.limits, plan.delta, self._num_queries)
+            ]
+            if all(kept):
+                self._verdict = "pass"
+            elif False in kept:
+                self._verdict = "fail"
+
+    @property
+    def _num_queries(self) -> int | None:
+        """Q, if the answers to these queries decide."""
+        return self._setup.problem.num_queries if self._plan.certificate == "sequence" else None
+
+    def _settings(self, in_flight: int) -> dict[str, Any]:
+        """Everything that decides what is asked."""
+        setup, plan = self._setup, self._plan
+        return {
+            "problem": problem_settings(setup.problem),
+            "optimizer": {
+                "name": "check",
+                "configuration": list(self._theta),
+                "limits": [str(limit) for limit in plan.limits],
+                "delta": plan.delta,
+                "certificate": plan.certificate,
+                "max_pairs": plan.max_pairs,
+                "in_flight": in_flight,
+                "seed": setup.seed,
+            },
+            "evaluator": self._evaluator.fingerprint(),
+            "budget_usd": setup.budget_usd,
+        }
+
+
+@dataclass
+class _Begun:
+    """A pair that is asked; `waits` for the reference's answer."""
+
+    new: Observation | None
+    reference: Observation | None
+    waits: bool = False
+
+    @property
+    def is_complete(self) -> bool:
+        return self.new is not None and not self.waits
+
+
+def _draws(num_queries: int, plan: _Plan, seed: int) -> Iterator[int]:
+    """The queries in the order in which they are drawn."""
+    order = random.Random(f"check {seed}")
+    if plan.certificate == "fresh":
+        return (order.randrange(num_queries) for _ in range(plan.max_pairs))
+    return iter(order.sample(range(num_queries), plan.max_pairs))

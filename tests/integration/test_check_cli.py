@@ -1,0 +1,215 @@
+"""`scope-torch check` as users call it: statuses, files, wrong inputs; the gate of the how-to."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from integration.doc_pages import DOCS, blocks
+from llm.fake_endpoint import only_loopback  # noqa: F401
+from serve.fake_upstream import FakeUpstream, Say
+
+import scope_torch as st
+from scope_torch.cli.check import main
+
+PAGE = DOCS / "howto/check-a-swap.md"
+APP = """
+from pathlib import Path
+
+SKILL = {"pro": 97, "mini": 96, "nano": 60}
+USD = {"pro": 0.03, "mini": 0.002, "nano": 0.0005}
+
+
+def app(models, number):
+    with open("calls.txt", "a") as file:
+        print(models["answer"], number, file=file)
+    llm, number = models["answer"], int(number)
+    return (str(number * 2) if number * 37 % 100 < SKILL[llm] else "0"), USD[llm]
+
+
+def data():
+    return [(str(number), str(number * 2)) for number in range(400)]
+
+
+def exactly(expected, output):
+    return float(expected == output)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "my_app", raising=False)
+    Path("my_app.py").write_text(APP)
+    Path("models.json").write_text('{"version": 1, "models": {"answer": "pro"}}')
+    lines = ["input,expected", *(f"{number},{number * 2}" for number in range(400))]
+    Path("questions.csv").write_text("\n".join(lines))
+    return tmp_path
+
+
+def check(*changes, new="answer=mini"):
+    """Status of the command; the last of two equal options counts."""
+    words = ["models.json", "--new", new, "--app", "my_app:app", "--dataset", "questions.csv"]
+    words += ["--metric", "exact_match", "--max-quality-loss", "0.05", "--budget-usd", "20"]
+    with pytest.raises(SystemExit) as ended:
+        main([*words, *changes])
+    return ended.value.code
+
+
+def num_calls():
+    path = Path("calls.txt")
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+def test_the_status_is_the_verdict(folder, capsys):
+    assert check() == 0
+    assert capsys.readouterr().out.startswith("pass: answer=mini (was pro)\n")
+    assert check(new="answer=nano") == 1
+    assert capsys.readouterr().out.startswith("fail: answer=nano (was pro)\n")
+    assert check("--budget-usd", "0.2") == 3
+    assert capsys.readouterr().out.startswith("undecided (budget): answer=mini")
+
+
+def test_data_and_metric_may_be_of_the_program(folder, capsys):
+    assert check("--dataset", "my_app:data", "--metric", "my_app:exactly") == 0
+    told = capsys.readouterr().out
+    assert check() == 0
+    assert capsys.readouterr().out == told
+    Path("questions.jsonl").write_text(
+        "\n".join(json.dumps({"input": str(i), "expected": str(2 * i)}) for i in range(400))
+    )
+    assert check("--dataset", "questions.jsonl") == 0
+    assert capsys.readouterr().out == told
+
+
+def test_a_file_names_the_new_one_and_its_comment_is_written(folder):
+    Path("new.json").write_text('{"version": 1, "models": {"answer": "nano"}}')
+    assert check("--markdown", "comment.md", new="new.json") == 1
+    text = Path("comment.md").read_text()
+    assert text.startswith("### fail: answer=nano (was pro)\n\n- loss of quality: ")
+    assert "| query | input | expected | new answer | reference's answer |" in text
+
+
+def test_the_same_command_goes_on(folder, capsys):
+    assert check("--run-dir", "run", "--budget-usd", "0.5") == 3
+    first = num_calls()
+    assert check("--run-dir", "run") == 0
+    assert num_calls() > first
+    whole = num_calls()
+    assert check("--run-dir", "run") == 0
+    assert num_calls() == whole
+    assert json.loads(Path("run/check.json").read_text())["verdict"] == "pass"
+    Path("calls.txt").unlink()
+    assert check("--run-dir", "other") == 0
+    assert num_calls() == whole
+
+
+@pytest.mark.parametrize(
+    ("changes", "new", "message"),
+    [
+        ([], "reply=mini", "MODULE=LLM, with a module of ['answer']"),
+        ([], "answer=", "MODULE=LLM"),
+        ([], "none.json", "none.json"),
+        ([], "answer=pro", "the same"),
+        (["--app", "no_app:app"], "answer=mini", "no_app:app does not exist"),
+        (["--app", "my_app:no"], "answer=mini", "my_app:no does not exist"),
+        (["--app", "python app.py {input}"], "answer=mini", "endpoint="),
+        (["--metric", "exactmatch"], "answer=mini", "exactmatch does not exist"),
+        (["--dataset", "none.csv"], "answer=mini", "none.csv"),
+        (["--dataset", "questions.txt"], "answer=mini", "*.csv, *.jsonl or *.parquet"),
+        (["--certificate", "bounds"], "answer=mini", "certificate='bounds'"),
+        (["--constraint", "fast"], "answer=mini", "write it as"),
+    ],
+)
+def test_a_wrong_input_is_one_line(folder, capsys, changes, new, message):
+    assert check(*changes, new=new) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.startswith("check: ")
+    assert num_calls() == 0
+
+
+def test_an_interrupt_says_how_to_go_on(folder, capsys, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("scope_torch.cli.check.check", interrupted)
+    assert check("--run-dir", "run") == 130
+    assert capsys.readouterr().err == "interrupted; the same command goes on\n"
+
+
+def test_a_command_behind_an_endpoint(folder):
+    """An application that knows nothing of this project, and an upstream with prices."""
+
+    def answer(request):
+        number = int(request["messages"][-1]["content"])
+        is_right = request["model"].startswith("large") or number % 25
+        return Say(str(2 * number) if is_right else "0")
+
+    Path("app.py").write_text(
+        "import json, os, sys, urllib.request\n"
+        "body = {'model': 'scope/answer', 'messages': [{'role': 'user', 'content': sys.argv[1]}]}\n"
+        "request = urllib.request.Request(os.environ['OPENAI_BASE_URL'] + '/chat/completions',\n"
+        "    json.dumps(body).encode(), {'Content-Type': 'application/json',\n"
+        "    'Authorization': 'Bearer ' + os.environ['OPENAI_API_KEY']})\n"
+        "print(json.load(urllib.request.urlopen(request))['choices'][0]['message']['content'])\n"
+    )
+    Path("models.json").write_text('{"version": 1, "models": {"answer": "large"}}')
+    llms = [("large", 5.0, 20.0), ("medium", 1.0, 4.0)]
+    entry = '[[llm]]\nname = "{}"\ninput_usd_per_mtok = {}\noutput_usd_per_mtok = {}\n'
+    head = 'version = 1\nprice_source = "mine"\nprice_date = "2026-01-01"\n'
+    Path("prices.toml").write_text(head + "".join(entry.format(*llm) for llm in llms))
+    with FakeUpstream(answer) as upstream:
+        how = ["--app", f"{sys.executable} app.py {{input}}", "--endpoint", upstream.url]
+        how += ["--prices", "prices.toml", "--max-quality-loss", "0.3", "--concurrency", "4"]
+        assert check(*how, new="answer=medium") == 0
+
+
+def workflow():
+    """Name and script of the steps on the page."""
+    yaml = pytest.importorskip("yaml")
+    (text,) = [one.content for one in blocks(PAGE) if one.language == "yaml"]
+    job = yaml.safe_load(text)["jobs"]["check"]
+    return {step["name"]: step["run"] for step in job["steps"] if "name" in step}
+
+
+@pytest.mark.parametrize(("llm", "status"), [("mini", 0), ("nano", 1)])
+def test_the_gate_of_the_page(folder, llm, status):
+    """Its scripts run in a repository whose models.json has changed; `gh` notes what it is told."""
+    tools = folder / "tools"
+    tools.mkdir()
+    for name, script in {
+        "scope-torch": f'exec "{sys.executable}" -m scope_torch.cli.run "$@"',
+        "gh": 'printf "%s\\n" "$@" > gh.txt',
+    }.items():
+        (tools / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tools / name).chmod((tools / name).stat().st_mode | stat.S_IXUSR)
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b.c"]
+    for command in (["init", "-q"], ["add", "models.json"], ["commit", "-qm", "before"]):
+        subprocess.run([*git, *command], cwd=folder, check=True)
+    Path("models.json").write_text(json.dumps({"version": 1, "models": {"answer": llm}}))
+    root = Path(st.__file__).parents[1]
+    env = os.environ | {
+        "PATH": f"{tools}:{os.environ['PATH']}",
+        "PYTHONPATH": str(root),
+        "BASE": "HEAD",
+        "GITHUB_STEP_SUMMARY": "summary.md",
+        "NUMBER": "7",
+    }
+    steps = workflow()
+    done = subprocess.run(["bash", "-e", "-c", steps["Check"]], cwd=folder, env=env, check=False)
+    assert done.returncode == status
+    subprocess.run(["bash", "-e", "-c", steps["Comment"]], cwd=folder, env=env, check=True)
+    assert Path("summary.md").read_text() == Path("comment.md").read_text()
+    assert Path("gh.txt").read_text().split() == ["pr", "comment", "7", "--body-file", "comment.md"]
+
+
+def test_the_page_shows_what_is_printed(capsys):
+    """The text below its program is the program's."""
+    page = {one.language: one.content for one in reversed(blocks(PAGE))}
+    exec(page["python"], {"__name__": "page"})
+    assert capsys.readouterr().out == page["text"]

@@ -1,0 +1,309 @@
+"""`check`: one configuration beside another one; what is asked, paid, known, told, and decided."""
+
+import json
+import math
+import random
+
+import pytest
+from selection.test_select import App, exactly
+
+import scope_torch as st
+from scope_torch.errors import InputError
+from scope_torch.traces.reference import LoggedReference
+from scope_torch.traces.summary import LoggedQuery
+
+Q = 150
+PRO = {"plan": "pro", "solve": "pro"}
+MINI = {"plan": "mini", "solve": "mini"}
+NANO = {"plan": "nano", "solve": "pro"}
+
+
+def arguments(**changes):
+    return {
+        "reference": PRO,
+        "dataset": [(f"query {i}", f"QUERY {i}") for i in range(Q)],
+        "metric": exactly,
+        "max_quality_loss": 0.1,
+        "budget_usd": 30.0,
+        "name": "my_app",
+    } | changes
+
+
+def of(app, configuration):
+    return [text for llms, text in app.calls if llms == tuple(configuration.values())]
+
+
+@pytest.mark.parametrize("certificate", ["fresh", "sequence", "population"])
+def test_a_good_one_passes_and_a_bad_one_fails(certificate):
+    for configuration, verdict, status in ((MINI, "pass", 0), (NANO, "fail", 1)):
+        app = App()
+        found = st.check(app, configuration, **arguments(certificate=certificate))
+        assert (found.verdict, found.exit_status) == (verdict, status)
+        assert found.configuration == configuration
+        assert found.reference == PRO
+        n = len(found.pairs)
+        assert len(of(app, configuration)) == len(of(app, PRO)) == n < Q
+        assert found.spent_usd == pytest.approx(app.usd(), rel=1e-12)
+        queries = [pair.new.query for pair in found.pairs]
+        assert queries == [pair.reference.query for pair in found.pairs]
+        assert (len(set(queries)) < n) == (certificate == "fresh")
+        (limit,) = found.limits
+        assert limit.kept is (verdict == "pass")
+        assert limit.ratio.lower <= limit.ratio.value <= limit.ratio.upper
+        assert (limit.loss.upper <= 0.1) == (verdict == "pass")
+        assert (limit.loss.lower > 0.1) == (verdict == "fail")
+
+
+def test_the_order_is_that_of_the_seed():
+    runs = [st.check(App(), MINI, **arguments(seed=seed)) for seed in (0, 0, 1)]
+    orders = [[pair.new.query for pair in run.pairs] for run in runs]
+    assert orders[0] == orders[1] != orders[2]
+
+
+@pytest.mark.parametrize("certificate", ["fresh", "sequence"])
+def test_many_calls_at_a_time_find_the_same(certificate):
+    alone = st.check(App(), NANO, **arguments(certificate=certificate))
+    app = App()
+    many = st.check(app, NANO, **arguments(certificate=certificate, concurrency=8))
+    assert many.to_json()["limits"] == alone.to_json()["limits"]
+    assert [p.new.query for p in many.pairs] == [p.new.query for p in alone.pairs]
+    assert many.spent_usd == pytest.approx(app.usd(), rel=1e-12)
+    assert len(alone.paid) <= len(many.paid) <= len(alone.paid) + 2 * 8
+
+
+def test_money_ends_it_undecided():
+    app = App()
+    found = st.check(app, MINI, **arguments(budget_usd=0.3))
+    assert (found.verdict, found.exit_status, found.stop_reason) == ("undecided", 3, "budget")
+    assert app.usd() == pytest.approx(found.spent_usd, rel=1e-12)
+    assert 0.3 < app.usd() <= 0.3 + 0.02
+    assert "undecided (budget): plan=mini (was pro)" in str(found)
+
+
+def test_draws_end_it_undecided():
+    found = st.check(App(), MINI, **arguments(max_pairs=5))
+    assert (found.verdict, found.stop_reason) == ("undecided", "no more draws")
+    assert len(found.pairs) == 5
+    assert found.limits[0].loss.upper > 0.1
+
+
+def test_time_ends_it_undecided(monkeypatch):
+    ticks = iter(range(1000))
+    monkeypatch.setattr("time.monotonic", lambda: float(next(ticks)))
+    found = st.check(App(), MINI, **arguments(time_limit=6))
+    assert (found.verdict, found.stop_reason) == ("undecided", "time limit")
+    assert found.pairs
+
+
+def test_an_interrupted_check_goes_on(tmp_path):
+    whole_app = App()
+    whole = st.check(whole_app, MINI, **arguments(run_dir=tmp_path / "whole"))
+
+    class Breaks(App):
+        def __call__(self, models, text):
+            if len(self.calls) == 21:
+                raise KeyboardInterrupt
+            return super().__call__(models, text)
+
+    first, second = Breaks(), App()
+    how = arguments(run_dir=tmp_path / "run")
+    with pytest.raises(KeyboardInterrupt):
+        st.check(first, MINI, **how)
+    found = st.check(second, MINI, **how)
+    assert len(first.calls) + len(second.calls) == len(whole_app.calls)
+    assert found.to_json() == whole.to_json()
+    assert json.loads((tmp_path / "run" / "check.json").read_text()) == found.to_json()
+    again = App()
+    assert st.check(again, MINI, **how).to_json() == whole.to_json()
+    assert again.calls == []
+
+
+def test_other_settings_are_refused_in_its_directory(tmp_path):
+    st.check(App(), MINI, **arguments(run_dir=tmp_path))
+    with pytest.raises(InputError, match="delta"):
+        st.check(App(), MINI, **arguments(run_dir=tmp_path, delta=0.1))
+
+
+def test_a_search_answers_for_the_reference(tmp_path):
+    how = arguments(run_dir=tmp_path)
+    chosen = st.select(App(), **how, models=["nano", "mini", "pro"], repeats=0).choice
+    assert chosen == MINI
+    app = App()
+    found = st.check(app, MINI, **arguments(continue_from=tmp_path))
+    drawn = [pair.new.query for pair in found.pairs]
+    assert len(of(app, PRO)) == len(drawn) - len(set(drawn))  # a second draw is asked
+    assert len(of(app, MINI)) == len(drawn)  # it was chosen for its answers: they do not count
+    assert found.num_known == len(set(drawn))
+    assert found.verdict == "pass"
+    assert f", {found.num_known} answers known" in str(found)
+
+
+def test_fixed_answers_of_a_search_are_not_asked_again(tmp_path):
+    st.select(App(), **arguments(run_dir=tmp_path), models=["nano", "mini", "pro"], repeats=0)
+    app = App()
+    found = st.check(app, MINI, **arguments(continue_from=tmp_path, certificate="sequence"))
+    alone = st.check(App(), MINI, **arguments(certificate="sequence"))
+    assert found.to_json()["limits"] == alone.to_json()["limits"]
+    assert of(app, PRO) == []
+    assert len(of(app, MINI)) < len(alone.pairs)
+
+
+def test_an_older_check_answers_too(tmp_path):
+    st.check(App(), NANO, **arguments(run_dir=tmp_path))
+    app = App()
+    found = st.check(app, MINI, **arguments(continue_from=tmp_path, certificate="population"))
+    assert 0 < found.num_known == len(found.pairs) - len(of(app, PRO))
+
+
+def test_a_logged_reference_is_never_asked():
+    logged = LoggedReference(PRO, [LoggedQuery(f"q{i}", 1, 0.02, 1.0, None) for i in range(Q)])
+    app = App()
+    found = st.check(app, MINI, **arguments(reference=logged))
+    assert found.verdict == "pass"
+    assert of(app, PRO) == []
+    # A change of the program alone, with the same LLMs
+    worse = st.check(lambda *_: ("", 0.02), PRO, **arguments(reference=logged))
+    assert worse.verdict == "fail"
+
+
+def test_a_least_quality_needs_no_reference():
+    app = App()
+    settings = arguments(max_quality_loss=None, min_quality=0.8)
+    found = st.check(app, MINI, **settings)
+    assert found.verdict == "pass"
+    assert of(app, PRO) == []
+    assert {pair.reference for pair in found.pairs} == {None}
+    assert "quality >= 0.8: " in str(found)
+    assert "reference" not in found.markdown()
+    alone = st.check(App(), MINI, **settings | {"reference": None})
+    assert alone.verdict == "pass"
+    assert st.check(App(), NANO, **settings).verdict == "fail"
+
+
+class Timed(App):
+    """Says a latency too, which is 3 s with mini in the second module and 1 s else."""
+
+    def __call__(self, models, text):
+        output, usd = super().__call__(models, text)
+        seconds = 3.0 if models["solve"] == "mini" else 1.0
+        return {"output": output, "cost_usd": usd, "outcomes": {"latency_s": seconds}}
+
+
+@pytest.mark.parametrize(
+    ("constraint", "verdict", "broken"),
+    [
+        ("latency_s <= 4 cap 10", "pass", []),
+        ("latency_s <= 2 cap 10", "fail", ["latency_s <= 2 cap 10"]),
+        ("latency_s <= 3.5 * reference cap 10", "pass", []),
+        ("latency_s <= 2 * reference cap 10", "fail", ["latency_s <= 2 * reference cap 10"]),
+        ("cost_usd <= 0.002 cap 0.01", "pass", []),
+        ("cost_usd <= 0.0003 cap 0.01", "fail", ["cost_usd <= 0.0003 cap 0.01"]),
+        ("cost_usd <= 0.2 * reference cap 0.1", "pass", []),
+    ],
+)
+def test_every_constraint_must_hold(constraint, verdict, broken):
+    found = st.check(Timed(), MINI, **arguments(constraints=[constraint], max_pairs=600))
+    assert found.verdict == verdict
+    assert [str(one.constraint) for one in found.limits if one.kept is False] == broken
+    assert len(found.limits) == 2
+
+
+def test_a_failing_application_counts_as_the_worst():
+    class Fails(Timed):
+        def __call__(self, models, text):
+            if models["plan"] == "mini":
+                raise RuntimeError("no")
+            return super().__call__(models, text)
+
+    how = arguments(constraints=["latency_s <= 4 cap 10"], on_error="zero")
+    found = st.check(Fails(), MINI, **how)
+    assert found.verdict == "fail"
+    assert all(pair.new.failed for pair in found.pairs)
+
+
+def test_disagreements_show_the_answers():
+    found = st.check(App(), NANO, **arguments())
+    table = found.disagreements()
+    assert table["quality_choice"].to_list() == [0.0] * len(table)
+    assert table["answer_reference"].to_list() == table["expected"].to_list()
+    assert table["input"].to_list() == table["answer_choice"].to_list()
+    assert f"| {table['query'][0]} | {table['input'][0]} |" in found.markdown()
+
+
+def test_a_comment_shows_no_mark_up_of_answers():
+    def app(models, text):
+        return ("<b>@all | `x`</b>" if models["a"] == "mini" else "yes"), 0.01
+
+    data = [(f"[link](http://{i})", "yes") for i in range(40)]
+    both = {"reference": {"a": "pro"}, "dataset": data}
+    text = st.check(app, {"a": "mini"}, **arguments(**both)).markdown()
+    assert "<b>" not in text
+    assert "@all" not in text
+    assert "[link](" not in text
+    rows = [line for line in text.splitlines() if line.startswith("| ")]
+    assert {line.replace("\\|", "").count("|") for line in rows} == {rows[0].count("|")}
+
+
+def test_files_name_configurations(tmp_path):
+    st.select(App(), **arguments(), models=["nano", "mini", "pro"]).save(tmp_path / "models.json")
+    found = st.check(App(), tmp_path / "models.json", **arguments())
+    assert found.configuration == MINI
+    assert found.verdict == "pass"
+    assert st.check(App(), "mini", **arguments()).configuration == MINI
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"reference": MINI}, "the same"),
+        ({"reference": None}, "give the reference= that it is relative to"),
+        ({"reference": {"plan": "pro"}}, "modules"),
+        ({"certificate": "bounds"}, "must be one of"),
+        ({"delta": 0.0}, "delta"),
+        ({"max_quality_loss": None}, "how good is good enough"),
+        ({"max_pairs": 0}, "max_pairs"),
+        ({"max_pairs": Q + 1, "certificate": "sequence"}, "each is asked once"),
+        ({"optimizer": str}, "that is for select"),
+        ({"budget_usd": -1}, "budget_usd"),
+        ({"constraints": ["quality >= 0.5"]}, "bound the quality either by"),
+        ({"constraints": ["cost_usd <= 0.1", "cost_usd <= 0.2"]}, "one for each outcome"),
+        ({"constraints": ["latency_s"]}, "write it as"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_before_the_first_call(changes, message):
+    app = App()
+    with pytest.raises(InputError, match=message):
+        st.check(app, MINI, **arguments(**changes))
+    assert app.calls == []
+
+
+class Flips(App):
+    """Answers change from call to call, with a chance that is the same for all LLMs."""
+
+    def __init__(self, chance, seed):
+        super().__init__()
+        self._luck, self._chance = random.Random(seed), chance
+
+    def __call__(self, models, text):
+        output, usd = super().__call__(models, text)
+        if self._luck.random() < self._chance:
+            output = text if output == text.upper() else text.upper()
+        return output, usd
+
+
+@pytest.mark.parametrize("chance", [0.05, 0.15])
+def test_answers_that_vary_decide_as_rarely_wrong(chance):
+    """The configuration is the reference under another name, and a little worse: just too bad."""
+    number, delta, wrong = 40, 0.2, 0
+    data = [(f"query {i}", f"QUERY {i}") for i in range(40)]
+    for seed in range(number):
+        flips, luck = Flips(chance, seed), random.Random(-seed - 1)
+
+        def app(models, text, flips=flips, luck=luck):
+            output, usd = flips(PRO, text)
+            lost = models["plan"] == "mini" and luck.random() < 0.1
+            return ("" if lost else output), usd
+
+        how = arguments(dataset=data, seed=seed, delta=delta, max_pairs=160)
+        wrong += st.check(app, MINI, **how).verdict == "pass"
+    assert wrong / number <= delta + 3 * math.sqrt(delta * (1 - delta) / number)
