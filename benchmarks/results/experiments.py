@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.results import agentopt, coverage, front, landscapes, letter, payoff
+from benchmarks.results import agentopt, checks, coverage, front, landscapes, letter, payoff
 from benchmarks.results.cost_bounds import FITS, CostBoundsCell
 from benchmarks.results.in_flight import WIDTHS, InFlightCell
 from benchmarks.results.planned import Planned
@@ -95,7 +95,7 @@ CHOSEN = {
     "ax": "ax n_startup=10",
 }
 # Names of experiments whose first run is small as it is.
-_SECONDS = ("bases", "cost_bounds", "in_flight")
+_SECONDS = ("bases", "checks", "cost_bounds", "in_flight")
 _SMALL = ("data_imputation", "mathqa", "mathqa 1", "airport_city", "restaurant", "800 queries")
 _SMALL += (
     "recorded/restaurant_test",
@@ -372,6 +372,8 @@ def experiments() -> dict[str, Sequence[Planned]]:
         "payoff": _payoffs(),
         "pool": _pools(),
         "coverage": coverage.cells(range(1000, 2000, 100)),
+        "checks": checks.recorded_cells(RECORDED, SEEDS[0]),
+        "checks_simulated": checks.simulated_cells(SEEDS[0]),
         "front_development": front.cells(["hotpotqa"], range(10, 15)),
         "front": front.cells(["mathqa"], range(10, 15)),
         "peers_tuning": _tuning(),

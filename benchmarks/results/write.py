@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.results import (
+    check_tables,
     cost_bounds_tables,
     front_tables,
     landscape_tables,
@@ -28,7 +29,7 @@ PAGES = tuple(
     for name in (
         *("docs/results.md", "docs/results-details.md", "docs/results-development.md"),
         *("docs/results-front.md", "docs/simulated.md", "docs/explanation/tomorrow.md"),
-        "docs/performance.md",
+        *("docs/performance.md", "docs/howto/check-a-swap.md"),
     )
 )
 _BEGIN, _END = "<!-- begin: results {} -->", "<!-- end -->"
@@ -114,6 +115,8 @@ TABLES: dict[str, tuple[str, Callable[[Rows], str]]] = {
     "cost_bounds_development": ("cost_bounds_development", cost_bounds_tables.cost_bounds_table),
     "cost_bounds": ("cost_bounds", cost_bounds_tables.cost_bounds_table),
     "in_flight": ("in_flight", in_flight_table),
+    "checks": ("checks", check_tables.recorded_checks_table),
+    "checks_simulated": ("checks_simulated", check_tables.simulated_checks_table),
     "landscapes": ("landscapes", landscape_tables.landscapes_table),
     "calibration": ("calibration main additive", other_tables.calibration_table),
 }

@@ -2,11 +2,12 @@
 
 import math
 from dataclasses import replace
+from statistics import NormalDist
 
 import numpy as np
 import pytest
 
-from benchmarks.results import coverage, letter, payoff, rule_tables
+from benchmarks.results import check_tables, checks, coverage, letter, payoff, rule_tables
 from benchmarks.results.experiments import bounds_rules
 from benchmarks.results.planned import read_rows
 from benchmarks.results.write import RESULTS
@@ -134,3 +135,42 @@ def test_noise_is_what_makes_the_letter_wide():
     assert float(made["scope_letter, R = 0"]["first_u_out"]) < float(floor["c_0"])
     assert letter.VARIANTS.keys() == made.keys()
     assert rule_tables.letter_table([*made.values()]).count("\n") == 1 + len(made)
+
+
+def test_checks_are_counted():
+    (cell,) = [c for c in checks.simulated_cells(3) if (c.flips, c.loss) == (0.05, 0.1)]
+    row = replace(cell, checks=30).measured()
+    assert row["passed"] + row["failed"] + row["undecided"] == row["checks"] == 30
+    assert row["wrong_fail"] == 0  # the loss is too much
+    assert row["wrong_pass"] == row["passed"]
+    assert row["draws"] <= 1600
+    # (z_0.95 + z_power)^2 var / mean^2 pairs, by 200,000 drawn ones
+    rng, flips = np.random.default_rng(0), 0.05
+    old_right = np.where(rng.random(200_000) < 0.85, 1 - flips, flips)
+    mean_old = 0.85 * (1 - flips) + 0.15 * flips
+    lost = rng.random(200_000) < 0.1 * mean_old / (1 - 2 * flips) / 0.85
+    new_right = np.where(lost & (old_right > 0.5), flips, old_right)
+    new, old = (rng.random(200_000) < p for p in (new_right, old_right))
+    d = new - 0.95 * old
+    z = NormalDist().inv_cdf
+    power = min(row["failed"] / 30, 0.999)
+    expected = ((z(0.95) + z(power)) / d.mean()) ** 2 * d.var()
+    assert row["draws_fixed"] == pytest.approx(expected, rel=0.05)
+
+
+def test_checks_of_a_recorded_table():
+    """Where all queries are asked, no verdict of `sequence` is wrong."""
+    rows = {
+        name: checks.RecordedChecks("synthetic", name, 10, None, ("task=synthetic",)).measured()
+        for name in checks.CERTIFICATES
+    }
+    assert rows["sequence"]["undecided"] == 0
+    for row in rows.values():
+        assert row["checks"] == row["passed"] + row["failed"] + row["undecided"] > 3
+        assert len(row["share_of_queries"].split()) == row["checks"]
+    texts = [
+        {"problem": "p", "method": name} | {key: str(value) for key, value in row.items()}
+        for name, row in rows.items()
+    ]
+    table = check_tables.recorded_checks_table(texts)
+    assert table.splitlines()[2].count("; ") == len(rows)
