@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from scope_torch.search.rules import Rule
     from scope_torch.selection.check import check
     from scope_torch.selection.face import Selection, select
+    from scope_torch.selection.recheck import recheck
     from scope_torch.serve.endpoint import Endpoint
     from scope_torch.traces.reference import load_reference
 
@@ -75,6 +76,7 @@ _MODULE_OF = {
     "load_reference": "traces.reference",
     "make_scope": "methods",
     "make_scope_joint": "methods",
+    "recheck": "selection.recheck",
     "run": "runs.runner",
     "select": "selection.face",
 }
@@ -83,6 +85,7 @@ __all__ = [  # noqa: RUF022 - in the order of use: the front door, problem, sear
     "select",
     "Selection",
     "check",
+    "recheck",
     "Endpoint",
     "PriceList",
     "metrics",

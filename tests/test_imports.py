@@ -32,6 +32,8 @@ NEED_MORE = (
     "selection.before",
     "selection.check",
     "selection.face",
+    "selection.pairs",
+    "selection.recheck",
     "selection.steps",
     "tracking.curves",
     "tracking.progress",

@@ -43,5 +43,20 @@ def simulated_checks_table(rows: Rows) -> str:
     return markdown(header, lines)
 
 
+def rechecks_table(rows: Rows) -> str:
+    """How soon a drop is seen, and how often an alarm comes without one."""
+    header = ["quality", "alarms before", "after", "draws until then, mean"]
+    lines = [
+        [
+            row["method"],
+            f"{row['alarms_before']} of {row['looks']}",
+            row["alarms_after"],
+            f"{float(row['delay']):,.0f}" if row["delay"] else "-",
+        ]
+        for row in rows
+    ]
+    return markdown(header, lines)
+
+
 def _verdicts(row: Row) -> str:
     return f"{row['passed']}, {row['failed']}, {row['undecided']}"

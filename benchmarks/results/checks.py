@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.results.planned import Composed, Planned, numbers_text
+from scope_torch.bounds.drift import log_detector
 from scope_torch.bounds.paired import Outcomes
 from scope_torch.cli.compose import compose_task
 from scope_torch.evaluators.table import TableEvaluator
@@ -23,6 +25,9 @@ QUERIES, KNOWN = 400, 0.85  # of a simulated data set, and what the reference kn
 FLIPS = (0.0, 0.05, 0.15)
 LOSSES = (0.0, 0.025, 0.05, 0.1)  # true ones; 0.05 is just tolerated
 _PASSES = 4
+LEAST, BEFORE, EVERY = 0.9, 0.95, 100_000  # bound, quality before a drop, draws per false alarm
+DROPS = (0.9, 0.85, 0.8, 0.6, 0.0)  # qualities after it; 0.9 is just allowed
+_GOOD, _MOST = 1_000, 9_000  # draws before it, and after it
 
 
 @dataclass(frozen=True)
@@ -132,6 +137,47 @@ class SimulatedChecks(Planned):
         reach = z(1 - DELTA) + z(min(power, 0.999))
         number = (reach / mean) ** 2 * variance
         return number if number >= 30 else None
+
+
+@dataclass(frozen=True)
+class SimulatedRechecks(Planned):
+    """Looks at a choice for ever; answers are 0 or 1, drawn anew each time.
+
+    Args:
+        quality: After the drop.
+        looks: How many.
+    """
+
+    quality: float
+    looks: int = 300
+
+    def measured(self) -> dict[str, Any]:
+        """Alarms before and after the drop, and how many draws after it they came."""
+        rng, delays, early = np.random.default_rng(self.seed), list[int](), 0
+        for _ in range(self.looks):
+            chance = np.repeat([BEFORE, self.quality], [_GOOD, _MOST])
+            right = rng.random(len(chance)) < chance
+            both = Outcomes(right.astype(float), None, 0.0, 1.0, keeps_low=False)
+            found = log_detector(*both.bet(LEAST, kept=False))
+            reached = np.flatnonzero(found >= math.log(EVERY))
+            if len(reached):
+                early += int(reached[0]) < _GOOD
+                delays.append(int(reached[0]) - _GOOD)
+        late = [delay for delay in delays if delay >= 0]
+        return {
+            "looks": self.looks,
+            "alarms_before": early,
+            "alarms_after": len(late),
+            "delay": statistics.fmean(late) if late else None,
+        }
+
+
+def recheck_cells(seed: int) -> list[SimulatedRechecks]:
+    """One for each quality after the drop."""
+    return [
+        SimulatedRechecks("recheck", f"falls to {quality:g}", seed, None, quality)
+        for quality in DROPS
+    ]
 
 
 def _counts(verdicts: Iterable[tuple[str, bool]]) -> dict[str, int]:

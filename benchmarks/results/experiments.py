@@ -95,7 +95,7 @@ CHOSEN = {
     "ax": "ax n_startup=10",
 }
 # Names of experiments whose first run is small as it is.
-_SECONDS = ("bases", "checks", "cost_bounds", "in_flight")
+_SECONDS = ("bases", "checks", "rechecks", "cost_bounds", "in_flight")
 _SMALL = ("data_imputation", "mathqa", "mathqa 1", "airport_city", "restaurant", "800 queries")
 _SMALL += (
     "recorded/restaurant_test",
@@ -373,6 +373,7 @@ def experiments() -> dict[str, Sequence[Planned]]:
         "pool": _pools(),
         "coverage": coverage.cells(range(1000, 2000, 100)),
         "checks": checks.recorded_cells(RECORDED, SEEDS[0]),
+        "rechecks": checks.recheck_cells(SEEDS[0]),
         "checks_simulated": checks.simulated_cells(SEEDS[0]),
         "front_development": front.cells(["hotpotqa"], range(10, 15)),
         "front": front.cells(["mathqa"], range(10, 15)),

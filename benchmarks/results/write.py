@@ -116,6 +116,7 @@ TABLES: dict[str, tuple[str, Callable[[Rows], str]]] = {
     "cost_bounds": ("cost_bounds", cost_bounds_tables.cost_bounds_table),
     "in_flight": ("in_flight", in_flight_table),
     "checks": ("checks", check_tables.recorded_checks_table),
+    "rechecks": ("rechecks", check_tables.rechecks_table),
     "checks_simulated": ("checks_simulated", check_tables.simulated_checks_table),
     "landscapes": ("landscapes", landscape_tables.landscapes_table),
     "calibration": ("calibration main additive", other_tables.calibration_table),

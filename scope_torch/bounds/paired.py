@@ -136,16 +136,17 @@ class Outcomes:
             return _last(is_broken, *ends), _last(is_kept, *ends[::-1])
         return _last(is_kept, *ends), _last(is_broken, *ends[::-1])
 
-    def _for(self, level: float, kept: bool) -> np.ndarray:
-        """Log K_t of the gambler for or against the level."""
+    def bet(self, level: float, kept: bool) -> tuple[np.ndarray, float]:
+        """The differences of the gambler for or against a level, and `worst`."""
         ends = (1.0, 1.0) if self.reference is None else (self.low, self.high)
         excess = self.new - level * (1.0 if self.reference is None else self.reference)
         if kept == self.keeps_low:  # it bets on a low outcome
-            return self._bet(-excess, self.high - level * ends[0], kept)
-        return self._bet(excess, level * ends[1] - self.low, kept)
+            return -excess, max(0.0, self.high - level * ends[0])
+        return excess, max(0.0, level * ends[1] - self.low)
 
-    def _bet(self, differences: np.ndarray, worst: float, kept: bool) -> np.ndarray:
-        return log_capital(differences, max(0.0, worst), self.num_queries, above=not kept)
+    def _for(self, level: float, kept: bool) -> np.ndarray:
+        """Log K_t of the gambler for or against the level."""
+        return log_capital(*self.bet(level, kept), self.num_queries, above=not kept)
 
 
 def _first(log_capitals: np.ndarray, delta: float) -> int | None:

@@ -6,38 +6,49 @@ import argparse
 import pkgutil
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NoReturn, get_args
 
 from scope_torch.errors import InputError, printable
 from scope_torch.files import write_atomically
 from scope_torch.results.checked import Certificate, CheckResult
+from scope_torch.results.rechecked import RecheckResult
 from scope_torch.results.saving import load_models
 from scope_torch.selection.check import check
 
 _OBJECT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
-_PASSED_ON = (
-    *("constraints", "delta", "certificate", "max_pairs", "budget_usd", "max_quality_loss"),
-    *("min_quality", "endpoint", "judge", "prices", "concurrency", "time_limit", "on_error"),
-    *("run_dir", "continue_from", "name", "seed", "metric_version"),
+_OF_BOTH = (
+    *("constraints", "budget_usd", "max_quality_loss", "min_quality", "endpoint", "judge"),
+    *("prices", "concurrency", "time_limit", "on_error", "run_dir", "name", "seed"),
+    "metric_version",
 )
+_OF_CHECK = "delta", "certificate", "max_pairs", "continue_from"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Entry point; exits with 0 for pass, 1 for fail, 3 for undecided, 2 for a wrong input."""
     asked = _parser().parse_args(argv)
+    kept = "the same command goes on" if asked.run_dir else "--run-dir would keep its calls"
+    ended("check", lambda: checked(asked), kept)
+
+
+def ended(command: str, act: Callable[[], CheckResult | RecheckResult], kept: str) -> NoReturn:
+    """Prints what was found, and exits with its status; with 2 if the user can mend an error.
+
+    Args:
+        command: Its name.
+        act: Does it.
+        kept: What to say after Ctrl-C.
+    """
     try:
-        found = checked(asked)
+        found = act()
         print("\n".join(map(printable, str(found).splitlines())))
-        if asked.markdown is not None:
-            write_atomically(asked.markdown, found.markdown())
     except (InputError, OSError) as error:
-        print(f"check: {error}", file=sys.stderr)
+        print(f"{command}: {error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
-        kept = "the same command goes on" if asked.run_dir else "--run-dir would keep its calls"
         print(f"interrupted; {kept}", file=sys.stderr)
         sys.exit(130)
     sys.exit(found.exit_status)
@@ -49,19 +60,39 @@ def checked(asked: argparse.Namespace) -> CheckResult:
     Raises:
         InputError: If something cannot be used.
     """
-    sys.path.insert(0, "")  # as `python -m` does: names are looked up where the user is
     reference = load_models(asked.models)
+    new = _new(asked.new, reference)
+    found = check(new_app(asked), new, reference=reference, **arguments_of(asked, *_OF_CHECK))
+    if asked.markdown is not None:
+        write_atomically(asked.markdown, found.markdown())
+    return found
+
+
+def new_app(asked: argparse.Namespace) -> Any:
+    """The application that a command line names."""
+    sys.path.insert(0, "")  # as `python -m` does: names are looked up where the user is
+    return _object(asked.app) if _OBJECT.fullmatch(asked.app) else asked.app
+
+
+def arguments_of(asked: argparse.Namespace, *more: str) -> dict[str, Any]:
+    """The arguments of `check` or `recheck` that a command line gives.
+
+    Args:
+        asked: The parsed command line.
+        more: Names of those that not both have.
+
+    Raises:
+        InputError: If a name stands for nothing.
+    """
     metric: Any = asked.metric
     if metric is not None and not _OBJECT.fullmatch(metric):
         metric = f"scope_torch.metrics:{metric}"
-    return check(
-        _object(asked.app) if _OBJECT.fullmatch(asked.app) else asked.app,
-        _new(asked.new, reference),
-        reference=reference,
-        dataset=_dataset(asked.dataset),
-        metric=None if metric is None else _object(metric),
-        **{key: value for key in _PASSED_ON if (value := getattr(asked, key)) is not None},
-    )
+    given = {name: getattr(asked, name) for name in (*_OF_BOTH, *more)}
+    return {
+        "dataset": _dataset(asked.dataset),
+        "metric": None if metric is None else _object(metric),
+        **{name: value for name, value in given.items() if value is not None},
+    }
 
 
 def _new(told: Sequence[str], reference: dict[str, str]) -> dict[str, str]:
@@ -118,10 +149,29 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("models", type=Path, help="file of result.save(): the reference")
     add("--new", nargs="+", required=True, metavar="X", help="MODULE=LLM that changes, or a file")
-    add("--app", required=True, help="'python app.py {input}', or module:function")
-    add("--dataset", required=True, metavar="FILE", help=".csv, .jsonl, .parquet; or module:name")
+    add_arguments(parser)
+    add("--delta", type=float, help="probability of a wrong verdict (0.05)")
+    add("--certificate", metavar="C", help=f"{', '.join(get_args(Certificate))}")
+    add("--max-pairs", type=int, metavar="N", help="undecided after so many queries")
+    add("--continue-from", type=Path, nargs="+", metavar="DIR", help="of older runs")
+    add("--run-dir", type=Path, metavar="DIR", help="keeps every call: the command goes on")
+    add("--markdown", type=Path, metavar="FILE", help="write a comment for a pull request")
+    return parser
+
+
+def add_arguments(parser: argparse.ArgumentParser, is_needed: bool = True) -> None:
+    """Adds those that `check` and `recheck` have in common.
+
+    Args:
+        parser: Of the command.
+        is_needed: Whether it must name an application, a data set and a budget.
+    """
+    add = parser.add_argument
+    need: dict[str, Any] = {"required": is_needed}
+    add("--app", **need, help="'python app.py {input}', or module:function")
+    add("--dataset", **need, metavar="FILE", help=".csv, .jsonl, .parquet; or module:name")
     add("--metric", help="such as exact_match, or module:function")
-    add("--budget-usd", type=float, required=True, metavar="USD", help="it may cost this much")
+    add("--budget-usd", **need, type=float, metavar="USD", help="it may cost this much")
     add("--max-quality-loss", type=float, metavar="LOSS", help="relative, such as 0.05")
     add("--min-quality", type=float, metavar="S", help="instead: the least average quality")
     add(
@@ -131,9 +181,6 @@ def _parser() -> argparse.ArgumentParser:
         metavar="TEXT",
         help="such as 'latency_s <= 2 cap 30'; repeatable",
     )
-    add("--delta", type=float, help="probability of a wrong verdict (0.05)")
-    add("--certificate", metavar="C", help=f"{', '.join(get_args(Certificate))}")
-    add("--max-pairs", type=int, metavar="N", help="undecided after so many queries")
     add("--endpoint", metavar="URL", help="of your LLMs; the app asks for scope/MODULE")
     add("--judge", metavar="LLM", help="that the metric asks as scope/judge")
     add("--metric-version", metavar="V", help="of a metric that is a service")
@@ -141,12 +188,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--concurrency", type=int, metavar="N", help="runs of the app at a time (1)")
     add("--time-limit", metavar="TIME", help="such as 20min")
     add("--on-error", metavar="HOW", help="raise, retry or zero, if the app fails")
-    add("--run-dir", type=Path, metavar="DIR", help="keeps every call: the command goes on")
-    add("--continue-from", type=Path, nargs="+", metavar="DIR", help="of older runs")
     add("--name", help="of the application, as in older runs")
     add("--seed", type=int, help="decides the order of the queries (0)")
-    add("--markdown", type=Path, metavar="FILE", help="write a comment for a pull request")
-    return parser
 
 
 if __name__ == "__main__":

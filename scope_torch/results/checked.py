@@ -16,6 +16,7 @@ from scope_torch.results.estimate import Estimate
 from scope_torch.results.table import disagreements_of
 
 if TYPE_CHECKING:
+    import numpy as np
     import polars
 
 Verdict = Literal["pass", "fail", "undecided"]
@@ -281,16 +282,11 @@ def limits_of(
             independent.
         with_interval: Whether to look for the ends of intervals too.
     """
-    import numpy as np
-
     from scope_torch.bounds.paired import Outcomes  # its package imports gpytorch: seconds
 
     deltas, found = (delta, delta / len(constraints)), list[Limit]()
     for one in constraints:
-        new = np.array([_value(pair.new, one) for pair in pairs])
-        old = None
-        if one.is_relative:
-            old = np.array([_value(p.reference, one) for p in pairs if p.reference is not None])
+        new, old = outcomes_of(pairs, one)
         keeps_low = one.kind == "<="
         both = Outcomes(new, old, one.low, one.high, keeps_low, num_queries)
         kept = both.verdict(one.value, *deltas)[0] if len(new) else None
@@ -303,6 +299,19 @@ def limits_of(
             ratio = Estimate(mean, *both.interval(*deltas, most), f"each end: {1 - delta:.0%}")
         found.append(Limit(one, kept, ratio))
     return found
+
+
+def outcomes_of(pairs: Sequence[Pair], limit: Constraint) -> tuple[np.ndarray, np.ndarray | None]:
+    """The numbers that a constraint averages, in the outcome's unit: of both (float64).
+
+    None in the place of the reference's if the bound is absolute.
+    """
+    import numpy as np
+
+    new = np.array([_value(pair.new, limit) for pair in pairs])
+    if not limit.is_relative:
+        return new, None
+    return new, np.array([_value(p.reference, limit) for p in pairs if p.reference is not None])
 
 
 def _value(observation: Observation, limit: Constraint) -> float:

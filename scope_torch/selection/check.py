@@ -6,33 +6,23 @@ both configurations for one query after another, and stops as soon as the answer
 
 from __future__ import annotations
 
-import contextlib
 import json
-import math
 import random
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
-from tqdm import tqdm
-
 from scope_torch.constraints import COST, QUALITY, Constraint, at_least
 from scope_torch.errors import InputError
 from scope_torch.evaluators.function import FunctionEvaluator
 from scope_torch.files import write_atomically
-from scope_torch.observation import Observation, Request
 from scope_torch.results.checked import Certificate, CheckResult, Pair, Verdict, limits_of
 from scope_torch.results.saving import load_models
-from scope_torch.runs.deadline import TIME_IS_OVER
-from scope_torch.runs.opening import describe_prices, open_run_dir
-from scope_torch.runs.runner import problem_settings
-from scope_torch.runs.source import ObservationSource
 from scope_torch.selection.arguments import Arguments
-from scope_torch.selection.before import known_of, logged_reference
 from scope_torch.selection.checks import checked_number, checked_size
 from scope_torch.selection.face import serving
+from scope_torch.selection.pairs import Pairs
 from scope_torch.selection.setup import ONLY_MODULE, Setup, set_up
 from scope_torch.selection.steps import by_codes
 from scope_torch.traces.reference import LoggedReference
@@ -110,11 +100,9 @@ def check(
         raise InputError(f"certificate={certificate!r} must be one of {get_args(Certificate)}")
     if not 0 < checked_number("delta", delta) < 1:
         raise InputError(f"delta={delta} must lie in (0, 1)")
-    if refused := sorted(set(arguments) & _OF_SEARCH):
-        raise InputError(f"{', '.join(refused)}: that is for select; a check does not search")
     limits = [Constraint.parse(one) if isinstance(one, str) else one for one in constraints]
-    setup, theta = _set_up(app, configuration, reference, limits, arguments)
-    limits = _limits(setup, limits)
+    setup, theta = between(app, configuration, reference, limits, arguments)
+    limits = all_limits(setup, limits)
     relative = [str(one) for one in limits if one.is_relative]
     if relative and reference is None:
         raise InputError(f"{relative[0]}: give the reference= that it is relative to")
@@ -131,7 +119,7 @@ def check(
         application.check(setup.searched)
         fixed = certificate == "sequence"
         evaluator = make_evaluator(setup.problem, queries=setup.searched, deterministic=fixed)
-        found = _Test(setup, theta, evaluator, plan).run()
+        found = _run(setup, theta, evaluator, plan)
         answers = by_codes(setup.problem, application.outputs, setup.searched)
     expected = [item.expected for item in setup.searched] if application.has_metric else None
     queries = [item.input for item in setup.searched]
@@ -152,15 +140,21 @@ class _Plan:
     has_reference: bool
 
 
-def _set_up(
+def between(
     app: Any,
     configuration: Named,
     reference: Named | None,
     limits: Sequence[Constraint],
     arguments: Mapping[str, Any],
 ) -> tuple[Setup, tuple[int, ...]]:
-    """The setup of a selection between the two, and the codes of the new one."""
-    told = _of_file(configuration), _of_file(configuration if reference is None else reference)
+    """The setup of a selection between two configurations, and the codes of the new one.
+
+    Raises:
+        InputError: If they cannot be compared, or an argument is one of a search.
+    """
+    if refused := sorted(set(arguments) & _OF_SEARCH):
+        raise InputError(f"{', '.join(refused)}: that is for select; here is no search")
+    told = llms_of(configuration), llms_of(configuration if reference is None else reference)
     modules = next((list(one) for one in told if isinstance(one, Mapping)), [ONLY_MODULE])
     new, old = (dict.fromkeys(modules, one) if isinstance(one, str) else dict(one) for one in told)
     if set(new) != set(old):
@@ -177,7 +171,7 @@ def _set_up(
     return setup, setup.problem.codes([new[module] for module in setup.problem.modules])
 
 
-def _of_file(configuration: Any) -> Any:
+def llms_of(configuration: Any) -> Any:
     """The LLMs in a file of `RunResult.save`; anything else stays."""
     is_name = isinstance(configuration, str) and Path(configuration).suffix not in _FORMS
     if isinstance(configuration, Mapping) or (is_name and configuration):
@@ -187,7 +181,7 @@ def _of_file(configuration: Any) -> Any:
     raise InputError(f"{configuration!r:.80} must name an LLM, or one for each module, or a file")
 
 
-def _limits(setup: Setup, constraints: Sequence[Constraint]) -> list[Constraint]:
+def all_limits(setup: Setup, constraints: Sequence[Constraint]) -> list[Constraint]:
     """All constraints; that on quality first.
 
     Raises:
@@ -208,171 +202,43 @@ def _limits(setup: Setup, constraints: Sequence[Constraint]) -> list[Constraint]
     return limits
 
 
-class _Test:
-    """The test in progress: asks in the order of the draws, and looks after every pair."""
+def _run(
+    setup: Setup, theta: tuple[int, ...], evaluator: FunctionEvaluator, plan: _Plan
+) -> CheckResult:
+    """Asks until the verdict is clear, or money, time or draws run out."""
+    num_queries = setup.problem.num_queries if plan.certificate == "sequence" else None
+    verdict: Verdict = "undecided"
 
-    def __init__(
-        self, setup: Setup, theta: tuple[int, ...], evaluator: FunctionEvaluator, plan: _Plan
-    ) -> None:
-        self._setup, self._theta, self._evaluator, self._plan = setup, theta, evaluator, plan
-        self._draws = _draws(setup.problem.num_queries, plan, setup.seed)
-        self._begun = deque[_Begun]()  # pairs that are not complete, in the order of the draws
-        self._pairs, self._num_known = list[Pair](), 0
-        self._verdict: Verdict = "undecided"
-        known = known_of(setup, evaluator)
-        evaluator.paid(known.observations)
-        self._known = {one.request: one for one in known.observations if not one.replicate}
-        self._logged = {one.query: one for one in logged_reference(setup)}
+    def decides(pairs: Sequence[Pair]) -> bool:
+        nonlocal verdict
+        kept = [one.kept for one in limits_of(pairs, plan.limits, plan.delta, num_queries)]
+        verdict = "pass" if all(kept) else "fail" if False in kept else "undecided"
+        return verdict != "undecided"
 
-    def run(self) -> CheckResult:
-        """Asks until the verdict is clear, or money, time or draws run out."""
-        setup, evaluator = self._setup, self._evaluator
-        in_flight = setup.at_a_time.get("in_flight", 1)
-        journal = None
-        if setup.folder is not None:
-            journal = open_run_dir(setup.folder, self._settings(in_flight), evaluator)
-            describe_prices(setup.folder, evaluator)
-            evaluator.remember(journal.recorded)
-        source = ObservationSource(evaluator, journal)
-        spent_usd, num_told, reason = 0.0, 0, "no more draws"
-        shown = tqdm(total=self._plan.max_pairs, desc="check", disable=not setup.shows)
-
-        def left_usd() -> float:
-            return setup.budget_usd - spent_usd - source.lost_usd(num_told)
-
-        try:
-            observations = source.pipeline(self._ask, 2 * in_flight - 1, left_usd)
-            with contextlib.closing(observations), shown:
-                for observation in observations:
-                    spent_usd += observation.paid_usd
-                    num_told += 1
-                    self._tell(observation)
-                    shown.update(len(self._pairs) - shown.n)
-                    if self._verdict != "undecided":
-                        break
-                    if left_usd() < 0:
-                        reason = "budget"
-                        break
-                    if not source.is_replaying and setup.deadline.is_over:
-                        reason = TIME_IS_OVER
-                        break
-        finally:
-            if journal is not None:
-                journal.close()
-        if self._verdict != "undecided":
-            reason = "decided"
-        num_queries = self._num_queries
-        plan, pairs = self._plan, self._pairs
-        limits = limits_of(pairs, plan.limits, plan.delta, num_queries, with_interval=True)
-        return CheckResult(
-            setup.problem,
-            self._theta,
-            self._verdict,
-            limits,
-            pairs,
-            plan.certificate,
-            plan.delta,
-            reason,
-            source.paid,
-            math.fsum(one.paid_usd for one in source.lost),
-            self._num_known,
-        )
-
-    def _ask(self) -> Sequence[Request]:
-        """What the next pair needs; none if it is decided, or there are no more draws."""
-        theta_ref = self._setup.problem.theta_ref
-        for query in self._draws if self._verdict == "undecided" else ():
-            pair = _Begun(self._answer(self._theta, query), None)
-            wanted = [] if pair.new else [Request(self._theta, query)]
-            if self._plan.has_reference:
-                pair.reference = self._logged.get(query) or self._answer(theta_ref, query)
-                if pair.reference is None:
-                    wanted.insert(0, Request(theta_ref, query))
-                    pair.waits = True
-            self._begun.append(pair)
-            if wanted:
-                return wanted
-            self._settle()
-            if self._verdict != "undecided":
-                break
-        return ()
-
-    def _answer(self, theta: tuple[int, ...], query: int) -> Observation | None:
-        """A known answer that may count here; where answers vary, once.
-
-        Unless answers are fixed, the configuration is asked anew: a search chooses those that had
-        lucky answers.
-        """
-        is_fixed = self._plan.certificate == "sequence"
-        if not is_fixed and theta == self._theta:
-            return None
-        known = self._known.get(key := Request(theta, query))
-        if known is not None:
-            self._num_known += 1
-            if not is_fixed:
-                del self._known[key]
-        return known
-
-    def _tell(self, observation: Observation) -> None:
-        pair = next(one for one in self._begun if not one.is_complete)
-        if pair.waits:
-            pair.reference, pair.waits = observation, False
-        else:
-            pair.new = observation
-        self._settle()
-
-    def _settle(self) -> None:
-        """Looks at the pairs that are complete, one after another."""
-        while self._verdict == "undecided" and self._begun and self._begun[0].is_complete:
-            new, reference = (pair := self._begun.popleft()).new, pair.reference
-            assert new is not None
-            self._pairs.append(Pair(new, reference))
-            plan = self._plan
-            kept = [
-                one.kept
-                for one in limits_of(self._pairs, plan.limits, plan.delta, self._num_queries)
-            ]
-            if all(kept):
-                self._verdict = "pass"
-            elif False in kept:
-                self._verdict = "fail"
-
-    @property
-    def _num_queries(self) -> int | None:
-        """Q, if the answers to these queries decide."""
-        return self._setup.problem.num_queries if self._plan.certificate == "sequence" else None
-
-    def _settings(self, in_flight: int) -> dict[str, Any]:
-        """Everything that decides what is asked."""
-        setup, plan = self._setup, self._plan
-        return {
-            "problem": problem_settings(setup.problem),
-            "optimizer": {
-                "name": "check",
-                "configuration": list(self._theta),
-                "limits": [str(limit) for limit in plan.limits],
-                "delta": plan.delta,
-                "certificate": plan.certificate,
-                "max_pairs": plan.max_pairs,
-                "in_flight": in_flight,
-                "seed": setup.seed,
-            },
-            "evaluator": self._evaluator.fingerprint(),
-            "budget_usd": setup.budget_usd,
-        }
-
-
-@dataclass
-class _Begun:
-    """A pair that is asked; `waits` for the reference's answer."""
-
-    new: Observation | None
-    reference: Observation | None
-    waits: bool = False
-
-    @property
-    def is_complete(self) -> bool:
-        return self.new is not None and not self.waits
+    draws = _draws(setup.problem.num_queries, plan, setup.seed)
+    is_fixed = plan.certificate == "sequence"
+    asked = Pairs(setup, theta, evaluator, draws, plan.has_reference, is_fixed)
+    settings = {
+        "name": "check",
+        "limits": [str(limit) for limit in plan.limits],
+        "delta": plan.delta,
+        "certificate": plan.certificate,
+        "max_pairs": plan.max_pairs,
+    }
+    found = asked.ask(settings, decides, plan.max_pairs, setup.budget_usd)
+    return CheckResult(
+        setup.problem,
+        theta,
+        verdict,
+        limits_of(found.pairs, plan.limits, plan.delta, num_queries, with_interval=True),
+        found.pairs,
+        plan.certificate,
+        plan.delta,
+        found.why_it_ended,
+        found.paid,
+        found.lost_usd,
+        found.num_known,
+    )
 
 
 def _draws(num_queries: int, plan: _Plan, seed: int) -> Iterator[int]:

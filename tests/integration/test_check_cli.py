@@ -14,6 +14,7 @@ from serve.fake_upstream import FakeUpstream, Say
 
 import scope_torch as st
 from scope_torch.cli.check import main
+from scope_torch.cli.recheck import main as recheck
 
 PAGE = DOCS / "howto/check-a-swap.md"
 APP = """
@@ -167,6 +168,58 @@ def test_a_command_behind_an_endpoint(folder):
         how = ["--app", f"{sys.executable} app.py {{input}}", "--endpoint", upstream.url]
         how += ["--prices", "prices.toml", "--max-quality-loss", "0.3", "--concurrency", "4"]
         assert check(*how, new="answer=medium") == 0
+
+
+def look(*changes):
+    """Status of `scope-torch recheck`."""
+    words = ["models.json", "--app", "my_app:app", "--dataset", "questions.csv"]
+    words += ["--metric", "exact_match", "--min-quality", "0.9", "--budget-usd", "20"]
+    with pytest.raises(SystemExit) as ended:
+        recheck([*words, *changes])
+    return ended.value.code
+
+
+def test_looks_at_a_choice_go_on(folder, capsys):
+    assert look("--run-dir", "watch", "--draws", "30") == 0
+    assert capsys.readouterr().out.startswith("no alarm: answer=pro\n")
+    assert look("--run-dir", "watch", "--draws", "30") == 0
+    assert num_calls() == 60
+    Path("my_app.py").write_text(APP.replace('"pro": 97', '"pro": 50'))
+    sys.modules.pop("my_app")
+    assert look("--run-dir", "watch", "--draws", "60") == 1
+    assert capsys.readouterr().out.splitlines()[-5].startswith("ALARM: answer=pro")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ([], "--run-dir is missing"),
+        (["--run-dir", "watch", "--traces", "questions.csv"], "--traces: give --min-quality"),
+        (["--run-dir", "watch", "--draws", "0"], "draws"),
+    ],
+)
+def test_a_wrong_look_is_one_line(folder, capsys, changes, message):
+    assert look(*changes) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.startswith("recheck: ")
+
+
+@pytest.mark.parametrize("name", ["langfuse", "langsmith", "otlp"])
+def test_a_look_at_logged_traces(name, folder, capsys):
+    """Four traces of a real library, three of them right."""
+    models = {"plan": "gpt-4o-mini", "solve": "gpt-4o"}
+    Path("models.json").write_text(json.dumps({"version": 1, "models": models}))
+    log = Path(__file__).parents[1] / f"traces/fixtures/{name}.jsonl"
+    for least, every, status in ((0.5, 100, 0), (0.99, 20, 1)):
+        words = ["--min-quality", str(least), "--false-alarm-every", str(every)]
+        with pytest.raises(SystemExit) as ended:
+            recheck(["models.json", "--traces", str(log), *words])
+        assert ended.value.code == status
+        assert f"quality >= {least}: 0.75 in 4 draws" in capsys.readouterr().out or status
+    with pytest.raises(SystemExit) as ended:
+        recheck(["models.json", "--traces", str(log), "--app", "a:b", "--min-quality", "0.5"])
+    assert ended.value.code == 2
 
 
 def workflow():

@@ -15,7 +15,7 @@ from scope_torch.cli.run import main
 
 ROOT = Path(__file__).resolve().parents[2]
 MOST_LINES, MOST_LETTERS = 42, 88
-NEEDS = {"check", "serve", "import", "record_table"}  # a key, a file, an endpoint
+NEEDS = {"check", "recheck", "serve", "import", "record_table"}  # a key, a file, an endpoint
 
 
 @pytest.mark.parametrize("command", ["", *COMMANDS, *MODULE_OF])

@@ -1,0 +1,165 @@
+"""What has become of a choice: an alarm, or none."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from scope_torch.constraints import Constraint
+from scope_torch.results.checked import Pair, outcomes_of
+from scope_torch.results.digits import percent, plain, usd
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_RECENT = 200  # draws
+
+
+class Alarm(NamedTuple):
+    """A constraint does not hold any more.
+
+    Attributes:
+        draw: Number of the draw at which that could first be said, from 0 on.
+        since: Number of the draw with which it most likely began.
+        constraint: The one that tells most.
+    """
+
+    draw: int
+    since: int
+    constraint: Constraint
+
+
+@dataclass(frozen=True)
+class RecheckResult:
+    """All draws so far, and whether a constraint still holds.
+
+    Args:
+        configuration: The LLM of each module.
+        limits: The constraints.
+        pairs: All draws so far, in their order.
+        days: The day of each of them, such as "2026-11-26".
+        false_alarm_every: While all constraints hold, an alarm comes after so many draws on
+            average, at least.
+        alarm: None if there is none.
+        evidence: The largest value of the detector so far, as a share of what is an alarm.
+        num_new: How many draws were added now.
+        spent_usd: What they have cost, in USD.
+        prices: By LLM the prices of the first day and of today, USD per million tokens in and out,
+            where they differ.
+    """
+
+    configuration: Mapping[str, str]
+    limits: Sequence[Constraint]
+    pairs: Sequence[Pair]
+    days: Sequence[str]
+    false_alarm_every: int
+    alarm: Alarm | None
+    evidence: float
+    num_new: int
+    spent_usd: float = 0.0
+    prices: Mapping[str, tuple[tuple[float, float], tuple[float, float]]] | None = None
+
+    @property
+    def exit_status(self) -> int:
+        """Of `scope-torch recheck`: 1 for an alarm, else 0."""
+        return int(self.alarm is not None)
+
+    def __str__(self) -> str:
+        choice = ", ".join(f"{module}={llm}" for module, llm in self.configuration.items())
+        head = f"ALARM: {choice}" if self.alarm else f"no alarm: {choice}"
+        return "\n".join([head, *(f"  {line}" for line in self.lines())])
+
+    def lines(self) -> list[str]:
+        """What there is to say, a line each."""
+        told: list[str] = []
+        number, days = len(self.pairs), len(set(self.days))
+        if (alarm := self.alarm) is not None:
+            first, since = self.days[alarm.draw], self.days[alarm.since]
+            told.append(
+                f"{alarm.constraint} does not hold: said on {first}, most likely since {since}"
+            )
+        for limit in self.limits:
+            parts = {f" in {number:,} draws": slice(None)}
+            if alarm is not None and alarm.since:
+                parts = {" before": slice(alarm.since), " since": slice(alarm.since, None)}
+            elif number > _RECENT:
+                parts[f" in the last {_RECENT}"] = slice(-_RECENT, None)
+            shown = [f"{self._average(limit, part)}{name}" for name, part in parts.items()]
+            told.append(f"{limit}: {', '.join(shown)}")
+        false, evidence = min(1.0, number / self.false_alarm_every), percent(self.evidence)
+        told.append(
+            f"{number:,} draws on {days} day{'s' * (days != 1)}, {self.num_new} of them new; "
+            f"evidence {evidence} of an alarm, a false one so far: at most {percent(false)}"
+        )
+        told.append(f"paid: {usd(self.spent_usd)} USD")
+        for llm, (old, new) in (self.prices or {}).items():
+            was, now = (", ".join(map(plain, both)) for both in (old, new))
+            told.append(f"price of {llm}: {now} USD per million tokens (in, out), was {was}")
+        return told
+
+    def _average(self, limit: Constraint, part: slice) -> str:
+        new, old = outcomes_of(self.pairs[part], limit)
+        if old is None:
+            return plain(float(new.mean()))
+        ratio = float(new.mean()) / float(old.mean()) if old.any() else math.nan
+        return f"{plain(ratio)} times the reference"
+
+    def to_json(self) -> dict[str, Any]:
+        """As in `recheck.json`."""
+        alarm = self.alarm
+        return {
+            "alarm": None
+            if alarm is None
+            else {
+                "constraint": str(alarm.constraint),
+                "day": self.days[alarm.draw],
+                "since": self.days[alarm.since],
+            },
+            "configuration": dict(self.configuration),
+            "limits": [str(limit) for limit in self.limits],
+            "num_draws": len(self.pairs),
+            "num_new": self.num_new,
+            "false_alarm_every": self.false_alarm_every,
+            "evidence": self.evidence,
+            "spent_usd": self.spent_usd,
+            "prices": self.prices or {},
+        }
+
+
+def alarm_of(
+    pairs: Sequence[Pair], limits: Sequence[Constraint], false_alarm_every: int
+) -> tuple[Alarm | None, float]:
+    """The alarm, if there is one, and the largest value of the detector as a share of it.
+
+    Each constraint has a detector, and their average is one too.
+
+    Args:
+        pairs: In the order of the draws.
+        limits: One for each outcome.
+        false_alarm_every: C.
+    """
+    import numpy as np
+
+    from scope_torch.bounds.drift import changed_at, log_detector
+    from scope_torch.bounds.paired import Outcomes
+
+    if not pairs:
+        return None, 0.0
+    bets: list[tuple[np.ndarray, float]] = []
+    for limit in limits:
+        new, old = outcomes_of(pairs, limit)
+        both = Outcomes(new, old, limit.low, limit.high, limit.kind == "<=")
+        differences, worst = both.bet(limit.value, kept=False)
+        bets.append((differences, max(worst, 1e-9 * (limit.high - limit.low))))
+    of_limits = np.array([log_detector(*bet) for bet in bets])
+    found = np.logaddexp.reduce(of_limits, 0) - math.log(len(limits)) - math.log(false_alarm_every)
+    evidence = float(np.exp(min(0.0, found.max())))
+    reached = np.flatnonzero(found >= 0)
+    if not len(reached):
+        return None, evidence
+    draw = int(reached[0])
+    most = int(of_limits[:, draw].argmax())
+    differences, worst = bets[most]
+    return Alarm(draw, changed_at(differences[: draw + 1], worst), limits[most]), 1.0

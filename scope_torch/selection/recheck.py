@@ -1,0 +1,205 @@
+"""`recheck`: whether a choice still is what it was, looked at day after day.
+
+Each call draws a few queries more, and looks at all draws so far, see `scope_torch.bounds.drift`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+from scope_torch.constraints import QUALITY, Constraint, at_least
+from scope_torch.errors import InputError
+from scope_torch.files import write_atomically
+from scope_torch.observation import Observation
+from scope_torch.results.checked import Pair
+from scope_torch.results.rechecked import RecheckResult, alarm_of
+from scope_torch.runs.directory import read_json
+from scope_torch.runs.evaluator import HasPrices
+from scope_torch.runs.journal import lost_in, read_journal
+from scope_torch.runs.opening import facts_of
+from scope_torch.selection.check import Named, all_limits, between, llms_of
+from scope_torch.selection.checks import checked_number, checked_size
+from scope_torch.selection.face import serving
+from scope_torch.selection.pairs import Pairs
+from scope_torch.traces.reading import Traces
+from scope_torch.traces.summary import TraceRules, summarize
+
+_DAYS = "days.json"
+_EVERY = 100_000  # draws on average until a false alarm, at least
+
+
+def recheck(
+    app: Any,
+    configuration: Named,
+    *,
+    run_dir: Path | str,
+    reference: Named | None = None,
+    constraints: Sequence[Constraint | str] = (),
+    draws: int = 20,
+    false_alarm_every: int = _EVERY,
+    **arguments: Any,
+) -> RecheckResult:
+    """Asks a choice for a few queries more, and says whether it has become worse than it may be.
+
+    Call it once a day, or as often as you like: the directory keeps all draws, and the test may be
+    looked at for ever. Queries are drawn with replacement, so answers may vary. As long as every
+    constraint holds, an alarm comes after `false_alarm_every` draws on average, at least. An alarm
+    stays; after you have mended what it is about, begin a new directory.
+
+    Args:
+        app: As for `select`.
+        configuration: The LLM of each module, or a file of `RunResult.save`.
+        run_dir: The directory that keeps the draws.
+        reference: With `max_quality_loss` or another relative bound: the LLMs to compare with. They
+            then answer every draw too, and cost what they cost.
+        constraints: As for `check`.
+        draws: How many queries this call draws.
+        false_alarm_every: See above.
+        arguments: As for `check`: `dataset`, `metric`, `budget_usd` (for this call), `min_quality`
+            or `max_quality_loss`, `endpoint`, `prices`, ...
+
+    Raises:
+        InputError: If a setting cannot be used, or the directory holds draws of other settings.
+
+    Examples:
+        >>> import scope_torch as st
+        >>> skill = {"mini": 10}
+        >>> def app(models, number):
+        ...     return number % 10 < skill[models["answer"]], 0.001
+        >>> how = {"dataset": range(100), "min_quality": 0.9, "budget_usd": 1, "run_dir": "watch"}
+        >>> st.recheck(app, {"answer": "mini"}, draws=50, **how).alarm is None
+        True
+        >>> skill["mini"] = 5  # the provider has changed it
+        >>> found = st.recheck(app, {"answer": "mini"}, draws=50, **how)
+        >>> found.alarm.draw, found.alarm.since, found.exit_status
+        (61, 52, 1)
+    """
+    draws = checked_size("draws", draws)
+    every = checked_size("false_alarm_every", false_alarm_every)
+    limits = [Constraint.parse(one) if isinstance(one, str) else one for one in constraints]
+    setup, theta = between(
+        app, configuration, reference, limits, {**arguments, "run_dir": Path(run_dir)}
+    )
+    limits = all_limits(setup, limits)
+    relative = [str(one) for one in limits if one.is_relative]
+    if relative and reference is None:
+        raise InputError(f"{relative[0]}: give the reference= that it is relative to")
+    folder = Path(run_dir)
+    earlier = [*read_journal(folder / "journal.jsonl"), *lost_in(folder)]
+    before = math.fsum(one.paid_usd for one in earlier)
+    days = _days(folder)
+    setup.deadline.begin()
+    with serving(setup) as (application, make_evaluator):
+        application.check(setup.searched)
+        evaluator = make_evaluator(setup.problem, queries=setup.searched, deterministic=False)
+        order = _draws(setup.problem.num_queries, len(days) + draws, setup.seed)
+        asked = Pairs(setup, theta, evaluator, order, bool(relative), is_fixed=False)
+        settings = {"name": "recheck", "limits": [str(limit) for limit in limits]}
+        found = asked.ask(
+            settings, _never, len(days) + draws, before + setup.budget_usd, total_usd=0.0
+        )
+        today = evaluator.describe_prices() if isinstance(evaluator, HasPrices) else None
+    num_before = len(days)
+    days += [str(date.today())] * (len(found.pairs) - len(days))
+    write_atomically(folder / _DAYS, json.dumps(Counter(days), indent=2) + "\n")
+    alarm, evidence = alarm_of(found.pairs, limits, every)
+    paid = math.fsum(one.paid_usd for one in found.paid) + found.lost_usd
+    result = RecheckResult(
+        setup.problem.names(theta),
+        limits,
+        found.pairs,
+        days,
+        every,
+        alarm,
+        evidence,
+        len(found.pairs) - num_before,
+        paid - before,
+        _changed(facts_of(folder, "prices.json").get("prices"), today),
+    )
+    write_atomically(folder / "recheck.json", json.dumps(result.to_json(), indent=2) + "\n")
+    return result
+
+
+def recheck_traces(
+    traces: Traces,
+    configuration: Named,
+    *,
+    min_quality: float,
+    rules: TraceRules | None = None,
+    false_alarm_every: int = _EVERY,
+) -> RecheckResult:
+    """As `recheck`, of logged traces of production in the order of time; makes no call.
+
+    Args:
+        traces: What the log holds, see `read_traces`.
+        configuration: The LLM of each module: that of the choice, or a file of `RunResult.save`.
+        min_quality: The least average quality, in [0, 1].
+        rules: How to read the traces; each of them is a draw.
+        false_alarm_every: See `recheck`.
+
+    Raises:
+        InputError: If no trace has a time and a score, or they ran other LLMs.
+    """
+    choice = llms_of(configuration)
+    summary = summarize(traces, rules)
+    if not isinstance(choice, Mapping) or summary.models != dict(choice):
+        raise InputError(f"the traces ran {summary.models}, and the choice is {choice}")
+    limit = at_least(QUALITY, checked_number("min_quality", min_quality))
+    began: dict[str, float] = {}
+    for span in traces.spans:
+        if span.start is not None:
+            began[span.trace] = min(span.start, began.get(span.trace, math.inf))
+    scored = [
+        (began[query.id], query.quality, query.cost_usd or 0.0)
+        for query in summary.queries
+        if query.quality is not None and query.id in began
+    ]
+    if not scored:
+        raise InputError("no trace has a time and a score; export both")
+    theta = (0,) * len(summary.models)
+    pairs = [
+        Pair(Observation(theta, number, usd, quality), None)
+        for number, (_, quality, usd) in enumerate(sorted(scored))
+    ]
+    days = [str(datetime.fromtimestamp(start, UTC).date()) for start, *_ in sorted(scored)]
+    every = checked_size("false_alarm_every", false_alarm_every)
+    alarm, evidence = alarm_of(pairs, [limit], every)
+    return RecheckResult(summary.models, [limit], pairs, days, every, alarm, evidence, len(pairs))
+
+
+def _never(_: object) -> bool:
+    return False
+
+
+def _days(folder: Path) -> list[str]:
+    """The day of each draw so far."""
+    path = folder / _DAYS
+    number_of: Mapping[str, int] = read_json(path) if path.exists() else {}
+    return [day for day, number in number_of.items() for _ in range(number)]
+
+
+def _draws(num_queries: int, number: int, seed: int) -> Iterator[int]:
+    order = random.Random(f"recheck {seed}")
+    return (order.randrange(num_queries) for _ in range(number))
+
+
+def _changed(
+    first: Mapping[str, Any] | None, today: Mapping[str, Any] | None
+) -> dict[str, tuple[tuple[float, float], tuple[float, float]]]:
+    """The prices that differ from those of the first day."""
+    both = "input_usd_per_mtok", "output_usd_per_mtok"
+    found: dict[str, tuple[tuple[float, float], tuple[float, float]]] = {}
+    for llm, now in (today or {}).items():
+        then = (first or {}).get(llm)
+        if then is not None:
+            old, new = ((of[both[0]], of[both[1]]) for of in (then, now))
+            if old != new:
+                found[llm] = old, new
+    return found

@@ -1,0 +1,220 @@
+"""`recheck`: days of draws in one directory, alarms, what is paid, prices, logged traces."""
+
+import json
+import random
+from datetime import date
+
+import pytest
+from selection.test_select import exactly
+
+import scope_torch as st
+from scope_torch.errors import InputError
+from scope_torch.selection.recheck import recheck_traces
+from scope_torch.traces.reading import Traces
+from scope_torch.traces.span import Score, Span
+
+CHOICE = {"answer": "mini"}
+
+
+class Provider:
+    """Its LLM is right with a chance that it may change."""
+
+    def __init__(self, skill=0.97):
+        self.skill, self.calls, self._luck = {"mini": skill, "pro": 0.98}, [], random.Random(1)
+
+    def __call__(self, models, text):
+        self.calls.append((models["answer"], text))
+        is_right = self._luck.random() < self.skill[models["answer"]]
+        return (text.upper() if is_right else text), {"mini": 0.001, "pro": 0.01}[models["answer"]]
+
+
+def look(provider, folder, **changes):
+    settings = {
+        "dataset": [(f"query {i}", f"QUERY {i}") for i in range(60)],
+        "metric": exactly,
+        "min_quality": 0.9,
+        "budget_usd": 2,
+        "run_dir": folder,
+        "draws": 25,
+        "name": "my_app",
+    }
+    return st.recheck(provider, CHOICE, **settings | changes)
+
+
+def on(monkeypatch, day):
+    class Day(date):
+        @classmethod
+        def today(cls):
+            return cls(2026, 11, day)
+
+    monkeypatch.setattr("scope_torch.selection.recheck.date", Day)
+
+
+def test_a_change_of_the_provider_is_an_alarm(tmp_path, monkeypatch):
+    provider = Provider()
+    for day in range(1, 9):
+        on(monkeypatch, day)
+        found = look(provider, tmp_path)
+        assert found.alarm is None
+        assert found.exit_status == 0
+        assert (len(found.pairs), found.num_new) == (25 * day, 25)
+        assert found.spent_usd == pytest.approx(0.025)
+        assert found.evidence < 1
+    provider.skill["mini"] = 0.6
+    for day in range(9, 13):
+        on(monkeypatch, day)
+        found = look(provider, tmp_path)
+        if found.alarm:
+            break
+    assert found.exit_status == 1
+    assert found.days[found.alarm.draw] in ("2026-11-09", "2026-11-10", "2026-11-11")
+    assert abs(found.alarm.since - 200) < 12
+    assert len(provider.calls) == len(found.pairs)
+    assert "quality >= 0.9 does not hold: said on 2026-11-" in str(found)
+    assert str(found).startswith("ALARM: answer=mini\n")
+    told = json.loads((tmp_path / "recheck.json").read_text())
+    assert told == json.loads(json.dumps(found.to_json()))
+    assert told["alarm"]["day"] == found.days[found.alarm.draw]
+    provider.skill["mini"] = 1.0
+    on(monkeypatch, 20)
+    later = look(provider, tmp_path)
+    assert later.alarm == found.alarm  # it stays
+    assert later.days[-1] == "2026-11-20"
+
+
+def test_queries_are_drawn_with_replacement_in_one_order(tmp_path):
+    one, two = Provider(), Provider()
+    look(one, tmp_path / "a", draws=80)
+    for draws in (10, 30, 40):
+        look(two, tmp_path / "b", draws=draws)
+    assert [text for _, text in one.calls] == [text for _, text in two.calls]
+    assert len({text for _, text in one.calls}) < 60
+
+
+def test_a_crash_loses_no_draw(tmp_path):
+    class Breaks(Provider):
+        def __call__(self, models, text):
+            if len(self.calls) == 12:
+                raise KeyboardInterrupt
+            return super().__call__(models, text)
+
+    first, second = Breaks(1.0), Provider(1.0)
+    with pytest.raises(KeyboardInterrupt):
+        look(first, tmp_path)
+    found = look(second, tmp_path)
+    assert len(first.calls) + len(second.calls) == len(found.pairs) == 25
+    assert found.spent_usd == pytest.approx(0.013)  # of this call
+
+
+def test_money_ends_a_look_and_the_next_one_goes_on(tmp_path):
+    found = look(Provider(), tmp_path, budget_usd=0.0045)
+    assert len(found.pairs) == 5
+    found = look(Provider(), tmp_path, budget_usd=0.0105)
+    assert found.num_new == 11
+    assert len(found.pairs) == 16
+
+
+def test_beside_a_reference(tmp_path):
+    provider = Provider()
+    settings = {"min_quality": None, "max_quality_loss": 0.1, "reference": {"answer": "pro"}}
+    found = look(provider, tmp_path, draws=100, **settings)
+    assert found.alarm is None
+    assert [llm for llm, _ in provider.calls] == ["pro", "mini"] * 100
+    provider.skill["mini"] = 0.5
+    assert look(provider, tmp_path, draws=100, **settings).alarm is not None
+    assert "times the reference" in str(look(provider, tmp_path, draws=1, **settings))
+
+
+def test_the_reference_may_fall_with_it(tmp_path):
+    """A bound relative to the reference is about the two, not about the questions."""
+    provider = Provider(0.5)
+    provider.skill["pro"] = 0.5
+    settings = {"min_quality": None, "max_quality_loss": 0.1, "reference": {"answer": "pro"}}
+    assert look(provider, tmp_path, draws=200, **settings).alarm is None
+
+
+def test_other_constraints_have_their_own_detector(tmp_path):
+    class Slow(Provider):
+        seconds = 1.0
+
+        def __call__(self, models, text):
+            output, usd = super().__call__(models, text)
+            return {"output": output, "cost_usd": usd, "outcomes": {"latency_s": self.seconds}}
+
+    provider, how = Slow(), {"constraints": ["latency_s <= 2 cap 10", "cost_usd <= 0.01 cap 0.1"]}
+    assert look(provider, tmp_path, draws=60, **how).alarm is None
+    provider.seconds = 6.0
+    found = look(provider, tmp_path, draws=60, **how)
+    assert found.alarm.constraint.outcome == "latency_s"
+    assert 60 <= found.alarm.since <= found.alarm.draw < 120
+
+
+def test_a_new_price_is_told(tmp_path):
+    from scope_torch.llm.prices import LLMInfo
+
+    def app(models, text):
+        return text.upper(), {"answer": (1000, 100)}
+
+    def prices(usd):
+        return {"mini": LLMInfo("mini", usd, 4.0)}
+
+    assert look(app, tmp_path, prices=prices(1.0)).prices == {}
+    found = look(app, tmp_path, prices=prices(1.0))
+    assert "price of" not in str(found)
+    found = look(app, tmp_path, prices=prices(2.5))
+    assert found.prices == {"mini": ((1.0, 4.0), (2.5, 4.0))}
+    assert "price of mini: 2.5, 4 USD per million tokens (in, out), was 1, 4" in str(found)
+
+
+def test_other_settings_are_refused(tmp_path):
+    look(Provider(), tmp_path)
+    with pytest.raises(InputError, match="limits"):
+        look(Provider(), tmp_path, min_quality=0.8)
+    with pytest.raises(InputError, match="queries"):
+        look(Provider(), tmp_path, dataset=[("a", "A"), ("b", "B")])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"draws": 0}, "draws"),
+        ({"false_alarm_every": 0}, "false_alarm_every"),
+        ({"min_quality": None, "max_quality_loss": 0.1}, "reference="),
+        ({"min_quality": None}, "how good is good enough"),
+        ({"holdout": 0.2}, "that is for select"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_before_the_first_call(tmp_path, changes, message):
+    provider = Provider()
+    with pytest.raises(InputError, match=message):
+        look(provider, tmp_path, **changes)
+    assert provider.calls == []
+
+
+def traces(qualities, llm="mini"):
+    """Four a day from the first of November on; the files are in another order."""
+    spans, scores = [], []
+    for number, quality in enumerate(qualities):
+        start = 1_793_491_200 + 21_600 * number  # 2026-11-01
+        of = {"start": float(start), "seconds": 1.0}
+        spans.append(Span(f"t{number}", "a", None, "app", **of))
+        spans.append(Span(f"t{number}", "b", "a", "answer", **of))
+        call = {"llm": llm, "is_call": True, "cost_usd": 0.001}
+        spans.append(Span(f"t{number}", "c", "b", "chat", **of, **call))
+        scores.append(Score(f"t{number}", "right", quality))
+    order = random.Random(0).sample(range(len(qualities)), len(qualities))
+    return Traces([span for i in order for span in spans[3 * i : 3 * i + 3]], scores)
+
+
+def test_logged_traces_need_no_call():
+    good, bad = [1.0] * 60, [0.0, 1.0] * 20
+    found = recheck_traces(traces(good), CHOICE, min_quality=0.9)
+    assert found.alarm is None
+    assert len(found.pairs) == 60
+    assert (found.days[0], found.days[-1]) == ("2026-11-01", "2026-11-15")
+    found = recheck_traces(traces(good + bad), CHOICE, min_quality=0.9)
+    assert found.alarm.since == 60
+    assert found.days[found.alarm.since] == "2026-11-16"
+    assert 64 < found.alarm.draw < 90
+    with pytest.raises(InputError, match="the traces ran"):
+        recheck_traces(traces(good, llm="nano"), CHOICE, min_quality=0.9)
