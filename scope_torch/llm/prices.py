@@ -6,7 +6,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
@@ -45,6 +45,8 @@ class LLMInfo:
         reasoning_effort: Sent with every call; None to send none.
         tokens_per_s: Completion tokens per second after the first, above 0; None if not known.
         first_token_s: Seconds to the first token of a reply, at least 0; None if not known.
+        batch_factor: What all its prices of tokens are multiplied by in a batch, in [0, 1]; None if
+            it has no batch price.
     """
 
     name: str
@@ -65,6 +67,7 @@ class LLMInfo:
     audio_input_usd_per_mtok: float | None = None
     audio_output_usd_per_mtok: float | None = None
     search_usd: float | None = None
+    batch_factor: float | None = None
 
 
 def load_llms(path: Path | str | None = None) -> dict[str, LLMInfo]:
@@ -104,6 +107,19 @@ def load_llms(path: Path | str | None = None) -> dict[str, LLMInfo]:
         _check_keys(f"{path or 'llms.toml'}: {llm.name!r}", entry, LLMInfo.__dataclass_fields__)
         llms[llm.name] = llm
     return llms
+
+
+def in_batch(llm: LLMInfo) -> LLMInfo:
+    """An LLM that has a `batch_factor`, at its prices in a batch; a search costs the same.
+
+    Examples:
+        >>> in_batch(LLMInfo("mini", 0.25, 2.0, batch_factor=0.5)).output_usd_per_mtok
+        1.0
+    """
+    prices = {key: value for key, value in vars(llm).items() if key.endswith("_usd_per_mtok")}
+    factor = llm.batch_factor
+    assert factor is not None
+    return replace(llm, **{k: None if v is None else v * factor for k, v in prices.items()})
 
 
 def _check_keys(where: str, given: Iterable[str], known: Iterable[str]) -> None:
@@ -159,6 +175,8 @@ def _missing(llm: LLMInfo) -> str:
     for key, allowed in _CHOICES.items():
         if getattr(llm, key) not in allowed:
             return f"{key} to be one of {list(allowed)}"
+    if not ((factor := llm.batch_factor) is None or (_is_price(factor) and factor <= 1)):
+        return "batch_factor, if any, from 0 to 1"
     speed, first = llm.tokens_per_s, llm.first_token_s
     if not (speed is None or (_is_price(speed) and speed > 0)):
         return "tokens_per_s, if any, above 0"

@@ -178,4 +178,5 @@ def _price(price: Mapping[str, Any]) -> str:
         if price.get(key) is not None
     ]
     about = [str(price[key]) for key in ("source", "at") if price.get(key)]
+    about += ["in a batch"] if price.get("batch") else []
     return f"{', '.join(parts)} (USD per million tokens; {', '.join(about)})"

@@ -207,7 +207,7 @@ def _measure_reference(
     of_query = {o.query: o for o in known.observations[::-1] if o.theta == problem.theta_ref}
     queries = sorted(_asked(setup, known))
     missing = [query for query in queries if query not in of_query]
-    facts: dict[str, Any] = {"prices_at": setup.prices.at.isoformat()} if setup.is_priced else {}
+    facts: dict[str, Any] = setup.prices.facts if setup.is_priced else {}
     if _sample(setup, known) is not None:
         facts["reference_queries"] = len(queries)
     if missing and budget_usd <= 0:
