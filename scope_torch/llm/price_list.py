@@ -97,11 +97,16 @@ class PriceList:
         if not self._is_dated:
             self.at = day
 
-    def cost_usd(self, llm: str, usage: Usage) -> float:
+    def cost_usd(self, llm: str, usage: Usage, seconds: float | None = None) -> float:
         """The cost of a call in USD.
 
+        Args:
+            llm: The LLM.
+            usage: What was billed.
+            seconds: How long the call took; None if not known. Only an LLM `is_timed` needs it.
+
         Raises:
-            InputError: If the LLM has no price.
+            InputError: If the LLM has no price, or needs the seconds.
         """
         if self._cached == "uncached":
             usage = usage._replace(
@@ -109,7 +114,7 @@ class PriceList:
                 cache_write_1h_tokens=0, reported_usd=None,
             )  # fmt: skip
         own = self._own(llm)
-        usd = self._published_usd(llm, usage) if own is None else cost_usd(own, usage)
+        usd = self._published_usd(llm, usage) if own is None else cost_usd(own, usage, seconds)
         check_reported(llm, usage, usd)
         return usd
 
@@ -164,6 +169,11 @@ class PriceList:
         price = self._model_price(llm)
         return _base(price.input_mtok) or 0.0, _base(price.output_mtok) or 0.0
 
+    def is_timed(self, llm: str) -> bool:
+        """Whether an LLM costs the seconds of a machine, `gpu_hour_usd`, in place of tokens."""
+        own = self._listed(llm)
+        return own is not None and own.gpu_hour_usd is not None
+
     def check(self, names: Iterable[str]) -> None:
         """Refuses LLMs without a price.
 
@@ -196,7 +206,8 @@ class PriceList:
         Returns:
             By name USD per million tokens (`input_usd_per_mtok`, `output_usd_per_mtok`,
             `cached_input_usd_per_mtok`), `cached`, `source`, and of published ones `at`, the day,
-            and the `model` whose prices they are. Those of batches have `batch`, which is True.
+            and the `model` whose prices they are. Those of batches have `batch`, which is True,
+            those of machines `usd_per_s`, for a second of a call.
 
         Raises:
             InputError: If an LLM has no price.
@@ -215,6 +226,7 @@ class PriceList:
         if (own := self._own(llm)) is not None:
             cached = own.cached_input_usd_per_mtok
             source = self._source if llm in self.own else "free by its name"
+            values |= {"usd_per_s": own.usd_per_s} if self.is_timed(llm) else {}
             return {**values, "cached_input_usd_per_mtok": cached, "source": source}
         cached = _base(self._model_price(llm).cache_read_mtok)
         return {
