@@ -223,8 +223,10 @@ class LiveEvaluator:
 
 def _called(llm: LLMInfo) -> dict[str, Any]:
     """How an LLM is called and priced; its published speed decides nothing in a live run."""
-    speeds = ("tokens_per_s", "first_token_s")
-    return {key: value for key, value in asdict(llm).items() if key not in speeds}
+    others = {"tokens_per_s", "first_token_s", "batch_factor"}
+    if llm.gpu_hour_usd is None:  # as the directories of earlier versions have it
+        others |= {"gpu_hour_usd", "concurrent_calls"}
+    return {key: value for key, value in asdict(llm).items() if key not in others}
 
 
 def _run_loop(loop: asyncio.AbstractEventLoop) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from scope_torch.errors import InputError
 from scope_torch.llm.estimates import Most, booked, said_bytes
 from scope_torch.llm.prices import LLMInfo
 from scope_torch.llm.usage import Usage, is_count, usage_of
@@ -47,12 +48,22 @@ class BadReply(Exception):
         self.error = error
 
 
-def cost_usd(llm: LLMInfo, usage: Usage) -> float:
+def cost_usd(llm: LLMInfo, usage: Usage, seconds: float | None = None) -> float:
     """Tokens and searches x price in USD; tokens of caches and of audio have prices of their own.
+
+    Args:
+        llm: Its prices.
+        usage: What was billed.
+        seconds: How long the call took, for an LLM with a `gpu_hour_usd`; None if not known.
+
+    Raises:
+        InputError: If the seconds are needed, and not known.
 
     Examples:
         >>> round(cost_usd(LLMInfo("mini", 0.25, 2.0), Usage(1_000_000, 500_000)), 6)
         1.25
+        >>> cost_usd(LLMInfo("local", 0.0, 0.0, gpu_hour_usd=3.6), Usage(90, 7), seconds=2.0)
+        0.002
     """
     price, said = llm.input_usd_per_mtok, llm.output_usd_per_mtok
     cached = price if (p := llm.cached_input_usd_per_mtok) is None else p
@@ -65,14 +76,30 @@ def cost_usd(llm: LLMInfo, usage: Usage) -> float:
     if unpriced := _unpriced(llm, usage):
         warn_unpriced(llm.name, unpriced)
     return (
-        uncached * price
-        + audio * heard
-        + usage.cached_tokens * cached
-        + (usage.cache_write_tokens - usage.cache_write_1h_tokens) * write
-        + usage.cache_write_1h_tokens * long
-        + (usage.completion_tokens - usage.audio_out_tokens) * said
-        + usage.audio_out_tokens * spoken
-    ) / 1e6 + usage.searches * (llm.search_usd or 0.0)
+        (
+            uncached * price
+            + audio * heard
+            + usage.cached_tokens * cached
+            + (usage.cache_write_tokens - usage.cache_write_1h_tokens) * write
+            + usage.cache_write_1h_tokens * long
+            + (usage.completion_tokens - usage.audio_out_tokens) * said
+            + usage.audio_out_tokens * spoken
+        )
+        / 1e6
+        + usage.searches * (llm.search_usd or 0.0)
+        + _machine_usd(llm, seconds)
+    )
+
+
+def _machine_usd(llm: LLMInfo, seconds: float | None) -> float:
+    if (usd_per_s := llm.usd_per_s) is None:
+        return 0.0
+    if seconds is None:
+        raise InputError(
+            f"{llm.name!r} costs gpu_hour_usd, and the seconds of its calls are not known: let an "
+            "endpoint= measure them, or return the USD of a run in the place of its tokens"
+        )
+    return seconds * usd_per_s
 
 
 def _unpriced(llm: LLMInfo, usage: Usage) -> tuple[str, ...]:

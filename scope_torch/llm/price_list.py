@@ -12,13 +12,14 @@ from typing import Any, Literal
 
 from scope_torch.errors import InputError
 from scope_torch.llm.billing import Usage, check_reported, cost_usd, warn_unpriced
-from scope_torch.llm.prices import LLMInfo, load_llms
+from scope_torch.llm.prices import LLMInfo, in_batch, load_llms
 
 Cached = Literal["as_billed", "uncached"]
 
 _PACKAGE = "genai-prices"
 _NOON = time(12, tzinfo=UTC)  # some providers have other prices at night
 _STANDARD = ("", "default", "standard", "auto", "on_demand")
+_BATCH = "batch"
 _FREE = ":free"  # openrouter.ai/docs/guides/routing/model-variants/free
 # They choose among providers, or add searches; openrouter.ai/docs/guides/routing/model-variants
 _ROUTES = "nitro", "floor", "exacto", "online"
@@ -43,10 +44,13 @@ class PriceList:
             look cheaper later; deployed, it may find other caches.
         at: The day of the published prices; None for today, or for the day on which a run began
             that goes on.
+        batch: Whether tokens cost what they do in a batch (Message Batches, Batch API): for an
+            application that sends its calls so. An LLM of `own` needs a `batch_factor`.
 
     Attributes:
         own: LLMs of the own price list by name.
         at: That day.
+        batch: As given.
 
     Raises:
         InputError: If the price list cannot be read, or `cached` is unknown.
@@ -57,6 +61,8 @@ class PriceList:
         1.5
         >>> prices.cost_usd("gpt-4o-mini", Usage(1_000_000, 0, 500_000))
         0.1125
+        >>> PriceList(batch=True, at=date(2026, 11, 1)).usd_per_mtok("claude-haiku-4-5")
+        (0.5, 2.5)
     """
 
     def __init__(
@@ -65,6 +71,7 @@ class PriceList:
         *,
         cached: Cached = "as_billed",
         at: date | None = None,
+        batch: bool = False,
     ) -> None:
         if cached not in ("as_billed", "uncached"):
             raise InputError(f"cached={cached!r} must be as_billed or uncached")
@@ -72,21 +79,34 @@ class PriceList:
         self.own = load_llms(own) if is_path else dict(own or {})
         self._source = str(own) if is_path else "own prices"
         self._cached: Cached = cached
+        self.batch = batch
         self.at, self._is_dated = at or datetime.now(UTC).date(), at is not None
 
     def __repr__(self) -> str:
-        return f"PriceList({len(self.own)} own LLMs, published prices of {self.at})"
+        kind = f"batch prices of {self.at}" if self.batch else f"published prices of {self.at}"
+        return f"PriceList({len(self.own)} own LLMs, {kind})"
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What a run that is resumed must have in common with its beginning."""
+        facts: dict[str, Any] = {"prices_at": self.at.isoformat()}
+        return {**facts, "prices_in_batch": True} if self.batch else facts
 
     def resume(self, day: date) -> None:
         """Takes the prices of the day on which a run began, unless a day was given."""
         if not self._is_dated:
             self.at = day
 
-    def cost_usd(self, llm: str, usage: Usage) -> float:
+    def cost_usd(self, llm: str, usage: Usage, seconds: float | None = None) -> float:
         """The cost of a call in USD.
 
+        Args:
+            llm: The LLM.
+            usage: What was billed.
+            seconds: How long the call took; None if not known. Only an LLM `is_timed` needs it.
+
         Raises:
-            InputError: If the LLM has no price.
+            InputError: If the LLM has no price, or needs the seconds.
         """
         if self._cached == "uncached":
             usage = usage._replace(
@@ -94,12 +114,23 @@ class PriceList:
                 cache_write_1h_tokens=0, reported_usd=None,
             )  # fmt: skip
         own = self._own(llm)
-        usd = self._published_usd(llm, usage) if own is None else cost_usd(own, usage)
+        usd = self._published_usd(llm, usage) if own is None else cost_usd(own, usage, seconds)
         check_reported(llm, usage, usd)
         return usd
 
     def _own(self, llm: str) -> LLMInfo | None:
-        """The LLM in the price list, or one that costs nothing; None for published prices."""
+        """An LLM of the price list, or one that costs nothing; None for published prices.
+
+        Raises:
+            InputError: If it has no batch price, and needs one.
+        """
+        own = self._listed(llm)
+        if own is None or not self.batch:
+            return own
+        self.check([llm])
+        return in_batch(own)
+
+    def _listed(self, llm: str) -> LLMInfo | None:
         free = LLMInfo(llm, 0.0, 0.0) if llm.endswith(_FREE) else None
         return self.own.get(llm, free)
 
@@ -138,20 +169,36 @@ class PriceList:
         price = self._model_price(llm)
         return _base(price.input_mtok) or 0.0, _base(price.output_mtok) or 0.0
 
+    def is_timed(self, llm: str) -> bool:
+        """Whether an LLM costs the seconds of a machine, `gpu_hour_usd`, in place of tokens."""
+        own = self._listed(llm)
+        return own is not None and own.gpu_hour_usd is not None
+
     def check(self, names: Iterable[str]) -> None:
         """Refuses LLMs without a price.
 
         Raises:
             InputError: If there is one; the message names all of them.
         """
-        unknown = [n for n in names if self._own(n) is None and _published(n) is None]
-        if unknown:
-            names = ", ".join(map(repr, dict.fromkeys(unknown)))
+        names = list(dict.fromkeys(names))
+        if unknown := [n for n in names if self._listed(n) is None and _published(n) is None]:
             raise InputError(
-                f"no price is known for {names}; give prices= a file prices.toml with version = 1 "
-                f'and, for each, [[llm]] name = "{unknown[0]}", input_usd_per_mtok = 0.25, '
+                f"no price is known for {', '.join(map(repr, unknown))}; give prices= a file "
+                f'prices.toml with version = 1 and, for each, [[llm]] name = "{unknown[0]}", '
+                "input_usd_per_mtok = 0.25, "
                 "output_usd_per_mtok = 2.0 (USD for a million tokens)" + _hint(unknown)
             )
+        if self.batch and (unknown := [n for n in names if not self._has_batch_price(n)]):
+            raise InputError(
+                f"no batch price is known for {', '.join(map(repr, unknown))} on {self.at}; give "
+                "prices= a file that has it, with batch_factor = 0.5 if tokens in a batch cost "
+                "half of its prices, or leave out batch=True"
+            )
+
+    def _has_batch_price(self, llm: str) -> bool:
+        if (own := self._listed(llm)) is not None:
+            return own.batch_factor is not None
+        return _at_tier(_published(llm), datetime.combine(self.at, _NOON), _BATCH) is not None
 
     def describe(self, names: Iterable[str]) -> dict[str, Any]:
         """The prices of LLMs, JSON-serialisable, for bills.
@@ -159,7 +206,8 @@ class PriceList:
         Returns:
             By name USD per million tokens (`input_usd_per_mtok`, `output_usd_per_mtok`,
             `cached_input_usd_per_mtok`), `cached`, `source`, and of published ones `at`, the day,
-            and the `model` whose prices they are.
+            and the `model` whose prices they are. Those of batches have `batch`, which is True,
+            those of machines `usd_per_s`, for a second of a call.
 
         Raises:
             InputError: If an LLM has no price.
@@ -174,9 +222,11 @@ class PriceList:
     def _described(self, llm: str) -> dict[str, Any]:
         given, said = self.usd_per_mtok(llm)
         values = {"input_usd_per_mtok": given, "output_usd_per_mtok": said, "cached": self._cached}
+        values |= {"batch": True} if self.batch else {}
         if (own := self._own(llm)) is not None:
             cached = own.cached_input_usd_per_mtok
             source = self._source if llm in self.own else "free by its name"
+            values |= {"usd_per_s": own.usd_per_s} if self.is_timed(llm) else {}
             return {**values, "cached_input_usd_per_mtok": cached, "source": source}
         cached = _base(self._model_price(llm).cache_read_mtok)
         return {
@@ -191,23 +241,36 @@ class PriceList:
         """The published price on the day, at a service tier."""
         self.check([llm])
         model, noon = _published(llm), datetime.combine(self.at, _NOON)
+        if self.batch:
+            return _at_tier(model, noon, _BATCH)
         standard = model.get_prices(noon)
         if tier in _STANDARD:
             return standard
-        # OpenAI's and Google's name of a tier; Anthropic's names of its fast mode and of batches.
-        context = {"service_tier": tier, "speed": tier, "processing": tier}
-        for day in (noon, *_days_of_tiers(model)):
-            found = model.get_prices(day, context)
-            if found != standard and model.get_prices(day) == standard:
-                return found
-        warn_unpriced(llm, (f"the service tier {tier}",))
+        found = _at_tier(model, noon, tier)
+        if found is None:
+            warn_unpriced(llm, (f"the service tier {tier}",))
+        return standard if found is None else found
+
+
+def _at_tier(model: Any, noon: datetime, tier: str) -> Any:
+    """The price of a model at a service tier; None if none was recorded for that day's prices.
+
+    Prices of tiers were recorded later than they began, so a later day also tells them, as long as
+    the standard price is the same.
+    """
+    standard = model.get_prices(noon)
+    if tier == _BATCH and model.id.endswith(f":{_BATCH}"):  # OpenRouter's name of such a route
         return standard
-
-
-def _days_of_tiers(model: Any) -> list[datetime]:
-    """When prices of tiers were recorded, which is later than when they began."""
-    starts = {getattr(v.constraint, "start_date", None) for v in model.price_variants or ()}
-    return [datetime.combine(start, _NOON) for start in sorted(filter(None, starts))]
+    # OpenAI's and Google's name of a tier; Anthropic's name of its fast mode; batches.
+    context = {"service_tier": tier, "speed": tier, "processing": tier}
+    variants = [v for v in model.price_variants or () if tier in v.when.values()]
+    starts = {getattr(v.constraint, "start_date", None) for v in variants}
+    later = [datetime.combine(start, _NOON) for start in sorted(filter(None, starts))]
+    for day in (noon, *later):
+        told = any(v.constraint is None or v.constraint.active(day) for v in variants)
+        if told and model.get_prices(day) == standard:
+            return model.get_prices(day, context)
+    return None
 
 
 def _unpriced(price: Any, usage: Usage) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
@@ -45,6 +45,12 @@ class LLMInfo:
         reasoning_effort: Sent with every call; None to send none.
         tokens_per_s: Completion tokens per second after the first, above 0; None if not known.
         first_token_s: Seconds to the first token of a reply, at least 0; None if not known.
+        batch_factor: What all its prices of tokens are multiplied by in a batch, in [0, 1]; None if
+            it has no batch price.
+        gpu_hour_usd: USD for an hour of the machine that serves it; its tokens then cost nothing.
+            None for an LLM that is paid by tokens.
+        concurrent_calls: How many calls share that machine at a time, on average, above 0; below 1
+            if it is idle in between.
     """
 
     name: str
@@ -65,6 +71,21 @@ class LLMInfo:
     audio_input_usd_per_mtok: float | None = None
     audio_output_usd_per_mtok: float | None = None
     search_usd: float | None = None
+    batch_factor: float | None = None
+    gpu_hour_usd: float | None = None
+    concurrent_calls: float = 1.0
+
+    @property
+    def usd_per_s(self) -> float | None:
+        """USD for a second of a call; None for an LLM that is paid by tokens.
+
+        Examples:
+            >>> LLMInfo("local", 0.0, 0.0, gpu_hour_usd=3.6, concurrent_calls=8).usd_per_s
+            0.000125
+        """
+        if self.gpu_hour_usd is None:
+            return None
+        return self.gpu_hour_usd / 3600 / self.concurrent_calls
 
 
 def load_llms(path: Path | str | None = None) -> dict[str, LLMInfo]:
@@ -95,7 +116,7 @@ def load_llms(path: Path | str | None = None) -> dict[str, LLMInfo]:
     for entry in entries:
         try:
             known = {k: v for k, v in entry.items() if k in LLMInfo.__dataclass_fields__}
-            llm = LLMInfo(**known)
+            llm = LLMInfo(**({**_NO_TOKENS, **known} if "gpu_hour_usd" in known else known))
             needed = _PRICED if llm.name in llms else _missing(llm)
         except (TypeError, AttributeError):
             llm, needed = None, _PRICED
@@ -104,6 +125,22 @@ def load_llms(path: Path | str | None = None) -> dict[str, LLMInfo]:
         _check_keys(f"{path or 'llms.toml'}: {llm.name!r}", entry, LLMInfo.__dataclass_fields__)
         llms[llm.name] = llm
     return llms
+
+
+def in_batch(llm: LLMInfo) -> LLMInfo:
+    """An LLM that has a `batch_factor`, at its prices in a batch; a search costs the same.
+
+    Examples:
+        >>> in_batch(LLMInfo("mini", 0.25, 2.0, batch_factor=0.5)).output_usd_per_mtok
+        1.0
+    """
+    prices: dict[str, float | None] = {
+        key: value for key, value in vars(llm).items() if key.endswith("_usd_per_mtok")
+    }
+    factor = llm.batch_factor
+    assert factor is not None
+    scaled: dict[str, Any] = {k: None if v is None else v * factor for k, v in prices.items()}
+    return replace(llm, **scaled)
 
 
 def _check_keys(where: str, given: Iterable[str], known: Iterable[str]) -> None:
@@ -135,6 +172,7 @@ def check_llm(llm: LLMInfo) -> None:
 
 _NOTE = re.compile("note|(.+_)?source|price_date")
 _OF_LIST = "version", "llm", "file"  # files of local LLMs, for scripts/local_llms.py
+_NO_TOKENS: dict[str, Any] = {"input_usd_per_mtok": 0.0, "output_usd_per_mtok": 0.0}
 _PRICED = (
     "a name of its own, input_usd_per_mtok and output_usd_per_mtok (USD, at least 0), and scores, "
     "if any, that are numbers"
@@ -159,6 +197,13 @@ def _missing(llm: LLMInfo) -> str:
     for key, allowed in _CHOICES.items():
         if getattr(llm, key) not in allowed:
             return f"{key} to be one of {list(allowed)}"
+    if not ((factor := llm.batch_factor) is None or (_is_price(factor) and factor <= 1)):
+        return "batch_factor, if any, from 0 to 1"
+    calls = llm.concurrent_calls
+    if not (_is_price(calls) and calls > 0):
+        return "concurrent_calls, if any, above 0"
+    if llm.gpu_hour_usd is not None and (any(prices) or llm.batch_factor is not None):
+        return "gpu_hour_usd, or prices of tokens and their batch_factor, not both"
     speed, first = llm.tokens_per_s, llm.first_token_s
     if not (speed is None or (_is_price(speed) and speed > 0)):
         return "tokens_per_s, if any, above 0"
@@ -176,6 +221,7 @@ _OTHER_PRICES = (
     "audio_input_usd_per_mtok",
     "audio_output_usd_per_mtok",
     "search_usd",
+    "gpu_hour_usd",
 )
 _CHOICES = {
     "prompting": ("chat", "few_shot"),

@@ -65,6 +65,7 @@ class _Attempts:
     failed_usd: float = 0.0
     estimated: bool = False  # whether `failed_usd` has a part that is an upper estimate
     started_s: float | None = None
+    sent_s: float = 0.0  # when the last attempt was
 
 
 @dataclass(eq=False, repr=False)
@@ -267,9 +268,8 @@ class RetryingClient:
                 if error.fatal or not outcome.outage:
                     raise error
                 logger.warning("%s; waiting for it", error)
-            wait_s = outcome.wait_s
-            if wait_s is None:
-                wait_s = self.backoff_s * 2.0 ** min(number - 1, 30)
+            backoff_s = self.backoff_s * 2.0 ** min(number - 1, 30)
+            wait_s = backoff_s if outcome.wait_s is None else outcome.wait_s
             logger.info("%s %s; again", self._where(), outcome.reason)
             await self.sleep(min(wait_s, MAX_WAIT_S))
             if outcome.wait_s is not None:
@@ -311,8 +311,8 @@ class RetryingClient:
         )
 
     async def _send(self, connection: Connection, attempts: _Attempts) -> Reply | Failure:
-        if attempts.started_s is None:
-            attempts.started_s = self.clock()
+        attempts.sent_s = now_s = self.clock()
+        attempts.started_s = now_s if attempts.started_s is None else attempts.started_s
         try:
             async with asyncio.timeout(self.timeout_s):
                 return read_reply(await connection.send(attempts.request), attempts.bounds)
@@ -344,10 +344,9 @@ class RetryingClient:
             logger.warning(text, *values)
 
     def _completion(self, attempts: _Attempts, reply: Reply) -> Completion:
-        llm, usage = attempts.llm, reply.usage or attempts.most
-        usd = cost_usd(llm, usage)
-        check_reported(llm.name, usage, usd)
-        self._charge(usd, usage.estimated)
+        usage = reply.usage or attempts.most
+        usd = self._charge(attempts, usage)
+        check_reported(attempts.llm.name, usage, usd)
         with self._lock:
             self._failures_in_a_row, self._has_replied = 0, True
         return Completion(
@@ -363,16 +362,17 @@ class RetryingClient:
         )
 
     def _charge_failed(self, attempts: _Attempts, usage: Usage) -> None:
-        usd = cost_usd(attempts.llm, usage)
-        attempts.failed_usd += usd
+        attempts.failed_usd += self._charge(attempts, usage)
         attempts.estimated |= usage.estimated
-        self._charge(usd, usage.estimated)
 
-    def _charge(self, usd: float, estimated: bool) -> None:
+    def _charge(self, attempts: _Attempts, usage: Usage) -> float:
+        """Books the last attempt; returns its cost in USD."""
+        usd = cost_usd(attempts.llm, usage, self.clock() - attempts.sent_s)
         with self._lock:
             self.billed_usd += usd
-            self.estimated_usd += usd if estimated else 0.0
-            self.num_estimated += estimated
+            self.estimated_usd += usd if usage.estimated else 0.0
+            self.num_estimated += usage.estimated
+        return usd
 
     def _error(self, attempts: _Attempts, failure: Failure, tries: int) -> LLMError:
         """The error to raise after `tries` attempts, the last of which gave `failure`."""

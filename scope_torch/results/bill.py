@@ -178,4 +178,7 @@ def _price(price: Mapping[str, Any]) -> str:
         if price.get(key) is not None
     ]
     about = [str(price[key]) for key in ("source", "at") if price.get(key)]
+    if (usd_per_s := price.get("usd_per_s")) is not None:
+        return f"{plain(3600 * usd_per_s)} (USD for an hour of calls; {', '.join(about)})"
+    about += ["in a batch"] if price.get("batch") else []
     return f"{', '.join(parts)} (USD per million tokens; {', '.join(about)})"

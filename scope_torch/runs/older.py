@@ -40,9 +40,10 @@ class Source:
         usd_then: What the used ones had cost, in USD.
         left_out: How many others, by reason: `no_candidate`, a module used an LLM that is none any
             more; `no_query`, likewise; `failed`, the application raised; `no_outcome`, a constraint
-            needs one that was not observed; `taken_before`, of two runs of which one continues
-            from the other, both have it; `no_output`, the metric is another one, and what the
-            application returned was not kept as it was, or no money was left to grade it.
+            needs one that was not observed; `no_seconds`, an LLM is paid by seconds that were not
+            measured; `taken_before`, of two runs of which one continues from the other, both have
+            it; `no_output`, the metric is another one, and what the application returned was not
+            kept as it was, or no money was left to grade it.
     """
 
     path: str
@@ -272,6 +273,8 @@ class Reader:
         )
         if self._prices is not None:
             found = repriced(found, llms, prices, self._prices)
+            if found is None:
+                return None, "no_seconds"
         has = {"latency_s"} if found.latency_s is not None else set[str]()
         if self._outcomes - has - set(found.outcomes or ()):
             return None, "no_outcome"

@@ -10,16 +10,17 @@ from typing import Any
 from scope_torch.observation import Observation
 
 Prices = Mapping[str, Mapping[str, Any]]
-_INPUT, _OUTPUT = "input_usd_per_mtok", "output_usd_per_mtok"
+_INPUT, _OUTPUT, _SECOND = _DECISIVE = "input_usd_per_mtok", "output_usd_per_mtok", "usd_per_s"
 
 
 def repriced(
     observation: Observation, llms: Sequence[str], old: Prices | None, new: Prices
-) -> Observation:
+) -> Observation | None:
     """An observation at other prices.
 
     The cost of a module changes like the cost of its tokens; cached tokens keep their share of it.
-    A module whose LLM costs what it did keeps its cost to the last digit.
+    A module whose LLM costs what it did keeps its cost to the last digit. One that costs the
+    seconds of a machine, `usd_per_s`, changes with their price.
 
     Args:
         observation: With the tokens of each module; without them it stays as it is.
@@ -27,6 +28,10 @@ def repriced(
         old: USD per million tokens by LLM, see `PriceList.describe`; None if they are not known:
             the tokens are then priced without regard to caches.
         new: Likewise, of today.
+
+    Returns:
+        The observation; None if a module is paid by seconds now, and was not then: how many they
+        were is not known.
 
     Examples:
         >>> one = Observation((0,), 0, cost_usd=0.002, quality=1.0, module_tokens=((1000, 0),))
@@ -39,10 +44,12 @@ def repriced(
     if tokens is None or (observation.module_cost_usd is None and len(llms) > 1):
         return observation
     costs = observation.module_cost_usd or (observation.cost_usd,)
-    changed = [
-        _repriced(usd, used, (old or {}).get(llm), new[llm])
-        for usd, used, llm in zip(costs, tokens, llms, strict=True)
-    ]
+    changed: list[float] = []
+    for usd, used, llm in zip(costs, tokens, llms, strict=True):
+        today = _repriced(usd, used, (old or {}).get(llm), new[llm])
+        if today is None:
+            return None
+        changed.append(today)
     if changed == list(costs):
         return observation
     return replace(observation, cost_usd=math.fsum(changed), module_cost_usd=tuple(changed))
@@ -57,11 +64,14 @@ def unpriced(observation: Observation) -> Observation:
 
 def _repriced(
     usd: float, tokens: tuple[int, int], old: Mapping[str, Any] | None, new: Mapping[str, Any]
-) -> float:
-    if old is not None and (old[_INPUT], old[_OUTPUT]) == (new[_INPUT], new[_OUTPUT]):
+) -> float | None:
+    if old is not None and all(old.get(name) == new.get(name) for name in _DECISIVE):
         return usd
+    per_s, per_s_then = new.get(_SECOND), (old or {}).get(_SECOND)
+    if per_s is not None:
+        return usd * per_s / per_s_then if per_s_then else None
     today = _cost(tokens, new)
-    before = 0.0 if old is None else _cost(tokens, old)
+    before = 0.0 if old is None else _cost(tokens, old)  # 0, too, if it was paid by seconds
     return usd * today / before if before > 0 else today
 
 

@@ -137,7 +137,8 @@ def plan_of(setup: Setup, known: Known, pilot: Pilot | None = None) -> Plan:
     of_reference = {one.query for one in known.observations if one.theta == problem.theta_ref}
     sample = _sample(setup, known)
     names = dict.fromkeys(llm for llms in problem.llms for llm in llms)
-    usd = {llm: setup.prices.usd_per_mtok(llm) for llm in names} if setup.is_priced else None
+    by_tokens = [llm for llm in names if not setup.prices.is_timed(llm)]
+    usd = {llm: setup.prices.usd_per_mtok(llm) for llm in by_tokens} if setup.is_priced else None
     return Plan(
         problem.name,
         dict(zip(problem.modules, problem.llms, strict=True)),
@@ -207,7 +208,7 @@ def _measure_reference(
     of_query = {o.query: o for o in known.observations[::-1] if o.theta == problem.theta_ref}
     queries = sorted(_asked(setup, known))
     missing = [query for query in queries if query not in of_query]
-    facts: dict[str, Any] = {"prices_at": setup.prices.at.isoformat()} if setup.is_priced else {}
+    facts: dict[str, Any] = setup.prices.facts if setup.is_priced else {}
     if _sample(setup, known) is not None:
         facts["reference_queries"] = len(queries)
     if missing and budget_usd <= 0:

@@ -55,7 +55,7 @@ def preflight(
             evaluator,
             requests,
             folder=setup.inside(FOLDER),
-            facts={"prices_at": setup.prices.at.isoformat()},
+            facts=setup.prices.facts,
             budget_usd=setup.budget_usd,
             first=(1, 1),
             deadline=setup.deadline,

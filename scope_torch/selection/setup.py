@@ -188,10 +188,11 @@ def set_up(given: Arguments) -> Setup:
         check_optimizer(given.optimizer, problem, sample is None)
     prices = _price_list(given.prices, given.endpoint, folder)
     is_priced = given.prices is not None or given.endpoint is not None
+    every = [llm for names in llms.values() for llm in names]
     if is_priced:
-        prices.check(llm for names in llms.values() for llm in names)
+        prices.check(every)
     base = given.base
-    if needs_base and base is None and is_priced:
+    if needs_base and base is None and is_priced and not any(map(prices.is_timed, every)):
         base = cheapest_by_price(llms, prices.usd_per_mtok)
     if needs_base and base is not None:
         codes_of_base(problem, base, "base")  # refuses an unknown LLM before anything is paid for

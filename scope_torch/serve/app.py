@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scope_torch.llm.estimates import Most, most_of
@@ -131,12 +132,16 @@ class App:
         module, llm, out = self._outgoing(api, body, routing, settings.extra_body)
         asks = settings.asks_for_usage and out["model"] not in self._upstream.no_stream_options
         asking = asking_for_usage(api, out) if asks else out
-        content, plain = _encoded(asking), None
+        content, plain, began_s = _encoded(asking), None, monotonic()
         if asking is not out and "stream_options" not in out:
             plain = _encoded(out)
 
         def book(usage: Usage | None, failed: bool) -> None:
-            usd = 0.0 if usage is None else settings.prices.cost_usd(llm, usage)
+            usd = (
+                0.0
+                if usage is None
+                else settings.prices.cost_usd(llm, usage, monotonic() - began_s)
+            )
             self._ledger.book(module, usage, usd, failed=failed)
             if routing.query is not None:
                 routing.query.ledger.book(module, usage, usd, failed=failed)

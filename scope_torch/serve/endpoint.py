@@ -110,6 +110,11 @@ class Endpoint:
         if not 0 <= port < 2**16:
             raise InputError(f"port={port} must be from 0 to {2**16 - 1}; 0 takes a free one")
         self.prices = PriceList() if prices is None else prices
+        if self.prices.batch:
+            raise InputError(
+                "prices=PriceList(batch=True) and an endpoint: it forwards live calls, which cost "
+                "more than a batch; leave out batch=True"
+            )
         self._host, self._port, self._timeout_s = host, port, timeout_s
         url = check_url(base_url)
         key_env = key_env_of(url) if api_key_env is None else api_key_env

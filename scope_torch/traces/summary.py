@@ -229,7 +229,7 @@ def _call(tree: Tree, span: Span, rules: TraceRules, prices: PriceList) -> Call:
     if span.usage is None:  # it failed, and no tokens are known: not billed
         return Call(module, span, 0.0)
     try:
-        usd = prices.cost_usd(str(span.llm), span.usage)
+        usd = prices.cost_usd(str(span.llm), span.usage, span.seconds)
     except InputError:
         usd = None
     return Call(module, span, usd, is_priced=True)

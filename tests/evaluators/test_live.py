@@ -35,8 +35,11 @@ from tables import Task
 
 from scope_torch.errors import InputError
 from scope_torch.evaluators.live import LiveEvaluator
+from scope_torch.llm.prices import load_llms
 from scope_torch.observation import Request
+from scope_torch.systems.unidm import entity_resolution
 from scope_torch.tasks.dataset import Query
+from scope_torch.tasks.grading import yes_or_no
 from scope_torch.testing import EvaluatorConformance
 
 ALL = [Request((i, j), q) for i in range(3) for j in range(2) for q in range(len(QUERIES))]
@@ -286,13 +289,29 @@ def test_the_fingerprint_is_of_what_is_asked_and_priced(tmp_path):
     dearer = {**LLMS, "llm1": replace(LLMS["llm1"], output_usd_per_mtok=9.0)}
     other_model = {**LLMS, "llm1": replace(LLMS["llm1"], model="m9")}
     prompting = {**LLMS, "llm1": replace(LLMS["llm1"], prompting="few_shot")}
+    batch = {**LLMS, "llm1": replace(LLMS["llm1"], batch_factor=0.5)}  # live calls are none
+    assert fingerprint(llms=batch) == base
+    free = replace(LLMS["llm1"], input_usd_per_mtok=0.0, output_usd_per_mtok=0.0)
+    machine = {**LLMS, "llm1": replace(free, gpu_hour_usd=2.5)}
     regraded = [*QUERIES[:-1], QUERIES[-1]._replace(gold="other")]
     changed = [
         fingerprint(system=toy("2")),
-        *(fingerprint(llms=llms) for llms in (dearer, other_model, prompting)),
+        *(fingerprint(llms=llms) for llms in (dearer, other_model, prompting, machine)),
         *(fingerprint(queries=queries) for queries in (QUERIES[:-1], QUERIES[::-1], regraded)),
     ]
     assert len({base, *changed}) == 1 + len(changed)
+
+
+def test_directories_of_earlier_versions_stay_those_of_the_same_run():
+    """The fingerprint is from before LLMs had a batch_factor and a gpu_hour_usd."""
+    system, llms = entity_resolution(), ["GPT-5.2"]
+    modules = [module.name for module in system.modules]
+    pairs = [Query({"entity_a": {"name": "Bob"}, "entity_b": {"name": "Robert"}}, gold=1)]
+    evaluator = LiveEvaluator(
+        modules, [llms] * 3, system, pairs, yes_or_no, load_llms(), client=None
+    )
+    assert evaluator.fingerprint().startswith("unidm_er-f12d41bbb613a8a1, ")
+    evaluator.close()
 
 
 @pytest.mark.parametrize(
