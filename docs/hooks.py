@@ -1,4 +1,4 @@
-"""Adds pages to the site: executed notebooks, benchmark results, the configuration keys."""
+"""Adds to the site: executed notebooks, benchmark results, configuration keys, modules."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from modules import with_modules
 
 ROOT = Path(__file__).resolve().parents[1]
 EXECUTED = ROOT / "build" / "notebooks"  # by `make notebooks`
@@ -37,7 +38,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
-    """Points links to files outside docs/ at their pages, and inserts the table of keys."""
+    """Points links to files outside docs/ at their pages; inserts keys and modules."""
     here = PurePosixPath(page.file.src_uri).parent
 
     def onto_page(link: re.Match[str]) -> str:
@@ -49,7 +50,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     markdown = re.sub(r"\]\(((?:\.\./)+[^)#]+)(#[^)]*)?\)", onto_page, markdown)
     if KEYS in markdown:
         markdown = markdown.replace(KEYS, "\n".join(configuration()))
-    return markdown
+    return with_modules(markdown)
 
 
 def _resolve(here: PurePosixPath, target: str) -> str | None:

@@ -155,22 +155,19 @@ def table() -> str:
     """What each certificate needs, in units of quality, and how many answers; as Markdown."""
     with FILE.open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if (row["what"], row["shape"]) == SHOWN]
-    columns = {
-        "one answer to each": ("declared flips, candidate 1", "1"),
-        "fresh answers, at most 3 passes": ("fresh", "3"),
-        "at most 7": ("fresh", "7"),
-    }
-    cells: dict[tuple[str, ...], dict[tuple[str, str], str]] = {}
+    columns = {"one answer to each": ("declared flips, candidate 1", 0.0, ("1",))}
+    columns |= {f"fresh, rate {rate:.0%}": ("fresh", rate, ("3", "7")) for rate in RATES}
+    cells: dict[tuple[str, str], dict[tuple[str, float, str], str]] = {}
     for row in rows:
-        if row["method"].startswith("declared") and float(row["rate"]) > 0:
-            continue  # a rule of the past
-        key = (row["queries"], row["quality"], f"{float(row['rate']):.0%}")
         answers = float(row["answers"])
         text = "none" if math.isnan(answers) else f"{float(row['margin']):.3f} ({answers:.0f})"
-        cells.setdefault(key, {})[row["method"], row["at_most"]] = text
-    head = ["queries", "s_0", "rate", *columns]
+        at = row["method"], float(row["rate"]), row["at_most"]
+        cells.setdefault((row["queries"], row["quality"]), {})[at] = text
+    head = ["queries", "s_0", *columns]
     lines = [head, ["---"] * len(head)]
-    lines += [[*key, *(of.get(at, "") for at in columns.values())] for key, of in cells.items()]
+    for key, of in cells.items():
+        shown = [[of.get((who, rate, n), "") for n in most] for who, rate, most in columns.values()]
+        lines.append([*key, *("; ".join(filter(None, texts)) for texts in shown)])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

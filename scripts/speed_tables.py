@@ -113,7 +113,7 @@ def runs(rows: Sequence[Row]) -> str:
         [
             task,
             f"`{who}`",
-            how.removeprefix("measured, "),
+            "new" if "new" in how else "seen",
             f"{int(one['observations']['value']):,}",
             _s(one["run"]),
             *(f"{float(one[part]['value']):.0%}" for part in ("method", "evaluator")),

@@ -10,7 +10,7 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from benchmarks.results.front import AXES, CURVE, METHODS, SHARES
+from benchmarks.results.front import CURVE, METHODS, SHARES
 from benchmarks.results.planned import numbers
 from benchmarks.results.summary import Row, Rows, markdown
 from scope_torch.results.axes import clean
@@ -31,7 +31,7 @@ def shares(values: Iterable[str]) -> str:
 
 
 def front_table(rows: Rows) -> str:
-    """The tables of one task: areas on both axes, and when parts of the front are found."""
+    """The tables of one task: areas, and when parts of the front are found."""
     by_method = {m: [r for r in rows if r["method"] == m] for m in METHODS}
     by_method = {m: of for m, of in by_method.items() if of}
     one = rows[0]
@@ -39,19 +39,14 @@ def front_table(rows: Rows) -> str:
         f"{one['configurations']} configurations, {one['queries']} queries; the whole grid costs "
         f"{float(one['grid_usd']):.2f} USD."
     ]
-    lines = [[m, *(_areas(of, share) for share in SHARES)] for m, of in by_method.items()]
-    parts.append(
-        f"Mean areas after a share of the grid's cost; cost in {', in '.join(AXES.values())}:"
-    )
+    lines = [
+        [m, *(f"{statistics.mean(float(r[f'area_log_{s:g}']) for r in of):.3f}" for s in SHARES)]
+        for m, of in by_method.items()
+    ]
+    parts.append("Mean areas (cost in log USD) after a share of the grid's cost:")
     parts.append(markdown(["method", *(f"{share:.0%}" for share in SHARES)], lines))
     parts.append("Share of the grid's cost until then, median (least to largest):")
     return "\n\n".join([*parts, _found_table(by_method)])
-
-
-def _areas(rows: Rows, share: float) -> str:
-    """The mean area on each axis."""
-    means = (statistics.mean(float(r[f"area_{axis}_{share:g}"]) for r in rows) for axis in AXES)
-    return ", ".join(f"{mean:.3f}" for mean in means)
 
 
 def _found_table(by_method: Mapping[str, Sequence[Row]]) -> str:

@@ -14,7 +14,7 @@ def in_flight_table(rows: Rows) -> str:
     """Near the optimum, median USD, USD over those of one call at a time, and speedups."""
     groups = grouped(rows)
     header = ["task", "in flight", "within 10%", "USD", "times as dear: median, worst"]
-    header += ["calls", "times as fast: equal, lognormal, heavy tail"]
+    header += ["times as fast: equal, lognormal, heavy tail"]
     lines = []
     for problem in dict.fromkeys(problem for problem, _ in groups):
         alone = {_run(row): float(row["usd"]) for row in groups.get((problem, "1"), ())}
@@ -36,7 +36,6 @@ def in_flight_table(rows: Rows) -> str:
                     f"{near} of {len(of)}",
                     f"{np.median([usd for usd, _ in paid]):.3g}",
                     f"{np.median(ratios):.2f}, {max(ratios):.2f}",
-                    f"{np.median([float(row['calls']) for row in of]):,.0f}",
                     ", ".join(speed),
                 ]
             )

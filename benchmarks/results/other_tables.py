@@ -145,18 +145,27 @@ def peers_table(rows: Rows) -> str:
     """Other libraries and ours on the simulated tasks; on recorded problems, AgentOpt's alone."""
     places = {(r["problem"], r["world"], r["seed"]) for r in rows if r["method"] in CHOSEN}
     rows = [r for r in not_trivial(rows) if (r["problem"], r["world"], r["seed"]) in places]
-    lines: list[list[str]] = []
-    for group, of_group in by_group(rows).items():
-        for method in AGENTOPT if RECORDED in group else PEERS_SHOWN:
-            of = [row for row in of_group if row["method"] == method]
-            if of:
-                near, until = near_and_until(of)
-                cells = [f"{group} ({len(of)} runs)", code_of(method), near, until]
-                spent = statistics.fmean(float(r["spent_usd"]) / float(r["budget_usd"]) for r in of)
-                cells += [f"{spent:.0%}", f"{share(of, 'c_bf_100', 'c_star'):.2f}"]
-                lines.append([*cells, str(count(of, "infeasible"))])
-    header = ["problems", "method", "within 10% of the optimum", "budget until then"]
-    return markdown([*header, "spent", "c_bf / optimum", "end infeasible"], lines)
+    groups, lines = by_group(rows), []
+    runs = dict.fromkeys(groups, 0)
+    for method in (*AGENTOPT, *PEERS_SHOWN):
+        cells: list[str] = []
+        for group, of_group in groups.items():
+            own = (RECORDED in group) == (method in AGENTOPT)
+            of = [row for row in of_group if row["method"] == method and own]
+            runs[group] = max(runs[group], len(of))
+            cells.append(_peer(of) if of else "")
+        if any(cells):
+            lines.append([code_of(method), *cells])
+    return markdown(["", *(f"{group} ({of} runs)" for group, of in runs.items())], lines)
+
+
+def _peer(rows: Rows) -> str:
+    """Runs near the optimum, the share of the budget that was spent, c_bf / optimum."""
+    spent = statistics.fmean(float(r["spent_usd"]) / float(r["budget_usd"]) for r in rows)
+    ratio = f"{share(rows, 'c_bf_100', 'c_star'):.2f}"
+    bad = count(rows, "infeasible")
+    ends = f", {bad} infeasible" if bad else ""
+    return f"{near_and_until(rows)[0]}, {spent:.0%}, {ratio}{ends}"
 
 
 def by_group(rows: Rows) -> dict[str, list[Row]]:

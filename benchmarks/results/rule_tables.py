@@ -39,7 +39,8 @@ def bounds_table(rows: Rows) -> str:
         + [_rule(groups[problem, method]) for problem in problems]
         for method in dict.fromkeys(row["method"] for row in rows)
     ]
-    return markdown(["b_g", "b_c", *problems], lines)
+    runs = {problem: len(of) for (problem, _), of in groups.items()}
+    return markdown(["b_g", "b_c", *(f"{p} ({runs[p]} runs)" for p in problems)], lines)
 
 
 def _rule(rows: Rows) -> str:
@@ -47,7 +48,7 @@ def _rule(rows: Rows) -> str:
     ratio = f"{share(rows, 'c_bf_100', 'c_star'):.2f} ({worst(rows):.3g})"
     poor = f", {count(rows, 'infeasible')} infeasible" if count(rows, "infeasible") else ""
     early = f"{mean(rows, 'pruned_early'):.0%}"
-    return f"{ratio}, {at_optimum(rows)} of {len(rows)}, {percent(area(rows))}, {early}{poor}"
+    return f"{ratio}, {at_optimum(rows)}, {percent(area(rows))}, {early}{poor}"
 
 
 def choices_table(rows: Rows) -> str:

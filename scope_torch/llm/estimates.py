@@ -113,6 +113,8 @@ def booked(
 def estimate(most: Most, said: int, told: Usage | None = None, *, begun: bool = False) -> Usage:
     """An upper estimate of the billed tokens.
 
+    Where the request sets no limit, 16,384 tokens beyond the words that came.
+
     Args:
         most: The most that was asked for.
         said: Bytes of the reply's words that were received.

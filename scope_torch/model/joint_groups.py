@@ -11,11 +11,22 @@
 | c_a = A_a k_D(theta) | `OpenGroups.coefficients` | `groups x n` |
 | x_a = k_D(theta) - K_D c_a | `OpenGroups.x` | `groups x n` |
 
-The part of u(theta) that u_D leaves open, u(theta) - c_a^T u_D, is a function of the residual x_a
-alone (docs/joint.md). Mean, variance of F and cov(F, z_a) need no more than B k_D(theta). So a
-group is *opened*, at the price of B x_a, once one of its queries is about to be observed: most
-candidates are given up after one or two answers. Later groups are opened as many at a time as are
-open already, because a product with B costs little more for several rows than for one.
+c_a leaves x_a of u(theta) unexplained, and
+
+    mean(z_a) = r x_a^T t,   cov(z_a, z_b) = rho [ 1 - k_D^T c_b - c_a^T x_b - r x_a^T B x_b ].
+
+The covariance of F with z_b is the mean of those with all z_a. There S k_D is the sum of the c_a
+over queries, and r B K S = S - B, so that S cancels (docs/joint.md has S, B and t):
+
+    cov(F, z_b) = rho [ 1 - k_D^T c_b - (r + 1/Q) k_D^T B x_b ].
+
+An observation of q conditions F and z as any two normal variables, with cov(F, f_q) = cov(F, z_a) +
+d_a / Q. So mean, variance of F and cov(F, z_a) need no more than B k_D(theta), and a group is
+*opened*, at the price of B x_a, once one of its queries is about to be observed: most candidates
+are given up after one or two answers. Two are opened at first, then as many at a time as are open
+already, because a product with B costs little more for several rows than for one. Where queries
+are not asked in a given order, all are: the next query is the one that lowers the variance of F
+most.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""The hashes of `settings.json` and `result.json`."""
+"""The hashes of `settings.json` and `result.json`: 16 hex digits of a SHA-256.
+
+It is that of JSON with sorted keys. `result_hash` covers all keys of `result.json` but `timing` and
+`paths`, `timing.hash` these two.
+"""
 
 from __future__ import annotations
 

@@ -9,6 +9,10 @@
 
 The name of a variable in `.env` is `SCOPE_` and the module in capitals, with `_` for all but
 ASCII letters and digits. The comment above it has the module's own name, which `load_models` reads.
+An LLM with a quote, `$` or `\\` in its name is refused there: readers of such files differ.
+
+For LiteLLM `claude...` and `gemini...` get their provider in front, names with a provider that it
+knows stay, and all others get `openai/`, which is any endpoint of this kind. No file holds keys.
 """
 
 from __future__ import annotations

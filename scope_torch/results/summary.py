@@ -1,4 +1,36 @@
-"""Parts of `result.json`."""
+"""Parts of `result.json`, whose keys are
+
+| key | |
+| --- | --- |
+| `task`, `method`, `seed`, `budget_usd`, `num_queries`, `num_configurations` | what was searched, and how |
+| `reference_quality`, `reference_cost_usd` | s(theta_0) and c(theta_0) |
+| `theta_out`, `theta_out_codes` | the LLM of each module; their codes |
+| `basis` | `certified`, `accepted (tuned)` or `reference`. Competitors: `observed`, `estimated` |
+| `certificate`, `mode`, `assumptions` | what "certified" rests on |
+| `b_c`, `b_g` | half-widths of the bounds at a configuration about which nothing is known, in USD and in units of quality |
+| `b_rules`, `b_g_widened`; `b`, `b_certify`, `widenings`, `widened` | how they were set, and how often they grew |
+| `hyperparameters`, `verified` | of `scope_joint`: its fitted model, and what its trial asked and found |
+| `u_out_usd` | upper bound on c(theta_out), per query |
+| `gap_usd` | upper bound on c(theta_out) - c(theta_star); 0: nothing else can improve |
+| `deployment_queries`, `expected_return` | of `scope_joint`: H, and how many USD the next USD of search was expected to save |
+| `selection` | above 2e8 configurations: `exact` if every choice was proven best, otherwise how far it can be off |
+| `estimates` | average `quality` and `cost_usd` of theta_out: value, interval and what the interval means |
+| `s_0`, `epsilon` | the threshold, and the share of the quality that you give up |
+| `spend_usd`, `num_observations` | what the search cost; theta_0 is not charged |
+| `num_repeats`, `repeats_usd` | only for a deterministic function: observations that a kept answer gave without a call, and their part of `spend_usd`, which you did not pay |
+| `surplus_usd` | cost of calls that were in flight when the budget ended: paid for, but not used |
+| `judge_usd`, `lost_usd`, `num_lost` | only where it was paid: for grading, in `spend_usd` where the search did it; and for calls that ended an earlier process or were lost with their worker, not in `spend_usd`; `num_lost` of the latter have a cost that nobody knows |
+| `dropped` | only if there are any: by module the LLMs that were given up because their calls fail |
+| `stop_reason` | `budget`, `time limit`, or why the search ended earlier |
+| `population` | bounds on the quality difference and the cost ratio for tomorrow's queries, at `delta`, and about how many `more_queries` would certify it there |
+| `closest` | only with `certificate=population`: the best candidate without a certificate, and how many queries it lacks |
+| `pareto` | only where quality is the only constraint. `by_loss`: for a loss of 0 to 20% the cheapest configuration that is known or certified to be good enough, then the one that looks cheapest; `points`: the front of all that were observed |
+| `constraints`, `true_latency_s`, ... | only with further constraints: their texts, and the true average of each outcome where it is known |
+| `objective`, `least_quality`, `regret`, `optimal_quality` | only with `objective=quality`: a lower bound on the quality of theta_out, and an upper bound on the quality lost |
+| `candidates`, `candidates_pruned` | configurations selected, and those given up before their last query |
+| `true_cost_usd`, `true_quality`, `feasible`, `optimal_cost_usd`, `best_feasible_codes` | only where the truth is known: tables and simulations. The last is the cheapest feasible theta_out that the search has had |
+| `settings_hash`, `result_hash`, `timing`, `paths` | hashes; seconds by part, and threads; the directory |
+"""  # noqa: E501 - a table
 
 from __future__ import annotations
 

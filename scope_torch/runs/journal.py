@@ -1,4 +1,8 @@
-"""The journal of a run: observations are on disk before they are used, and survive a crash."""
+"""The journal of a run: observations are on disk before they are used, and survive a crash.
+
+Every line ends with `"crc"`: 8 hex digits, the CRC-32 of all bytes before `,"crc"`. Lines of an
+early version have none, and are read before the first line with one.
+"""
 
 from __future__ import annotations
 

@@ -3,14 +3,15 @@
 | symbol | here | |
 | --- | --- | --- |
 | l(theta) = k_D(theta)^T w - beta sigma(theta) | `Form` | cost or constraint |
-| a f(m, sigma), a lognormal cost | `LognormalCost` | docs/joint.md |
+| a f(m, sigma), a lognormal cost | `LognormalCost` | facts 4 and 5 |
 | t, the point of the tangent | `Prefixes.tangent` | facts 1 to 3 in branch_and_bound.py |
 
 A lognormal cost is a product: a(theta), a sum of a term for each module, times f, the lower bound
 on the relative cost. Two facts make a form of it:
 
-4. f(m, sigma) = m phi(sigma / m) with a convex phi, so f >= alpha m - slope sigma for any tangent
-   of phi. It is linear in m, the mean of the relative cost.
+4. f(m, sigma) = m phi(sigma / m) with phi(x) = exp(-b s - s^2 / 2), s^2 = log(1 + x^2), which is
+   convex for b >= 1. (For b < 1 that of b = 1 is lower.) So f >= alpha m - slope sigma for any
+   tangent of phi. It is linear in m, the mean of the relative cost.
 5. If a >= a_0 and f >= f_0, then (a - a_0) (f - f_0) >= 0, so a f >= f_0 a + a_0 (f - f_0).
 """
 

@@ -1,25 +1,36 @@
 """The reference covers the package: every public module has a place on a page."""
 
-import re
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 ELSEWHERE = ("scope_torch.cli.",)  # on reference/command-line.md
 
 
-def listed() -> list[str]:
-    pages = sorted((ROOT / "docs/reference").glob("*.md"))
-    return [name for page in pages for name in re.findall(r"^::: (\S+)", page.read_text(), re.M)]
+@pytest.fixture
+def pages(monkeypatch):
+    """The module that puts modules onto pages."""
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    import modules
+
+    return modules
 
 
-def modules() -> set[str]:
-    paths = (ROOT / "scope_torch").rglob("*.py")  # without the competitors, behind a link
-    names = {".".join(path.relative_to(ROOT).with_suffix("").parts) for path in paths}
-    private = {name for name in names if re.search(r"\._", name)}
-    return {name for name in names - private if not name.startswith(ELSEWHERE)}
-
-
-def test_every_module_is_in_the_reference_once():
-    names = listed()
-    assert modules() - set(names) == set()
+def test_every_module_is_in_the_reference_once(pages):
+    texts = [pages.with_modules(page.read_text()) for page in pages.PAGES.glob("*.md")]
+    names = [name for text in texts for name in pages.named(text)]
+    public = {name for name in pages.public_modules() if not name.startswith(ELSEWHERE)}
+    assert len(public) > 150
+    assert public - set(names) == set()
     assert len(names) == len(set(names))
+
+
+def test_a_page_is_completed_by_the_modules_that_none_names(pages):
+    page = pages.with_modules("before\n<!-- the other modules of llm/ -->\nafter")
+    names = pages.named(page)
+    assert page.startswith("before\n::: scope_torch.llm.")
+    assert page.endswith("\nafter")
+    assert "scope_torch.llm.usage" in names
+    assert "scope_torch.llm.client" not in names  # its page names it
+    assert not [name for name in names if "._" in name]

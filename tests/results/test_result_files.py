@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -11,9 +12,12 @@ import pytest
 import yaml
 from results_for_tests import joint
 
+from scope_torch import make_scope, make_scope_joint, run
 from scope_torch.errors import InputError
+from scope_torch.results import summary
 from scope_torch.results.hashes import settings_hash
 from scope_torch.results.saving import load_models, save_models
+from scope_torch.tasks.synthetic import synthetic_task
 
 ODD = {"Plan ner": "openai/gpt-5", "größe": "a; b * =!~%@+|<é>", 'say "hi"': "qwen2:0.5b #1"}
 QUOTED = {"a": "it's", "b": 'the "best"', "c": "$HOME ${HOME}", "d": r"c:\\x", "e": "`id`"}
@@ -172,3 +176,11 @@ def test_files_that_are_not_there(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot write"):
         joint().save(tmp_path / "file" / "models.json")
+
+
+@pytest.mark.parametrize("make", [make_scope, make_scope_joint])
+def test_every_key_of_the_result_is_explained(make):
+    task = synthetic_task()
+    result = run(task.problem, make(task.problem, base="small", seed=0), task.evaluator, 1.0)
+    explained = set(re.findall(r"`(\w+)`", summary.__doc__))
+    assert {*result.summary()} - explained == set()
