@@ -129,7 +129,7 @@ def _parser() -> argparse.ArgumentParser:
         dest="constraints",
         action="append",
         metavar="TEXT",
-        help="such as 'latency_s <= 2 cap 30'; repeatable",
+        help="such as 'p95(latency_s) <= 8'; repeatable",
     )
     add("--delta", type=float, help="probability of a wrong verdict (0.05)")
     add("--certificate", metavar="C", help=f"{', '.join(get_args(Certificate))}")

@@ -171,7 +171,7 @@ def _set_up(
     if reference is not None and not is_logged and new == old:
         raise InputError(f"configuration and reference are the same: {new}")
     models = {module: list(dict.fromkeys([old[module], new[module]])) for module in old}
-    measured = [limit for limit in limits if limit.outcome != COST]
+    measured = [limit for limit in limits if limit.name != COST]
     both: dict[str, Any] = {"models": models, "reference": reference if is_logged else old}
     setup = set_up(Arguments(app, constraints=measured, **both, **arguments))
     return setup, setup.problem.codes([new[module] for module in setup.problem.modules])
@@ -202,7 +202,7 @@ def _limits(setup: Setup, constraints: Sequence[Constraint]) -> list[Constraint]
     for limit in limits:
         if limit.is_relative and limit.low < 0:
             raise InputError(f"{limit}: a bound relative to the reference needs outcomes from 0 up")
-    names = [limit.outcome for limit in limits]
+    names = [limit.name for limit in limits]
     if len(set(names)) < len(names):
         raise InputError(f"constraints={list(map(str, limits))}: one for each outcome")
     return limits
@@ -223,6 +223,9 @@ class _Test:
         evaluator.paid(known.observations)
         self._known = {one.request: one for one in known.observations if not one.replicate}
         self._logged = {one.query: one for one in logged_reference(setup)}
+        for limit in plan.limits if plan.has_reference else ():
+            for one in self._logged.values() if limit.is_relative else ():
+                limit.of(one)  # refuses a log without the outcome, before anything is paid for
 
     def run(self) -> CheckResult:
         """Asks until the verdict is clear, or money, time or draws run out."""
