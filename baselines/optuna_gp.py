@@ -115,7 +115,7 @@ class OptunaGP(DatasetLevelOptimizer):
         return {module: categorical(range(size)) for module, size in sizes}
 
     def _constraints(self, evaluation: Evaluation) -> dict[str, float]:
-        names = ["g", *(limit.outcome for limit in self.problem.limits[1:])]
+        names = ["g", *(limit.name for limit in self.problem.limits[1:])]
         return dict(zip(names, evaluation.violations, strict=True))
 
     def _objective(self, evaluation: Evaluation) -> float:

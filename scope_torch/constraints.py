@@ -2,34 +2,39 @@
 
 | symbol | here | unit |
 | --- | --- | --- |
-| y, an outcome of one run, such as its latency | `Observation.outcomes` | its own, such as s |
-| [low, high], its range | `Constraint.low`, `Constraint.high` | likewise |
+| an outcome of one run, such as its latency | `Observation.outcome` | its own, such as s |
+| y, what counts of it | `Constraint.counted` | likewise; 1 if a quantile is bounded |
+| [low, high], the range of y | `Constraint.low`, `Constraint.high` | likewise |
 | x in [0, 1], its grade: 1 is best | `Constraint.grade` | 1 |
 | tau, the least average grade | `Constraint.threshold` | 1 |
 | g = tau - average x, at most 0 if the constraint holds (problem-main) | | 1 |
 
 A grade makes all constraints alike. That of quality is quality itself, so g is that of the paper.
+`p95(latency_s) <= 8` says that at least 95% of the runs take at most 8 s. This bounds an average
+too: y is 1 for such a run and 0 for another one, and the least average is 0.95.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from scope_torch.errors import InputError
+from scope_torch.observation import Observation
 
 QUALITY, COST = "quality", "cost_usd"
 Kind = Literal[">=", "<="]
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _TEXT = re.compile(
-    rf"\s*(?P<outcome>[A-Za-z_]\w*)\s*(?P<kind><=|>=)\s*(?P<value>{_NUMBER})"
+    r"\s*(?:p(?P<percent>\d+\.?\d*)\(\s*)?(?P<outcome>[A-Za-z_]\w*)(?(percent)\s*\))"
+    rf"\s*(?P<kind><=|>=)\s*(?P<value>{_NUMBER})"
     rf"(?P<relative>\s*\*\s*reference)?(?:\s+cap\s+(?P<cap>{_NUMBER}))?"
     rf"(?:\s+in\s+\[\s*(?P<low>{_NUMBER})\s*,\s*(?P<high>{_NUMBER})\s*\])?\s*"
 )
-_FORM = "latency_s <= 2 cap 10, safety >= 0.99, or quality >= 0.95 * reference"
+_FORM = "latency_s <= 2 cap 10, p95(latency_s) <= 8, safety >= 0.99, or quality >= 0.95 * reference"
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,9 @@ class Constraint:
         low: Least possible outcome.
         high: Largest possible outcome, or the largest that counts.
         is_cap: Whether a larger outcome counts as `high`; otherwise it is refused.
+        per_run: For a quantile: what a run must keep, as ("<=", 8.0), in units of the outcome.
+            What is averaged is then 1 for a run that does, else 0, and `value` is the least share
+            of such runs. None: the outcome itself is averaged.
 
     Raises:
         InputError: If the bound is outside the range, or the range is empty.
@@ -55,6 +63,9 @@ class Constraint:
         True
         >>> at_most("latency_s", 2, cap=10).grade(4.0), at_most("latency_s", 2, cap=10).threshold
         (0.6, 0.8)
+        >>> tail = Constraint.parse("p95(latency_s) <= 8")
+        >>> tail.grade(4.0), tail.grade(9.0), tail.threshold
+        (1.0, 0.0, 0.95)
     """
 
     outcome: str
@@ -64,9 +75,10 @@ class Constraint:
     low: float = 0.0
     high: float = 1.0
     is_cap: bool = False
+    per_run: tuple[Kind, float] | None = None
 
     def __post_init__(self) -> None:
-        numbers = self.value, self.low, self.high
+        numbers = self.value, self.low, self.high, *(self.per_run or ())[1:]
         if not re.fullmatch(r"[A-Za-z_]\w*", self.outcome):
             raise InputError(
                 f"outcome={self.outcome!r} must be a name of letters, digits and _, as latency_s"
@@ -75,6 +87,8 @@ class Constraint:
             raise InputError(
                 f"{self}: the value and the range must be numbers, and the range not empty"
             )
+        if self.per_run is not None and not 0 < self.value < 1:
+            raise InputError(f"{self}: a quantile must lie between p0 and p100, and be neither")
         if self.is_relative and not self.value > 0:
             raise InputError(f"{self}: the factor of theta_0's average must be positive")
         if not self.is_relative and not self.low <= self.value <= self.high:
@@ -93,19 +107,23 @@ class Constraint:
         match = _TEXT.fullmatch(text)
         if not match:
             raise InputError(f"constraint {text!r}: write it as {_FORM}")
-        value, relative = float(match["value"]), match["relative"] is not None
-        cap = None if match["cap"] is None else float(match["cap"])
-        within = None if match["low"] is None else (float(match["low"]), float(match["high"]))
-        bound, factor = (None, value) if relative else (value, None)
-        if match["kind"] == ">=":
-            if cap is not None:
-                raise InputError(f"constraint {text!r}: only <= takes a cap; write in [low, high]")
-            return at_least(match["outcome"], bound, relative_to_reference=factor, within=within)
-        return at_most(
-            match["outcome"], bound, relative_to_reference=factor, within=within, cap=cap
-        )
+        if match["kind"] == ">=" and match["cap"] is not None:
+            raise InputError(f"constraint {text!r}: only <= takes a cap; write in [low, high]")
+        numbers = "value", "cap", "low", "high", "percent"
+        told = {name: float(match[name]) for name in numbers if match[name] is not None}
+        value = told["value"]
+        bound, factor = (None, value) if match["relative"] else (value, None)
+        within = (told["low"], told["high"]) if "low" in told else None
+        quantile = told["percent"] / 100 if "percent" in told else None
+        kind = ">=" if match["kind"] == ">=" else "<="
+        return _made(match["outcome"], kind, bound, factor, within, told.get("cap"), quantile)
 
     def __str__(self) -> str:
+        if self.per_run is not None:
+            kind, bound = self.per_run
+            percent = 100 * (self.value if kind == "<=" else 1 - self.value)
+            short = f"{percent:.10f}".rstrip("0").rstrip(".")
+            return f"p{short}({self.outcome}) {kind} {bound:.12g}"
         reference = " * reference" if self.is_relative else ""
         text = f"{self.outcome} {self.kind} {self.value:.12g}{reference}"
         if self.is_cap:
@@ -113,6 +131,19 @@ class Constraint:
         if (self.low, self.high) != (0.0, 1.0):
             return f"{text} in [{self.low:.12g}, {self.high:.12g}]"
         return text
+
+    @property
+    def name(self) -> str:
+        """What its average is called in `reference_outcomes`, tables and files.
+
+        The outcome; for a quantile, whose average is a share of runs, the text of the constraint.
+        """
+        return self.outcome if self.per_run is None else str(self)
+
+    @property
+    def is_share(self) -> bool:
+        """Whether its average is a share of runs, in the place of an outcome."""
+        return self.per_run is not None
 
     @property
     def threshold(self) -> float:
@@ -125,36 +156,86 @@ class Constraint:
             raise InputError(f"{self}: theta_0's average {self.outcome} is not known")
         return self._grade(self.value)
 
-    def grade(self, outcome: float) -> float:
-        """X in [0, 1] of one outcome, in units of the outcome.
+    def of(self, run: Observation) -> float:
+        """What counts of a run; the worst if it failed and has no such outcome.
+
+        Raises:
+            InputError: If the outcome is missing or outside its range.
+        """
+        outcome = run.outcome(self.outcome)
+        if outcome is None and run.failed is None:
+            known = [QUALITY, COST, *(run.outcomes or ())]
+            raise InputError(
+                f"theta={list(run.theta)}, query={run.query}: no {self.outcome!r} was observed, "
+                f"which the constraint {self} needs, but {known}"
+            )
+        return self.outcome_of(0.0) if outcome is None else self.counted(outcome)
+
+    def counted(self, outcome: float) -> float:
+        """What counts of an outcome: no more than the cap, or whether a run keeps its bound.
 
         Raises:
             InputError: If the outcome is outside its range.
         """
-        if not (self.low <= outcome <= self.high or (self.is_cap and outcome > self.high)):
+        return self._checked(outcome) if self.per_run is None else float(self._keeps(outcome))
+
+    def counted_all(self, outcomes: Any) -> Any:
+        """`counted` of an array or tensor of outcomes (float64), whose range nobody checks.
+
+        NaN, of what was never recorded, stays NaN.
+        """
+        if self.per_run is None:
+            return outcomes.clip(max=self.high) if self.is_cap else outcomes
+        return self._keeps(outcomes) + 0.0 * outcomes
+
+    def _keeps(self, outcome: Any) -> Any:
+        """Whether an outcome, or each of an array, is within the bound of a run."""
+        assert self.per_run is not None
+        kind, bound = self.per_run
+        return outcome <= bound if kind == "<=" else outcome >= bound
+
+    def _checked(self, number: float) -> float:
+        """A number that counts, at most the cap, if it is in the range."""
+        if not (self.low <= number <= self.high or (self.is_cap and number > self.high)):
             raise InputError(
-                f"{self.outcome}={outcome} must lie in [{self.low:g}, {self.high:g}], the range of "
+                f"{self.name}={number} must lie in [{self.low:g}, {self.high:g}], the range of "
                 f"the constraint {self}" + (" (more counts as its cap)" if self.is_cap else "")
             )
-        return self._grade(min(outcome, self.high))
+        return min(number, self.high)
 
-    def _grade(self, outcome: float) -> float:
+    def grade(self, outcome: float) -> float:
+        """X in [0, 1] of the outcome of a run, in units of the outcome.
+
+        Raises:
+            InputError: If the outcome is outside its range.
+        """
+        return self._grade(self.counted(outcome))
+
+    def grade_of(self, average: float) -> float:
+        """X in [0, 1] of an average of what counts.
+
+        Raises:
+            InputError: If it is outside the range.
+        """
+        return self._grade(self._checked(average))
+
+    def _grade(self, average: float) -> float:
         if self.kind == ">=":
             # Quality is its own grade, to the last bit.
-            return (outcome - self.low) / (self.high - self.low)
-        return (self.high - outcome) / (self.high - self.low)
+            return (average - self.low) / (self.high - self.low)
+        return (self.high - average) / (self.high - self.low)
 
     def outcome_of(self, grade: float) -> float:
-        """The outcome, in its own unit, that has the grade; the inverse of `grade`."""
+        """The average of what counts that has the grade; the inverse of `grade_of`."""
         width = (self.high - self.low) * grade
         return self.low + width if self.kind == ">=" else self.high - width
 
-    def violation(self, outcome: float) -> float:
-        """By how much an average outcome, in its own unit, violates the bound, relative to it.
+    def violation(self, average: float) -> float:
+        """By how much an average of what counts violates the bound, relative to it.
 
         0 if the constraint holds. Relative to the width of the range where the bound is 0.
         """
-        excess = self.value - outcome if self.kind == ">=" else outcome - self.value
+        excess = self.value - average if self.kind == ">=" else average - self.value
         return max(excess, 0.0) / (abs(self.value) or self.high - self.low)
 
     def resolved(self, reference: Mapping[str, float]) -> Constraint:
@@ -183,14 +264,17 @@ def at_least(
     *,
     relative_to_reference: float | None = None,
     within: tuple[float, float] | None = None,
+    quantile: float | None = None,
 ) -> Constraint:
-    """The average of an outcome must be at least a value.
+    """The average of an outcome, or a quantile, must be at least a value.
 
     Args:
         outcome: `quality`, or the name of one of `Observation.outcomes`.
         value: In units of the outcome.
         relative_to_reference: Instead of `value`: a factor of theta_0's average.
         within: The range of the outcome; None for [0, 1].
+        quantile: Bounds this quantile, in (0, 1): at most this share of the runs has less than
+            `value`. It needs no range. None bounds the average.
 
     Raises:
         InputError: If not exactly one of `value` and `relative_to_reference` is given, or the
@@ -199,10 +283,10 @@ def at_least(
     Examples:
         >>> print(at_least("quality", relative_to_reference=0.95))
         quality >= 0.95 * reference
+        >>> print(at_least("score", 3, quantile=0.05))
+        p5(score) >= 3
     """
-    low, high = within or (0.0, 1.0)
-    bound, is_relative = _bound(outcome, value, relative_to_reference)
-    return Constraint(outcome, ">=", bound, is_relative, float(low), float(high))
+    return _made(outcome, ">=", value, relative_to_reference, within, None, quantile)
 
 
 def at_most(
@@ -212,8 +296,9 @@ def at_most(
     relative_to_reference: float | None = None,
     within: tuple[float, float] | None = None,
     cap: float | None = None,
+    quantile: float | None = None,
 ) -> Constraint:
-    """The average of an outcome must be at most a value.
+    """The average of an outcome, or a quantile, must be at most a value.
 
     Args:
         outcome: `cost_usd`, or the name of one of `Observation.outcomes`.
@@ -223,6 +308,8 @@ def at_most(
         cap: Instead of `within`, for an outcome from 0 up without a largest value, such as a
             latency: more than the cap counts as the cap. The constraint, and everything that is
             certified of it, is about the average of min(outcome, cap).
+        quantile: Bounds this quantile, in (0, 1): at least this share of the runs has at most
+            `value`. It needs no cap or range. None bounds the average.
 
     Raises:
         InputError: If not exactly one of `value` and `relative_to_reference` is given, both `cap`
@@ -231,86 +318,35 @@ def at_most(
     Examples:
         >>> print(at_most("output_tokens", relative_to_reference=1.2, cap=4000))
         output_tokens <= 1.2 * reference cap 4000
+        >>> print(at_most("latency_s", 8, quantile=0.95))
+        p95(latency_s) <= 8
     """
+    return _made(outcome, "<=", value, relative_to_reference, within, cap, quantile)
+
+
+def _made(
+    outcome: str,
+    kind: Kind,
+    value: float | None,
+    factor: float | None,
+    within: tuple[float, float] | None,
+    cap: float | None,
+    quantile: float | None,
+) -> Constraint:
+    if quantile is not None:
+        if value is None or any(one is not None for one in (factor, within, cap)):
+            raise InputError(
+                f"a quantile of {outcome}: a run is within the bound or not, so bound it by a "
+                f"number, without * reference, cap or range, as p95({outcome}) {kind} 8"
+            )
+        share = round(quantile if kind == "<=" else 1 - quantile, 12)  # 1 - 0.05 has 17 digits
+        return Constraint(outcome, ">=", share, per_run=(kind, float(value)))
     if cap is not None and within is not None:
         raise InputError(f"{outcome}: give cap={cap} or within={within}, not both")
-    bound, is_relative = _bound(outcome, value, relative_to_reference)
-    low, high = (0.0, cap) if cap is not None else (within or (0.0, 1.0))
-    return Constraint(
-        outcome, "<=", bound, is_relative, float(low), float(high), is_cap=cap is not None
-    )
-
-
-def _bound(outcome: str, value: float | None, factor: float | None) -> tuple[float, bool]:
     if (value is None) == (factor is None):
         raise InputError(
             f"{outcome}: give either a value or relative_to_reference, got {value} and {factor}"
         )
-    return (float(value), False) if value is not None else (float(factor or 0.0), True)
-
-
-def limits_if_cost(
-    constraints: Sequence[Constraint], epsilon: float | None, reference: Mapping[str, float]
-) -> tuple[Constraint, ...]:
-    """All constraints where the cost is minimised, with absolute bounds; that on quality first.
-
-    Args:
-        constraints: As given.
-        epsilon: Tolerated relative loss of quality; None if one of them is on quality.
-        reference: theta_0's average of each outcome.
-
-    Raises:
-        InputError: If they do not fit together.
-    """
-    named = _names(constraints)
-    if (QUALITY in named) == (epsilon is not None):
-        raise InputError(
-            f"epsilon={epsilon}, constraints={_texts(constraints)}: bound the quality either by "
-            "epsilon or by a constraint, as quality >= 0.8"
-        )
-    if COST in named:
-        raise InputError(
-            f"constraints={_texts(constraints)}: the cost is minimised; set objective=quality to "
-            "bound it"
-        )
-    of_quality = [c for c in constraints if c.outcome == QUALITY]
-    if epsilon is not None:
-        of_quality = [at_least(QUALITY, relative_to_reference=1 - epsilon)]
-    others = [c for c in constraints if c.outcome != QUALITY]
-    first, *_ = limits = tuple(c.resolved(reference) for c in (*of_quality, *others))
-    is_quality = first.kind == ">=" and (first.low, first.high) == (0.0, 1.0)
-    if not is_quality or not 0 < first.value <= reference[QUALITY]:
-        raise InputError(
-            f"{first}: quality lies in [0, 1], and its bound must be a least value above 0 and at "
-            f"most {reference[QUALITY]:g}, the quality of theta_0"
-        )
-    return limits
-
-
-def limits_if_quality(
-    constraints: Sequence[Constraint], epsilon: float | None, reference: Mapping[str, float]
-) -> tuple[Constraint, ...]:
-    """As `limits_if_cost`, where the quality is maximised: that on the cost is the first."""
-    named = _names(constraints)
-    of_cost = [c for c in constraints if c.outcome == COST]
-    if epsilon is not None or not of_cost or of_cost[0].kind != "<=":
-        leave_out = "" if epsilon is None else f"leave out epsilon={epsilon} (null), and "
-        raise InputError(
-            f"objective=quality, constraints={_texts(constraints)}: {leave_out}bound the cost of a "
-            "query, as cost_usd <= 0.002 cap 0.02"
-        )
-    if QUALITY in named:
-        raise InputError(f"constraints={_texts(constraints)}: the quality is maximised")
-    others = [c for c in constraints if c.outcome != COST]
-    return tuple(c.resolved(reference) for c in (*of_cost, *others))
-
-
-def _names(constraints: Sequence[Constraint]) -> list[str]:
-    named = [constraint.outcome for constraint in constraints]
-    if len(set(named)) < len(named):
-        raise InputError(f"constraints={_texts(constraints)}: one for each outcome")
-    return named
-
-
-def _texts(constraints: Sequence[Constraint]) -> list[str]:
-    return [str(constraint) for constraint in constraints]
+    bound, is_relative = (factor or 0.0, True) if value is None else (value, False)
+    low, high = map(float, (0.0, cap) if cap is not None else within or (0.0, 1.0))
+    return Constraint(outcome, kind, float(bound), is_relative, low, high, cap is not None)

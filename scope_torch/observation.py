@@ -132,6 +132,12 @@ class Observation:
         """The request that this observation answers."""
         return Request(self.theta, self.query, self.replicate)
 
+    def outcome(self, name: str) -> float | None:
+        """`quality`, `cost_usd`, `latency_s` or another outcome; None if it was not observed."""
+        if name in ("quality", "cost_usd"):
+            return self.quality if name == "quality" else self.cost_usd
+        return (self.outcomes or {}).get(name, self.latency_s if name == "latency_s" else None)
+
     def to_json(self) -> str:
         """One line of JSON, without the fields that are unknown; its last key is a checksum."""
         return to_lines([self]).decode().rstrip("\n")

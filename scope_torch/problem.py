@@ -11,16 +11,15 @@ from typing import Any, Literal
 from torch import Tensor
 
 from scope_torch.allowed import Allowed, Listed, Predicate, checked_offered, codes_of_list
-from scope_torch.constraints import (
-    COST,
-    QUALITY,
-    Constraint,
+from scope_torch.constraints import COST, QUALITY, Constraint
+from scope_torch.errors import InputError
+from scope_torch.observation import Observation
+from scope_torch.reference import (
+    check_sample,
+    checked_answers,
     limits_if_cost,
     limits_if_quality,
 )
-from scope_torch.errors import InputError
-from scope_torch.observation import Observation
-from scope_torch.reference import check_sample, checked_answers
 from scope_torch.space import ConfigSpace, by_module, codes_of, lists_of_llms
 
 __all__ = ["Objective", "SelectionProblem", "by_module", "codes_of"]
@@ -52,7 +51,8 @@ class SelectionProblem:
             save on them. None if it is not known.
         constraints: Further constraints, see `at_least` and `at_most`, or their texts.
         reference_outcomes: theta_0's average of each outcome that they name, in the unit of the
-            outcome and with its cap; needed if they are relative to it.
+            outcome and with its cap; needed if they are relative to it. Of a quantile, under its
+            text: the share of theta_0's runs that are within the bound.
         objective: `cost`, which is minimised, or `quality`, which is maximised; then one of the
             constraints bounds `cost_usd`, and none the quality.
         reference_answers: (cost in USD, quality) of theta_0 on each of the Q queries; None if only
@@ -297,29 +297,13 @@ class SelectionProblem:
         """
         if len(self.limits) == 1 and self.objective == "cost":
             return (observation.quality,)
-        outcomes = {"latency_s": observation.latency_s, **(observation.outcomes or {})}
-        outcomes |= {QUALITY: observation.quality, COST: observation.cost_usd}
-        grades = []
-        for limit in self.limits:
-            value = outcomes.get(limit.outcome)
-            if value is None and observation.failed is not None:
-                grades.append(0.0)  # the worst: a run that failed has no outcome
-                continue
-            if value is None:
-                known = [name for name, one in outcomes.items() if one is not None]
-                raise InputError(
-                    f"theta={list(observation.theta)}, query={observation.query}: no "
-                    f"{limit.outcome!r} was observed, which the constraint {limit} needs, but "
-                    f"{known}"
-                )
-            grades.append(limit.grade(value))
-        return tuple(grades)
+        return tuple(limit.grade_of(limit.of(observation)) for limit in self.limits)
 
     def reference_violations(self) -> tuple[float, ...]:
         """G of theta_0 under the further constraints; 0, as if it held, where it is not known."""
         known = self.reference_outcomes
         return tuple(
-            limit.threshold - limit.grade(known[limit.outcome]) if limit.outcome in known else 0.0
+            limit.threshold - limit.grade_of(known[limit.name]) if limit.name in known else 0.0
             for limit in self.limits[1:]
         )
 
@@ -327,10 +311,10 @@ class SelectionProblem:
         """Refuses a theta_0 about which not everything is known.
 
         Raises:
-            InputError: If a constraint's outcome is missing in `reference_outcomes`.
+            InputError: If a constraint's name is missing in `reference_outcomes`.
         """
         for limit in self.limits[1:]:
-            if limit.outcome not in self.reference_outcomes:
+            if limit.name not in self.reference_outcomes:
                 raise InputError(
                     f"{limit}: theta_0's average {limit.outcome} is not known, which this method "
                     "starts from; give it in reference_outcomes, or set gp.theta0_obs=charged"

@@ -1,11 +1,11 @@
-"""What is known of theta_0, checked."""
+"""What is known of theta_0, and the bounds that it gives constraints; checked."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 
-from scope_torch.constraints import QUALITY, Constraint
+from scope_torch.constraints import COST, QUALITY, Constraint, at_least
 from scope_torch.errors import InputError
 
 REFERENCE_DELTA = 0.025  # that theta_0 is better than its sample bounds: half of a search's delta
@@ -62,9 +62,76 @@ def check_sample(number: int, num_queries: int, constraints: Sequence[Constraint
     if number % 1 or not 1 <= number <= num_queries:
         raise InputError(f"reference_queries={number} must be a whole number, 1 to {num_queries}")
     relative = [str(one) for one in constraints if one.is_relative]
-    if relative or all(one.outcome != QUALITY for one in constraints):
+    if relative or all(one.name != QUALITY for one in constraints):
         raise InputError(
             f"reference_queries={number}, constraints={relative}: averages of some queries are "
             "estimates, and nothing can be relative to them; bound the quality, and all else, by "
             "numbers, as quality >= 0.8"
         )
+
+
+def limits_if_cost(
+    constraints: Sequence[Constraint], epsilon: float | None, reference: Mapping[str, float]
+) -> tuple[Constraint, ...]:
+    """All constraints where the cost is minimised, with absolute bounds; that on quality first.
+
+    Args:
+        constraints: As given.
+        epsilon: Tolerated relative loss of quality; None if one of them is on quality.
+        reference: theta_0's average of each outcome.
+
+    Raises:
+        InputError: If they do not fit together.
+    """
+    named = _names(constraints)
+    if (QUALITY in named) == (epsilon is not None):
+        raise InputError(
+            f"epsilon={epsilon}, constraints={_texts(constraints)}: bound the quality either by "
+            "epsilon or by a constraint, as quality >= 0.8"
+        )
+    if COST in named:
+        raise InputError(
+            f"constraints={_texts(constraints)}: the cost is minimised; set objective=quality to "
+            "bound it"
+        )
+    of_quality = [c for c in constraints if c.name == QUALITY]
+    if epsilon is not None:
+        of_quality = [at_least(QUALITY, relative_to_reference=1 - epsilon)]
+    others = [c for c in constraints if c.name != QUALITY]
+    first, *_ = limits = tuple(c.resolved(reference) for c in (*of_quality, *others))
+    is_quality = first.kind == ">=" and (first.low, first.high) == (0.0, 1.0)
+    if not is_quality or not 0 < first.value <= reference[QUALITY]:
+        raise InputError(
+            f"{first}: quality lies in [0, 1], and its bound must be a least value above 0 and at "
+            f"most {reference[QUALITY]:g}, the quality of theta_0"
+        )
+    return limits
+
+
+def limits_if_quality(
+    constraints: Sequence[Constraint], epsilon: float | None, reference: Mapping[str, float]
+) -> tuple[Constraint, ...]:
+    """As `limits_if_cost`, where the quality is maximised: that on the cost is the first."""
+    named = _names(constraints)
+    of_cost = [c for c in constraints if c.name == COST]
+    if epsilon is not None or not of_cost or of_cost[0].kind != "<=":
+        leave_out = "" if epsilon is None else f"leave out epsilon={epsilon} (null), and "
+        raise InputError(
+            f"objective=quality, constraints={_texts(constraints)}: {leave_out}bound the cost of a "
+            "query, as cost_usd <= 0.002 cap 0.02"
+        )
+    if QUALITY in named:
+        raise InputError(f"constraints={_texts(constraints)}: the quality is maximised")
+    others = [c for c in constraints if c.name != COST]
+    return tuple(c.resolved(reference) for c in (*of_cost, *others))
+
+
+def _names(constraints: Sequence[Constraint]) -> list[str]:
+    named = [constraint.name for constraint in constraints]
+    if len(set(named)) < len(named):
+        raise InputError(f"constraints={_texts(constraints)}: one for each outcome")
+    return named
+
+
+def _texts(constraints: Sequence[Constraint]) -> list[str]:
+    return [str(constraint) for constraint in constraints]

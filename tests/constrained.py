@@ -44,8 +44,8 @@ class OutcomeEvaluator:
 
     def true_outcomes(self, limits: Sequence[Constraint]):
         values = {"latency_s": self.latency, "safety": self.safety, "cost_usd": self.cost}
-        capped = [np.minimum(values[limit.outcome], limit.high) for limit in limits]
-        return [torch.from_numpy(outcome.mean(-1).ravel()) for outcome in capped]
+        counted = [limit.counted_all(values[limit.outcome]) for limit in limits]
+        return [torch.from_numpy(outcome.mean(-1).ravel()) for outcome in counted]
 
     def average_outcome(self, theta, limit: Constraint) -> float:
         (averages,) = self.true_outcomes([limit])
@@ -84,5 +84,8 @@ def feasible(problem: SelectionProblem, evaluator: OutcomeEvaluator) -> np.ndarr
     """Whether each configuration satisfies all constraints, from the tables: `|Theta|`."""
     quality = evaluator.quality.mean(-1) >= problem.s_0
     latency = np.minimum(evaluator.latency, CAP).mean(-1) <= problem.limits[1].value
+    if problem.limits[1].per_run is not None:
+        share = (evaluator.latency <= problem.limits[1].per_run[1]).mean(-1)
+        latency = share >= problem.limits[1].value
     safety = evaluator.safety.mean(-1) >= problem.limits[2].value
     return (quality & latency & safety).ravel()

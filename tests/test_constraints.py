@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
+import torch
 from constrained import constrained_task
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,6 +29,11 @@ PROBLEM = make_task(0, (3, 3), 8).problem
         at_most("latency_s", 2, cap=10),
         at_most("output_tokens", relative_to_reference=1.5, cap=4000),
         at_most("toxicity", 1e-3),
+        at_most("latency_s", 8, quantile=0.95),
+        at_most("latency_s", 0.25, quantile=0.999),
+        at_least("score", 3, quantile=0.05),
+        at_least("loss", -2.5, quantile=0.5),
+        at_most("cost_usd", 1e-3, quantile=0.29),
     ],
 )
 def test_a_text_and_back(constraint):
@@ -43,6 +50,18 @@ def test_a_text_and_back(constraint):
         ("latency_s <= 2", "widen the range by within="),
         ("safety >= -0 * reference", "must be positive"),
         ("score >= 3 in [5, 1]", "range not empty"),
+        ("p95(latency_s) <= 1.5 * reference", "without \\* reference, cap or range"),
+        ("p95(latency_s) <= 8 cap 60", "without \\* reference, cap or range"),
+        ("p95(latency_s) <= 8 cap 0", "without \\* reference, cap or range"),
+        ("p5(score) >= 3 in [1, 5]", r"as p95\(score\) >= 8"),
+        ("p0(latency_s) <= 8", "between p0 and p100"),
+        ("p100(latency_s) <= 8", "between p0 and p100"),
+        ("p120(latency_s) <= 8", "between p0 and p100"),
+        ("p95 latency_s <= 8", r"write it as .*p95\(latency_s\) <= 8"),
+        ("p95(latency_s <= 8", "write it as"),
+        ("latency_s) <= 8", "write it as"),
+        ("p(latency_s) <= 8", "write it as"),
+        ("p95(latency_s) <= 1e999", "must be numbers"),
     ],
 )
 def test_wrong_texts_are_refused(text, message):
@@ -59,6 +78,82 @@ def test_grades_of_a_latency(value, bound):
     assert limit.outcome_of(grade) == pytest.approx(min(value, 10), abs=1e-12)
     if abs(value - bound) > 1e-9:
         assert (grade >= limit.threshold) == (min(value, 10) <= bound)
+
+
+@given(percent=st.integers(1, 99_999), bound=st.floats(-9, 9), text=st.sampled_from([">=", "<="]))
+def test_any_quantile_and_back(percent, bound, text):
+    text = f"p{percent / 1000:g}(y) {text} {bound:.12g}"
+    limit = Constraint.parse(text)
+    assert str(limit) == limit.name == text
+    assert Constraint.parse(str(limit)) == limit
+
+
+SECONDS = st.lists(st.integers(0, 12).map(float), min_size=1, max_size=60)
+
+
+@given(seconds=SECONDS, percent=st.integers(1, 99))
+def test_a_quantile_is_bounded_by_the_share_of_runs_within(seconds, percent):
+    """Both ways, and at equality: 5 of 100 runs may be too slow, at p95."""
+    ordered, n = sorted(seconds), len(seconds)
+    at_p = ordered[math.ceil(n * percent / 100) - 1]  # so many per cent of the runs take no longer
+    upper = at_most("s", 8, quantile=percent / 100)
+    holds = math.fsum(map(upper.grade, seconds)) / n >= upper.threshold
+    assert holds == (at_p <= 8)
+    share = math.fsum(map(upper.counted, seconds)) / n
+    assert holds == (upper.violation(share) == 0)
+    lower = at_least("s", 8, quantile=1 - percent / 100)
+    holds = math.fsum(map(lower.grade, seconds)) / n >= lower.threshold
+    too_low = sum(one < 8 for one in seconds)
+    assert holds == (100 * too_low <= (100 - percent) * n)
+
+
+def test_arrays_count_as_single_numbers_do():
+    seconds = [0.0, 4.0, 8.0, 8.5, math.nan]
+    limits = [at_most("s", 8, quantile=0.9), at_least("s", 8, quantile=0.9), at_most("s", 2, cap=5)]
+    for limit in limits:
+        for made in (np.array(seconds), torch.tensor(seconds, dtype=torch.float64)):
+            counted = limit.counted_all(made).tolist()
+            assert counted[:-1] == [limit.counted(one) for one in seconds[:-1]]
+            assert math.isnan(counted[-1])
+
+
+def test_what_counts_of_a_run():
+    slow = Observation((0, 0), 1, 0.1, 0.25, latency_s=9.0, outcomes={"steps": 3.0})
+    counted = {
+        "p90(latency_s) <= 8": 0.0,
+        "p90(latency_s) <= 9": 1.0,
+        "p10(latency_s) >= 9": 1.0,
+        "p90(steps) <= 2": 0.0,
+        "p90(cost_usd) <= 0.1": 1.0,
+        "p10(quality) >= 0.5": 0.0,
+        "latency_s <= 2 cap 4": 4.0,
+        "cost_usd <= 0.2": 0.1,
+    }
+    assert {text: Constraint.parse(text).of(slow) for text in counted} == counted
+    failed = Observation((0, 0), 1, 0.1, 0.0, failed="app")
+    assert Constraint.parse("p90(latency_s) <= 8").of(failed) == 0.0
+    with pytest.raises(InputError, match="no 'steps' was observed"):
+        Constraint.parse("p90(steps) <= 2").of(Observation((0, 0), 1, 0.1, 0.25))
+
+
+def test_a_mean_and_quantiles_of_one_outcome_stand_side_by_side():
+    texts = ["latency_s <= 2 cap 9", "p50(latency_s) <= 2", "p95(latency_s) <= 8"]
+    shares = {"latency_s": 1.0, "p95(latency_s) <= 8": 0.9}
+    problem = replace(PROBLEM, constraints=texts, reference_outcomes=shares)
+    assert [str(one) for one in problem.others] == texts
+    assert [one.name for one in problem.others] == ["latency_s", *texts[1:]]
+    assert problem.reference_violations() == pytest.approx((-1 / 9, 0.0, 0.05))
+    with pytest.raises(InputError, match="one for each outcome"):
+        replace(problem, constraints=[*texts, "p50(latency_s) <= 2"])
+    with pytest.raises(InputError, match=r"p95\(latency_s\) <= 8=4.0 must lie in \[0, 1\]"):
+        replace(problem, reference_outcomes={texts[2]: 4.0}).reference_violations()
+    # The average cost is minimised, and its tail may be bounded; the average quality likewise.
+    tails = replace(PROBLEM, constraints=["p95(cost_usd) <= 0.1", "p10(quality) >= 0.5"])
+    assert tails.grades(Observation((0, 0), 1, 0.2, 0.75)) == (0.75, 0.0, 1.0)
+    best = replace(
+        tails, objective="quality", epsilon=None, constraints=["cost_usd <= 1", *tails.constraints]
+    )
+    assert best.limits[0].name == "cost_usd"
 
 
 @given(value=st.floats(-2, 3))

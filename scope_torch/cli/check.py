@@ -179,7 +179,7 @@ def add_arguments(parser: argparse.ArgumentParser, is_needed: bool = True) -> No
         dest="constraints",
         action="append",
         metavar="TEXT",
-        help="such as 'latency_s <= 2 cap 30'; repeatable",
+        help="such as 'p95(latency_s) <= 8'; repeatable",
     )
     add("--endpoint", metavar="URL", help="of your LLMs; the app asks for scope/MODULE")
     add("--judge", metavar="LLM", help="that the metric asks as scope/judge")

@@ -290,7 +290,7 @@ class TableEvaluator:
         return float("nan") if at is None else float(self._counted(limit)[at].mean())
 
     def _counted(self, limit: Constraint) -> np.ndarray:
-        """A constraint's outcome, of which no more counts than its cap."""
+        """What counts for a constraint."""
         table = self.table
         known = {"cost_usd": table.cost_usd, "quality": table.quality, **table.outcomes}
         if limit.outcome not in known:
@@ -298,8 +298,7 @@ class TableEvaluator:
                 f"{limit}: the table has no outcome {limit.outcome!r}, but {list(known)}; name its "
                 "column in task.outcome_columns"
             )
-        values = known[limit.outcome]
-        return np.minimum(values, limit.high) if limit.is_cap else values
+        return limit.counted_all(known[limit.outcome])
 
     def query_keys(self) -> list[str]:
         """See `HasQueryKeys`: the identifiers of the table."""

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from scope_torch.constraints import COST, QUALITY, Constraint
+from scope_torch.constraints import QUALITY, Constraint
 from scope_torch.observation import Observation
 from scope_torch.problem import SelectionProblem
-from scope_torch.results.digits import per_thousand, percent, plain, usd
+from scope_torch.results.digits import per_thousand, percent, plain, share, usd
 from scope_torch.results.estimate import Estimate
 from scope_torch.results.table import disagreements_of
 
@@ -51,7 +51,8 @@ class Limit:
         constraint: As given.
         kept: Whether it holds; None if that is not clear.
         ratio: Of the averages of both; if the bound is absolute, the new average, in the outcome's
-            own unit. Its interval: each end is wrong with probability delta at most.
+            own unit, or a share of runs. Its interval: each end is wrong with probability delta at
+            most.
     """
 
     constraint: Constraint
@@ -67,13 +68,15 @@ class Limit:
 
     def __str__(self) -> str:
         told = {True: "holds", False: "does not hold", None: "undecided"}[self.kept]
-        if self.constraint.outcome == QUALITY and self.constraint.is_relative:
+        if self.constraint.name == QUALITY and self.constraint.is_relative:
             loss, tolerated = self.loss, percent(1 - self.constraint.value)
             ends = f"{_signed(loss.lower)} to {_signed(loss.upper)}"
             return f"loss of quality: {_signed(loss.value)} ({ends}), tolerated {tolerated}: {told}"
         ratio, times = self.ratio, " times the reference" if self.constraint.is_relative else ""
-        number = "unknown" if ratio.value is None else plain(ratio.value)
-        low, high = plain(ratio.lower or 0.0, side="down"), plain(ratio.upper or 0.0, side="up")
+        times += " of runs" * self.constraint.is_share
+        shown = share if self.constraint.is_share else plain
+        number = "unknown" if ratio.value is None else shown(ratio.value)
+        low, high = shown(ratio.lower or 0.0, side="down"), shown(ratio.upper or 0.0, side="up")
         return f"{self.constraint}: {number}{times} ({low} to {high}): {told}"
 
 
@@ -308,24 +311,10 @@ def outcomes_of(pairs: Sequence[Pair], limit: Constraint) -> tuple[np.ndarray, n
     """
     import numpy as np
 
-    new = np.array([_value(pair.new, limit) for pair in pairs])
+    new = np.array([limit.of(pair.new) for pair in pairs])
     if not limit.is_relative:
         return new, None
-    return new, np.array([_value(p.reference, limit) for p in pairs if p.reference is not None])
-
-
-def _value(observation: Observation, limit: Constraint) -> float:
-    """The outcome of a run in its own unit, at most its cap; the worst of a run that failed."""
-    if limit.outcome == QUALITY:
-        return observation.quality
-    if limit.outcome == COST:
-        value: float | None = observation.cost_usd
-    else:
-        value = (observation.outcomes or {}).get(limit.outcome)
-    if value is None:
-        return limit.outcome_of(0.0)
-    limit.grade(value)  # refuses a value outside its range
-    return min(value, limit.high)
+    return new, np.array([limit.of(p.reference) for p in pairs if p.reference is not None])
 
 
 _SHOWN = {

@@ -79,6 +79,19 @@ def percent(fraction: float) -> str:
     return f"over {sign}99.99%" if abs(exact) > 50 else f"under {sign}0.01%"
 
 
+def share(fraction: float, side: Side = "nearest") -> str:
+    """A share of runs as a percentage with three digits; never "100%" below 1.
+
+    Examples:
+        >>> share(0.97), share(0.9466), share(0.99971), share(0.9466, side="up"), share(1.0)
+        ('97%', '94.7%', '99.9%', '94.7%', '100%')
+    """
+    percentage = round(100 * fraction, 9)  # 100 times a short number is none
+    if side == "nearest" and 99.9 < percentage < 100:
+        side = "down"
+    return f"{plain(percentage, side=side)}%"
+
+
 def usd(value: float) -> str:
     """An amount of USD with two decimals, and with two significant digits below 0.1.
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
+from scope_torch.constraints import Constraint
 from scope_torch.problem import SelectionProblem
 from scope_torch.reference import REFERENCE_DELTA
-from scope_torch.results.digits import percent, plain, quality, threshold
+from scope_torch.results.digits import percent, plain, quality, share, threshold
 from scope_torch.results.held_out import HeldOut
 from scope_torch.search.optimizer import Recommendation
 
@@ -123,7 +124,7 @@ def _of_reference(problem: SelectionProblem) -> str:
     n, Q = problem.reference_queries, problem.num_queries
     on = "on average" if n is None else f"on {n} of {Q} queries"
     broken = [
-        f"{limit} ({plain(problem.reference_outcomes[limit.outcome])} {on})"
+        f"{limit} ({_average(problem, limit, on)})"
         for limit, above in zip(problem.limits[1:], problem.reference_violations(), strict=True)
         if above > 0
     ]
@@ -140,3 +141,11 @@ def _of_reference(problem: SelectionProblem) -> str:
             "queries"
         )
     return f"but the reference itself breaks {' and '.join(broken)}" if broken else ""
+
+
+def _average(problem: SelectionProblem, limit: Constraint, on: str) -> str:
+    """theta_0's average of what counts for a constraint."""
+    average = problem.reference_outcomes[limit.name]
+    if not limit.is_share:
+        return f"{plain(average)} {on}"
+    return f"{share(average)} of runs" + f" {on}" * (problem.reference_queries is not None)

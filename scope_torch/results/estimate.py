@@ -152,18 +152,23 @@ class Evidence:
     @cached_property
     def measured(self) -> list[str]:
         """The other outcomes that tell something: of the constraints, and the latency if known."""
-        names = dict.fromkeys(limit.outcome for limit in self.problem.others)
-        known = any(_outcome(o, _LATENCY) is not None for of in self._of.values() for o in of)
+        both = ((limit.outcome, limit.name) for limit in self.problem.others)
+        names = dict.fromkeys(name for pair in both for name in pair)
+        known = any(o.outcome(_LATENCY) is not None for of in self._of.values() for o in of)
         names |= dict.fromkeys([_LATENCY] if known else [])
         return [name for name in names if name not in (QUALITY, COST)]
 
     def outcome(self, theta: tuple[int, ...], name: str) -> float | None:
-        """Its average of an outcome, in its unit, on the queries answered; None if unknown."""
+        """Its average of an outcome, in its unit, on the queries answered; None if unknown.
+
+        Where `name` is a constraint on a quantile: the share of its runs that are within the bound.
+        """
         if theta == self.problem.theta_ref and name in self.problem.reference_outcomes:
             return self.problem.reference_outcomes[name]
+        share = {limit.name: limit for limit in self.problem.others if limit.is_share}.get(name)
         of_query: dict[int, list[float]] = {}
         for o in self._of.get(theta, ()):
-            if (value := _outcome(o, name)) is not None:
+            if (value := o.outcome(name) if share is None else share.of(o)) is not None:
                 of_query.setdefault(o.query, []).append(value)
         means = [math.fsum(values) / len(values) for values in of_query.values()]
         return math.fsum(means) / len(means) if means else None
@@ -281,11 +286,6 @@ class Evidence:
         if last is None or self.problem.objective == "quality":
             return None
         return _both(last.lower_c_usd, last.upper_c_usd)
-
-
-def _outcome(observation: Observation, name: str) -> float | None:
-    known = {} if observation.latency_s is None else {_LATENCY: observation.latency_s}
-    return (known | (observation.outcomes or {})).get(name)
 
 
 def savings_of(

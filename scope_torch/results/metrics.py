@@ -180,8 +180,8 @@ def true_values(
 
 
 def column_of(limit: Constraint) -> str:
-    """The name of the true average of a constraint's outcome, which has the constraint's cap."""
-    return f"true_{limit.outcome}" + ("_capped" if limit.outcome == COST else "")
+    """The name of the true average of what counts for a constraint."""
+    return f"true_{limit.name}" + ("_capped" if limit.name == COST else "")
 
 
 def is_feasible(problem: SelectionProblem, values: Sequence[float]) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scope_torch.constraints import Constraint
 from scope_torch.results.checked import Pair, outcomes_of
-from scope_torch.results.digits import percent, plain, usd
+from scope_torch.results.digits import percent, plain, share, usd
 
 if TYPE_CHECKING:
     import numpy as np
@@ -102,7 +102,8 @@ class RecheckResult:
     def _average(self, limit: Constraint, part: slice) -> str:
         new, old = outcomes_of(self.pairs[part], limit)
         if old is None:
-            return plain(float(new.mean()))
+            mean = float(new.mean())
+            return f"{share(mean)} of runs" if limit.is_share else plain(mean)
         ratio = float(new.mean()) / float(old.mean()) if old.any() else math.nan
         return f"{plain(ratio)} times the reference"
 

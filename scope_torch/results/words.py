@@ -11,7 +11,7 @@ from scope_torch.html_table import html_table
 from scope_torch.observation import History, Observation
 from scope_torch.problem import SelectionProblem
 from scope_torch.results.bill import Bill
-from scope_torch.results.digits import per_thousand, percent, plain, quality, usd
+from scope_torch.results.digits import per_thousand, percent, plain, quality, share, usd
 from scope_torch.results.doubt import confidence, doubt_of, sampled
 from scope_torch.results.estimate import MODEL, Estimate, Evidence
 from scope_torch.results.held_out import HeldOut
@@ -353,6 +353,10 @@ def _evidence(result: Told, width: int) -> str:
     if result.certified and result.problem.others:
         limits = len(result.problem.limits)
         hold = f"; all {limits} constraints hold" if limits > 1 else "; its constraint holds"
+    for limit in result.problem.others:
+        within = result.evidence.outcome(result.recommendation.theta, limit.name)
+        if limit.is_share and within is not None:
+            hold += f"; {limit}: {share(within)} of runs"
     if held is not None and "held-out" not in doubt_of(result):  # else it stands there
         averages = f"{quality(held.quality)} against {quality(held.reference_quality)}"
         unseen = f"; held out: {averages}"

@@ -58,7 +58,9 @@ class HasTrueOutcomes(Protocol):
     """An evaluator that also knows the true averages of other outcomes; see `HasTruth`."""
 
     def true_outcomes(self, limits: Sequence[Constraint]) -> Sequence[Tensor]:
-        """The average outcome of each constraint by flat index, in its unit and with its cap.
+        """The average of what counts for each constraint by flat index.
+
+        See `Constraint.counted_all`.
 
         Args:
             limits: Constraints on other outcomes than quality.

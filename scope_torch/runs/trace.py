@@ -163,7 +163,7 @@ def recorded_curve(problem: SelectionProblem, rows: Iterable[RecordedRow]) -> Or
 def values_of_reference(problem: SelectionProblem) -> tuple[float, ...]:
     """`true_values` of theta_0, as given; a constraint on an outcome that is not counts as held."""
     known = {COST: problem.reference_cost_usd, **problem.reference_outcomes}
-    others = (known.get(limit.outcome, limit.value) for limit in problem.others)
+    others = (known.get(limit.name, limit.value) for limit in problem.others)
     return (problem.reference_cost_usd, problem.reference_quality, *others)
 
 

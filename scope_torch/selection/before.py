@@ -125,7 +125,7 @@ def held_out_usd(
     """The most that theta_0 and theta_out cost on the held-out queries, on average, in USD."""
     of_choice = problem.reference_cost_usd
     if problem.objective == "quality":
-        (of_choice,) = (limit.value for limit in problem.limits if limit.outcome == COST)
+        (of_choice,) = (limit.value for limit in problem.limits if limit.name == COST)
     judge_usd = 2 * math.fsum(one.judge_usd for one in reference) / len(reference)
     return len(setup.held_out) * (problem.reference_cost_usd + of_choice + judge_usd)
 
@@ -287,9 +287,9 @@ def _with_reference(
         reference_queries=None if sample is None else len(sample),
         constraints=(*problem.constraints, *_in_numbers(problem, answers, sample)),
         reference_outcomes={
-            limit.outcome: _mean([_outcome(answer, limit) for answer in answers])
+            limit.name: _mean([limit.of(answer) for answer in answers])
             for limit in problem.constraints
-            if limit.outcome not in (QUALITY, COST)
+            if limit.name not in (QUALITY, COST)
         },
     )
 
@@ -308,20 +308,6 @@ def _in_numbers(
 
 def _mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values)
-
-
-def _outcome(answer: Observation, limit: Constraint) -> float:
-    """In its own unit, at most its cap."""
-    value = (answer.outcomes or {}).get(limit.outcome)
-    if value is None and answer.failed is not None:
-        return limit.outcome_of(0.0)  # the worst
-    if value is None:
-        raise InputError(
-            f"the app says no {limit.outcome!r}, which the constraint {limit} needs; return a dict "
-            f"with outcomes={{{limit.outcome!r}: ...}}"
-        )
-    limit.grade(value)  # refuses a value outside its range
-    return min(value, limit.high)
 
 
 def _paid(observations: Sequence[Observation]) -> float:

@@ -20,6 +20,7 @@ from scope_torch.files import write_atomically
 from scope_torch.results.checked import Certificate, CheckResult, Pair, Verdict, limits_of
 from scope_torch.results.saving import load_models
 from scope_torch.selection.arguments import Arguments
+from scope_torch.selection.before import logged_reference
 from scope_torch.selection.checks import checked_number, checked_size
 from scope_torch.selection.face import serving
 from scope_torch.selection.pairs import Pairs
@@ -165,7 +166,7 @@ def between(
     if reference is not None and not is_logged and new == old:
         raise InputError(f"configuration and reference are the same: {new}")
     models = {module: list(dict.fromkeys([old[module], new[module]])) for module in old}
-    measured = [limit for limit in limits if limit.outcome != COST]
+    measured = [limit for limit in limits if limit.name != COST]
     both: dict[str, Any] = {"models": models, "reference": reference if is_logged else old}
     setup = set_up(Arguments(app, constraints=measured, **both, **arguments))
     return setup, setup.problem.codes([new[module] for module in setup.problem.modules])
@@ -185,7 +186,8 @@ def all_limits(setup: Setup, constraints: Sequence[Constraint]) -> list[Constrai
     """All constraints; that on quality first.
 
     Raises:
-        InputError: If two are on one outcome, or a relative one has outcomes below 0.
+        InputError: If two are on one outcome, a relative one has outcomes below 0, or a log of the
+            reference lacks one.
     """
     problem, given = setup.problem, setup.given
     limits = list(constraints)
@@ -196,9 +198,13 @@ def all_limits(setup: Setup, constraints: Sequence[Constraint]) -> list[Constrai
     for limit in limits:
         if limit.is_relative and limit.low < 0:
             raise InputError(f"{limit}: a bound relative to the reference needs outcomes from 0 up")
-    names = [limit.outcome for limit in limits]
+    names = [limit.name for limit in limits]
     if len(set(names)) < len(names):
         raise InputError(f"constraints={list(map(str, limits))}: one for each outcome")
+    for one in logged_reference(setup):
+        for limit in limits:
+            if limit.is_relative:
+                limit.of(one)  # refuses a log without the outcome, before anything is paid for
     return limits
 
 

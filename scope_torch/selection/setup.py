@@ -266,11 +266,7 @@ def _limits_of(given: Arguments, epsilon: float | None) -> list[Constraint]:
         raise InputError(f"give {' or '.join(told)}, not both")
     if least is not None:
         limits.insert(0, at_least(QUALITY, least))
-    if (
-        epsilon is None
-        and given.objective == "cost"
-        and all(one.outcome != QUALITY for one in limits)
-    ):
+    if epsilon is None and given.objective == "cost" and all(one.name != QUALITY for one in limits):
         raise InputError(
             "say how good is good enough: max_quality_loss=0.05 (relative to the reference), or "
             "min_quality=0.9"

@@ -17,7 +17,7 @@ def named_outcomes(constraints: Sequence[str]) -> list[str]:
     Raises:
         InputError: If a text is no constraint.
     """
-    names = [Constraint.parse(text).outcome for text in constraints]
+    names = dict.fromkeys(Constraint.parse(text).outcome for text in constraints)
     return [name for name in names if name not in (COST, QUALITY)]
 
 
@@ -47,10 +47,10 @@ def with_constraints(task: Task, constraints: Sequence[str], objective: Objectiv
     problem, evaluator = task.problem, task.evaluator
     averages = {}
     if isinstance(evaluator, HasTrueOutcomes):
-        others = [one for one in parsed if one.outcome not in (COST, QUALITY)]
+        others = [one for one in parsed if one.name not in (COST, QUALITY)]
         theta_ref = problem.theta_ref
-        averages = {one.outcome: evaluator.average_outcome(theta_ref, one) for one in others}
-    by_epsilon = objective == "cost" and QUALITY not in (one.outcome for one in parsed)
+        averages = {one.name: evaluator.average_outcome(theta_ref, one) for one in others}
+    by_epsilon = objective == "cost" and QUALITY not in (one.name for one in parsed)
     problem = replace(
         problem,
         epsilon=problem.epsilon if by_epsilon else None,

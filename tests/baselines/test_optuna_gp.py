@@ -3,8 +3,10 @@
 import importlib
 import logging
 import sys
+from dataclasses import replace
 
 import pytest
+from constrained import constrained_task
 from gp_reference import best_feasible, choices, flat, reference_row
 from hydra import compose, initialize_config_dir
 from tables import make_task
@@ -178,6 +180,17 @@ def test_a_missing_package_is_named_with_the_extra(monkeypatch, missing):
     with pytest.raises(InputError, match=r"pip install 'scope-torch\[peers\]'") as error:
         OptunaGP(make_task(1, (4, 3), 6).problem, seed=0)
     assert "\n" not in str(error.value)
+
+
+@needs_optuna
+def test_a_mean_and_a_quantile_of_one_outcome_are_two_constraints():
+    problem, _ = constrained_task(0)
+    limits = ["latency_s <= 1 cap 4", "p60(latency_s) <= 1"]
+    known = {"latency_s": 0.5, limits[1]: 0.75}
+    problem = replace(problem, constraints=limits, reference_outcomes=known)
+    (trial,) = OptunaGP(problem, seed=0)._study().trials
+    assert list(trial.constraints) == ["g", "latency_s", "p60(latency_s) <= 1"]
+    assert list(trial.constraints.values())[1:] == pytest.approx([-0.125, -0.15])
 
 
 @needs_optuna

@@ -1,5 +1,6 @@
 """Named outcomes of simulated systems, of functions and of live systems."""
 
+import statistics
 from dataclasses import replace
 
 import pytest
@@ -45,10 +46,13 @@ def test_latency_is_first_tokens_and_output_over_speed_of_all_modules():
 
 def test_true_outcomes_are_the_averages_without_noise():
     evaluator = simulated(cost_noise=0.0)
+    some = evaluator.evaluate([Request((2, 1, 0), q) for q in range(9)])
+    bound = statistics.median(one.outcomes["latency_s"] for one in some)
     limits = [
         at_most("latency_s", 5, cap=15),
         at_most("output_tokens", 1e5, cap=1e6),
         at_most("cost_usd", 1e-3, cap=1),
+        at_most("latency_s", bound, quantile=0.9),
     ]
     truth, queries = evaluator.true_outcomes(limits), evaluator.world.num_queries
     for theta in [(0, 0, 0), (2, 1, 0)]:
@@ -58,6 +62,9 @@ def test_true_outcomes_are_the_averages_without_noise():
             assert means.shape == (27,)
             seen = [{**o.outcomes, "cost_usd": o.cost_usd}[limit.outcome] for o in made]
             average = sum(min(one, limit.high) for one in seen) / queries
+            if limit.is_share:
+                average = sum(one <= bound for one in seen) / queries
+                assert theta[0] == 0 or 0.1 < average < 0.9
             assert average == pytest.approx(float(means[flat]), rel=1e-12)
             assert evaluator.average_outcome(theta, limit) == pytest.approx(average, rel=1e-12)
     with pytest.raises(InputError, match="simulated systems have cost_usd"):

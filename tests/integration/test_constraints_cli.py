@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from pathlib import Path
 
@@ -55,6 +56,33 @@ def test_a_latency_below_a_bound(cli, arguments):
     assert cli(*arguments, "task.constraints=['latency_s <= 4 cap 9']")[0] == 0  # finished
 
 
+def test_a_quantile_of_the_latency(cli, arguments):
+    """The mean of a mixed configuration is 3.555 s, but a sixth of its runs take over 3.595 s."""
+    assert cli(*arguments, 'task.constraints=["p75(latency_s) <= 3.595"]')[0] == 0
+    result = result_of()
+    assert result["constraints"] == ["quality >= 0.7", "p75(latency_s) <= 3.595"]
+    assert result["feasible"]
+    assert sorted(result["theta_out"].values()) == ["b-mini", "c-pro"]
+    assert result["true_p75(latency_s) <= 3.595"] == pytest.approx(10 / 12)
+    trace = next(Path("outputs").rglob("trace.csv")).read_text().splitlines()
+    assert trace[0].endswith("true_cost_usd,true_quality,true_p75(latency_s) <= 3.595")
+    assert "p75(latency_s) <= 3.595: 83.3% of runs" in words_of_page()
+    assert cli(*arguments, 'task.constraints=["p75(latency_s) <= 3.595"]')[0] == 0  # finished
+    # The mean is as good, and too many runs are too slow.
+    tail = 'task.constraints=["latency_s <= 3.595 cap 9", "p90(latency_s) <= 3.595"]'
+    assert cli(*arguments, tail, "output_dir=tail")[0] == 0
+    result = json.loads(next(Path("tail").rglob("result.json")).read_text())
+    assert result["feasible"]
+    assert "b-mini" not in result["theta_out"].values()
+
+
+def words_of_page() -> str:
+    """What `watch` shows."""
+    (path,) = Path("outputs").rglob("result.json")
+    watch(path.parent, None, None)
+    return html.unescape((path.parent / "watch.html").read_text()).replace("≤", "<=")
+
+
 def test_a_bound_relative_to_the_reference(cli, arguments):
     assert cli(*arguments, "task.constraints=['latency_s <= 2.5 * reference cap 9']")[0] == 0
     result = result_of()
@@ -95,6 +123,7 @@ def test_simulated_latency(cli):
         ("task.constraints=['latency_s < 2']", "write it as latency_s <= 2 cap 10"),
         ("task.constraints=['latency <= 2 cap 9']", "latency"),
         ("task.constraints=['latency_s <= 2']", "say by cap= how much counts"),
+        ("task.constraints=['p95(latency_s) <= 2 * reference']", "without * reference"),
         ("task.objective=quality", "bound the cost of a query"),
         ("task.objective=speed", "must be cost or quality"),
     ],

@@ -208,6 +208,46 @@ def test_every_constraint_must_hold(constraint, verdict, broken):
     assert len(found.limits) == 2
 
 
+@pytest.mark.parametrize("certificate", ["fresh", "sequence", "population"])
+def test_a_tail_is_too_long_although_the_mean_is_fine(certificate):
+    class Tail(App):
+        """Takes 20 s with mini on a fifth of the queries, and 1 s else."""
+
+        def __call__(self, models, text):
+            output, usd = super().__call__(models, text)
+            slow = models["solve"] == "mini" and int(text.split()[1]) % 5 == 0
+            outcomes = {"latency_s": 20.0 if slow else 1.0}
+            return {"output": output, "cost_usd": usd, "outcomes": outcomes}
+
+    def of(*constraints):
+        how = arguments(constraints=constraints, certificate=certificate, budget_usd=100)
+        return st.check(Tail(), MINI, **how)
+
+    mean, tail = "latency_s <= 10 cap 30", "p95(latency_s) <= 8"
+    assert of(mean).verdict == "pass"
+    found = of(mean, tail)
+    assert found.verdict == "fail"
+    assert [str(one.constraint) for one in found.limits if one.kept is False] == [tail]
+    (limit,) = [one for one in found.limits if str(one.constraint) == tail]
+    slow = [pair.new.outcomes["latency_s"] > 8 for pair in found.pairs]
+    assert limit.ratio.value == pytest.approx(1 - sum(slow) / len(slow))
+    assert limit.ratio.upper < 0.95
+    assert f"  {tail}: {100 * limit.ratio.value:.3g}% of runs (" in str(found)
+    assert of("p70(latency_s) <= 8", "p70(cost_usd) <= 0.01").verdict == "pass"
+    assert of("p70(cost_usd) <= 0.0001").verdict == "fail"
+
+
+def test_a_log_without_the_latency_is_refused_before_the_first_call():
+    logged = LoggedReference(PRO, [LoggedQuery(f"q{i}", 1, 0.02, 1.0, None) for i in range(Q)])
+    app, limits = Timed(), ["latency_s <= 2 * reference cap 10"]
+    with pytest.raises(InputError, match="no 'latency_s' was observed"):
+        st.check(app, MINI, **arguments(reference=logged, constraints=limits))
+    assert app.calls == []
+    timed = [row._replace(seconds=1.0) for row in logged.queries]
+    how = arguments(reference=LoggedReference(PRO, timed), constraints=limits)
+    assert st.check(app, MINI, **how).verdict == "fail"
+
+
 def test_a_failing_application_counts_as_the_worst():
     class Fails(Timed):
         def __call__(self, models, text):
@@ -268,6 +308,8 @@ def test_files_name_configurations(tmp_path):
         ({"constraints": ["quality >= 0.5"]}, "bound the quality either by"),
         ({"constraints": ["cost_usd <= 0.1", "cost_usd <= 0.2"]}, "one for each outcome"),
         ({"constraints": ["latency_s"]}, "write it as"),
+        ({"constraints": ["p95(latency_s) <= 8 cap 20"]}, "cap or range"),
+        ({"constraints": ["p95(latency_s) <= 8"] * 2}, "one for each outcome"),
     ],
 )
 def test_what_cannot_be_used_is_refused_before_the_first_call(changes, message):

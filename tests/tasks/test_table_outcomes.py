@@ -54,6 +54,10 @@ def test_truth_is_the_average_over_the_queries(path):
     # Before the average is taken, no answer counts more than the cap.
     (capped,) = whole.true_outcomes([at_most("tokens", 5, cap=12)])
     assert capped.tolist() == [11.0, 7.5]
+    slow = at_most("seconds", 0.25, quantile=0.9)
+    (shares,) = whole.true_outcomes([slow])
+    assert shares.tolist() == [1.0, 0.0]
+    assert whole.average_outcome((0,), at_most("seconds", 0, quantile=0.9)) == 0.5
 
 
 def test_without_the_option_nothing_changes(path):

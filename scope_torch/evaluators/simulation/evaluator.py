@@ -113,7 +113,8 @@ class SimulatedEvaluator:
     def true_outcomes(self, limits: Sequence[Constraint]) -> list[Tensor]:
         """The expected outcome of each constraint by flat index; see `HasTrueOutcomes`.
 
-        A cap applies to the expectation of each query: noise at the cap is left out of account.
+        A cap, and the bound of a quantile, apply to the expectation of each query: noise there is
+        left out of account.
         """
         codes = self.world.grid_codes()
         return [mean_outcome(self.world, codes, limit).reshape(-1).cpu() for limit in limits]

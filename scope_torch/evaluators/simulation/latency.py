@@ -37,7 +37,7 @@ def expected_outcomes(
 
 
 def mean_outcome(world: World, codes: Sequence[Tensor], limit: Constraint) -> Tensor:
-    """The average over the queries of a constraint's outcome, of which no more counts than its cap.
+    """The average over the queries of what counts for a constraint, see `Constraint.counted`.
 
     Args:
         world: The simulated system.
@@ -45,14 +45,14 @@ def mean_outcome(world: World, codes: Sequence[Tensor], limit: Constraint) -> Te
         limit: A constraint on `latency_s`, `output_tokens`, `cost_usd` or `quality`.
 
     Returns:
-        Averages of the broadcast shape, in the unit of the outcome (float64).
+        Averages of the broadcast shape, in the unit of the outcome, or shares (float64).
 
     Raises:
         InputError: If the outcome is another, or the price list lacks the speed of an LLM.
     """
     total = torch.zeros(1, dtype=torch.float64, device=world.device)
     for query in torch.arange(world.num_queries, device=world.device):
-        total = total + _outcome(world, codes, query, limit).clamp_max(limit.high)
+        total = total + limit.counted_all(_outcome(world, codes, query, limit))
     return total / world.num_queries
 
 

@@ -20,11 +20,20 @@ from markupsafe import Markup, escape
 from torch import Tensor
 
 from scope_torch.bounds.assumptions import certified_by
+from scope_torch.constraints import Constraint
 from scope_torch.errors import InputError, cannot_write
 from scope_torch.files import write_atomically
 from scope_torch.observation import Observation
 from scope_torch.problem import SelectionProblem
-from scope_torch.results.digits import per_thousand, percent, plain, quality, threshold, usd
+from scope_torch.results.digits import (
+    per_thousand,
+    percent,
+    plain,
+    quality,
+    share,
+    threshold,
+    usd,
+)
 from scope_torch.results.metrics import is_feasible, optimal_cost, true_values
 from scope_torch.results.page.charts import COST, charts
 from scope_torch.results.page.heatmap import heatmap
@@ -259,7 +268,7 @@ def _facts(view: View) -> list[tuple[str, str]]:
     facts.append(("basis of theta_out", result.recommendation.basis))
     if problem.objective == "cost":
         facts.append(("threshold s_0", _threshold(problem)))
-    facts += [(limit.outcome, f"{limit}, on average") for limit in problem.others]
+    facts += [(limit.outcome, _limit(view, limit)) for limit in problem.others]
     n, Q = problem.reference_queries, problem.num_queries
     some = "" if n is None else f" on {n:,} of {Q:,} queries"
     facts.append(("c(theta_0)", f"{per_thousand(problem.reference_cost_usd)} {COST}{some}"))
@@ -285,6 +294,21 @@ def _facts(view: View) -> list[tuple[str, str]]:
         values = f"{per_thousand(cost)} {COST}, quality {plain(good)}, {verdict}"
         facts.append(("true values of theta_out", values))
     return [*facts, ("stopped", stop_in_words(result.stop_reason))]
+
+
+def _limit(view: View, limit: Constraint) -> str:
+    """A constraint; of a quantile also the share of the runs, so far, that are within its bound."""
+    if not limit.is_share:
+        return f"{limit}, on average"
+    result, problem = view.result, view.result.problem
+    of = dict.fromkeys((result.recommendation.theta, problem.theta_ref))
+    found = [(theta, result.evidence.outcome(theta, limit.name)) for theta in of]
+    shares = [
+        f"{share(one)} of runs ({'reference' if theta == problem.theta_ref else 'choice'})"
+        for theta, one in found
+        if one is not None
+    ]
+    return f"{limit}: {', '.join(shares)}" if shares else str(limit)
 
 
 def _threshold(problem: SelectionProblem) -> str:
