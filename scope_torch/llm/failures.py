@@ -117,17 +117,27 @@ def _wait_s(retry_after: str | None) -> tuple[float | None, str]:
     """
     if not retry_after:
         return None, ""
-    try:
-        seconds = float(retry_after)
-    except ValueError:
-        try:
-            at = email.utils.parsedate_to_datetime(retry_after).timestamp()
-        except (ValueError, TypeError, OverflowError):
-            at = math.nan
-        seconds = at - time.time()
+    seconds = seconds_of(retry_after)
     if 0 <= seconds <= MAX_WAIT_S:
         return seconds or None, ""
     told = f"Retry-After: {printable(retry_after):.60}, which is"
     if MAX_WAIT_S < seconds <= _ABSURD_S:
         return MAX_WAIT_S, f"{told} long; it is asked again every {MAX_WAIT_S:g} s"
     return None, f"{told} absurd; the usual wait is kept"
+
+
+def seconds_of(retry_after: str | None) -> float:
+    """Seconds from now that a Retry-After header says; NaN if it says none.
+
+    Examples:
+        >>> seconds_of("20"), seconds_of("soon")
+        (20.0, nan)
+    """
+    try:
+        return float(retry_after or "nan")
+    except ValueError:
+        pass
+    try:
+        return email.utils.parsedate_to_datetime(retry_after or "").timestamp() - time.time()
+    except (ValueError, TypeError, OverflowError):
+        return math.nan

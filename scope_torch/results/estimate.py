@@ -115,7 +115,9 @@ class Evidence:
         self.problem, self.history, self.trace, self.report = problem, history, trace, report
         self.answers = AllAverages(problem.num_queries)
         self._of: dict[tuple[int, ...], list[Observation]] = {}
-        self._known_thetas = {observation.theta for observation in known}
+        self._known_thetas = {observation.theta for observation in known} | set(
+            problem.offered or ()  # their answers are not in a random order of all queries
+        )
         for observation in (*known, *history):
             self.answers.add(observation)
             self._of.setdefault(observation.theta, []).append(observation)
@@ -215,7 +217,7 @@ class Evidence:
         s_0, delta = self.problem.s_0, self.report.get("delta")
         lower, upper = self._sure_quality(out.theta)
         if self.report.get("certificate") == "sequence" and not self.flips:
-            ends = self._by_sequences(out.theta)
+            ends = self.by_sequences(out.theta)
             lower, upper = max(lower, ends[0]), min(upper, ends[1])
         lower = max(s_0, lower)
         upper = max(lower, upper)
@@ -251,13 +253,19 @@ class Evidence:
             return 0.0, 1.0
         return answers.most_quality - answers.num_left / Q, answers.most_quality
 
-    def _by_sequences(self, theta: tuple[int, ...]) -> tuple[float, float]:
-        """The ends that the betting sequences of theta, as the k-th candidate, certify."""
+    @cached_property
+    def _turns(self) -> list[tuple[tuple[int, ...], list[float]]]:
+        return list(turns(self.trace, self.history, self._known_thetas))
+
+    def by_sequences(self, theta: tuple[int, ...]) -> Interval:
+        """The ends of the quality that its betting sequences certify, as the k-th candidate.
+
+        With `certificate=sequence`, if answers do not vary.
+        """
         from scope_torch.bounds.betting import largest_threshold, share_of_delta  # slow to import
 
         lower, upper, Q = 0.0, 1.0, self.problem.num_queries
-        of_turns = turns(self.trace, self.history, self._known_thetas)
-        for k, (candidate, qualities) in enumerate(of_turns, 1):
+        for k, (candidate, qualities) in enumerate(self._turns, 1):
             if candidate == theta:
                 share = share_of_delta(k, self.report["delta"])
                 lower = max(lower, largest_threshold(qualities, Q, share))

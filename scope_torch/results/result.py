@@ -21,6 +21,7 @@ from scope_torch.problem import SelectionProblem
 from scope_torch.results.bill import Bill, bill_of, cost_of, repeats_of
 from scope_torch.results.doubt import doubt_of
 from scope_torch.results.estimate import Estimate, Evidence, savings_of
+from scope_torch.results.fallbacks import with_fallbacks
 from scope_torch.results.hashes import settings_hash, with_hashes
 from scope_torch.results.held_out import HeldOut
 from scope_torch.results.metrics import (
@@ -249,17 +250,22 @@ class RunResult:
         rows = looked_at(self.evidence, self.recommendation)
         return plot_looked_at(self.problem, rows, self.certified, path)
 
-    def save(self, path: Path | str) -> Path:
+    def save(self, path: Path | str, *, fallbacks: int = 0) -> Path:
         """Writes the LLM of each module in the form that the name says, or the decision page.
 
         Args:
             path: `models.json`, `models.yaml`, `.env` or `litellm.yaml`; see
                 `scope_torch.results.saving`, whose `load_models` reads it. Or `report.html`: the
                 decision page.
+            fallbacks: For `scope-torch serve`: where an LLM fails, a certified configuration with
+                another one answers, of so many LLMs in each module; see
+                `scope_torch.results.fallbacks`. In JSON and YAML only.
 
         Raises:
-            InputError: If the name says no form, or the file cannot be written.
+            InputError: If the name says no form, it cannot hold fallbacks, or the file cannot be
+                written.
         """
+        kept = with_fallbacks(path, self.evidence, self.recommendation, fallbacks)
         if Path(path).suffix == ".html":
             from scope_torch.results.page.page import save_page  # jinja2 takes long to import
 
@@ -274,6 +280,7 @@ class RunResult:
             **self._varies(),
             **({"doubt": doubt} if (doubt := doubt_of(self)) else {}),
             **({} if self.held_out is None else {"held_out": self.held_out.to_json()}),
+            **kept,
         }
         return save_models(path, self.choice, facts)
 

@@ -2,7 +2,7 @@
 
 | name | content |
 | --- | --- |
-| `*.json` | `version`, `models` (LLM by module), and what the choice rests on |
+| `*.json` | `version`, `models` (LLM by module), what the choice rests on, `fallbacks` if asked |
 | `*.yaml`, `*.yml` | the same |
 | `.env`, `*.env` | a line for each module, such as `SCOPE_PLANNER=medium` |
 | `litellm*.yaml` | `model_list` of a LiteLLM proxy or Router, with a model `scope/planner` |
@@ -95,20 +95,40 @@ def load_models(path: Path | str) -> dict[str, str]:
         >>> load_models(save_models("models.yaml", {"planner": "medium"}, {}))
         {'planner': 'medium'}
     """
+    return load_chain(path)[0]
+
+
+def load_chain(path: Path | str) -> list[dict[str, str]]:
+    """The LLM of each module as chosen, and then of each of its fallbacks.
+
+    Args:
+        path: As for `load_models`.
+
+    Raises:
+        InputError: Likewise, or if a fallback has other modules.
+
+    Examples:
+        >>> facts = {"fallbacks": [{"models": {"planner": "large"}, "basis": "reference"}]}
+        >>> load_chain(save_models("models.json", {"planner": "medium"}, facts))
+        [{'planner': 'medium'}, {'planner': 'large'}]
+    """
     path = Path(path)
     _form(path)
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read {path}: {error}; write it with result.save()") from error
+    mend = "write it with result.save()"
     try:
-        models = _from_env(text) if _is_env(path) else _from_content(_parsed(path, text))
+        chain = [_from_env(text)] if _is_env(path) else _from_content(_parsed(path, text))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        mend = "write it with result.save()"
         raise InputError(f"{path} gives no LLM for each module ({error}); {mend}") from error
-    if not models or not all(isinstance(v, str) and v for pair in models.items() for v in pair):
-        raise InputError(f"{path} gives no LLM for each module; write it with result.save()")
-    return models
+    for number, models in enumerate(chain):
+        named = all(isinstance(v, str) and v for pair in models.items() for v in pair)
+        if not (models and named and models.keys() == chain[0].keys()):
+            where = f" in fallback {number}" if number else ""
+            raise InputError(f"{path} gives no LLM for each module{where}; {mend}")
+    return chain
 
 
 def _form(path: Path) -> Callable[[Mapping[str, Any]], str]:
@@ -120,6 +140,11 @@ def _form(path: Path) -> Callable[[Mapping[str, Any]], str]:
     if path.suffix in (".yaml", ".yml"):
         return _litellm if path.name.startswith("litellm") else _yaml
     raise InputError(f"{path.name!r} says no form of file; name it {_NAMES}")
+
+
+def holds_fallbacks(path: Path | str) -> bool:
+    """Whether a file of this name is JSON or YAML of one's own."""
+    return Path(path).suffix in (".json", ".yaml", ".yml") and _form(Path(path)) is not _litellm
 
 
 def _is_env(path: Path) -> bool:
@@ -186,15 +211,17 @@ def _parsed(path: Path, text: str) -> Any:
         raise ValueError(" ".join(str(error).split())) from error
 
 
-def _from_content(content: Any) -> dict[str, str]:
+def _from_content(content: Any) -> list[dict[str, str]]:
     if "model_list" in content:
-        return {
-            entry["model_name"].removeprefix("scope/"): entry["litellm_params"]["model"]
+        names = (
+            (entry["model_name"].removeprefix("scope/"), entry["litellm_params"]["model"])
             for entry in content["model_list"]
-        }
+        )
+        return [dict(names)]
     if content.get("version") != VERSION:
         raise ValueError(f"version={content.get('version')!r} must be {VERSION}")
-    return dict(content["models"])
+    chain = [content, *content.get("fallbacks", ())]
+    return [dict(one["models"]) for one in chain]
 
 
 def _from_env(text: str) -> dict[str, str]:

@@ -68,7 +68,7 @@ def looked_at(evidence: Evidence, out: Recommendation) -> list[dict[str, Any]]:
     reference = evidence.problem.theta_ref
     thetas = dict.fromkeys([reference, out.theta, *(theta for theta, _ in evidence.answers)])
     chosen = evidence.cost_of_choice(out).value
-    once_out = {row.theta_out for row in evidence.trace} - _withdrawn(evidence)
+    once = once_out(evidence)
     rows: list[dict[str, Any]] = []
     for theta in thetas:
         answered = evidence.num_answered(theta)
@@ -79,7 +79,7 @@ def looked_at(evidence: Evidence, out: Recommendation) -> list[dict[str, Any]]:
         quality = evidence.quality_of_choice(out) if is_out else evidence.quality(theta)
         status = "choice" if is_out else "reference"
         if theta not in (out.theta, reference):
-            status = _status(evidence, theta, theta in once_out, chosen, out)
+            status = _status(evidence, theta, theta in once, chosen, out)
         rows.append(
             {
                 "theta": theta,
@@ -98,14 +98,15 @@ def looked_at(evidence: Evidence, out: Recommendation) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: math.inf if row["cost_usd"] is None else row["cost_usd"])
 
 
-def _withdrawn(evidence: Evidence) -> set[Theta]:
-    """What was theta_out until its own answers cost too much."""
+def once_out(evidence: Evidence) -> set[Theta]:
+    """What was theta_out, but not what was given back because its own answers cost too much."""
     last = {
         row.theta_cand: row.event
         for row in evidence.trace
         if row.theta_cand is not None and row.event in ("improved", "withdrawn")
     }
-    return {theta for theta, event in last.items() if event == "withdrawn"}
+    withdrawn = {theta for theta, event in last.items() if event == "withdrawn"}
+    return {row.theta_out for row in evidence.trace} - withdrawn
 
 
 def _column(outcome: str) -> str:

@@ -62,7 +62,7 @@ class Refused(Exception):
 
     def __init__(self, status: int, message: str, *, again: bool = False) -> None:
         super().__init__(message)
-        self.status = status
+        self.status, self.again = status, again
         # Clients would send a 409 or a 502 again; most of them obey this header.
         self.headers = {} if again else {"x-should-retry": "false"}
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,15 +25,26 @@ from scope_torch.serve.apis import (
     outgoing,
     wants_usage,
 )
+from scope_torch.serve.chain import Chain
 from scope_torch.serve.headers import check_caller, query_string
 from scope_torch.serve.ledger import Ledger
+from scope_torch.serve.metrics import CONTENT_TYPE, metrics_text
 from scope_torch.serve.queries import HEADER, Queries, QueryInFlight
 from scope_torch.serve.reading import Reading
-from scope_torch.serve.upstream import Upstream, UpstreamRequest, pieces_of, refusal
+from scope_torch.serve.upstream import (
+    Answer,
+    StreamCut,
+    Upstream,
+    UpstreamRequest,
+    pieces_of,
+    refusal,
+)
 
 if TYPE_CHECKING:
     from starlette.requests import Request as Incoming
     from starlette.responses import Response
+
+logger = logging.getLogger(__name__)
 
 MAX_REQUEST_BYTES = 64 << 20
 
@@ -40,6 +52,8 @@ _PATH = re.compile(
     r"(?:/q/(?P<key>[^/]+))?/v1(?P<what>/chat/completions|/responses|/messages|/models"
     rf"|/messages/count_tokens|/responses/{RESPONSE_ID}(?:/cancel|/input_items)?)"
 )
+_METRICS = "/metrics"
+_SAME = "idempotency-key"  # the same request; another LLM is another one
 _COUNTS = "/messages/count_tokens", "/responses/input_tokens"
 
 
@@ -51,7 +65,7 @@ class Settings(NamedTuple):
     hosts: frozenset[str]
     token: str | None
     extra_body: dict[str, Any]
-    chosen: dict[str, str] | None
+    chain: Chain | None
     asks_for_usage: bool
 
 
@@ -95,6 +109,10 @@ class App:
         try:
             check_caller(incoming.headers, self._settings.hosts, self._settings.token)
             key, what = _route(incoming)
+            if what == _METRICS:
+                active = 0 if self._settings.chain is None else self._settings.chain.active
+                text = metrics_text(self._ledger, active)
+                return Response(text, headers={"content-type": CONTENT_TYPE})
             routing = self._routing(key, incoming.headers.get(HEADER))
             if what == "/models":
                 return Response(self._models(routing), media_type="application/json")
@@ -106,29 +124,58 @@ class App:
             return Response(status_code=499)  # nobody reads it
 
     async def _forward(self, incoming: Incoming, api: Api, what: str, routing: Routing) -> Response:
-        from starlette.responses import Response, StreamingResponse
-
-        make = self._request if what == api.path else self._unbilled
+        asks = what == api.path
+        if asks and routing.query is None and self._settings.chain is not None:
+            return await self._by_chain(incoming, api, self._settings.chain)
         try:
-            request = await make(incoming, api, what, routing)
+            if asks:
+                request = self._request(incoming, api, await _body(incoming), routing)
+            else:
+                request = await self._unbilled(incoming, api, what, routing)
         except Refused as error:
             if routing.query is not None:
                 routing.query.refused = str(error)
             raise
-        asks = what == api.path
         if routing.query is not None and not self._queries.enter(routing.query, asks):
             self._queries.stray()
             raise _ended()
         answer = await self._upstream.forward(request)
-        if answer.content is not None:
-            return Response(answer.content, answer.status, answer.headers)
-        return StreamingResponse(pieces_of(answer, api), answer.status, answer.headers)
+        return _response(answer, pieces_of(answer, api))
 
-    async def _request(
-        self, incoming: Incoming, api: Api, what: str, routing: Routing
+    async def _by_chain(self, incoming: Incoming, api: Api, chain: Chain) -> Response:
+        """The answer of the first configuration that gives one; the last error if none does."""
+        body = await _body(incoming)
+        module = module_of(body.get("model"), chain.entries[0], self._settings.prefix)
+        answer, llm, reason = None, "", None
+        for assignment in chain.attempts(module):
+            request = self._request(incoming, api, body, Routing(assignment, None))
+            if reason is not None:
+                self._ledger.fall_back(module, llm, reason)
+                told = "%s: %r failed (%s), so %r is asked"
+                logger.warning(told, module, llm, reason, assignment[module])
+                request.headers = [pair for pair in request.headers if pair[0] != _SAME]
+            llm = assignment[module]
+            answer = await self._upstream.forward(request)
+            reason = chain.judge(module, llm, answer)
+            if reason is None or await incoming.is_disconnected():
+                break
+        assert answer is not None
+
+        async def watched() -> AsyncIterator[bytes]:
+            try:
+                async for piece in pieces_of(answer, api):
+                    yield piece
+            except StreamCut:
+                chain.fail(module, llm)
+                raise
+
+        return _response(answer, watched())
+
+    def _request(
+        self, incoming: Incoming, api: Api, body: dict[str, Any], routing: Routing
     ) -> UpstreamRequest:
         """The request for the upstream."""
-        settings, body = self._settings, await _body(incoming)
+        settings = self._settings
         module, llm, out = self._outgoing(api, body, routing, settings.extra_body)
         asks = settings.asks_for_usage and out["model"] not in self._upstream.no_stream_options
         asking = asking_for_usage(api, out) if asks else out
@@ -142,16 +189,16 @@ class App:
                 if usage is None
                 else settings.prices.cost_usd(llm, usage, monotonic() - began_s)
             )
-            self._ledger.book(module, usage, usd, failed=failed)
+            self._ledger.book(module, usage, usd, llm=llm, failed=failed)
             if routing.query is not None:
-                routing.query.ledger.book(module, usage, usd, failed=failed)
+                routing.query.ledger.book(module, usage, usd, llm=llm, failed=failed)
                 routing.query.leave()
 
         reading = Reading(api, most_of(api.limits, asking, len(content)), wants_usage(body))
         query = query_string(incoming.url.query)
         headers = incoming.headers.items()
         return UpstreamRequest(
-            api, what, content, headers, query, reading, book, plain=plain, model=out["model"]
+            api, api.path, content, headers, query, reading, book, plain=plain, model=out["model"]
         )
 
     async def _unbilled(
@@ -194,7 +241,7 @@ class App:
                 self._queries.stray()
                 raise _ended()
             return Routing(query.assignment, query)
-        if self._settings.chosen is None:
+        if self._settings.chain is None:
             self._queries.stray()
             raise Refused(
                 409,
@@ -202,7 +249,8 @@ class App:
                 "endpoint.query(assignment) as query:`, with query.base_url as its base URL, or "
                 f"with query.headers ({HEADER}); `scope-torch serve` answers without queries",
             )
-        return Routing(self._settings.chosen, None)
+        chain = self._settings.chain
+        return Routing(chain.entries[chain.active], None)
 
     def _models(self, routing: Routing) -> bytes:
         """The modules as a list of models, for clients of either API."""
@@ -231,25 +279,25 @@ def _route(incoming: Incoming) -> tuple[str | None, str]:
         Refused: If there is nothing under this path or method.
     """
     found = _PATH.fullmatch(incoming.url.path)
-    if found is None:
+    if found is None and incoming.url.path != _METRICS:
         raise Refused(
             404,
             f"there is nothing at {incoming.url.path!r:.200}: only /v1/chat/completions, "
-            "/v1/responses, /v1/messages and /v1/models, also behind /q/KEY; for other requests, "
-            "such as embeddings, give the application a client of its own whose base URL is your "
-            "provider's",
+            "/v1/responses, /v1/messages and /v1/models, also behind /q/KEY, and /metrics; for "
+            "other requests, such as embeddings, give the application a client of its own whose "
+            "base URL is your provider's",
         )
-    what = found["what"]
+    key, what = (None, _METRICS) if found is None else (found["key"], found["what"])
     methods = _methods(what)
     if incoming.method not in methods:
         raise Refused(405, f"{what} takes {' or '.join(methods)}, not {incoming.method}")
-    return found["key"], found["what"]
+    return key, what
 
 
 def _methods(what: str) -> tuple[str, ...]:
     """The methods that a path takes."""
     parts = what.split("/")
-    if what == "/models" or parts[-1] == "input_items":
+    if what in ("/models", _METRICS) or parts[-1] == "input_items":
         return ("GET",)
     is_response = len(parts) == 3 and parts[1] == "responses" and what not in _COUNTS
     return ("GET", "DELETE") if is_response else ("POST",)
@@ -284,6 +332,15 @@ def _encoded(body: dict[str, Any]) -> bytes:
         return json.dumps(body, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         return json.dumps(body).encode()
+
+
+def _response(answer: Answer, pieces: AsyncIterator[bytes]) -> Response:
+    """The answer, whole or as a stream of pieces."""
+    from starlette.responses import Response, StreamingResponse
+
+    if answer.content is not None:
+        return Response(answer.content, answer.status, answer.headers)
+    return StreamingResponse(pieces, answer.status, answer.headers)
 
 
 def _ended() -> Refused:

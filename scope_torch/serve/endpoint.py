@@ -20,6 +20,7 @@ from scope_torch.llm.hosts import key_env_of
 from scope_torch.llm.price_list import PriceList
 from scope_torch.serve.apis import check_extra_body
 from scope_torch.serve.app import App, Settings
+from scope_torch.serve.chain import COOL_DOWN_S, Chain
 from scope_torch.serve.current import IN_FLIGHT
 from scope_torch.serve.headers import is_loopback
 from scope_torch.serve.ledger import Ledger
@@ -61,6 +62,9 @@ class Endpoint:
         timeout_s: The longest time of one request in seconds.
         extra_body: Keys that every request gets, such as {"service_tier": "flex"}.
         chosen: Module -> LLM for good: requests that name no query are answered by it.
+        fallbacks: Other configurations of the same modules: where an LLM fails, the first of them
+            answers in which nothing does, see `scope_torch.serve.chain`.
+        cool_down_s: How long an LLM that failed is not asked, in seconds.
         allowed_hosts: Other names of this machine that applications use in the base URL, such as
             host.docker.internal in a container.
         token: What every request must bring as its key (`OPENAI_API_KEY`, `ANTHROPIC_API_KEY`);
@@ -69,7 +73,8 @@ class Endpoint:
             that refuses `stream_options` gets the request again without it, and is not asked again.
 
     Attributes:
-        ledger: The bills of all queries together.
+        ledger: The bills of all queries together; `GET /metrics` tells them to Prometheus.
+        chain: `chosen` and its fallbacks; None for none.
         prices: Prices of the LLMs.
         token: What every request must bring as its key; None for nothing.
         token_is_random: Whether it was made here.
@@ -100,6 +105,8 @@ class Endpoint:
         timeout_s: float = 600.0,
         extra_body: Mapping[str, Any] | None = None,
         chosen: Mapping[str, str] | None = None,
+        fallbacks: Sequence[Mapping[str, str]] = (),
+        cool_down_s: float = COOL_DOWN_S,
         allowed_hosts: Sequence[str] = (),
         token: str | None = None,
         asks_for_usage: bool = True,
@@ -129,8 +136,9 @@ class Endpoint:
             )  # fmt: skip
         self._queries, self.ledger = Queries(self.token), Ledger()
         extra = check_extra_body(extra_body)
-        choice = None if chosen is None else self._checked(chosen)
-        settings = Settings(self.prices, prefix, hosts, self.token, extra, choice, asks_for_usage)
+        self.chain = self._chain(chosen, fallbacks, cool_down_s)
+        told = self.prices, prefix, hosts, self.token, extra
+        settings = Settings(*told, self.chain, asks_for_usage)
         self._app = App(settings, self._queries, self._upstream, self.ledger)
         self._address: tuple[str, int] | None = None
         self._server: uvicorn.Server | None = None
@@ -237,6 +245,23 @@ class Endpoint:
             query: From `query`, which has ended; `is_answered` says whether the app has returned.
         """
         return self._queries.fault_of(query)
+
+    def _chain(
+        self,
+        chosen: Mapping[str, str] | None,
+        fallbacks: Sequence[Mapping[str, str]],
+        cool_down_s: float,
+    ) -> Chain | None:
+        if not (isinstance(cool_down_s, int | float) and 0 <= cool_down_s < math.inf):
+            raise InputError(f"cool_down_s={cool_down_s!r} must be a number of seconds, at least 0")
+        if chosen is None and fallbacks:
+            raise InputError("fallbacks stand behind a choice; give chosen={module: LLM, ...} too")
+        if chosen is None:
+            return None
+        entries = [self._checked(one) for one in (chosen, *fallbacks)]
+        if any(one.keys() != chosen.keys() for one in entries):
+            raise InputError(f"every one of the fallbacks needs an LLM for each of {[*chosen]}")
+        return Chain(entries, cool_down_s)
 
     def _checked(self, assignment: Mapping[str, str]) -> dict[str, str]:
         """The assignment, if the price of each LLM is known."""

@@ -80,12 +80,14 @@ class Answer:
         headers: Headers.
         content: The body; None for a stream.
         pieces: The events of a stream, as they come; then `_END`, or the error that cut it.
+        refused: Why the upstream's own answer, if there was one, is not passed on.
     """
 
     status: int
     headers: dict[str, str]
     content: bytes | None = None
     pieces: asyncio.Queue[bytes | Refused] | None = None
+    refused: Refused | None = None
 
 
 class Upstream:
@@ -337,4 +339,5 @@ async def _read(response: Any) -> bytes:
 def refusal(api: Api, refused: Refused) -> Answer:
     """The answer that says what was refused, in the format of an API."""
     headers = {"content-type": "application/json", **refused.headers}
-    return Answer(refused.status, headers, api.error(refused.status, str(refused)))
+    content = api.error(refused.status, str(refused))
+    return Answer(refused.status, headers, content, refused=refused)

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import openai
 import pytest
-from serve.fake_upstream import Say
+from serve.fake_upstream import Say, Status
 from serve.serve_cases import MESSAGES, PATHS, body_of, message_of, post, wait_until
 
 from scope_torch.serve.endpoint import Endpoint
@@ -131,3 +131,65 @@ def test_options_of_the_endpoint(tmp_path, capsys, monkeypatch):
     assert made[-1]["token"] == "a-token-of-mine"
     serve.main(arguments)
     assert "  with the key " in capsys.readouterr().out
+
+
+def served(monkeypatch, capsys, arguments, ask):
+    """What is printed while `ask` is called with the endpoint."""
+    from scope_torch.cli import serve
+
+    made = []
+
+    def wait() -> None:
+        ask(made[0])
+        raise KeyboardInterrupt
+
+    def make(*args: object, **settings: object) -> Endpoint:
+        made.append(Endpoint(*args, **settings))
+        return made[0]
+
+    waiting = SimpleNamespace(Event=lambda: SimpleNamespace(wait=wait))
+    monkeypatch.setattr(serve, "Endpoint", make)
+    monkeypatch.setattr(serve, "threading", waiting)
+    monkeypatch.setattr(serve, "signal", SimpleNamespace(signal=lambda *_: None, SIGTERM=15))
+    serve.main([*arguments, "--port", "0"])
+    return capsys.readouterr().out.splitlines()
+
+
+def test_fallbacks_of_a_file_are_served(tmp_path, upstream, monkeypatch, capsys):
+    nexts = [{"models": {"planner": "small", "solver": "medium"}, "basis": "certified"}]
+    file = {"version": 1, "models": CHOSEN, "fallbacks": nexts}
+
+    def ask(endpoint):
+        upstream.answer = lambda r: Status(503) if down and r["model"] == "medium" else Say()
+        for down in (False, True, True, False):
+            for module in ("planner",) if down else CHOSEN:
+                assert post(f"{endpoint.url}/v1{PATHS[0]}", body_of(PATHS[0], module)).status == 200
+
+    arguments = [*write(tmp_path, file), "--base-url", upstream.url, "--timeout-s", "20"]
+    lines = served(monkeypatch, capsys, arguments, ask)
+    assert lines[1:4] == [
+        "  scope/planner -> medium", "  scope/solver -> small",
+        "  where an LLM fails: planner=small, solver=medium",
+    ]  # fmt: skip
+    total, planner, by, solver, followed = lines[4:]
+    assert total.startswith("7 calls, ")
+    assert planner.startswith("  planner: 5 calls (1 failed), ")
+    assert by == "    3 of 5 by small (was medium: 503)"
+    assert solver.startswith("  solver: 2 calls (0 failed), ")
+    assert followed == "    1 of 2 by medium (was small, another module fell back)"
+
+
+def test_a_file_without_fallbacks_is_served_as_before(tmp_path, upstream, monkeypatch, capsys):
+    upstream.answer = lambda _: Status(503)
+    arguments = [*write(tmp_path, {"version": 1, "models": CHOSEN}), "--base-url", upstream.url]
+
+    def ask(endpoint):
+        for _ in range(2):
+            assert post(f"{endpoint.url}/v1{PATHS[0]}", body_of(PATHS[0])).status == 503
+
+    lines = served(monkeypatch, capsys, arguments, ask)
+    assert lines[1:] == [
+        "  scope/planner -> medium", "  scope/solver -> small", "2 calls, 0 USD",
+        "  planner: 2 calls (2 failed), 0 + 0 tokens, 0 USD",
+    ]  # fmt: skip
+    assert [request["model"] for request in upstream.requests] == ["medium", "medium"]

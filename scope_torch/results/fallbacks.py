@@ -1,0 +1,169 @@
+"""What stands in for the choice where one of its LLMs fails: other certified configurations.
+
+| basis | of a configuration |
+| --- | --- |
+| `certified` | its test was passed: it was theta_out, or its betting sequence says so |
+| `observed` | it has answered all queries, well enough, and answers do not change |
+| `reference` | theta_0, unless it is known to break a constraint |
+
+All of them are certified at once with the probability of the search, see `scope_torch.search.front`
+and `scope_torch.search.population`. What was only `accepted`, by bounds of the model, is left out,
+and if the certificate is about tomorrow's queries, also what was only `observed` on today's.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from scope_torch.constraints import COST, QUALITY
+from scope_torch.errors import InputError
+from scope_torch.problem import SelectionProblem
+from scope_torch.results.estimate import Evidence
+from scope_torch.results.saving import holds_fallbacks
+from scope_torch.results.table import once_out
+from scope_torch.search.failing import uses_any
+from scope_torch.search.optimizer import Recommendation
+
+logger = logging.getLogger(__name__)
+
+Theta = tuple[int, ...]
+_ROUNDING = 1e-12
+
+
+class Fallback(NamedTuple):
+    """A configuration that may stand in for the choice.
+
+    Attributes:
+        models: The LLM of each module.
+        basis: See the table of this module.
+        cost_usd: Average cost of a query in USD.
+        quality: Average quality, in [0, 1].
+    """
+
+    models: dict[str, str]
+    basis: str
+    cost_usd: float
+    quality: float
+
+
+def fallbacks_of(
+    evidence: Evidence, out: Recommendation, number: int
+) -> tuple[list[Fallback], dict[str, int]]:
+    """For each module the cheapest certified configuration with each of `number` other LLMs.
+
+    An LLM that fails in one module often fails in all, so configurations that do without the chosen
+    LLM of the module altogether come before the others.
+
+    Args:
+        evidence: Of the run.
+        out: theta_out.
+        number: At least 1.
+
+    Returns:
+        The configurations, the cheapest first (the best, if quality is the objective), and by
+        module how many LLMs fewer than asked have one.
+
+    Examples:
+        >>> from scope_torch import make_scope, run
+        >>> from scope_torch.tasks.synthetic import synthetic_task
+        >>> problem, evaluator, _ = synthetic_task(num_queries=20)
+        >>> result = run(problem, make_scope(problem, base="nano", seed=0), evaluator, 0.1)
+        >>> found, missing = fallbacks_of(result.evidence, result.recommendation, 1)
+        >>> [(one.models, one.basis) for one in found]
+        [({'module_1': 'frontier', 'module_2': 'frontier'}, 'reference')]
+        >>> missing
+        {}
+    """
+    found, kept = _certified(evidence, out), list[Fallback]()
+    missing: dict[str, int] = {}
+    for module, llm in evidence.problem.names(out.theta).items():
+        with_each: dict[str, Fallback] = {}
+        for one in sorted(found, key=lambda one: llm in one.models.values()):
+            if one.models[module] != llm:
+                with_each.setdefault(one.models[module], one)
+        kept += list(with_each.values())[:number]
+        if len(with_each) < number:
+            missing[module] = number - len(with_each)
+    return [one for one in found if one in kept], missing
+
+
+def with_fallbacks(
+    path: Path | str, evidence: Evidence, out: Recommendation, number: int
+) -> dict[str, Any]:
+    """Entries of a saved choice: `fallbacks`, and `fallbacks_missing` if fewer are certified.
+
+    Args:
+        path: Where they go.
+        evidence: Of the run.
+        out: theta_out.
+        number: See `fallbacks_of`; 0 for no entries.
+
+    Raises:
+        InputError: If the number is no whole one, or the form of the file holds no fallbacks.
+    """
+    if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+        raise InputError(f"fallbacks={number!r} must be a whole number, at least 0")
+    if not number:
+        return {}
+    if not holds_fallbacks(path):
+        raise InputError(
+            f"{Path(path).name!r} cannot hold fallbacks, which are whole configurations: LiteLLM "
+            "and variables know one module at a time; save a *.json or *.yaml for scope-torch serve"
+        )
+    found, missing = fallbacks_of(evidence, out, number)
+    if missing:
+        fewer = ", ".join(f"{number - n} in {module}" for module, n in missing.items())
+        logger.warning(
+            "fallbacks=%d: other LLMs are certified for fewer, %s; a longer search may find more",
+            number, fewer,
+        )  # fmt: skip
+    entries = {"fallbacks": [one._asdict() for one in found]}
+    return {**entries, **({"fallbacks_missing": missing} if missing else {})}
+
+
+def _certified(evidence: Evidence, out: Recommendation) -> list[Fallback]:
+    """All configurations that are certified but theta_out, the best first."""
+    problem, once = evidence.problem, once_out(evidence)
+    found: list[tuple[float, Fallback]] = []
+    for theta in dict.fromkeys([problem.theta_ref, *(theta for theta, _ in evidence.answers)]):
+        basis = None if theta == out.theta else _basis(evidence, theta, out, once)
+        cost, quality = evidence.cost_usd(theta).value, evidence.quality(theta).value
+        if basis is not None and cost is not None and quality is not None:
+            one = Fallback(problem.names(theta), basis, cost, quality)
+            found.append((problem.loss(cost, quality), one))
+    return [one for _, one in sorted(found, key=lambda pair: pair[0])]
+
+
+def _basis(evidence: Evidence, theta: Theta, out: Recommendation, once: set[Theta]) -> str | None:
+    """What a configuration rests on; None if it is not certified."""
+    problem, report = evidence.problem, evidence.report
+    if theta == problem.theta_ref:
+        return "reference" if _reference_holds(problem) else None
+    if uses_any(problem.names(theta), report.get("dropped", {})):
+        return None
+    about_tomorrow = report.get("certificate") == "population"
+    if evidence.is_known(theta) and not about_tomorrow:
+        return "observed" if evidence.is_feasible(theta) else None
+    if out.basis == "certified" and theta in once:
+        return "certified"
+    by_sequence = report.get("certificate") == "sequence" and not evidence.flips
+    if by_sequence and not problem.others and evidence.by_sequences(theta)[0] >= problem.s_0:
+        return "certified"
+    return None
+
+
+def _reference_holds(problem: SelectionProblem) -> bool:
+    """Whether theta_0 breaks no constraint, as far as that is known.
+
+    Its quality is what epsilon is relative to.
+    """
+    known: dict[str, Any] = {COST: problem.reference_cost_usd, **problem.reference_outcomes}
+    if problem.epsilon is None:
+        known[QUALITY] = problem.reference_quality
+    return all(
+        limit.grade(known[limit.outcome]) >= limit.threshold - _ROUNDING
+        for limit in problem.limits
+        if limit.outcome in known
+    )

@@ -1,0 +1,167 @@
+"""A choice and its fallbacks: which configuration answers, and what moves the endpoint to another.
+
+A certificate is about a configuration, an LLM for every module. So the endpoint moves as a whole:
+all modules are answered by the first configuration of the chain in which no module has failed of
+late. Only a query that is under way at such a moment may get answers of two configurations.
+
+| the upstream | |
+| --- | --- |
+| 408, 5xx, a timeout, a lost connection | the next configuration answers this request |
+| 404, 410, 400 with the code `model_decommissioned` or `model_not_found` | likewise |
+| 429 | likewise if it asks for more than 5 s, or is the second of the LLM in this module |
+| 200 whose body is an error with one of these codes, and no reply | likewise |
+| a stream that is cut | the next configuration answers the next request |
+| anything else, such as 400, 401, 403 | the application gets it: another LLM would hide it |
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from scope_torch.llm.failures import seconds_of
+from scope_torch.serve.upstream import Answer
+
+COOL_DOWN_S = 30.0
+_PATIENCE_S = 5.0  # of a Retry-After that the application's own client waits for
+_LONGEST_S = 3600.0
+_RETIRED = ("model_decommissioned", "model_not_found")
+_MOST_BYTES = 1 << 16  # of an error
+
+Pair = tuple[str, str]
+
+
+class Chain:
+    """Whole configurations, the choice first; used in one thread.
+
+    What has failed is not asked until its cool-down is over. Then one request tries it, while the
+    others wait for what that one finds.
+
+    Args:
+        entries: Module -> LLM of each; all have the same modules.
+        cool_down_s: How long an LLM that failed is not asked, in seconds; longer, up to an hour, if
+            the upstream says so.
+        clock: Tells the seconds.
+
+    Attributes:
+        entries: As given.
+
+    Examples:
+        >>> chain = Chain([{"planner": "nano"}, {"planner": "mini"}])
+        >>> chain.fail("planner", "nano")
+        >>> chain.active, next(chain.attempts("planner"))
+        (1, {'planner': 'mini'})
+    """
+
+    def __init__(
+        self,
+        entries: Sequence[Mapping[str, str]],
+        cool_down_s: float = COOL_DOWN_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.entries = [dict(one) for one in entries]
+        self._cool_down_s, self._clock = cool_down_s, clock
+        self._until: dict[Pair, float] = {}  # when module and LLM that failed are tried again
+        self._limited: dict[Pair, float] = {}  # when they had to wait for the first time
+
+    @property
+    def active(self) -> int:
+        """Position of the configuration that answers; 0 too if each has failed."""
+        return self._first() or 0
+
+    def attempts(self, module: str) -> Iterator[dict[str, str]]:
+        """The configurations that a request goes to, one after the other, as long as they fail.
+
+        If each has failed of late, it is the choice alone.
+
+        Args:
+            module: Who asks.
+
+        Yields:
+            Module -> LLM.
+        """
+        tried: list[str] = []
+        at: int | None = self.active
+        while at is not None:
+            entry = self.entries[at]
+            pair = module, entry[module]
+            if pair in self._until:  # this request tries it, the others wait
+                self._until[pair] = max(self._until[pair], self._clock() + self._cool_down_s)
+            yield entry
+            tried.append(entry[module])
+            at = self._first(module, tried)
+
+    def judge(self, module: str, llm: str, answer: Answer) -> str | None:
+        """Takes in an answer; why another LLM should answer, or None if the application gets it."""
+        pair, now = (module, llm), self._clock()
+        reason, wait_s = trouble_of(answer), _wait_s(answer.headers)
+        if reason == "429" and wait_s <= _PATIENCE_S:
+            since = now - self._limited.get(pair, -math.inf)
+            if since > self._cool_down_s and pair not in self._until:
+                self._limited[pair] = now
+                return None
+        if reason is None:
+            self._until.pop(pair, None)
+            self._limited.pop(pair, None)
+        else:
+            self.fail(module, llm, wait_s)
+        return reason
+
+    def fail(self, module: str, llm: str, wait_s: float = 0.0) -> None:
+        """Leaves an LLM out for a while, at least for `wait_s` seconds."""
+        wait_s = min(max(wait_s, self._cool_down_s), _LONGEST_S)
+        self._until[module, llm] = self._clock() + wait_s
+
+    def _first(self, module: str = "", tried: Collection[str] = ()) -> int | None:
+        """The first configuration in which nothing has failed; None if there is none.
+
+        An LLM that failed in one module often fails in all of them: so those that do without it
+        come before those that only have another one in that module.
+        """
+        now = self._clock()
+        down = {pair for pair, until in self._until.items() if now < until}
+        failing = {llm for _, llm in down}
+        open_ = [
+            at
+            for at, entry in enumerate(self.entries)
+            if down.isdisjoint(entry.items()) and entry.get(module) not in tried
+        ]
+        return min(
+            open_, key=lambda at: not failing.isdisjoint(self.entries[at].values()), default=None
+        )
+
+
+def trouble_of(answer: Answer) -> str | None:
+    """Why another LLM should be asked, in a word; None if the answer is for the application."""
+    status = answer.status
+    if answer.refused is not None:
+        lost = "timeout" if status == 504 else "connection"
+        return lost if answer.refused.again else None
+    if status in (200, 400):
+        code = _code_of(answer.content or b"")
+        if status == 400:
+            return code if code in _RETIRED else None
+        status = code if isinstance(code, int) else status
+    return str(status) if status in (404, 408, 410, 429) or 500 <= status < 600 else None
+
+
+def _code_of(content: bytes) -> Any:
+    """The code of a reply that is an error and nothing else."""
+    try:
+        reply: Any = json.loads(content) if len(content) <= _MOST_BYTES else None
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(reply, dict) or any(map(reply.get, ("choices", "output", "content"))):
+        return None
+    error = reply.get("error")
+    return error.get("code") if isinstance(error, dict) else None
+
+
+def _wait_s(headers: Mapping[str, str]) -> float:
+    """The seconds that an answer asks to wait."""
+    in_ms = seconds_of(headers.get("retry-after-ms"))
+    wait_s = seconds_of(headers.get("retry-after")) if math.isnan(in_ms) else in_ms / 1000
+    return wait_s if wait_s > 0 else 0.0
