@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from benchmarks.results.experiments import COMPETITORS, PEER, SIMULATED, STUB
+from benchmarks.results.experiments import COMPETITORS, LETTER, PEER, SIMULATED, STUB, VARIANTS
 from benchmarks.results.runs import SHARES
 from benchmarks.results.summary import (
     Rows,
@@ -119,6 +119,8 @@ def deployment_table(rows: Rows) -> str:
     tasks = [task for task in _THREE if any(problem == task for problem, _ in groups)]
     lines = []
     for method in dict.fromkeys(method for _, method in groups):
+        if method in (*VARIANTS, *LETTER):
+            continue  # the file has them
         of = [(task, groups.get((task, method), [])) for task in tasks]
         lines.append([code(method), *(cell for each in of for cell in _deployed(*each, method))])
     return markdown(["", *(name for task in tasks for name in (task, "the paper's"))], lines)

@@ -193,8 +193,8 @@ class CheckResult:
             ratio = self.cost_ratio
             times = ""
             if ratio.value is not None and ratio.lower is not None and ratio.upper is not None:
-                ends = f"about {plain(ratio.lower, 2)} to {plain(ratio.upper, 2)}"
-                times = f": {plain(ratio.value, 2)} times ({ends})"
+                low, best, high = (plain(x, 2) for x in (ratio.lower, ratio.value, ratio.upper))
+                times = f": {best} times" + ("" if low == high else f" (about {low} to {high})")
             told.append(f"USD per 1,000 queries: {each}{times}")
         known = f", {self.num_known} answers known" if self.num_known else ""
         told.append(f"paid: {usd(self.spent_usd)} USD for {len(self.paid)} calls{known}")

@@ -93,7 +93,7 @@ def check(
         fail: answer=nano (was pro)
           loss of quality: 100.0% (13.6% to 100.0%), tolerated 5%: does not hold
           quality: 0 new, 1 reference, on 7 draws of 60 queries
-          USD per 1,000 queries: 1 new, 30 reference: 0.033 times (about 0.033 to 0.033)
+          USD per 1,000 queries: 1 new, 30 reference: 0.033 times
           paid: 0.22 USD for 14 calls
           about expected outcomes on these 60 queries, however answers vary; wrong: at most 5%
     """
