@@ -80,7 +80,7 @@ class Limit:
         return f"{self.constraint}: {number}{times} ({low} to {high}): {told}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CheckResult:
     """A verdict on one configuration, and what it rests on.
 
@@ -196,6 +196,8 @@ class CheckResult:
                 low, best, high = (plain(x, 2) for x in (ratio.lower, ratio.value, ratio.upper))
                 times = f": {best} times" + ("" if low == high else f" (about {low} to {high})")
             told.append(f"USD per 1,000 queries: {each}{times}")
+        if failed := sum(one.failed is not None for one in self.paid):
+            told.append(f"failed: {failed} calls, which count as quality 0")
         known = f", {self.num_known} answers known" if self.num_known else ""
         told.append(f"paid: {usd(self.spent_usd)} USD for {len(self.paid)} calls{known}")
         about = _ABOUT[self.certificate].format(Q=Q)
@@ -204,6 +206,9 @@ class CheckResult:
 
     def __str__(self) -> str:
         return "\n".join([self._head, *(f"  {line}" for line in self.lines())])
+
+    def __repr__(self) -> str:
+        return f"<CheckResult {self._head}>"
 
     def markdown(self, most: int = 10) -> str:
         """A comment for a pull request.

@@ -31,7 +31,7 @@ class Alarm(NamedTuple):
     constraint: Constraint
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RecheckResult:
     """All draws so far, and whether a constraint still holds.
 
@@ -67,9 +67,15 @@ class RecheckResult:
         return int(self.alarm is not None)
 
     def __str__(self) -> str:
+        return "\n".join([self._head, *(f"  {line}" for line in self.lines())])
+
+    def __repr__(self) -> str:
+        return f"<RecheckResult {self._head}>"
+
+    @property
+    def _head(self) -> str:
         choice = ", ".join(f"{module}={llm}" for module, llm in self.configuration.items())
-        head = f"ALARM: {choice}" if self.alarm else f"no alarm: {choice}"
-        return "\n".join([head, *(f"  {line}" for line in self.lines())])
+        return f"ALARM: {choice}" if self.alarm else f"no alarm: {choice}"
 
     def lines(self) -> list[str]:
         """What there is to say, a line each."""

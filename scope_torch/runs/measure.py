@@ -167,8 +167,8 @@ def repeats_in(folder: Path) -> Repeats | None:
 
 
 def is_measurement(settings: Mapping[str, Any]) -> bool:
-    """Whether these are the settings of a measurement, not of a run."""
-    return settings["optimizer"]["name"] == _NAME
+    """Whether these are the settings of a measurement or a check, not of a search."""
+    return settings["optimizer"]["name"] in (_NAME, "check", "recheck")
 
 
 def _settings(

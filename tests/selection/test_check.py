@@ -259,6 +259,8 @@ def test_a_failing_application_counts_as_the_worst():
     found = st.check(Fails(), MINI, **how)
     assert found.verdict == "fail"
     assert all(pair.new.failed for pair in found.pairs)
+    assert f"failed: {len(found.pairs)} calls, which count as quality 0" in str(found)
+    assert repr(found) == "<CheckResult fail: plan=mini (was pro), solve=mini (was pro)>"
 
 
 def test_disagreements_show_the_answers():

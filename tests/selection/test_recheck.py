@@ -9,6 +9,7 @@ from selection.test_select import exactly
 
 import scope_torch as st
 from scope_torch.errors import InputError
+from scope_torch.runs.finished import load_runs
 from scope_torch.selection.recheck import recheck_traces
 from scope_torch.traces.reading import Traces
 from scope_torch.traces.span import Score, Span
@@ -164,6 +165,14 @@ def test_a_new_price_is_told(tmp_path):
     found = look(app, tmp_path, prices=prices(2.5))
     assert found.prices == {"mini": ((1.0, 4.0), (2.5, 4.0))}
     assert "price of mini: 2.5, 4 USD per million tokens (in, out), was 1, 4" in str(found)
+
+
+def test_a_report_passes_over_what_is_no_search(tmp_path):
+    look(Provider(), tmp_path / "watch")
+    how = {"dataset": ["a", "b"], "min_quality": 0.5, "budget_usd": 1}
+    st.check(lambda *_: (1.0, 0.01), CHOICE, run_dir=tmp_path / "check", **how)
+    with pytest.raises(InputError, match="no run"):
+        load_runs(tmp_path)
 
 
 def test_other_settings_are_refused(tmp_path):
