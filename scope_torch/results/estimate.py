@@ -217,7 +217,7 @@ class Evidence:
         s_0, delta = self.problem.s_0, self.report.get("delta")
         lower, upper = self._sure_quality(out.theta)
         if self.report.get("certificate") == "sequence" and not self.flips:
-            ends = self.by_sequences(out.theta)
+            ends = self._by_sequences(out.theta)
             lower, upper = max(lower, ends[0]), min(upper, ends[1])
         lower = max(s_0, lower)
         upper = max(lower, upper)
@@ -254,18 +254,16 @@ class Evidence:
         return answers.most_quality - answers.num_left / Q, answers.most_quality
 
     @cached_property
-    def _turns(self) -> list[tuple[tuple[int, ...], list[float]]]:
+    def turns(self) -> list[tuple[tuple[int, ...], list[float]]]:
+        """The candidates with their qualities, see `scope_torch.search.front.turns`."""
         return list(turns(self.trace, self.history, self._known_thetas))
 
-    def by_sequences(self, theta: tuple[int, ...]) -> Interval:
-        """The ends of the quality that its betting sequences certify, as the k-th candidate.
-
-        With `certificate=sequence`, if answers do not vary.
-        """
+    def _by_sequences(self, theta: tuple[int, ...]) -> Interval:
+        """The ends that the betting sequences of theta, as the k-th candidate, certify."""
         from scope_torch.bounds.betting import largest_threshold, share_of_delta  # slow to import
 
         lower, upper, Q = 0.0, 1.0, self.problem.num_queries
-        for k, (candidate, qualities) in enumerate(self._turns, 1):
+        for k, (candidate, qualities) in enumerate(self.turns, 1):
             if candidate == theta:
                 share = share_of_delta(k, self.report["delta"])
                 lower = max(lower, largest_threshold(qualities, Q, share))

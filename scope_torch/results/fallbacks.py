@@ -125,10 +125,12 @@ def with_fallbacks(
 
 def _certified(evidence: Evidence, out: Recommendation) -> list[Fallback]:
     """All configurations that are certified but theta_out, the best first."""
-    problem, once = evidence.problem, once_out(evidence)
+    problem, passed = evidence.problem, _by_sequences(evidence)
+    if out.basis == "certified":
+        passed |= once_out(evidence)
     found: list[tuple[float, Fallback]] = []
     for theta in dict.fromkeys([problem.theta_ref, *(theta for theta, _ in evidence.answers)]):
-        basis = None if theta == out.theta else _basis(evidence, theta, out, once)
+        basis = None if theta == out.theta else _basis(evidence, theta, passed)
         cost, quality = evidence.cost_usd(theta).value, evidence.quality(theta).value
         if basis is not None and cost is not None and quality is not None:
             one = Fallback(problem.names(theta), basis, cost, quality)
@@ -136,34 +138,45 @@ def _certified(evidence: Evidence, out: Recommendation) -> list[Fallback]:
     return [one for _, one in sorted(found, key=lambda pair: pair[0])]
 
 
-def _basis(evidence: Evidence, theta: Theta, out: Recommendation, once: set[Theta]) -> str | None:
+def _basis(evidence: Evidence, theta: Theta, passed: set[Theta]) -> str | None:
     """What a configuration rests on; None if it is not certified."""
     problem, report = evidence.problem, evidence.report
     if theta == problem.theta_ref:
         return "reference" if _reference_holds(problem) else None
     if uses_any(problem.names(theta), report.get("dropped", {})):
-        return None
+        return None  # an LLM that worked may have been retired since
     about_tomorrow = report.get("certificate") == "population"
     if evidence.is_known(theta) and not about_tomorrow:
         return "observed" if evidence.is_feasible(theta) else None
-    if out.basis == "certified" and theta in once:
-        return "certified"
-    by_sequence = report.get("certificate") == "sequence" and not evidence.flips
-    if by_sequence and not problem.others and evidence.by_sequences(theta)[0] >= problem.s_0:
-        return "certified"
-    return None
+    return "certified" if theta in passed else None
+
+
+def _by_sequences(evidence: Evidence) -> set[Theta]:
+    """The candidates whose betting sequences certify s_0, also those that cost too much."""
+    problem, report, found = evidence.problem, evidence.report, set[Theta]()
+    if report.get("certificate") != "sequence" or evidence.flips or problem.others:
+        return found
+    from scope_torch.bounds.betting import BettingSequence, share_of_delta  # slow to import
+
+    for k, (theta, qualities) in enumerate(evidence.turns, 1):
+        share = share_of_delta(k, report["delta"])
+        sequence = BettingSequence(problem.num_queries, problem.s_0, share)
+        if any(map(sequence.update, qualities)):
+            found.add(theta)
+    return found
 
 
 def _reference_holds(problem: SelectionProblem) -> bool:
     """Whether theta_0 breaks no constraint, as far as that is known.
 
-    Its quality is what epsilon is relative to.
+    Its quality is what epsilon is relative to; where it is known by a sample, a least quality may
+    be above it.
     """
-    known: dict[str, Any] = {COST: problem.reference_cost_usd, **problem.reference_outcomes}
+    known = {COST: problem.reference_cost_usd, **problem.reference_outcomes}
     if problem.epsilon is None:
         known[QUALITY] = problem.reference_quality
     return all(
-        limit.grade(known[limit.outcome]) >= limit.threshold - _ROUNDING
+        limit.grade_of(known[limit.name]) >= limit.threshold - _ROUNDING
         for limit in problem.limits
-        if limit.outcome in known
+        if limit.name in known
     )

@@ -7,7 +7,7 @@ late. Only a query that is under way at such a moment may get answers of two con
 | the upstream | |
 | --- | --- |
 | 408, 5xx, a timeout, a lost connection | the next configuration answers this request |
-| 404, 410, 400 with the code `model_decommissioned` or `model_not_found` | likewise |
+| 410, 404 about a model, 400 with the code `model_decommissioned`, `model_not_found` | likewise |
 | 429 | likewise if it asks for more than 5 s, or is the second of the LLM in this module |
 | 200 whose body is an error with one of these codes, and no reply | likewise |
 | a stream that is cut | the next configuration answers the next request |
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
@@ -29,6 +30,7 @@ COOL_DOWN_S = 30.0
 _PATIENCE_S = 5.0  # of a Retry-After that the application's own client waits for
 _LONGEST_S = 3600.0
 _RETIRED = ("model_decommissioned", "model_not_found")
+_ABOUT_A_MODEL = re.compile(rb"model|deployment|no endpoints", re.IGNORECASE)
 _MOST_BYTES = 1 << 16  # of an error
 
 Pair = tuple[str, str]
@@ -136,15 +138,17 @@ class Chain:
 
 def trouble_of(answer: Answer) -> str | None:
     """Why another LLM should be asked, in a word; None if the answer is for the application."""
-    status = answer.status
+    status, content = answer.status, answer.content or b""
     if answer.refused is not None:
         lost = "timeout" if status == 504 else "connection"
         return lost if answer.refused.again else None
     if status in (200, 400):
-        code = _code_of(answer.content or b"")
+        code = _code_of(content)
         if status == 400:
             return code if code in _RETIRED else None
         status = code if isinstance(code, int) else status
+    if status == 404 and not _ABOUT_A_MODEL.search(content):
+        return None  # a wrong path, or a file that the request names
     return str(status) if status in (404, 408, 410, 429) or 500 <= status < 600 else None
 
 

@@ -39,7 +39,7 @@ def metrics_text(ledger: Ledger, active: int) -> str:
         lines += _metric(f"{field}_total", "counter", about, values)
     counts = ledger.fallbacks().items()
     moves = (({"module": m, "llm": llm, "reason": why}, n) for (m, llm, why), n in counts)
-    lines += _metric("fallbacks_total", "counter", "Requests that another LLM was asked.", moves)
+    lines += _metric("fallbacks_total", "counter", "Requests that went on to another LLM.", moves)
     about = "Position of the configuration that answers; 0 is the choice."
     lines += _metric("active_entry", "gauge", about, [({}, active)])
     return "\n".join(lines) + "\n"

@@ -1,7 +1,9 @@
 """Fallbacks of a choice: each is certified, the cheapest come first, and files hold them."""
 
+import itertools
 import json
 import math
+import random
 from dataclasses import replace
 
 import pytest
@@ -19,7 +21,7 @@ from results_for_tests import (
     with_constraint,
 )
 
-from scope_torch import make_scope_joint, run
+from scope_torch import make_scope_joint, run, select
 from scope_torch.errors import InputError
 from scope_torch.observation import History, Observation
 from scope_torch.results.estimate import Evidence
@@ -128,7 +130,41 @@ def test_what_was_certified_for_tomorrow_before_stands_in():
     assert set(todays) - {before, problem.theta_ref, result.recommendation.theta}
 
 
-def by_hand(num_answers, *, flips=None, known=False, **changes):
+def test_which_of_many():
+    """Against the rule said anew: all configurations are observed, at costs by chance."""
+    draw = random.Random(2)
+    means = {"reference_quality": 0.5, "reference_cost_usd": 1.0}
+    problem = replace(task(3, 0.05)[0], reference_answers=None, **means)
+    sizes = problem.space.sizes
+    reference = problem.names(problem.theta_ref)
+    for _ in range(20):
+        history = History()
+        thetas = [t for t in itertools.product(*map(range, sizes)) if t != problem.theta_ref]
+        thetas = draw.sample(thetas, draw.randint(1, 12))
+        costs = {tuple(reference.items()): 1.0}
+        for theta in thetas:
+            cost = draw.random()
+            costs[tuple(problem.names(theta).items())] = cost
+            for query in range(3):
+                history.append(Observation(theta, query, cost_usd=cost, quality=1.0))
+        out = Recommendation(thetas[0], "certified")
+        choice = problem.names(out.theta)
+        del costs[tuple(choice.items())]
+        number = draw.randint(1, 3)
+        expected = set()
+        for module, llm in choice.items():
+            best = {}  # by the other LLM: whether it uses `llm` all the same, cost, configuration
+            for one, cost in costs.items():
+                key = llm in dict(one).values(), cost, one
+                best[dict(one)[module]] = min(best.get(dict(one)[module], key), key)
+            best.pop(llm, None)
+            expected |= {one for _, _, one in sorted(best.values())[:number]}
+        found, _ = fallbacks_of(Evidence(problem, history, [], {}, None), out, number)
+        names = [tuple(one.models.items()) for one in found]
+        assert names == sorted(expected, key=costs.__getitem__)
+
+
+def by_hand(num_answers, *, flips=None, known=False, dropped=(), **changes):
     """A candidate whose first answers are all right, and that was dropped: it costs too much."""
     problem = replace(task(60, 0.05)[0], **changes)
     theta, out = (2, 2), Recommendation((0, 0), "certified")
@@ -141,6 +177,7 @@ def by_hand(num_answers, *, flips=None, known=False, **changes):
         history.append(answer)
     trace = [replace(start, theta_cand=theta)]
     report = {"certificate": "sequence", "delta": 0.05, "flips": flips}
+    report["dropped"] = {"module_1": dropped}
     before = [replace(answers[0], query=59)] if known else []
     evidence = Evidence(problem, history, trace, report, None, before)
     found, _ = fallbacks_of(evidence, out, 9)
@@ -151,6 +188,8 @@ def test_a_betting_sequence_says_that_a_dearer_one_is_certified():
     assert by_hand(20) == ["certified"]
     assert by_hand(2) == []
     assert by_hand(20, flips=0.1) == []
+    name = task()[0].names((2, 2))["module_1"]
+    assert by_hand(20, dropped=[name]) == []  # it worked, and does not any more
     assert by_hand(20, known=True) == []  # its answers are in no random order
     limits = {"constraints": ["steps <= 5 cap 10"], "reference_outcomes": {"steps": 1.0}}
     assert by_hand(20, **limits) == []  # the sequence knows nothing of the steps
@@ -214,3 +253,15 @@ def test_damaged_fallbacks(tmp_path, fallbacks):
     (tmp_path / "models.json").write_text(json.dumps(content))
     with pytest.raises(InputError, match=r"gives no LLM for each module.*result.save"):
         load_chain(tmp_path / "models.json")
+
+
+def test_a_reference_whose_sample_is_below_the_least_quality_is_none(tmp_path, caplog):
+    def app(models, number):
+        return number % 10 < {"mini": 9, "pro": 6}[models["a"]], 0.01
+
+    how = {"models": {"a": ["mini", "pro"]}, "reference": "pro", "dataset": range(100)}
+    found = select(app, **how, base="mini", budget_usd=5, min_quality=0.8, progress=False)
+    assert found.choice == {"a": "mini"}
+    found.save(tmp_path / "models.json", fallbacks=1)
+    assert load_chain(tmp_path / "models.json") == [{"a": "mini"}]
+    assert "fallbacks=1" in caplog.text

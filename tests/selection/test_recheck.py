@@ -171,7 +171,7 @@ def test_a_report_passes_over_what_is_no_search(tmp_path):
     look(Provider(), tmp_path / "watch")
     how = {"dataset": ["a", "b"], "min_quality": 0.5, "budget_usd": 1}
     st.check(lambda *_: (1.0, 0.01), CHOICE, run_dir=tmp_path / "check", **how)
-    with pytest.raises(InputError, match="no run"):
+    with pytest.raises(InputError, match="no finished run"):
         load_runs(tmp_path)
 
 

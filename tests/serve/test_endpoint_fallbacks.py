@@ -57,7 +57,7 @@ def error(code, status=400):
 
 TRIGGERS = {
     "500": Status(500), "502": Status(502), "503": Status(503), "529": Status(529),
-    "408": Status(408), "404": Status(404), "410": Status(410),
+    "408": Status(408), "404": error("model_not_found", 404), "410": Status(410),
     "429": Status(429, headers={"retry-after": "60"}),
     "429 ": Status(429, headers={"retry-after-ms": "9000"}),
     "model_decommissioned": error("model_decommissioned"),
@@ -96,8 +96,10 @@ def test_what_moves_the_endpoint(reason, stream, caplog):
     "reply",
     [
         *(Status(status, b'{"error": {"message": "no"}}') for status in (400, 402, 403, 413, 422)),
+        Status(404, b'{"detail": "Not Found"}'), error("no_such_file", 404), error(404, 200),
         error("model_not_found", 403), error("context_length_exceeded"), error(400, 200),
         Status(401), Status(429), Status(429, headers={"retry-after": "2"}),
+        Status(429, headers={"retry-after-ms": "2000"}),
         Status(301, headers={"location": "http://127.0.0.1:1/v1"}),
         Say('{"error": {"code": 503}}'),
     ],
@@ -131,8 +133,11 @@ def test_a_second_429_is_one_too_many():
         now[0] += 31
         upstream.answer = lambda _: Say()
         assert ask(endpoint).status == 200
-        upstream.answer = Troubled(medium=Status(429))
-        assert ask(endpoint).status == 429  # it had answered since
+        for _ in range(2):
+            upstream.answer = Troubled(medium=Status(429))
+            assert ask(endpoint).status == 429  # it had answered since
+            upstream.answer = lambda _: Say()
+            assert ask(endpoint).status == 200
     with failing(medium=Status(429)) as (upstream, endpoint, now):
         assert ask(endpoint).status == 429
         now[0] += 31
@@ -198,6 +203,7 @@ def test_after_the_cool_down_one_request_tries_the_choice():
         assert endpoint.chain.active == 0
         ask(endpoint, "solver")
         assert asked(upstream)[9:] == ["medium"]
+    assert endpoint.ledger.fallbacks() == {("planner", "medium", "503"): 2}
 
 
 def test_an_upstream_says_how_long_it_is_left_alone():
@@ -216,7 +222,7 @@ def test_an_upstream_says_how_long_it_is_left_alone():
 def test_the_last_error_is_passed_on():
     """Then nobody tries the whole chain again for each request."""
     last = Status(500, b'{"error": {"message": "the last"}}', {"x-request-id": "r7"})
-    trouble = {"medium": Status(503), "small": Status(404), "large": last}
+    trouble = {"medium": Status(503), "small": Status(410), "large": last}
     with failing(**trouble) as (upstream, endpoint, _):
         got = ask(endpoint)
         assert (got.status, message_of(got), got.headers["x-request-id"]) == (500, "the last", "r7")
@@ -227,7 +233,7 @@ def test_the_last_error_is_passed_on():
         assert ask(endpoint).status == 200  # the choice works again, and is asked
         assert (asked(upstream)[4:], endpoint.chain.active) == (["medium"], 0)
     assert endpoint.ledger.fallbacks() == {
-        ("planner", "medium", "503"): 1, ("planner", "small", "404"): 1
+        ("planner", "medium", "503"): 1, ("planner", "small", "410"): 1
     }  # fmt: skip
 
 

@@ -1,8 +1,10 @@
 """The chain by itself: which configuration comes next, whatever fails and when."""
 
 import itertools
+import json
 import random
 
+import pytest
 from serve.fake_upstream import Status
 
 from scope_torch.serve.chain import Chain, trouble_of
@@ -28,6 +30,16 @@ def test_only_configurations_of_the_chain_answer():
     chain.fail("a", "x")
     chain.fail("b", "x")
     assert [list(chain.attempts(module)) for module in "ab"] == [[chain.entries[0]]] * 2
+
+
+def test_no_request_asks_an_llm_twice():
+    """Not even if it has answered somebody else in the meantime."""
+    chain, asked = Chain([{"a": "x"}, {"a": "y"}]), []
+    for assignment in chain.attempts("a"):
+        asked.append(assignment["a"])
+        assert chain.judge("a", asked[-1], DOWN) == "503"
+        assert chain.judge("a", asked[-1], FINE) is None
+    assert asked == ["x", "y"]
 
 
 def test_any_order_of_failures():
@@ -74,6 +86,21 @@ def test_bodies_that_are_no_code():
     for status, body in itertools.product((200, 400), odd):
         assert trouble_of(Answer(status, {}, body)) is None
     assert trouble_of(Answer(200, {})) is None  # a stream
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "The model `gpt-4-32k` does not exist or you do not have access to it.",
+        "model: claude-2.0",
+        "models/gemini-1.0-pro is not found for API version v1beta",
+        "The API deployment for this resource does not exist.",
+        "No endpoints found for vendor/old:free.",
+    ],
+)
+def test_what_providers_say_of_a_retired_llm(message):
+    body = json.dumps({"error": {"message": message, "code": 404}}).encode()
+    assert trouble_of(Answer(404, {}, body)) == trouble_of(Answer(200, {}, body)) == "404"
 
 
 def test_waits_that_cannot_be_waited_for():
