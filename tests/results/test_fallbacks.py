@@ -257,7 +257,8 @@ def test_damaged_fallbacks(tmp_path, fallbacks):
 
 def test_a_reference_whose_sample_is_below_the_least_quality_is_none(tmp_path, caplog):
     def app(models, number):
-        return number % 10 < {"mini": 9, "pro": 6}[models["a"]], 0.01
+        right, usd = {"mini": (9, 0.001), "pro": (6, 0.01)}[models["a"]]
+        return number % 10 < right, usd
 
     how = {"models": {"a": ["mini", "pro"]}, "reference": "pro", "dataset": range(100)}
     found = select(app, **how, base="mini", budget_usd=5, min_quality=0.8, progress=False)
