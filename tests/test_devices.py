@@ -232,7 +232,7 @@ def test_a_step_in_few_launches(world, method):
 
 
 @pytest.mark.skipif(version() not in table_of_page(), reason="docs/gpu.md has another torch's")
-@pytest.mark.parametrize("method", BARS)
+@pytest.mark.parametrize("method", ["scope", pytest.param("scope_joint", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("world", WORLDS)
 def test_the_page_has_these_numbers(world, method):
     found = rows(world, method, count_once(world, method))

@@ -77,6 +77,7 @@ def test_ends_with_the_exact_front(make):
     assert search.stop_reason == "every configuration was evaluated"
 
 
+@pytest.mark.slow
 def test_the_improvement_per_usd_prefers_what_is_cheaper():
     """Of the same budget, it evaluates more configurations."""
     task = KnownTask.random(4, (4, 4), 6)

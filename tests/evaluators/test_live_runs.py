@@ -238,8 +238,7 @@ def interrupted_wait(monkeypatch, after: int) -> None:
     monkeypatch.setattr(window, "queue", fake)
 
 
-@pytest.mark.parametrize("after", [1, 9, 18])
-@pytest.mark.parametrize("where", ["callback", "wait"])
+@pytest.mark.parametrize(("where", "after"), [("callback", 1), ("wait", 9), ("callback", 18)])
 def test_after_ctrl_c_nothing_is_paid_twice(tmp_path, whole, monkeypatch, where, after):
     script = Script()
     with FakeEndpoint(script) as endpoint:

@@ -489,6 +489,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path):
     assert (done.returncode, done.stderr) == (1, "")
 
 
+@pytest.mark.slow
 def test_a_package_of_the_user_named_baselines_hides_no_method(tmp_path):
     (tmp_path / "baselines").mkdir()
     (tmp_path / "baselines" / "__init__.py").write_text("raise RuntimeError('of the user')")

@@ -171,6 +171,7 @@ class InterruptedBar:
             raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_after_ctrl_c_a_measurement_goes_on(search, measure_run, monkeypatch):
     script = Airports()
     with FakeEndpoint(script) as endpoint:

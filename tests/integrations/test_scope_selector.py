@@ -35,7 +35,10 @@ def directly(models, question):
     }
 
 
-@pytest.mark.parametrize("name", ["BruteForceModelSelector", "ScopeSelector"])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param("BruteForceModelSelector", marks=pytest.mark.slow), "ScopeSelector"],
+)
 def test_one_word_is_the_difference(name, agent, quiet, capsys, tmp_path):
     selector = getattr(agentopt, name, ScopeSelector)(**arguments(agent))
     assert isinstance(selector, agentopt.BaseModelSelector)
@@ -153,9 +156,8 @@ def test_an_asynchronous_agent(agent, quiet, parallel):
 def test_published_prices_stand_in_for_those_that_agentopt_lacks(agent, quiet):
     selector = ScopeSelector(**arguments(agent, model_prices=None))
     results = quiet(selector)
-    assert (
-        quiet(agentopt.BruteForceModelSelector(**arguments(agent, model_prices=None))) is not None
-    )
+    few = arguments(agent, model_prices=None, dataset=DATASET[:3])
+    assert quiet(agentopt.BruteForceModelSelector(**few)) is not None
     assert all(one.price is not None for one in results)
     assert results.selection_cost > 0
     assert selector.result.problem.theta_ref == (2, 2)  # o1, the dearest

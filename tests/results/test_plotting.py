@@ -218,7 +218,6 @@ def boxes(figure):
     [
         pytest.param(lambda: draw_panel(panel(violated=True)), id="12 methods"),
         pytest.param(lambda: draw_panel(panel(["scope"], 1)), id="one run"),
-        pytest.param(lambda: draw_panel(panel(["scope", "random"], 5)), id="two methods"),
         pytest.param(lambda: draw_panel(panel(paper=PAPER), "A, 2026, doi:10/1"), id="published"),
         pytest.param(
             lambda: draw_panel(panel([f"mine a.long.key={i},b={i}" for i in range(9)])), id="long"
@@ -227,7 +226,9 @@ def boxes(figure):
             lambda: draw_panels([panel(violated=True, paper=PAPER), panel()] * 2, "A, 2026"),
             id="four tasks",
         ),
-        pytest.param(lambda: draw_panels([panel([*STYLES])] * 7), id="seven tasks"),
+        pytest.param(
+            lambda: draw_panels([panel([*STYLES])] * 7), id="seven tasks", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_the_legend_covers_nothing_and_everything_is_on_the_page(figure):

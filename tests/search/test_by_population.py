@@ -186,7 +186,7 @@ def test_searches(make, flips):
 
 def test_batches_are_certified_too():
     settings = {"certificate": "population", "bounds": {"delta": 0.05}}
-    made = [make_scope(PROBLEM, base="nano", batch_size=size, **settings) for size in (1, 32, None)]
+    made = [make_scope(PROBLEM, base="nano", batch_size=size, **settings) for size in (32, None)]
     results = [run(PROBLEM, one, TASK.evaluator, budget_usd=20.0) for one in made]
     assert {result.recommendation.basis for result in results} == {"certified"}
 

@@ -116,8 +116,9 @@ async def in_a_notebook(app, **changes):
     return selected(app, **changes)
 
 
-@pytest.mark.parametrize("on_error", ["raise", "retry", "zero"])
-@pytest.mark.parametrize("make", [by_openai, by_httpx])
+@pytest.mark.parametrize(
+    ("make", "on_error"), [(by_openai, "raise"), (by_openai, "zero"), (by_httpx, "retry")]
+)
 def test_a_client_of_a_notebook(make, on_error, url):
     with pytest.raises(InputError, match=MEND):
         asyncio.run(in_a_notebook(make(url), on_error=on_error))

@@ -266,11 +266,12 @@ import sys
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
-from evaluators.far_apps import SlowApp
-import scope_torch as st
-from selection.test_executor import settings
 
-if __name__ == "__main__":
+if __name__ == "__main__":  # the workers run this file, too
+    from evaluators.far_apps import SlowApp
+    import scope_torch as st
+    from selection.test_executor import settings
+
     pool = partial(ProcessPoolExecutor, 3, mp_context=get_context("spawn"))
     st.select(SlowApp(sys.argv[1]), **settings(executor=pool, run_dir=sys.argv[1] + "/run"))
 """

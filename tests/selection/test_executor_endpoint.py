@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 from evaluators.far_apps import KilledOnce, answers, judges
 from llm.fake_endpoint import only_loopback  # noqa: F401
-from selection.test_judge import answer, of_judge, paid, selected
+from selection.test_judge import QUESTIONS, answer, of_judge, paid, selected
 from serve.fake_upstream import FakeUpstream
 
 from scope_torch.errors import InputError
@@ -45,6 +45,7 @@ def test_a_command_runs_beside_its_worker(upstream, tmp_path):
     )
     (tmp_path / "app.py").write_text(program)
     changes = {"judge": None, "metric": lambda expected, output: float(expected == output)}
+    changes["dataset"] = QUESTIONS[:5]  # a process for each call
     command = f"python {tmp_path / 'app.py'} {{input}}"
     result = selected(upstream, app=command, executor=processes, concurrency=2, **changes)
     assert result.bill.total_usd == pytest.approx(paid(upstream))

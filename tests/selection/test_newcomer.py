@@ -80,7 +80,9 @@ def test_by_tokens_with_prices_and_measured(concurrency, upstream, tmp_path):
     for number, changes in enumerate([{"prices": dict(LLMS)}, {"endpoint": endpoint(upstream)}]):
         upstream.served.clear()
         app = adapter(number, upstream)
-        result = selected(app, tmp_path / str(number), concurrency=concurrency, **changes)
+        questions = world.QUESTIONS[: 40 if concurrency == 1 else 30]
+        folder = tmp_path / str(number)
+        result = selected(app, folder, questions, concurrency=concurrency, **changes)
         assert result.certified
         assert result.choice == {"planner": "medium", "solver": "medium"}
         billed = upstream.usd_by_tag()[""]
