@@ -76,6 +76,7 @@ def test_the_package_itself_imports_neither_torch_nor_numpy():
     assert not imported & {"torch", "numpy", "scipy", "gpytorch", "botorch", *OPTIONAL, "tqdm"}
 
 
+@pytest.mark.slow
 def test_a_copied_folder_without_metadata(tmp_path):
     """A folder on PYTHONPATH that pip knows nothing of; every warning is an error."""
     shutil.copytree(ROOT / "scope_torch", tmp_path / "scope_torch")

@@ -69,6 +69,7 @@ def test_the_front_is_that_of_the_averages_and_no_pair_costs_twice(make):
 
 
 @pytest.mark.parametrize("make", searches()[:2])
+@pytest.mark.slow
 def test_ends_with_the_exact_front(make):
     task = KnownTask.random(2, (3, 2), 4)
     search = make(task.problem, 0)

@@ -79,7 +79,7 @@ def shares(searches, hopeless, **changes):
     return np.mean([search(seed, hopeless, **changes) for seed in range(searches)], 0)
 
 
-@pytest.mark.parametrize("in_flight", [1, 8])
+@pytest.mark.parametrize("in_flight", [pytest.param(1, marks=pytest.mark.slow), 8])
 def test_few_searches_of_hopeless_worlds(in_flight):
     certified, wrong = shares(3, True, in_flight=in_flight)
     assert certified == wrong < 0.5

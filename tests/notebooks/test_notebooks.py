@@ -31,7 +31,7 @@ SHOWN = {  # figures, and what a notebook's text relies on
 }  # fmt: skip
 
 
-LONG = ("paper_figures", "three_constraints")
+LONG = ("paper_figures", "surrogate", "three_constraints")
 
 
 @pytest.mark.parametrize(

@@ -117,6 +117,7 @@ def test_only_the_violating_method_is_drawn_there():
     assert line.get_ydata()[-1] == pytest.approx(0.5 * 2 / 3)  # half of s_0, for 2 USD of 3
 
 
+@pytest.mark.slow
 def test_labels_of_axes_stand_where_the_left_neighbour_has_none():
     def labels(figure):
         return [axes.get_ylabel().partition(" ")[0] for axes in figure.axes]
@@ -225,6 +226,7 @@ def boxes(figure):
         pytest.param(
             lambda: draw_panels([panel(violated=True, paper=PAPER), panel()] * 2, "A, 2026"),
             id="four tasks",
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             lambda: draw_panels([panel([*STYLES])] * 7), id="seven tasks", marks=pytest.mark.slow
@@ -260,6 +262,7 @@ def assert_truetype(pdf):
     assert b"/Type3" not in content
 
 
+@pytest.mark.slow
 def test_fonts_are_embedded_as_truetype_and_files_are_reproducible(tmp_path):
     one = panel(["scope"], 1)
     for name in ("a", "b"):

@@ -134,7 +134,7 @@ def some_known() -> list[Observation]:
         {"certificate_flips": 0.05},
         {"certificate": "bounds"},
         {"bounds": {"mode": "theory"}, "rho": 0.3, "initial_pool": "random"},
-        {"gap_tolerance": None},
+        pytest.param({"gap_tolerance": None}, marks=pytest.mark.slow),
         {"prune": False},
         {"known": some_known()},
         {"verify": 3},

@@ -159,6 +159,7 @@ def test_answers_of_a_round_are_of_no_turn():
     assert sum(map(len, per_turn)) == len(result.history) - t - in_rounds
 
 
+@pytest.mark.slow
 def test_a_larger_horizon_begins_with_the_search_of_a_smaller_one():
     table = misleading_table(2)
     problem = table.problem("misleading", ("frontier",) * 3, 0.1)

@@ -34,6 +34,7 @@ def test_app_and_judge_in_processes_are_billed_by_the_endpoint(upstream):
     assert of_judge(upstream) == pytest.approx(2 * of_judges)
 
 
+@pytest.mark.slow
 def test_a_command_runs_beside_its_worker(upstream, tmp_path):
     program = (
         "import json, os, sys, urllib.request as u\n"
@@ -54,7 +55,7 @@ def test_a_command_runs_beside_its_worker(upstream, tmp_path):
     assert str(os.getpid()) not in parents
 
 
-@pytest.mark.parametrize("who", ["app", "metric"])
+@pytest.mark.parametrize("who", ["app", pytest.param("metric", marks=pytest.mark.slow)])
 def test_what_a_lost_call_has_cost_is_booked_as_lost(upstream, tmp_path, who):
     here = selected(upstream)
     before = paid(upstream)

@@ -71,7 +71,7 @@ def of_judge(upstream) -> float:
     )
 
 
-@pytest.mark.parametrize("concurrency", [1, 4])
+@pytest.mark.parametrize("concurrency", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_what_the_judge_costs_is_paid_and_belongs_to_no_configuration(
     upstream, tmp_path, concurrency
 ):
@@ -156,6 +156,7 @@ def test_a_judge_that_fails_costs_what_it_took(upstream, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_starting_again_does_not_make_a_failing_judge_free(upstream, tmp_path):
     calls = 0
 
@@ -220,8 +221,8 @@ class Leaves:
     ("number", "is_async", "what"),
     [
         (2, True, KeyboardInterrupt),
-        (9, False, SystemExit),
-        (60, False, KeyboardInterrupt),
+        pytest.param(9, False, SystemExit, marks=pytest.mark.slow),
+        pytest.param(60, False, KeyboardInterrupt, marks=pytest.mark.slow),
         (60, True, SystemExit),
     ],
 )

@@ -72,17 +72,14 @@ def test_six_words_are_enough():
     assert words == CONCEPTS
 
 
-@pytest.mark.parametrize(
-    "concurrency", [pytest.param(1, marks=pytest.mark.slow), 8], ids="{}_at_a_time".format
-)
+@pytest.mark.parametrize("concurrency", [1, 8], ids="{}_at_a_time".format)
+@pytest.mark.slow
 def test_by_tokens_with_prices_and_measured(concurrency, upstream, tmp_path):
     """The same choice, and the bill of the upstream to the last digit."""
     for number, changes in enumerate([{"prices": dict(LLMS)}, {"endpoint": endpoint(upstream)}]):
         upstream.served.clear()
         app = adapter(number, upstream)
-        questions = world.QUESTIONS[: 40 if concurrency == 1 else 30]
-        folder = tmp_path / str(number)
-        result = selected(app, folder, questions, concurrency=concurrency, **changes)
+        result = selected(app, tmp_path / str(number), concurrency=concurrency, **changes)
         assert result.certified
         assert result.choice == {"planner": "medium", "solver": "medium"}
         billed = upstream.usd_by_tag()[""]
