@@ -124,10 +124,8 @@ def searched(broken, make=make_scope_joint, concurrency=1, run_dir=None, budget=
     return run(TASK.problem, optimizer, evaluator, budget, run_dir=run_dir), system
 
 
-@pytest.mark.parametrize(
-    ("make", "space_search"),
-    [(make_scope_joint, "grid"), (make_scope, "grid"), (make_scope_joint, "branch_and_bound")],
-)
+@pytest.mark.parametrize("make", [make_scope_joint, make_scope])
+@pytest.mark.parametrize("space_search", ["grid", "branch_and_bound"])
 @pytest.mark.parametrize("broken", [ALL, {("module0", 0), ("module1", 1)}])
 def test_a_search_goes_on_without_them(make, space_search, broken, caplog):
     with caplog.at_level(logging.WARNING):

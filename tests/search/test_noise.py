@@ -77,7 +77,7 @@ KINDS = ["enumerated", "device", "few"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("margin", [0.0, 0.02, 0.1, 0.25])
 def test_the_most_promising_can_be_certified_at_the_margin(seed, margin, kind):
     posterior, lower = minima(seed, kind)
