@@ -76,7 +76,7 @@ def checked(task: Task, result, table: RecordedTable):
 @pytest.mark.parametrize(
     "name",
     [
-        n if n in ("scope", "joint", "random", "cei", "abacus", "llmselector")
+        n if n in ("scope", "joint", "front", "random", "cei", "llmselector")
         else pytest.param(n, marks=pytest.mark.slow)
         for n in SEARCHES
     ],
@@ -199,9 +199,8 @@ def test_a_list_of_configurations(listed):
     assert everything.evaluator.fingerprint() != task.evaluator.fingerprint()
 
 
-FAST = ["scope", "llmselector"]
+FAST = ["joint", "scope", "llmselector"]
 SLOW = [
-    "joint",
     "cei",
     "joint-branched",
     "scope-branched",
