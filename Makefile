@@ -22,8 +22,9 @@ test test-slow: export OMP_NUM_THREADS = 1
 # Compiled tests are kept: rewriting their asserts is half of what collecting them takes.
 test test-slow: export PYTHONDONTWRITEBYTECODE =
 
+# A worker keeps the tests of a file, and what they share, until another one has nothing to do.
 test: lint types
-	$(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --durations=10
+	$(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --dist worksteal --durations=10
 
 # Agent frameworks, and another client: apart, so that they decide no dependency of the others. Where
 # they cannot be had, their tests are skipped.

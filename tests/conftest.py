@@ -1,6 +1,7 @@
 """Fixtures shared by all tests."""
 
 import asyncio
+import gc
 import os
 import signal
 import socket
@@ -11,6 +12,7 @@ from importlib.util import find_spec
 import hypothesis
 import pytest
 import torch
+from hydra.core.config_store import ConfigStore
 from real_data import NO_DATA
 
 hypothesis.settings.register_profile("any machine", deadline=None)  # or 200 ms for an example
@@ -31,6 +33,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "filterwarnings", r"ignore:`torch\.jit\.script` is deprecated:DeprecationWarning"
     )
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now stays: looking through it again and again for garbage takes long."""
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -56,11 +63,16 @@ class _QuickAsyncio:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _quick_ends_of_servers() -> Iterator[None]:
-    """Uvicorn looks every 0.1 s whether it shall end; hundreds of endpoints would wait for that."""
+def _quick_libraries() -> Iterator[None]:
+    """What others do slowly a thousand times, and no test is about.
+
+    Uvicorn looks every 0.1 s whether it shall end. Hydra copies all schemas for each config, though
+    it copies a schema again before it changes it.
+    """
     with pytest.MonkeyPatch.context() as patch:
         if find_spec("uvicorn") is not None:
             patch.setattr("uvicorn.server.asyncio", _QuickAsyncio())
+        patch.setattr(ConfigStore, "__deepcopy__", lambda self, _: self, raising=False)
         yield
 
 

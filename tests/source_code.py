@@ -25,9 +25,15 @@ def name_of(path: Path) -> str:
     return f"scope_torch.{name}" if path.is_relative_to(ROOT / "baselines") else name
 
 
+@cache
+def tree_of(source: str) -> ast.Module:
+    """The syntax tree of a source text; nobody changes it."""
+    return ast.parse(source)
+
+
 def imported(source: str) -> Iterator[str]:
     """Modules that a source text imports anywhere: in functions and under TYPE_CHECKING too."""
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(tree_of(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

@@ -59,7 +59,17 @@ METHODS = {
 
 @pytest.mark.parametrize(
     ("name", "graded"),
-    [*((name, True) for name in METHODS), ("scope", False), ("scope_joint", False)],
+    [
+        *(
+            (name, True)
+            for name in ("scope", "theory", "branch_and_bound", "scope_joint", "safeopt")
+        ),
+        *(
+            pytest.param(name, graded, marks=pytest.mark.slow)
+            for name in METHODS
+            for graded in (True, False)
+        ),
+    ],
 )
 def test_the_search_of_the_cpu(name, graded):
     task = make_task(1, (4, 3), 6, graded=graded)
@@ -232,6 +242,7 @@ def test_a_step_in_few_launches(world, method):
 
 
 @pytest.mark.skipif(version() not in table_of_page(), reason="docs/gpu.md has another torch's")
+@pytest.mark.slow
 @pytest.mark.parametrize("method", BARS)
 @pytest.mark.parametrize("world", WORLDS)
 def test_the_page_has_these_numbers(world, method):

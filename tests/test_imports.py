@@ -54,16 +54,20 @@ def core() -> list[str]:
     return [name.removesuffix(".") for name in names if not name.startswith(more)]
 
 
-def test_core_imports_on_a_bare_machine():
+def test_core_and_benchmark_run_on_a_bare_machine():
     found = core()
     assert len(found) > 70
     assert not {"scope_torch.cli.run", "scope_torch.results.plotting"} & set(found)
     done = python(
-        "import sys, importlib\n"
+        "import sys, importlib, runpy\n"
         f"sys.modules.update(dict.fromkeys({OPTIONAL!r}))\n"  # None: importing it fails
         f"for name in {found!r}: importlib.import_module(name)\n"
+        "sys.argv = ['benchmark', '--modules', '3', '--llms', '4', '--queries', '9',"
+        " '--configs', '12', '--direct', 'all', '--repeats', '1']\n"
+        "runpy.run_path('scripts/benchmark_posterior.py', run_name='__main__')\n"
     )
     assert done.returncode == 0, done.stderr
+    assert "ratio direct / hamming grid" in done.stdout
 
 
 def test_the_package_itself_imports_neither_torch_nor_numpy():
@@ -75,6 +79,7 @@ def test_the_package_itself_imports_neither_torch_nor_numpy():
     assert not imported & {"torch", "numpy", "scipy", "gpytorch", "botorch", *OPTIONAL, "tqdm"}
 
 
+@pytest.mark.slow
 def test_a_copied_folder_without_metadata(tmp_path):
     """A folder on PYTHONPATH that pip knows nothing of; every warning is an error."""
     shutil.copytree(ROOT / "scope_torch", tmp_path / "scope_torch")
@@ -128,15 +133,3 @@ def test_the_example_of_the_package():
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match=r"'scope_torch' has no attribute 'runn'"):
         _ = scope_torch.runn
-
-
-def test_benchmark_needs_no_hydra_or_wandb():
-    done = python(
-        "import sys, runpy\n"
-        f"sys.modules.update(dict.fromkeys({OPTIONAL!r}))\n"
-        "sys.argv = ['benchmark', '--modules', '3', '--llms', '4', '--queries', '9',"
-        " '--configs', '12', '--direct', 'all', '--repeats', '1']\n"
-        "runpy.run_path('scripts/benchmark_posterior.py', run_name='__main__')\n"
-    )
-    assert done.returncode == 0, done.stderr
-    assert "ratio direct / hamming grid" in done.stdout

@@ -4,7 +4,7 @@ import ast
 import statistics
 
 import pytest
-from source_code import ROOT, imported, modules
+from source_code import ROOT, imported, modules, tree_of
 
 MOST_LINES_OF_MODULE = 400
 MOST_LINES_OF_BODY = 60
@@ -20,7 +20,7 @@ MOST_BYTES_OF_PROSE = 280_000
 def bodies(source: str) -> dict[str, list[ast.stmt]]:
     """The statements of every function, without its docstring; by its name and line."""
     found = {}
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(tree_of(source)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             body = node.body[1:] if ast.get_docstring(node) is not None else node.body
             if body:

@@ -69,6 +69,7 @@ def test_the_front_is_that_of_the_averages_and_no_pair_costs_twice(make):
 
 
 @pytest.mark.parametrize("make", searches()[:2])
+@pytest.mark.slow
 def test_ends_with_the_exact_front(make):
     task = KnownTask.random(2, (3, 2), 4)
     search = make(task.problem, 0)
@@ -77,6 +78,7 @@ def test_ends_with_the_exact_front(make):
     assert search.stop_reason == "every configuration was evaluated"
 
 
+@pytest.mark.slow
 def test_the_improvement_per_usd_prefers_what_is_cheaper():
     """Of the same budget, it evaluates more configurations."""
     task = KnownTask.random(4, (4, 4), 6)

@@ -356,7 +356,10 @@ YOURS = ("table", "matrix", "synthetic")  # tasks of which nobody knows, or that
 TASKS = sorted(p.stem for p in Path(config_dir(), "task").glob("*.yaml") if p.stem not in YOURS)
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if i % 3 else ()) for i, name in enumerate(TASKS)],
+)
 def test_prompts_describe_the_system_and_the_data_of_a_task(name, tmp_path):
     """Metadata of the compound AI system and the data set (appendix, adaptation details)."""
     transcript = f"method.backend.transcript={tmp_path / 't.jsonl'}"

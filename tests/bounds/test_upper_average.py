@@ -6,7 +6,7 @@ from scipy.stats import binom, hypergeom
 
 from scope_torch.bounds.betting import upper_average
 
-DELTA, DRAWS = 0.2, 300  # a small delta would never be seen to fail
+DELTA, DRAWS = 0.2, 100  # a small delta would never be seen to fail
 POPULATIONS = {
     "half": np.arange(60) % 2 == 0,
     "most": np.arange(60) % 10 > 0,

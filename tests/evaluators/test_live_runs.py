@@ -136,7 +136,10 @@ class Outage:
             return None if self.mended or self.good >= 0 else self.trouble
 
 
-@pytest.mark.parametrize("trouble", [Status(503), Status(429, headers={"Retry-After": "0"})])
+@pytest.mark.parametrize(
+    "trouble",
+    [Status(503), pytest.param(Status(429, headers={"Retry-After": "0"}), marks=pytest.mark.slow)],
+)
 def test_a_short_outage_leaves_no_trace_in_the_result(tmp_path, whole, trouble):
     """It ends before it is fatal; calls that failed are sent again, not counted as wrong."""
     outage = Outage(25, trouble)
@@ -155,9 +158,9 @@ def test_a_short_outage_leaves_no_trace_in_the_result(tmp_path, whole, trouble):
 
 ENDS = [
     (Status(401, message="no"), {}, "401: it does not accept the key"),
-    (Status(403), {}, "answered 403"),
+    pytest.param(Status(403), {}, "answered 403", marks=pytest.mark.slow),
     (Status(404, message="The model m0 does not exist"), {}, "The model m0 does not exist"),
-    (Status(402), {}, "no credit is left"),
+    pytest.param(Status(402), {}, "no credit is left", marks=pytest.mark.slow),
     # One, or more that were in flight.
     (Status(503), {"max_failures_in_a_row": 1}, "calls in a row have failed"),
     (Cut(of_body=0.0), {"max_failures_in_a_row": 1}, "was lost"),
@@ -238,8 +241,7 @@ def interrupted_wait(monkeypatch, after: int) -> None:
     monkeypatch.setattr(window, "queue", fake)
 
 
-@pytest.mark.parametrize("after", [1, 9, 18])
-@pytest.mark.parametrize("where", ["callback", "wait"])
+@pytest.mark.parametrize(("where", "after"), [("callback", 1), ("wait", 9), ("callback", 18)])
 def test_after_ctrl_c_nothing_is_paid_twice(tmp_path, whole, monkeypatch, where, after):
     script = Script()
     with FakeEndpoint(script) as endpoint:

@@ -227,6 +227,7 @@ def test_regret_is_positive_where_the_condition_holds():
     assert (run.regret > run.bound / 2000).any()
 
 
+@pytest.mark.slow
 def test_understated_assumptions_exceed_the_bound():
     """The check above can fail: R and B are 100 times those that SCOPE and the bound are told.
 
@@ -328,6 +329,7 @@ def test_too_few_observations_leave_regret(method, gap, horizon):
     assert (average_regret(times_found(method, gap, 12, horizon), tau) >= least).all()
 
 
+@pytest.mark.slow
 def test_a_method_told_too_little_noise_breaks_both_halves(method):
     """The checks above can fail, and as the theorem says: less regret only if not correct."""
     gap, tau = 0.05, np.array([3, 9])

@@ -79,12 +79,19 @@ def shares(searches, hopeless, **changes):
     return np.mean([search(seed, hopeless, **changes) for seed in range(searches)], 0)
 
 
-@pytest.mark.parametrize(("in_flight", "quantile"), [(1, False), (8, False), (1, True)])
-def test_few_searches_of_hopeless_worlds(in_flight, quantile):
+@pytest.mark.parametrize(
+    ("in_flight", "quantile", "searches"),
+    [
+        pytest.param(1, False, (6, 3), marks=pytest.mark.slow),
+        (8, False, (3, 1)),
+        pytest.param(1, True, (6, 3), marks=pytest.mark.slow),
+    ],
+)
+def test_few_searches_of_hopeless_worlds(in_flight, quantile, searches):
     how = {"in_flight": in_flight, "quantile": quantile}
-    certified, wrong = shares(6, True, **how)
-    assert certified == wrong <= 0.25
-    certified, wrong = shares(3, False, **how)
+    certified, wrong = shares(searches[0], True, **how)
+    assert certified == wrong < 0.5
+    certified, wrong = shares(searches[1], False, **how)
     assert certified > 0.8
     assert wrong == 0
 

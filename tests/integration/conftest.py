@@ -3,10 +3,18 @@
 import sys
 
 import pytest
+from hydra._internal.hydra import Hydra
 from hydra.core.global_hydra import GlobalHydra
 
 from scope_torch.cli.run import main
 from scope_torch.tracking import curves
+
+
+def _compose_once(patch: pytest.MonkeyPatch, arguments: tuple[str, ...]) -> None:
+    """Hydra composes a config a first time only for `hydra.mode`; of ours, experiments set it."""
+    words = ("hydra.mode", "experiment=", "config", "searchpath")
+    if not any(word in argument for word in words for argument in arguments):
+        patch.setattr(Hydra, "get_mode", lambda *_, **__: None)
 
 
 @pytest.fixture
@@ -25,6 +33,7 @@ def cli(tmp_path, monkeypatch, capsys):
         monkeypatch.setattr(sys, "argv", ["scope-torch", *arguments])
         status = 0
         with monkeypatch.context() as patch:
+            _compose_once(patch, arguments)
             if not draw:
                 patch.setattr(curves, "plot_curves", lambda *_, **__: None)
             try:

@@ -159,6 +159,7 @@ def _needs_table(task):
     table_or_skip(f"agentopt/{task}_compact.csv.gz")
 
 
+@pytest.mark.slow
 def test_scope_joint_finds_the_best():
     _needs_table("hotpotqa")
     end, early = ours.best_quality("hotpotqa", {"bayesian": 10.93}, seed=2)
@@ -167,7 +168,9 @@ def test_scope_joint_finds_the_best():
     assert early["best_quality"] - early["true_quality"] < 0.03
 
 
-@pytest.mark.parametrize("method", ours.METHODS)
+@pytest.mark.parametrize(
+    "method", [ours.METHODS[0], pytest.param(ours.METHODS[1], marks=pytest.mark.slow)]
+)
 def test_a_committed_run_of_ours_is_what_comes_out_today(method):
     _needs_table("mathqa")
     made = ours.least_cost("mathqa", method, seed=3)

@@ -71,7 +71,13 @@ CASES = [(name, PROBLEM) for name in SEARCHES]
 CASES += [(name, LISTED) for name in ("scope-branched", "joint-branched", "abacus", "joint")]
 
 
-@pytest.mark.parametrize(("name", "problem"), CASES)
+LONG = ("scope-branched", "joint-branched", "front", "scope-coarse", "joint-tensor")
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [pytest.param(*case, marks=pytest.mark.slow if case[0] in LONG else ()) for case in CASES],
+)
 def test_only_what_may_be_chosen(name, problem):
     if name == "optuna_gp":
         pytest.importorskip("optuna")
@@ -85,7 +91,16 @@ def test_only_what_may_be_chosen(name, problem):
     assert all(problem.is_allowed(row.theta) for row in (*front.by_loss, *front.points))
 
 
-@pytest.mark.parametrize("name", ["scope", "joint", "random", "scope-branched", "joint-branched"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "scope",
+        "joint",
+        "random",
+        pytest.param("scope-branched", marks=pytest.mark.slow),
+        pytest.param("joint-branched", marks=pytest.mark.slow),
+    ],
+)
 def test_the_best_of_what_may_be_chosen_is_found(name):
     """With a budget that is more than enough, as without a rule."""
     truth = COST, QUALITY

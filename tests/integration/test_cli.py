@@ -379,7 +379,7 @@ def test_a_word_unlike_all_others_gets_no_guess(cli, argument):
     assert "did you mean" not in err
 
 
-@pytest.mark.parametrize("method", ["scope", "scope_joint"])
+@pytest.mark.parametrize("method", [pytest.param("scope", marks=pytest.mark.slow), "scope_joint"])
 def test_a_base_for_each_module(cli, table_arguments, method):
     kept = [a for a in table_arguments if not a.startswith("method.base")]
     kept += [f"method={method}", "budget_usd=0.05"]
@@ -476,6 +476,7 @@ def test_what_is_passed_on_has_keys_of_its_own():
     assert config.llm.extra_body == {"cache_prompt": True}
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_seen_enough_is_no_error(tmp_path):
     """As in `scope-torch --help | head -1`."""
     reader, writer = os.pipe()
@@ -489,6 +490,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path):
     assert (done.returncode, done.stderr) == (1, "")
 
 
+@pytest.mark.slow
 def test_a_package_of_the_user_named_baselines_hides_no_method(tmp_path):
     (tmp_path / "baselines").mkdir()
     (tmp_path / "baselines" / "__init__.py").write_text("raise RuntimeError('of the user')")

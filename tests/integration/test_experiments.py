@@ -102,13 +102,8 @@ def settings(*overrides: str) -> dict:
     return build(cfg.method, problem=problem, kernel=build(cfg.kernel), seed=0).settings()
 
 
-@pytest.mark.parametrize(
-    "experiment",
-    [
-        name if name == "bounds" else pytest.param(name, marks=pytest.mark.slow)
-        for name in EXPERIMENTS
-    ],
-)
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+@pytest.mark.slow
 def test_experiment_runs_tiny_and_reports(cli, experiment, monkeypatch, capsys):
     small = ["task=data_imputation", FOUR, METHODS, "seed=0", "budget_usd=0.05"]
     if experiment in ("bounds", "ablation_delta"):

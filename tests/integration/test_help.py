@@ -46,6 +46,7 @@ def examples():
     return re.findall(r"^        (scope-torch .*)$", text, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_the_examples_work(cli, tmp_path, monkeypatch, capsys):
     """As printed, in their order; a search with a smaller budget."""
     assert len(examples()) == 3

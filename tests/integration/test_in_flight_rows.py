@@ -19,7 +19,13 @@ def test_a_makespan_by_hand():
     assert makespan([2, -1, 1, -1, 1, -1, -1], four, 9) == 5
 
 
-@pytest.mark.parametrize("how", [{}, {"batch_size": 5}, {"in_flight": 4}])
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"in_flight": 4},
+        *(pytest.param(how, marks=pytest.mark.slow) for how in ({}, {"batch_size": 5})),
+    ],
+)
 def test_a_search_without_a_clock_is_that_of_a_run(how):
     def make():
         return make_scope_joint(task.problem, base="small", seed=1, device="cpu", **how)

@@ -85,7 +85,9 @@ def test_the_hard_cases_are_not(task, family):
     assert feasible < 0.6 * recorded
 
 
-@pytest.mark.parametrize("family", ["recorded_like", *HARD])
+@pytest.mark.parametrize(
+    "family", ["recorded_like", *(pytest.param(family, marks=pytest.mark.slow) for family in HARD)]
+)
 def test_a_committed_row_is_made_again(family):
     run = PLANNED["data_imputation", family, "100", "10"]
     same_as_committed(row_of(run))

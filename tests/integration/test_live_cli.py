@@ -124,6 +124,7 @@ def seen(observations: list[Observation]) -> dict:
     return {o.request: (o.cost_usd, o.quality) for o in observations}
 
 
+@pytest.mark.slow
 def test_after_an_outage_the_same_command_goes_on(cli, whole):
     """The key is refused after 80 calls: 36 for the reference, the others for the search."""
     left = [80]

@@ -171,6 +171,7 @@ class InterruptedBar:
             raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_after_ctrl_c_a_measurement_goes_on(search, measure_run, monkeypatch):
     script = Airports()
     with FakeEndpoint(script) as endpoint:
@@ -273,6 +274,7 @@ def test_a_run_of_another_task_is_refused(search, measure_run):
     assert not (run_dir / "measured").exists()
 
 
+@pytest.mark.slow
 def test_a_known_truth_stays_the_truth(cli, capsys):
     """A simulated run can be measured too; `report` shows what is known."""
     task = ["task=data_imputation", f"task.llms=[{','.join(LLMS)}]", "task.epsilon=0.3"]

@@ -87,7 +87,9 @@ def test_a_single_run_with_a_wrong_value_leaves_no_directory(cli):
     assert not Path("outputs").exists()
 
 
-@pytest.mark.parametrize("batch", [[], ["hydra.sweeper.max_batch_size=1"]])
+@pytest.mark.parametrize(
+    "batch", [pytest.param([], marks=pytest.mark.slow), ["hydra.sweeper.max_batch_size=1"]]
+)
 def test_wrong_values_fail_in_their_own_jobs(cli, batch):
     status, _, err = cli(*SMALL, "method=scope", "method.alpha=7,0.3,8", *batch)
     assert status == 2

@@ -12,7 +12,7 @@ from benchmarks.results.experiments import CHOSEN, experiments
 from scope_torch.tasks.synthetic import synthetic_task
 
 NEEDED = {"smac": "smac", "ax": "ax", "optuna_tpe": "optuna", "optuna_nsga2": "optuna"}
-FAST = ("optuna_tpe", "optuna_nsga2", "botorch")
+FAST = ("optuna_tpe", "optuna_nsga2")
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +31,7 @@ def search(peer, budget_usd=2.0, **options):
 
 
 @pytest.mark.parametrize(
-    "peer", [*FAST, *(pytest.param(p, marks=pytest.mark.slow) for p in ("smac", "ax"))]
+    "peer", [*FAST, *(pytest.param(p, marks=pytest.mark.slow) for p in ("botorch", "smac", "ax"))]
 )
 @pytest.mark.filterwarnings("ignore")  # SMAC3 and Ax warn of what they use
 def test_a_peer_searches(peer):

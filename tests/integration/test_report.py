@@ -200,6 +200,7 @@ def test_unfinished_runs_do_not_fill_the_screen(outputs, no_figures):
     assert (outputs / "table.md").read_text().count("unfinished: ") == 9
 
 
+@pytest.mark.slow
 def test_two_budgets_of_a_task_are_told_apart(outputs):
     copied(outputs, "scope", outputs / "more" / "scope", budget_usd=1.5)
     text = report(outputs)

@@ -204,6 +204,7 @@ def test_theta_out_as_the_configuration_evaluated_last():
     assert row_of(cell())["V_last_queried"] == ""
 
 
+@pytest.mark.slow
 def test_a_file_is_gone_on_with(tmp_path, monkeypatch):
     cells = [cell("random_search"), cell("random_search", 11)]
     program.make("one", cells[:1], tmp_path, 1)

@@ -34,6 +34,7 @@ def test_a_total_is_the_search_and_h_queries_of_what_may_run():
     assert payoff.total(found([(1.2, 1e-9)]), 100) == pytest.approx((1.2 + 100 * 0.01) / 0.01)
 
 
+@pytest.mark.slow
 def test_one_search_tells_the_end_for_every_h():
     """H decides nothing but the end: searches with their own H spend as much as the rows say."""
     overrides = ("task=synthetic", "budget_usd=0.3", "base=nano")
@@ -115,6 +116,7 @@ def test_the_first_of_the_bounds_rules_is_the_default():
     assert names == set(rules)
 
 
+@pytest.mark.slow
 def test_noise_is_what_makes_the_letter_wide():
     """In every world of the table, and by the run that makes a row."""
     rows = {(row["method"], row["world"]): row for row in read_rows(RESULTS / "letter.csv")}

@@ -35,7 +35,10 @@ def directly(models, question):
     }
 
 
-@pytest.mark.parametrize("name", ["BruteForceModelSelector", "ScopeSelector"])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param("BruteForceModelSelector", marks=pytest.mark.slow), "ScopeSelector"],
+)
 def test_one_word_is_the_difference(name, agent, quiet, capsys, tmp_path):
     selector = getattr(agentopt, name, ScopeSelector)(**arguments(agent))
     assert isinstance(selector, agentopt.BaseModelSelector)
@@ -92,7 +95,7 @@ def test_the_page_shows_a_program_that_runs(agent, capsys, tmp_path, monkeypatch
     assert "Use planner=" in printed or "Keep the reference" in printed
 
 
-@pytest.mark.parametrize("seed", [0, 3])
+@pytest.mark.parametrize("seed", [0, pytest.param(3, marks=pytest.mark.slow)])
 def test_choice_and_spend_are_those_of_select(agent, quiet, seed):
     settings = {"budget_usd": 0.05, "seed": seed, "deployment_queries": 10_000.0}
     selector = ScopeSelector(**arguments(agent), reference="o1", **settings)
@@ -117,6 +120,7 @@ def test_choice_and_spend_are_those_of_select(agent, quiet, seed):
     assert selector.result.bill.total_usd == pytest.approx(expected.bill.total_usd, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_parallel_asks_at_once_and_finds_the_same(agent, server, quiet):
     """One seed and one batch size give one result, at any concurrency."""
     alone = quiet(ScopeSelector(**arguments(agent), batch_size=4))
@@ -137,7 +141,7 @@ def test_parallel_asks_at_once_and_finds_the_same(agent, server, quiet):
     assert facts(many) == facts(alone)
 
 
-@pytest.mark.parametrize("parallel", [False, True])
+@pytest.mark.parametrize("parallel", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_an_asynchronous_agent(agent, quiet, parallel):
     """AgentOpt's own selectors take one with parallel=True only."""
 
@@ -150,12 +154,12 @@ def test_an_asynchronous_agent(agent, quiet, parallel):
     assert facts(found) == facts(expected)
 
 
+@pytest.mark.slow
 def test_published_prices_stand_in_for_those_that_agentopt_lacks(agent, quiet):
     selector = ScopeSelector(**arguments(agent, model_prices=None))
     results = quiet(selector)
-    assert (
-        quiet(agentopt.BruteForceModelSelector(**arguments(agent, model_prices=None))) is not None
-    )
+    few = arguments(agent, model_prices=None, dataset=DATASET[:3])
+    assert quiet(agentopt.BruteForceModelSelector(**few)) is not None
     assert all(one.price is not None for one in results)
     assert results.selection_cost > 0
     assert selector.result.problem.theta_ref == (2, 2)  # o1, the dearest
@@ -204,6 +208,7 @@ def test_min_quality_in_the_place_of_a_loss(agent, quiet):
     assert selector.result.problem.s_0 == 0.6
 
 
+@pytest.mark.slow
 def test_the_best_quality_within_bounds_on_cost_and_seconds(agent, quiet):
     limits = ["cost_usd <= 0.00005 cap 0.001", "latency_s <= 20 cap 100"]
     selector = ScopeSelector(**arguments(agent), objective="quality", constraints=limits)
@@ -213,6 +218,7 @@ def test_the_best_quality_within_bounds_on_cost_and_seconds(agent, quiet):
     assert best.accuracy == max(one.accuracy for one in every if one.price <= 0.00005)
 
 
+@pytest.mark.slow
 def test_candidates_that_are_objects(agent, quiet):
     """AgentOpt names them by `model` or the like."""
 

@@ -75,6 +75,7 @@ def test_an_agent_is_made_once_for_a_combination(agent, quiet):
     assert len(made) == len(set(made)) == len(results)
 
 
+@pytest.mark.slow
 def test_a_tracker_that_another_selector_has_used(agent, quiet):
     expected = quiet(ScopeSelector(**arguments(agent)))
     tracker = agentopt.LLMTracker(cache=False)

@@ -7,19 +7,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_without_agentopt_the_selector_says_what_to_install():
+def test_the_package_imports_no_agentopt_and_the_selector_says_what_to_install():
     code = (
-        "import sys; sys.modules['agentopt'] = None\n"
+        "import scope_torch, sys; scope_torch.select; print('agentopt' in sys.modules)\n"
+        "sys.modules['agentopt'] = None\n"
         "import scope_torch.integrations.agentopt as module\n"
         "module.ScopeSelector()"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.strip() == "False", done.stderr
     assert done.stderr.splitlines()[-1] == (
         "ImportError: ScopeSelector needs agentopt-py: pip install 'scope-torch[peers]'"
     )
-
-
-def test_the_package_imports_no_agentopt():
-    code = "import scope_torch, sys; scope_torch.select; print('agentopt' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert done.stdout.strip() == "False", done.stderr

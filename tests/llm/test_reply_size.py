@@ -80,7 +80,10 @@ asyncio.run(main())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit on memory is one of Linux")
-@pytest.mark.parametrize("name", ANSWERS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if "error" in name else ()) for name in ANSWERS],
+)
 def test_a_huge_reply_is_given_up_within_256_mib(name):
     def answer(request: dict, number: int) -> Iterable[bytes]:
         if request["messages"][0]["content"] == "warm up":

@@ -31,12 +31,12 @@ SHOWN = {  # figures, and what a notebook's text relies on
 }  # fmt: skip
 
 
+LONG = ("paper_figures", "surrogate", "three_constraints")
+
+
 @pytest.mark.parametrize(
     "path",
-    [
-        pytest.param(path, marks=pytest.mark.slow if path.stem == "paper_figures" else ())
-        for path in NOTEBOOKS
-    ],
+    [pytest.param(path, marks=pytest.mark.slow if path.stem in LONG else ()) for path in NOTEBOOKS],
     ids=lambda path: path.stem,
 )
 def test_runs_and_shows_what_it_says(path, tmp_path, monkeypatch, capsys):

@@ -240,7 +240,7 @@ def files() -> dict[str, bytes]:
     st.sampled_from(FILES).flatmap(
         lambda name: st.tuples(st.just(name), damaged(files()[name], 2), st.booleans())
     ),
-    100,
+    30,
     3000,
 )
 @pytest.mark.slow

@@ -54,6 +54,7 @@ def python(code: str, **environment: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX")
 def test_a_forked_child_searches_as_its_parent():
     """OpenMP's threads are not in the child: with more than one thread it waits for ever."""

@@ -172,6 +172,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
+@pytest.mark.slow
 def test_a_search_whose_terminal_is_closed_stops_cleanly(tmp_path):
     """Its output has nowhere to go."""
     arguments = ["task=synthetic", "budget_usd=9999", "method.gap_tolerance=null"]

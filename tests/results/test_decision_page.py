@@ -240,7 +240,7 @@ class Looks(Callback):
         self.run_dir, self.pages = run_dir, []
 
     def observed(self, observation, spend_usd):
-        if len(self.pages) < 400 and len(self.pages) % 3 == 0:
+        if len(self.pages) < 400 and len(self.pages) % 10 == 0:
             self.pages.append(shown(self.run_dir, refresh_s=2))
         else:
             self.pages.append(self.pages[-1])

@@ -117,6 +117,7 @@ def test_only_the_violating_method_is_drawn_there():
     assert line.get_ydata()[-1] == pytest.approx(0.5 * 2 / 3)  # half of s_0, for 2 USD of 3
 
 
+@pytest.mark.slow
 def test_labels_of_axes_stand_where_the_left_neighbour_has_none():
     def labels(figure):
         return [axes.get_ylabel().partition(" ")[0] for axes in figure.axes]
@@ -218,7 +219,6 @@ def boxes(figure):
     [
         pytest.param(lambda: draw_panel(panel(violated=True)), id="12 methods"),
         pytest.param(lambda: draw_panel(panel(["scope"], 1)), id="one run"),
-        pytest.param(lambda: draw_panel(panel(["scope", "random"], 5)), id="two methods"),
         pytest.param(lambda: draw_panel(panel(paper=PAPER), "A, 2026, doi:10/1"), id="published"),
         pytest.param(
             lambda: draw_panel(panel([f"mine a.long.key={i},b={i}" for i in range(9)])), id="long"
@@ -226,8 +226,11 @@ def boxes(figure):
         pytest.param(
             lambda: draw_panels([panel(violated=True, paper=PAPER), panel()] * 2, "A, 2026"),
             id="four tasks",
+            marks=pytest.mark.slow,
         ),
-        pytest.param(lambda: draw_panels([panel([*STYLES])] * 7), id="seven tasks"),
+        pytest.param(
+            lambda: draw_panels([panel([*STYLES])] * 7), id="seven tasks", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_the_legend_covers_nothing_and_everything_is_on_the_page(figure):
@@ -259,6 +262,7 @@ def assert_truetype(pdf):
     assert b"/Type3" not in content
 
 
+@pytest.mark.slow
 def test_fonts_are_embedded_as_truetype_and_files_are_reproducible(tmp_path):
     one = panel(["scope"], 1)
     for name in ("a", "b"):

@@ -32,8 +32,7 @@ def searches(problem):
     yield make_scope_joint(problem, base=base, seed=0, certificate="bounds")
 
 
-@pytest.mark.parametrize("which", range(3))
-@pytest.mark.parametrize("latency", [False, True])
+@pytest.mark.parametrize(("which", "latency"), [(0, False), (0, True), (1, True), (2, True)])
 def test_it_ends_at_the_best_within_the_bounds(which, latency):
     found = 0
     for seed in range(4):

@@ -146,7 +146,9 @@ def test_bounds_are_narrow_below_a_thousandth(width_c, width_g, narrow):
     assert Holes(PROBLEM, Told()).is_narrow(bounds) == narrow
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize(
+    "seed", [*range(5), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(5, 20))]
+)
 @pytest.mark.parametrize("make", [make_scope, make_scope_joint])
 def test_flattering_holes_never_certify(seed, make):
     """Only queries that are answered well were recorded: what was not, counts as answered badly."""

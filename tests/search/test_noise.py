@@ -304,8 +304,9 @@ def test_an_explanation_of_a_run_of_an_earlier_version():
     assert "with probability at most 0.02" in " ".join(certified_by(settings))
 
 
-@pytest.mark.parametrize("make", [make_scope, make_scope_joint])
-@pytest.mark.parametrize("batch_size", [1, 7, None])
+@pytest.mark.parametrize(
+    ("make", "batch_size"), [(make_scope, 1), (make_scope_joint, 7), (make_scope_joint, None)]
+)
 def test_candidates_are_asked_again_and_certified_by_fresh_answers(make, batch_size):
     """What a search asked, taken apart: every certificate is that of a bet on its own answers."""
     task, flips = make_task(5, (5, 4), 80, graded=False), 0.03

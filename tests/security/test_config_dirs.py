@@ -40,17 +40,20 @@ def attacking_directory(tmp_path, monkeypatch, cli):
     monkeypatch.delenv(ALLOW, raising=False)
     monkeypatch.setenv("CANARY", SECRET)
 
-    def run(experiment: str, *arguments: str, **files: str) -> tuple[int, str, str]:
+    def run(
+        experiment: str, *arguments: str, ways: tuple[int, ...] = (0, 1, 2), **files: str
+    ) -> tuple[int, str, str]:
         for name, text in {"experiment/evil": experiment, **files}.items():
             path = tmp_path / "evil" / f"{name}.yaml"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(f"# @package _global_\n{text}" if name == "experiment/evil" else text)
         before = dict(os.environ)
-        found = [cli(*where, *SMALL, *arguments) for where in (
+        every = [
             ["--config-dir", str(tmp_path / "evil")],
             [f"hydra.searchpath=[file://{tmp_path / 'evil'}]"],
             ["-m", "--config-dir", str(tmp_path / "evil")],
-        )]  # fmt: skip
+        ]
+        found = [cli(*every[way], *SMALL, *arguments) for way in ways]
         assert {key: os.environ.get(key) for key in before} == before
         assert not (tmp_path / "imported").exists()
         assert not (tmp_path / "used").exists()
@@ -121,9 +124,14 @@ ATTACKS = {
 }
 
 
-@pytest.mark.parametrize(("experiment", "told"), ATTACKS.values(), ids=ATTACKS)
-def test_an_attack_is_refused(attack, experiment, told):
-    status, out, err = attack(experiment)
+# One of each kind of check: a fixed key, a target, a resolver.
+IN_EVERY_WAY = ("allows itself", "launcher", "a variable in a path")
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_an_attack_is_refused(attack, name):
+    experiment, told = ATTACKS[name]
+    status, out, err = attack(experiment, ways=(0, 1, 2) if name in IN_EVERY_WAY else (0,))
     assert (status, out) == (2, "")
     assert told in err
     assert err.startswith("scope-torch: ")
@@ -135,8 +143,10 @@ def test_an_attack_is_refused(attack, experiment, told):
 @pytest.mark.parametrize("key", ["job_logging", "hydra_logging"])
 def test_no_log_file_is_opened(attack, key):
     told = f"scope-torch: hydra.{key} is refused; it could write files: leave it out\n"
-    assert attack(f"hydra: {{{key}: {LOGGING}}}")[::2] == (2, told)
-    chosen = attack("experiment: x", f"hydra/{key}=evil", **{f"hydra/{key}/evil": LOGGING})
+    assert attack(f"hydra: {{{key}: {LOGGING}}}", ways=(0, 2))[::2] == (2, told)
+    chosen = attack(
+        "experiment: x", f"hydra/{key}=evil", ways=(1,), **{f"hydra/{key}/evil": LOGGING}
+    )
     assert chosen[::2] == (2, told)
 
 

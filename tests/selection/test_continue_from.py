@@ -33,6 +33,20 @@ def prices(**usd_per_mtok):
     }
 
 
+@pytest.fixture(scope="module")
+def june(tmp_path_factory):
+    """A finished search that nobody changes, and its application."""
+    folder = tmp_path_factory.mktemp("june")
+    app, result = first(folder)
+    return folder / "june", app, result
+
+
+@pytest.fixture
+def after_june(june, tmp_path):
+    """The same search in the folder of the test."""
+    shutil.copytree(june[0], tmp_path / "june")
+
+
 def first(tmp_path, app=None, **changes):
     app = app or App()
     result = st.select(app, **settings(metric=exactly, run_dir=tmp_path / "june", **changes))
@@ -75,9 +89,9 @@ def test_a_new_llm_is_all_that_is_asked(tmp_path):
     assert result.bill.total_usd == pytest.approx(app.usd(), rel=1e-12)
 
 
+@pytest.mark.usefixtures("after_june")
 def test_codes_may_differ(tmp_path):
     """Names count, not positions: neither of LLMs nor of modules nor of queries."""
-    first(tmp_path)
     dataset = settings()["dataset"]
     app, result = july(
         tmp_path,
@@ -112,8 +126,8 @@ def test_the_same_question_twice_is_two_queries(tmp_path):
     assert result.report["known"]["sources"][0]["left_out"] == {}
 
 
+@pytest.mark.usefixtures("after_june")
 def test_an_llm_may_go(tmp_path):
-    first(tmp_path)
     app, result = july(tmp_path, models=["nano", "pro"])
     assert "mini" not in {llm for llms, _ in app.calls for llm in llms}
     known = result.report["known"]
@@ -121,8 +135,8 @@ def test_an_llm_may_go(tmp_path):
     assert known["num_others"] == 9 - 4
 
 
+@pytest.mark.usefixtures("after_june")
 def test_a_threshold_may_change(tmp_path):
-    first(tmp_path)
     app, result = july(tmp_path, max_quality_loss=0.5)
     assert result.problem.s_0 == 0.5
     assert ("pro", "pro") not in {llms for llms, _ in app.calls}
@@ -195,7 +209,7 @@ def test_several_older_runs(tmp_path):
     assert {llms for llms, _ in app.calls} <= {("nano", "mini"), ("mini", "nano")}
 
 
-@pytest.mark.parametrize("priced", [False, True])
+@pytest.mark.parametrize("priced", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_what_a_run_has_taken_over_counts_once(tmp_path, priced):
     app, more = (Tokens(), {"prices": prices()}) if priced else (App(), {})
     first(tmp_path, app, models=["nano", "pro"], **more)
@@ -228,8 +242,8 @@ def test_what_a_run_has_taken_over_counts_once(tmp_path, priced):
     assert known("june of last year", "from july")[0] == alone
 
 
+@pytest.mark.usefixtures("after_june")
 def test_what_two_runs_made_counts_twice(tmp_path):
-    first(tmp_path)
     st.select(App(), **settings(metric=exactly, run_dir=tmp_path / "b"))
     _, one = july(tmp_path)
     _, two = july(
@@ -246,8 +260,8 @@ def swapped(path, old, new):
 
 @pytest.mark.parametrize("early", [False, True])
 @pytest.mark.parametrize("finished", [False, True])
+@pytest.mark.usefixtures("after_june")
 def test_an_edited_list_of_llms_does_not_swap_their_answers(tmp_path, early, finished):
-    first(tmp_path)
     june = tmp_path / "june"
     if early:  # wrote no hash here
         content = json.loads((june / "settings.json").read_text())
@@ -283,9 +297,9 @@ def test_what_a_later_search_must_know_has_a_hash(tmp_path, name, old, new):
         )
 
 
+@pytest.mark.usefixtures("after_june")
 def test_repeat_asks_again(tmp_path):
     """Where answers vary, old ones tell the model which configuration to try, and no more."""
-    first(tmp_path)
     app, result = july(tmp_path, repeat=True, repeats=None)
     assert not result.report["known"]["counted"]
     assert len(app.calls) >= 20
@@ -301,8 +315,8 @@ def test_repeat_asks_again(tmp_path):
         ({"optimizer": lambda problem: st.make_scope(problem, base="nano")}, "default search"),
     ],
 )
+@pytest.mark.usefixtures("after_june")
 def test_what_cannot_be_continued_is_refused(tmp_path, changes, message):
-    first(tmp_path)
     app = App()
     with pytest.raises(InputError, match=message):
         july(tmp_path, app, **changes)
@@ -310,8 +324,8 @@ def test_what_cannot_be_continued_is_refused(tmp_path, changes, message):
     assert not (tmp_path / "july").exists()
 
 
+@pytest.mark.usefixtures("after_june")
 def test_a_directory_keeps_what_it_continues_from(tmp_path):
-    first(tmp_path)
     july(tmp_path)
     with pytest.raises(InputError, match="restore continue_from"):
         july(tmp_path, continue_from=[tmp_path / "june", tmp_path / "other"])

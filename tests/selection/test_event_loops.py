@@ -116,14 +116,15 @@ async def in_a_notebook(app, **changes):
     return selected(app, **changes)
 
 
-@pytest.mark.parametrize("on_error", ["raise", "retry", "zero"])
-@pytest.mark.parametrize("make", [by_openai, by_httpx])
+@pytest.mark.parametrize(
+    ("make", "on_error"), [(by_openai, "raise"), (by_openai, "zero"), (by_httpx, "retry")]
+)
 def test_a_client_of_a_notebook(make, on_error, url):
     with pytest.raises(InputError, match=MEND):
         asyncio.run(in_a_notebook(make(url), on_error=on_error))
 
 
-@pytest.mark.parametrize("make", [by_openai, by_httpx])
+@pytest.mark.parametrize("make", [by_httpx, pytest.param(by_openai, marks=pytest.mark.slow)])
 def test_a_client_of_a_loop_that_is_closed(make, url):
     app = make(url)
     asyncio.run(app({"answer": "pro"}, "1 + 5"))
@@ -131,7 +132,7 @@ def test_a_client_of_a_loop_that_is_closed(make, url):
         selected(app)
 
 
-@pytest.mark.parametrize("make", [by_openai, by_httpx])
+@pytest.mark.parametrize("make", [by_openai, pytest.param(by_httpx, marks=pytest.mark.slow)])
 def test_a_function_that_starts_a_loop_for_each_query(make, url):
     """The client of its first query is of no use in the second one: the same mend."""
     app = make(url)
@@ -153,7 +154,7 @@ def test_without_select(url):
         list(evaluator.evaluate([Request((0,), 0)]))
 
 
-@pytest.mark.parametrize("make", [by_openai, by_httpx])
+@pytest.mark.parametrize("make", [by_openai, pytest.param(by_httpx, marks=pytest.mark.slow)])
 def test_the_mends(make, url):
     """A client that was not used before, and one that the app makes itself; in a notebook."""
     make_once = functools.cache(lambda: make(url))

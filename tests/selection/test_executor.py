@@ -83,7 +83,10 @@ def test_threads_give_what_a_sequential_search_gives(tmp_path, expected):
         assert seen(st.select(app, **settings(executor=pool))) == seen(expected)
 
 
-@pytest.mark.parametrize("kills_at", [1, 9, 60])
+@pytest.mark.parametrize(
+    "kills_at",
+    [pytest.param(1, marks=pytest.mark.slow), 9, pytest.param(60, marks=pytest.mark.slow)],
+)
 def test_a_killed_worker_loses_its_calls_and_nothing_else(tmp_path, expected, caplog, kills_at):
     """In the preflight, the reference, and the search."""
     run_dir = tmp_path / "run"
@@ -266,16 +269,18 @@ import sys
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
-from evaluators.far_apps import SlowApp
-import scope_torch as st
-from selection.test_executor import settings
 
-if __name__ == "__main__":
+if __name__ == "__main__":  # the workers run this file, too
+    from evaluators.far_apps import SlowApp
+    import scope_torch as st
+    from selection.test_executor import settings
+
     pool = partial(ProcessPoolExecutor, 3, mp_context=get_context("spawn"))
     st.select(SlowApp(sys.argv[1]), **settings(executor=pool, run_dir=sys.argv[1] + "/run"))
 """
 
 
+@pytest.mark.slow
 def test_an_interrupt_of_the_terminal_loses_no_call(tmp_path, expected):
     """It reaches the workers too, which end their calls."""
     (tmp_path / "program.py").write_text(PROGRAM)

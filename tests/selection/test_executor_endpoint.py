@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 from evaluators.far_apps import KilledOnce, answers, judges
 from llm.fake_endpoint import only_loopback  # noqa: F401
-from selection.test_judge import answer, of_judge, paid, selected
+from selection.test_judge import QUESTIONS, answer, of_judge, paid, selected
 from serve.fake_upstream import FakeUpstream
 
 from scope_torch.errors import InputError
@@ -34,6 +34,7 @@ def test_app_and_judge_in_processes_are_billed_by_the_endpoint(upstream):
     assert of_judge(upstream) == pytest.approx(2 * of_judges)
 
 
+@pytest.mark.slow
 def test_a_command_runs_beside_its_worker(upstream, tmp_path):
     program = (
         "import json, os, sys, urllib.request as u\n"
@@ -45,6 +46,7 @@ def test_a_command_runs_beside_its_worker(upstream, tmp_path):
     )
     (tmp_path / "app.py").write_text(program)
     changes = {"judge": None, "metric": lambda expected, output: float(expected == output)}
+    changes["dataset"] = QUESTIONS[:5]  # a process for each call
     command = f"python {tmp_path / 'app.py'} {{input}}"
     result = selected(upstream, app=command, executor=processes, concurrency=2, **changes)
     assert result.bill.total_usd == pytest.approx(paid(upstream))
@@ -53,7 +55,7 @@ def test_a_command_runs_beside_its_worker(upstream, tmp_path):
     assert str(os.getpid()) not in parents
 
 
-@pytest.mark.parametrize("who", ["app", "metric"])
+@pytest.mark.parametrize("who", ["app", pytest.param("metric", marks=pytest.mark.slow)])
 def test_what_a_lost_call_has_cost_is_booked_as_lost(upstream, tmp_path, who):
     here = selected(upstream)
     before = paid(upstream)

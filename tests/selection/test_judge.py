@@ -71,7 +71,7 @@ def of_judge(upstream) -> float:
     )
 
 
-@pytest.mark.parametrize("concurrency", [1, 4])
+@pytest.mark.parametrize("concurrency", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_what_the_judge_costs_is_paid_and_belongs_to_no_configuration(
     upstream, tmp_path, concurrency
 ):
@@ -126,7 +126,7 @@ def test_a_search_that_is_killed_again_and_again_has_the_same_bill(upstream, tmp
 
     how = {"run_dir": tmp_path / "parts", "concurrency": 2, "metric_version": "1"}
     while not (tmp_path / "parts" / "result.json").exists():
-        calls, most = 0, most + 7
+        calls, most = 0, most + 17
         with contextlib.suppress(KeyboardInterrupt):
             selected(upstream, breaks, **how)
     parts = selected(upstream, breaks, **how)
@@ -156,6 +156,7 @@ def test_a_judge_that_fails_costs_what_it_took(upstream, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_starting_again_does_not_make_a_failing_judge_free(upstream, tmp_path):
     calls = 0
 
@@ -215,15 +216,13 @@ class Leaves:
         return self(question)
 
 
-# In the preflight, the reference, the search: every two of the three go together once.
+# In the preflight, the reference, the search.
 @pytest.mark.parametrize(
     ("number", "is_async", "what"),
     [
-        (2, False, KeyboardInterrupt),
-        (2, True, SystemExit),
-        (9, True, KeyboardInterrupt),
-        (9, False, SystemExit),
-        (60, False, KeyboardInterrupt),
+        (2, True, KeyboardInterrupt),
+        pytest.param(9, False, SystemExit, marks=pytest.mark.slow),
+        pytest.param(60, False, KeyboardInterrupt, marks=pytest.mark.slow),
         (60, True, SystemExit),
     ],
 )

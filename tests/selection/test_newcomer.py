@@ -72,9 +72,8 @@ def test_six_words_are_enough():
     assert words == CONCEPTS
 
 
-@pytest.mark.parametrize(
-    "concurrency", [pytest.param(1, marks=pytest.mark.slow), 8], ids="{}_at_a_time".format
-)
+@pytest.mark.parametrize("concurrency", [1, 8], ids="{}_at_a_time".format)
+@pytest.mark.slow
 def test_by_tokens_with_prices_and_measured(concurrency, upstream, tmp_path):
     """The same choice, and the bill of the upstream to the last digit."""
     for number, changes in enumerate([{"prices": dict(LLMS)}, {"endpoint": endpoint(upstream)}]):

@@ -124,8 +124,9 @@ def semantic():
     return ask
 
 
-@pytest.mark.parametrize("on_error", ["raise", "retry", "zero"])
-@pytest.mark.parametrize("kind", ["functools", "disk", "semantic"])
+@pytest.mark.parametrize(
+    ("kind", "on_error"), [("functools", "raise"), ("disk", "retry"), ("semantic", "zero")]
+)
 def test_a_cache_of_the_app_ends_the_search_and_leaves_no_observation(
     kind, on_error, upstream, tmp_path
 ):

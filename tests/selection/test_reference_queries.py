@@ -113,7 +113,7 @@ def test_files_that_began_with_all_queries_go_on_with_all(tmp_path):
     assert again.calls == []
 
 
-@pytest.mark.parametrize("stop_after", [1, 5, 12, 60])
+@pytest.mark.parametrize("stop_after", [1, 12, 60])
 def test_a_sample_that_breaks_goes_on(stop_after, tmp_path):
     whole, first, second = App(), App(), App()
     expected = st.select(whole, **least(run_dir=tmp_path / "whole"))

@@ -127,7 +127,7 @@ def test_a_search_of_the_same_problem_by_hand_is_the_same():
     assert [o.request for o in by_hand.history] == [o.request for o in result.history]
 
 
-@pytest.mark.parametrize("stop_after", [1, 20, 41, 60, 90])
+@pytest.mark.parametrize("stop_after", [1, 20, 90])  # preflight, reference, search
 def test_a_selection_that_breaks_goes_on_where_it_stopped(stop_after, tmp_path):
     whole = App()
     expected = st.select(whole, **settings(metric=exactly, run_dir=tmp_path / "whole", holdout=0.1))

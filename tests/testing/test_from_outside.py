@@ -292,6 +292,7 @@ def test_a_fixture_left_out_is_named(output):
     assert "override the fixture kernel; it returns a kernel" in output
 
 
+@pytest.mark.slow
 def test_the_evaluator_of_the_how_to_passes(tmp_path):
     page = ROOT / "docs/howto/own-system.md"
     (tmp_path / "test_page.py").write_text("\n".join(python(page)))

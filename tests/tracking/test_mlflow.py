@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 import sys
 import threading
@@ -24,6 +25,20 @@ from scope_torch.tracking.mlflow import MlflowTracker
 
 mlflow = pytest.importorskip("mlflow")
 pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture(scope="module")
+def empty_database(tmp_path_factory):
+    path = tmp_path_factory.mktemp("empty") / "mlflow.db"
+    mlflow.MlflowClient(tracking_uri=f"sqlite:///{path}").search_experiments()
+    return path
+
+
+@pytest.fixture
+def made(tmp_path, empty_database):
+    """A folder with a database, which MLflow takes a second to make."""
+    shutil.copy(empty_database, tmp_path / "mlflow.db")
+    return tmp_path
 
 
 def search(folder, evaluator=None, **options):
@@ -68,6 +83,7 @@ def test_curves_parameters_result_and_artifacts_are_there(tmp_path):
     assert made.info.status == "FINISHED"
 
 
+@pytest.mark.usefixtures("made")
 def test_a_search_that_fails_is_a_failed_run(tmp_path):
     class Breaks:
         concurrency = 1
@@ -85,8 +101,11 @@ def test_a_search_that_fails_is_a_failed_run(tmp_path):
     assert made.info.status == "FAILED"
 
 
-def test_a_run_is_sent_from_its_directory(tmp_path):
+@pytest.mark.usefixtures("made")
+def test_a_run_is_sent_from_its_directory(tmp_path, empty_database):
     result = search(tmp_path)
+    (tmp_path / "again").mkdir()
+    shutil.copy(empty_database, tmp_path / "again")
     tracker = MlflowTracker(directory=str(tmp_path / "again"))
     read_run(tmp_path / "run").replay(tracker)
     (made,) = runs(tmp_path / "again")
@@ -96,6 +115,7 @@ def test_a_run_is_sent_from_its_directory(tmp_path):
     assert made.data.params == first.data.params
 
 
+@pytest.mark.usefixtures("made")
 def test_two_searches_share_an_experiment(tmp_path):
     search(tmp_path)
     problem, known, _ = synthetic_task(num_queries=8)
@@ -133,6 +153,7 @@ def test_any_name_can_be_sent(tmp_path):
     assert list((tmp_path / "runs" / "mlflow_artifacts").rglob("report.html"))
 
 
+@pytest.mark.usefixtures("made")
 def test_a_deleted_experiment_is_refused_before_anything_is_paid(tmp_path):
     search(tmp_path, experiment="mine")
     found = client(tmp_path)
@@ -201,6 +222,7 @@ def test_a_link_in_the_place_of_the_database_is_refused(tmp_path):
     assert (tmp_path / "yours").read_text() == "mine"
 
 
+@pytest.mark.usefixtures("made")
 def test_nothing_that_a_link_leads_to_is_sent(tmp_path):
     search(tmp_path)
     (tmp_path / "yours").write_text("secret")
@@ -213,6 +235,7 @@ def test_nothing_that_a_link_leads_to_is_sent(tmp_path):
     assert "curves.png" not in files
 
 
+@pytest.mark.usefixtures("made")
 def test_an_error_of_mlflow_does_not_hide_what_ended_the_run(tmp_path, monkeypatch):
     class Breaks:
         concurrency = 1

@@ -47,6 +47,7 @@ def test_scalars_text_and_figure_are_in_the_event_file(tmp_path):
     assert found.Images("curves")[0].width > 500
 
 
+@pytest.mark.slow
 def test_a_search_told_again_does_not_double_its_curves(tmp_path):
     pytest.importorskip("tensorboard")
     search(tmp_path, budget=0.1)
