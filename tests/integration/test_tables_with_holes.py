@@ -76,7 +76,7 @@ def checked(task: Task, result, table: RecordedTable):
 @pytest.mark.parametrize(
     "name",
     [
-        n if n in ("scope", "joint", "front", "random", "cei", "llmselector")
+        n if n in ("scope", "joint", "joint-branched", "front", "random", "cei")
         else pytest.param(n, marks=pytest.mark.slow)
         for n in SEARCHES
     ],
@@ -199,8 +199,9 @@ def test_a_list_of_configurations(listed):
     assert everything.evaluator.fingerprint() != task.evaluator.fingerprint()
 
 
-FAST = ["joint", "scope", "llmselector"]
+FAST = ["scope", "llmselector"]
 SLOW = [
+    "joint",
     "cei",
     "joint-branched",
     "scope-branched",
