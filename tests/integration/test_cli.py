@@ -439,7 +439,7 @@ def test_commands_beside_the_search(cli, table_arguments):
 @pytest.mark.parametrize(
     ("argument", "mend"),
     [
-        ("reprot", "begin with a command: run, report, watch, serve"),
+        ("reprot", "begin with a command: run, report, watch, check"),
         ("metod=scope", "you wrote metod=scope; Key 'metod' not in 'Config'"),
         ("metod=scope", "`scope-torch --cfg job` lists the keys"),
         ("+metod=scope", "`scope-torch --cfg job` lists the keys"),

