@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from scope_torch.bounds.population import FRACTIONS
+from scope_torch.bounds.population import FRACTIONS, log_mean
 
 
 def log_detector(differences: np.ndarray, worst: float) -> np.ndarray:
@@ -36,9 +36,7 @@ def log_detector(differences: np.ndarray, worst: float) -> np.ndarray:
     steps = np.log1p(np.multiply.outer(differences / worst, FRACTIONS))
     total = steps.cumsum(0)
     # Who starts with 1 at draw j has exp(total_t - total_{j-1}) at draw t.
-    found = total + np.logaddexp.accumulate(steps - total, 0)
-    largest = found.max(1)
-    return largest + np.log(np.exp(found - largest[:, None]).mean(1))
+    return log_mean(total + np.logaddexp.accumulate(steps - total, 0))
 
 
 def changed_at(differences: np.ndarray, worst: float) -> int:

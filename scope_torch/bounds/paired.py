@@ -25,9 +25,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scope_torch.bounds.population import FRACTIONS
+from scope_torch.bounds.population import FRACTIONS, log_mean
 
-_ROUNDING = 1e-12  # of a sum of differences, for each query: a mean of 0 is good enough
+_ROUNDING = 1e-12  # of the largest difference, for each query: a mean of 0 is good enough
 _HALVINGS = 40  # of an interval of levels
 
 
@@ -51,7 +51,8 @@ def log_capital(
         array([0.05, 0.13, 0.06,  inf])
     """
     total = differences.cumsum()
-    rounding = _ROUNDING * (1 + worst) * (num_queries or len(differences))
+    tiny = _ROUNDING * np.abs(differences).max(initial=worst)  # in the unit of the outcome
+    rounding = tiny * (num_queries or len(differences))
     if num_queries is None:
         rest, unknown = np.zeros_like(differences), np.where(worst > 0, np.inf, 0.0)
     else:
@@ -59,11 +60,10 @@ def log_capital(
         rest = -(total - differences) / (num_queries - asked)
         unknown = worst * (num_queries - asked - 1)
     room = worst + rest
-    has_room = room > _ROUNDING
+    has_room = room > tiny
     gains = np.where(has_room, (differences - rest) / np.where(has_room, room, 1.0), 0.0)
     of_fractions = np.log1p(np.multiply.outer(np.maximum(gains, -1.0), FRACTIONS)).cumsum(0)
-    largest = of_fractions.max(1)
-    found = largest + np.log(np.exp(of_fractions - largest[:, None]).mean(1))
+    found = log_mean(of_fractions)
     is_sure = total - unknown > rounding if above else total - unknown >= -rounding
     found[np.logical_or.accumulate(is_sure)] = np.inf
     return found

@@ -59,7 +59,7 @@ class PairedSequence:
         A certificate stays: a capital above 1 / delta at any time is evidence enough.
         """
         self._of_fractions += np.log1p(FRACTIONS * (difference / self._a))
-        self.log_capital = float(_log_mean(self._of_fractions))
+        self.log_capital = float(log_mean(self._of_fractions))
         self._certified = self._certified or self.log_capital >= self._enough
         return self._certified
 
@@ -73,7 +73,7 @@ def most_log_capital(gains: np.ndarray) -> float:
     if not len(gains):
         return 0.0
     of_fractions = np.log1p(np.multiply.outer(gains, FRACTIONS)).cumsum(0)
-    return max(0.0, float(_log_mean(of_fractions).max()))
+    return max(0.0, float(log_mean(of_fractions).max()))
 
 
 def lower_difference(differences: np.ndarray, epsilon: float, delta: float) -> float:
@@ -219,7 +219,7 @@ def least_mean(num_queries: int, epsilon: float, delta: float) -> float:
 
     def too_small(mean: float) -> bool:
         of_fractions = num_queries * np.log1p(FRACTIONS * mean / (1 - epsilon))
-        return float(_log_mean(of_fractions)) < math.log(1 / delta)
+        return float(log_mean(of_fractions)) < math.log(1 / delta)
 
     return _last(too_small, 0.0, 1.0)
 
@@ -227,16 +227,16 @@ def least_mean(num_queries: int, epsilon: float, delta: float) -> float:
 def _time_to(growth: np.ndarray, enough: float) -> int | None:
     """The least n with log mean exp(n growth) >= enough."""
     low, high = 0, _MOST_QUERIES
-    if float(_log_mean(high * growth)) < enough:
+    if float(log_mean(high * growth)) < enough:
         return None
     while high - low > 1:  # convex in n and 0 at n = 0: it is crossed once
         n = (low + high) // 2
-        reached = float(_log_mean(n * growth)) >= enough
+        reached = float(log_mean(n * growth)) >= enough
         low, high = (low, n) if reached else (n, high)
     return high
 
 
-def _log_mean(logarithms: np.ndarray) -> np.ndarray:
+def log_mean(logarithms: np.ndarray) -> np.ndarray:
     """The log of the mean of exp over the last axis."""
     largest = logarithms.max(-1)
     return largest + np.log(np.exp(logarithms - largest[..., None]).mean(-1))

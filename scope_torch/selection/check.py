@@ -101,13 +101,8 @@ def check(
         raise InputError(f"certificate={certificate!r} must be one of {get_args(Certificate)}")
     if not 0 < checked_number("delta", delta) < 1:
         raise InputError(f"delta={delta} must lie in (0, 1)")
-    limits = [Constraint.parse(one) if isinstance(one, str) else one for one in constraints]
-    setup, theta = between(app, configuration, reference, limits, arguments)
-    limits = all_limits(setup, limits)
-    relative = [str(one) for one in limits if one.is_relative]
-    if relative and reference is None:
-        raise InputError(f"{relative[0]}: give the reference= that it is relative to")
-    has_reference = reference is not None and bool(relative)
+    setup, theta, limits = between(app, configuration, reference, constraints, arguments)
+    has_reference = any(one.is_relative for one in limits)
     Q = setup.problem.num_queries
     most = Q if certificate != "fresh" else _PASSES * Q
     if max_pairs is not None:
@@ -145,16 +140,17 @@ def between(
     app: Any,
     configuration: Named,
     reference: Named | None,
-    limits: Sequence[Constraint],
+    constraints: Sequence[Constraint | str],
     arguments: Mapping[str, Any],
-) -> tuple[Setup, tuple[int, ...]]:
-    """The setup of a selection between two configurations, and the codes of the new one.
+) -> tuple[Setup, tuple[int, ...], list[Constraint]]:
+    """The setup of a selection between two configurations, codes of the new one, and constraints.
 
     Raises:
         InputError: If they cannot be compared, or an argument is one of a search.
     """
     if refused := sorted(set(arguments) & _OF_SEARCH):
         raise InputError(f"{', '.join(refused)}: that is for select; here is no search")
+    limits = [Constraint.parse(one) if isinstance(one, str) else one for one in constraints]
     told = llms_of(configuration), llms_of(configuration if reference is None else reference)
     modules = next((list(one) for one in told if isinstance(one, Mapping)), [ONLY_MODULE])
     new, old = (dict.fromkeys(modules, one) if isinstance(one, str) else dict(one) for one in told)
@@ -169,7 +165,10 @@ def between(
     measured = [limit for limit in limits if limit.name != COST]
     both: dict[str, Any] = {"models": models, "reference": reference if is_logged else old}
     setup = set_up(Arguments(app, constraints=measured, **both, **arguments))
-    return setup, setup.problem.codes([new[module] for module in setup.problem.modules])
+    limits = _limits(setup, limits)
+    if reference is None and (relative := [str(one) for one in limits if one.is_relative]):
+        raise InputError(f"{relative[0]}: give the reference= that it is relative to")
+    return setup, setup.problem.codes([new[module] for module in setup.problem.modules]), limits
 
 
 def llms_of(configuration: Any) -> Any:
@@ -182,7 +181,7 @@ def llms_of(configuration: Any) -> Any:
     raise InputError(f"{configuration!r:.80} must name an LLM, or one for each module, or a file")
 
 
-def all_limits(setup: Setup, constraints: Sequence[Constraint]) -> list[Constraint]:
+def _limits(setup: Setup, constraints: Sequence[Constraint]) -> list[Constraint]:
     """All constraints; that on quality first.
 
     Raises:

@@ -24,7 +24,7 @@ from scope_torch.runs.directory import read_json
 from scope_torch.runs.evaluator import HasPrices
 from scope_torch.runs.journal import lost_in, read_journal
 from scope_torch.runs.opening import facts_of
-from scope_torch.selection.check import Named, all_limits, between, llms_of
+from scope_torch.selection.check import Named, between, llms_of
 from scope_torch.selection.checks import checked_number, checked_size
 from scope_torch.selection.face import serving
 from scope_torch.selection.pairs import Pairs
@@ -83,14 +83,9 @@ def recheck(
     """
     draws = checked_size("draws", draws)
     every = checked_size("false_alarm_every", false_alarm_every)
-    limits = [Constraint.parse(one) if isinstance(one, str) else one for one in constraints]
-    setup, theta = between(
-        app, configuration, reference, limits, {**arguments, "run_dir": Path(run_dir)}
-    )
-    limits = all_limits(setup, limits)
-    relative = [str(one) for one in limits if one.is_relative]
-    if relative and reference is None:
-        raise InputError(f"{relative[0]}: give the reference= that it is relative to")
+    kept = {**arguments, "run_dir": Path(run_dir)}
+    setup, theta, limits = between(app, configuration, reference, constraints, kept)
+    has_reference = any(one.is_relative for one in limits)
     folder = Path(run_dir)
     earlier = [*read_journal(folder / "journal.jsonl"), *lost_in(folder)]
     before = math.fsum(one.paid_usd for one in earlier)
@@ -100,7 +95,7 @@ def recheck(
         application.check(setup.searched)
         evaluator = make_evaluator(setup.problem, queries=setup.searched, deterministic=False)
         order = _draws(setup.problem.num_queries, len(days) + draws, setup.seed)
-        asked = Pairs(setup, theta, evaluator, order, bool(relative), is_fixed=False)
+        asked = Pairs(setup, theta, evaluator, order, has_reference, is_fixed=False)
         settings = {"name": "recheck", "limits": [str(limit) for limit in limits]}
         found = asked.ask(
             settings, _never, len(days) + draws, before + setup.budget_usd, total_usd=0.0

@@ -166,3 +166,18 @@ def test_answers_in_random_order_are_wrong_as_rarely():
             assert verdict is not None
             wrong[truth] += verdict is not truth
     assert max(wrong.values()) / number <= delta + 3 * math.sqrt(delta * (1 - delta) / number)
+
+
+@pytest.mark.parametrize("unit", [1e-9, 1e6])
+@pytest.mark.parametrize("num_queries", [None, 120])
+def test_verdicts_do_not_depend_on_the_unit(unit, num_queries):
+    """USD of a query may be as small as tokens are many."""
+    rng = np.random.default_rng(6)
+    old = rng.uniform(0, 1, 120)
+    for share in (0.7, 1.0, 1.4):
+        new = np.clip(old * share + rng.normal(0, 0.05, 120), 0, 1)
+        found = [
+            Outcomes(new * one, old * one, 0.0, one, True, num_queries).verdict(1.1, 0.05, 0.05)
+            for one in (1.0, unit)
+        ]
+        assert found[0] == found[1]
