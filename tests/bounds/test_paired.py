@@ -181,3 +181,12 @@ def test_verdicts_do_not_depend_on_the_unit(unit, num_queries):
             for one in (1.0, unit)
         ]
         assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("unit", [1e-9, 1.0, 1e6])
+def test_a_small_excess_is_no_rounding(unit):
+    """All queries answered, 0.05% too much: whatever the unit, it is too much."""
+    old = np.linspace(0.1, 0.9, 120) * unit
+    both = Outcomes(1.0005 * old, old, 0.0, unit, True, 120)
+    assert both.verdict(1.0, 1e-6, 1e-6)[0] is False
+    assert Outcomes(old, old, 0.0, unit, True, 120).verdict(1.0, 1e-6, 1e-6)[0] is True
