@@ -44,6 +44,7 @@ def exactly(expected, output):
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # stale for a change within a second
     monkeypatch.delitem(sys.modules, "my_app", raising=False)
     Path("my_app.py").write_text(APP)
     Path("models.json").write_text('{"version": 1, "models": {"answer": "pro"}}')
