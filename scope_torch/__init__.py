@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from scope_torch.errors import InputError
     from scope_torch.evaluators.function import FunctionEvaluator
     from scope_torch.evaluators.table import RecordedTable, TableEvaluator
+    from scope_torch.factors import LLM
     from scope_torch.llm.price_list import PriceList
     from scope_torch.llm.prices import load_llms
     from scope_torch.methods import make_scope, make_scope_joint
@@ -57,6 +58,7 @@ _MODULE_OF = {
     "FunctionEvaluator": "evaluators.function",
     "HammingKernel": "model.kernels",
     "InputError": "errors",
+    "LLM": "factors",
     "Observation": "observation",
     "Optimizer": "search.optimizer",
     "PriceList": "llm.price_list",
@@ -86,6 +88,7 @@ __all__ = [  # noqa: RUF022 - in the order of use: the front door, problem, sear
     "Selection",
     "check",
     "recheck",
+    "LLM",
     "Endpoint",
     "PriceList",
     "metrics",

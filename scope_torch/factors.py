@@ -1,0 +1,177 @@
+"""Choices of a module that are more than an LLM: with an effort, a prompt, a temperature.
+
+A module's choice is then a product of factors, such as LLM x effort x prompt. A choice has a name
+as an LLM has, so journals, tables and files keep one name for each module. What choices share is
+told to the model by `ConfigSpace.levels`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from scope_torch.errors import InputError
+
+LLM_FACTOR = "llm"  # the first factor of every choice
+_VALUE = re.compile(r"[^\s=,]+")
+_FACTORS = re.compile(r"(?P<llm>\S.*?)(?P<factors>( [A-Za-z_]\w*=[^\s=,]+)+)")
+
+Value = str | int | float | bool
+Levels = tuple[tuple[tuple[int, ...], ...], ...]
+
+
+class LLM(str):
+    """An LLM and how it is asked: a candidate of a module.
+
+    It is a text, its name: "gpt-5.2 effort=low prompt=v1". `select` hands it to the application,
+    which reads its factors; a factor can be of any name, and then only the application knows what
+    it means. An endpoint sets those of `scope_torch.serve.factors` in the requests.
+
+    Args:
+        llm: Name of the LLM, as prices and endpoints know it.
+        factors: By name, numbers or words; those that are None are left out.
+
+    Attributes:
+        llm: As given.
+        factors: By name.
+
+    Raises:
+        InputError: If a factor cannot be written in a name.
+
+    Examples:
+        >>> llm = LLM("gpt-5.2", effort="low", prompt="v1", temperature=0.5)
+        >>> llm
+        'gpt-5.2 effort=low prompt=v1 temperature=0.5'
+        >>> llm.llm, llm.prompt, llm.factors["temperature"]
+        ('gpt-5.2', 'v1', 0.5)
+        >>> LLM.parse("gpt-5.2 effort=low") == LLM("gpt-5.2", effort="low")
+        True
+    """
+
+    llm: str
+    factors: dict[str, Value]
+
+    def __new__(cls, llm: str, /, **factors: Value | None) -> LLM:
+        """See the class."""
+        if isinstance(llm, LLM):
+            llm, factors = llm.llm, llm.factors | factors
+        given = {name: _told(value) for name, value in factors.items() if value is not None}
+        for name, value in given.items():
+            _check(llm, name, value)
+        made = super().__new__(cls, " ".join([llm, *(f"{n}={v}" for n, v in given.items())]))
+        made.llm, made.factors = str(llm), given
+        return made
+
+    def __getattr__(self, name: str) -> Value:
+        """A factor."""
+        factors = self.__dict__.get("factors", {})
+        if name not in factors:
+            raise AttributeError(f"{self!s} has no factor {name!r}; it has {[*factors] or 'none'}")
+        return factors[name]
+
+    def __reduce__(self) -> Any:
+        """So that copies and other processes have the factors."""
+        return LLM.parse, (str(self),)
+
+    @classmethod
+    def parse(cls, name: str) -> LLM:
+        """The choice of a name; a name without factors is that of an LLM."""
+        if isinstance(name, LLM):
+            return name
+        found = _FACTORS.fullmatch(name)
+        if found is None:
+            return cls(name)
+        pairs = (pair.partition("=") for pair in found["factors"].split())
+        return cls(found["llm"], **{factor: _read(value) for factor, _, value in pairs})
+
+
+def product(**factors: Sequence[Any]) -> list[LLM]:
+    """All combinations of values of factors, the last factor first.
+
+    Args:
+        factors: The values of each; one of the factors is `llm`. None stands for a choice without
+            the factor.
+
+    Raises:
+        InputError: If there is no `llm`, or a factor has no list of values.
+
+    Examples:
+        >>> product(llm=["nano", "pro"], effort=["low", "high"])
+        ['nano effort=low', 'nano effort=high', 'pro effort=low', 'pro effort=high']
+    """
+    for name, values in factors.items():
+        if isinstance(values, str) or not isinstance(values, Sequence) or not values:
+            raise InputError(f"{name}={values!r}: give the list of values of this factor")
+    if LLM_FACTOR not in factors:
+        raise InputError(f"the factors {[*factors]} need llm, the list of LLMs")
+    llms, others = factors[LLM_FACTOR], {n: v for n, v in factors.items() if n != LLM_FACTOR}
+    every = itertools.product(llms, *others.values())
+    return [LLM(llm, **dict(zip(others, values, strict=True))) for llm, *values in every]
+
+
+def choices(candidates: Any) -> Any:
+    """The candidates of a module: a dict of factors as their `product`, anything else as it is."""
+    return product(**candidates) if isinstance(candidates, Mapping) else candidates
+
+
+def levels_of(llms: Sequence[Sequence[str]]) -> Levels | None:
+    """What the choices of each module share; None if no choice is more than an LLM.
+
+    Args:
+        llms: For each module the candidates; an `LLM` with factors is more than an LLM, a text that
+            only looks like its name is not.
+
+    Returns:
+        For each module and choice, the level of every factor of the module: a number for each value
+        in the order of the candidates. A factor that a choice lacks has a level of its own.
+
+    Examples:
+        >>> levels_of([product(llm=["nano", "pro"], effort=["low", "high"]), ["nano", "pro"]])
+        (((0, 0), (0, 1), (1, 0), (1, 1)), ((0,), (1,)))
+        >>> levels_of([["nano effort=low", "nano effort=high"]])
+    """
+    if not any(isinstance(one, LLM) and one.factors for names in llms for one in names):
+        return None
+    return tuple(_levels([LLM(one) for one in names]) for names in llms)
+
+
+def _levels(made: Sequence[LLM]) -> tuple[tuple[int, ...], ...]:
+    names = list(dict.fromkeys(name for one in made for name in one.factors))
+    columns: list[list[int]] = []
+    for name in (LLM_FACTOR, *names):
+        values = [one.llm if name == LLM_FACTOR else one.factors.get(name) for one in made]
+        known = list(dict.fromkeys(map(repr, values)))
+        columns.append([known.index(repr(value)) for value in values])
+    return tuple(zip(*columns, strict=True))
+
+
+def _check(llm: str, name: str, value: Value) -> None:
+    if not name.isidentifier() or hasattr(str, name) or name in (LLM_FACTOR, "factors", "parse"):
+        raise InputError(f"{llm!r}: {name!r} cannot be the name of a factor; take another word")
+    if not isinstance(value, str | int | float) or not _VALUE.fullmatch(str(value)):
+        raise InputError(
+            f"{llm!r}: {name}={value!r} must be a number, or a word without spaces, commas and "
+            "equal signs: give a long text, such as a prompt, a name"
+        )
+
+
+def _told(value: Value) -> Value:
+    """Equal numbers as one; what a name says of them."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return _read(value) if isinstance(value, str) else value
+
+
+def _read(value: str) -> Value:
+    if value in ("True", "False"):
+        return value == "True"
+    for kind in (int, float):
+        try:
+            number = kind(value)
+        except ValueError:
+            continue
+        if str(number) == value:
+            return number
+    return value
