@@ -10,7 +10,7 @@ from source_code import imported, imports, modules
 
 FLOORS = [
     {"errors", "files", "space", "allowed", "constraints", "problem", "observation", "metrics"}
-    | {"html_table", "reference"},
+    | {"html_table", "reference", "factors"},
     {"model"},
     {"bounds"},
     {"space_search"},

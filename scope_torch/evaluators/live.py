@@ -15,8 +15,9 @@ from typing import Any
 from scope_torch.errors import InputError
 from scope_torch.evaluators.window import in_window
 from scope_torch.llm.chat import ChatClient, LLMError
+from scope_torch.llm.choices import llm_of
 from scope_torch.llm.price_list import PriceList
-from scope_torch.llm.prices import LLMInfo, choose_llms
+from scope_torch.llm.prices import LLMInfo
 from scope_torch.observation import Observation, Request
 from scope_torch.runs.content import Unknowable, digest_of
 from scope_torch.runs.evaluator import GRADED, keys_of
@@ -93,7 +94,7 @@ class LiveEvaluator:
             )
         if concurrency < 1:
             raise InputError(f"concurrency={concurrency} must be at least 1")
-        self._candidates = [choose_llms(dict(prices), candidates) for candidates in llms]
+        self._candidates = [[llm_of(prices, llm) for llm in given] for given in llms]
         self.modules, self.system, self.queries, self.metric = modules, system, queries, metric
         self.client, self.concurrency, self.outcomes = client, concurrency, outcomes
         self.num_failed = 0

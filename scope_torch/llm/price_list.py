@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from scope_torch.errors import InputError
+from scope_torch.factors import LLM
 from scope_torch.llm.billing import Usage, check_reported, cost_usd, warn_unpriced
 from scope_torch.llm.prices import LLMInfo, in_batch, load_llms
 
@@ -32,9 +33,10 @@ class PriceList:
 
     An LLM in `own` has that price. Any other name is looked up in the package genai-prices: dated
     prices, with tiers by the length of the prompt, and prices of reading and writing caches.
-    Names that end with `:free` (OpenRouter) cost nothing. Nothing is fetched: its prices are those
-    of the installed release. They are decimal numbers,
-    which are added exactly and rounded once to float64, so by less than 1.2e-16 of a cost.
+    Names that end with `:free` (OpenRouter) cost nothing. A choice with factors, such as
+    "gpt-5.2 effort=low", costs what its LLM costs, unless `own` has its whole name. Nothing is
+    fetched: its prices are those of the installed release. They are decimal numbers, which are
+    added exactly and rounded once to float64, so by less than 1.2e-16 of a cost.
 
     Args:
         own: Path of a price list (see `load_llms`), or LLMs by name. Declare LLMs that cost nothing
@@ -113,10 +115,24 @@ class PriceList:
                 cached_tokens=0, cached_audio_tokens=0, cache_write_tokens=0,
                 cache_write_1h_tokens=0, reported_usd=None,
             )  # fmt: skip
-        own = self._own(llm)
+        own, llm = self._own(llm), self._priced(llm)
         usd = self._published_usd(llm, usage) if own is None else cost_usd(own, usage, seconds)
         check_reported(llm, usage, usd)
         return usd
+
+    def listed(self, llm: str) -> LLMInfo | None:
+        """An LLM of the own price list, or one that costs nothing by its name; None for others.
+
+        Args:
+            llm: An LLM, or a choice with factors.
+        """
+        llm = self._priced(llm)
+        free = LLMInfo(llm, 0.0, 0.0) if llm.endswith(_FREE) else None
+        return self.own.get(llm, free)
+
+    def _priced(self, llm: str) -> str:
+        """The name that a price is looked up by: the LLM of a choice with factors."""
+        return llm if llm in self.own else LLM.parse(llm).llm
 
     def _own(self, llm: str) -> LLMInfo | None:
         """An LLM of the price list, or one that costs nothing; None for published prices.
@@ -124,15 +140,11 @@ class PriceList:
         Raises:
             InputError: If it has no batch price, and needs one.
         """
-        own = self._listed(llm)
+        own = self.listed(llm)
         if own is None or not self.batch:
             return own
         self.check([llm])
         return in_batch(own)
-
-    def _listed(self, llm: str) -> LLMInfo | None:
-        free = LLMInfo(llm, 0.0, 0.0) if llm.endswith(_FREE) else None
-        return self.own.get(llm, free)
 
     def _published_usd(self, llm: str, usage: Usage) -> float:
         from genai_prices import Usage as PublishedUsage
@@ -166,12 +178,12 @@ class PriceList:
         """
         if (own := self._own(llm)) is not None:
             return own.input_usd_per_mtok, own.output_usd_per_mtok
-        price = self._model_price(llm)
+        price = self._model_price(self._priced(llm))
         return _base(price.input_mtok) or 0.0, _base(price.output_mtok) or 0.0
 
     def is_timed(self, llm: str) -> bool:
         """Whether an LLM costs the seconds of a machine, `gpu_hour_usd`, in place of tokens."""
-        own = self._listed(llm)
+        own = self.listed(llm)
         return own is not None and own.gpu_hour_usd is not None
 
     def check(self, names: Iterable[str]) -> None:
@@ -180,8 +192,8 @@ class PriceList:
         Raises:
             InputError: If there is one; the message names all of them.
         """
-        names = list(dict.fromkeys(names))
-        if unknown := [n for n in names if self._listed(n) is None and _published(n) is None]:
+        names = list(dict.fromkeys(map(self._priced, names)))
+        if unknown := [n for n in names if self.listed(n) is None and _published(n) is None]:
             raise InputError(
                 f"no price is known for {', '.join(map(repr, unknown))}; give prices= a file "
                 f'prices.toml with version = 1 and, for each, [[llm]] name = "{unknown[0]}", '
@@ -196,7 +208,7 @@ class PriceList:
             )
 
     def _has_batch_price(self, llm: str) -> bool:
-        if (own := self._listed(llm)) is not None:
+        if (own := self.listed(llm)) is not None:
             return own.batch_factor is not None
         return _at_tier(_published(llm), datetime.combine(self.at, _NOON), _BATCH) is not None
 
@@ -220,6 +232,7 @@ class PriceList:
         return {name: self._described(name) for name in names}
 
     def _described(self, llm: str) -> dict[str, Any]:
+        llm = self._priced(llm)
         given, said = self.usd_per_mtok(llm)
         values = {"input_usd_per_mtok": given, "output_usd_per_mtok": said, "cached": self._cached}
         values |= {"batch": True} if self.batch else {}

@@ -24,6 +24,7 @@ from scope_torch.llm.billing import (
     read_reply,
 )
 from scope_torch.llm.chat import ChatCall, Completion, LLMError
+from scope_torch.llm.choices import chosen, llm_of
 from scope_torch.llm.estimates import Most, estimate, most_of_call
 from scope_torch.llm.failures import MAX_WAIT_S, Failure, SendError, failure_of, failure_of_bad
 from scope_torch.llm.keys import check_key_env, without_key
@@ -157,7 +158,7 @@ class RetryingClient:
             InputError: If one has no price, the key is not set, or a package is missing.
         """
         for name in names:
-            self._known(name)
+            llm_of(self.llms, name)
         self._check_access()
 
     async def complete(self, call: ChatCall) -> Completion:
@@ -167,7 +168,7 @@ class RetryingClient:
             LLMError: If there is no reply after retries; its `cost_usd` was billed.
             InputError: If the LLM has no price, the key is not set, or a package is missing.
         """
-        llm = self._known(call.llm)
+        llm, call = chosen(self.llms, call)
         state = self._state_of_loop()
         bounds = most_of_call(call, self.extra_body)
         most = estimate(bounds, 0)
@@ -212,11 +213,6 @@ class RetryingClient:
                 raise InputError(f"{name}={value!r} must be {kind} {above}")
         for llm in self.llms.values():
             check_llm(llm)
-
-    def _known(self, name: str) -> LLMInfo:
-        if name not in self.llms:
-            raise InputError(f"no price is known for LLM {name!r}; there are {list(self.llms)}")
-        return self.llms[name]
 
     def _state_of_loop(self) -> _LoopState:
         loop = asyncio.get_running_loop()
@@ -273,7 +269,7 @@ class RetryingClient:
             logger.info("%s %s; again", self._where(), outcome.reason)
             await self.sleep(min(wait_s, MAX_WAIT_S))
             if outcome.wait_s is not None:
-                self.congestion(attempts.llm).release(attempts.llm.name)
+                self.congestion(attempts.llm).release(attempts.request["model"])
             with self._lock:
                 self.num_retries += 1
 
@@ -283,7 +279,7 @@ class RetryingClient:
         await self._requests.take(1)
         await self._tokens.take(most)
         congestion = self.congestion(attempts.llm)
-        ticket = await congestion.enter(attempts.llm.name)
+        ticket = await congestion.enter(attempts.request["model"])
         try:
             outcome = await self._send(connection, attempts)
         except BaseException:

@@ -14,8 +14,9 @@ from typing import Any, Protocol
 
 from scope_torch.errors import InputError
 from scope_torch.llm.chat import ChatCall, ChatClient, Completion, LLMError
+from scope_torch.llm.choices import chosen
 from scope_torch.llm.claims import ClaimWatch, new_owner, retire
-from scope_torch.llm.prices import LLMInfo, choose_llms
+from scope_torch.llm.prices import LLMInfo
 from scope_torch.llm.store_file import StoreFile
 
 logger = logging.getLogger(__name__)
@@ -123,8 +124,8 @@ class ResponseStore:
             LLMError: If there is no reply after retries; its `cost_usd` was billed.
             InputError: If the LLM has no price, or the file cannot be used.
         """
-        llm = choose_llms(dict(self._client.llms), [call.llm])[0]
-        key = call_key(call, llm, self.extra_body)
+        llm, asked = chosen(self._client.llms, call)
+        key = call_key(asked, llm, self.extra_body)
         while True:
             if stored := self._file.read(key):
                 return self._replay(stored)

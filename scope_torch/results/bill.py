@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from scope_torch.factors import LLM
 from scope_torch.html_table import html_table
 from scope_torch.observation import Observation
 from scope_torch.results.digits import plain, usd
@@ -111,7 +112,13 @@ class Bill:
             yield "not paid", usd(self.known_usd), f": {taken}"
 
     def _prices(self) -> Iterator[tuple[str, str]]:
-        return ((llm, _price(price)) for llm, price in (self.prices or {}).items())
+        """The price of each LLM once, if all of its choices have it."""
+        told: dict[str, dict[str, str]] = {}
+        for name, price in (self.prices or {}).items():
+            told.setdefault(LLM.parse(name).llm, {})[name] = _price(price)
+        for llm, prices in told.items():
+            alike = len(set(prices.values())) == 1
+            yield from ({llm: next(iter(prices.values()))} if alike else prices).items()
 
 
 def bill_of(result: Any) -> Bill:

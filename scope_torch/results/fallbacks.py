@@ -14,11 +14,13 @@ and if the certificate is about tomorrow's queries, also what was only `observed
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from scope_torch.constraints import COST, QUALITY
 from scope_torch.errors import InputError
+from scope_torch.factors import LLM
 from scope_torch.problem import SelectionProblem
 from scope_torch.results.estimate import Evidence
 from scope_torch.results.saving import holds_fallbacks
@@ -78,15 +80,21 @@ def fallbacks_of(
     """
     found, kept = _certified(evidence, out), list[Fallback]()
     missing: dict[str, int] = {}
-    for module, llm in evidence.problem.names(out.theta).items():
+    llms = [(one, _llms(one.models)) for one in found]
+    for module, llm in _llms(evidence.problem.names(out.theta)).items():
         with_each: dict[str, Fallback] = {}
-        for one in sorted(found, key=lambda one: llm in one.models.values()):
-            if one.models[module] != llm:
-                with_each.setdefault(one.models[module], one)
+        for one, others in sorted(llms, key=lambda pair: llm in pair[1].values()):
+            if others[module] != llm:
+                with_each.setdefault(others[module], one)
         kept += list(with_each.values())[:number]
         if len(with_each) < number:
             missing[module] = number - len(with_each)
     return [one for one in found if one in kept], missing
+
+
+def _llms(models: Mapping[str, str]) -> dict[str, str]:
+    """The LLM of each module; where it fails, it does so with every effort and prompt."""
+    return {module: LLM.parse(choice).llm for module, choice in models.items()}
 
 
 def with_fallbacks(

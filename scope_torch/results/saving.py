@@ -12,7 +12,9 @@ ASCII letters and digits. The comment above it has the module's own name, which 
 An LLM with a quote, `$` or `\\` in its name is refused there: readers of such files differ.
 
 For LiteLLM `claude...` and `gemini...` get their provider in front, names with a provider that it
-knows stay, and all others get `openai/`, which is any endpoint of this kind. No file holds keys.
+knows stay, and all others get `openai/`, which is any endpoint of this kind. Effort, temperature,
+top_p and max_tokens of a choice become its parameters; it has no place for other factors. No file
+holds keys.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from scope_torch.errors import InputError, cannot_write
+from scope_torch.factors import LLM
 from scope_torch.files import write_atomically
 
 VERSION = 1
@@ -36,6 +39,10 @@ _PROVIDERS = (
     "hosted_vllm huggingface mistral nvidia_nim ollama ollama_chat openai openrouter perplexity "
     "replicate sambanova together_ai vertex_ai vllm watsonx xai"
 )
+_OF_LITELLM = {  # factors and its parameters
+    "effort": "reasoning_effort", "temperature": "temperature", "top_p": "top_p",
+    "max_tokens": "max_tokens",
+}  # fmt: skip
 _FAMILIES = {"claude": "anthropic", "gemini": "gemini"}
 
 
@@ -158,7 +165,8 @@ def _json(content: Mapping[str, Any]) -> str:
 def _yaml(content: Mapping[str, Any]) -> str:
     import yaml
 
-    return yaml.safe_dump(dict(content), sort_keys=False, allow_unicode=True)
+    plain = json.loads(_json(content))  # a choice is a kind of text that YAML does not know
+    return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
 
 
 def _env(content: Mapping[str, Any]) -> str:
@@ -182,13 +190,33 @@ def _litellm(content: Mapping[str, Any]) -> str:
     import yaml
 
     model_list = [
-        {"model_name": f"scope/{module}", "litellm_params": {"model": _of_litellm(llm)}}
+        {"model_name": f"scope/{module}", "litellm_params": _params(LLM.parse(llm))}
         for module, llm in content["models"].items()
     ]
     note = (
         "# openai/ stands for any endpoint of this kind: set OPENAI_API_BASE and OPENAI_API_KEY.\n"
     )
     return note + yaml.safe_dump({"model_list": model_list}, sort_keys=False, allow_unicode=True)
+
+
+def _params(choice: LLM) -> dict[str, Any]:
+    """LiteLLM's parameters of a choice.
+
+    Raises:
+        InputError: If it has none for a factor.
+    """
+    if others := [name for name in choice.factors if name not in _OF_LITELLM]:
+        raise InputError(
+            f"{choice!r}: a file for LiteLLM has no place for {', '.join(others)}; save a *.json"
+        )
+    factors = {_OF_LITELLM[name]: value for name, value in choice.factors.items()}
+    return {"model": _of_litellm(choice.llm), **factors}
+
+
+def _choice(params: Mapping[str, Any]) -> str:
+    """The choice that has these parameters of LiteLLM."""
+    factors = {name: params.get(key) for name, key in _OF_LITELLM.items()}
+    return str(LLM(params["model"], **factors))
 
 
 def _of_litellm(llm: str) -> str:
@@ -214,7 +242,7 @@ def _parsed(path: Path, text: str) -> Any:
 def _from_content(content: Any) -> list[dict[str, str]]:
     if "model_list" in content:
         names = (
-            (entry["model_name"].removeprefix("scope/"), entry["litellm_params"]["model"])
+            (entry["model_name"].removeprefix("scope/"), _choice(entry["litellm_params"]))
             for entry in content["model_list"]
         )
         return [dict(names)]

@@ -16,6 +16,7 @@ from typing import Any
 
 from scope_torch.constraints import QUALITY, Constraint, at_least
 from scope_torch.errors import InputError
+from scope_torch.factors import LLM
 from scope_torch.files import write_atomically
 from scope_torch.observation import Observation
 from scope_torch.results.checked import Pair
@@ -144,7 +145,9 @@ def recheck_traces(
     """
     choice = llms_of(configuration)
     summary = summarize(traces, rules)
-    if not isinstance(choice, Mapping) or summary.models != dict(choice):
+    names = dict(choice) if isinstance(choice, Mapping) else {}
+    llms = {module: LLM.parse(name).llm for module, name in names.items()}
+    if summary.models not in (names, llms):  # a log may not tell effort and prompt
         raise InputError(f"the traces ran {summary.models}, and the choice is {choice}")
     limit = at_least(QUALITY, checked_number("min_quality", min_quality))
     began: dict[str, float] = {}

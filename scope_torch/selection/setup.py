@@ -14,6 +14,7 @@ from scope_torch.constraints import QUALITY, Constraint, at_least
 from scope_torch.errors import InputError
 from scope_torch.evaluators.application import Item, items_of
 from scope_torch.files import inside
+from scope_torch.llm.choices import check_factors
 from scope_torch.llm.price_list import PriceList
 from scope_torch.problem import SelectionProblem, by_module
 from scope_torch.runs.deadline import Deadline
@@ -191,6 +192,9 @@ def set_up(given: Arguments) -> Setup:
     every = [llm for names in llms.values() for llm in names]
     if is_priced:
         prices.check(every)
+    if given.endpoint is not None:
+        for llm in every:
+            check_factors(llm, prices.listed(llm))
     base = given.base
     if needs_base and base is None and is_priced and not any(map(prices.is_timed, every)):
         base = cheapest_by_price(llms, prices.usd_per_mtok)

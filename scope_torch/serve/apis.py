@@ -132,8 +132,11 @@ def _as_listed(api: Api, out: dict[str, Any], info: LLMInfo) -> None:
         out.pop("temperature", None)
     if info.reasoning_effort is not None and api is CHAT:
         out.setdefault("reasoning_effort", info.reasoning_effort)
-    if info.reasoning_effort is not None and api is RESPONSES:
-        out.setdefault("reasoning", {"effort": info.reasoning_effort})
+    elif info.reasoning_effort is not None:
+        part = "reasoning" if api is RESPONSES else "output_config"
+        given = out.get(part)
+        if given is None or isinstance(given, dict):
+            out[part] = {"effort": info.reasoning_effort, **(given or {})}
     if api is CHAT and info.max_tokens_key != "max_tokens" and "max_tokens" in out:
         out.setdefault(info.max_tokens_key, out.pop("max_tokens"))
 

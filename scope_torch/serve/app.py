@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Mapping
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from scope_torch.factors import LLM
 from scope_torch.llm.estimates import Most, most_of
 from scope_torch.llm.price_list import PriceList
 from scope_torch.llm.usage import Usage
@@ -26,6 +27,7 @@ from scope_torch.serve.apis import (
     wants_usage,
 )
 from scope_torch.serve.chain import Chain
+from scope_torch.serve.factors import set_factors
 from scope_torch.serve.headers import check_caller, query_string
 from scope_torch.serve.ledger import Ledger
 from scope_torch.serve.metrics import CONTENT_TYPE, metrics_text
@@ -65,6 +67,7 @@ class Settings(NamedTuple):
     hosts: frozenset[str]
     token: str | None
     extra_body: dict[str, Any]
+    host: str
     chain: Chain | None
     asks_for_usage: bool
 
@@ -176,7 +179,7 @@ class App:
     ) -> UpstreamRequest:
         """The request for the upstream."""
         settings = self._settings
-        module, llm, out = self._outgoing(api, body, routing, settings.extra_body)
+        module, llm, out = self._outgoing(api, body, routing)
         asks = settings.asks_for_usage and out["model"] not in self._upstream.no_stream_options
         asking = asking_for_usage(api, out) if asks else out
         content, plain, began_s = _encoded(asking), None, monotonic()
@@ -207,7 +210,7 @@ class App:
         """A request that costs nothing: it counts tokens, or is about an earlier response."""
         content = b""
         if what in _COUNTS:
-            content = _encoded(self._outgoing(api, await _body(incoming), routing, {})[2])
+            content = _encoded(self._outgoing(api, await _body(incoming), routing, asks=False)[2])
 
         def book(usage: Usage | None, failed: bool) -> None:
             del usage, failed
@@ -219,12 +222,17 @@ class App:
         return UpstreamRequest(api, what, content, headers, query, reading, book, method=method)
 
     def _outgoing(
-        self, api: Api, body: dict[str, Any], routing: Routing, extra: dict[str, Any]
+        self, api: Api, body: dict[str, Any], routing: Routing, *, asks: bool = True
     ) -> tuple[str, str, dict[str, Any]]:
-        """Module, LLM and body of a request."""
-        module = module_of(body.get("model"), routing.assignment, self._settings.prefix)
-        llm = routing.assignment[module]
-        return module, llm, outgoing(api, body, llm, self._settings.prices.own.get(llm), extra)
+        """Module, choice and body of a request; what counts tokens takes no factors."""
+        settings = self._settings
+        module = module_of(body.get("model"), routing.assignment, settings.prefix)
+        choice = LLM.parse(routing.assignment[module])
+        info = settings.prices.listed(choice)
+        out = outgoing(api, body, choice.llm, info, settings.extra_body if asks else {})
+        if asks:
+            set_factors(api, out, choice, info, settings.host)
+        return module, choice, out
 
     def _routing(self, in_path: str | None, in_header: str | None) -> Routing:
         """The query of a request, or the LLMs chosen for good.

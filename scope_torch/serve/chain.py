@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+from scope_torch.factors import LLM
 from scope_torch.llm.failures import seconds_of
 from scope_torch.serve.upstream import Answer
 
@@ -40,7 +41,7 @@ class Chain:
     """Whole configurations, the choice first; used in one thread.
 
     What has failed is not asked until its cool-down is over. Then one request tries it, while the
-    others wait for what that one finds.
+    others wait for what that one finds. An LLM that fails does so with every effort and prompt.
 
     Args:
         entries: Module -> LLM of each; all have the same modules.
@@ -65,6 +66,7 @@ class Chain:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.entries = [dict(one) for one in entries]
+        self._llms = [{module: _llm(name) for module, name in one.items()} for one in entries]
         self._cool_down_s, self._clock = cool_down_s, clock
         self._until: dict[Pair, float] = {}  # when module and LLM that failed are tried again
         self._limited: dict[Pair, float] = {}  # when they had to wait for the first time
@@ -88,17 +90,16 @@ class Chain:
         tried: list[str] = []
         at: int | None = self.active
         while at is not None:
-            entry = self.entries[at]
-            pair = module, entry[module]
+            pair = module, self._llms[at][module]
             if pair in self._until:  # this request tries it, the others wait
                 self._until[pair] = max(self._until[pair], self._clock() + self._cool_down_s)
-            yield entry
-            tried.append(entry[module])
+            yield self.entries[at]
+            tried.append(pair[1])
             at = self._first(module, tried)
 
     def judge(self, module: str, llm: str, answer: Answer) -> str | None:
         """Takes in an answer; why another LLM should answer, or None if the application gets it."""
-        pair, now = (module, llm), self._clock()
+        pair, now = (module, _llm(llm)), self._clock()
         reason, wait_s = trouble_of(answer), _wait_s(answer.headers)
         if reason == "429" and wait_s <= _PATIENCE_S:
             since = now - self._limited.get(pair, -math.inf)
@@ -115,7 +116,7 @@ class Chain:
     def fail(self, module: str, llm: str, wait_s: float = 0.0) -> None:
         """Leaves an LLM out for a while, at least for `wait_s` seconds."""
         wait_s = min(max(wait_s, self._cool_down_s), _LONGEST_S)
-        self._until[module, llm] = self._clock() + wait_s
+        self._until[module, _llm(llm)] = self._clock() + wait_s
 
     def _first(self, module: str = "", tried: Collection[str] = ()) -> int | None:
         """The first configuration in which nothing has failed; None if there is none.
@@ -128,12 +129,17 @@ class Chain:
         failing = {llm for _, llm in down}
         open_ = [
             at
-            for at, entry in enumerate(self.entries)
+            for at, entry in enumerate(self._llms)
             if down.isdisjoint(entry.items()) and entry.get(module) not in tried
         ]
         return min(
-            open_, key=lambda at: not failing.isdisjoint(self.entries[at].values()), default=None
+            open_, key=lambda at: not failing.isdisjoint(self._llms[at].values()), default=None
         )
+
+
+def _llm(choice: str) -> str:
+    """The LLM of a choice, which may be more."""
+    return LLM.parse(choice).llm
 
 
 def trouble_of(answer: Answer) -> str | None:

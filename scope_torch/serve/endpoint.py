@@ -10,11 +10,13 @@ import re
 import secrets
 import socket
 import threading
+import urllib.parse
 from collections.abc import Generator, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from scope_torch.errors import InputError
+from scope_torch.llm.choices import check_factors
 from scope_torch.llm.client import check_url
 from scope_torch.llm.hosts import key_env_of
 from scope_torch.llm.price_list import PriceList
@@ -137,7 +139,8 @@ class Endpoint:
         self._queries, self.ledger = Queries(self.token), Ledger()
         extra = check_extra_body(extra_body)
         self.chain = self._chain(chosen, fallbacks, cool_down_s)
-        told = self.prices, prefix, hosts, self.token, extra
+        host_asked = urllib.parse.urlsplit(url).hostname or ""
+        told = self.prices, prefix, hosts, self.token, extra, host_asked
         settings = Settings(*told, self.chain, asks_for_usage)
         self._app = App(settings, self._queries, self._upstream, self.ledger)
         self._address: tuple[str, int] | None = None
@@ -219,11 +222,12 @@ class Endpoint:
         Later ones are refused.
 
         Args:
-            assignment: Module -> LLM.
+            assignment: Module -> LLM, or its name with factors, such as "gpt-5.2 effort=low".
             name: Name for messages.
 
         Raises:
-            InputError: If an LLM has no price, or the endpoint is not started.
+            InputError: If an LLM has no price, or a factor a wrong value, or the endpoint is not
+                started.
         """
         query = self._queries.add(self.url, self._checked(assignment), name)
         token = IN_FLIGHT.set(query)
@@ -264,10 +268,12 @@ class Endpoint:
         return Chain(entries, cool_down_s)
 
     def _checked(self, assignment: Mapping[str, str]) -> dict[str, str]:
-        """The assignment, if the price of each LLM is known."""
+        """The assignment, if the price of each LLM is known, and its factors can be."""
         if not assignment:
             raise InputError("no module has an LLM; give {module: LLM, ...}")
         self.prices.check(list(dict.fromkeys(assignment.values())))
+        for choice in assignment.values():
+            check_factors(choice, self.prices.listed(choice))
         return dict(assignment)
 
     def _serve(self, listener: socket.socket, listens: threading.Event) -> None:

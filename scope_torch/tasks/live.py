@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 from scope_torch.errors import InputError
 from scope_torch.evaluators.live import LiveEvaluator
+from scope_torch.llm.choices import llm_of
 from scope_torch.llm.client import OpenAIClient
-from scope_torch.llm.prices import LLMInfo, choose_llms, load_llms
+from scope_torch.llm.prices import LLMInfo, load_llms
 from scope_torch.llm.store import ResponseStore
 from scope_torch.observation import Request
 from scope_torch.problem import SelectionProblem, codes_of
@@ -112,7 +113,7 @@ def compound_task(
         return _recorded(name, table, modules, reference, epsilon, num_queries, llms)
     loaded = _call(load, data, f"the loader of {dataset}")
     prices = load_llms(price_file)
-    names = tuple(chosen.name for chosen in choose_llms(prices, llms))
+    names = tuple(llm_of(prices, name).name for name in (prices if llms is None else llms))
     candidates = (names,) * len(modules)
     theta_ref = codes_of(reference, modules, candidates, "reference")
     settings = {"concurrency": 8, **(llm or {})}

@@ -252,5 +252,7 @@ def test_names_of_usage_are_read_in_one_file():
             for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
             if isinstance(node, ast.Constant) and isinstance(node.value, str)
         }
+        if file.name in ("choices.py", "factors.py"):
+            texts -= {"thinking_tokens"}  # a budget of a request, not what was used
         # The metrics name fields of our own bills.
         assert file.name in ("usage.py", "metrics.py") or not texts & names, file

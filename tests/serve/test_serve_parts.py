@@ -133,7 +133,8 @@ INFO = LLMInfo("a", 1.0, 1.0, model="vendor/a", reasoning_effort="low", takes_te
                       "max_completion_tokens": 32, "max_tokens": None, "temperature": None}),
         (RESPONSES, INFO, {"model": "vendor/a", "reasoning": {"effort": "low"},
                            "temperature": None}),
-        (ANTHROPIC, INFO, {"model": "vendor/a", "temperature": None}),
+        (ANTHROPIC, INFO, {"model": "vendor/a", "output_config": {"effort": "low"},
+                           "temperature": None}),
     ],
 )  # fmt: skip
 def test_the_body_follows_the_price_list(api, info, changed):
@@ -148,6 +149,11 @@ def test_the_application_decides_its_reasoning():
     assert outgoing(CHAT, {"reasoning_effort": "high"}, "a", INFO, {})["reasoning_effort"] == "high"
     own = {"reasoning": {"effort": "high"}}
     assert outgoing(RESPONSES, own, "a", INFO, {})["reasoning"] == {"effort": "high"}
+    other = {"reasoning": {"summary": "auto"}}  # says nothing of how much
+    assert outgoing(RESPONSES, other, "a", INFO, {})["reasoning"] == {
+        "effort": "low",
+        "summary": "auto",
+    }
 
 
 def test_headers_of_the_account_stay_here(monkeypatch):

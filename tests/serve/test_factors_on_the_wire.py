@@ -1,0 +1,311 @@
+"""What each API gets of the factors of a choice: exact bodies, and what is refused.
+
+The keys are those of the vendors, read on 2026-11-26: the types of `openai` 3.57 and `anthropic`
+2.14, ai.google.dev/gemini-api/docs/openai, openrouter.ai/docs/guides/best-practices/
+reasoning-tokens, platform.claude.com/docs/en/build-with-claude/extended-thinking and
+platform.claude.com/docs/en/cli-sdks-libraries/libraries/openai-sdk.
+"""
+
+import asyncio
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+import pytest
+from llm.fake_endpoint import FakeEndpoint
+from serve.fake_upstream import LLMS, FakeUpstream, Say, Status
+from serve.path_server import Reply, path_server
+from serve.serve_cases import MESSAGES, PATHS, body_of, message_of, post, serving
+
+from scope_torch.errors import InputError
+from scope_torch.factors import LLM
+from scope_torch.llm.chat import ChatCall, Message
+from scope_torch.llm.client import OpenAIClient
+from scope_torch.llm.price_list import PriceList
+from scope_torch.llm.prices import LLMInfo
+from scope_torch.llm.store import ResponseStore
+from scope_torch.results.saving import load_chain, save_models
+from scope_torch.serve.chain import Chain
+from scope_torch.serve.factors import ANTHROPIC, GOOGLE, OPENAI, OPENROUTER
+from scope_torch.serve.upstream import Answer
+
+CHAT, RESPONSES, CLAUDE = PATHS
+USAGE = {"prompt_tokens": 9, "completion_tokens": 4, "input_tokens": 9, "output_tokens": 4}
+OWN = PriceList({name: LLMInfo(name, 1.0, 4.0) for name in ("m", "claude-m")})
+
+
+@contextmanager
+def behind(monkeypatch, host, prices=OWN, **settings):
+    """An endpoint that asks a well-known host, behind a proxy on this machine; and what came."""
+    with path_server(lambda _: Reply({"id": "r", "usage": USAGE})) as (url, asked):
+        monkeypatch.setenv("HTTP_PROXY", f"http://{urlsplit(url).netloc}")
+        with serving(f"http://{host}/v1", prices=prices, **settings) as endpoint:
+            yield endpoint, asked
+
+
+def sent(monkeypatch, host, path, choice, prices=OWN, **more):
+    """The body that a host gets, without what stays as the application sent it."""
+    with behind(monkeypatch, host, prices) as (endpoint, asked):
+        with endpoint.query({"planner": choice}) as query:
+            got = post(query.base_url + path, body_of(path, **more))
+            assert got.status == 200, got.body
+        (request,) = asked
+        assert request.path == f"http://{host}/v1{path}"
+    words = "input" if path == RESPONSES else "messages"
+    assert request.body.pop(words) == MESSAGES
+    return request.body
+
+
+@pytest.mark.parametrize(
+    ("host", "path", "choice", "more", "expected"),
+    [
+        # OpenAI: reasoning_effort; max_tokens is deprecated for max_completion_tokens.
+        (OPENAI, CHAT, "m effort=low", {}, {"max_tokens": 32, "reasoning_effort": "low"}),
+        (OPENAI, CHAT, "m effort=low temperature=0.2 top_p=0.9", {"reasoning_effort": "high",
+         "temperature": 1}, {"max_tokens": 32, "reasoning_effort": "low", "temperature": 0.2,
+                             "top_p": 0.9}),
+        (OPENAI, CHAT, "m max_tokens=500", {}, {"max_tokens": 500}),
+        (OPENAI, CHAT, "m max_tokens=500", {"max_tokens": None}, {"max_completion_tokens": 500}),
+        (OPENAI, CHAT, "m max_tokens=500", {"max_tokens": 7, "max_completion_tokens": 9},
+         {"max_completion_tokens": 500}),
+        ("localhost.example", CHAT, "m max_tokens=500", {"max_tokens": None}, {"max_tokens": 500}),
+        ("localhost.example", CHAT, "m effort=low", {}, {"max_tokens": 32,
+                                                         "reasoning_effort": "low"}),
+        # Other factors are the application's own.
+        (OPENAI, CHAT, "m prompt=v1 size=3", {}, {"max_tokens": 32}),
+        (OPENAI, RESPONSES, "m effort=minimal max_tokens=90", {"reasoning": {"effort": "high",
+         "summary": "auto"}}, {"reasoning": {"effort": "minimal", "summary": "auto"},
+                               "max_output_tokens": 90}),
+        (OPENAI, RESPONSES, "m temperature=0", {}, {"max_output_tokens": 32, "temperature": 0}),
+        # Anthropic: output_config.effort, thinking; max_tokens counts the thinking.
+        (ANTHROPIC, CLAUDE, "m effort=low", {"output_config": {"format": {"type": "json_schema"}}},
+         {"max_tokens": 32, "output_config": {"format": {"type": "json_schema"},
+                                              "effort": "low"}}),
+        (ANTHROPIC, CLAUDE, "m thinking_tokens=2000", {"temperature": 0, "top_k": 5, "top_p": 0.5,
+         "thinking": {"type": "adaptive", "display": "omitted"}},
+         {"max_tokens": 2032, "thinking": {"type": "enabled", "budget_tokens": 2000,
+                                           "display": "omitted"}}),
+        (ANTHROPIC, CLAUDE, "m thinking_tokens=2000 max_tokens=4000 effort=high", {},
+         {"max_tokens": 4000, "thinking": {"type": "enabled", "budget_tokens": 2000},
+          "output_config": {"effort": "high"}}),
+        (ANTHROPIC, CLAUDE, "m thinking_tokens=0 temperature=0.5", {"thinking": {
+            "type": "enabled", "budget_tokens": 5000, "display": "omitted"}},
+         {"max_tokens": 32, "thinking": {"type": "disabled"}, "temperature": 0.5}),
+        (ANTHROPIC, CHAT, "claude-m thinking_tokens=1024", {"temperature": 0, "max_tokens": 1025},
+         {"max_tokens": 1025, "thinking": {"type": "enabled", "budget_tokens": 1024}}),
+        # Gemini: reasoning_effort and thinking_budget exclude each other.
+        (GOOGLE, CHAT, "m thinking_tokens=512", {"reasoning_effort": "high", "temperature": 0},
+         {"max_tokens": 544, "temperature": 0,
+          "extra_body": {"google": {"thinking_config": {"thinking_budget": 512}}}}),
+        (GOOGLE, CHAT, "m thinking_tokens=0", {"extra_body": {"google": {
+            "cached_content": "c", "thinking_config": {"thinking_level": "low",
+                                                       "include_thoughts": True}}}},
+         {"max_tokens": 32, "extra_body": {"google": {"cached_content": "c", "thinking_config": {
+             "include_thoughts": True, "thinking_budget": 0}}}}),
+        (GOOGLE, CHAT, "m effort=low", {"extra_body": {"google": {"thinking_config": {
+            "thinking_budget": 900}}}},
+         {"max_tokens": 32, "reasoning_effort": "low",
+          "extra_body": {"google": {"thinking_config": {}}}}),
+        # OpenRouter: one of reasoning.effort and reasoning.max_tokens.
+        (OPENROUTER, CHAT, "m effort=low", {"reasoning_effort": "high", "reasoning": {
+            "max_tokens": 9000, "exclude": True}},
+         {"max_tokens": 32, "reasoning": {"exclude": True, "effort": "low"}}),
+        (OPENROUTER, CHAT, "m thinking_tokens=2000", {"temperature": 0, "reasoning": {
+            "effort": "high", "enabled": True}},
+         {"max_tokens": 2032, "temperature": 0, "reasoning": {"max_tokens": 2000}}),
+        (OPENROUTER, CHAT, "claude-m thinking_tokens=2000", {"temperature": 0},
+         {"max_tokens": 2032, "reasoning": {"max_tokens": 2000}}),
+        (OPENROUTER, CHAT, "m thinking_tokens=0", {"reasoning": {"max_tokens": 9000}},
+         {"max_tokens": 32, "reasoning": {"effort": "none"}}),
+    ],
+)  # fmt: skip
+def test_the_body_that_a_host_gets(monkeypatch, host, path, choice, more, expected):
+    model = LLM.parse(choice).llm
+    assert sent(monkeypatch, host, path, choice, **more) == {"model": model, **expected}
+
+
+@pytest.mark.parametrize(
+    ("host", "path", "choice", "what"),
+    [
+        (OPENAI, CHAT, "m thinking_tokens=2000", "/chat/completions of api.openai.com has no "
+         "thinking_tokens; give effort="),
+        ("localhost.example", CHAT, "m thinking_tokens=0", "has no thinking_tokens"),
+        (OPENAI, RESPONSES, "m thinking_tokens=2000", "/responses of api.openai.com has no thin"),
+        (OPENROUTER, RESPONSES, "m thinking_tokens=2000", "has no thinking_tokens"),
+        (ANTHROPIC, CHAT, "m effort=low", "/chat/completions of api.anthropic.com has no effort; "
+         "let the application ask for /messages"),
+        (ANTHROPIC, CLAUDE, "m thinking_tokens=1023", "has no thinking_tokens below 1024"),
+        (OPENROUTER, CHAT, "m thinking_tokens=1", "has no thinking_tokens below 1024"),
+        (ANTHROPIC, CLAUDE, "m thinking_tokens=2000 temperature=1", "no temperature beside thin"),
+        (OPENROUTER, CHAT, "claude-m thinking_tokens=2000 top_p=1", "no top_p beside thinking_to"),
+        (GOOGLE, CHAT, "m thinking_tokens=2000 effort=low", "no effort beside thinking_tokens"),
+        (OPENROUTER, CHAT, "m effort=low thinking_tokens=0", "no effort beside thinking_tokens"),
+    ],
+)  # fmt: skip
+def test_what_an_api_cannot_set_is_refused_before_money_is_spent(
+    monkeypatch, host, path, choice, what
+):
+    with behind(monkeypatch, host) as (endpoint, asked):
+        with endpoint.query({"planner": choice}) as query:
+            got = post(query.base_url + path, body_of(path))
+        assert (got.status, asked) == (400, [])
+        assert got.headers["x-should-retry"] == "false"
+        assert message_of(got).startswith(f"{choice!r}: ")
+        assert what in message_of(got)
+        assert query.refused == message_of(got)
+        assert query.ledger.by_module() == {}
+
+
+@pytest.mark.parametrize(
+    ("choice", "what"),
+    [
+        ("m effort=3", "effort=3 must be a word"),
+        ("m temperature=hot", "temperature='hot' must be a number"),
+        ("m temperature=-1", "at least 0"),
+        ("m temperature=True", "must be a number"),
+        ("m top_p=0", "above 0, up to 1"),
+        ("m max_tokens=0", "a whole number above 0"),
+        ("m max_tokens=9.5", "a whole number above 0"),
+        ("m thinking_tokens=-1", "0 for no thinking"),
+        ("m max_tokens=500 thinking_tokens=500", "leaves no reply"),
+        ("silent temperature=0.5", "takes no temperature"),
+        ("nobody effort=low", "no price is known for 'nobody';"),
+    ],
+)
+def test_values_that_no_request_can_have_are_refused_at_once(upstream, choice, what):
+    silent = LLMInfo("silent", 1.0, 4.0, takes_temperature=False)
+    own = PriceList({"m": LLMInfo("m", 1.0, 4.0), "silent": silent})
+    with serving(upstream.url, prices=own) as endpoint:
+        with pytest.raises(InputError, match=what), endpoint.query({"planner": choice}):
+            pass
+        with pytest.raises(InputError, match=what):
+            serving(upstream.url, prices=own, chosen={"planner": choice}).__enter__()
+
+
+def test_the_factor_wins_over_price_list_and_extra_body(monkeypatch):
+    own = PriceList({"m": LLMInfo("m", 1.0, 4.0, model="vendor/m", reasoning_effort="high",
+                                  max_tokens_key="max_completion_tokens")})  # fmt: skip
+    more = {"extra_body": {"temperature": 1, "service_tier": "flex"}}
+    with behind(monkeypatch, OPENAI, own, **more) as (endpoint, asked):
+        chosen = {"planner": "m effort=low max_tokens=90 temperature=0.2", "solver": "m"}
+        with endpoint.query(chosen) as query:
+            for module in chosen:
+                assert post(query.base_url + CHAT, body_of(CHAT, module)).status == 200
+    common = {"model": "vendor/m", "messages": MESSAGES, "service_tier": "flex"}
+    assert [request.body for request in asked] == [
+        common | {"reasoning_effort": "low", "max_completion_tokens": 90, "temperature": 0.2},
+        common | {"reasoning_effort": "high", "max_completion_tokens": 32, "temperature": 1},
+    ]
+
+
+def test_counting_tokens_takes_no_factors(monkeypatch):
+    """Its bodies know neither temperature nor limits, and prompts do not get longer."""
+    with behind(monkeypatch, ANTHROPIC) as (endpoint, asked):
+        with endpoint.query({"planner": "m temperature=0.2 thinking_tokens=0"}) as query:
+            body = {"model": "scope/planner", "messages": MESSAGES}
+            assert post(f"{query.base_url}/messages/count_tokens", body).status == 200
+        assert asked[0].body == {"model": "m", "messages": MESSAGES}
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_bills_have_the_price_of_the_llm_and_the_name_of_the_choice(upstream, path):
+    choice = LLM("small", effort="low", prompt="v1")
+    with serving(upstream.url) as endpoint:
+        with endpoint.query({"planner": choice, "solver": "small"}) as query:
+            for module in ("planner", "solver"):
+                assert post(query.base_url + path, body_of(path, module)).status == 200
+        bills = query.ledger.by_llm()
+        assert bills["planner", "small effort=low prompt=v1"] == bills["solver", "small"]
+        assert bills["solver", "small"].cost_usd > 0
+        (served, _) = upstream.served
+        assert served.model == "vendor/small-1"
+        text = post(f"{endpoint.url}/metrics", b"", method="GET").body.decode()
+        assert 'calls_total{module="planner",llm="small effort=low prompt=v1"} 1' in text
+
+
+def test_estimates_have_the_limit_of_the_choice(upstream):
+    upstream.answer = lambda _: Say(tells_usage=False)
+    with serving(upstream.url) as endpoint:
+        with endpoint.query({"planner": "medium max_tokens=5000"}) as query:
+            post(query.base_url + CHAT, body_of(CHAT))
+        assert query.ledger.by_module()["planner"].completion_tokens == 5000
+
+
+def test_a_retired_llm_is_down_with_every_effort(tmp_path):
+    """The files of a choice hold names; the next configuration has another LLM, not an effort."""
+
+    def answer(request: dict) -> object:
+        return Status(410) if request["model"] == "medium" else Say()
+
+    low, high, other = ({"planner": name} for name in (
+        LLM("medium", effort="low"), "medium effort=high", "large effort=low"))  # fmt: skip
+    facts = {"fallbacks": [{"models": high}, {"models": other}]}
+    for name in ("models.json", "models.yaml"):
+        save_models(tmp_path / name, low, facts)
+        chosen, *fallbacks = load_chain(tmp_path / name)
+        assert [chosen, *fallbacks] == [low, high, other]
+        with (
+            FakeUpstream(answer) as upstream,
+            serving(upstream.url, chosen=chosen, fallbacks=fallbacks) as endpoint,
+        ):
+            got = post(f"{endpoint.url}/v1{CHAT}", body_of(CHAT))
+            assert got.status == 200
+            asked = [(one["model"], one["reasoning_effort"]) for one in upstream.requests]
+            assert asked == [("medium", "low"), ("large", "low")]
+            assert endpoint.chain.active == 2
+            (moved,) = endpoint.ledger.fallbacks()
+            assert moved == ("planner", "medium effort=low", "410")
+
+
+def test_an_effort_that_works_again_is_an_llm_that_works():
+    chain = Chain([{"a": "x effort=low"}, {"a": "y"}])
+    chain.fail("a", "x effort=high")
+    assert chain.active == 1
+    assert chain.judge("a", "x", Answer(200, {}, b"{}")) is None
+    assert chain.active == 0
+
+
+@pytest.mark.parametrize("batch", [False, True])
+def test_a_choice_costs_what_its_llm_costs(batch):
+    own = {
+        "mine": LLMInfo("mine", 1.0, 2.0, batch_factor=0.5),
+        "mine effort=high": LLMInfo("mine effort=high", 3.0, 4.0, batch_factor=0.5),
+        "box": LLMInfo("box", 0.0, 0.0, gpu_hour_usd=3.6),
+    }
+    found = PriceList(own, batch=batch)
+    factor = 0.5 if batch else 1.0
+    assert found.usd_per_mtok("mine effort=low") == (1.0 * factor, 2.0 * factor)
+    assert found.usd_per_mtok("mine effort=high") == (3.0 * factor, 4.0 * factor)
+    for bare in ("gpt-4o-mini", "openai/gpt-4o-mini"):
+        name = f"{bare} effort=low prompt=v1"
+        assert found.usd_per_mtok(name) == found.usd_per_mtok(bare)
+        assert found.describe([name]) == {name: found.describe([bare])[bare]}
+    assert found.is_timed("box prompt=v1")
+    assert not found.is_timed("mine prompt=v1")
+    with pytest.raises(InputError, match="price is known for 'nobody';") as error:
+        found.check(["mine effort=low", "nobody effort=low", "nobody effort=high"])
+    assert "effort" not in str(error.value)
+    if not batch:
+        assert found.usd_per_mtok("vendor/any:free effort=low") == (0.0, 0.0)
+
+
+def test_live_systems_set_effort_temperature_and_limit(tmp_path):
+    names = ["small", "small effort=low", "small effort=high temperature=0.5 max_tokens=50"]
+
+    async def ask_all(server: FakeEndpoint) -> None:
+        store = ResponseStore(tmp_path / "replies.sqlite", OpenAIClient(LLMS, server.url, None))
+        said = (Message("user", "how are you?"),)
+        for name in [*names, names[1]]:  # the last is stored
+            await store.complete(ChatCall(name, said, max_tokens=20))
+        for name in ("small prompt=v1", "small thinking_tokens=2000"):
+            with pytest.raises(InputError, match=r"leave out (prompt|thinking_tokens)"):
+                await store.complete(ChatCall(name, said, max_tokens=20))
+        await store.close()
+
+    with FakeEndpoint() as server:
+        asyncio.run(ask_all(server))
+    kept = "model", "max_tokens", "temperature", "reasoning_effort"
+    assert [[one.get(key) for key in kept] for one in server.requests] == [
+        ["vendor/small-1", 20, 0.0, None],
+        ["vendor/small-1", 20, 0.0, "low"],
+        ["vendor/small-1", 50, 0.5, "high"],
+    ]
