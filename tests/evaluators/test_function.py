@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -322,6 +323,19 @@ def test_a_dictionary_is_as_good_as_a_pair():
     )
     assert pair == mapping
     assert pair[0].module_tokens == ((100, 10), (0, 5))
+
+
+def test_a_choice_costs_what_its_llm_costs():
+    tokens = {"module0": (100, 10), "module1": (0, 5)}
+    llms = tuple(tuple(f"{llm} prompt=v1" for llm in names) for names in TASK.problem.llms)
+    settings = {"queries": QUERIES, "prices": PRICES}
+    evaluator = FunctionEvaluator(
+        replace(TASK.problem, llms=llms), lambda *_: (0.5, tokens), **settings
+    )
+    (found,) = evaluator.evaluate(EVERY[:1])
+    (plain,) = evaluator_of(lambda *_: (0.5, tokens), prices=PRICES).evaluate(EVERY[:1])
+    assert found == plain
+    assert found.cost_usd > 0
 
 
 async def as_text(assignment, query):

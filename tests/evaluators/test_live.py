@@ -186,6 +186,22 @@ def test_shared_calls_are_paid_once_and_every_observation_carries_their_cost(tmp
     assert live.client.billed_usd == pytest.approx(bill)
 
 
+def test_effort_temperature_and_limit_of_a_choice_are_sent(tmp_path):
+    names = ("llm0 effort=low max_tokens=50", "llm0"), ("llm1 temperature=0.5",)
+    with FakeEndpoint(say) as endpoint, live_on(endpoint, tmp_path) as live:
+        how = toy(), QUERIES, live.evaluator.metric, LLMS, live.store
+        evaluator = LiveEvaluator(MODULES, names, *how)
+        found = list(evaluator.evaluate([Request((0, 0), 0), Request((1, 0), 0)]))
+        evaluator.close()
+    for one in found:
+        (prompt, completion), *_ = one.module_tokens
+        assert one.module_cost_usd[0] == pytest.approx((prompt + 4 * completion) * 1e-6)
+    assert [*evaluator.describe_prices()] == [*names[0], *names[1]]
+    kept = "model", "max_tokens", "temperature", "reasoning_effort"
+    sent = {tuple(request.get(key) for key in kept) for request in endpoint.requests}
+    assert sent == {("m0", 50, 0.0, "low"), ("m0", 24, 0.0, None), ("m1", 24, 0.5, None)}
+
+
 def test_replicates_are_paid_for_anew(tmp_path):
     with FakeEndpoint(say) as endpoint, live_on(endpoint, tmp_path) as live:
         observe(live, *(Request((0, 0), 0, replicate) for replicate in range(3)))
@@ -319,6 +335,7 @@ def test_directories_of_earlier_versions_stay_those_of_the_same_run():
     [
         ({"modules": ("module1", "module0")}, r"modules=\['module1', 'module0'\]: toy has"),
         ({"llms": (("llm0", "typo"), ("llm0",))}, "no price is known for LLM 'typo'"),
+        ({"llms": (("llm0 prompt=v1",), ("llm0",))}, "nothing else of a choice; leave out prompt"),
         ({"concurrency": 0}, "concurrency=0 must be at least 1"),
     ],
 )

@@ -164,6 +164,21 @@ def test_which_of_many():
         assert names == sorted(expected, key=costs.__getitem__)
 
 
+def test_another_effort_is_no_other_llm():
+    means = {"reference_quality": 0.5, "reference_cost_usd": 1.0}
+    names = ("a effort=low", "a effort=high", "b effort=low", "c", "c prompt=v1")
+    problem = replace(task(3, 0.05)[0], reference_answers=None, llms=(names, names), **means)
+    history = History()
+    for number, theta in enumerate([(0, 0), (1, 1), (0, 1), (1, 2), (2, 3), (4, 4)]):
+        for query in range(3):
+            cost_usd = 0.01 * (number + 1)
+            history.append(Observation(theta, query, cost_usd=cost_usd, quality=1.0))
+    out = Recommendation((0, 0), "certified")
+    found, _ = fallbacks_of(Evidence(problem, history, [], {}, None), out, 1)
+    # (1, 2) has another LLM in module_2 only, and a all the same.
+    assert [tuple(one.models.values()) for one in found] == [("b effort=low", "c")]
+
+
 def by_hand(num_answers, *, flips=None, known=False, dropped=(), **changes):
     """A candidate whose first answers are all right, and that was dropped: it costs too much."""
     problem = replace(task(60, 0.05)[0], **changes)

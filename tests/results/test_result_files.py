@@ -14,6 +14,7 @@ from results_for_tests import joint
 
 from scope_torch import make_scope, make_scope_joint, run
 from scope_torch.errors import InputError
+from scope_torch.factors import LLM
 from scope_torch.results import summary
 from scope_torch.results.hashes import settings_hash
 from scope_torch.results.saving import load_models, save_models
@@ -21,12 +22,13 @@ from scope_torch.tasks.synthetic import synthetic_task
 
 ODD = {"Plan ner": "openai/gpt-5", "größe": "a; b * =!~%@+|<é>", 'say "hi"': "qwen2:0.5b #1"}
 QUOTED = {"a": "it's", "b": 'the "best"', "c": "$HOME ${HOME}", "d": r"c:\\x", "e": "`id`"}
+CHOICES = {"planner": LLM("gpt-5.2", effort="low", prompt="v1"), "solver": "nano top_p=0.5"}
 FORMS = ["models.json", "a.yaml", "b.yml", ".env", "prod.env"]
 
 
 @pytest.mark.parametrize(
     ("name", "models"),
-    [*((name, models) for name in FORMS for models in ({"planner": "medium"}, ODD))]
+    [*((name, models) for name in FORMS for models in ({"planner": "medium"}, ODD, CHOICES))]
     + [(name, QUOTED) for name in FORMS[:3]],
 )
 def test_what_is_saved_is_loaded(tmp_path, name, models):
@@ -115,6 +117,25 @@ def test_litellm_gets_a_model_for_each_module(tmp_path):
     assert load_models(path)["planner"] == "openai/medium"
 
 
+def test_litellm_gets_the_factors_that_it_knows(tmp_path):
+    """docs.litellm.ai/docs/completion/input"""
+    choices = {
+        "planner": LLM("gpt-5.2", effort="low", max_tokens=500),
+        "solver": "gemini-3 temperature=0.5 top_p=0.9",
+    }
+    path = save_models(tmp_path / "litellm.yaml", choices, {})
+    first, second = (m["litellm_params"] for m in yaml.safe_load(path.read_text())["model_list"])
+    assert first == {"model": "openai/gpt-5.2", "reasoning_effort": "low", "max_tokens": 500}
+    assert second == {"model": "gemini/gemini-3", "temperature": 0.5, "top_p": 0.9}
+    assert load_models(path) == {
+        "planner": "openai/gpt-5.2 effort=low max_tokens=500",
+        "solver": "gemini/gemini-3 temperature=0.5 top_p=0.9",
+    }
+    for factor in ("prompt=v1", "thinking_tokens=2000"):
+        with pytest.raises(InputError, match=rf"no place for {factor.partition('=')[0]}; save a"):
+            save_models(tmp_path / "litellm.yml", {"planner": f"gpt-5.2 {factor}"}, {})
+
+
 LOADS = """
 import sys, yaml, litellm
 router = litellm.Router(model_list=yaml.safe_load(open(sys.argv[1]))["model_list"])
@@ -128,12 +149,13 @@ def test_litellm_loads_it(tmp_path):
     folder = os.environ.get("SCOPE_AGENTS", "")
     if find_spec("litellm") is None and not Path(folder, "litellm").is_dir():
         pytest.skip("needs litellm")
-    path = save_models(tmp_path / "litellm_config.yaml", MODELS, {})
+    models = MODELS | {"effort": "gpt-5.2 effort=low temperature=0.5"}
+    path = save_models(tmp_path / "litellm_config.yaml", models, {})
     environment = {**os.environ, "PYTHONPATH": folder, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
     command = [sys.executable, "-c", LOADS, path]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == sorted(f"scope/{module}" for module in MODELS)
+    assert done.stdout.split() == sorted(f"scope/{module}" for module in models)
 
 
 @pytest.mark.parametrize("name", ["models.toml", "models", "models.txt"])

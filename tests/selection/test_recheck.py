@@ -227,3 +227,8 @@ def test_logged_traces_need_no_call():
     assert 64 < found.alarm.draw < 90
     with pytest.raises(InputError, match="the traces ran"):
         recheck_traces(traces(good, llm="nano"), CHOICE, min_quality=0.9)
+    # A log tells the LLM, and often not how it was asked.
+    low = {"answer": st.LLM("mini", effort="low")}
+    assert recheck_traces(traces(good), low, min_quality=0.9).alarm is None
+    with pytest.raises(InputError, match="the traces ran"):
+        recheck_traces(traces(good, llm="nano"), low, min_quality=0.9)

@@ -16,13 +16,15 @@ from serve.fake_upstream import LLMS, FakeUpstream, Say, Status
 from serve.path_server import Reply, path_server
 from serve.serve_cases import MESSAGES, PATHS, body_of, message_of, post, serving
 
+import scope_torch as st
 from scope_torch.errors import InputError
-from scope_torch.factors import LLM
+from scope_torch.factors import LLM, product
 from scope_torch.llm.chat import ChatCall, Message
 from scope_torch.llm.client import OpenAIClient
 from scope_torch.llm.price_list import PriceList
 from scope_torch.llm.prices import LLMInfo
 from scope_torch.llm.store import ResponseStore
+from scope_torch.results.bill import Bill
 from scope_torch.results.saving import load_chain, save_models
 from scope_torch.serve.chain import Chain
 from scope_torch.serve.factors import ANTHROPIC, GOOGLE, OPENAI, OPENROUTER
@@ -264,6 +266,24 @@ def test_an_effort_that_works_again_is_an_llm_that_works():
     assert chain.active == 0
 
 
+def test_a_selection_is_refused_before_it_asks(upstream):
+    with (
+        serving(upstream.url) as endpoint,
+        pytest.raises(InputError, match="max_tokens=0 must be a whole number above 0"),
+    ):
+        st.select(
+            str.upper,
+            dataset=[("how?", "fine")],
+            models={"planner": product(llm=["small", "large"], max_tokens=[500, 0])},
+            reference={"planner": "large max_tokens=500"},
+            metric=lambda expected, output: expected == output,
+            max_quality_loss=0.1,
+            budget_usd=1,
+            endpoint=endpoint,
+        )
+    assert upstream.requests == []
+
+
 @pytest.mark.parametrize("batch", [False, True])
 def test_a_choice_costs_what_its_llm_costs(batch):
     own = {
@@ -286,6 +306,18 @@ def test_a_choice_costs_what_its_llm_costs(batch):
     assert "effort" not in str(error.value)
     if not batch:
         assert found.usd_per_mtok("vendor/any:free effort=low") == (0.0, 0.0)
+
+
+def test_a_bill_tells_the_price_of_an_llm_once():
+    own = {"a": LLMInfo("a", 1.0, 2.0), "b": LLMInfo("b", 1.0, 2.0)}
+    own["b effort=high"] = LLMInfo("b effort=high", 3.0, 4.0)
+    names = ["a effort=low", "a effort=high", "b effort=low", "b effort=high"]
+    _, *prices = str(Bill(prices=PriceList(own).describe(names))).splitlines()
+    assert [line.partition(" (")[0] for line in prices] == [
+        "a: 1 in, 2 out",
+        "b effort=low: 1 in, 2 out",
+        "b effort=high: 3 in, 4 out",
+    ]
 
 
 def test_live_systems_set_effort_temperature_and_limit(tmp_path):
