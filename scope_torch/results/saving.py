@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from scope_torch.errors import InputError, cannot_write
+from scope_torch.factors import LLM, choice_of
 from scope_torch.files import write_atomically
 
 VERSION = 1
@@ -36,6 +37,9 @@ _PROVIDERS = (
     "hosted_vllm huggingface mistral nvidia_nim ollama ollama_chat openai openrouter perplexity "
     "replicate sambanova together_ai vertex_ai vllm watsonx xai"
 )
+_BUDGET = "budget_tokens"
+_PARAMS = {"effort": "reasoning_effort", "thinking_tokens": _BUDGET}
+_PARAMS |= {name: name for name in ("temperature", "top_p", "max_tokens")}
 _FAMILIES = {"claude": "anthropic", "gemini": "gemini"}
 
 
@@ -128,7 +132,7 @@ def load_chain(path: Path | str) -> list[dict[str, str]]:
         if not (models and named and models.keys() == chain[0].keys()):
             where = f" in fallback {number}" if number else ""
             raise InputError(f"{path} gives no LLM for each module{where}; {mend}")
-    return chain
+    return [{module: choice_of(llm) for module, llm in models.items()} for models in chain]
 
 
 def _form(path: Path) -> Callable[[Mapping[str, Any]], str]:
@@ -158,7 +162,8 @@ def _json(content: Mapping[str, Any]) -> str:
 def _yaml(content: Mapping[str, Any]) -> str:
     import yaml
 
-    return yaml.safe_dump(dict(content), sort_keys=False, allow_unicode=True)
+    plain = json.loads(json.dumps(content))  # it knows no texts of other types
+    return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
 
 
 def _env(content: Mapping[str, Any]) -> str:
@@ -182,13 +187,39 @@ def _litellm(content: Mapping[str, Any]) -> str:
     import yaml
 
     model_list = [
-        {"model_name": f"scope/{module}", "litellm_params": {"model": _of_litellm(llm)}}
+        {"model_name": f"scope/{module}", "litellm_params": _params(LLM.parse(llm))}
         for module, llm in content["models"].items()
     ]
     note = (
         "# openai/ stands for any endpoint of this kind: set OPENAI_API_BASE and OPENAI_API_KEY.\n"
     )
     return note + yaml.safe_dump({"model_list": model_list}, sort_keys=False, allow_unicode=True)
+
+
+def _params(choice: LLM) -> dict[str, Any]:
+    """What LiteLLM sends, docs.litellm.ai/docs/completion/input and /reasoning_content."""
+    params: dict[str, Any] = {"model": _of_litellm(choice.llm)}
+    for factor, value in choice.factors.items():
+        if factor not in _PARAMS:
+            raise InputError(
+                f"{str(choice)!r}: LiteLLM knows no {factor}, which is the application's own; save "
+                "a *.json file"
+            )
+        params[_PARAMS[factor]] = value
+    budget = params.pop(_BUDGET, None)
+    if budget is not None:
+        kind = {"type": "enabled", "budget_tokens": budget}
+        params["thinking"] = kind if budget else {"type": "disabled"}
+    return params
+
+
+def _choice(params: Mapping[str, Any]) -> str:
+    """The inverse of `_params`."""
+    told = dict(params)
+    if "thinking" in told:
+        told[_BUDGET] = told["thinking"].get("budget_tokens", 0)
+    factors = {factor: told[key] for factor, key in _PARAMS.items() if key in told}
+    return LLM(params["model"], **factors)
 
 
 def _of_litellm(llm: str) -> str:
@@ -214,7 +245,7 @@ def _parsed(path: Path, text: str) -> Any:
 def _from_content(content: Any) -> list[dict[str, str]]:
     if "model_list" in content:
         names = (
-            (entry["model_name"].removeprefix("scope/"), entry["litellm_params"]["model"])
+            (entry["model_name"].removeprefix("scope/"), _choice(entry["litellm_params"]))
             for entry in content["model_list"]
         )
         return [dict(names)]
