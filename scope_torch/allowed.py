@@ -261,20 +261,21 @@ class Allowed:
         for start in range(0, len(order), _DRAWN):
             yield from map(tuple, codes[order[start : start + _DRAWN]].tolist())
 
-    def around(self, base: Theta) -> list[Theta]:
-        """In place of the neighbours of `base`: for each LLM of each module, who is nearest.
+    def around(self, base: Theta, neighbours: Sequence[Theta]) -> list[Theta]:
+        """In place of `base` and its neighbours: for each, who is nearest.
 
-        Where all neighbours are allowed, they are those of `ConfigSpace.neighbours`, in its order.
-        Where one is not, the allowed configuration stands in its place that has the same LLM in
-        the module and differs from `base` in the fewest others.
+        Where all are allowed, they are these, in their order. Where one is not, the allowed
+        configuration stands in its place that has the same LLM in the module that was changed, and
+        differs from `base` in the fewest others.
+
+        Args:
+            base: Codes.
+            neighbours: Configurations that differ from it in one module.
         """
         found = [self.nearest(base)]
-        found += [
-            self.nearest(base, keep={i: llm})
-            for i, size in enumerate(self.space.sizes)
-            for llm in range(size)
-            if llm != base[i]
-        ]
+        for theta in neighbours:
+            changed = {i: llm for i, llm in enumerate(theta) if llm != base[i]}
+            found.append(self.nearest(base, keep=changed))
         return list(dict.fromkeys(one for one in found if one is not None))
 
     def sample(self, count: int, generator: torch.Generator) -> list[Theta]:

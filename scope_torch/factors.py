@@ -87,6 +87,17 @@ class LLM(str):
         return cls(found["llm"], **{factor: _read(value) for factor, _, value in pairs})
 
 
+def choice_of(name: Any) -> Any:
+    """The `LLM` of a name with factors, as from a file; anything else as it is.
+
+    Examples:
+        >>> choice_of("nano effort=low").effort, type(choice_of("nano"))
+        ('low', <class 'str'>)
+    """
+    found = LLM.parse(name) if isinstance(name, str) else None
+    return found if found is not None and found.factors else name
+
+
 def product(**factors: Sequence[Any]) -> list[LLM]:
     """All combinations of values of factors, the last factor first.
 
@@ -135,6 +146,29 @@ def levels_of(llms: Sequence[Sequence[str]]) -> Levels | None:
     if not any(isinstance(one, LLM) and one.factors for names in llms for one in names):
         return None
     return tuple(_levels([LLM(one) for one in names]) for names in llms)
+
+
+def changes(levels: Sequence[Sequence[int]], choice: int) -> list[int]:
+    """Of one module, who stands for the changes of one factor, rising.
+
+    For every level that `choice` does not have, the choice that has it and shares most with
+    `choice`; of equals the first. Without factors, all others.
+
+    Args:
+        levels: For each choice the level of every factor.
+        choice: The choice that is changed.
+
+    Examples:
+        >>> ((levels),) = levels_of([product(llm=["a", "b", "c"], effort=["low", "high"])])
+        >>> changes(levels, 0)
+        [1, 2, 4]
+    """
+    mine, found = levels[choice], set[int]()
+    for factor, level in enumerate(mine):
+        for other in {one[factor] for one in levels} - {level}:
+            having = [number for number, one in enumerate(levels) if one[factor] == other]
+            found.add(max(having, key=lambda at: sum(map(int.__eq__, levels[at], mine))))
+    return sorted(found)
 
 
 def _levels(made: Sequence[LLM]) -> tuple[tuple[int, ...], ...]:

@@ -14,13 +14,14 @@ from scope_torch.bounds import ConfidenceBounds, CredibleBounds, TheoryBounds, T
 from scope_torch.bounds.base import check_made_for
 from scope_torch.bounds.information_gain import InformationGain, RealisedGain
 from scope_torch.errors import InputError
+from scope_torch.factors import Levels, levels_of
 from scope_torch.model.cost_regression import regress_costs
 from scope_torch.model.cost_scale import FitScale, fit_cost_scale
 from scope_torch.model.devices import joint_class, pick_device, surrogate_class
-from scope_torch.model.kernels import HammingMatern52Kernel
+from scope_torch.model.kernels import FactorKernel, HammingKernel, HammingMatern52Kernel
 from scope_torch.model.list_sums import listed
 from scope_torch.model.per_query import MIN_LAM
-from scope_torch.options import SearchOptions, with_defaults
+from scope_torch.options import SearchOptions, check_names, chosen, one_of, with_defaults
 from scope_torch.problem import SelectionProblem
 from scope_torch.search.belief import Belief
 from scope_torch.search.calibrate import InitialPool, PoolKind, codes_of_base
@@ -36,6 +37,7 @@ from scope_torch.search.rules import Rules
 from scope_torch.search.scope import SCOPE
 from scope_torch.search.stopping import stopping_of
 from scope_torch.search.verify import Verification
+from scope_torch.space import MAX_ENUMERATED
 from scope_torch.space_search.branched import MAX_NODES, make_posterior
 from scope_torch.space_search.joint_branched import MAX_NODES as JOINT_MAX_NODES
 from scope_torch.space_search.joint_branched import make_joint_search
@@ -181,23 +183,24 @@ def make_scope_joint(
     """
     shared = with_defaults(options, "make_scope_joint")
     bounds = {"delta": 0.05, **(bounds or {})}
-    mode = _one_of("bounds mode", bounds.pop("mode", "credible"), ("credible", "theory"))
-    _check_names(bounds, (*_CREDIBLE, *_THEORY))
+    mode = one_of("bounds mode", bounds.pop("mode", "credible"), ("credible", "theory"))
+    check_names(bounds, (*_CREDIBLE, *_THEORY))
     gap_tolerance = shared["gap_tolerance"]
     deployment = math.inf if gap_tolerance is None else _deployment(problem, budget_usd)
     certificate = certificate or ("bounds" if mode == "theory" else "sequence")
-    kernel, device = _kernel_and_device(problem, shared)
+    levels = levels_of(problem.llms)
+    kernel, device = _kernel_and_device(problem, shared, levels)
     confidence: ConfidenceBounds
     if mode == "theory":
         rho = _rho_of_theory(rho, amplitude, relative_cost)
         amplitude, relative_cost = 1.0, False
         lam = _default_lam(bounds) / (1 - rho) if lam is None else lam
         gain = RealisedGain(kernel, lam)
-        confidence = TheoryBounds(problem, gain, rho=rho, **_chosen(bounds, _THEORY))
+        confidence = TheoryBounds(problem, gain, rho=rho, **chosen(bounds, _THEORY))
     else:
         if bounds.get("widenings") is None:
             bounds["widenings"] = _widenings(problem, deployment)
-        confidence = CredibleBounds(**_chosen(bounds, _CREDIBLE))
+        confidence = CredibleBounds(**chosen(bounds, _CREDIBLE))
     relative_cost = _is_relative(problem, relative_cost, shared["initial_pool"])
     lam = 1e-6 if lam is None else lam
     check_made_for(confidence, kernel, lam, problem.space.num_modules)
@@ -236,14 +239,25 @@ def make_scope_joint(
         _calibration_queries(problem, calibration_queries),
     )
     choice = LeastCost(None, margin) if by_cost else MostPromising(margin)
-    make = search_with(in_flight)
-    return _search(problem, shared, belief, choice, rules, name, problem.first_u_out, make)
+    of_joint = problem.first_u_out, search_with(in_flight), levels
+    return _search(problem, shared, belief, choice, rules, name, *of_joint)
 
 
 def _kernel_and_device(
-    problem: SelectionProblem, shared: SearchOptions
+    problem: SelectionProblem, shared: SearchOptions, levels: Levels | None = None
 ) -> tuple[Kernel, torch.device]:
+    """The kernel, and where sums are made.
+
+    Args:
+        problem: What is searched.
+        shared: Options.
+        levels: What choices share, if the kernel is to know it. Branch and bound has no such
+            kernel.
+    """
     kernel = HammingMatern52Kernel() if shared["kernel"] is None else shared["kernel"]
+    grid = problem.space.size <= MAX_ENUMERATED and shared["space_search"] != "branch_and_bound"
+    if levels is not None and grid and isinstance(kernel, HammingKernel):
+        kernel = FactorKernel(kernel, levels)
     index = listed(problem.rule, kernel)
     size = problem.space.size if index is None else len(index)
     return kernel, pick_device(shared["device"], size)
@@ -274,12 +288,13 @@ def _search(
     name: str,
     u_out: float | None = None,
     make: Callable[..., SCOPE] = SCOPE,
+    levels: Levels | None = None,
 ) -> SCOPE:
     codes = codes_of_base(problem, shared["base"], shared["initial_pool"])
     return make(
         problem,
         belief=belief,
-        pool=InitialPool(problem, shared["initial_pool"], codes),
+        pool=InitialPool(problem, shared["initial_pool"], codes, levels),
         choice=choice,
         rules=rules,
         seed=shared["seed"],
@@ -298,15 +313,15 @@ def _bounds_of(
     device: torch.device,
 ) -> ConfidenceBounds:
     """Those of the paper, from plain settings."""
-    mode = _one_of("bounds mode", bounds.pop("mode", "tuned"), ("tuned", "theory"))
-    rule = _one_of("bounds gain", bounds.pop("gain", "maximum"), ("maximum", "realised"))
-    _check_names(bounds, (*_TUNED, *_THEORY))
+    mode = one_of("bounds mode", bounds.pop("mode", "tuned"), ("tuned", "theory"))
+    rule = one_of("bounds gain", bounds.pop("gain", "maximum"), ("maximum", "realised"))
+    check_names(bounds, (*_TUNED, *_THEORY))
     if mode == "tuned":
-        return TunedBounds(problem, **_chosen(bounds, _TUNED))
+        return TunedBounds(problem, **chosen(bounds, _TUNED))
     gain = RealisedGain(kernel, lam)
     if rule == "maximum":
         gain = InformationGain(problem.space, kernel, lam, device)
-    return TheoryBounds(problem, gain, **_chosen(bounds, _THEORY))
+    return TheoryBounds(problem, gain, **chosen(bounds, _THEORY))
 
 
 def _is_relative(
@@ -324,7 +339,7 @@ def _is_relative(
 
 
 def _scale_fit(problem: SelectionProblem, name: str) -> FitScale:
-    if _one_of("cost_scale", name, ("regression", "least_squares")) == "regression":
+    if one_of("cost_scale", name, ("regression", "least_squares")) == "regression":
         return partial(regress_costs, llms=problem.llms)
     return fit_cost_scale
 
@@ -369,22 +384,6 @@ def _rho_of_theory(rho: float | None, amplitude: float | None, relative_cost: bo
     return rho
 
 
-def _one_of(name: str, value: str, known: tuple[str, ...]) -> str:
-    if value not in known:
-        raise InputError(f"{name} {value!r} must be {' or '.join(known)}")
-    return value
-
-
-def _check_names(bounds: Mapping[str, Any], known: tuple[str, ...]) -> None:
-    unknown = sorted(set(bounds) - set(known))
-    if unknown:
-        raise InputError(f"unknown bounds setting {unknown[0]!r}; use one of {[*known]}")
-
-
-def _chosen(bounds: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    return {name: bounds[name] for name in names if name in bounds}
-
-
 def _default_lam(bounds: Mapping[str, Any]) -> float:
     """max{R_c^2, R_g^2, 1e-9}."""
     largest_R: float = max(bounds.get("R_c", 1e-3), bounds.get("R_g", 1e-3))
@@ -393,5 +392,5 @@ def _default_lam(bounds: Mapping[str, Any]) -> float:
 
 def _delta_of(certificate: str, bounds: Mapping[str, Any]) -> float | None:
     """The delta of certificates by answers; None for those by bounds."""
-    _one_of("certificate", certificate, ("bounds", "sequence", "population"))
+    one_of("certificate", certificate, ("bounds", "sequence", "population"))
     return None if certificate == "bounds" else bounds.get("delta", 1e-4)

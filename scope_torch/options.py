@@ -10,6 +10,8 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, get_args, get_origin, get_type_hints
 
+from scope_torch.errors import InputError
+
 if TYPE_CHECKING:  # these import torch: seconds
     import torch
     from gpytorch.kernels import Kernel
@@ -110,3 +112,22 @@ def arguments_of(function: Callable[..., Any]) -> set[str]:
             if get_origin(hint) is Unpack:
                 names |= get_args(hint)[0].__annotations__.keys()
     return names
+
+
+def one_of(name: str, value: str, known: tuple[str, ...]) -> str:
+    """Returns `value`; raises InputError if it is not `known`."""
+    if value not in known:
+        raise InputError(f"{name} {value!r} must be {' or '.join(known)}")
+    return value
+
+
+def check_names(bounds: Mapping[str, Any], known: tuple[str, ...]) -> None:
+    """Raises InputError if a setting of bounds is not `known`."""
+    unknown = sorted(set(bounds) - set(known))
+    if unknown:
+        raise InputError(f"unknown bounds setting {unknown[0]!r}; use one of {[*known]}")
+
+
+def chosen(bounds: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    """Those of the settings that are given."""
+    return {name: bounds[name] for name in names if name in bounds}

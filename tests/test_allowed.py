@@ -115,7 +115,7 @@ def test_a_space_that_cannot_be_enumerated():
     assert rule.index is None
     assert rule.count is None
     assert rule.nearest((0,) * 10) == (1, *(0,) * 9)
-    pool = rule.around((0,) * 10)
+    pool = rule.around((0,) * 10, rule.space.neighbours((0,) * 10)[1:])
     assert len(pool) == 1 + 10 * 15 - 1  # (1, 0, ..., 0) stands for the base too
     assert all(theta[0] != theta[9] for theta in pool)
     drawn = rule.sample(20, torch.Generator().manual_seed(0))

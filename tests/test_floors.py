@@ -10,7 +10,7 @@ from source_code import imported, imports, modules
 
 FLOORS = [
     {"errors", "files", "space", "allowed", "constraints", "problem", "observation", "metrics"}
-    | {"html_table", "reference", "factors"},
+    | {"factors", "html_table", "reference"},
     {"model"},
     {"bounds"},
     {"space_search"},

@@ -5,7 +5,8 @@
 | symbol | here | prior |
 | --- | --- | --- |
 | terms_i[m], log USD of LLM m in module i | `terms` | normal: a part of the module's (standard |
-| | | deviation 1), one of the LLM's in all modules (3), one of its own (0.4) |
+| | | deviation 1), one of the LLM's in all modules (3), one of its own (0.4); |
+| | | of other factors one each (0.7), and then one of the choice's own (0.2) |
 | e(theta), interactions, one for each configuration | `tau2`, their variance | |
 | log t_q, of the query | `log_t` | 0.5 |
 | noise of one answer | `s2`, its variance | |
@@ -24,7 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -32,11 +33,13 @@ import torch
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
+from scope_torch.factors import LLM
 from scope_torch.model.cost_scale import LEAST_OBSERVED, Costs, CostScale, by_configuration
 from scope_torch.space import ConfigSpace
 
 # Prior standard deviations of logarithms; chosen on development data (docs/results-development.md).
 _MODULE, _LLM, _PAIR, _QUERY = 1.0, 3.0, 0.4, 0.5
+_FACTOR, _CHOICE = 0.7, 0.2  # of choices that are more than an LLM
 _NOISE, _NOISE_COUNT = 0.5, 2.0  # a guess of the noise, and the observations that it is worth
 _TAU, _TAU_SPREAD = 0.3, 0.7  # median of tau, and standard deviation of its logarithm
 _TAUS = np.geomspace(0.05, 2.0, 16)
@@ -138,13 +141,23 @@ def _most_likely_terms(
 def _prior_precision(space: ConfigSpace, llms: Sequence[Sequence[str]] | None) -> Array:
     """Inverse of the prior covariance of all terms: `P x P`."""
     module = np.repeat(np.arange(space.num_modules), space.sizes)
-    names = np.arange(len(module)) if llms is None else np.concatenate([[*of] for of in llms])
-    covariance = (
-        _MODULE**2 * (module[:, None] == module)
-        + _LLM**2 * (names[:, None] == names)
-        + _PAIR**2 * np.eye(len(module))
-    )
-    return np.asarray(np.linalg.inv(covariance))
+    unknown = map(str, range(len(module)))
+    choices = [LLM(name) for name in (unknown if llms is None else chain(*llms))]
+    in_module, of_llm = _same(module.tolist()), _same([one.llm for one in choices])
+    covariance: Array = _MODULE**2 * in_module + _LLM**2 * of_llm + _PAIR**2 * in_module * of_llm
+    factors = {name for one in choices for name in one.factors}
+    for name in sorted(factors):
+        covariance += _FACTOR**2 * _same([str(one.factors.get(name)) for one in choices])
+    if factors:
+        covariance += _CHOICE**2 * np.eye(len(module))
+    return np.asarray(np.linalg.inv(covariance), dtype=np.float64)
+
+
+def _same(values: Sequence[Any]) -> Array:
+    """1 where two are equal, else 0: `P x P`."""
+    codes = np.unique(np.array(values), return_inverse=True)[1]
+    same: Array = np.equal.outer(codes, codes).astype(np.float64)
+    return same
 
 
 def _interactions(shares: Array, z: Array, noise: Array, precision: Array) -> float:

@@ -27,8 +27,8 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from scope_torch.model.direct_sums import DirectGrid, check_enumerable
-from scope_torch.model.kernels import HammingKernel
+from scope_torch.model.direct_sums import DENSE, DirectGrid, check_enumerable
+from scope_torch.model.kernels import FactorKernel, HammingKernel
 from scope_torch.model.list_sums import ListGrid
 from scope_torch.model.union_tables import UnionTables
 from scope_torch.space import ConfigSpace
@@ -208,13 +208,65 @@ class HammingGrid:
             torch.add(part.narrow(-1, 1, others[-1]), part.narrow(-1, 0, 1), out=folded)
 
 
+class FactorGrid(HammingGrid):
+    """Sums of a `FactorKernel` over all of Theta; arguments and methods of `HammingGrid`.
+
+    Tables are those of its base. Folding adds slice 0 of a module to the others times s_i, so a sum
+    costs a product of Theta with the s_i of every module. Forms are sums by the definition: what
+    two graded choices share is in no single table.
+    """
+
+    def __init__(
+        self, space: ConfigSpace, kernel: FactorKernel, device: torch.device | str | None = None
+    ) -> None:
+        super().__init__(space, kernel.base, device)
+        self._direct = DirectGrid(space, kernel, device)
+        self._likeness = [s.to(self.device) for s in kernel.likeness]
+
+    def quadratic_form(
+        self,
+        codes: Tensor,
+        matrix: Tensor,
+        out: Tensor | None = None,
+        chunk: int | None = None,  # noqa: ARG002
+    ) -> Tensor:
+        """See `HammingGrid`."""
+        return self._direct.quadratic_form(codes, matrix, out)
+
+    def quadratic_form_at(self, index: Tensor, codes: Tensor, matrix: Tensor) -> Tensor:
+        """See `HammingGrid`."""
+        return self._direct.quadratic_form_at(index, codes, matrix)
+
+    def kernel_at(self, index: Tensor, codes: Tensor) -> Tensor:
+        """See `HammingGrid`."""
+        return self._direct.kernel_at(index, codes)
+
+    def form_operations(self, n: int) -> float:
+        """See `HammingGrid`; matrix products."""
+        return self._direct.form_operations(n) * DENSE
+
+    def sum_operations(self, n: int) -> float:
+        """See `HammingGrid`."""
+        return super().sum_operations(n) + self.size * max(self.space.sizes) * DENSE
+
+    def _fold_tables(self, tables: Tensor, out: Tensor) -> Tensor:
+        grid = tables.view(len(out), *self._shape)
+        for i, (size, s) in enumerate(zip(self.space.sizes, self._likeness, strict=True), start=1):
+            first = grid.shape[:i]
+            parts = grid.reshape(first.numel(), 1 + size, -1)
+            folded = torch.baddbmm(parts[:, :1], s.expand(len(parts), -1, -1), parts[:, 1:])
+            grid = folded.view(*first, size, *grid.shape[i + 1 :])
+        out.copy_(grid.reshape(out.shape))
+        return out
+
+
 def make_grid(
     space: ConfigSpace,
     kernel: Kernel,
     device: torch.device | str | None = None,
     index: Tensor | None = None,
 ) -> HammingGrid | DirectGrid:
-    """Sums over Theta: fast for kernels of the Hamming distance, by the definition for others.
+    """Sums over Theta: fast for kernels with sums by tables, by the definition for others.
 
     Over the configurations at `index` alone, if it is given; see `listed`.
     """
@@ -222,4 +274,6 @@ def make_grid(
         return ListGrid(space, kernel, index, device)
     if isinstance(kernel, HammingKernel):
         return HammingGrid(space, kernel, device)
+    if isinstance(kernel, FactorKernel):
+        return FactorGrid(space, kernel, device)
     return DirectGrid(space, kernel, device)

@@ -1,14 +1,22 @@
-"""Kernels on configurations that depend only on the Hamming distance."""
+"""Kernels on configurations: of the Hamming distance, and of what choices share."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
+
+from scope_torch.errors import InputError
+from scope_torch.factors import Levels
+
+# Weights before they are scaled to add to 1; chosen on simulated worlds (docs/joint.md).
+_LLM, _OTHER, _SAME = 0.5, 0.25, 0.25
+_ROUNDING = 1e-12
 
 
 def hamming_distance(x1: Tensor, x2: Tensor) -> Tensor:
@@ -115,17 +123,114 @@ class HammingRBFKernel(HammingKernel):
         return torch.exp(-h / 2)
 
 
+class FactorKernel(Kernel):
+    """A kernel that knows what choices share: the LLM, the effort, the prompt.
+
+    A kernel of the Hamming distance is a sum over sets S of modules of a_|S| 1[theta_S = theta'_S],
+    see hamming_sums.py. Here "the same" is graded:
+
+        k(theta, theta') = sum over S of a_|S| prod over i in S of s_i(theta_i, theta'_i)
+        s_i(m, m')       = sum over factors f of w_f 1[m, m' agree on f] + w_0 1[m = m']
+
+    The weights w are positive and add to 1, so k(theta, theta) = 1. If no a_m is negative, k is
+    positive semidefinite. Where choices have no factors, k is the kernel of the Hamming distance.
+    Values are float64; nothing is fitted.
+
+    Args:
+        base: The kernel of choices without factors.
+        levels: What choices share, see `levels_of`.
+
+    Attributes:
+        base: As given.
+        likeness: s_i of each module.
+
+    Raises:
+        InputError: If a coefficient of the base is negative.
+
+    Examples:
+        >>> from scope_torch.factors import levels_of, product
+        >>> from scope_torch.model.kernels import HammingMatern52Kernel
+        >>> levels = levels_of([product(llm=["a", "b"], effort=["low", "high"])])
+        >>> k = FactorKernel(HammingMatern52Kernel(), levels)
+        >>> k.forward(torch.tensor([[0]]), torch.arange(4)[:, None]).round(decimals=2).tolist()
+        [[1.0, 0.76, 0.64, 0.52]]
+    """
+
+    has_lengthscale = False
+
+    def __init__(self, base: HammingKernel, levels: Levels) -> None:
+        super().__init__()
+        self.base, self.levels = base, levels
+        self.likeness = [likeness_of(of_module) for of_module in levels]
+        self.coefficients = _coefficients(base, len(levels))
+
+    def forward(
+        self,
+        x1: Tensor,
+        x2: Tensor,
+        diag: bool = False,
+        last_dim_is_batch: bool = False,
+        **params: Any,  # noqa: ARG002 - gpytorch's signature
+    ) -> Tensor:
+        """Kernel matrix of codes; see `HammingKernel.forward`."""
+        if last_dim_is_batch:
+            raise ValueError("a factor kernel needs all modules at once: last_dim_is_batch=False")
+        a, b = x1.long(), x2.long()
+        if not diag:
+            a, b = a.unsqueeze(-2), b.unsqueeze(-3)
+        # sums[m - 1]: the sum over sets S of m modules of the product of s_i.
+        sums: list[Tensor] = []
+        for i, s in enumerate(self.likeness):
+            alike = s.to(x1.device)[a[..., i], b[..., i]]
+            longer = [alike, *(alike * one for one in sums)]
+            sums = [*(one + two for one, two in zip(sums, longer, strict=False)), longer[-1]]
+        first, *others = self.coefficients.tolist()
+        k = torch.full_like(sums[0], first)
+        for a_m, one in zip(others, sums, strict=True):
+            k.add_(one, alpha=a_m)
+        return k
+
+    def settings(self) -> dict[str, Any]:
+        """The arguments but the base, JSON-serialisable."""
+        return {"levels": self.levels, "weights": [_LLM, _OTHER, _SAME]}
+
+
+def likeness_of(levels: Sequence[Sequence[int]]) -> Tensor:
+    """s_i of one module: `M_i x M_i` (float64).
+
+    Args:
+        levels: For each choice the level of every factor, the LLM first.
+    """
+    codes = torch.tensor(levels)
+    same = (codes[:, None] == codes[None]).double()
+    varied = [f for f in range(codes.shape[1]) if len(codes[:, f].unique()) > 1]
+    weights = torch.tensor([_LLM if f == 0 else _OTHER for f in varied], dtype=torch.float64)
+    total = same[..., varied] @ weights + _SAME * same.all(-1).double()
+    return total / (weights.sum() + _SAME)
+
+
+def _coefficients(base: HammingKernel, num_modules: int) -> Tensor:
+    by_matches = base.profile(num_modules).flip(0)
+    found = torch.stack([by_matches.diff(s)[0] for s in range(num_modules + 1)])
+    if found.min() < -_ROUNDING:
+        raise InputError(
+            f"kernel={type(base).__name__} has a negative coefficient for {num_modules} modules, "
+            "so no kernel of choices with factors can be made of it; take another"
+        )
+    return found
+
+
 def kernel_matrix(kernel: Kernel, x1: Tensor, x2: Tensor) -> Tensor:
     """k(x1, x2) of codes: `n x m` (float64).
 
-    A Hamming kernel is evaluated without gpytorch's lazy tensors, which take a millisecond.
+    A kernel of this package is evaluated without gpytorch's lazy tensors, which take a millisecond.
 
     Args:
         kernel: Any kernel on codes.
         x1: `n x num_modules` codes, of any dtype.
         x2: `m x num_modules` codes.
     """
-    if isinstance(kernel, HammingKernel):
+    if isinstance(kernel, HammingKernel | FactorKernel):
         return kernel.forward(x1, x2)
     return kernel(x1.double(), x2.double()).to_dense()
 
@@ -133,6 +238,8 @@ def kernel_matrix(kernel: Kernel, x1: Tensor, x2: Tensor) -> Tensor:
 def describe_kernel(kernel: Kernel, num_modules: int) -> dict[str, Any]:
     """Identifies a kernel: its class, and its value at every Hamming distance."""
     described: dict[str, Any] = {"name": type(kernel).__name__}
+    if isinstance(kernel, FactorKernel):
+        return {**described, "base": describe_kernel(kernel.base, num_modules), **kernel.settings()}
     if isinstance(kernel, HammingKernel):
         profile = kernel.profile(num_modules).tolist()
         # The last digits of exp depend on the machine, and a run may move.

@@ -12,9 +12,7 @@ ASCII letters and digits. The comment above it has the module's own name, which 
 An LLM with a quote, `$` or `\\` in its name is refused there: readers of such files differ.
 
 For LiteLLM `claude...` and `gemini...` get their provider in front, names with a provider that it
-knows stay, and all others get `openai/`, which is any endpoint of this kind. Effort, temperature,
-top_p and max_tokens of a choice become its parameters; it has no place for other factors. No file
-holds keys.
+knows stay, and all others get `openai/`, which is any endpoint of this kind. No file holds keys.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from scope_torch.errors import InputError, cannot_write
-from scope_torch.factors import LLM
+from scope_torch.factors import LLM, choice_of
 from scope_torch.files import write_atomically
 
 VERSION = 1
@@ -39,10 +37,9 @@ _PROVIDERS = (
     "hosted_vllm huggingface mistral nvidia_nim ollama ollama_chat openai openrouter perplexity "
     "replicate sambanova together_ai vertex_ai vllm watsonx xai"
 )
-_OF_LITELLM = {  # factors and its parameters
-    "effort": "reasoning_effort", "temperature": "temperature", "top_p": "top_p",
-    "max_tokens": "max_tokens",
-}  # fmt: skip
+_BUDGET = "budget_tokens"
+_PARAMS = {"effort": "reasoning_effort", "thinking_tokens": _BUDGET}
+_PARAMS |= {name: name for name in ("temperature", "top_p", "max_tokens")}
 _FAMILIES = {"claude": "anthropic", "gemini": "gemini"}
 
 
@@ -135,7 +132,7 @@ def load_chain(path: Path | str) -> list[dict[str, str]]:
         if not (models and named and models.keys() == chain[0].keys()):
             where = f" in fallback {number}" if number else ""
             raise InputError(f"{path} gives no LLM for each module{where}; {mend}")
-    return chain
+    return [{module: choice_of(llm) for module, llm in models.items()} for models in chain]
 
 
 def _form(path: Path) -> Callable[[Mapping[str, Any]], str]:
@@ -165,7 +162,7 @@ def _json(content: Mapping[str, Any]) -> str:
 def _yaml(content: Mapping[str, Any]) -> str:
     import yaml
 
-    plain = json.loads(_json(content))  # a choice is a kind of text that YAML does not know
+    plain = json.loads(json.dumps(content))  # it knows no texts of other types
     return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
 
 
@@ -200,23 +197,29 @@ def _litellm(content: Mapping[str, Any]) -> str:
 
 
 def _params(choice: LLM) -> dict[str, Any]:
-    """LiteLLM's parameters of a choice.
-
-    Raises:
-        InputError: If it has none for a factor.
-    """
-    if others := [name for name in choice.factors if name not in _OF_LITELLM]:
-        raise InputError(
-            f"{choice!r}: a file for LiteLLM has no place for {', '.join(others)}; save a *.json"
-        )
-    factors = {_OF_LITELLM[name]: value for name, value in choice.factors.items()}
-    return {"model": _of_litellm(choice.llm), **factors}
+    """What LiteLLM sends, docs.litellm.ai/docs/completion/input and /reasoning_content."""
+    params: dict[str, Any] = {"model": _of_litellm(choice.llm)}
+    for factor, value in choice.factors.items():
+        if factor not in _PARAMS:
+            raise InputError(
+                f"{str(choice)!r}: LiteLLM knows no {factor}, which is the application's own; save "
+                "a *.json file"
+            )
+        params[_PARAMS[factor]] = value
+    budget = params.pop(_BUDGET, None)
+    if budget is not None:
+        kind = {"type": "enabled", "budget_tokens": budget}
+        params["thinking"] = kind if budget else {"type": "disabled"}
+    return params
 
 
 def _choice(params: Mapping[str, Any]) -> str:
-    """The choice that has these parameters of LiteLLM."""
-    factors = {name: params.get(key) for name, key in _OF_LITELLM.items()}
-    return str(LLM(params["model"], **factors))
+    """The inverse of `_params`."""
+    told = dict(params)
+    if "thinking" in told:
+        told[_BUDGET] = told["thinking"].get("budget_tokens", 0)
+    factors = {factor: told[key] for factor, key in _PARAMS.items() if key in told}
+    return LLM(params["model"], **factors)
 
 
 def _of_litellm(llm: str) -> str:

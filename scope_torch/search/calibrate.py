@@ -11,6 +11,7 @@ import torch
 
 from scope_torch.allowed import Allowed
 from scope_torch.errors import InputError
+from scope_torch.factors import Levels, changes
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem, by_module
 from scope_torch.search.optimizer import Observing, Steps, asked
@@ -35,6 +36,8 @@ class InitialPool:
             place of a neighbour that is not.
         base: Codes of the configuration with theta_base in every module; used by `base` only. It
             need not be allowed itself.
+        levels: What choices share, see `levels_of`: a neighbour then changes one factor, see
+            `changes`. None: it changes the module.
 
     Raises:
         InputError: If the kind is unknown, or `base` is missing or not a configuration.
@@ -45,13 +48,14 @@ class InitialPool:
         problem: SelectionProblem,
         kind: PoolKind,
         base: Sequence[int] | None,
+        levels: Levels | None = None,
     ) -> None:
         if kind not in POOLS:
             raise InputError(f"initial_pool={kind!r} must be base, random or none")
         if kind == "base" and base is None:
             raise InputError("base=None: Calibrate needs a base LLM; name a cheap one")
         self.kind: PoolKind = kind
-        self._rule = problem.rule
+        self._rule, self._levels = problem.rule, levels
         self.base = problem.space.check(base or (), "base") if kind == "base" else None
 
     def draw(
@@ -67,11 +71,22 @@ class InitialPool:
         rule = left or self._rule
         if self.kind == "none":
             return []
+        around = self._neighbours(space, self.base or (0,) * space.num_modules)
         if self.base is not None:
-            return space.neighbours(self.base) if rule is None else rule.around(self.base)
-        count = 1 + sum(size - 1 for size in space.sizes)
+            return [self.base, *around] if rule is None else rule.around(self.base, around)
+        count = 1 + len(around)
         sample = space.sample if rule is None else rule.sample
         return sample(count, generator)
+
+    def _neighbours(self, space: ConfigSpace, base: tuple[int, ...]) -> list[tuple[int, ...]]:
+        if self._levels is None:
+            return space.neighbours(base)[1:]
+        by_module = enumerate(zip(self._levels, base, strict=True))
+        return [
+            (*base[:i], llm, *base[i + 1 :])
+            for i, (levels, own) in by_module
+            for llm in changes(levels, own)
+        ]
 
     def settings(self) -> dict[str, Any]:
         """The arguments, JSON-serialisable."""

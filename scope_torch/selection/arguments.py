@@ -22,7 +22,7 @@ from scope_torch.search.optimizer import Optimizer
 if TYPE_CHECKING:
     from scope_torch.serve.endpoint import Endpoint
 
-Models = Sequence[str] | Mapping[str, Sequence[str]]
+Models = Sequence[str] | Mapping[str, Sequence[str] | Mapping[str, Sequence[Any]]]
 Reference = str | Sequence[str] | Mapping[str, str]
 Prices = PriceList | Mapping[str, LLMInfo] | Path | str | None
 
@@ -37,7 +37,9 @@ class Arguments:
             usage of a reply may take the place of the pair; or a dict, see `Application`. With
             `endpoint`: `app(input)`, which returns the output alone, or a command such as
             "python app.py {input}", see `Command`.
-        models: The candidates: names of LLMs by module, or one list for all modules.
+        models: The candidates: names of LLMs by module, or one list for all modules. A module that
+            also chooses an effort, a prompt or the like has a dict of factors, such as
+            `{"llm": [...], "effort": ["low", "high"]}`, or a list of `LLM`.
         dataset: Pairs (input, expected); without `metric` the inputs. Or a frame of pandas or
             polars with the columns `input` and `expected`.
         reference: The LLM of each module, or one name for all modules; or what `load_reference`

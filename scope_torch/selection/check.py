@@ -16,6 +16,7 @@ from typing import Any, get_args
 from scope_torch.constraints import COST, QUALITY, Constraint, at_least
 from scope_torch.errors import InputError
 from scope_torch.evaluators.function import FunctionEvaluator
+from scope_torch.factors import choice_of
 from scope_torch.files import write_atomically
 from scope_torch.results.checked import Certificate, CheckResult, Pair, Verdict, limits_of
 from scope_torch.results.saving import load_models
@@ -174,8 +175,10 @@ def between(
 def llms_of(configuration: Any) -> Any:
     """The LLMs in a file of `RunResult.save`; anything else stays."""
     is_name = isinstance(configuration, str) and Path(configuration).suffix not in _FORMS
-    if isinstance(configuration, Mapping) or (is_name and configuration):
-        return configuration
+    if isinstance(configuration, Mapping):
+        return {module: choice_of(llm) for module, llm in configuration.items()}
+    if is_name and configuration:
+        return choice_of(configuration)
     if isinstance(configuration, str | Path):
         return load_models(configuration)
     raise InputError(f"{configuration!r:.80} must name an LLM, or one for each module, or a file")

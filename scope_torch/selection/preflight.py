@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import islice, product
 
 from scope_torch.errors import InputError
 from scope_torch.evaluators.function import FunctionEvaluator
+from scope_torch.factors import changes, levels_of
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.asked import modules_asked
@@ -117,6 +118,8 @@ def covering(
 ) -> list[Theta]:
     """Allowed configurations in which each LLM of each module that `known` lacks runs once.
 
+    Of choices with factors each value of each factor runs once.
+
     theta_0 comes first, unless it is among `answered`; then those with one LLM in all modules,
     then others, each with as many new LLMs as it can have.
 
@@ -130,7 +133,7 @@ def covering(
         >>> covering(synthetic_task().problem, [])
         [(0, 0), (1, 1), (2, 2), (3, 3), (4, 4), (5, 5)]
     """
-    missing = {(i, code) for i, names in enumerate(problem.llms) for code in range(len(names))}
+    missing = {(i, code) for i, codes in enumerate(_to_cover(problem)) for code in codes}
     missing -= {pair for theta in known for pair in enumerate(theta)}
     if not missing:
         return []
@@ -148,6 +151,15 @@ def covering(
             chosen.append(theta)
         missing -= {min(missing)} if theta is None else set(enumerate(theta))
     return chosen
+
+
+def _to_cover(problem: SelectionProblem) -> list[Collection[int]]:
+    """The choices of each module; where choices have factors, theta_0's and its changes."""
+    levels = levels_of(problem.llms)
+    if levels is None:
+        return [range(len(names)) for names in problem.llms]
+    both = zip(levels, problem.theta_ref, strict=True)
+    return [(code, *changes(of_module, code)) for of_module, code in both]
 
 
 def _with_most(problem: SelectionProblem, missing: set[tuple[int, int]]) -> Theta | None:

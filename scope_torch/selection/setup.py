@@ -13,6 +13,7 @@ from typing import Any
 from scope_torch.constraints import QUALITY, Constraint, at_least
 from scope_torch.errors import InputError
 from scope_torch.evaluators.application import Item, items_of
+from scope_torch.factors import choices
 from scope_torch.files import inside
 from scope_torch.llm.choices import check_factors
 from scope_torch.llm.price_list import PriceList
@@ -43,7 +44,7 @@ def candidates_of(models: Models, reference: Reference) -> dict[str, tuple[str, 
 
     Args:
         models: Candidates by module, or one list for all modules that `reference` names; if it
-            names none, there is one module, `model`.
+            names none, there is one module, `model`. Lists, or dicts of factors, see `product`.
         reference: theta_0.
 
     Raises:
@@ -64,6 +65,7 @@ def candidates_of(models: Models, reference: Reference) -> dict[str, tuple[str, 
 
 
 def _names(key: str, llms: Any) -> tuple[str, ...]:
+    llms = choices(llms)
     is_list = isinstance(llms, Sequence | Set) and not isinstance(llms, str)
     if not (is_list and llms and all(isinstance(llm, str) for llm in llms)):
         raise InputError(f"{key}={llms!r} must be a list with the names of LLMs")

@@ -39,7 +39,7 @@ OPENAI = "api.openai.com"
 OPENROUTER = "openrouter.ai"
 
 _LEAST_BUDGET = 1024  # Anthropic refuses less, OpenRouter raises it
-_SAMPLING = "temperature", "top_p"
+_SAMPLING = {"temperature": 1, "top_p": 0.95}  # and the least that Claude takes while it thinks
 
 
 def set_factors(
@@ -64,6 +64,8 @@ def set_factors(
         {'model': 'gpt-5.2', 'max_tokens': 500, 'reasoning_effort': 'low'}
     """
     factors: dict[str, Any] = choice.factors
+    if api is CHAT and host == ANTHROPIC and factors.get("temperature", 0) > 1:
+        _refuse(api, choice, host, "temperature above 1", "it would take it for 1")
     out.update((name, factors[name]) for name in _SAMPLING if name in factors)
     if "max_tokens" in factors:
         key = _limit_key(api, out, info, host)
@@ -130,16 +132,20 @@ def _set_budget(api: Api, out: dict[str, Any], choice: LLM, host: str) -> None:
 
 def _make_room(api: Api, out: dict[str, Any], choice: LLM, host: str) -> None:
     """Lets the application's own settings go with thinking."""
-    budget: Any = choice.factors["thinking_tokens"]
+    factors: dict[str, Any] = choice.factors
+    budget = factors["thinking_tokens"]
     for key in api.limits:  # it counts the budget too
         if is_count(out.get(key)) and out[key] <= budget:
             out[key] += budget
-    if api is MESSAGES or "claude" in str(out["model"]).lower():
-        for name in (*_SAMPLING, "top_k"):
-            if name in choice.factors:
-                mend = "Claude takes no such setting while it thinks; give one of them"
-                _refuse(api, choice, host, f"{name} beside thinking_tokens", mend)
+    if api is not MESSAGES and "claude" not in str(out["model"]).lower():
+        return
+    out.pop("top_k", None)
+    for name, least in _SAMPLING.items():
+        if name not in factors:
             out.pop(name, None)
+        elif factors[name] < least:
+            mend = f"Claude takes at least {least} while it thinks"
+            _refuse(api, choice, host, f"such {name} beside thinking_tokens", mend)
 
 
 def _set_google(out: dict[str, Any], thinking: dict[str, Any]) -> None:

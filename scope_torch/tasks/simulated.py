@@ -96,11 +96,11 @@ def simulated_task(
         )
 
     search = evaluator("search")
-    problem = _problem(name, search.world, reference, epsilon)
+    problem = problem_of(name, search.world, reference, epsilon)
     return Task(problem, search, lambda: HeldOutQueries(evaluator("test"), spec.num_test_queries))
 
 
-def _problem(name: str, world: World, reference: str, epsilon: float) -> SelectionProblem:
+def problem_of(name: str, world: World, reference: str, epsilon: float) -> SelectionProblem:
     """The problem on a world, with the expected cost and quality of the reference.
 
     Its answers are expectations too: s(theta_0) is known here, and they must average to it.

@@ -117,25 +117,6 @@ def test_litellm_gets_a_model_for_each_module(tmp_path):
     assert load_models(path)["planner"] == "openai/medium"
 
 
-def test_litellm_gets_the_factors_that_it_knows(tmp_path):
-    """docs.litellm.ai/docs/completion/input"""
-    choices = {
-        "planner": LLM("gpt-5.2", effort="low", max_tokens=500),
-        "solver": "gemini-3 temperature=0.5 top_p=0.9",
-    }
-    path = save_models(tmp_path / "litellm.yaml", choices, {})
-    first, second = (m["litellm_params"] for m in yaml.safe_load(path.read_text())["model_list"])
-    assert first == {"model": "openai/gpt-5.2", "reasoning_effort": "low", "max_tokens": 500}
-    assert second == {"model": "gemini/gemini-3", "temperature": 0.5, "top_p": 0.9}
-    assert load_models(path) == {
-        "planner": "openai/gpt-5.2 effort=low max_tokens=500",
-        "solver": "gemini/gemini-3 temperature=0.5 top_p=0.9",
-    }
-    for factor in ("prompt=v1", "thinking_tokens=2000"):
-        with pytest.raises(InputError, match=rf"no place for {factor.partition('=')[0]}; save a"):
-            save_models(tmp_path / "litellm.yml", {"planner": f"gpt-5.2 {factor}"}, {})
-
-
 LOADS = """
 import sys, yaml, litellm
 router = litellm.Router(model_list=yaml.safe_load(open(sys.argv[1]))["model_list"])

@@ -92,6 +92,9 @@ def sent(monkeypatch, host, path, choice, prices=OWN, **more):
         (ANTHROPIC, CLAUDE, "m thinking_tokens=0 temperature=0.5", {"thinking": {
             "type": "enabled", "budget_tokens": 5000, "display": "omitted"}},
          {"max_tokens": 32, "thinking": {"type": "disabled"}, "temperature": 0.5}),
+        (ANTHROPIC, CLAUDE, "m thinking_tokens=2000 temperature=1 top_p=0.95", {"temperature": 0},
+         {"max_tokens": 2032, "thinking": {"type": "enabled", "budget_tokens": 2000},
+          "temperature": 1, "top_p": 0.95}),
         (ANTHROPIC, CHAT, "claude-m thinking_tokens=1024", {"temperature": 0, "max_tokens": 1025},
          {"max_tokens": 1025, "thinking": {"type": "enabled", "budget_tokens": 1024}}),
         # Gemini: reasoning_effort and thinking_budget exclude each other.
@@ -137,8 +140,9 @@ def test_the_body_that_a_host_gets(monkeypatch, host, path, choice, more, expect
          "let the application ask for /messages"),
         (ANTHROPIC, CLAUDE, "m thinking_tokens=1023", "has no thinking_tokens below 1024"),
         (OPENROUTER, CHAT, "m thinking_tokens=1", "has no thinking_tokens below 1024"),
-        (ANTHROPIC, CLAUDE, "m thinking_tokens=2000 temperature=1", "no temperature beside thin"),
-        (OPENROUTER, CHAT, "claude-m thinking_tokens=2000 top_p=1", "no top_p beside thinking_to"),
+        (ANTHROPIC, CLAUDE, "m thinking_tokens=2000 temperature=0.9", "no such temperature be"),
+        (OPENROUTER, CHAT, "claude-m thinking_tokens=2000 top_p=0.9", "no such top_p beside think"),
+        (ANTHROPIC, CHAT, "claude-m temperature=1.5", "no temperature above 1"),
         (GOOGLE, CHAT, "m thinking_tokens=2000 effort=low", "no effort beside thinking_tokens"),
         (OPENROUTER, CHAT, "m effort=low thinking_tokens=0", "no effort beside thinking_tokens"),
     ],
