@@ -8,8 +8,11 @@ platform.claude.com/docs/en/cli-sdks-libraries/libraries/openai-sdk.
 
 import asyncio
 from contextlib import contextmanager
+from typing import Any
 from urllib.parse import urlsplit
 
+import anthropic
+import openai
 import pytest
 from llm.fake_endpoint import FakeEndpoint
 from serve.fake_upstream import LLMS, FakeUpstream, Say, Status
@@ -26,6 +29,7 @@ from scope_torch.llm.prices import LLMInfo
 from scope_torch.llm.store import ResponseStore
 from scope_torch.results.bill import Bill
 from scope_torch.results.saving import load_chain, save_models
+from scope_torch.serve import current
 from scope_torch.serve.chain import Chain
 from scope_torch.serve.factors import ANTHROPIC, GOOGLE, OPENAI, OPENROUTER
 from scope_torch.serve.upstream import Answer
@@ -185,6 +189,75 @@ def test_values_that_no_request_can_have_are_refused_at_once(upstream, choice, w
             pass
         with pytest.raises(InputError, match=what):
             serving(upstream.url, prices=own, chosen={"planner": choice}).__enter__()
+
+
+def test_the_keys_are_those_of_the_vendors_own_clients(monkeypatch):
+    """Each client sends by itself what the endpoint makes of a request without these settings."""
+    google = {"google": {"thinking_config": {"thinking_budget": 1500}}}
+    with path_server(lambda _: Reply({"id": "r", "usage": USAGE})) as (url, asked):
+        mine = openai.OpenAI(base_url=url, api_key="-")
+        theirs = anthropic.Anthropic(base_url=url.removesuffix("/v1"), api_key="-")
+        said: Any = {"model": "m", "messages": MESSAGES}
+        mine.chat.completions.create(**said, reasoning_effort="low", max_completion_tokens=90)
+        mine.responses.create(
+            model="m", input=MESSAGES, reasoning={"effort": "low"}, max_output_tokens=90
+        )
+        theirs.messages.create(
+            **said,
+            max_tokens=4000,
+            output_config={"effort": "low"},
+            thinking={"type": "enabled", "budget_tokens": 2000},
+        )
+        # The client takes one `extra_body` away, so it has two of them.
+        mine.chat.completions.create(**said, max_tokens=9000, extra_body={"extra_body": google})
+    expected = [request.body for request in asked]
+    chosen = [
+        (OPENAI, CHAT, "m effort=low max_tokens=90", None),
+        (OPENAI, RESPONSES, "m effort=low max_tokens=90", None),
+        (ANTHROPIC, CLAUDE, "m effort=low thinking_tokens=2000 max_tokens=4000", None),
+        (GOOGLE, CHAT, "m thinking_tokens=1500", 9000),
+    ]
+    for (host, path, choice, limit), wanted in zip(chosen, expected, strict=True):
+        words = wanted.pop("input" if path == RESPONSES else "messages")
+        key = "max_output_tokens" if path == RESPONSES else "max_tokens"
+        assert words == MESSAGES
+        assert sent(monkeypatch, host, path, choice, **{key: limit}) == wanted
+
+
+def test_a_search_of_efforts_asks_and_pays_for_each(upstream):
+    """Only an effort helps the cheap LLM; the endpoint alone knows of it."""
+
+    def answer(request: dict) -> Say:
+        is_right = request["model"] == "large" or request["reasoning_effort"] == "high"
+        return Say("fine" if is_right else "who knows?")
+
+    def app(question: str) -> str:
+        body = {"model": "scope/planner", "messages": [{"role": "user", "content": question}]}
+        got = post(f"{current.base_url()}{CHAT}", body)
+        return got.json()["choices"][0]["message"]["content"]
+
+    upstream.answer = answer
+    with serving(upstream.url) as endpoint:
+        result = st.select(
+            app,
+            dataset=[(f"how is {number}?", "fine") for number in range(12)],
+            models={"planner": {"llm": ["small", "large"], "effort": ["low", "high"]}},
+            reference={"planner": "large effort=high"},
+            metric=lambda expected, output: expected == output,
+            max_quality_loss=0.1,
+            budget_usd=1,
+            endpoint=endpoint,
+            progress=False,
+        )
+        bill = endpoint.ledger.cost_usd
+    assert result.choice == {"planner": "small effort=high"}
+    assert result.choice["planner"].effort == "high"
+    usd = sum(upstream.usd_by_tag().values())
+    assert (result.bill.total_usd, bill) == (pytest.approx(usd), pytest.approx(usd))
+    efforts = {(one["model"], one["reasoning_effort"]) for one in upstream.requests}
+    assert {("vendor/small-1", "low"), ("vendor/small-1", "high"), ("large", "high")} <= efforts
+    prices = str(result.bill).splitlines()[-2:]
+    assert [line.partition(":")[0] for line in prices] == ["small", "large"]
 
 
 def test_the_factor_wins_over_price_list_and_extra_body(monkeypatch):
