@@ -134,6 +134,7 @@ def make_scope_joint(
     verify: int = 1,
     cost_scale: str = "regression",
     in_flight: int = 1,
+    call_usd: float = 0.0,
     name: str = "scope_joint",
     **options: Unpack[SearchOptions],
 ) -> SCOPE:
@@ -166,6 +167,7 @@ def make_scope_joint(
             `least_squares` as in version 0.1.0 (`fit_cost_scale`).
         in_flight: Calls at a time that the search is made for. Above 1 several candidates are open
             at once, see `InFlight`; 1: Algorithm 1.
+        call_usd: What waiting for a call costs, for the rule when it no longer pays; in USD.
         name: Name in results.
         options: `SearchOptions`.
 
@@ -220,7 +222,7 @@ def make_scope_joint(
     certifies, known = _certificate(problem, shared, certificate, bounds, learn_reference)
     margin, search = certifies.next_margin, shared["space_search"]
     by_cost = gap_tolerance is None or problem.objective == "quality"
-    pays = ExpectedReturn(problem.num_queries, deployment, relative_cost, margin)
+    pays = ExpectedReturn(problem.num_queries, deployment, relative_cost, margin, call_usd)
     posterior = make_joint_search(
         joint, space_search=search, max_nodes=max_nodes, margin=margin, allowed=problem.rule
     )

@@ -15,7 +15,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.results import agentopt, checks, coverage, front, landscapes, letter, payoff
+from benchmarks.results import (
+    agentopt,
+    checks,
+    coverage,
+    factors,
+    front,
+    landscapes,
+    letter,
+    payoff,
+)
 from benchmarks.results.cost_bounds import FITS, CostBoundsCell
 from benchmarks.results.in_flight import WIDTHS, InFlightCell
 from benchmarks.results.planned import Planned
@@ -95,7 +104,7 @@ CHOSEN = {
     "ax": "ax n_startup=10",
 }
 # Names of experiments whose first run is small as it is.
-_SECONDS = ("bases", "checks", "rechecks", "cost_bounds", "in_flight")
+_SECONDS = ("bases", "checks", "rechecks", "cost_bounds", "in_flight", "factors")
 _SMALL = ("data_imputation", "mathqa", "mathqa 1", "airport_city", "restaurant", "800 queries")
 _SMALL += (
     "recorded/restaurant_test",
@@ -358,6 +367,7 @@ def experiments() -> dict[str, Sequence[Planned]]:
         "cost_bounds_development": crossed(CostBoundsCell, FITS, _COSTS_DEVELOPMENT),
         "cost_bounds": crossed(CostBoundsCell, FITS, _COSTS),
         "in_flight": crossed(InFlightCell, WIDTHS, _IN_FLIGHT),
+        "factors": factors.cells(WORLDS, SEEDS[:1], range(10, 30)),
         "landscapes": landscapes.cells(landscapes.SAMPLES, WORLDS, SEEDS[0]),
         "main": simulated(SIMULATED, MAIN),
         "tables": on_tables(tables, range(10, 15)),

@@ -29,7 +29,7 @@ PAGES = tuple(
     for name in (
         *("docs/results.md", "docs/results-details.md", "docs/results-development.md"),
         *("docs/results-front.md", "docs/simulated.md", "docs/explanation/tomorrow.md"),
-        *("docs/performance.md", "docs/howto/check-a-swap.md"),
+        *("docs/performance.md", "docs/howto/check-a-swap.md", "docs/howto/factors.md"),
     )
 )
 _BEGIN, _END = "<!-- begin: results {} -->", "<!-- end -->"
@@ -115,6 +115,7 @@ TABLES: dict[str, tuple[str, Callable[[Rows], str]]] = {
     "cost_bounds_development": ("cost_bounds_development", cost_bounds_tables.cost_bounds_table),
     "cost_bounds": ("cost_bounds", cost_bounds_tables.cost_bounds_table),
     "in_flight": ("in_flight", in_flight_table),
+    "factors": ("factors", other_tables.recorded_table),
     "checks": ("checks", check_tables.recorded_checks_table),
     "rechecks": ("rechecks", check_tables.rechecks_table),
     "checks_simulated": ("checks_simulated", check_tables.simulated_checks_table),

@@ -98,6 +98,7 @@ class ScopeJointConfig(SearchConfig):
     verify: int = 1  # rounds in which the model is tried before the search stops; 0: none
     cost_scale: str = "regression"  # costs by module: regression | least_squares, as in 0.1.0
     in_flight: int = 1  # calls at a time that the search is made for; 1: Algorithm 1
+    call_usd: float = 0.0  # what waiting for a call costs, in USD, when the search asks if it pays
 
 
 @dataclass

@@ -94,8 +94,9 @@ class Application:
             application grades itself.
         endpoint: Measures what a run costs. None if the application says it: it then returns
             (output, USD) or (output, {module: (prompt tokens, completion tokens)}), or a dict with
-            `output`, with `cost_usd` or `tokens`, and perhaps with `outcomes`. If it grades itself,
-            it returns `quality` in the place of the output; a dict may have both.
+            `output`, with `cost_usd` or `tokens` (and perhaps `seconds`, by module), and perhaps
+            with `outcomes`. If it grades itself, it returns `quality` in the place of the output; a
+            dict may have both.
         outcomes: Names of the outcomes that are needed. `latency_s`, the seconds of the application
             alone, and, with an endpoint, `input_tokens` and `output_tokens` are measured if the
             application does not say them.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from functools import partial
 from itertools import starmap
 from typing import Any
 
@@ -46,8 +48,9 @@ def booked(
         _check_modules(problem, cost)
         costs = tuple(number(cost.get(module, 0.0)) for module in problem.modules)
     elif cost is None and used is not None:
-        pairs = zip(problem.names(theta).values(), used, strict=True)
-        costs = tuple(starmap(lambda llm, usage: _priced(prices, llm, usage), pairs))
+        timed = _durations(problem, more.get("seconds", {}), tokens)
+        of_modules = zip(problem.names(theta).values(), used, timed, strict=True)
+        costs = tuple(starmap(partial(_priced, prices), of_modules))
     calls: Mapping[str, int] | None = more.get("calls")
     return quality, Observation(
         theta,
@@ -72,9 +75,20 @@ def _check_modules(problem: SelectionProblem, values: Mapping[str, Any]) -> None
         )
 
 
-def _priced(prices: PriceList | None, llm: str, usage: Usage) -> float:
+def _durations(
+    problem: SelectionProblem, seconds: Mapping[str, Any], tokens: Any
+) -> list[float | None]:
+    """Seconds of each module; 0 of one that was not asked, None if they are not known."""
+    _check_modules(problem, seconds)
+    known = {module: number(value) for module, value in seconds.items()}
+    if not all(0 <= value < math.inf for value in known.values()):
+        raise InputError(f"seconds={known} must be numbers of at least 0, by module")
+    return [known.get(module, None if module in tokens else 0.0) for module in problem.modules]
+
+
+def _priced(prices: PriceList | None, llm: str, usage: Usage, seconds: float | None) -> float:
     if prices is None:
         raise InputError(
             "the system returns tokens; give FunctionEvaluator prices=load_llms(), or a PriceList"
         )
-    return prices.cost_usd(llm, usage)
+    return prices.cost_usd(llm, usage, seconds)

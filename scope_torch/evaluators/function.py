@@ -46,7 +46,8 @@ class FunctionEvaluator:
             returns the quality in [0, 1] and the cost in USD, or the quality and the tokens used:
             `{module: (prompt_tokens, completion_tokens)}`; as a pair, or as a dictionary with the
             keys `quality` and `cost_usd`, or `quality` and `tokens`. The tokens of a module may be
-            the usage of its reply, which knows cached ones, see `tokens_of`. With
+            the usage of its reply, which knows cached ones, see `tokens_of`; `seconds` by module
+            may stand beside them, for LLMs that cost `gpu_hour_usd`. With
             `module_cost_usd`, in USD by module, `tokens` are recorded, not priced; `calls` by
             module may stand beside them. A dictionary may also have `outcomes`: other finite
             numbers by name, such as {"seconds": 1.2}; and `judge_usd`, what grading has cost. May

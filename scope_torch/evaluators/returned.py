@@ -17,6 +17,7 @@ System = Callable[[dict[str, str], Any], Graded | Awaitable[Graded]]
 
 _MEASURED = {"quality", "module_cost_usd", "tokens"}
 _KEYS = {"quality", "cost_usd"}, {"quality", "tokens"}, _MEASURED, {*_MEASURED, "calls"}
+_KEYS += ({"quality", "tokens", "seconds"},)
 _MORE = {"outcomes", "judge_usd"}
 
 

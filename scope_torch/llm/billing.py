@@ -97,7 +97,7 @@ def _machine_usd(llm: LLMInfo, seconds: float | None) -> float:
     if seconds is None:
         raise InputError(
             f"{llm.name!r} costs gpu_hour_usd, and the seconds of its calls are not known: let an "
-            "endpoint= measure them, or return the USD of a run in the place of its tokens"
+            "endpoint= measure them, or return a dict with output, tokens and seconds by module"
         )
     return seconds * usd_per_s
 

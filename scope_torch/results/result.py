@@ -32,6 +32,7 @@ from scope_torch.results.saving import save_models
 from scope_torch.results.summary import bounds_of_theta_out, facts_of, truth_of_theta_out
 from scope_torch.results.table import disagreements_of, looked_at, table_of
 from scope_torch.results.words import html_of, lines_of, one_line, why
+from scope_torch.results.worth import in_vain
 from scope_torch.search.front import FrontTable
 from scope_torch.search.optimizer import Recommendation, TraceRow
 
@@ -218,7 +219,7 @@ class RunResult:
     @property
     def why(self) -> str:
         """What `certified` rests on, or why nothing was certified, in a sentence."""
-        return why(self)
+        return why(self) + in_vain(self)
 
     @property
     def bill(self) -> Bill:

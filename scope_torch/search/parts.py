@@ -312,6 +312,10 @@ class Payoff(Protocol):
         """
         ...
 
+    def settings(self) -> dict[str, Any]:
+        """The arguments that nothing else says, JSON-serialisable."""
+        ...
+
     def report(self) -> dict[str, Any]:
         """What belongs into a result, JSON-serialisable."""
         ...

@@ -6,7 +6,8 @@
 | P | probability of g <= -margin, at most 1/2 as in `MostPromising` | |
 | E[(u_out - c)+] | `expected_saving`, of a query | USD |
 | n = P Q + 2 (1 - P) | queries until a candidate is certified (at most Q) or given up | |
-| H P E[(u_out - c)+] / (n E[c]) | `returns` | USD for each USD |
+| w | `call_usd`, what waiting for a call costs | USD |
+| H P E[(u_out - c)+] / (n (E[c] + w)) | `returns` | USD for each USD |
 
 The search goes on while the best candidate returns more than 1. So the rule needs no number of its
 own, and wider bounds are tried just as long as one of the configurations that they admit pays.
@@ -14,6 +15,7 @@ own, and wider bounds are tried just as long as one of the configurations that t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +23,7 @@ import torch
 from torch import Tensor
 
 from scope_torch.bounds.base import Beta
+from scope_torch.errors import InputError
 from scope_torch.model.cost_scale import expected_saving
 from scope_torch.search.choice import LEAST_PRICE, no_margin
 from scope_torch.search.joint_candidate import JointCandidate
@@ -55,6 +58,10 @@ class ExpectedReturn:
         deployment_queries: H, positive.
         lognormal: Whether L_c is that of a lognormal distribution, see `expected_saving`.
         margin: `next_margin` of the certificate.
+        call_usd: What waiting for a call costs, in USD; at least 0.
+
+    Raises:
+        InputError: If `call_usd` is no such number.
     """
 
     def __init__(
@@ -63,8 +70,11 @@ class ExpectedReturn:
         deployment_queries: float,
         lognormal: bool = True,
         margin: Callable[[], float] = no_margin,
+        call_usd: float = 0.0,
     ) -> None:
-        self.deployment_queries = deployment_queries
+        if not 0 <= call_usd < math.inf:
+            raise InputError(f"call_usd={call_usd} must be a number of USD, at least 0")
+        self.deployment_queries, self._call_usd = deployment_queries, call_usd
         self._num_queries, self._lognormal, self._margin = num_queries, lognormal, margin
         self._best: float | None = None  # return of the last look
         self._pays: int | None = None  # flat index of a configuration that did
@@ -113,8 +123,13 @@ class ExpectedReturn:
         P = probability(mean_g, lower_g, beta.g, self._margin())
         n = P * self._num_queries + (1 - P) * _GIVEN_UP
         saving = expected_saving(mean_c, lower_c, beta.c, u_out, self._lognormal)
-        price = n * mean_c.clamp_min(LEAST_PRICE * u_out)  # finite where LLMs are free
+        # Finite where LLMs are free.
+        price = n * (mean_c.clamp_min(LEAST_PRICE * u_out) + self._call_usd)
         return self.deployment_queries * P * saving.clamp_min(0.0) / price
+
+    def settings(self) -> dict[str, Any]:
+        """The price of waiting, if it has one, JSON-serialisable."""
+        return {"call_usd": self._call_usd} if self._call_usd else {}
 
     def report(self) -> dict[str, Any]:
         """H, and the return of the last look in USD for each USD, JSON-serialisable."""

@@ -283,8 +283,8 @@ class Rules:
             of_own["u_out_floor"] = False
         if self._calibration_queries is not None:
             of_own["calibration_queries"] = self._calibration_queries
-        if self._verification is not None:
-            of_own |= self._verification.settings()
+        for part in (self._payoff, self._verification):
+            of_own |= {} if part is None else part.settings()
         return {**self.certificate.settings(), **self.known.settings(), **of_own}
 
     def report(self) -> dict[str, Any]:

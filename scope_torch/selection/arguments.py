@@ -78,6 +78,9 @@ class Arguments:
             which the search does not see.
         deployment_queries: How many queries the system will answer. The search stops when it no
             longer pays. None: as many as cost 100 budgets with the reference.
+        hour_usd: What an hour of waiting is worth, in USD: the search then counts it for each call,
+            the mean seconds of the reference's runs over `in_flight`, when it asks whether it still
+            pays. None: nothing.
         concurrency: Runs of the app at a time.
         executor: Where app and metric run: a `concurrent.futures.Executor`, such as that of a Dask
             cluster, or a function that makes one, which then takes the place of one that broke.
@@ -127,6 +130,7 @@ class Arguments:
     base: Base = None
     holdout: float = 0.0
     deployment_queries: float | None = None
+    hour_usd: float | None = None
     concurrency: int = 1
     executor: Made | None = None
     in_flight: int | None = None

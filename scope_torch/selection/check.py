@@ -35,7 +35,7 @@ _FORMS = ".json", ".yaml", ".yml", ".env"
 _PASSES = 4  # over all queries, if nobody says how many pairs: equal ones may never decide
 _OF_SEARCH = {
     *("models", "objective", "allowed", "base", "holdout", "deployment_queries", "batch_size"),
-    *("repeat", "repeats", "reference_queries", "optimizer", "callbacks"),
+    *("hour_usd", "repeat", "repeats", "reference_queries", "optimizer", "callbacks"),
 }
 
 

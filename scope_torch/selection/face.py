@@ -89,7 +89,8 @@ def serving(setup: Setup) -> Generator[tuple[Application, Callable[..., Function
     """The application, and what makes its evaluator, while the endpoint runs."""
     given = setup.given
     named = [limit.outcome for limit in setup.problem.constraints]
-    outcomes = [name for name in named if name not in (COST, QUALITY)]
+    timed = [] if given.hour_usd is None else ["latency_s"]
+    outcomes = [name for name in dict.fromkeys([*named, *timed]) if name not in (COST, QUALITY)]
     where = nullcontext() if given.executor is None else Elsewhere(given.executor)
     with served(given.endpoint, setup.prices) as running, where as elsewhere:
         how = outcomes, setup.inside(FILE), given.judge, given.metric_version, elsewhere

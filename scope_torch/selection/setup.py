@@ -169,6 +169,9 @@ def set_up(given: Arguments) -> Setup:
     earlier = [earlier] if isinstance(earlier, Path | str) else list(earlier)
     if not needs_base:
         _check_defaults(given)
+    hour_usd = _optional_number("hour_usd", given.hour_usd)
+    if hour_usd is not None and hour_usd < 0:
+        raise InputError(f"hour_usd={hour_usd} must be a number of USD, at least 0")
     budget_usd = checked_number("budget_usd", given.budget_usd)
     if budget_usd <= 0:
         raise InputError(f"budget_usd={budget_usd} must be a positive number of USD")
@@ -231,7 +234,7 @@ def _at_a_time(given: Arguments, concurrency: int, folder: Path | None) -> dict[
 
 def _check_defaults(given: Arguments) -> None:
     """Refuses settings of the default search beside an optimizer of the user."""
-    names = "base", "in_flight", "batch_size"
+    names = "base", "in_flight", "batch_size", "hour_usd"
     told = [
         f"{name}={getattr(given, name)!r}" for name in names if getattr(given, name) is not None
     ]

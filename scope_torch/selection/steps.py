@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import statistics
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -34,7 +35,7 @@ from scope_torch.runs.opening import facts_of
 from scope_torch.runs.runner import run
 from scope_torch.search.known import Known
 from scope_torch.search.optimizer import Optimizer
-from scope_torch.selection.before import held_out_usd, prepare, say
+from scope_torch.selection.before import Before, held_out_usd, prepare, say
 from scope_torch.selection.setup import Setup
 from scope_torch.tracking.progress import ProgressBar
 
@@ -105,7 +106,7 @@ def search(
             how["certificate_flips"] = before.repeats or _UNKNOWN_FLIPS
         if problem.reference_queries is not None and problem.epsilon is not None:
             how["bounds"] = {"delta": REFERENCE_DELTA}  # the other half is that of theta_0's sample
-        how |= {"seed": setup.seed, **setup.at_a_time}
+        how |= {"seed": setup.seed, "call_usd": _call_usd(setup, before), **setup.at_a_time}
         make_optimizer = partial(make_scope_joint, budget_usd=left, known=known, **how)
     watching = [*([ProgressBar()] if setup.shows else []), *given.callbacks]
     where: dict[str, Any] = {"run_dir": setup.folder, "time_limit": setup.deadline}
@@ -161,6 +162,26 @@ def _of_reference(
         "USD are left for the search, as much as "
         f"{left_usd / problem.reference_cost_usd:,.0f} runs of it"
     )
+
+
+def _call_usd(setup: Setup, before: Before) -> float:
+    """What waiting for a call costs: the seconds of a run, of which `in_flight` go on at a time.
+
+    Raises:
+        InputError: If no run before the search was timed.
+    """
+    hour_usd = setup.given.hour_usd
+    if hour_usd is None:
+        return 0.0
+    told = [[one.outcome("latency_s") for one in of] for of in (before.reference, before.probe)]
+    seconds = next(filter(None, ([s for s in of if s is not None] for of in told)), None)
+    if not seconds:
+        raise InputError(
+            f"hour_usd={hour_usd}: nobody knows how long a run takes, because the answers of the "
+            "reference are known from elsewhere; leave it out"
+        )
+    (width,) = setup.at_a_time.values()  # of in_flight, or of batch_size
+    return float(hour_usd) / 3600 * statistics.fmean(seconds) / width
 
 
 def _held_out(

@@ -1,6 +1,7 @@
 """LLMs that cost the hours of a machine: seconds x USD, wherever seconds are measured."""
 
 import itertools
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -66,7 +67,7 @@ def test_what_cannot_be_is_refused(tmp_path, text):
 def test_seconds_that_nobody_measured_are_no_guess():
     with pytest.raises(InputError, match=r"'local' costs gpu_hour_usd.*endpoint="):
         PriceList({"local": LOCAL}).cost_usd("local", USAGE)
-    with pytest.raises(InputError, match="'local' costs gpu_hour_usd"):
+    with pytest.raises(InputError, match=r"'local' costs gpu_hour_usd"):
         st.select(
             lambda _, x: (x, {"only": (1000, 100)}),
             models={"only": ["local"]}, dataset=[("a", "a"), ("b", "b")], max_quality_loss=0.5,
@@ -161,3 +162,42 @@ def test_bill_and_plan_name_the_machine():
     )  # fmt: skip
     assert "USD per million tokens (in, out): mini 0.25, 2" in str(plan)
     assert "local 0" not in str(plan)
+
+
+@pytest.mark.parametrize("machine", [True, False])
+def test_an_application_says_its_seconds(machine):
+    """Modules on machines cost seconds, others tokens; a module without calls costs nothing."""
+    own = {"local": LOCAL, "mini": LLMInfo("mini", 0.25, 2.0)}
+
+    def app(models, x):
+        seconds = {"plan": 8.0, "answer": 2.0} if machine else {}
+        tokens = {"plan": (90, 7), "answer": (1000, 0)}
+        return {"output": x, "tokens": tokens, "seconds": seconds}
+
+    def selected():
+        return st.select(
+            app, models={name: list(own) for name in ("plan", "answer", "rest")},
+            dataset=[("a", "a")] * 9, metric=st.metrics.exact_match, max_quality_loss=0.5,
+            reference=["local", "mini", "local"],
+            budget_usd=1, prices=PriceList(own), repeats=0, progress=False, holdout=0,
+        )  # fmt: skip
+
+    if not machine:
+        with pytest.raises(st.InputError, match=r"'local' costs gpu_hour_usd.*seconds by module"):
+            selected()
+        return
+    (first, *_) = selected().reference
+    assert first.module_cost_usd == pytest.approx((8 * USD_PER_S, 1000 * 0.25e-6, 0), rel=1e-12)
+
+
+@pytest.mark.parametrize("seconds", [{"plan": -1.0}, {"plan": math.nan}, {"plan": "x"}, {"who": 1}])
+def test_wrong_seconds_are_refused(seconds):
+    def app(_, x):
+        return {"output": x, "tokens": {"plan": (90, 7)}, "seconds": seconds}
+
+    with pytest.raises(st.InputError):
+        st.select(
+            app, models={"plan": ["local", "b"]}, dataset=[("a", "a")] * 9, budget_usd=1,
+            metric=st.metrics.exact_match, reference="local", max_quality_loss=0.5, progress=False,
+            prices=PriceList({name: replace(LOCAL, name=name) for name in ("local", "b")}),
+        )  # fmt: skip

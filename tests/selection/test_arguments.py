@@ -15,7 +15,7 @@ TAKEN = {
     *((name, "None") for name, p in inspect.signature(st.select).parameters.items()
       if p.default is None),
     *(("deployment_queries", "5"), ("seed", "5"), ("batch_size", "5"), ("concurrency", "5")),
-    ("in_flight", "5"),
+    *(("in_flight", "5"), ("hour_usd", "5")),
     *(("repeats", "5"), ("budget_usd", "5"), ("judge", "x"), ("metric_version", "x")),
     ("reference_queries", "5"),
     *(("name", "x"), ("run_dir", "x"), ("constraints", "[]"), ("optional_modules", "[]")),
@@ -27,7 +27,7 @@ CASES = {name: [kind for kind in NONSENSE if (name, kind) not in TAKEN] for name
 
 
 def test_all_arguments_are_tried():
-    assert len(ARGUMENTS) == 36
+    assert len(ARGUMENTS) == 37
     assert ARGUMENTS[0] == "app"
     assert all(CASES.values())
 
