@@ -23,7 +23,6 @@ from scope_torch.evaluators.calling import called
 from scope_torch.evaluators.elsewhere import Elsewhere, WorkerLost, asked_again, timed
 from scope_torch.evaluators.returned import System, number, usd_of
 from scope_torch.evaluators.window import PaidCallFailed, fulfil, in_window
-from scope_torch.factors import LLM
 from scope_torch.llm.price_list import PriceList
 from scope_torch.llm.prices import LLMInfo, choose_llms
 from scope_torch.observation import Observation, Request
@@ -125,9 +124,8 @@ class FunctionEvaluator:
             if not 0 <= value < math.inf:
                 raise InputError(f"{key}={value} must be a number >= 0")
         if isinstance(prices, Mapping):
-            for llm in (llm for llms in problem.llms for llm in llms):
-                choose_llms(dict(prices), [llm if llm in prices else LLM.parse(llm).llm])
-            prices = PriceList(prices)
+            own, prices = dict(prices), PriceList(prices)
+            choose_llms(own, [n for llms in problem.llms for n in llms if not prices.listed(n)])
         self.problem, self.system, self.queries = problem, system, queries
         self.concurrency = concurrency
         self.name = name if name is not None else getattr(system, "__qualname__", "system")
