@@ -19,9 +19,9 @@ Chat completions know no budget of thinking tokens, so their host decides:
 A factor takes the place of what the application sent. One that cannot be set is refused, because
 two candidates would else be one. Other factors, such as `prompt`, are the application's own.
 
-Read on 2026-11-26: the types of `openai` 3.57 and `anthropic` 2.14, ai.google.dev/gemini-api/docs/
-openai, openrouter.ai/docs/guides/best-practices/reasoning-tokens, and under platform.claude.com/
-docs/en build-with-claude/extended-thinking and cli-sdks-libraries/libraries/openai-sdk.
+From the types of `openai` 3.57 and `anthropic` 2.14, and from what others quote of ai.google.dev/
+gemini-api/docs/openai, openrouter.ai/docs/guides/best-practices/reasoning-tokens, and under
+platform.claude.com/docs/en of build-with-claude/extended-thinking.
 """
 
 from __future__ import annotations

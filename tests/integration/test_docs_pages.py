@@ -46,6 +46,7 @@ def test_the_how_tos_show_how():
     assert {page.stem for page in PAGES} >= {page.stem for page in HOW_TOS} - {
         "multiruns",
         "your-application",
+        "factors",  # tests/selection/test_choices_with_factors.py
     }
 
 

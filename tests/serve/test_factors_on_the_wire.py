@@ -1,9 +1,6 @@
 """What each API gets of the factors of a choice: exact bodies, and what is refused.
 
-The keys are those of the vendors, read on 2026-11-26: the types of `openai` 3.57 and `anthropic`
-2.14, ai.google.dev/gemini-api/docs/openai, openrouter.ai/docs/guides/best-practices/
-reasoning-tokens, platform.claude.com/docs/en/build-with-claude/extended-thinking and
-platform.claude.com/docs/en/cli-sdks-libraries/libraries/openai-sdk.
+Where the keys come from is said in `scope_torch/serve/factors.py`.
 """
 
 import asyncio
