@@ -1,17 +1,21 @@
 """Fixtures shared by all tests."""
 
 import asyncio
+import functools
 import gc
 import os
 import signal
 import socket
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from importlib.util import find_spec
+from typing import TextIO
 
 import hypothesis
+import omegaconf
 import pytest
 import torch
+import yaml
 from hydra.core.config_store import ConfigStore
 from real_data import NO_DATA
 
@@ -35,9 +39,14 @@ def pytest_configure(config: pytest.Config) -> None:
     )
 
 
-def pytest_collection_finish() -> None:
-    """What is imported by now stays: looking through it again and again for garbage takes long."""
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is imported here stays: looking through it again and again for garbage takes long."""
+    gc.disable()
+    done = yield
     gc.freeze()
+    gc.enable()
+    return done
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -62,17 +71,37 @@ class _QuickAsyncio:
         await asyncio.sleep(min(seconds, 0.01))
 
 
+class _RememberedYaml:
+    """YAML, which reads the text of a config once; OmegaConf copies what it gets."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, object] = {}
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(yaml, name)
+
+    def load(self, source: str | TextIO, Loader: type) -> object:
+        text = source if isinstance(source, str) else source.read()
+        if text not in self._known:
+            self._known[text] = yaml.load(text, Loader=Loader)
+        return self._known[text]
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _quick_libraries() -> Iterator[None]:
     """What others do slowly a thousand times, and no test is about.
 
     Uvicorn looks every 0.1 s whether it shall end. Hydra copies all schemas for each config, though
-    it copies a schema again before it changes it.
+    it copies a schema again before it changes it. OmegaConf parses the same interpolations in it.
     """
+    parse = functools.cache(omegaconf.base.parse)
     with pytest.MonkeyPatch.context() as patch:
         if find_spec("uvicorn") is not None:
             patch.setattr("uvicorn.server.asyncio", _QuickAsyncio())
         patch.setattr(ConfigStore, "__deepcopy__", lambda self, _: self, raising=False)
+        for module in (omegaconf.base, omegaconf._utils):
+            patch.setattr(module, "parse", parse)
+        patch.setattr(omegaconf.omegaconf, "yaml", _RememberedYaml())
         yield
 
 

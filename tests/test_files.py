@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from source_code import ROOT, tree_of
 from tables import CountingEvaluator, make_task
 
 from scope_torch.cli.record_table import write_table
@@ -37,7 +38,6 @@ from scope_torch.tasks.synthetic import synthetic_task
 from scope_torch.tasks.table import load_table
 
 PACKAGES = "scope_torch", "baselines", "hydra_plugins"
-ROOT = Path(__file__).resolve().parents[1]
 TASK = make_task(1, (3, 3), 6)
 FORMULAS = ["=1+1", "+x", "-x", "@cf/meta/llama", "\tx", "'=x", "''-x", "'s", "-", "nano"]
 
@@ -168,7 +168,7 @@ def writes(call: ast.Call) -> bool:
 def test_all_files_are_written_in_the_same_way():
     found = []
     for path in [file for name in PACKAGES for file in sorted((ROOT / name).rglob("*.py"))]:
-        calls = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call)]
+        calls = [n for n in ast.walk(tree_of(path.read_text())) if isinstance(n, ast.Call)]
         found += [f"{path.name}:{call.lineno}" for call in calls if writes(call)]
     assert [name.partition(":")[0] for name in found] == ["files.py"], found  # `os.replace`
 

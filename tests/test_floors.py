@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 import pytest
-from source_code import imported, imports, modules
+from source_code import imported, imports, modules, tree_of
 
 FLOORS = [
     {"errors", "files", "space", "allowed", "constraints", "problem", "observation", "metrics"}
@@ -86,7 +86,7 @@ def test_the_front_is_for_others(package):
 
 def classes_asked_for(source: str) -> set[str]:
     """Names of the classes that `isinstance` is asked about."""
-    calls = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))
+    calls = (node for node in ast.walk(tree_of(source)) if isinstance(node, ast.Call))
     asked = (call.args[1] for call in calls if getattr(call.func, "id", "") == "isinstance")
     return {node.id for one in asked for node in ast.walk(one) if isinstance(node, ast.Name)}
 
@@ -102,7 +102,7 @@ def test_a_search_asks_no_part_of_which_class_it_is():
     parts = {
         node.name
         for source in (*paths["model"], *paths["space_search"], *certificates)
-        for node in ast.walk(ast.parse(source))
+        for node in ast.walk(tree_of(source))
         if isinstance(node, ast.ClassDef)
     }
     assert {"QuerySurrogate", "GridPosterior", "LowerBounds", "ByBounds", "BySequence"} <= parts
@@ -118,7 +118,7 @@ def classes_of_one_name(sources: Mapping[str, str]) -> dict[str, list[str]]:
     """Names of public classes that several modules define, each with its modules."""
     found = defaultdict(list)
     for module, source in sources.items():
-        for node in ast.parse(source).body:
+        for node in tree_of(source).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 found[node.name].append(module)
     return {name: places for name, places in found.items() if len(places) > 1}

@@ -35,7 +35,6 @@ NEED_MORE = (
     "selection.pairs",
     "selection.recheck",
     "selection.steps",
-    "tracking.curves",
     "tracking.progress",
     "tracking.wandb",
 )

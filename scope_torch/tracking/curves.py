@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from scope_torch.results.panel import lines_of
-from scope_torch.results.plotting import plot_curves
 from scope_torch.runs.callbacks import Callback, Outcome
 
 
@@ -17,6 +16,8 @@ class CurvePlot(Callback):
         """Draws the figure."""
         if result.curve is None or result.run_dir is None:
             return
+        from scope_torch.results.plotting import plot_curves  # matplotlib takes long to import
+
         summary, path = result.summary(), result.run_dir / "curves.png"
         plot_curves(
             {summary["method"]: [result.curve]},

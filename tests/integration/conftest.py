@@ -7,7 +7,7 @@ from hydra._internal.hydra import Hydra
 from hydra.core.global_hydra import GlobalHydra
 
 from scope_torch.cli.run import main
-from scope_torch.tracking import curves
+from scope_torch.results import plotting
 
 
 def _compose_once(patch: pytest.MonkeyPatch, arguments: tuple[str, ...]) -> None:
@@ -35,7 +35,7 @@ def cli(tmp_path, monkeypatch, capsys):
         with monkeypatch.context() as patch:
             _compose_once(patch, arguments)
             if not draw:
-                patch.setattr(curves, "plot_curves", lambda *_, **__: None)
+                patch.setattr(plotting, "plot_curves", lambda *_, **__: None)
             try:
                 main()
             except SystemExit as stop:

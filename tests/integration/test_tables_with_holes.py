@@ -88,7 +88,7 @@ def test_every_method_on_30_percent_of_a_table(name, tmp_path):
     table = task.evaluator.table  # pyright: ignore
     assert 0.25 < table.present.mean() < 0.4
     search = SEARCHES[name](task.problem, seed=1)
-    budget = 40 * 30 * task.problem.reference_cost_usd / 20
+    budget = (20 if name == "front" else 60) * task.problem.reference_cost_usd
     result = run(task.problem, search, task.evaluator, budget, run_dir=tmp_path / "run")
     checked(task, result, table)
     again = SEARCHES[name](task.problem, seed=1)

@@ -1,11 +1,10 @@
 """The packages themselves: nothing is unpickled, evaluated or loaded as code from data."""
 
 import ast
-from pathlib import Path
 
 import pytest
+from source_code import ROOT, tree_of
 
-ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("scope_torch", "baselines", "hydra_plugins", "scripts")
 FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 FORBIDDEN = {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve", "tarfile", "runpy"}
@@ -23,7 +22,7 @@ ALLOWED = {
 def faults(source: str) -> list[str]:
     """What a module does that lets data become code."""
     found = []
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(tree_of(source)):
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names if alias.name.split(".")[0] in FORBIDDEN]
         elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in FORBIDDEN:

@@ -6,7 +6,6 @@ import logging
 import socket
 import threading
 
-import anthropic
 import h11
 import openai
 import pytest
@@ -58,6 +57,8 @@ def test_a_container_names_this_machine_and_sends_the_token(upstream):
 
 
 def test_clients_get_the_token_from_the_environment_of_the_query(upstream):
+    import anthropic  # takes a second, in the workers that need it
+
     with (
         serving(upstream.url, allowed_hosts=["host.docker.internal"]) as endpoint,
         endpoint.query(CHOICE) as query,

@@ -9,7 +9,6 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import anthropic
 import httpx
 import openai
 import pytest
@@ -158,6 +157,8 @@ def test_current_names_the_query_in_flight(endpoint):
 
 
 def test_anthropic(query, upstream):
+    import anthropic  # takes a second, in the workers that need it
+
     with anthropic.Anthropic(base_url=query.env["ANTHROPIC_BASE_URL"], api_key="own") as client:
         reply = client.beta.messages.create(
             model="scope/planner",
@@ -175,6 +176,8 @@ def test_anthropic(query, upstream):
 
 
 def test_anthropic_streamed_and_with_tools(query, upstream):
+    import anthropic  # takes a second, in the workers that need it
+
     with anthropic.Anthropic(base_url=query.env["ANTHROPIC_BASE_URL"], api_key="own") as client:
         with client.messages.stream(
             model="scope/planner", max_tokens=99, messages=MESSAGES
@@ -191,6 +194,8 @@ def test_anthropic_streamed_and_with_tools(query, upstream):
 
 
 def test_both_clients_list_the_modules(client, query):
+    import anthropic  # takes a second, in the workers that need it
+
     names = [f"scope/{module}" for module in CHOICE]
     assert [model.id for model in client.models.list()] == names
     with anthropic.Anthropic(base_url=query.env["ANTHROPIC_BASE_URL"], api_key="own") as other:

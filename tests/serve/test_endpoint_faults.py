@@ -8,7 +8,6 @@ import random
 import zlib
 from collections import Counter
 
-import anthropic
 import openai
 import pytest
 from llm.raw_server import CUT, RawServer, chat, response
@@ -224,6 +223,8 @@ def test_an_event_without_end_is_given_up():
 
 
 def test_clients_notice_a_cut_stream(upstream):
+    import anthropic  # takes a second, in the workers that need it
+
     upstream.answer = lambda _: Say("w " * 50, cut_after=20)
     with serving(upstream.url) as endpoint, endpoint.query(CHOICE) as query:
         with openai.OpenAI(base_url=query.base_url, api_key="x", max_retries=0) as client:

@@ -5,7 +5,6 @@ import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-import anthropic
 import openai
 import pytest
 from serve.fake_upstream import LLMS, FakeUpstream, Say
@@ -57,6 +56,8 @@ def test_eight_in_flight_are_never_mixed_up():
 
 def application(query, number: int) -> list[str]:
     """Three modules, three APIs, streamed or not."""
+    import anthropic  # takes a second, in the workers that need it
+
     messages = [{"role": "user", "content": str(number)}]
     tags = {module: {"metadata": {"tag": f"{number} {module}"}} for module in CHOICE}
     with openai.OpenAI(base_url=query.base_url, api_key="x", max_retries=0) as client:

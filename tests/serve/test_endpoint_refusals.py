@@ -1,6 +1,5 @@
 """Requests that the endpoint refuses: they cost nothing, and the message says what to do."""
 
-import anthropic
 import openai
 import pytest
 from serve.serve_cases import CHOICE, MESSAGES, PATHS, body_of, message_of, post, serving
@@ -53,6 +52,8 @@ def test_a_request_of_no_query(endpoint, upstream, path):
 
 
 def test_clients_show_the_refusal_and_do_not_ask_again(endpoint, query, upstream):
+    import anthropic  # takes a second, in the workers that need it
+
     with (
         openai.OpenAI(base_url=f"{endpoint.url}/v1", api_key="x") as client,
         pytest.raises(openai.ConflictError, match="belongs to no query in flight"),

@@ -10,6 +10,7 @@ import threading
 from dataclasses import replace
 from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from importlib.util import find_spec
 
 import pytest
 from llm.fake_endpoint import only_loopback  # noqa: F401
@@ -23,14 +24,22 @@ from scope_torch.tasks.synthetic import synthetic_task
 from scope_torch.tracking.curves import CurvePlot
 from scope_torch.tracking.mlflow import MlflowTracker
 
-mlflow = pytest.importorskip("mlflow")
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.skipif(find_spec("mlflow") is None, reason="needs mlflow"),
+]
+
+
+def mlflow_client(path):
+    import mlflow  # takes a second, in the workers that need it
+
+    return mlflow.MlflowClient(tracking_uri=f"sqlite:///{path}")
 
 
 @pytest.fixture(scope="module")
 def empty_database(tmp_path_factory):
     path = tmp_path_factory.mktemp("empty") / "mlflow.db"
-    mlflow.MlflowClient(tracking_uri=f"sqlite:///{path}").search_experiments()
+    mlflow_client(path).search_experiments()
     return path
 
 
@@ -50,7 +59,7 @@ def search(folder, evaluator=None, **options):
 
 
 def client(folder):
-    return mlflow.MlflowClient(tracking_uri=f"sqlite:///{folder.resolve() / 'mlflow.db'}")
+    return mlflow_client(folder.resolve() / "mlflow.db")
 
 
 def runs(folder, experiment="synthetic"):
@@ -237,6 +246,8 @@ def test_nothing_that_a_link_leads_to_is_sent(tmp_path):
 
 @pytest.mark.usefixtures("made")
 def test_an_error_of_mlflow_does_not_hide_what_ended_the_run(tmp_path, monkeypatch):
+    import mlflow
+
     class Breaks:
         concurrency = 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from scope_torch.space import splitmix64
 
 
+@functools.lru_cache(1 << 14)
 def stream_key(seed: int, stream: int) -> int:
     """A 64-bit key for one stream of random numbers.
 

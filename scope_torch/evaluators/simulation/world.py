@@ -151,7 +151,8 @@ class World:
         Returns:
             A float64 tensor of the broadcast shape.
         """
-        margin = self._margin(codes, query, self._own_table, self._fit_table, self._ids)
+        margin = self._work(codes, query, self._own_table, self._fit_table)
+        margin = margin + self._luck(self._pair_key(codes, query, self._ids))
         if self.randomness == 0:
             return (margin > 0).double()
         return torch.special.ndtr(margin / self.randomness)
@@ -220,30 +221,15 @@ class World:
             for i, size in enumerate(self.space.sizes)
         ]
 
-    def _margin(
-        self,
-        codes: Tensors,
-        query: Tensor,
-        own: Tensors,
-        fit: Pairs,
-        ids: Tensor,
-        counters: Tensor | None = None,
-    ) -> Tensor:
-        """Margins of answers by the formulas above.
+    def _work(self, codes: Tensors, query: Tensor, own: Tensors, fit: Pairs) -> Tensor:
+        """Margins of the last module's answers by the formulas above, without chance.
 
         Args:
             codes: See `quality`.
             query: Likewise.
             own: Margins of the modules' own work, `LLMs x queries` each.
             fit: By module and earlier module, effects of a pair of LLMs.
-            ids: Positions of the LLMs in the price list.
-            counters: Of the queries; None for those of this world.
         """
-        chance = self._chance(self._pair_key(codes, query, ids, counters))
-        return self._work(codes, query, own, fit) + self.spec.chance * chance
-
-    def _work(self, codes: Tensors, query: Tensor, own: Tensors, fit: Pairs) -> Tensor:
-        """Margins of the last module's answers without chance; arguments as in `_margin`."""
         out: list[Tensor] = []
         for i, parents in enumerate(self.spec.parents):
             own_i = own[i][codes[i], query]
@@ -254,6 +240,10 @@ class World:
                 own_i = torch.minimum(own_i, repaired)
             out.append(own_i)
         return out[-1]
+
+    def _luck(self, pair_key: Tensor) -> Tensor:
+        """What chance adds to the margins of pairs."""
+        return self.spec.chance * self._chance(pair_key)
 
     def _chance(self, counter: Tensor) -> Tensor:
         """Standard normal numbers."""
@@ -296,12 +286,13 @@ class World:
         ids = torch.arange(len(self._price_list))
         own = self._own(queries, shift)
         position = torch.arange(len(queries))
+        luck = self._luck(self._pair_key(codes, position, ids, queries))
         low = torch.full((len(queries),), -100.0, dtype=torch.float64)
         high = -low
         for _ in range(60):  # bisection: the least offset at which each query has a right answer
             middle = (low + high) / 2
             tables = [t + middle for t in own]
-            right = self._margin(codes, position, tables, self._fit, ids, queries) > 0
+            right = self._work(codes, position, tables, self._fit) + luck > 0
             low, high = torch.where(right, low, middle), torch.where(right, middle, high)
         needed = high.sort().values
         count = round(spec.reference_quality * len(queries))
