@@ -163,7 +163,7 @@ def test_checks_are_counted():
 def test_checks_of_a_recorded_table():
     """Where all queries are asked, no verdict of `sequence` is wrong."""
     rows = {
-        name: checks.RecordedChecks("synthetic", name, 5, None, ("task=synthetic",)).measured()
+        name: checks.RecordedChecks("synthetic", name, 10, None, ("task=synthetic",)).measured()
         for name in checks.CERTIFICATES
     }
     assert rows["sequence"]["undecided"] == 0
