@@ -139,7 +139,7 @@ def _mark_updates(optimizer: Any, log: Any) -> list[tuple[list[float], list[Any]
         of_queries = getattr(surrogate, "queries", surrogate)
         fitted, anew = getattr(surrogate, "hyperparameters", None), of_queries.times_conditioned
         counts = (log.launches.total(), log.waits.total(), log.bytes.total(), log.bytes_to_cpu)
-        moved, asked = log.launches["constant_pad_nd"], log.launches["erf"]
+        moved, asked = log.launches["constant_pad_nd"], log.launches["max"]
         state = [fitted, anew, asked, moved, optimizer.recommend().theta]
         marks.append(([*counts, log.seconds()], state))
         update()

@@ -66,11 +66,11 @@ class CostScale:
             total = total + terms[llms]
         return total.clamp_min_(self.least)
 
-    def everywhere(self) -> Tensor:
+    def everywhere(self, device: torch.device | None = None) -> Tensor:
         """a(theta) on all of Theta in USD: `|Theta|` values by flat index (float64)."""
-        total = torch.zeros(1, dtype=torch.float64)
+        total = torch.zeros(1, dtype=torch.float64, device=device)
         for terms in self.terms:
-            total = (total[:, None] + terms).flatten()
+            total = (total[:, None] + terms.to(total.device)).flatten()
         return total.clamp_min_(self.least)
 
 

@@ -4,16 +4,15 @@
 | --- | --- | --- | --- |
 | mean of cbar / a - 1, or of cbar; of gbar | `_means` | `|Theta|` | 1 or USD; quality |
 | their variances | `_variances` | `2 x |Theta|` | |
-| L_c, mean of gbar, L_g of some | `FewMinima.c`, `mean_g`, `g` | few | USD, quality |
+| L_c of those that can improve on theta_out | `FewMinima.c` | `|Theta|` | USD |
 
-A candidate that saves much for its price is among the cheapest of those with L_g <= 0. So some
-cheapest are brought to the CPU, and the others only if one of them could be the better choice.
+What is chosen is found on the device; the few best are brought to the CPU, which decides ties.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -28,12 +27,12 @@ from scope_torch.model.joint import JointSurrogate
 from scope_torch.model.kernels import HammingKernel
 from scope_torch.model.tensor_joint import TensorJointSurrogate
 from scope_torch.space import first_tied, tie_width
-from scope_torch.space_search.device_grid import WholeOnDevice
+from scope_torch.space_search.device_grid import Ties, WholeOnDevice
 from scope_torch.space_search.grid import Enumerated, GridPosterior, forbidden, least_allowed
 from scope_torch.space_search.minima import INELIGIBLE, Moments, negative_promise
 
-_FEW = 1 << 16  # configurations that are brought at least: 2 MB
-_CHUNK = 1 << 10  # of them, in the first chunk; each other chunk has as many as all before it
+_FEW = 512  # configurations that are brought: 16 KB
+_LEAST_WIDTH = 1e-12  # of L_g below the mean, so that it divides
 
 
 class DeviceJointPosterior(Enumerated):
@@ -42,8 +41,7 @@ class DeviceJointPosterior(Enumerated):
     Args:
         surrogate: The joint surrogate; `update` fits it anew when that is due.
         sums: Sums of its kernel over Theta.
-        has_margin: Whether the choice asks for L_g below a margin. Then the least L_g is that of
-            all configurations, and takes one more wait; else its sign is enough.
+        has_margin: See `FewMinima`.
         allowed: Which configurations may be chosen; None for all.
     """
 
@@ -58,16 +56,15 @@ class DeviceJointPosterior(Enumerated):
         self._surrogate, self._sums, self._has_margin = surrogate, sums, has_margin
         self._means = self._variances = torch.empty(0)
         self._a = torch.ones(1, dtype=torch.float64, device=sums.device)
-        self._inf = torch.full_like(self._a, math.inf)
+        self._ties = Ties(sums)
         self._fitted: object = None  # the hyperparameters that `_a` belongs to
-        self._last: FewMinima | None = None
 
     def update(self) -> None:
         """Brings everything up to the last observation, after fitting the surrogate if due."""
         surrogate = self._surrogate
         surrogate.refit()
         if self._fitted is not surrogate.hyperparameters and surrogate.relative_cost:
-            self._a = surrogate.scale.everywhere().to(self._sums.device)
+            self._a = surrogate.scale.everywhere(self._sums.device)
         self._fitted = surrogate.hyperparameters
         self._sums.add_configurations(surrogate.queries.codes())
         state = surrogate.on_device()
@@ -103,8 +100,7 @@ class DeviceJointPosterior(Enumerated):
         if self._forbidden is not None:
             c.masked_fill_(self._forbidden, math.inf)
             g.masked_fill_(self._forbidden, math.inf)
-        eligible = torch.where(g <= 0, c, self._inf)
-        few = self._last.next_few if self._last else _FEW
+        eligible = torch.where(g <= 0, c, self._ties.inf)
         values = [eligible, self._means[1], g]
 
         def moments(at: slice | int) -> Moments:
@@ -113,12 +109,8 @@ class DeviceJointPosterior(Enumerated):
                 mean_c = (mean_c + 1) * self._a[at]
             return Moments(mean_c, c[at], self._means[1][at], g[at])
 
-        self._last = minima = FewMinima(values, beta, u_out, theta_out, few, moments)
-        if self._has_margin and len(minima.c):
-            if theta_out is not None:
-                eligible[theta_out].fill_(math.inf)
-            minima.least_g = float(torch.where(eligible <= u_out, g, self._inf).min())
-        return minima
+        of = moments, self._ties, self._has_margin
+        return FewMinima(values, beta, u_out, theta_out, *of)
 
     def _lower_c(self, sigma: Tensor, b: float) -> Tensor:
         """L_c in USD; see `lognormal_bound` if costs are relative."""
@@ -131,23 +123,30 @@ class DeviceJointPosterior(Enumerated):
 
 
 class FewMinima(WholeOnDevice):
-    """As `LowerBounds`, of the cheapest configurations with L_g <= 0, brought to the CPU.
+    """As `LowerBounds`: the device finds the few best configurations, and the CPU decides.
+
+    Values on both differ by rounding, which is far less than the width of a tie. So all that tie on
+    the CPU are among those within twice the width on the device.
 
     Args:
-        values: L_c in USD, +inf where L_g > 0; the mean of gbar; L_g: `|Theta|` each.
+        values: L_c in USD, +inf where L_g > 0, and written over; the mean of gbar; L_g: `|Theta|`
+            each.
         beta: beta_c in USD and beta_g.
         u_out: Upper bound on c(theta_out) in USD.
         theta_out: Flat index of theta_out, which cannot improve on itself; None for no exception.
-        few: How many to bring.
         moments: On the device, at one flat index or on all of Theta; asked for when needed.
+        ties: Constants of Theta.
+        has_margin: Whether the choice asks for L_g below a margin. Else the sign of the least L_g
+            is enough, and saves a pass over Theta.
 
     Attributes:
-        c: L_c in USD of those with L_c <= u_out, but for theta_out.
-        g: Their L_g.
+        c: `|Theta|` values of L_c in USD, +inf where L_g > 0 and at theta_out.
         least_c: min{L_c : L_g <= 0} in USD; +inf if nothing can improve on theta_out.
-        least_g: Least L_g of those that are here; +inf if nothing can improve on theta_out.
+        least_g: Least L_g of those that can; +inf if nothing can.
         is_exact: True.
-        next_few: How many to bring next time: twice as many as could be the best now, or more.
+
+    Raises:
+        RuntimeError: If a mean is no number.
     """
 
     is_exact = True
@@ -158,79 +157,87 @@ class FewMinima(WholeOnDevice):
         beta: Beta,
         u_out: float,
         theta_out: int | None,
-        few: int,
         moments: Callable[[slice | int], Moments],
+        ties: Ties,
+        has_margin: bool = True,
     ) -> None:
-        self._all_moments = moments
-        self._values, self.beta, self.u_out, self._theta_out = values, beta, u_out, theta_out
-        self.next_few = few
-        self._bring(few)
-        if not len(self.c) and self._chunk_least_c[-1] < math.inf:
-            self._bring(len(values[0]))
-
-    def _bring(self, most: int) -> None:
-        """Brings the cheapest `most` configurations to the CPU, with one wait."""
-        c, mean_g, g = self._values
-        most = min(most, len(c))
-        cheapest, index = c.topk(most, largest=False)
-        parts = cheapest, mean_g[index], g[index], index.view(torch.float64)  # bits pass through
-        c, mean_g, g, index = torch.cat(parts).cpu().chunk(4)
-        index = index.view(torch.int64)
-        if mean_g.isnan().any():
+        self._all_moments, self._ties = moments, ties
+        self.c, self._mean_g, self._g = values
+        self.beta, self.u_out, self._theta_out = beta, u_out, theta_out
+        if theta_out is not None:
+            self.c[theta_out].fill_(math.inf)
+        least = [self.c.amin(), self._mean_g.amin()]
+        if has_margin:
+            least.append(torch.where(self.c <= u_out, self._g, ties.inf).amin())
+        least_c, number, *of_g = torch.stack(least).tolist()
+        if math.isnan(number):
             raise RuntimeError("the covariance of the observations is not positive definite")
-        starts = [0, *(_CHUNK << i for i in range(most.bit_length()) if _CHUNK << i < most)]
-        least = [*c[starts].tolist(), float(c[-1]) if most < len(self._values[0]) else math.inf]
-        # Lower bounds on L_c in chunks of those that are here, the cheapest first, and at last of
-        # those that are not here; +inf above u_out.
-        self._chunk_least_c = [one if one <= self.u_out else math.inf for one in least]
-        use = c <= min(self.u_out, INELIGIBLE)
-        if self._theta_out is not None:
-            use &= index != self._theta_out
-        self.c, self._mean_g, self.g, self._index = c[use], mean_g[use], g[use], index[use]
-        self.least_c = float(self.c.min()) if len(self.c) else math.inf
-        self.least_g = float(self.g.min()) if len(self.c) else math.inf
+        self.least_c = least_c if least_c <= min(u_out, INELIGIBLE) else math.inf
+        self.least_g = [*of_g, -1.0][0] if self.least_c < math.inf else math.inf
 
     def _moments(self, at: slice | int) -> Moments:
         return self._all_moments(at)
 
     def argmin_c(self, most_g: float, scale: float, seed: int) -> int:
         """Flat index of the least L_c subject to L_g <= `most_g` <= 0; see `LowerBounds`."""
-        return self._argmin(lambda: self.c, self._chunk_least_c, scale, seed, most_g)
+        return self._argmin(self.c, lambda _mean_g, _g, c: c, scale, seed, most_g)
 
     def most_promising(self, margin: float, least_price: float, seed: int) -> int:
         """Flat index of the most promising configuration; see `LowerBounds.most_promising`."""
 
-        def negative() -> Tensor:
-            moments = self._mean_g, self.g, self.c
+        def negative(mean_g: Tensor, g: Tensor, c: Tensor) -> Tensor:
+            moments = mean_g, g, c
             return negative_promise(*moments, self.beta.g, margin, self.u_out, least_price)
 
-        # In each chunk the least possible value: probability and price at their best at once.
-        least = [(1 - self.u_out / max(c, least_price)) / 2 for c in self._chunk_least_c]
-        return self._argmin(negative, least, 0.0, seed, -margin)
+        # The same in few passes over Theta: P - P u_out / L_c, with P = erfc(x) / 2.
+        half = (self._mean_g - self._g).clamp_min_(_LEAST_WIDTH).mul_(math.sqrt(2) / self.beta.g)
+        x = (self._mean_g + margin if margin else self._mean_g).clamp_min(0.0).div_(half)
+        P, price = x.erfc_(), self.c.clamp_min(least_price).reciprocal_()
+        values = torch.addcmul(P, P, price, value=-self.u_out)
+        return self._argmin(values, negative, 0.0, seed, -margin)
 
     def _argmin(
         self,
-        objective: Callable[[], Tensor],
-        chunk_least: Sequence[float],
+        values: Tensor,
+        objective: Callable[..., Tensor],
         scale: float,
         seed: int,
         most_g: float,
     ) -> int:
         """Flat index of the least objective subject to L_g <= `most_g`; see `LowerBounds`.
 
-        If a configuration that is not here could be as good, all are brought.
+        Args:
+            values: The objective on the device, or a multiple of it; not the least where L_g > 0.
+            objective: Of the mean of gbar, L_g and L_c.
+            scale: See `tie_width`.
+            seed: See `first_tied`.
+            most_g: At least one configuration must be eligible.
         """
-        values = torch.where(self.g <= most_g, objective(), math.inf)
-        best = float(values.min())
-        needed = sum(least <= best for least in chunk_least[:-1])  # chunks
-        self.next_few = max(_FEW, _CHUNK << needed)
-        if chunk_least[-1] <= best + tie_width(best, scale):
-            self._bring(len(self._values[0]))
-            self.next_few *= 2  # more are needed, but not known how many
-            values = torch.where(self.g <= most_g, objective(), math.inf)
-            best = float(values.min())
-        tied = (values <= best + tie_width(best, scale)).nonzero()[:, 0]
-        return first_tied(self._index[tied], seed)
+        if most_g < 0:
+            values = torch.where(self._g <= most_g, values, self._ties.inf)
+        few = min(_FEW, len(values))
+        most, index = values.topk(few, largest=False)
+        index, found = self._brought(index, objective, most_g)
+        best = float(found.min())
+        width = tie_width(best, scale)
+        if few < len(values) and float(found.max()) <= best + 2 * width:  # more may tie
+            tied = values <= most[0] + 2 * tie_width(1.0, 0.0) * most[0].abs().clamp_min(scale)
+            rank = torch.where(tied, self._ties.rank(seed), self._ties.last)
+            found = torch.empty(0)
+            while not (found <= best + width).any():  # the first in the order of ties, most often
+                index = rank.topk(few, largest=False).indices
+                index, found = self._brought(index, objective, most_g)
+                few = min(2 * few, len(values))
+        return first_tied(index[found <= best + width], seed)
+
+    def _brought(
+        self, index: Tensor, objective: Callable[..., Tensor], most_g: float
+    ) -> tuple[Tensor, Tensor]:
+        """Some configurations on the CPU, and their objective as the CPU has it; one wait."""
+        of = self._mean_g[index], self._g[index], self.c[index], index.view(torch.float64)
+        *moments, index = torch.cat(of).cpu().chunk(4)  # the bits of the index pass through
+        values = torch.where(moments[1] <= most_g, objective(*moments), math.inf)
+        return index.view(torch.int64), values
 
 
 def make_joint_posterior(
@@ -244,7 +251,7 @@ def make_joint_posterior(
 
     Args:
         surrogate: The joint surrogate.
-        has_margin: See `DeviceJointPosterior`.
+        has_margin: See `FewMinima`.
         allowed: Which configurations may be chosen; None for all.
         settings: See `GridPosterior`.
         index: See `make_grid`.

@@ -22,10 +22,14 @@ from test_joint import (
 )
 
 from scope_torch.bounds import Beta
+from scope_torch.model.device_sums import DeviceSums
+from scope_torch.model.kernels import HammingMatern52Kernel
 from scope_torch.model.tensor_joint import TensorJointSurrogate
 from scope_torch.search.choice import LeastCost, MostPromising
 from scope_torch.search.joint_candidate import JointCandidate
+from scope_torch.space import ConfigSpace, first_tied
 from scope_torch.space_search import device_joint
+from scope_torch.space_search.device_grid import Ties
 from scope_torch.space_search.device_joint import (
     DeviceJointPosterior,
     FewMinima,
@@ -150,7 +154,6 @@ def test_minima_and_choices_are_those_of_the_cpu(seed, u_out, few):
     fitted = {"amplitude": None, "relative_cost": True}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(device_joint, "_FEW", few)
-        patch.setattr(device_joint, "_CHUNK", 1)
         tensor = on_device(history, None, **fitted)
         plain = surrogate_of(history, None, **fitted)
         ours, theirs = make_joint_posterior(tensor), make_joint_posterior(plain)
@@ -174,32 +177,58 @@ def test_minima_and_choices_are_those_of_the_cpu(seed, u_out, few):
             plain.observe(*extra)
 
 
-@pytest.mark.parametrize("best", [0, 20, 63])
-@pytest.mark.parametrize("few", [1, 4, 64])
-def test_as_many_are_brought_as_could_be_the_best(best, few, monkeypatch):
-    """All that are cheaper than the best are hardly probable, which only the CPU sees."""
-    monkeypatch.setattr(device_joint, "_FEW", 1)
-    monkeypatch.setattr(device_joint, "_CHUNK", 1)
-    c = torch.linspace(0.01, 0.02, 100, dtype=torch.float64)
-    mean_g = torch.full_like(c, 3.9)
-    mean_g[best], u_out = 0.0, 1.0
-    g = mean_g - 4
+SIZES = (5, 4, 5)
 
+
+def few_minima(c, mean_g, g, u_out, theta_out=None):
     def moments(at):
         return Moments(c[at], c[at], mean_g[at], g[at])
 
-    minima = FewMinima([c, mean_g, g], Beta(4.0, 4.0), u_out, None, few, moments)
-    assert len(minima.c) == few
+    sums = DeviceSums(ConfigSpace(SIZES), HammingMatern52Kernel(), "cpu")
+    eligible = torch.where(g <= 0, c, math.inf)
+    return FewMinima([eligible, mean_g, g], Beta(4.0, 4.0), u_out, theta_out, moments, Ties(sums))
+
+
+@pytest.mark.parametrize("best", [0, 20, 99])
+@pytest.mark.parametrize("few", [1, 4, 64, 512])
+def test_the_best_is_found_though_few_are_brought(best, few, monkeypatch):
+    """All that are cheaper than the best are hardly probable."""
+    monkeypatch.setattr(device_joint, "_FEW", few)
+    c = torch.linspace(0.01, 0.02, 100, dtype=torch.float64)
+    mean_g = torch.full_like(c, 3.9)
+    mean_g[best] = 0.0
+    minima = few_minima(c, mean_g, mean_g - 4, 1.0)
+    assert (minima.least_c, minima.least_g) == (0.01, -4.0)
     assert MostPromising().select(1, minima, 1e-3, seed=0) == best
-    promise = 0.5 * (u_out / c[best] - 1)
-    could_be_best = int((0.5 * (u_out / c - 1) >= promise).sum())
-    assert could_be_best == best + 1
-    if could_be_best < few:
-        assert len(minima.c) == few
-        assert 2 * could_be_best <= minima.next_few <= 4 * could_be_best
-    else:
-        assert len(minima.c) == 100
-        assert minima.next_few == 4 * few
+    assert LeastCost(None).select(1, minima, 1e-3, seed=0) == 0
+    without = few_minima(c, mean_g, mean_g - 4, 1.0, theta_out=best)
+    assert MostPromising().select(1, without, 1e-3, seed=0) == (0 if best else 1)
+
+
+@pytest.mark.parametrize("few", [1, 2, 7, 100])
+@pytest.mark.parametrize("seed", range(5))
+def test_ties_are_decided_as_on_the_cpu(few, seed, monkeypatch):
+    """Three in ten tie; as many again are better on the device than they are, by its rounding."""
+    monkeypatch.setattr(device_joint, "_FEW", few)
+    rng = np.random.default_rng(seed)
+    kind = torch.tensor(rng.choice(3, p=[0.3, 0.3, 0.4], size=100))
+    c = torch.tensor([0.01, 0.01 * (1 + 1.5e-9), 0.02], dtype=torch.float64)[kind]
+    c *= 1 + torch.tensor(rng.uniform(-1e-13, 1e-13, size=100))
+    g = torch.full_like(c, -1.0)
+    tied = (c <= float(c.min()) * (1 + 1e-9)).nonzero()[:, 0]
+    expected = first_tied(tied, seed)
+    assert set(tied.tolist()) == set((kind == 0).nonzero()[:, 0].tolist())
+    assert LeastCost(None).select(1, few_minima(c, g, g, 1.0), 0.0, seed) == expected
+    if few < len(tied):  # the device sees those of the second kind as tied
+        rough = few_minima(torch.where(kind == 1, 0.01, c), g, g, 1.0)
+        brought = rough._brought
+
+        def exact(index, *rest):
+            index, _ = brought(index, *rest)
+            return index, c[index]
+
+        monkeypatch.setattr(rough, "_brought", exact)
+        assert LeastCost(None).select(1, rough, 0.0, seed) == expected
 
 
 def test_what_is_not_positive_definite_is_an_error():

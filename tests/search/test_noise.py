@@ -61,8 +61,8 @@ def minima(seed, kind="enumerated", u_out=0.6):
     if kind == "enumerated":
         return posterior, enumerated
     means = torch.stack([posterior.mean_c, posterior.mean_g])
+    ties = Ties(DeviceSums(ConfigSpace((200,)), HammingMatern52Kernel(), "cpu"))
     if kind == "device":
-        ties = Ties(DeviceSums(ConfigSpace((200,)), HammingMatern52Kernel(), "cpu"))
         return posterior, DeviceMinima(torch.cat([lower, lower[:1]]), means, *of, ties)
     c, g = lower
     eligible = torch.where(g <= 0, c, math.inf)
@@ -70,7 +70,7 @@ def minima(seed, kind="enumerated", u_out=0.6):
     def moments(at):
         return Moments(means[0][at], c[at], means[1][at], g[at])
 
-    return posterior, FewMinima([eligible, means[1], g], *of, 20, moments)
+    return posterior, FewMinima([eligible, means[1], g], *of, moments, ties)
 
 
 KINDS = ["enumerated", "device", "few"]
