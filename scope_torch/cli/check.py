@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, get_args
 
+from scope_torch.cli.executors import executor_of
 from scope_torch.errors import InputError, printable
 from scope_torch.files import write_atomically
 from scope_torch.results.checked import Certificate, CheckResult
@@ -88,6 +89,8 @@ def arguments_of(asked: argparse.Namespace, *more: str) -> dict[str, Any]:
     if metric is not None and not _OBJECT.fullmatch(metric):
         metric = f"scope_torch.metrics:{metric}"
     given = {name: getattr(asked, name) for name in (*_OF_BOTH, *more)}
+    if asked.executor is not None:
+        given["executor"] = executor_of(asked.executor, asked.concurrency)
     return {
         "dataset": _dataset(asked.dataset),
         "metric": None if metric is None else _object(metric),
@@ -186,6 +189,7 @@ def add_arguments(parser: argparse.ArgumentParser, is_needed: bool = True) -> No
     add("--metric-version", metavar="V", help="of a metric that is a service")
     add("--prices", type=Path, metavar="FILE", help="TOML file with prices of your own")
     add("--concurrency", type=int, metavar="N", help="runs of the app at a time (1)")
+    add("--executor", metavar="WHERE", help="of these runs: processes, dask=ADDRESS, ray=ADDRESS")
     add("--time-limit", metavar="TIME", help="such as 20min")
     add("--on-error", metavar="HOW", help="raise, retry or zero, if the app fails")
     add("--name", help="of the application, as in older runs")

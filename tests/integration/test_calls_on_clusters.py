@@ -158,3 +158,66 @@ def test_the_page_says_how(program, variable, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert "nano" in done.stdout
+
+
+ONE_APP = """
+import os
+from pathlib import Path
+
+SKILL = {"pro": 97, "mini": 96}
+
+
+def app(models, number):
+    Path("pids.txt").open("a").write(f"{os.getpid()}\\n")
+    number = int(number)
+    return (str(number * 2) if number * 37 % 100 < SKILL[models["answer"]] else "0"), 0.01
+"""
+GATE = """
+import sys
+from scope_torch.cli.check import main
+
+if __name__ == "__main__":
+{start}
+    main(["models.json", "--new", "answer=mini", "--app", "one_app:app", "--dataset", "q.csv",
+          "--metric", "exact_match", "--max-quality-loss", "0.05", "--budget-usd", "20",
+          "--concurrency", "2", "--executor", where])
+"""
+STARTS = [
+    pytest.param("    where = 'processes'", "", id="processes"),
+    pytest.param(
+        "    from distributed import LocalCluster\n"
+        "    cluster = LocalCluster(n_workers=2, dashboard_address=None)\n"
+        "    where = f'dask={cluster.scheduler_address}'",
+        "SCOPE_DASK",
+        id="dask",
+        marks=needs("distributed", "SCOPE_DASK"),
+    ),
+    pytest.param(
+        "    import ray\n    ray.init(log_to_driver=False)\n    where = 'ray'",
+        "SCOPE_RAY",
+        id="ray",
+        marks=needs("ray", "SCOPE_RAY"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("start", "variable"), STARTS)
+def test_a_gate_runs_its_application_there(start, variable, tmp_path):
+    """`scope-torch check --executor`: the verdict is that of threads, in other processes."""
+    (tmp_path / "one_app.py").write_text(ONE_APP)
+    (tmp_path / "models.json").write_text('{"version": 1, "models": {"answer": "pro"}}')
+    lines = ["input,expected", *(f"{number},{number * 2}" for number in range(400))]
+    (tmp_path / "q.csv").write_text("\n".join(lines))
+    (tmp_path / "gate.py").write_text(GATE.format(start=start))
+    known = environment(variable or "NONE", tmp_path)
+    known["PYTHONPATH"] = os.pathsep.join([str(tmp_path), known["PYTHONPATH"]])
+    process = subprocess.Popen(
+        [sys.executable, "gate.py"], cwd=tmp_path, env=known, text=True, stdout=-1, stderr=-1
+    )
+    out, err = process.communicate(timeout=400)
+    assert process.returncode == 0, err
+    assert out.startswith("pass: answer=mini (was pro)\n")
+    assert "on 182 draws of 400 queries" in out  # as docs/howto/check-a-swap.md shows of threads
+    workers = set((tmp_path / "pids.txt").read_text().split())
+    assert 1 <= len(workers) <= 3
+    assert str(process.pid) not in workers
