@@ -7,14 +7,17 @@
 | C, how often each was observed on each query | `count` | `Q x n` | |
 | sum of the y_zeta observed there | `sums` | `(1 + K) x Q x n` | USD; grades |
 
-Arrays have room for more configurations than there are; the first n columns count.
+Arrays have room for more configurations than there are; the first n columns count. Rows of queries
+that nobody was asked are zeros that no one has written: they take no memory, though Q is 100,000.
 """
 
 from __future__ import annotations
 
+import math
+import mmap
 from collections.abc import Sequence
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,6 +27,8 @@ from numpy.typing import NDArray
 from scope_torch.model.factor import Array
 from scope_torch.model.kernels import kernel_matrix
 from scope_torch.space import ConfigSpace
+
+_LARGE = 1 << 26  # bytes
 
 
 class Added(NamedTuple):
@@ -63,6 +68,7 @@ class Data:
         self.gram: Array = np.zeros((0, 0))
         self.count: NDArray[np.int64] = np.zeros((num_queries, 0), dtype=np.int64)
         self.sums: Array = np.zeros((1 + num_constraints, num_queries, 0))
+        self.is_asked = np.zeros(num_queries, dtype=np.bool_)
 
     @property
     def n(self) -> int:
@@ -88,7 +94,10 @@ class Data:
 
     def mean(self) -> Array:
         """y_q, the mean observed on each query: `(1 + K) x Q x n`; 0 where nothing was observed."""
-        return self.sums[..., : self.n] / self.count[:, : self.n].clip(min=1)
+        some, n = self.is_asked, self.n
+        mean = _zeros((*self.sums.shape[:2], n), self.sums.dtype)
+        mean[:, some] = self.sums[:, some, :n] / self.count[some, :n].clip(min=1)
+        return mean
 
     def add(
         self,
@@ -105,6 +114,7 @@ class Data:
         config = [self._id_of.setdefault(theta, len(self._id_of)) for theta in thetas]
         self._grow(known)
         at = (np.array(query), np.array(config))
+        self.is_asked[at[0]] = True
         repeated = set(at[0][self.count[at] > 0].tolist())
         np.add.at(self.count, at, 1)
         for row, y in zip(self.sums, zip(*values, strict=True), strict=True):
@@ -123,9 +133,10 @@ class Data:
         self.codes = torch.cat([self.codes, torch.tensor(new, device=self._device)])
         n = self.n
         if n > self.room:
-            more = (0, max(n, 2 * self.room) - self.room)
-            self.count = np.pad(self.count, ((0, 0), more))
-            self.sums = np.pad(self.sums, ((0, 0), (0, 0), more))
+            columns = max(n, 2 * self.room)
+            more = (0, columns - self.room)
+            self.count = wider(self.count, columns, self.is_asked)
+            self.sums = wider(self.sums, columns, self.is_asked)
             self.gram = np.pad(self.gram, (more, more))
         if known is not None and new == [known[0]]:
             rows = np.append(known[1], 1.0)[None]
@@ -133,3 +144,26 @@ class Data:
             rows = kernel_matrix(self._kernel, self.codes[old:], self.codes).cpu().numpy()
         self.gram[old:n, :n] = rows
         self.gram[:n, old:n] = rows.T
+
+
+def wider(array: NDArray[Any], columns: int, is_asked: NDArray[np.bool_]) -> NDArray[Any]:
+    """`... x Q x columns`, with zeros in the new columns.
+
+    Args:
+        array: `... x Q x fewer`.
+        columns: How many.
+        is_asked: `Q`, the rows that are not all zeros; the others are not written.
+    """
+    out = _zeros((*array.shape[:-1], columns), array.dtype)
+    out[..., is_asked, : array.shape[-1]] = array[..., is_asked, :]
+    return out
+
+
+def _zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Zeros that take memory where they are written: of huge pages, numpy's, one row takes 2 MB."""
+    size = math.prod(shape) * dtype.itemsize
+    if size < _LARGE or not hasattr(mmap, "MADV_NOHUGEPAGE"):
+        return np.zeros(shape, dtype)
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(memory, dtype).reshape(shape)

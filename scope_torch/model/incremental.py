@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from scope_torch.model.data import Added, Data
+from scope_torch.model.data import Added, Data, wider
 from scope_torch.model.factor import Array, QueryGroup, times
 
 UPDATES_KEPT = 16
@@ -158,7 +158,7 @@ class Factors:
         """
         more = (0, data.room - self.total.shape[1])
         if more[1]:
-            self.solved = np.pad(self.solved, ((0, 0), (0, 0), more))
+            self.solved = wider(self.solved, data.room, data.is_asked)
             self.total = np.pad(self.total, ((0, 0), more))
         moves: dict[_Move, list[int]] = {}
         for q, configs in added.configs.items():

@@ -178,9 +178,10 @@ class QuerySurrogate:
 
     def sum_of_squares(self) -> tuple[Array, int]:
         """sum_q y_q^T A_q y_q of every output (1 + K), and the number of (theta, query) pairs."""
-        solved, _ = self._solved_and_diagonal()
-        square = (self._data.mean() * solved).sum((1, 2))
-        return square, int((self._data.count > 0).sum())
+        solved, some = self._solved(), self._data.is_asked
+        products = self._data.mean()
+        products[:, some] *= solved[:, some]
+        return products.sum((1, 2)), int((self._data.count > 0).sum())
 
     def updates_since(self, mark: int) -> tuple[LowRankUpdate | None, int]:
         """Low-rank updates of S and T since `mark`; None if S must be rebuilt.
@@ -225,7 +226,7 @@ class QuerySurrogate:
         Returns:
             `(1 + K) x m` ratios (USD; grades) of the m configurations, float64, CPU.
         """
-        solved, diagonal = self._solved_and_diagonal()
+        solved, diagonal = self._solved(), self._diagonal()
         count = self._data.count[:, : self._data.n]
         residual = solved / diagonal
         observed = count > 0
@@ -254,15 +255,20 @@ class QuerySurrogate:
         """Nothing: there are no fitted values."""
         return {}
 
-    def _solved_and_diagonal(self) -> tuple[Array, Array]:
-        """A_q y_q, `(1 + K) x Q x n`, and the diagonal of A_q, `Q x n`; 1 if q observed nothing."""
+    def _solved(self) -> Array:
+        """A_q y_q: `(1 + K) x Q x n`."""
+        self._update()
+        return self._factors.solved[..., : self._data.n]
+
+    def _diagonal(self) -> Array:
+        """The diagonal of A_q: `Q x n`; 1 where q did not observe."""
         self._update()
         n, factors = self._data.n, self._factors
         diagonal = np.ones((self.num_queries, n))
         of_group = [np.square(group.W).sum(0) for group in factors.groups]
         for q, group in enumerate(factors.group_of):
             diagonal[q, factors.groups[group].ids] = of_group[group]
-        return factors.solved[..., :n], diagonal
+        return diagonal
 
     def _predict(self, theta: Sequence[int]) -> Prediction:
         self._update()

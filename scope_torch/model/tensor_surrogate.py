@@ -149,14 +149,17 @@ class TensorSurrogate(QuerySurrogate):
         F = self.gps.F
         return [F[query, row, 2:] for row, query in self._appended[mark[1] :]], now
 
-    def _solved_and_diagonal(self) -> tuple[Array, Array]:
+    def _solved(self) -> Array:
+        self._update()
+        z, W = self.gps.F[..., :2], self.gps.F[..., 2 : 2 + self._data.n]
+        return torch.einsum("qrz,qrn->zqn", z, W).cpu().numpy()
+
+    def _diagonal(self) -> Array:
         self._update()
         n = self._data.n
-        z, W = self.gps.F[..., :2], self.gps.F[..., 2 : 2 + n]
-        solved = torch.einsum("qrz,qrn->zqn", z, W)
-        diagonal = W.square().sum(1).cpu().numpy()
+        diagonal = self.gps.F[..., 2 : 2 + n].square().sum(1).cpu().numpy()
         diagonal[self._data.count[:, :n] == 0] = 1.0
-        return solved.cpu().numpy(), diagonal
+        return diagonal
 
     def _posterior(self, theta: Any) -> Predicted:
         self._update()
