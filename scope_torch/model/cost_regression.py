@@ -147,7 +147,7 @@ def _prior_precision(space: ConfigSpace, llms: Sequence[Sequence[str]] | None) -
     covariance: Array = _MODULE**2 * in_module + _LLM**2 * of_llm + _PAIR**2 * in_module * of_llm
     factors = {name for one in choices for name in one.factors}
     for name in sorted(factors):
-        covariance += _FACTOR**2 * _same([str(one.factors.get(name)) for one in choices])
+        covariance += _FACTOR**2 * _same([repr(one.factors.get(name)) for one in choices])
     if factors:
         covariance += _CHOICE**2 * np.eye(len(module))
     return np.asarray(np.linalg.inv(covariance), dtype=np.float64)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
 
+from scope_torch import LLM
 from scope_torch.model.cost_regression import regress_costs
 from scope_torch.model.cost_scale import fit_cost_scale
 from scope_torch.space import ConfigSpace
@@ -108,6 +109,15 @@ def test_the_order_of_the_observations_changes_nothing():
     one, other = (regress_costs(SPACE, each, llms=LLMS) for each in (costs, costs[::-1]))
     for a, b in zip(one.terms, other.terms, strict=True):
         np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-6)
+
+
+def test_a_choice_without_a_factor_shares_nothing_with_a_value_none():
+    costs = observed([(0, 0), (1, 1)], 5)
+    of = [
+        regress_costs(SPACE, costs, llms=((LLM("a"), "b", "c"), ("a", LLM("d", x=x), "e", "f")))
+        for x in ("None", "some")
+    ]
+    np.testing.assert_allclose(of[0].terms[1], of[1].terms[1], rtol=1e-9)
 
 
 def test_what_was_never_observed_is_positive_and_finite():
