@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from test_kernels import WeightedOverlap
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from scope_torch import LLM, InputError, SelectionProblem, make_scope, make_scope_joint
 from scope_torch.factors import levels_of, product
@@ -222,3 +223,30 @@ def test_a_problem_keeps_its_choices():
     again = replace(problem(), epsilon=0.1)
     assert again.names((1, 0))["m0"].effort == "low"
     assert again.codes(["b effort=high prompt=v1", "a"]) == (6, 0)
+
+
+class _Sizes(TorchDispatchMode):
+    """Notes how large the tensors are that operations make."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        if isinstance(out, torch.Tensor):
+            self.seen.append(out.numel())
+        return out
+
+
+def test_many_configurations_at_once_take_no_more_than_the_result():
+    """Else a million of them take gigabytes for each module."""
+    kernel = FactorKernel(HammingMatern52Kernel(), levels_of([FULL, FULL, PLAIN]))
+    generator = torch.Generator().manual_seed(0)
+    many = torch.randint(3, (20_000, 3), generator=generator)
+    some = many[:100]
+    with _Sizes() as sizes:
+        whole = kernel.forward(many, some)
+    assert sum(size >= whole.numel() for size in sizes.seen) == 1
+    parts = [kernel.forward(part, some) for part in many.split(1_000)]
+    assert torch.equal(whole, torch.cat(parts))
