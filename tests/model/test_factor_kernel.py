@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from scope_torch import LLM, InputError, SelectionProblem, make_scope, make_scope_joint
 from scope_torch.factors import levels_of, product
-from scope_torch.model.cost_regression import _prior_precision
+from scope_torch.model.cost_regression import _prior_covariance
 from scope_torch.model.direct_sums import DirectGrid
 from scope_torch.model.hamming_sums import FactorGrid, make_grid
 from scope_torch.model.kernels import (
@@ -206,7 +206,7 @@ def test_calibrate_knows_what_is_allowed():
 def test_costs_of_choices_share_what_they_have_in_common():
     """The prior covariance, with the standard deviations of the module's docstring."""
     system = [[LLM("a", effort=1), LLM("a", effort=2), "b"], [LLM("a", effort=1), "b"]]
-    covariance = np.linalg.inv(_prior_precision(ConfigSpace((3, 2)), system))
+    covariance = _prior_covariance(ConfigSpace((3, 2)), system)
     module, llm, pair, factor, choice = 1.0, 9.0, 0.16, 0.49, 0.04
     own = module + llm + pair + factor + choice
     np.testing.assert_allclose(np.diag(covariance), own)
@@ -215,7 +215,7 @@ def test_costs_of_choices_share_what_they_have_in_common():
     )
     np.testing.assert_allclose(covariance[2], [module, module, own, 0, llm + factor], atol=1e-12)
     names = [[str(name) for name in names] for names in system]
-    plain = np.linalg.inv(_prior_precision(ConfigSpace((3, 2)), names))
+    plain = _prior_covariance(ConfigSpace((3, 2)), names)
     np.testing.assert_allclose(plain[0], [1 + 9 + 0.16, 1, 1, 9, 0], atol=1e-12)
 
 
