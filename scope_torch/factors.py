@@ -8,15 +8,17 @@ told to the model by `ConfigSpace.levels`.
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 from scope_torch.errors import InputError
 
 LLM_FACTOR = "llm"  # the first factor of every choice
 _VALUE = re.compile(r"[^\s=,]+")
-_FACTORS = re.compile(r"(?P<llm>\S.*?)(?P<factors>( [A-Za-z_]\w*=[^\s=,]+)+)")
+_FACTORS = re.compile(r"(?P<llm>\S.*?)(?P<factors>( [^\W\d]\w*=[^\s=,]+)+)")
 
 Value = str | int | float | bool
 Levels = tuple[tuple[tuple[int, ...], ...], ...]
@@ -38,7 +40,7 @@ class LLM(str):
         factors: By name.
 
     Raises:
-        InputError: If a factor cannot be written in a name.
+        InputError: If a factor, or the LLM beside it, cannot be written in a name.
 
     Examples:
         >>> llm = LLM("gpt-5.2", effort="low", prompt="v1", temperature=0.5)
@@ -57,12 +59,17 @@ class LLM(str):
         """See the class."""
         if isinstance(llm, LLM):
             llm, factors = llm.llm, llm.factors | factors
+        if not isinstance(llm, str):
+            raise InputError(f"{llm!r} must be the name of an LLM")
+        llm = str.__str__(llm)  # of an Enum its value
         given = {name: _told(value) for name, value in factors.items() if value is not None}
         for name, value in given.items():
             _check(llm, name, value)
-        made = super().__new__(cls, " ".join([llm, *(f"{n}={v}" for n, v in given.items())]))
-        made.llm, made.factors = str(llm), given
-        return made
+        text = " ".join([llm, *(f"{n}={v}" for n, v in given.items())])
+        found = _FACTORS.fullmatch(text) if given else None
+        if given and (found is None or found["llm"] != llm):
+            raise InputError(f"{llm!r} cannot be the name of an LLM that has factors")
+        return _made(text, llm, given)
 
     def __getattr__(self, name: str) -> Value:
         """A factor."""
@@ -73,18 +80,22 @@ class LLM(str):
 
     def __reduce__(self) -> Any:
         """So that copies and other processes have the factors."""
-        return LLM.parse, (str(self),)
+        return _made, (str(self), self.llm, self.factors)
 
     @classmethod
     def parse(cls, name: str) -> LLM:
-        """The choice of a name; a name without factors is that of an LLM."""
+        """The choice of a name, which stays as it is.
+
+        A name without factors, or with words that cannot be factors, is that of an LLM.
+        """
         if isinstance(name, LLM):
             return name
         found = _FACTORS.fullmatch(name)
-        if found is None:
+        pairs = [pair.split("=") for pair in found["factors"].split()] if found else []
+        told = {factor: _told(value) for factor, value in pairs}
+        if found is None or len(told) < len(pairs) or not all(map(_is_factor, told)):
             return cls(name)
-        pairs = (pair.partition("=") for pair in found["factors"].split())
-        return cls(found["llm"], **{factor: _read(value) for factor, _, value in pairs})
+        return _made(name, found["llm"], told)
 
 
 def choice_of(name: Any) -> Any:
@@ -124,7 +135,9 @@ def product(**factors: Sequence[Any]) -> list[LLM]:
 
 def choices(candidates: Any) -> Any:
     """The candidates of a module: a dict of factors as their `product`, anything else as it is."""
-    return product(**candidates) if isinstance(candidates, Mapping) else candidates
+    if not isinstance(candidates, Mapping):
+        return candidates
+    return product(**{str(name): values for name, values in candidates.items()})
 
 
 def levels_of(llms: Sequence[Sequence[str]]) -> Levels | None:
@@ -137,6 +150,9 @@ def levels_of(llms: Sequence[Sequence[str]]) -> Levels | None:
     Returns:
         For each module and choice, the level of every factor of the module: a number for each value
         in the order of the candidates. A factor that a choice lacks has a level of its own.
+
+    Raises:
+        InputError: If a choice stands there twice, with its factors in another order.
 
     Examples:
         >>> levels_of([product(llm=["nano", "pro"], effort=["low", "high"]), ["nano", "pro"]])
@@ -178,13 +194,30 @@ def _levels(made: Sequence[LLM]) -> tuple[tuple[int, ...], ...]:
         values = [one.llm if name == LLM_FACTOR else one.factors.get(name) for one in made]
         known = list(dict.fromkeys(map(repr, values)))
         columns.append([known.index(repr(value)) for value in values])
-    return tuple(zip(*columns, strict=True))
+    rows = [*zip(*columns, strict=True)]
+    for row, one in zip(rows, made, strict=True):
+        if (first := made[rows.index(row)]) != one:
+            raise InputError(f"{str(first)!r} and {str(one)!r} are the same choice; list it once")
+    return tuple(rows)
+
+
+def _made(text: str, llm: str, factors: dict[str, Value]) -> LLM:
+    made = str.__new__(LLM, text)
+    made.llm, made.factors = llm, factors
+    return made
+
+
+def _is_factor(name: str) -> bool:
+    """Whether a factor can have this name."""
+    is_taken = hasattr(str, name) or name in (LLM_FACTOR, "factors", "parse")
+    return name.isidentifier() and not is_taken and bool(_FACTORS.fullmatch(f"x {name}=x"))
 
 
 def _check(llm: str, name: str, value: Value) -> None:
-    if not name.isidentifier() or hasattr(str, name) or name in (LLM_FACTOR, "factors", "parse"):
+    if not _is_factor(name):
         raise InputError(f"{llm!r}: {name!r} cannot be the name of a factor; take another word")
-    if not isinstance(value, str | int | float) or not _VALUE.fullmatch(str(value)):
+    is_value = isinstance(value, str | int | float) and _VALUE.fullmatch(str(value))
+    if not (is_value and _read(str(value)) == value):
         raise InputError(
             f"{llm!r}: {name}={value!r} must be a number, or a word without spaces, commas and "
             "equal signs: give a long text, such as a prompt, a name"
@@ -193,9 +226,13 @@ def _check(llm: str, name: str, value: Value) -> None:
 
 def _told(value: Value) -> Value:
     """Equal numbers as one; what a name says of them."""
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    return _read(value) if isinstance(value, str) else value
+    if isinstance(value, str):
+        value = _read(str.__str__(value))  # of an Enum its value
+    if isinstance(value, Integral) and not isinstance(value, bool):
+        return int(value)  # numpy's too
+    if isinstance(value, float):
+        value = int(value) if value.is_integer() else float(value)
+    return value
 
 
 def _read(value: str) -> Value:
@@ -206,6 +243,6 @@ def _read(value: str) -> Value:
             number = kind(value)
         except ValueError:
             continue
-        if str(number) == value:
+        if str(number) == value and math.isfinite(number):
             return number
     return value

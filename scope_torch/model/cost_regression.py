@@ -43,6 +43,7 @@ _FACTOR, _CHOICE = 0.7, 0.2  # of choices that are more than an LLM
 _NOISE, _NOISE_COUNT = 0.5, 2.0  # a guess of the noise, and the observations that it is worth
 _TAU, _TAU_SPREAD = 0.3, 0.7  # median of tau, and standard deviation of its logarithm
 _TAUS = np.geomspace(0.05, 2.0, 16)
+_MANY = 200  # terms: beyond, only those that were seen are fitted, since time goes with the cube
 _ROUNDS = 10  # of the terms in turn with everything else
 _DRAWS = 512  # configurations over which the variance is averaged
 _MOST_VARIANCE = 1.0  # of log c / a: a factor of 20 at three standard deviations
@@ -72,8 +73,11 @@ def regress_costs(
         return CostScale(CostScale.one(space).terms, scale_if_free)
     least = LEAST_OBSERVED * average[average > 0].min()
     log_c = np.log(np.maximum(usd, least))
-    columns, precision = _columns(space, np.array(thetas)), _prior_precision(space, llms)
-    prior = np.full(len(precision), np.log(np.median(average[average > 0]) / space.num_modules))
+    columns, covariance = _columns(space, np.array(thetas)), _prior_covariance(space, llms)
+    seen = np.unique(columns) if len(covariance) > _MANY else np.arange(len(covariance))
+    columns = np.searchsorted(seen, columns)
+    precision = np.asarray(np.linalg.inv(covariance[np.ix_(seen, seen)]), dtype=np.float64)
+    prior = np.full(len(seen), np.log(np.median(average[average > 0]) / space.num_modules))
     terms, log_t = prior.copy(), np.zeros(len(per_query))
     s2, tau2 = _NOISE**2, _TAU**2
     variance = tau2 + s2 / count
@@ -93,10 +97,14 @@ def regress_costs(
         log_t = of_query / (per_query + s2 / _QUERY**2)
         log_t -= np.average(log_t, weights=per_query)
     typical = np.average(np.bincount(which, log_c) / count - log_a, weights=1 / variance)
-    terms += typical + (s2 + np.average(log_t**2, weights=per_query)) / 2  # mean, not median
     gained = shares.T @ (shares / variance[:, None])
-    covariance = np.asarray(np.linalg.inv(gained + precision), dtype=np.float64)
-    predicted = tau2 + _variance_of_terms(space, terms, covariance)
+    posterior = np.asarray(np.linalg.inv(gained + precision), dtype=np.float64)
+    if len(seen) < len(covariance):  # the others follow those that were seen
+        gain = covariance[:, seen] @ precision
+        terms = prior[0] + gain @ (terms - prior)
+        posterior = covariance - gain @ covariance[seen] + gain @ posterior @ gain.T
+    terms += typical + (s2 + np.average(log_t**2, weights=per_query)) / 2  # mean, not median
+    predicted = tau2 + _variance_of_terms(space, terms, posterior)
     offsets = np.cumsum([0, *space.sizes])
     parts = tuple(torch.from_numpy(np.exp(terms[i:j])) for i, j in pairwise(offsets))
     return CostScale(parts, float(least), math.expm1(min(predicted, _MOST_VARIANCE)))
@@ -138,8 +146,8 @@ def _most_likely_terms(
     return np.asarray(least_squares(errors, terms, jac, method="lm").x)
 
 
-def _prior_precision(space: ConfigSpace, llms: Sequence[Sequence[str]] | None) -> Array:
-    """Inverse of the prior covariance of all terms: `P x P`."""
+def _prior_covariance(space: ConfigSpace, llms: Sequence[Sequence[str]] | None) -> Array:
+    """The prior covariance of all terms: `P x P`."""
     module = np.repeat(np.arange(space.num_modules), space.sizes)
     unknown = map(str, range(len(module)))
     choices = [LLM(name) for name in (unknown if llms is None else chain(*llms))]
@@ -147,10 +155,10 @@ def _prior_precision(space: ConfigSpace, llms: Sequence[Sequence[str]] | None) -
     covariance: Array = _MODULE**2 * in_module + _LLM**2 * of_llm + _PAIR**2 * in_module * of_llm
     factors = {name for one in choices for name in one.factors}
     for name in sorted(factors):
-        covariance += _FACTOR**2 * _same([str(one.factors.get(name)) for one in choices])
+        covariance += _FACTOR**2 * _same([repr(one.factors.get(name)) for one in choices])
     if factors:
         covariance += _CHOICE**2 * np.eye(len(module))
-    return np.asarray(np.linalg.inv(covariance), dtype=np.float64)
+    return covariance
 
 
 def _same(values: Sequence[Any]) -> Array:

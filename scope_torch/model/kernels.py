@@ -17,6 +17,7 @@ from scope_torch.factors import Levels
 # Weights before they are scaled to add to 1; chosen on simulated worlds (docs/joint.md).
 _LLM, _OTHER, _SAME = 0.5, 0.25, 0.25
 _ROUNDING = 1e-12
+_AT_ONCE = 1 << 18  # pairs of configurations: there are two tensors of them for every module
 
 
 def hamming_distance(x1: Tensor, x2: Tensor) -> Tensor:
@@ -175,6 +176,9 @@ class FactorKernel(Kernel):
         """Kernel matrix of codes; see `HammingKernel.forward`."""
         if last_dim_is_batch:
             raise ValueError("a factor kernel needs all modules at once: last_dim_is_batch=False")
+        rows = max(1, _AT_ONCE // max(1, len(x2)))
+        if not diag and x1.dim() == x2.dim() == 2 and len(x1) > rows:
+            return torch.cat([self.forward(some, x2) for some in x1.split(rows)])
         a, b = x1.long(), x2.long()
         if not diag:
             a, b = a.unsqueeze(-2), b.unsqueeze(-3)

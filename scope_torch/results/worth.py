@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import Any, Protocol
 
 from scope_torch.problem import SelectionProblem
@@ -54,11 +53,12 @@ def in_vain(result: Searched) -> str:
     final = result.evidence.cost_usd(out.theta).value
     if H is None or final is None or result.problem.objective != "cost" or not rows:
         return ""
-    begin = 0
-    for row, following in pairwise(rows):
-        usd = result.evidence.cost_usd(row.theta_out).value
+    begin, before = 0, result.problem.theta_ref  # until the first row
+    for row in rows:
+        usd = result.evidence.cost_usd(before).value
         if usd is None or (usd - final) * H >= MINUTE_USD:
-            begin = following.t
+            begin = row.t
+        before = row.theta_out
     last, total = rows[-1].t - begin, rows[-1].t
     if last < max(_MOST_CALLS, total / 2):
         return ""

@@ -171,9 +171,10 @@ def _call_usd(setup: Setup, before: Before) -> float:
         InputError: If no run before the search was timed.
     """
     hour_usd = setup.given.hour_usd
-    if hour_usd is None:
+    if not hour_usd:
         return 0.0
-    told = [[one.outcome("latency_s") for one in of] for of in (before.reference, before.probe)]
+    runs = before.reference, before.probe, before.again
+    told = [[one.outcome("latency_s") for one in of] for of in runs]
     seconds = next(filter(None, ([s for s in of if s is not None] for of in told)), None)
     if not seconds:
         raise InputError(

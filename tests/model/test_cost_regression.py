@@ -7,6 +7,9 @@ import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
 
+from scope_torch import LLM
+from scope_torch.factors import product
+from scope_torch.model import cost_regression
 from scope_torch.model.cost_regression import regress_costs
 from scope_torch.model.cost_scale import fit_cost_scale
 from scope_torch.space import ConfigSpace
@@ -108,6 +111,39 @@ def test_the_order_of_the_observations_changes_nothing():
     one, other = (regress_costs(SPACE, each, llms=LLMS) for each in (costs, costs[::-1]))
     for a, b in zip(one.terms, other.terms, strict=True):
         np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-6)
+
+
+def test_a_choice_without_a_factor_shares_nothing_with_a_value_none():
+    costs = observed([(0, 0), (1, 1)], 5)
+    of = [
+        regress_costs(SPACE, costs, llms=((LLM("a"), "b", "c"), ("a", LLM("d", x=x), "e", "f")))
+        for x in ("None", "some")
+    ]
+    np.testing.assert_allclose(of[0].terms[1], of[1].terms[1], rtol=1e-9)
+
+
+def test_of_very_many_choices_those_that_were_seen_are_fitted(monkeypatch):
+    """The others follow them: the same scale, and no matrix of all choices is factorised."""
+    many = product(llm=["a", "b", "c"], effort=[*range(10)], prompt=[*range(8)])
+    space = ConfigSpace((len(many), 4))
+    seen = [(0, 0), (7, 0), (23, 1), (110, 1), (151, 2), (239, 3)]
+    terms = np.random.default_rng(0).lognormal(-7, 1, len(many)), TERMS[1]
+    costs = observed(seen, 5, terms, noise=0.3)
+    sizes = []
+    interactions = cost_regression._interactions
+
+    def noting(shares, *rest):
+        sizes.append(shares.shape[1])
+        return interactions(shares, *rest)
+
+    monkeypatch.setattr(cost_regression, "_interactions", noting)
+    found = regress_costs(space, costs, llms=(many, LLMS[1]))
+    assert set(sizes) == {len(seen) + 4}
+    monkeypatch.setattr(cost_regression, "_MANY", 10**6)
+    whole = regress_costs(space, costs, llms=(many, LLMS[1]))
+    for one, other in zip(found.terms, whole.terms, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6)
+    assert found.variance == pytest.approx(whole.variance, rel=1e-6)
 
 
 def test_what_was_never_observed_is_positive_and_finite():

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import torch
 from test_kernels import WeightedOverlap
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from scope_torch import LLM, InputError, SelectionProblem, make_scope, make_scope_joint
 from scope_torch.factors import levels_of, product
-from scope_torch.model.cost_regression import _prior_precision
+from scope_torch.model.cost_regression import _prior_covariance
 from scope_torch.model.direct_sums import DirectGrid
 from scope_torch.model.hamming_sums import FactorGrid, make_grid
 from scope_torch.model.kernels import (
@@ -205,7 +206,7 @@ def test_calibrate_knows_what_is_allowed():
 def test_costs_of_choices_share_what_they_have_in_common():
     """The prior covariance, with the standard deviations of the module's docstring."""
     system = [[LLM("a", effort=1), LLM("a", effort=2), "b"], [LLM("a", effort=1), "b"]]
-    covariance = np.linalg.inv(_prior_precision(ConfigSpace((3, 2)), system))
+    covariance = _prior_covariance(ConfigSpace((3, 2)), system)
     module, llm, pair, factor, choice = 1.0, 9.0, 0.16, 0.49, 0.04
     own = module + llm + pair + factor + choice
     np.testing.assert_allclose(np.diag(covariance), own)
@@ -214,7 +215,7 @@ def test_costs_of_choices_share_what_they_have_in_common():
     )
     np.testing.assert_allclose(covariance[2], [module, module, own, 0, llm + factor], atol=1e-12)
     names = [[str(name) for name in names] for names in system]
-    plain = np.linalg.inv(_prior_precision(ConfigSpace((3, 2)), names))
+    plain = _prior_covariance(ConfigSpace((3, 2)), names)
     np.testing.assert_allclose(plain[0], [1 + 9 + 0.16, 1, 1, 9, 0], atol=1e-12)
 
 
@@ -222,3 +223,30 @@ def test_a_problem_keeps_its_choices():
     again = replace(problem(), epsilon=0.1)
     assert again.names((1, 0))["m0"].effort == "low"
     assert again.codes(["b effort=high prompt=v1", "a"]) == (6, 0)
+
+
+class _Sizes(TorchDispatchMode):
+    """Notes how large the tensors are that operations make."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        if isinstance(out, torch.Tensor):
+            self.seen.append(out.numel())
+        return out
+
+
+def test_many_configurations_at_once_take_no_more_than_the_result():
+    """Else a million of them take gigabytes for each module."""
+    kernel = FactorKernel(HammingMatern52Kernel(), levels_of([FULL, FULL, PLAIN]))
+    generator = torch.Generator().manual_seed(0)
+    many = torch.randint(3, (20_000, 3), generator=generator)
+    some = many[:100]
+    with _Sizes() as sizes:
+        whole = kernel.forward(many, some)
+    assert sum(size >= whole.numel() for size in sizes.seen) == 1
+    parts = [kernel.forward(part, some) for part in many.split(1_000)]
+    assert torch.equal(whole, torch.cat(parts))

@@ -30,7 +30,7 @@ def app(models, question):
     }
 
 
-def selected(**changes):
+def selected(system=app, **changes):
     given = {
         "models": {"plan": list(PRICE), "answer": list(PRICE)},
         "dataset": [(f"q{i}", f"Q{i}") for i in range(40)],
@@ -42,7 +42,7 @@ def selected(**changes):
         "repeats": 0,
         "progress": False,
     }
-    return st.select(app, **given | changes)
+    return st.select(system, **given | changes)
 
 
 def call_usd(result):
@@ -71,6 +71,24 @@ def test_dear_time_ends_a_search_earlier(tmp_path):
     assert call_usd(free) is None
     assert len(dear.history) < len(free.history)
     assert dear.report["expected_return"] <= 1
+
+
+def test_a_reference_from_an_older_run_without_times(tmp_path):
+    """It is asked again, which says how long a run takes; a free hour needs no time."""
+
+    def untimed(models, question):
+        found = app(models, question)
+        return found["output"], found["cost_usd"]
+
+    older = selected(system=untimed, run_dir=tmp_path / "older")
+    later = {"system": untimed, "continue_from": older.run_dir}
+    assert selected(hour_usd=0, **later).choice == older.choice
+    with pytest.raises(st.InputError, match="hour_usd=90: nobody knows how long a run takes"):
+        selected(hour_usd=90, **later)
+    later |= {"hour_usd": 90, "repeats": 3, "run_dir": tmp_path / "later"}
+    first, again = selected(**later), selected(**later)
+    assert call_usd(first) > 0
+    assert [*again.history] == [*first.history]
 
 
 @pytest.mark.parametrize("wrong", [-1, math.nan, math.inf, "ten"])
@@ -103,7 +121,7 @@ def told(costs, ends, H=10_000.0, objective="cost"):
     rows = [TraceRow(t, 0.0, 0.0, "improved", (k,)) for k, t in enumerate(starts)]
     rows.append(TraceRow(ends[-1], 0.0, 0.0, "stopped", (len(costs) - 1,)))
     return SimpleNamespace(
-        problem=SimpleNamespace(objective=objective),
+        problem=SimpleNamespace(objective=objective, theta_ref=(0,)),
         recommendation=SimpleNamespace(theta=(len(costs) - 1,)),
         report={} if H is None else {"deployment_queries": H},
         evidence=SimpleNamespace(cost_usd=lambda theta: SimpleNamespace(value=costs[theta[0]])),
@@ -119,6 +137,9 @@ def test_what_the_last_calls_saved_is_told():
     )
     assert in_vain(told([0.01, 0.00211, 0.002], [500, 3000, 4000])) == ""  # 1,000 of 4,000
     assert "last 2,500" in in_vain(told([0.01, 0.00211, 0.002], [500, 1500, 4000]))
+    found = told([0.01, 0.002], [100, 4000])
+    found.trace = found.trace[1:]  # theta_out was found in Calibrate
+    assert "last 3,900 of 4,000" in in_vain(found)
     assert in_vain(told([0.01, 0.002], [100, 1099])) == ""  # too few calls to wonder
     assert in_vain(told([0.01, None], [100, 4000])) == ""
     assert in_vain(told([0.01, 0.002], [100, 4000], H=None)) == ""
