@@ -172,6 +172,11 @@ def set_up(given: Arguments) -> Setup:
     hour_usd = _optional_number("hour_usd", given.hour_usd)
     if hour_usd is not None and hour_usd < 0:
         raise InputError(f"hour_usd={hour_usd} must be a number of USD, at least 0")
+    if hour_usd and given.objective == "quality":
+        raise InputError(
+            f"hour_usd={hour_usd}: nobody knows what a better quality is worth; leave it out, and "
+            "give a time_limit"
+        )
     budget_usd = checked_number("budget_usd", given.budget_usd)
     if budget_usd <= 0:
         raise InputError(f"budget_usd={budget_usd} must be a positive number of USD")

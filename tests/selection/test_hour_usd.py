@@ -97,6 +97,12 @@ def test_wrong_prices_of_time_are_refused(wrong):
         selected(hour_usd=wrong)
 
 
+def test_a_better_quality_has_no_price():
+    best = {"objective": "quality", "constraints": ["cost_usd <= 0.01 cap 0.1"]}
+    with pytest.raises(st.InputError, match="hour_usd=60.* nobody knows what a better quality"):
+        selected(hour_usd=60, max_quality_loss=None, **best)
+
+
 def test_it_belongs_to_the_default_search():
     with pytest.raises(st.InputError, match=r"hour_usd=60: that is for the default search"):
         selected(hour_usd=60, optimizer=lambda problem: st.make_scope(problem, base="nano"))
