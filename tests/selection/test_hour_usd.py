@@ -99,7 +99,7 @@ def test_wrong_prices_of_time_are_refused(wrong):
 
 def test_a_better_quality_has_no_price():
     best = {"objective": "quality", "constraints": ["cost_usd <= 0.01 cap 0.1"]}
-    with pytest.raises(st.InputError, match="hour_usd=60.* nobody knows what a better quality"):
+    with pytest.raises(st.InputError, match=r"hour_usd=60.* nobody knows what a better quality"):
         selected(hour_usd=60, max_quality_loss=None, **best)
 
 
