@@ -75,6 +75,22 @@ def test_lists_of_choices_and_other_threads_are_the_same(result):
     assert [*found.history] == [*result.history]
 
 
+def test_a_rule_reads_where_an_llm_runs():
+    """Mini runs in the US alone, so the next best is chosen."""
+    regions = {"nano": "eu", "mini": "us", "pro": "eu"}
+    plan = [st.LLM(one, prompt="v2", effort="low", region=regions[one]) for one in PLAN["llm"]]
+    found = st.select(
+        app,
+        **arguments(
+            models={"plan": plan, "answer": ["mini"]},
+            reference=[plan[-1], "mini"],
+            allowed=lambda llms: llms["plan"].region == "eu",
+        ),
+    )
+    assert found.choice["plan"].region == "eu"
+    assert {found.problem.names(o.theta)["plan"].region for o in found.history} == {"eu"}
+
+
 @pytest.mark.parametrize("name", ["models.json", "models.yaml", "scope.env", "report.html"])
 def test_files_say_the_factors(result, name, tmp_path):
     path = result.save(tmp_path / name)
