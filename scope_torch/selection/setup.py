@@ -13,7 +13,7 @@ from typing import Any
 from scope_torch.constraints import QUALITY, Constraint, at_least
 from scope_torch.errors import InputError
 from scope_torch.evaluators.application import Item, items_of
-from scope_torch.factors import choices
+from scope_torch.factors import LLM_FACTOR, choices
 from scope_torch.files import inside
 from scope_torch.llm.choices import check_factors
 from scope_torch.llm.price_list import PriceList
@@ -91,9 +91,12 @@ def reference_of(reference: Reference, llms: Mapping[str, Sequence[str]]) -> dic
         raise InputError(f"reference={names} must name one LLM for each of {modules}")
     for module, name in zip(modules, names, strict=True):
         if name not in llms[module]:
+            factors = (
+                f"; factors need a module, models={{'answer': {{{LLM_FACTOR!r}: [...], ...}}}}"
+            )
             raise InputError(
                 f"the reference runs {module!r} with {name!r}, which is not among its models "
-                f"{list(llms[module])}; add it there"
+                f"{list(llms[module])}; add it there{factors * (LLM_FACTOR in llms)}"
             )
     return dict(zip(modules, names, strict=True))
 

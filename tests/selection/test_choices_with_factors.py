@@ -143,6 +143,7 @@ def test_a_gate_reads_the_factors_from_names(result, tmp_path):
         ({"models": {"plan": {"effort": ["low"]}, "answer": ["nano"]}}, "need llm"),
         ({"models": {"plan": {"llm": "nano"}, "answer": ["nano"]}}, "llm='nano': give the list"),
         ({"reference": {"plan": "pro", "answer": "mini"}}, "'pro', which is not among"),
+        ({"models": PLAN, "reference": "pro"}, "factors need a module, models={'answer': {'llm':"),
     ],
 )
 def test_wrong_factors_are_named(changes, message):
