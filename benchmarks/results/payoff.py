@@ -103,6 +103,10 @@ class Recorder:
             self.rows.append((self._spend_usd(), best))
         return best * DEPLOYMENTS[-1] > 1
 
+    def settings(self) -> dict[str, Any]:
+        """Nothing that another payoff has not."""
+        return {}
+
     def report(self) -> dict[str, Any]:
         """Nothing."""
         return {}
