@@ -2,7 +2,7 @@
 
 A module's choice is then a product of factors, such as LLM x effort x prompt. A choice has a name
 as an LLM has, so journals, tables and files keep one name for each module. What choices share is
-told to the model by `ConfigSpace.levels`.
+told to the model by `levels_of`.
 """
 
 from __future__ import annotations

@@ -48,6 +48,7 @@ class DeviceSums(HammingGrid):
         self, space: ConfigSpace, kernel: HammingKernel, device: torch.device | str
     ) -> None:
         super().__init__(space, kernel, device)
+        self._profile = kernel.profile(space.num_modules)
         half = space.num_modules // 2
         self._halves = _all_codes(space.sizes[:half]), _all_codes(space.sizes[half:])
         self._on_cpu = self._strides.cpu(), self._unions.coefficient.cpu()
@@ -81,8 +82,7 @@ class DeviceSums(HammingGrid):
         a = torch.arange(half + 1)
         at = slice(old, n)
         self._first[..., at].copy_(of_first[:, None] == a[:, None])
-        profile = self.kernel.profile(self.space.num_modules)
-        self._second[:, at].copy_(profile.take(of_second + a[:, None, None]))
+        self._second[:, at].copy_(self._profile.take(of_second + a[:, None, None]))
         self._add_pairs(old)
 
     def sums(self, rows: Tensor) -> Tensor:

@@ -59,7 +59,7 @@ class HammingGrid:
     ) -> None:
         check_enumerable(space)
         self.space, self.size = space, space.size
-        self.kernel = kernel
+        self.kernel: Kernel = kernel
         self.device = torch.device(device) if device is not None else torch.device("cpu")
         num_modules = space.num_modules
         by_matches = kernel.profile(num_modules, self.device).flip(0)
@@ -220,7 +220,7 @@ class FactorGrid(HammingGrid):
         self, space: ConfigSpace, kernel: FactorKernel, device: torch.device | str | None = None
     ) -> None:
         super().__init__(space, kernel.base, device)
-        self._direct = DirectGrid(space, kernel, device)
+        self.kernel = kernel
         self._likeness = [s.to(self.device) for s in kernel.likeness]
 
     def quadratic_form(
@@ -231,19 +231,11 @@ class FactorGrid(HammingGrid):
         chunk: int | None = None,  # noqa: ARG002
     ) -> Tensor:
         """See `HammingGrid`."""
-        return self._direct.quadratic_form(codes, matrix, out)
-
-    def quadratic_form_at(self, index: Tensor, codes: Tensor, matrix: Tensor) -> Tensor:
-        """See `HammingGrid`."""
-        return self._direct.quadratic_form_at(index, codes, matrix)
-
-    def kernel_at(self, index: Tensor, codes: Tensor) -> Tensor:
-        """See `HammingGrid`."""
-        return self._direct.kernel_at(index, codes)
+        return DirectGrid(self.space, self.kernel, self.device).quadratic_form(codes, matrix, out)
 
     def form_operations(self, n: int) -> float:
         """See `HammingGrid`; matrix products."""
-        return self._direct.form_operations(n) * DENSE
+        return n**2 * self.size * DENSE
 
     def sum_operations(self, n: int) -> float:
         """See `HammingGrid`."""

@@ -33,45 +33,18 @@ def hamming_distance(x1: Tensor, x2: Tensor) -> Tensor:
     return torch.cdist(x1.double(), x2.double(), p=0.0).long()
 
 
-class HammingKernel(Kernel, ABC):
-    """Base of the kernels k(theta, theta') = kappa(h), h the Hamming distance, kappa(0) = 1.
+class CodeKernel(Kernel, ABC):
+    """Base of the kernels on codes: no hyperparameter, no gradient, float64 for codes of any dtype.
 
-    A subclass supplies `at_distance`. The kernel has no hyperparameter and no gradient: nothing
-    is fitted, because the bounds hold for a fixed kernel. Values are float64 for codes of any
-    dtype; a cast to float32 would enter the bounds.
-
-    Examples:
-        >>> class Exponential(HammingKernel):
-        ...     def at_distance(self, h):
-        ...         return torch.exp(-h)
-        >>> Exponential()(torch.tensor([[0, 1]]), torch.tensor([[0, 2]])).to_dense().item()
-        0.36787944117144233
+    Nothing is fitted, because the bounds hold for a fixed kernel; a cast to float32 would enter
+    them. A subclass supplies `_matrix`.
     """
 
     has_lengthscale = False
 
     @abstractmethod
-    def at_distance(self, h: Tensor) -> Tensor:
-        """Kernel value at Hamming distance.
-
-        Args:
-            h: `...` distances (float64, non-negative integers).
-
-        Returns:
-            `...` values (float64), 1 at h = 0.
-        """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._profiles: dict[tuple[int, torch.device], Tensor] = {}
-
-    def profile(self, num_modules: int, device: torch.device | str | None = None) -> Tensor:
-        """Values at h = 0, ..., N: `num_modules + 1` (float64), made once."""
-        at = (num_modules, torch.device(device or "cpu"))
-        if at not in self._profiles:
-            h = torch.arange(num_modules + 1, dtype=torch.float64, device=at[1])
-            self._profiles[at] = self.at_distance(h)
-        return self._profiles[at]
+    def _matrix(self, x1: Tensor, x2: Tensor, diag: bool) -> Tensor:
+        """See `forward`."""
 
     def forward(
         self,
@@ -97,7 +70,48 @@ class HammingKernel(Kernel, ABC):
             ValueError: If `last_dim_is_batch` is set.
         """
         if last_dim_is_batch:
-            raise ValueError("a Hamming kernel needs all modules at once: last_dim_is_batch=False")
+            raise ValueError("this kernel needs all modules at once: last_dim_is_batch=False")
+        return self._matrix(x1, x2, diag)
+
+
+class HammingKernel(CodeKernel):
+    """Base of the kernels k(theta, theta') = kappa(h), h the Hamming distance, kappa(0) = 1.
+
+    A subclass supplies `at_distance`.
+
+    Examples:
+        >>> class Exponential(HammingKernel):
+        ...     def at_distance(self, h):
+        ...         return torch.exp(-h)
+        >>> Exponential()(torch.tensor([[0, 1]]), torch.tensor([[0, 2]])).to_dense().item()
+        0.36787944117144233
+    """
+
+    @abstractmethod
+    def at_distance(self, h: Tensor) -> Tensor:
+        """Kernel value at Hamming distance.
+
+        Args:
+            h: `...` distances (float64, non-negative integers).
+
+        Returns:
+            `...` values (float64), 1 at h = 0.
+        """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._profiles: dict[tuple[int, torch.device], Tensor] = {}
+
+    def profile(self, num_modules: int, device: torch.device | str | None = None) -> Tensor:
+        """Values at h = 0, ..., N: `num_modules + 1` (float64), made once."""
+        at = (num_modules, torch.device(device or "cpu"))
+        if at not in self._profiles:
+            h = torch.arange(num_modules + 1, dtype=torch.float64, device=at[1])
+            self._profiles[at] = self.at_distance(h)
+        return self._profiles[at]
+
+    def _matrix(self, x1: Tensor, x2: Tensor, diag: bool) -> Tensor:
+        """See `CodeKernel.forward`."""
         profile = self.profile(x1.shape[-1], x1.device)
         if diag:
             return profile[(x1 != x2).sum(-1)]
@@ -124,7 +138,7 @@ class HammingRBFKernel(HammingKernel):
         return torch.exp(-h / 2)
 
 
-class FactorKernel(Kernel):
+class FactorKernel(CodeKernel):
     """A kernel that knows what choices share: the LLM, the effort, the prompt.
 
     A kernel of the Hamming distance is a sum over sets S of modules of a_|S| 1[theta_S = theta'_S],
@@ -144,6 +158,7 @@ class FactorKernel(Kernel):
     Attributes:
         base: As given.
         likeness: s_i of each module.
+        coefficients: a_0 to a_N.
 
     Raises:
         InputError: If a coefficient of the base is negative.
@@ -157,28 +172,17 @@ class FactorKernel(Kernel):
         [[1.0, 0.76, 0.64, 0.52]]
     """
 
-    has_lengthscale = False
-
     def __init__(self, base: HammingKernel, levels: Levels) -> None:
         super().__init__()
         self.base, self.levels = base, levels
         self.likeness = [likeness_of(of_module) for of_module in levels]
         self.coefficients = _coefficients(base, len(levels))
 
-    def forward(
-        self,
-        x1: Tensor,
-        x2: Tensor,
-        diag: bool = False,
-        last_dim_is_batch: bool = False,
-        **params: Any,  # noqa: ARG002 - gpytorch's signature
-    ) -> Tensor:
-        """Kernel matrix of codes; see `HammingKernel.forward`."""
-        if last_dim_is_batch:
-            raise ValueError("a factor kernel needs all modules at once: last_dim_is_batch=False")
+    def _matrix(self, x1: Tensor, x2: Tensor, diag: bool) -> Tensor:
+        """See `CodeKernel.forward`."""
         rows = max(1, _AT_ONCE // max(1, len(x2)))
         if not diag and x1.dim() == x2.dim() == 2 and len(x1) > rows:
-            return torch.cat([self.forward(some, x2) for some in x1.split(rows)])
+            return torch.cat([self._matrix(some, x2, diag) for some in x1.split(rows)])
         a, b = x1.long(), x2.long()
         if not diag:
             a, b = a.unsqueeze(-2), b.unsqueeze(-3)
@@ -234,7 +238,7 @@ def kernel_matrix(kernel: Kernel, x1: Tensor, x2: Tensor) -> Tensor:
         x1: `n x num_modules` codes, of any dtype.
         x2: `m x num_modules` codes.
     """
-    if isinstance(kernel, HammingKernel | FactorKernel):
+    if isinstance(kernel, CodeKernel):
         return kernel.forward(x1, x2)
     return kernel(x1.double(), x2.double()).to_dense()
 

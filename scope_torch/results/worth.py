@@ -2,40 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
-from scope_torch.problem import SelectionProblem
 from scope_torch.results.digits import plain
-from scope_torch.results.estimate import Evidence
-from scope_torch.search.optimizer import Recommendation, TraceRow
+from scope_torch.results.words import Told
+from scope_torch.search.optimizer import TraceRow
 
 MINUTE_USD = 1.0  # what a minute of anyone's time is worth, at 60 USD an hour
 _MOST_CALLS = 1_000  # that nobody wonders about
 
 
-class Searched(Protocol):
+class Searched(Told, Protocol):
     """A result, as far as this needs it: a `RunResult`."""
-
-    @property
-    def problem(self) -> SelectionProblem:
-        """What was searched."""
-        ...
-
-    @property
-    def recommendation(self) -> Recommendation:
-        """theta_out."""
-        ...
-
-    @property
-    def report(self) -> Mapping[str, Any]:
-        """Values that the method recorded."""
-        ...
-
-    @property
-    def evidence(self) -> Evidence:
-        """What is known of each configuration."""
-        ...
 
     @property
     def trace(self) -> Sequence[TraceRow]:

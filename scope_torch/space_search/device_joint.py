@@ -142,7 +142,8 @@ class FewMinima(WholeOnDevice):
     Attributes:
         c: `|Theta|` values of L_c in USD, +inf where L_g > 0 and at theta_out.
         least_c: min{L_c : L_g <= 0} in USD; +inf if nothing can improve on theta_out.
-        least_g: Least L_g of those that can; +inf if nothing can.
+        least_g: Least L_g of those that can, or -1 in its place without a margin; +inf if nothing
+            can.
         is_exact: True.
 
     Raises:
@@ -173,7 +174,8 @@ class FewMinima(WholeOnDevice):
         if math.isnan(number):
             raise RuntimeError("the covariance of the observations is not positive definite")
         self.least_c = least_c if least_c <= min(u_out, INELIGIBLE) else math.inf
-        self.least_g = [*of_g, -1.0][0] if self.least_c < math.inf else math.inf
+        least_g = of_g[0] if has_margin else -1.0
+        self.least_g = least_g if self.least_c < math.inf else math.inf
 
     def _moments(self, at: slice | int) -> Moments:
         return self._all_moments(at)
