@@ -30,6 +30,10 @@ _REFERENCES = {
     "container",
     "file_id",
     "file_url",
+    "fileUri",
+    "file_uri",
+    "cachedContent",
+    "cached_content",
     # Tools of the provider: what they find becomes a part of the prompt.
     "web_search_options",
     "search_parameters",
@@ -37,9 +41,12 @@ _REFERENCES = {
     "mcp_servers",
     "plugins",
 }
+_DECLARED = "function_declarations", "functionDeclarations"
 _OWN_TOOLS = {"function", "custom"}  # the application runs them
 _NO_WORDS = {
     "id", "type", "role", "object", "status", "index", "finish_reason", "call_id", "usage",
+    # Gemini's, beside the content of a candidate.
+    "finishReason", "safetyRatings", "citationMetadata", "groundingMetadata", "thoughtSignature",
 }  # fmt: skip
 
 
@@ -67,6 +74,9 @@ def most_of(limits: Iterable[str], body: Mapping[str, Any], num_bytes: int) -> M
         body: The request.
         num_bytes: Its length as JSON.
     """
+    config = body.get("generationConfig")
+    if isinstance(config, dict):
+        body = {**config, "n": config.get("candidateCount"), **body}
     refers = _refers(body)
     prompt = -(-num_bytes // BYTES_PER_TOKEN) + (REFERRED_TOKENS if refers else 0)
     return Most(prompt, _limit(limits, body), refers, _tier(body))
@@ -181,8 +191,8 @@ def _limit(limits: Iterable[str], body: Mapping[str, Any]) -> int | None:
 
 
 def _tier(body: Mapping[str, Any]) -> str:
-    tier = body.get("speed") or body.get("service_tier")
-    return tier if tier in _DEARER_TIERS else ""
+    tier = body.get("speed") or body.get("service_tier") or body.get("serviceTier")
+    return tier if (tier := str(tier).lower()) in _DEARER_TIERS else ""
 
 
 def _refers(body: Mapping[str, Any]) -> bool:
@@ -212,7 +222,7 @@ def _is_of_provider(tool: Any) -> bool:
     return (
         isinstance(tool, dict)
         and tool.get("type") not in _OWN_TOOLS
-        and not tool.keys() & {"function", "parameters", "input_schema", "function_declarations"}
+        and not tool.keys() & {"function", "parameters", "input_schema", *_DECLARED}
     )
 
 

@@ -94,6 +94,7 @@ _SIDES = (
     ("completion_tokens_details", "output_tokens_details", "output_token_details",
      "completion_token_details", "candidates_tokens_details"),
 )  # fmt: skip
+_BESIDE_USAGE = "service_tier", "output", "modelVersion"
 _DETAILS_OF_WRITTEN = "cache_creation", "cache_creation_token_details"
 _TOOLS = "server_tool_use", "server_side_tool_usage_details", "server_tool_use_details"
 _TOKENS = Usage._fields[:3] + Usage._fields[4:14]  # those that are added up
@@ -159,7 +160,8 @@ def merged(before: Mapping[str, Any], body: Any) -> dict[str, Any]:
     report = found[0] if found is not None else reports[0] if reports else {}
     if found is not None and not (found[1].prompt_tokens or found[1].completion_tokens):
         report = {} if "usage" in before else report
-    after = {key: body[key] for key in ("service_tier", "output") if body.get(key) is not None}
+    after = {key: body[key] for key in _BESIDE_USAGE if body.get(key) is not None}
+    after |= {"candidates": body["candidates"]} if _google_searches(body) else {}
     return _larger(before, {**after, "usage": report} if report else after)
 
 
@@ -193,14 +195,13 @@ def _best(reports: Iterable[Mapping[str, Any]]) -> tuple[Mapping[str, Any], Usag
 
 def _reports(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The places in a reply where servers report usage, in the order in which they are believed."""
-    choices = body.get("choices")
-    places = [body, *(choices if isinstance(choices, list) else ())]
+    places = [body, *_mappings(body.get("choices"))]
     named: list[Any] = []
     for key, value in body.items():
         if isinstance(value, Mapping) and key not in _WORDS:
             places.append(value)
             named += [value] if key != "usage" and _VENDORS.search(str(key).lower()) else []
-    found = [place.get("usage") for place in places if isinstance(place, Mapping)]
+    found = [place.get("usage") for place in places]
     found += named + ([body] if _PROMPT[-1] in body else [])  # Ollama has no field for it
     return [report for report in found if isinstance(report, Mapping)]
 
@@ -311,9 +312,7 @@ def _modalities(
 
 def _with_iterations(usage: Usage, iterations: Any) -> Usage:
     """Anthropic's count without compaction becomes the sum of all steps, which are all billed."""
-    if not isinstance(iterations, list) or not iterations:
-        return usage
-    known = [step for step in map(_read, iterations) if step is not None]
+    known = [step for step in map(_read, _listed(iterations)) if step is not None]
     sums = {name: sum(getattr(step, name) for step in known) for name in _TOKENS}
     fewer = sums["prompt_tokens"] < usage.prompt_tokens
     if fewer or sums["completion_tokens"] < usage.completion_tokens:
@@ -325,18 +324,29 @@ def _with_iterations(usage: Usage, iterations: Any) -> Usage:
 
 
 def _with_body(usage: Usage, body: Mapping[str, Any]) -> Usage:
-    """Adds what OpenAI reports beside the usage: the tier, and calls of its tools."""
-    tier = body.get("service_tier")
-    output = body.get("output")
-    calls = (
-        [item for item in output if isinstance(item, Mapping)] if isinstance(output, list) else []
-    )
-    kinds = [call.get("type") for call in calls if _is_billed(call)]
+    """Adds what is reported beside the usage: the tier, and calls of the provider's tools."""
+    kinds = [call.get("type") for call in _mappings(body.get("output")) if _is_billed(call)]
     return usage._replace(
-        tier=usage.tier or (tier.lower()[:32] if isinstance(tier, str) else ""),
-        searches=max(usage.searches, kinds.count("web_search_call")),
+        tier=usage.tier or _tier({"service_tier": body.get("service_tier")}),
+        searches=max(usage.searches, kinds.count("web_search_call"), _google_searches(body)),
         file_searches=max(usage.file_searches, kinds.count("file_search_call")),
     )
+
+
+def _google_searches(body: Mapping[str, Any]) -> int:
+    """Searches of Gemini: one for each of its queries, before Gemini 3 one for each reply."""
+    told = [_inner(one, ("groundingMetadata",)) for one in _mappings(body.get("candidates"))]
+    found = sum(len(_listed(one.get("webSearchQueries"))) for one in told)
+    is_old = re.match(r"(models/)?gemini-[12]\b", str(body.get("modelVersion")))
+    return min(found, 1) if is_old else found
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _mappings(value: Any) -> list[Mapping[str, Any]]:
+    return [one for one in _listed(value) if isinstance(one, Mapping)]
 
 
 def _is_billed(call: Mapping[str, Any]) -> bool:
@@ -369,14 +379,10 @@ def _main(told: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
     name = next((name for name in names if name in told), None)
     if name is None:
         return None
-    found = count(told[name])
-    if found is None and not (names is _TOTAL and _is_negative(told[name])):
+    found = count(value := told[name])
+    if found is None and not (names is _TOTAL and type(value) is int and value < 0):
         raise _CannotBe
     return found
-
-
-def _is_negative(value: Any) -> bool:
-    return type(value) is int and value < 0
 
 
 def _most(told: Mapping[str, Any], names: tuple[str, ...]) -> int:

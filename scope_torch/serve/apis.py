@@ -1,8 +1,10 @@
-"""The three APIs: their paths, errors, limits, and the body that goes to the upstream."""
+"""The four APIs: their paths, errors, limits, and the body that goes to the upstream."""
 
 from __future__ import annotations
 
 import json
+import re
+import urllib.parse
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +12,9 @@ from typing import Any
 from scope_torch.errors import InputError
 from scope_torch.llm.prices import LLMInfo
 
-_RESERVED = ("model", "stream", "messages", "input")
+_IN_PATH = ("model", "stream")
+_NOT_COUNTED = (*_IN_PATH, "generationConfig")
+_RESERVED = (*_IN_PATH, "messages", "input", "contents")
 
 
 @dataclass(frozen=True)
@@ -18,7 +22,7 @@ class Api:
     """One API of chat.
 
     Args:
-        path: Its path behind `/v1`.
+        path: Its path behind `/v1`; Gemini's is `/models/{model}:generateContent` instead.
         limits: Keys of the longest reply in tokens.
         said: Keys of a reply under which an LLM's words are.
     """
@@ -33,6 +37,10 @@ class Api:
         error: dict[str, Any] = {"type": kind, "message": message}
         if self is MESSAGES:
             return json.dumps({"type": "error", "error": error}).encode()
+        if self is GENERATE:
+            name = _STATUSES.get(status, "FAILED_PRECONDITION" if status < 500 else "UNAVAILABLE")
+            of_google = {"code": status, "message": message, "status": name}
+            return json.dumps({"error": of_google}).encode()
         return json.dumps({"error": error | {"param": None, "code": f"scope_{status}"}}).encode()
 
     def error_event(self, status: int, message: str) -> bytes:
@@ -44,11 +52,17 @@ _ERRORS = {
     401: "authentication_error", 403: "permission_error", 404: "not_found_error",
     413: "request_too_large",
 }  # fmt: skip
+_STATUSES = {
+    400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND",
+    504: "DEADLINE_EXCEEDED",
+}  # fmt: skip
+OF_GEMINI = "/generateContent", "/countTokens"
 RESPONSE_ID = "[A-Za-z0-9_-][A-Za-z0-9_.:-]{0,199}"  # never `..`: it becomes a part of a path
 CHAT = Api("/chat/completions", ("max_completion_tokens", "max_tokens"), ("choices",))
 RESPONSES = Api("/responses", ("max_output_tokens",), ("output",))
 MESSAGES = Api("/messages", ("max_tokens",), ("content",))
-APIS = {api.path: api for api in (CHAT, RESPONSES, MESSAGES)}
+GENERATE = Api("/generateContent", ("maxOutputTokens",), ("candidates",))  # Gemini's own
+APIS = {api.path: api for api in (CHAT, RESPONSES, MESSAGES, GENERATE)}
 
 
 class Refused(Exception):
@@ -111,10 +125,32 @@ def outgoing(
         extra: Keys to add.
     """
     out = {**body, "model": (info and info.model) or llm}
+    if api is GENERATE:
+        given = out.pop("generation_config", None)  # both spellings are Google's
+        out["generationConfig"] = _in_camel_case(out.get("generationConfig", given))
     if info is not None:
         _as_listed(api, out, info)
     out.update(extra)
     return out
+
+
+def address(what: str, out: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Path at the upstream and body of a request; Gemini's names model and stream in the path.
+
+    Args:
+        what: Its path behind `/v1`.
+        out: The body, with both.
+
+    Examples:
+        >>> address("/generateContent", {"model": "gemini-3.5-flash", "stream": True})
+        ('/models/gemini-3.5-flash:streamGenerateContent', {})
+    """
+    if what not in OF_GEMINI:
+        return what, dict(out)
+    verb = "streamGenerateContent" if out.get("stream") else what[1:]
+    model = urllib.parse.quote(out["model"], safe="/")
+    dropped = _IN_PATH if out.get("generationConfig") and what == GENERATE.path else _NOT_COUNTED
+    return f"/models/{model}:{verb}", {k: v for k, v in out.items() if k not in dropped}
 
 
 def asking_for_usage(api: Api, out: dict[str, Any]) -> dict[str, Any]:
@@ -128,9 +164,14 @@ def asking_for_usage(api: Api, out: dict[str, Any]) -> dict[str, Any]:
 
 def _as_listed(api: Api, out: dict[str, Any], info: LLMInfo) -> None:
     """Without it, two entries of one model would be the same, and some LLMs would refuse."""
+    config = out["generationConfig"] if api is GENERATE else out
     if not info.takes_temperature:
-        out.pop("temperature", None)
-    if info.reasoning_effort is not None and api is CHAT:
+        config.pop("temperature", None)
+    if info.reasoning_effort is not None and api is GENERATE:
+        given = config.get("thinkingConfig") or {}
+        if not given.keys() & {"thinkingLevel", "thinkingBudget"}:
+            config["thinkingConfig"] = {**given, "thinkingLevel": info.reasoning_effort.upper()}
+    elif info.reasoning_effort is not None and api is CHAT:
         out.setdefault("reasoning_effort", info.reasoning_effort)
     elif info.reasoning_effort is not None:
         part = "reasoning" if api is RESPONSES else "output_config"
@@ -139,6 +180,15 @@ def _as_listed(api: Api, out: dict[str, Any], info: LLMInfo) -> None:
             out[part] = {"effort": info.reasoning_effort, **(given or {})}
     if api is CHAT and info.max_tokens_key != "max_tokens" and "max_tokens" in out:
         out.setdefault(info.max_tokens_key, out.pop("max_tokens"))
+
+
+def _in_camel_case(config: Any) -> dict[str, Any]:
+    """A copy of Gemini's settings with one spelling of names, as far as factors are among them."""
+    config = config if isinstance(config, dict) else {}
+    named = {re.sub(r"_([a-z])", lambda at: at[1].upper(), key): v for key, v in config.items()}
+    if isinstance(named.get("thinkingConfig"), dict):
+        named["thinkingConfig"] = _in_camel_case(named["thinkingConfig"])
+    return named
 
 
 def wants_usage(body: Mapping[str, Any]) -> bool:

@@ -16,11 +16,14 @@ from scope_torch.llm.usage import Usage
 from scope_torch.serve.apis import (
     APIS,
     CHAT,
+    GENERATE,
     MESSAGES,
+    OF_GEMINI,
     RESPONSE_ID,
     RESPONSES,
     Api,
     Refused,
+    address,
     asking_for_usage,
     module_of,
     outgoing,
@@ -54,9 +57,14 @@ _PATH = re.compile(
     r"(?:/q/(?P<key>[^/]+))?/v1(?P<what>/chat/completions|/responses|/messages|/models"
     rf"|/messages/count_tokens|/responses/{RESPONSE_ID}(?:/cancel|/input_items)?)"
 )
+# Clients put their version of the API behind our address; the upstream's own is in its base URL.
+_OF_GEMINI = re.compile(
+    r"(?:/q/(?P<key>[^/]+))?(?:/v1)?/v1(?:alpha|beta)?/models(?:/(?P<model>.+):"
+    r"(?P<what>generateContent|streamGenerateContent|countTokens))?"
+)
 _METRICS = "/metrics"
 _SAME = "idempotency-key"  # the same request; another LLM is another one
-_COUNTS = "/messages/count_tokens", "/responses/input_tokens"
+_COUNTS = "/messages/count_tokens", "/responses/input_tokens", OF_GEMINI[1]
 
 
 class Settings(NamedTuple):
@@ -132,7 +140,7 @@ class App:
             return await self._by_chain(incoming, api, self._settings.chain)
         try:
             if asks:
-                request = self._request(incoming, api, await _body(incoming), routing)
+                request = self._request(incoming, api, await _body(incoming, api), routing)
             else:
                 request = await self._unbilled(incoming, api, what, routing)
         except Refused as error:
@@ -147,7 +155,7 @@ class App:
 
     async def _by_chain(self, incoming: Incoming, api: Api, chain: Chain) -> Response:
         """The answer of the first configuration that gives one; the last error if none does."""
-        body = await _body(incoming)
+        body = await _body(incoming, api)
         module = module_of(body.get("model"), chain.entries[0], self._settings.prefix)
         answer, llm, reason = None, "", None
         for assignment in chain.attempts(module):
@@ -182,7 +190,8 @@ class App:
         module, llm, out = self._outgoing(api, body, routing)
         asks = settings.asks_for_usage and out["model"] not in self._upstream.no_stream_options
         asking = asking_for_usage(api, out) if asks else out
-        content, plain, began_s = _encoded(asking), None, monotonic()
+        path, sent = address(api.path, asking)
+        content, plain, began_s = _encoded(sent), None, monotonic()
         if asking is not out and "stream_options" not in out:
             plain = _encoded(out)
 
@@ -201,7 +210,7 @@ class App:
         query = query_string(incoming.url.query)
         headers = incoming.headers.items()
         return UpstreamRequest(
-            api, api.path, content, headers, query, reading, book, plain=plain, model=out["model"]
+            api, path, content, headers, query, reading, book, plain=plain, model=out["model"]
         )
 
     async def _unbilled(
@@ -210,7 +219,9 @@ class App:
         """A request that costs nothing: it counts tokens, or is about an earlier response."""
         content = b""
         if what in _COUNTS:
-            content = _encoded(self._outgoing(api, await _body(incoming), routing, asks=False)[2])
+            body = await _body(incoming, api)
+            what, out = address(what, self._outgoing(api, body, routing, asks=False)[2])
+            content = _encoded(out)
 
         def book(usage: Usage | None, failed: bool) -> None:
             del usage, failed
@@ -266,18 +277,23 @@ class App:
         of_openai = {"object": "model", "created": 0, "owned_by": "scope-torch"}
         of_anthropic = {"type": "model", "created_at": "1970-01-01T00:00:00Z"}
         data = [{"id": n, "display_name": n, **of_openai, **of_anthropic} for n in names]
-        ends = {"first_id": names[0], "last_id": names[-1], "has_more": False}
+        ends: dict[str, Any] = {"first_id": names[0], "last_id": names[-1], "has_more": False}
+        ends["models"] = [{"name": f"models/{n}", "displayName": n} for n in names]  # Google's
         return json.dumps({"object": "list", "data": data, **ends}).encode()
 
 
 def _api_of(incoming: Incoming) -> Api:
     """The API whose errors the caller reads."""
     path = incoming.url.path
+    found, of_gemini = _PATH.fullmatch(path), _OF_GEMINI.fullmatch(path)
+    what = found["what"] if found else ""
+    if what in APIS:
+        return APIS[what]
     if "/messages" in path or "anthropic-version" in incoming.headers:
         return MESSAGES
-    found = _PATH.fullmatch(path)
-    what = found["what"] if found else ""
-    return RESPONSES if what.startswith("/responses/") else APIS.get(what, CHAT)
+    if (of_gemini and of_gemini["model"]) or "x-goog-api-key" in incoming.headers:
+        return GENERATE
+    return RESPONSES if what.startswith("/responses/") else CHAT
 
 
 def _route(incoming: Incoming) -> tuple[str | None, str]:
@@ -286,16 +302,19 @@ def _route(incoming: Incoming) -> tuple[str | None, str]:
     Raises:
         Refused: If there is nothing under this path or method.
     """
-    found = _PATH.fullmatch(incoming.url.path)
-    if found is None and incoming.url.path != _METRICS:
+    path = incoming.url.path
+    found = _PATH.fullmatch(path) or _OF_GEMINI.fullmatch(path)
+    if found is None and path != _METRICS:
         raise Refused(
             404,
-            f"there is nothing at {incoming.url.path!r:.200}: only /v1/chat/completions, "
-            "/v1/responses, /v1/messages and /v1/models, also behind /q/KEY, and /metrics; for "
-            "other requests, such as embeddings, give the application a client of its own whose "
-            "base URL is your provider's",
+            f"there is nothing at {path!r:.200}: only /v1/chat/completions, /v1/responses, "
+            "/v1/messages, /v1beta/models/MODULE:generateContent and /v1/models, also behind "
+            "/q/KEY, and /metrics; for other requests, such as embeddings, give the application a "
+            "client of its own whose base URL is your provider's",
         )
-    key, what = (None, _METRICS) if found is None else (found["key"], found["what"])
+    key, what = (None, _METRICS) if found is None else (found["key"], found["what"] or "/models")
+    if not what.startswith("/"):
+        what = OF_GEMINI["count" in what]
     methods = _methods(what)
     if incoming.method not in methods:
         raise Refused(405, f"{what} takes {' or '.join(methods)}, not {incoming.method}")
@@ -311,8 +330,8 @@ def _methods(what: str) -> tuple[str, ...]:
     return ("GET", "DELETE") if is_response else ("POST",)
 
 
-async def _body(incoming: Incoming) -> dict[str, Any]:
-    """The body of a request.
+async def _body(incoming: Incoming, api: Api) -> dict[str, Any]:
+    """The body of a request, with the model and the wish for a stream that Gemini's path names.
 
     Raises:
         Refused: If it is too large, packed, or no JSON object.
@@ -331,6 +350,10 @@ async def _body(incoming: Incoming) -> dict[str, Any]:
         body = None
     if not isinstance(body, dict):
         raise Refused(400, "the body of the request is no JSON object")
+    if api is GENERATE and (found := _OF_GEMINI.fullmatch(incoming.url.path)):
+        body |= {"model": found["model"], "stream": found["what"].startswith("stream")}
+        if body["stream"] and incoming.query_params.get("alt") != "sse":
+            raise Refused(400, "ask for a stream with ?alt=sse, as Google's own clients do")
     return body
 
 

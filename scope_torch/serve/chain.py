@@ -25,6 +25,7 @@ from typing import Any
 
 from scope_torch.factors import LLM
 from scope_torch.llm.failures import seconds_of
+from scope_torch.serve.apis import APIS
 from scope_torch.serve.upstream import Answer
 
 COOL_DOWN_S = 30.0
@@ -164,7 +165,8 @@ def _code_of(content: bytes) -> Any:
         reply: Any = json.loads(content) if len(content) <= _MOST_BYTES else None
     except (ValueError, RecursionError):
         return None
-    if not isinstance(reply, dict) or any(map(reply.get, ("choices", "output", "content"))):
+    said = [key for api in APIS.values() for key in api.said]
+    if not isinstance(reply, dict) or any(map(reply.get, said)):
         return None
     error = reply.get("error")
     return error.get("code") if isinstance(error, dict) else None

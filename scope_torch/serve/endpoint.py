@@ -43,8 +43,8 @@ _CLOSING_S = 5.0  # beyond the time of the requests
 class Endpoint:
     """An endpoint on this machine that answers for modules; a context manager.
 
-    It speaks OpenAI's chat completions and responses, and Anthropic's messages. An application asks
-    it for the model `scope/planner`; `planner` is the module, and the query in flight says which
+    It speaks OpenAI's chat completions and responses, Anthropic's messages, and Gemini's
+    generateContent. An application asks it for the model `scope/planner`; `planner` is the module, and the query in flight says which
     LLM answers. The request goes to the upstream with the LLM's name, the reply comes back as it
     is, and its tokens are booked for module and query.
 
@@ -52,8 +52,8 @@ class Endpoint:
     reply is read to its end even if the application hangs up, because it is paid for.
 
     Args:
-        base_url: The upstream: the address in front of `/chat/completions`, `/responses` and
-            `/messages`, such as `https://api.openai.com/v1`.
+        base_url: The upstream: the address in front of `/chat/completions`, `/responses`,
+            `/messages` and `/models/...:generateContent`, such as `https://api.openai.com/v1`.
         api_key_env: Environment variable that holds the upstream's key; "" for no key. None: that
             of a well-known host, such as OPENAI_API_KEY for api.openai.com, else no key.
         prices: Prices of the LLMs; None for the default list.
@@ -69,7 +69,7 @@ class Endpoint:
         cool_down_s: How long an LLM that failed is not asked, in seconds.
         allowed_hosts: Other names of this machine that applications use in the base URL, such as
             host.docker.internal in a container.
-        token: What every request must bring as its key (`OPENAI_API_KEY`, `ANTHROPIC_API_KEY`);
+        token: What every request must bring as its key (`OPENAI_API_KEY` and the like);
             None for none, or with `allowed_hosts` for a random one.
         asks_for_usage: Whether streamed chat completions are asked for their usage. An upstream
             that refuses `stream_options` gets the request again without it, and is not asked again.

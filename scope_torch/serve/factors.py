@@ -1,11 +1,11 @@
 """The factors of a choice in a request: which key of which API each of them is.
 
-| factor | chat completions | responses | messages |
-| --- | --- | --- | --- |
-| `effort` | `reasoning_effort` | `reasoning.effort` | `output_config.effort` |
-| `temperature`, `top_p` | of the same name | of the same name | of the same name |
-| `max_tokens` | `max_completion_tokens` or `max_tokens` | `max_output_tokens` | `max_tokens` |
-| `thinking_tokens` | see below | none | `thinking` |
+| factor | chat completions | responses | messages | generateContent |
+| --- | --- | --- | --- | --- |
+| `effort` | `reasoning_effort` | `reasoning.effort` | `output_config.effort` | `thinkingLevel` |
+| `temperature`, `top_p` | same name | same name | same name | `temperature`, `topP` |
+| `max_tokens` | same, or `max_completion_tokens` | `max_output_tokens` | same | `maxOutputTokens` |
+| `thinking_tokens` | by host | none | `thinking` | `thinkingBudget` |
 
 Chat completions know no budget of thinking tokens, so their host decides:
 
@@ -19,9 +19,9 @@ Chat completions know no budget of thinking tokens, so their host decides:
 A factor takes the place of what the application sent. One that cannot be set is refused, because
 two candidates would else be one. Other factors, such as `prompt`, are the application's own.
 
-From the types of `openai` 3.57 and `anthropic` 2.14, and from what others quote of ai.google.dev/
-gemini-api/docs/openai, openrouter.ai/docs/guides/best-practices/reasoning-tokens, and under
-platform.claude.com/docs/en of build-with-claude/extended-thinking.
+From the types of `openai` 3.57, `anthropic` 2.14 and `google-genai` 3.6, and from what others quote
+of ai.google.dev/gemini-api/docs/openai, openrouter.ai/docs/guides/best-practices/reasoning-tokens,
+and under platform.claude.com/docs/en of build-with-claude/extended-thinking.
 """
 
 from __future__ import annotations
@@ -31,13 +31,14 @@ from typing import Any, NoReturn
 from scope_torch.factors import LLM
 from scope_torch.llm.prices import LLMInfo
 from scope_torch.llm.usage import is_count
-from scope_torch.serve.apis import CHAT, MESSAGES, RESPONSES, Api, Refused
+from scope_torch.serve.apis import CHAT, GENERATE, MESSAGES, RESPONSES, Api, Refused
 
 ANTHROPIC = "api.anthropic.com"
 GOOGLE = "generativelanguage.googleapis.com"
 OPENAI = "api.openai.com"
 OPENROUTER = "openrouter.ai"
 
+_NATIVE = {"temperature": "temperature", "top_p": "topP", "max_tokens": "maxOutputTokens"}
 _LEAST_BUDGET = 1024  # Anthropic refuses less, OpenRouter raises it
 _SAMPLING = {"temperature": 1, "top_p": 0.95}  # and the least that Claude takes while it thinks
 
@@ -64,6 +65,9 @@ def set_factors(
         {'model': 'gpt-5.2', 'max_tokens': 500, 'reasoning_effort': 'low'}
     """
     factors: dict[str, Any] = choice.factors
+    if api is GENERATE:
+        _set_native(out["generationConfig"], choice, host)
+        return
     if api is CHAT and host == ANTHROPIC and factors.get("temperature", 0) > 1:
         _refuse(api, choice, host, "temperature above 1", "it would take it for 1")
     out.update((name, factors[name]) for name in _SAMPLING if name in factors)
@@ -156,6 +160,29 @@ def _set_google(out: dict[str, Any], thinking: dict[str, Any]) -> None:
     if kept or thinking or "thinking_config" in google:
         google["thinking_config"] = kept | thinking
         out["extra_body"] = body | {"google": google}
+
+
+def _set_native(config: dict[str, Any], choice: LLM, host: str) -> None:
+    """Sets all factors in the `generationConfig` of Gemini's own API."""
+    factors: dict[str, Any] = choice.factors
+    config.update((key, factors[name]) for name, key in _NATIVE.items() if name in factors)
+    effort, budget = factors.get("effort"), factors.get("thinking_tokens")
+    if effort is None and budget is None:
+        return
+    if effort is not None and budget is not None:
+        _refuse(GENERATE, choice, host, "effort beside thinking_tokens", "give one of them")
+    if effort == "none":
+        _refuse(GENERATE, choice, host, "effort none", "give thinking_tokens=0")
+    thinking = _part(config, "thinkingConfig", without=("thinkingBudget", "thinkingLevel"))
+    if effort is not None:
+        thinking["thinkingLevel"] = effort.upper()  # as Google's clients write it
+    else:
+        thinking["thinkingBudget"] = budget
+        if not budget:
+            thinking.pop("includeThoughts", None)  # refused where nothing is thought
+        elif is_count(limit := config.get("maxOutputTokens")) and limit <= budget:
+            config["maxOutputTokens"] = limit + budget  # it counts the budget too
+    config["thinkingConfig"] = thinking
 
 
 def _part(body: dict[str, Any], key: str, without: tuple[str, ...] = ()) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from scope_torch.llm.bounded_http import ONE_CALL
 from scope_torch.llm.keys import key_of, without_secrets
-from scope_torch.serve.apis import MESSAGES, Api, Refused
+from scope_torch.serve.apis import GENERATE, MESSAGES, Api, Refused
 from scope_torch.serve.queries import HEADER
 
 Headers = list[tuple[str, str]]
@@ -46,7 +46,10 @@ def to_upstream(app: Iterable[tuple[str, str]], api: Api, api_key_env: str | Non
         if not (name in named or _OF_CONNECTION.fullmatch(name) or _OWN.search(name))
     ]
     kept += [("content-type", "application/json"), *((k.lower(), v) for k, v in ONE_CALL.items())]
-    if key := key_of(api_key_env, "the upstream"):
+    key = key_of(api_key_env, "the upstream")
+    if key and api is GENERATE:  # there, the other one is for tokens of OAuth
+        kept.append(("x-goog-api-key", key))
+    elif key:
         kept.append(("authorization", f"Bearer {key}"))
         if api is MESSAGES:
             kept.append(("x-api-key", key))
@@ -104,7 +107,8 @@ def check_caller(headers: Mapping[str, str], hosts: Iterable[str], token: str | 
 
 def _has_token(headers: Mapping[str, str], token: str) -> bool:
     scheme, _, value = headers.get("authorization", "").partition(" ")
-    sent = [headers.get("x-api-key", ""), value.strip() if scheme.lower() == "bearer" else ""]
+    named = [headers.get(name, "") for name in ("x-api-key", "x-goog-api-key")]
+    sent = [*named, value.strip() if scheme.lower() == "bearer" else ""]
     return any(hmac.compare_digest(key.encode(), token.encode()) for key in sent)
 
 

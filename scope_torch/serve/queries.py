@@ -80,7 +80,7 @@ class QueryInFlight:
 
     @property
     def base_url(self) -> str:
-        """The base URL for a client of OpenAI's API; Anthropic's takes it without `/v1`."""
+        """The base URL for OpenAI's client; Anthropic's and Google's take it without `/v1`."""
         return f"{self._url}/v1"
 
     @property
@@ -95,8 +95,10 @@ class QueryInFlight:
             "OPENAI_BASE_URL": self.base_url,
             "OPENAI_API_BASE": self.base_url,
             "ANTHROPIC_BASE_URL": self._url,
+            "GOOGLE_GEMINI_BASE_URL": self._url,
             "OPENAI_API_KEY": self._token,
             "ANTHROPIC_API_KEY": self._token,
+            "GOOGLE_API_KEY": self._token,
         }
 
     def enter(self) -> bool:

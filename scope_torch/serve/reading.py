@@ -10,7 +10,7 @@ from typing import Any
 from scope_torch.llm.billing import MAX_REPLY_BYTES, parse_int
 from scope_torch.llm.estimates import Most, booked, said_bytes
 from scope_torch.llm.usage import Usage, merged, usage_of
-from scope_torch.serve.apis import CHAT, RESPONSE_ID, RESPONSES, Api, Refused
+from scope_torch.serve.apis import CHAT, GENERATE, RESPONSE_ID, RESPONSES, Api, Refused
 
 MAX_STREAM_BYTES = 8 * MAX_REPLY_BYTES  # the frame of an event is far larger than its token
 
@@ -118,7 +118,7 @@ class Reading:
         self.ended |= self._api is CHAT and data.strip() == b"[DONE]"
         if content is None:
             return True
-        if self._api is CHAT:
+        if self._api in (CHAT, GENERATE):
             return self._chat(content)
         if self._api is RESPONSES:
             self._response(content)
@@ -133,7 +133,7 @@ class Reading:
         return booked(told, self._most, self._said, final=final, free=self.free)
 
     def _chat(self, chunk: dict[str, Any]) -> bool:
-        choices = chunk.get("choices")
+        choices = chunk.get("choices", chunk.get("candidates"))
         for choice in choices if isinstance(choices, list) else ():
             if isinstance(choice, dict):
                 self._choice(choice)
@@ -147,11 +147,11 @@ class Reading:
 
     def _choice(self, choice: dict[str, Any]) -> None:
         """Some servers count while they write, so words after a report make it a part."""
-        said = said_bytes(choice.get("delta"))
+        said = said_bytes(choice.get("delta", choice.get("content")))
         self._said += said
         self._is_final &= not said
         index = choice.get("index") if isinstance(choice.get("index"), int) else 0
-        if choice.get("finish_reason") is None:
+        if choice.get("finish_reason", choice.get("finishReason")) is None:
             self._begun.add(index)
         else:
             self._begun.discard(index)

@@ -15,7 +15,7 @@ from scope_torch.llm.client import NOT_BUILT, NOT_SENT
 from scope_torch.llm.estimates import Most
 from scope_torch.llm.keys import key_of, redact_logs, without_secrets
 from scope_torch.llm.usage import Usage
-from scope_torch.serve.apis import Api, Refused
+from scope_torch.serve.apis import GENERATE, Api, Refused
 from scope_torch.serve.headers import Headers, to_application, to_upstream
 from scope_torch.serve.reading import Events, Reading
 
@@ -209,7 +209,10 @@ class Upstream:
     async def _send(self, request: UpstreamRequest) -> httpx.Response:
         """Sends the request; an error while it is built costs nothing."""
         assert self._client is not None
-        url = self._base_url + request.path + (f"?{request.query}" if request.query else "")
+        base_url = self._base_url
+        if request.api is GENERATE:
+            base_url = base_url.removesuffix("/openai")  # Google's address for chat completions
+        url = base_url + request.path + (f"?{request.query}" if request.query else "")
         headers = to_upstream(request.headers, request.api, self._key_env)
         try:
             # As bytes: the server has decoded them so, and httpx would refuse what is not ASCII.

@@ -1,6 +1,7 @@
-"""An upstream on this machine that speaks three APIs, streams, calls tools and keeps its ledger."""
+"""An upstream on this machine that speaks four APIs, streams, calls tools and keeps its ledger."""
 
 import json
+import re
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -63,7 +64,7 @@ Answer = Callable[[dict], Say | Status | str]
 
 
 class FakeUpstream:
-    """Answers `/v1/chat/completions`, `/v1/responses` and `/v1/messages`; a context manager.
+    """Answers `/v1/chat/completions`, `/responses`, `/messages` and `/models/x:generateContent`.
 
     Attributes:
         url: Its base URL.
@@ -108,7 +109,8 @@ class FakeUpstream:
 
     def serve(self, request: dict, say: Say) -> Served:
         """Bills a reply: a token is a word."""
-        words = json.dumps(request.get("messages", request.get("input"))).split()
+        asked = request.get("messages", request.get("input", request.get("contents")))
+        words = json.dumps(asked).split()
         said = say.tool[0] if say.tool else say.text
         tag = (request.get("metadata") or {}).get("tag", "")
         bill = Served(request["model"], tag, len(words) + CACHED, len(said.split()), CACHED)
@@ -130,7 +132,7 @@ def _handler(upstream: FakeUpstream) -> type[BaseHTTPRequestHandler]:
         def do_POST(self) -> None:
             content = self.rfile.read(int(self.headers["Content-Length"]))
             request = json.loads(content)
-            path, _, _ = self.path.partition("?")
+            path = self.path.partition("?")[0].removeprefix("/v1")
             with upstream.lock:
                 upstream.requests.append(request)
                 upstream.headers.append({k.lower(): v for k, v in self.headers.items()})
@@ -140,7 +142,10 @@ def _handler(upstream: FakeUpstream) -> type[BaseHTTPRequestHandler]:
             if isinstance(reply, Status):
                 self._send(reply.status, reply.body, reply.headers)
                 return
-            api = _APIS[path.removeprefix("/v1")]
+            if of_gemini := re.fullmatch("/models/(.+):(streamG|g)enerateContent", path):
+                path, streams = "/models", of_gemini[2] == "streamG"
+                request = request | {"model": of_gemini[1], "stream": streams}
+            api = _APIS[path]
             bill = upstream.serve(request, reply)
             if request.get("stream"):
                 self._stream(api.events(request, reply, bill), reply)
@@ -303,7 +308,34 @@ class _Messages:
         yield _event({"type": "message_stop"}, "message_stop")
 
 
+class _Gemini:
+    def whole(self, request: dict, say: Say, bill: Served) -> dict:
+        said: list[dict] = [{"text": say.text}]
+        if say.tool:
+            said = [{"functionCall": {"name": say.tool[0], "args": say.tool[1]}}]
+        return self._part(request, say, bill, said, "STOP")
+
+    def events(self, request: dict, say: Say, bill: Served) -> Iterator[str]:
+        pieces = _pieces(say.text)
+        for number, piece in enumerate(pieces, 1):
+            ends = "STOP" if number == len(pieces) else None
+            said = number if ends is None else bill.completion
+            part = [{"text": piece}]
+            yield _event(self._part(request, say, bill._replace(completion=said), part, ends))
+
+    @staticmethod
+    def _part(request: dict, say: Say, bill: Served, said: list, ends: str | None) -> dict:
+        one = {"index": 0, "content": {"role": "model", "parts": said}}
+        usage = {"promptTokenCount": bill.prompt, "cachedContentTokenCount": bill.cached,
+                 "candidatesTokenCount": bill.completion,
+                 "totalTokenCount": bill.prompt + bill.completion}  # fmt: skip
+        whole = {"candidates": [one | ({"finishReason": ends} if ends else {})]}
+        whole |= {"modelVersion": request["model"], "responseId": "g1"}
+        return whole | ({"usageMetadata": usage} if say.tells_usage else {})
+
+
 _APIS = {
+    "/models": _Gemini(),
     "/chat/completions": _Chat(),
     "/responses": _Responses(),
     "/messages": _Messages(),

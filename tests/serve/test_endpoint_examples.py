@@ -19,6 +19,7 @@ FIELDS = ("plan", "reasoning", "answer")
 APPS = [
     ("openai_app.py", "openai", 1, 1),
     ("anthropic_app.py", "anthropic", 1, 1),
+    ("google_app.py", "google.genai", 1, 1),
     ("langgraph_app.py", "langgraph langchain_openai", 2, 1),
     ("agents_app.py", "agents", 2, 1),
     ("dspy_app.py", "dspy", 1, 1),
