@@ -16,6 +16,8 @@ from typing import Any
 
 from scope_torch.errors import InputError
 
+# The factors that an endpoint sets in requests; others are the application's own.
+OF_REQUESTS = {"effort", "temperature", "top_p", "max_tokens", "thinking_tokens"}
 LLM_FACTOR = "llm"  # the first factor of every choice
 _VALUE = re.compile(r"[^\s=,]+")
 _FACTORS = re.compile(r"(?P<llm>\S.*?)(?P<factors>( [^\W\d]\w*=[^\s=,]+)+)")
@@ -96,6 +98,27 @@ class LLM(str):
         if found is None or len(told) < len(pairs) or not all(map(_is_factor, told)):
             return cls(name)
         return _made(name, found["llm"], told)
+
+
+def variable_of(module: str) -> str:
+    """The environment variable with the choice of a module.
+
+    Examples:
+        >>> variable_of("re-ranker")
+        'SCOPE_RE_RANKER'
+    """
+    return "SCOPE_" + re.sub(r"[^A-Z0-9]", "_", module.upper(), flags=re.ASCII)
+
+
+def own_factors(choice: str) -> dict[str, Value]:
+    """The factors that no request can have, such as a prompt: the application's own.
+
+    Examples:
+        >>> own_factors("mini effort=low prompt=v2")
+        {'prompt': 'v2'}
+    """
+    factors = LLM.parse(choice).factors
+    return {name: value for name, value in factors.items() if name not in OF_REQUESTS}
 
 
 def choice_of(name: Any) -> Any:

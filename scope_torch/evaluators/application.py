@@ -8,6 +8,7 @@ that asks an LLM costs is told apart: it is paid, but no cost of the configurati
 from __future__ import annotations
 
 import inspect
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -24,6 +25,7 @@ from scope_torch.evaluators.grading import JUDGE, Grading
 from scope_torch.evaluators.grading import Metric as Metric
 from scope_torch.evaluators.outputs import FILE, Key, Outputs, exact_outputs
 from scope_torch.evaluators.tokens import tokens_of
+from scope_torch.factors import own_factors
 from scope_torch.observation import Observation
 from scope_torch.runs.identity import identities_of
 from scope_torch.serve.ledger import Ledger, ModuleBill
@@ -31,6 +33,8 @@ from scope_torch.serve.ledger import Ledger, ModuleBill
 if TYPE_CHECKING:
     from scope_torch.serve.endpoint import Endpoint
     from scope_torch.serve.queries import QueryInFlight
+
+logger = logging.getLogger(__name__)
 
 App = Callable[..., Any]
 
@@ -153,7 +157,7 @@ class Application:
         self._grading = None if metric is None else Grading(metric, elsewhere)
         self._endpoint, self._outcomes = endpoint, frozenset(outcomes)
         self._takes_models = endpoint is None or _number_of_arguments(self._app) > 1
-        self.outputs, self.judge = Outputs(path), judge
+        self.outputs, self.judge, self._is_warned = Outputs(path), judge, False
         self.has_metric = metric is not None
         version = "" if metric_version is None else f", version {metric_version}"
         itself = [f"the app{version}"]
@@ -222,7 +226,23 @@ class Application:
         """What the application returns, and its seconds: without waiting for the bill."""
         if isinstance(self._app, Command):
             return self._run(item.input, None if query is None else query.env)
-        return self._run(*([models] if self._takes_models else []), item.input)
+        if self._takes_models or query is None:
+            return self._run(models, item.input)
+        returned = self._run(item.input)
+        if not (query.is_read or self.elsewhere):
+            self._warn_unread(models)
+        return returned
+
+    def _warn_unread(self, models: Mapping[str, str]) -> None:
+        """Says once that the application does not know its factors; a region is a mere label."""
+        own = dict.fromkeys(name for choice in models.values() for name in own_factors(choice))
+        if not self._is_warned and (unread := [name for name in own if name != "region"]):
+            self._is_warned = True
+            logger.warning(
+                "the app has not read its %s, so choices that differ only there are the same: make "
+                "it app(models, input), or let it ask scope_torch.serve.current.models()",
+                " and ".join(unread),
+            )
 
     def _with_cost(self, returned: Any) -> Any:
         """Of an application that says what it costs."""

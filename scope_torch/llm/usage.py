@@ -94,7 +94,7 @@ _SIDES = (
     ("completion_tokens_details", "output_tokens_details", "output_token_details",
      "completion_token_details", "candidates_tokens_details"),
 )  # fmt: skip
-_BESIDE_USAGE = "service_tier", "output", "modelVersion"
+_BESIDE_USAGE = {"service_tier", "output", "modelVersion"}  # where OpenAI and Gemini say more
 _DETAILS_OF_WRITTEN = "cache_creation", "cache_creation_token_details"
 _TOOLS = "server_tool_use", "server_side_tool_usage_details", "server_tool_use_details"
 _TOKENS = Usage._fields[:3] + Usage._fields[4:14]  # those that are added up

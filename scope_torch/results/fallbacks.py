@@ -8,7 +8,9 @@
 
 All of them are certified at once with the probability of the search, see `scope_torch.search.front`
 and `scope_torch.search.population`. What was only `accepted`, by bounds of the model, is left out,
-and if the certificate is about tomorrow's queries, also what was only `observed` on today's.
+and if the certificate is about tomorrow's queries, also what was only `observed` on today's. So is
+what has another prompt, or another factor that no request can have: the application would keep its
+own.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from typing import Any, NamedTuple
 
 from scope_torch.constraints import COST, QUALITY
 from scope_torch.errors import InputError
-from scope_torch.factors import LLM
+from scope_torch.factors import LLM, own_factors
 from scope_torch.problem import SelectionProblem
 from scope_torch.results.estimate import Evidence
 from scope_torch.results.saving import holds_fallbacks
@@ -78,10 +80,16 @@ def fallbacks_of(
         >>> missing
         {}
     """
-    found, kept = _certified(evidence, out), list[Fallback]()
-    missing: dict[str, int] = {}
+    kept, missing = list[Fallback](), dict[str, int]()
+    chosen = evidence.problem.names(out.theta)
+    own = {module: own_factors(choice) for module, choice in chosen.items()}
+    found = [
+        one
+        for one in _certified(evidence, out)
+        if {module: own_factors(choice) for module, choice in one.models.items()} == own
+    ]
     llms = [(one, _llms(one.models)) for one in found]
-    for module, llm in _llms(evidence.problem.names(out.theta)).items():
+    for module, llm in _llms(chosen).items():
         with_each: dict[str, Fallback] = {}
         for one, others in sorted(llms, key=lambda pair: llm in pair[1].values()):
             if others[module] != llm:

@@ -18,14 +18,13 @@ knows stay, and all others get `openai/`, which is any endpoint of this kind. No
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from scope_torch.errors import InputError, cannot_write
-from scope_torch.factors import LLM, choice_of
+from scope_torch.factors import LLM, choice_of, variable_of
 from scope_torch.files import write_atomically
 
 VERSION = 1
@@ -170,7 +169,7 @@ def _env(content: Mapping[str, Any]) -> str:
     lines: list[str] = []
     names: dict[str, str] = {}
     for module, llm in content["models"].items():
-        name = "SCOPE_" + re.sub(r"[^A-Z0-9]", "_", module.upper(), flags=re.ASCII)
+        name = variable_of(module)
         if name in names:
             raise InputError(
                 f"modules {names[name]!r} and {module!r} would both be {name}; save a *.json file"

@@ -7,7 +7,7 @@ late. Only a query that is under way at such a moment may get answers of two con
 | the upstream | |
 | --- | --- |
 | 408, 5xx, a timeout, a lost connection | the next configuration answers this request |
-| 410, 404 about a model, 400 with the code `model_decommissioned`, `model_not_found` | likewise |
+| 410, 404 about a model, 400 whose code, type or words say that there is no such | likewise |
 | 429 | likewise if it asks for more than 5 s, or is the second of the LLM in this module |
 | 200 whose body is an error with one of these codes, and no reply | likewise |
 | a stream that is cut | the next configuration answers the next request |
@@ -31,7 +31,9 @@ from scope_torch.serve.upstream import Answer
 COOL_DOWN_S = 30.0
 _PATIENCE_S = 5.0  # of a Retry-After that the application's own client waits for
 _LONGEST_S = 3600.0
-_RETIRED = ("model_decommissioned", "model_not_found")
+_RETIRED = ("model_decommissioned", "model_not_found", "invalid_model")
+# OpenRouter and DeepSeek have no code for it.
+_SAYS_RETIRED = re.compile("is not a valid model id|^model not exist", re.IGNORECASE)
 _ABOUT_A_MODEL = re.compile(rb"model|deployment|no endpoints", re.IGNORECASE)
 _MOST_BYTES = 1 << 16  # of an error
 
@@ -150,26 +152,29 @@ def trouble_of(answer: Answer) -> str | None:
         lost = "timeout" if status == 504 else "connection"
         return lost if answer.refused.again else None
     if status in (200, 400):
-        code = _code_of(content)
+        error = _error_of(content)
+        code = error.get("code")
         if status == 400:
-            return code if code in _RETIRED else None
+            found = [one for one in (code, error.get("type")) if one in _RETIRED]
+            says = _SAYS_RETIRED.search(str(error.get("message")))
+            return found[0] if found else _RETIRED[1] if says else None
         status = code if isinstance(code, int) else status
     if status == 404 and not _ABOUT_A_MODEL.search(content):
         return None  # a wrong path, or a file that the request names
     return str(status) if status in (404, 408, 410, 429) or 500 <= status < 600 else None
 
 
-def _code_of(content: bytes) -> Any:
-    """The code of a reply that is an error and nothing else."""
+def _error_of(content: bytes) -> dict[str, Any]:
+    """The error of a reply that is one and nothing else; Mistral's is the reply itself."""
     try:
         reply: Any = json.loads(content) if len(content) <= _MOST_BYTES else None
     except (ValueError, RecursionError):
-        return None
+        return {}
     said = [key for api in APIS.values() for key in api.said]
     if not isinstance(reply, dict) or any(map(reply.get, said)):
-        return None
-    error = reply.get("error")
-    return error.get("code") if isinstance(error, dict) else None
+        return {}
+    error = reply.get("error", reply)
+    return error if isinstance(error, dict) else {}
 
 
 def _wait_s(headers: Mapping[str, str]) -> float:

@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from scope_torch.errors import InputError
+from scope_torch.factors import choice_of
 from scope_torch.serve.queries import QueryInFlight
 
 Client = TypeVar("Client")
@@ -24,6 +25,17 @@ def base_url() -> str:
         InputError: If no query is in flight here.
     """
     return _query().base_url
+
+
+def models() -> dict[str, Any]:
+    """The choice of each module, such as an `LLM` whose `prompt` the application takes.
+
+    Raises:
+        InputError: If no query is in flight here.
+    """
+    query = _query()
+    query.is_read = True
+    return {module: choice_of(choice) for module, choice in query.assignment.items()}
 
 
 def headers() -> dict[str, str]:

@@ -16,6 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from scope_torch.errors import InputError
+from scope_torch.factors import own_factors
 from scope_torch.llm.choices import check_factors
 from scope_torch.llm.client import check_url
 from scope_torch.llm.hosts import key_env_of
@@ -44,9 +45,9 @@ class Endpoint:
     """An endpoint on this machine that answers for modules; a context manager.
 
     It speaks OpenAI's chat completions and responses, Anthropic's messages, and Gemini's
-    generateContent. An application asks it for the model `scope/planner`; `planner` is the module, and the query in flight says which
-    LLM answers. The request goes to the upstream with the LLM's name, the reply comes back as it
-    is, and its tokens are booked for module and query.
+    generateContent. An application asks it for the model `scope/planner`; `planner` is the module,
+    and the query in flight says which LLM answers. The request goes to the upstream with the LLM's
+    name, the reply comes back as it is, and its tokens are booked for module and query.
 
     A reply without usage that can be believed, or a cut one, is booked by an upper estimate. A
     reply is read to its end even if the application hangs up, because it is paid for.
@@ -265,6 +266,14 @@ class Endpoint:
         entries = [self._checked(one) for one in (chosen, *fallbacks)]
         if any(one.keys() != chosen.keys() for one in entries):
             raise InputError(f"every one of the fallbacks needs an LLM for each of {[*chosen]}")
+        for module, choice in chosen.items():
+            if others := [
+                one for one in entries if own_factors(one[module]) != own_factors(choice)
+            ]:
+                raise InputError(
+                    f"the fallback {others[0][module]!r} of {module} has not the factors of "
+                    f"{choice!r}, which only the application can change; leave it out"
+                )
         return Chain(entries, cool_down_s)
 
     def _checked(self, assignment: Mapping[str, str]) -> dict[str, str]:

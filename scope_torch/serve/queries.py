@@ -8,6 +8,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from scope_torch.factors import variable_of
 from scope_torch.serve.ledger import Ledger
 
 HEADER = "x-scope-query"
@@ -47,6 +48,7 @@ class QueryInFlight:
         assignment: Module -> LLM.
         ledger: The bills of this query.
         is_asked: Whether a request of it that asks an LLM was forwarded.
+        is_read: Whether the application has asked for the choices.
         is_answered: Whether the application has returned; whoever runs it says so.
         refused: Why its last request that was not forwarded was refused; None if all were.
         signs: The endpoint's signs of mixed-up requests when it began, see `Queries`.
@@ -63,7 +65,7 @@ class QueryInFlight:
         self._token = token or "scope"
         self.key, self.name, self.assignment = key, name, dict(assignment)
         self.ledger = Ledger()
-        self.is_asked = self.is_answered = False
+        self.is_asked = self.is_read = self.is_answered = False
         self.refused: str | None = None
         self.signs = Signs()
         self._url = f"{url}/q/{key}"
@@ -90,7 +92,7 @@ class QueryInFlight:
 
     @property
     def env(self) -> dict[str, str]:
-        """Environment variables for a process that runs the application."""
+        """Environment variables for a process that runs the application; the choices too."""
         return {
             "OPENAI_BASE_URL": self.base_url,
             "OPENAI_API_BASE": self.base_url,
@@ -99,6 +101,7 @@ class QueryInFlight:
             "OPENAI_API_KEY": self._token,
             "ANTHROPIC_API_KEY": self._token,
             "GOOGLE_API_KEY": self._token,
+            **{variable_of(module): str(choice) for module, choice in self.assignment.items()},
         }
 
     def enter(self) -> bool:

@@ -179,6 +179,23 @@ def test_another_effort_is_no_other_llm():
     assert [tuple(one.models.values()) for one in found] == [("b effort=low", "c")]
 
 
+def test_a_prompt_that_serve_cannot_change_stands_in_for_nothing():
+    """The application keeps its own prompt, so another one would be served uncertified."""
+    means = {"reference_quality": 0.5, "reference_cost_usd": 1.0}
+    names = ("a prompt=v2", "b prompt=v1", "b effort=low prompt=v2", "c", "d prompt=v2 region=eu")
+    problem = replace(task(3, 0.05)[0], reference_answers=None, llms=(names, names), **means)
+    history = History()
+    for number, theta in enumerate([(0, 0), (1, 0), (3, 0), (4, 0), (0, 2), (2, 0)]):
+        for query in range(3):
+            cost_usd = 0.01 * (number + 1)
+            history.append(Observation(theta, query, cost_usd=cost_usd, quality=1.0))
+    out = Recommendation((0, 0), "certified")
+    found, missing = fallbacks_of(Evidence(problem, history, [], {}, None), out, 2)
+    chosen, with_b = "a prompt=v2", "b effort=low prompt=v2"
+    assert [tuple(one.models.values()) for one in found] == [(chosen, with_b), (with_b, chosen)]
+    assert missing == {"module_1": 1, "module_2": 1}
+
+
 def by_hand(num_answers, *, flips=None, known=False, dropped=(), **changes):
     """A candidate whose first answers are all right, and that was dropped: it costs too much."""
     problem = replace(task(60, 0.05)[0], **changes)

@@ -103,6 +103,23 @@ def test_what_providers_say_of_a_retired_llm(message):
     assert trouble_of(Answer(404, {}, body)) == trouble_of(Answer(200, {}, body)) == "404"
 
 
+@pytest.mark.parametrize(
+    ("reply", "trouble"),
+    [
+        ({"error": {"message": "x/old is not a valid model ID", "code": 400}}, "model_not_found"),
+        ({"object": "error", "message": "Invalid model: old", "type": "invalid_model",
+          "code": "1500"}, "invalid_model"),
+        ({"error": {"message": "Model Not Exist", "type": "invalid_request_error",
+                    "code": "invalid_request_error"}}, "model_not_found"),
+        ({"error": {"message": "the model does not support images", "code": 400}}, None),
+        ({"error": {"message": "tool_choice is not valid for this model", "code": None}}, None),
+    ],
+)  # fmt: skip
+def test_a_400_that_says_so_in_words(reply, trouble):
+    """OpenRouter, Mistral, DeepSeek; and what is a fault of the request."""
+    assert trouble_of(Answer(400, {}, json.dumps(reply).encode())) == trouble
+
+
 def test_waits_that_cannot_be_waited_for():
     for wait in ("", "soon", "-5", "nan", "0", "Thu, 99 Foo"):
         chain = Chain([{"a": "x"}, {"a": "y"}], 10.0, lambda: 0.0)
