@@ -30,7 +30,7 @@ DELTA = 0.05
 RATES = (0.0, 0.02, 0.05, 0.13, 0.17)  # of queries whose answer changes when asked again
 SEARCHES, CANDIDATES, TRIALS = 1000, 30, 200
 SHOWN = ("margins", "all")  # on the page
-RATES_SHOWN = (0.0, 0.05, 0.13)
+COMPARED = (("declared flips, candidate 1", "1"), ("fresh", "3"), ("fresh", "7"))
 FIELDS = (
     *("what", "method", "queries", "quality", "rate", "shape", "at_most"),
     *("searches", "wrong", "margin", "answers"),
@@ -153,22 +153,20 @@ def main(what: str) -> None:
 
 
 def table() -> str:
-    """What each certificate needs, in units of quality, and how many answers; as Markdown."""
+    """The excess over s_0 = 0.75 that each certificate needs, as Markdown."""
     with FILE.open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if (row["what"], row["shape"]) == SHOWN]
-    columns = {"one answer to each": ("declared flips, candidate 1", 0.0, ("1",))}
-    columns |= {f"fresh, rate {rate:.0%}": ("fresh", rate, ("3", "7")) for rate in RATES_SHOWN}
-    cells: dict[tuple[str, str], dict[tuple[str, float, str], str]] = {}
-    for row in rows:
-        answers = float(row["answers"])
-        text = "none" if math.isnan(answers) else f"{float(row['margin']):.3f} ({answers:.0f})"
-        at = row["method"], float(row["rate"]), row["at_most"]
-        cells.setdefault((row["queries"], row["quality"]), {})[at] = text
-    head = ["queries", "s_0", *columns]
+    cells = {
+        (row["queries"], float(row["rate"]), row["method"], row["at_most"]): float(row["margin"])
+        for row in rows
+        if row["quality"] == "0.75"
+    }
+    queries = sorted({row["queries"] for row in rows}, key=int)
+    head = ["rate", *(f"{number} queries" for number in queries)]
     lines = [head, ["---"] * len(head)]
-    for key, of in cells.items():
-        shown = [[of.get((who, rate, n), "") for n in most] for who, rate, most in columns.values()]
-        lines.append([*key, *("; ".join(filter(None, texts)) for texts in shown)])
+    for rate in RATES:
+        needed = [[cells[number, rate, *who] for who in COMPARED] for number in queries]
+        lines.append([f"{rate:.0%}", *(" → ".join(f"{x:.3f}" for x in one) for one in needed)])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

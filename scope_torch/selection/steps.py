@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
@@ -27,6 +28,7 @@ from scope_torch.results.bill import regraded_usd
 from scope_torch.results.held_out import HeldOut
 from scope_torch.results.result import RunResult
 from scope_torch.runs.asked import left_out
+from scope_torch.runs.directory import read_settings
 from scope_torch.runs.earlier import known_from
 from scope_torch.runs.journal import lost_in, read_journal
 from scope_torch.runs.measure import TimeIsOver, measure
@@ -43,6 +45,7 @@ logger = logging.getLogger(__name__)
 
 _ROUNDING = 1e-9
 _UNKNOWN_FLIPS = 0.1  # where nothing was asked twice, but answers are said to vary
+_OF_0_1 = {"calibration_queries": None, "verify": 0, "cost_scale": "least_squares"}
 
 
 @contextmanager
@@ -107,6 +110,7 @@ def search(
         if problem.reference_queries is not None and problem.epsilon is not None:
             how["bounds"] = {"delta": REFERENCE_DELTA}  # the other half is that of theta_0's sample
         how |= {"seed": setup.seed, "call_usd": _call_usd(setup, before), **setup.at_a_time}
+        how |= _as_begun(setup.folder)
         make_optimizer = partial(make_scope_joint, budget_usd=left, known=known, **how)
     watching = [*([ProgressBar()] if setup.shows else []), *given.callbacks]
     where: dict[str, Any] = {"run_dir": setup.folder, "time_limit": setup.deadline}
@@ -162,6 +166,15 @@ def _of_reference(
         "USD are left for the search, as much as "
         f"{left_usd / problem.reference_cost_usd:,.0f} runs of it"
     )
+
+
+def _as_begun(folder: Path | None) -> dict[str, Any]:
+    """Settings of a search that version 0.1.0 began, which had none of them."""
+    settings = None if folder is None else folder / "settings.json"
+    if settings is None or not settings.exists():
+        return {}
+    told = read_settings(settings)["optimizer"]
+    return {name: value for name, value in _OF_0_1.items() if name not in told}
 
 
 def _call_usd(setup: Setup, before: Before) -> float:

@@ -1,5 +1,6 @@
 """A run goes on with its own metric and queries alone, and says what changed if they are others."""
 
+import contextlib
 import dataclasses
 import json
 import logging
@@ -13,6 +14,7 @@ import scope_torch as st
 from scope_torch.errors import InputError
 from scope_torch.results.hashes import settings_hash, with_hashes
 from scope_torch.runs.directory import read_settings
+from scope_torch.selection import steps
 
 EARLIER = re.compile(", graded by .*")
 
@@ -84,6 +86,36 @@ def test_another_metric_is_refused_with_both_ways_out(tmp_path, stage):
     again = App()
     select(again, run_dir=folder, holdout=0.1)
     assert len(app.calls) + len(again.calls) == len({*app.calls, *again.calls})
+
+
+@pytest.mark.parametrize("stop", [60, 10_000])
+def test_a_search_that_an_earlier_version_began_goes_on_as_it_began(tmp_path, monkeypatch, stop):
+    """It had none of three settings, which `select` does not take."""
+    app, folder = App(), tmp_path / "june"
+
+    def stopped(models, text):
+        if len(app.calls) == stop:
+            raise KeyboardInterrupt
+        return app(models, text)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(steps, "_as_begun", lambda _: dict(steps._OF_0_1))
+        whole = select(App())
+        with contextlib.suppress(KeyboardInterrupt):
+            select(stopped, run_dir=folder)
+    content = json.loads((folder / "settings.json").read_text())
+    del content["hash"]
+    for name in steps._OF_0_1:
+        content["optimizer"].pop(name, None)
+    (folder / "settings.json").write_text(json.dumps(content))
+    if (folder / "result.json").exists():
+        result = json.loads((folder / "result.json").read_text())
+        result["settings_hash"] = settings_hash(read_settings(folder / "settings.json"))
+        (folder / "result.json").write_text(json.dumps(with_hashes(result)))
+    again = App()
+    assert list(select(again, run_dir=folder).history) == list(whole.history)
+    assert len(app.calls) + len(again.calls) == len({*app.calls, *again.calls})
+    assert len(whole.history) != len(select(App()).history)  # the settings matter here
 
 
 def test_a_metric_version_goes_in_the_place_of_its_code(tmp_path):
