@@ -135,6 +135,68 @@ def test_a_wrong_input_is_one_line(folder, capsys, changes, new, message):
     assert num_calls() == 0
 
 
+CRASH = "def app(models, number):\n    raise ValueError('no\\nnumber')\n"
+
+
+@pytest.mark.parametrize(
+    "module", [CRASH, "1 / 0\n", "import sys\nsys.exit(1)\n"], ids=["call", "import", "exit"]
+)
+def test_a_crash_is_no_verdict(folder, capsys, module):
+    """Of the application as it answers, or as it is imported."""
+    Path("my_app.py").write_text(module)
+    kind = {CRASH: "ValueError: no number", "1 / 0\n": "ZeroDivisionError: division by zero"}
+    for name, act in {"check": check, "recheck": lambda: look("--run-dir", "watch")}.items():
+        sys.modules.pop("my_app", None)
+        assert act() == 2
+        told = capsys.readouterr()
+        assert told.out == ""
+        assert "Traceback" in told.err
+        assert told.err.splitlines()[-1] == f"{name}: {kind.get(module, 'SystemExit: 1')}"
+
+
+def test_files_with_the_same_llms_leave_nothing_to_check(folder, capsys):
+    """As a pull request that changes fallbacks only."""
+    more = {
+        "version": 1,
+        "models": {"answer": "pro"},
+        "fallbacks": [{"models": {"answer": "nano"}}],
+    }
+    Path("new.json").write_text(json.dumps(more))
+    assert check("--markdown", "comment.md", new="new.json") == 0
+    assert capsys.readouterr().out == "nothing to check: new.json has the LLMs of models.json\n"
+    assert num_calls() == 0
+    assert not Path("comment.md").exists()
+
+
+def logged(quality=1.0):
+    """Makes models.json what `scope-torch import --to` would write."""
+    rows = [
+        {"id": f"q{n}", "traces": 1, "cost_usd": 0.03, "quality": quality, "seconds": None}
+        for n in range(400)
+    ]
+    text = json.dumps({"version": 1, "models": {"answer": "pro"}, "queries": rows})
+    Path("models.json").write_text(text)
+
+
+def test_a_logged_reference_is_not_asked(folder, capsys):
+    logged()
+    assert check("--max-quality-loss", "0.1", "--run-dir", "run") == 0
+    assert "pro" not in Path("calls.txt").read_text()
+    assert "1 reference" in (told := capsys.readouterr().out)
+    assert check("--max-quality-loss", "0.1", "--run-dir", "run") == 0
+    assert capsys.readouterr().out == told
+
+
+def test_a_check_goes_on_that_began_to_ask_a_logged_reference(folder, capsys):
+    """As earlier versions did, which read the names alone."""
+    assert check("--run-dir", "run", "--budget-usd", "1") == 3
+    began = num_calls()
+    logged(quality=0.0)
+    assert check("--run-dir", "run") == 0
+    assert num_calls() > began
+    assert " 0.9" in capsys.readouterr().out.splitlines()[-4].partition("new,")[2]
+
+
 def test_an_interrupt_says_how_to_go_on(folder, capsys, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
@@ -195,7 +257,7 @@ def test_looks_at_a_choice_go_on(folder, capsys):
     ("changes", "message"),
     [
         ([], "--run-dir is missing"),
-        (["--run-dir", "watch", "--traces", "questions.csv"], "--traces: give --min-quality"),
+        (["--run-dir", "watch", "--score", "right"], "leave out --score: that is for --traces"),
         (["--run-dir", "watch", "--draws", "0"], "draws"),
     ],
 )
@@ -218,9 +280,57 @@ def test_a_look_at_logged_traces(name, folder, capsys):
             recheck(["models.json", "--traces", str(log), *words])
         assert ended.value.code == status
         assert f"quality >= {least}: 0.75 in 4 draws" in capsys.readouterr().out or status
+
+
+LANGFUSE = Path(__file__).parents[1] / "traces/fixtures/langfuse.jsonl"
+
+
+def look_at(capsys, log, *words):
+    """Status and error of `scope-torch recheck --traces`."""
+    capsys.readouterr()
+    models = {"plan": "gpt-4o-mini", "solve": "gpt-4o"}
+    Path("models.json").write_text(json.dumps({"version": 1, "models": models}))
     with pytest.raises(SystemExit) as ended:
-        recheck(["models.json", "--traces", str(log), "--app", "a:b", "--min-quality", "0.5"])
-    assert ended.value.code == 2
+        recheck(["models.json", "--traces", str(log), *words])
+    return ended.value.code, capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "flags"),
+    [
+        (["--constraint", "latency_s <= 1 cap 2"], "--constraint"),
+        (["--max-quality-loss", "0.05"], "--max-quality-loss"),
+        (["--draws", "5", "--budget-usd", "1"], "--budget-usd, --draws"),
+        (["--reference", "models.json"], "--reference"),
+        (["--app", "a:b", "--run-dir", "watch"], "--app, --run-dir"),
+    ],
+)
+def test_what_a_log_cannot_tell_is_refused(folder, capsys, words, flags):
+    status, err = look_at(capsys, LANGFUSE, "--min-quality", "0.5", *words)
+    assert (status, err) == (
+        2,
+        f"recheck: leave out {flags}: --traces reads a log and asks nobody\n",
+    )
+    assert look_at(capsys, LANGFUSE)[1] == "recheck: --traces: give --min-quality too\n"
+
+
+def test_a_log_is_read_by_the_rules_of_import(folder, capsys):
+    """With two scores, and another LLM in one trace; errors advise flags that there are."""
+    rows = [json.loads(line) for line in LANGFUSE.read_text().splitlines()]
+    scores = [row for row in rows if "value" in row]
+    rows += [{**row, "id": row["id"][::-1], "name": "polite", "value": 0.0} for row in scores]
+    for row in rows:
+        if row["trace_id"] == scores[0]["trace_id"] and row.get("provided_model_name") == "gpt-4o":
+            row["provided_model_name"] = "gpt-4o-2026"
+    Path("two.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    words = ["--min-quality", "0.5"]
+    for advised in ("--most-frequent", "--score polite"):
+        status, err = look_at(capsys, "two.jsonl", *words)
+        assert status == 2
+        assert advised.split()[0] in err
+        words += advised.split()
+    assert look_at(capsys, "two.jsonl", *words, "--false-alarm-every", "2") == (1, "")
+    assert look_at(capsys, "two.jsonl", *words, "--score", "correct") == (0, "")
 
 
 def workflow():
@@ -231,8 +341,16 @@ def workflow():
     return {step["name"]: step["run"] for step in job["steps"] if "name" in step}
 
 
-@pytest.mark.parametrize(("llm", "status"), [("mini", 0), ("nano", 1)])
-def test_the_gate_of_the_page(folder, llm, status):
+@pytest.mark.parametrize(
+    ("new", "status"),
+    [
+        ({"answer": "mini"}, 0),
+        ({"answer": "nano"}, 1),
+        ({"answer": "pro"}, 0),  # only its notes have changed
+        ({"reply": "mini"}, 2),
+    ],
+)
+def test_the_gate_of_the_page(folder, new, status):
     """Its scripts run in a repository whose models.json has changed; `gh` notes what it is told."""
     tools = folder / "tools"
     tools.mkdir()
@@ -245,7 +363,7 @@ def test_the_gate_of_the_page(folder, llm, status):
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@b.c"]
     for command in (["init", "-q"], ["add", "models.json"], ["commit", "-qm", "before"]):
         subprocess.run([*git, *command], cwd=folder, check=True)
-    Path("models.json").write_text(json.dumps({"version": 1, "models": {"answer": llm}}))
+    Path("models.json").write_text(json.dumps({"version": 1, "models": new, "notes": "new"}))
     root = Path(st.__file__).parents[1]
     env = os.environ | {
         "PATH": f"{tools}:{os.environ['PATH']}",
@@ -258,8 +376,13 @@ def test_the_gate_of_the_page(folder, llm, status):
     done = subprocess.run(["bash", "-e", "-c", steps["Check"]], cwd=folder, env=env, check=False)
     assert done.returncode == status
     subprocess.run(["bash", "-e", "-c", steps["Comment"]], cwd=folder, env=env, check=True)
+    told = Path("gh.txt").read_text().split() if Path("gh.txt").exists() else []
+    if new in ({"answer": "pro"}, {"reply": "mini"}):
+        assert not told
+        assert not Path("summary.md").exists()
+        return
     assert Path("summary.md").read_text() == Path("comment.md").read_text()
-    assert Path("gh.txt").read_text().split() == ["pr", "comment", "7", "--body-file", "comment.md"]
+    assert told == ["pr", "comment", "7", "--body-file", "comment.md"]
 
 
 def test_the_page_shows_what_is_printed(capsys):
