@@ -44,7 +44,8 @@ class Measures:
         bill = ModuleBill(1, prompt_tokens=7, completion_tokens=3, cost_usd=0.25)
         ledger = SimpleNamespace(by_module=lambda: {"plan": bill}, cost_usd=0.25)
         token = IN_FLIGHT.set(len(self.seen))
-        yield SimpleNamespace(ledger=ledger, env={"OPENAI_BASE_URL": "http://127.0.0.1:1/q/5/v1"})
+        env = {"OPENAI_BASE_URL": "http://127.0.0.1:1/q/5/v1"}
+        yield SimpleNamespace(ledger=ledger, env=env, troubles={})
         IN_FLIGHT.reset(token)
 
     def fault_of(self, query):
