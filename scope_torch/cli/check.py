@@ -8,7 +8,7 @@ import pkgutil
 import re
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, get_args
@@ -22,7 +22,7 @@ from scope_torch.results.rechecked import RecheckResult
 from scope_torch.results.saving import load_models
 from scope_torch.runs.journal import read_journal
 from scope_torch.selection.check import check
-from scope_torch.traces.reference import load_reference
+from scope_torch.traces.reference import LoggedReference, load_reference
 
 _OBJECT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _OF_BOTH = (
@@ -77,10 +77,13 @@ def checked(asked: argparse.Namespace) -> CheckResult | str:
     """
     models = load_models(asked.models)
     new = _new(asked.new, models)
-    reference = _reference(asked, models, new)
-    if new == reference and "=" not in asked.new[0]:  # its notes or fallbacks have changed
+    if new == models and "=" not in asked.new[0]:  # its notes or fallbacks have changed
         return f"nothing to check: {asked.new[0]} has the LLMs of {asked.models}"
-    found = check(new_app(asked), new, reference=reference, **arguments_of(asked, *_OF_CHECK))
+    app, given = new_app(asked), arguments_of(asked, *_OF_CHECK)
+    reference: Mapping[str, str] = models
+    if new == models or not _began_to_ask(asked.run_dir):
+        reference = _logged(asked.models, given["dataset"]) or models
+    found = check(app, new, reference=reference, **given)
     if asked.markdown is not None:
         write_atomically(asked.markdown, found.markdown())
     return found
@@ -115,18 +118,22 @@ def arguments_of(asked: argparse.Namespace, *more: str) -> dict[str, Any]:
     }
 
 
-def _reference(
-    asked: argparse.Namespace, models: dict[str, str], new: dict[str, str]
-) -> Mapping[str, str]:
-    """The reference; with its answers, if the file is of `scope-torch import`."""
-    path: Path = asked.models
+def _logged(path: Path, dataset: Any) -> LoggedReference | None:
+    """The reference with its answers; None if the file has none, or they do not fit."""
     if path.suffix != ".json" or "queries" not in json.loads(path.read_text(encoding="utf-8")):
-        return models
-    if asked.run_dir is not None and new != models:
-        journal = read_journal(asked.run_dir / "journal.jsonl")
-        if any(not any(one.theta) for one in journal):  # an earlier version began to ask it
-            return models
-    return load_reference(path)
+        return None
+    found = load_reference(path)
+    try:
+        return found.checked(len(dataset) if isinstance(dataset, Sized) else len(found.queries))
+    except InputError as error:
+        print(f"check: the answers in {path} are not used: {error}", file=sys.stderr)
+        return None
+
+
+def _began_to_ask(run_dir: Path | None) -> bool:
+    """Whether a run has asked the reference: earlier versions read names alone from a log."""
+    path = None if run_dir is None else run_dir / "journal.jsonl"
+    return path is not None and any(not any(one.theta) for one in read_journal(path))
 
 
 def _new(told: Sequence[str], reference: dict[str, str]) -> dict[str, str]:

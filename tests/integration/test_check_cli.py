@@ -14,7 +14,6 @@ from serve.fake_upstream import FakeUpstream, Say
 
 import scope_torch as st
 from scope_torch.cli.check import main
-from scope_torch.cli.recheck import main as recheck
 
 PAGE = DOCS / "howto/check-a-swap.md"
 APP = """
@@ -145,13 +144,11 @@ def test_a_crash_is_no_verdict(folder, capsys, module):
     """Of the application as it answers, or as it is imported."""
     Path("my_app.py").write_text(module)
     kind = {CRASH: "ValueError: no number", "1 / 0\n": "ZeroDivisionError: division by zero"}
-    for name, act in {"check": check, "recheck": lambda: look("--run-dir", "watch")}.items():
-        sys.modules.pop("my_app", None)
-        assert act() == 2
-        told = capsys.readouterr()
-        assert told.out == ""
-        assert "Traceback" in told.err
-        assert told.err.splitlines()[-1] == f"{name}: {kind.get(module, 'SystemExit: 1')}"
+    assert check() == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "Traceback" in told.err
+    assert told.err.splitlines()[-1] == f"check: {kind.get(module, 'SystemExit: 1')}"
 
 
 def test_files_with_the_same_llms_leave_nothing_to_check(folder, capsys):
@@ -185,6 +182,20 @@ def test_a_logged_reference_is_not_asked(folder, capsys):
     assert "1 reference" in (told := capsys.readouterr().out)
     assert check("--max-quality-loss", "0.1", "--run-dir", "run") == 0
     assert capsys.readouterr().out == told
+
+
+def test_a_log_that_does_not_fit_is_told_and_the_reference_asked(folder, capsys):
+    """It has other queries, or no scores; with a least quality nobody asks for it anyway."""
+    for quality, changes in {None: [], 1.0: ["--dataset", "few.csv"]}.items():
+        logged(quality)
+        lines = Path("questions.csv").read_text().splitlines()
+        Path("few.csv").write_text("\n".join(lines[:301]))
+        assert check(*changes) == 0
+        told = capsys.readouterr()
+        assert "the answers in models.json are not used: " in told.err
+        assert told.out.startswith("pass")
+        assert Path("calls.txt").read_text().count("pro") > 50
+        Path("calls.txt").unlink()
 
 
 def test_a_check_goes_on_that_began_to_ask_a_logged_reference(folder, capsys):
@@ -231,106 +242,6 @@ def test_a_command_behind_an_endpoint(folder):
         how = ["--app", f"{sys.executable} app.py {{input}}", "--endpoint", upstream.url]
         how += ["--prices", "prices.toml", "--max-quality-loss", "0.3", "--concurrency", "4"]
         assert check(*how, new="answer=medium") == 0
-
-
-def look(*changes):
-    """Status of `scope-torch recheck`."""
-    words = ["models.json", "--app", "my_app:app", "--dataset", "questions.csv"]
-    words += ["--metric", "exact_match", "--min-quality", "0.9", "--budget-usd", "20"]
-    with pytest.raises(SystemExit) as ended:
-        recheck([*words, *changes])
-    return ended.value.code
-
-
-def test_looks_at_a_choice_go_on(folder, capsys):
-    assert look("--run-dir", "watch", "--draws", "30") == 0
-    assert capsys.readouterr().out.startswith("no alarm: answer=pro\n")
-    assert look("--run-dir", "watch", "--draws", "30") == 0
-    assert num_calls() == 60
-    Path("my_app.py").write_text(APP.replace('"pro": 97', '"pro": 50'))
-    sys.modules.pop("my_app")
-    assert look("--run-dir", "watch", "--draws", "60") == 1
-    assert capsys.readouterr().out.splitlines()[-5].startswith("ALARM: answer=pro")
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ([], "--run-dir is missing"),
-        (["--run-dir", "watch", "--score", "right"], "leave out --score: that is for --traces"),
-        (["--run-dir", "watch", "--draws", "0"], "draws"),
-    ],
-)
-def test_a_wrong_look_is_one_line(folder, capsys, changes, message):
-    assert look(*changes) == 2
-    err = capsys.readouterr().err
-    assert message in err
-    assert err.startswith("recheck: ")
-
-
-@pytest.mark.parametrize("name", ["langfuse", "langsmith", "otlp"])
-def test_a_look_at_logged_traces(name, folder, capsys):
-    """Four traces of a real library, three of them right."""
-    models = {"plan": "gpt-4o-mini", "solve": "gpt-4o"}
-    Path("models.json").write_text(json.dumps({"version": 1, "models": models}))
-    log = Path(__file__).parents[1] / f"traces/fixtures/{name}.jsonl"
-    for least, every, status in ((0.5, 100, 0), (0.99, 20, 1)):
-        words = ["--min-quality", str(least), "--false-alarm-every", str(every)]
-        with pytest.raises(SystemExit) as ended:
-            recheck(["models.json", "--traces", str(log), *words])
-        assert ended.value.code == status
-        assert f"quality >= {least}: 0.75 in 4 draws" in capsys.readouterr().out or status
-
-
-LANGFUSE = Path(__file__).parents[1] / "traces/fixtures/langfuse.jsonl"
-
-
-def look_at(capsys, log, *words):
-    """Status and error of `scope-torch recheck --traces`."""
-    capsys.readouterr()
-    models = {"plan": "gpt-4o-mini", "solve": "gpt-4o"}
-    Path("models.json").write_text(json.dumps({"version": 1, "models": models}))
-    with pytest.raises(SystemExit) as ended:
-        recheck(["models.json", "--traces", str(log), *words])
-    return ended.value.code, capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("words", "flags"),
-    [
-        (["--constraint", "latency_s <= 1 cap 2"], "--constraint"),
-        (["--max-quality-loss", "0.05"], "--max-quality-loss"),
-        (["--draws", "5", "--budget-usd", "1"], "--budget-usd, --draws"),
-        (["--reference", "models.json"], "--reference"),
-        (["--app", "a:b", "--run-dir", "watch"], "--app, --run-dir"),
-    ],
-)
-def test_what_a_log_cannot_tell_is_refused(folder, capsys, words, flags):
-    status, err = look_at(capsys, LANGFUSE, "--min-quality", "0.5", *words)
-    assert (status, err) == (
-        2,
-        f"recheck: leave out {flags}: --traces reads a log and asks nobody\n",
-    )
-    assert look_at(capsys, LANGFUSE)[1] == "recheck: --traces: give --min-quality too\n"
-
-
-def test_a_log_is_read_by_the_rules_of_import(folder, capsys):
-    """With two scores, and another LLM in one trace; errors advise flags that there are."""
-    rows = [json.loads(line) for line in LANGFUSE.read_text().splitlines()]
-    scores = [row for row in rows if "value" in row]
-    rows += [{**row, "id": row["id"][::-1], "name": "polite", "value": 0.0} for row in scores]
-    for row in rows:
-        if row["trace_id"] == scores[0]["trace_id"] and row.get("provided_model_name") == "gpt-4o":
-            row["provided_model_name"] = "gpt-4o-2026"
-    Path("two.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    words = ["--min-quality", "0.5"]
-    for advised in ("--most-frequent", "--score polite"):
-        status, err = look_at(capsys, "two.jsonl", *words)
-        assert status == 2
-        assert advised.split()[0] in err
-        words += advised.split()
-    assert look_at(capsys, "two.jsonl", *words, "--false-alarm-every", "2") == (1, "")
-    assert look_at(capsys, "two.jsonl", *words, "--score", "correct") == (0, "")
 
 
 def workflow():
