@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import json
 import pkgutil
 import re
 import sys
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Mapping, Sequence, Sized
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, get_args
@@ -14,10 +16,13 @@ from typing import Any, NoReturn, get_args
 from scope_torch.cli.executors import executor_of
 from scope_torch.errors import InputError, printable
 from scope_torch.files import write_atomically
+from scope_torch.llm.keys import without_secrets
 from scope_torch.results.checked import Certificate, CheckResult
 from scope_torch.results.rechecked import RecheckResult
 from scope_torch.results.saving import load_models
+from scope_torch.runs.journal import read_journal
 from scope_torch.selection.check import check
+from scope_torch.traces.reference import LoggedReference, load_reference
 
 _OBJECT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _OF_BOTH = (
@@ -29,18 +34,22 @@ _OF_CHECK = "delta", "certificate", "max_pairs", "continue_from"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Entry point; exits with 0 for pass, 1 for fail, 3 for undecided, 2 for a wrong input."""
+    """Entry point; exits with 0 for pass, 1 for fail, 3 for undecided, 2 for an error."""
     asked = _parser().parse_args(argv)
     kept = "the same command goes on" if asked.run_dir else "--run-dir would keep its calls"
     ended("check", lambda: checked(asked), kept)
 
 
-def ended(command: str, act: Callable[[], CheckResult | RecheckResult], kept: str) -> NoReturn:
-    """Prints what was found, and exits with its status; with 2 if the user can mend an error.
+def ended(
+    command: str, act: Callable[[], CheckResult | RecheckResult | str], kept: str
+) -> NoReturn:
+    """Prints what was found, and exits with its status; with 2 after any error.
+
+    So status 1 is a verdict, and never the crash of an application.
 
     Args:
         command: Its name.
-        act: Does it.
+        act: Does it; a text says that there is nothing to do, which is status 0.
         kept: What to say after Ctrl-C.
     """
     try:
@@ -49,21 +58,32 @@ def ended(command: str, act: Callable[[], CheckResult | RecheckResult], kept: st
     except (InputError, OSError) as error:
         print(f"{command}: {error}", file=sys.stderr)
         sys.exit(2)
+    except (Exception, SystemExit) as error:  # of the application; also sys.exit() of its module
+        message = " ".join(f"{type(error).__name__}: {error}".split())
+        print(without_secrets(traceback.format_exc()), file=sys.stderr)
+        print(f"{command}: {printable(without_secrets(message))}", file=sys.stderr)
+        sys.exit(2)
     except KeyboardInterrupt:
         print(f"interrupted; {kept}", file=sys.stderr)
         sys.exit(130)
-    sys.exit(found.exit_status)
+    sys.exit(0 if isinstance(found, str) else found.exit_status)
 
 
-def checked(asked: argparse.Namespace) -> CheckResult:
-    """The check that a command line describes.
+def checked(asked: argparse.Namespace) -> CheckResult | str:
+    """The check that a command line describes; a text if two files have the same LLMs.
 
     Raises:
         InputError: If something cannot be used.
     """
-    reference = load_models(asked.models)
-    new = _new(asked.new, reference)
-    found = check(new_app(asked), new, reference=reference, **arguments_of(asked, *_OF_CHECK))
+    models = load_models(asked.models)
+    new = _new(asked.new, models)
+    if new == models and "=" not in asked.new[0]:  # its notes or fallbacks have changed
+        return f"nothing to check: {asked.new[0]} has the LLMs of {asked.models}"
+    app, given = new_app(asked), arguments_of(asked, *_OF_CHECK)
+    reference: Mapping[str, str] = models
+    if new == models or not _began_to_ask(asked.run_dir):
+        reference = _logged(asked.models, given["dataset"]) or models
+    found = check(app, new, reference=reference, **given)
     if asked.markdown is not None:
         write_atomically(asked.markdown, found.markdown())
     return found
@@ -96,6 +116,24 @@ def arguments_of(asked: argparse.Namespace, *more: str) -> dict[str, Any]:
         "metric": None if metric is None else _object(metric),
         **{name: value for name, value in given.items() if value is not None},
     }
+
+
+def _logged(path: Path, dataset: Any) -> LoggedReference | None:
+    """The reference with its answers; None if the file has none, or they do not fit."""
+    if path.suffix != ".json" or "queries" not in json.loads(path.read_text(encoding="utf-8")):
+        return None
+    found = load_reference(path)
+    try:
+        return found.checked(len(dataset) if isinstance(dataset, Sized) else len(found.queries))
+    except InputError as error:
+        print(f"check: the answers in {path} are not used: {error}", file=sys.stderr)
+        return None
+
+
+def _began_to_ask(run_dir: Path | None) -> bool:
+    """Whether a run has asked the reference: earlier versions read names alone from a log."""
+    path = None if run_dir is None else run_dir / "journal.jsonl"
+    return path is not None and any(not any(one.theta) for one in read_journal(path))
 
 
 def _new(told: Sequence[str], reference: dict[str, str]) -> dict[str, str]:
@@ -139,38 +177,46 @@ def _dataset(name: str) -> Any:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        "scope-torch check",
-        usage="scope-torch check MODELS --new MODULE=LLM --app APP --dataset FILE ...",
-        formatter_class=partial(argparse.HelpFormatter, max_help_position=28),
-        description="Tests whether other LLMs may take the place of a choice; exit status 0: pass, "
-        "1: fail, 3: undecided, 2: an error.",
-        epilog="example: scope-torch check models.json --new answer=gpt-5-mini --app "
-        "'python app.py {input}' --endpoint https://api.openai.com/v1 --dataset questions.csv "
-        "--metric exact_match --max-quality-loss 0.05 --budget-usd 2",
+    parser = parser_of(
+        "check MODELS --new MODULE=LLM --app APP --dataset FILE ...",
+        "Tests whether other LLMs may take the place of a choice; exit status 0: pass, or nothing "
+        "has changed, 1: fail, 3: undecided, 2: an error.",
+        "check models.json --new answer=gpt-5-mini --app 'python app.py {input}' --endpoint "
+        "https://api.openai.com/v1 --dataset questions.csv --metric exact_match "
+        "--max-quality-loss 0.05 --budget-usd 2",
+        {"required": True},
     )
     add = parser.add_argument
-    add("models", type=Path, help="file of result.save(): the reference")
     add("--new", nargs="+", required=True, metavar="X", help="MODULE=LLM that changes, or a file")
-    add_arguments(parser)
     add("--delta", type=float, help="probability of a wrong verdict (0.05)")
     add("--certificate", metavar="C", help=f"{', '.join(get_args(Certificate))}")
     add("--max-pairs", type=int, metavar="N", help="undecided after so many queries")
     add("--continue-from", type=Path, nargs="+", metavar="DIR", help="of older runs")
-    add("--run-dir", type=Path, metavar="DIR", help="keeps every call: the command goes on")
     add("--markdown", type=Path, metavar="FILE", help="write a comment for a pull request")
     return parser
 
 
-def add_arguments(parser: argparse.ArgumentParser, is_needed: bool = True) -> None:
-    """Adds those that `check` and `recheck` have in common.
+def parser_of(
+    usage: str, description: str, example: str, need: dict[str, Any]
+) -> argparse.ArgumentParser:
+    """A parser with the arguments that `check` and `recheck` have in common.
 
     Args:
-        parser: Of the command.
-        is_needed: Whether it must name an application, a data set and a budget.
+        usage: Begins with the command.
+        description: What it does.
+        example: Likewise.
+        need: Settings of the arguments that `check` needs.
     """
+    command = usage.split()[0]
+    parser = argparse.ArgumentParser(
+        f"scope-torch {command}",
+        usage=f"scope-torch {usage}",
+        formatter_class=partial(argparse.HelpFormatter, max_help_position=28),
+        description=description,
+        epilog=f"example: scope-torch {example}",
+    )
     add = parser.add_argument
-    need: dict[str, Any] = {"required": is_needed}
+    add("models", type=Path, help="file of result.save(), or of scope-torch import")
     add("--app", **need, help="'python app.py {input}', or module:function")
     add("--dataset", **need, metavar="FILE", help=".csv, .jsonl, .parquet; or module:name")
     add("--metric", help="such as exact_match, or module:function")
@@ -194,6 +240,8 @@ def add_arguments(parser: argparse.ArgumentParser, is_needed: bool = True) -> No
     add("--on-error", metavar="HOW", help="raise, retry or zero, if the app fails")
     add("--name", help="of the application, as in older runs")
     add("--seed", type=int, help="decides the order of the queries (0)")
+    add("--run-dir", type=Path, metavar="DIR", help="keeps every call: the command goes on")
+    return parser
 
 
 if __name__ == "__main__":

@@ -5,14 +5,41 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, get_args
 
 from scope_torch.errors import InputError, printable
 from scope_torch.llm.price_list import PriceList
 from scope_torch.traces.reading import FORMATS, read_traces
 from scope_torch.traces.reference import save_reference
 from scope_torch.traces.report import report
-from scope_torch.traces.summary import TraceRules, summarize
+from scope_torch.traces.summary import NameOf, TraceRules, summarize
+
+# How traces are read; `recheck` takes these too.
+RULES: dict[str, dict[str, Any]] = {
+    "format": {"default": "auto", "choices": ("auto", *FORMATS), "help": "auto reads all of them"},
+    "name_of": {
+        "default": "nearest",
+        "choices": get_args(NameOf),
+        "help": "the span that names a module: the nearest around the call, the topmost below the "
+        "root, or the call's own",
+    },
+    "module_attribute": {"metavar": "NAME", "help": "the attribute that names a module instead"},
+    "score": {"metavar": "NAME", "help": "the score that is the quality, if there are several"},
+    "score_attribute": {"metavar": "NAME", "help": "the attribute that is the quality instead"},
+    "score_range": {
+        "nargs": 2,
+        "type": float,
+        "default": (0.0, 1.0),
+        "metavar": ("LOW", "HIGH"),
+        "help": "scores that mean quality 0 and 1",
+    },
+    "most_frequent": {
+        "action": "store_true",
+        "help": "take the most frequent LLM of a module, and leave out traces with another one",
+    },
+}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -31,17 +58,8 @@ def import_traces(asked: argparse.Namespace) -> None:
     Raises:
         InputError: If the traces give no reference.
     """
-    rules = TraceRules(
-        name_of=asked.name_of,
-        module_attribute=asked.module_attribute,
-        query_attribute=asked.query_attribute,
-        score=asked.score,
-        score_attribute=asked.score_attribute,
-        score_range=_range(asked.score_range),
-        most_frequent=asked.most_frequent,
-        reprice=asked.reprice,
-        prices=PriceList(asked.prices),
-    )
+    own = {"reprice": asked.reprice, "prices": PriceList(asked.prices)}
+    rules = replace(rules_of(asked), query_attribute=asked.query_attribute, **own)
     traces = read_traces(asked.files, asked.format)
     summary = summarize(traces, rules)
     print(report(summary, traces))
@@ -50,11 +68,17 @@ def import_traces(asked: argparse.Namespace) -> None:
         print(printable(f"written: {save_reference(asked.to, summary, facts)}"))
 
 
-def _range(given: Sequence[float]) -> tuple[float, float]:
-    low, high = given
+def rules_of(asked: argparse.Namespace) -> TraceRules:
+    """How to read the traces, as a command line with `RULES` says it.
+
+    Raises:
+        InputError: If the range of the scores is none.
+    """
+    low, high = asked.score_range
     if not low < high:
         raise InputError(f"--score-range {low:g} {high:g}: the first must be below the second")
-    return low, high
+    names = [name for name in RULES if name not in ("format", "score_range")]
+    return TraceRules(**{name: getattr(asked, name) for name in names}, score_range=(low, high))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -66,33 +90,11 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("files", nargs="+", type=Path, help="JSON lines or JSON, plain or gzipped, or Parquet")
     add("--to", type=Path, help="write the reference to this file, such as reference.json")
-    add("--format", default="auto", choices=("auto", *FORMATS), help="auto reads all of them")
     add("--prices", type=Path, help="TOML file with prices of your own, for costs not recorded")
     add("--reprice", action="store_true", help="price the tokens, whatever cost is recorded")
-    add(
-        "--name-of",
-        default="nearest",
-        choices=("nearest", "top", "own"),
-        help="the span that names a module: the nearest around the call, the topmost below the "
-        "root, or the call's own",
-    )
-    add("--module-attribute", metavar="NAME", help="the attribute that names a module instead")
     add("--query-attribute", metavar="NAME", help="the attribute that names a query; else traces")
-    add("--score", metavar="NAME", help="the score that is the quality, if there are several")
-    add("--score-attribute", metavar="NAME", help="the attribute that is the quality instead")
-    add(
-        "--score-range",
-        nargs=2,
-        type=float,
-        default=(0.0, 1.0),
-        metavar=("LOW", "HIGH"),
-        help="scores that mean quality 0 and 1",
-    )
-    add(
-        "--most-frequent",
-        action="store_true",
-        help="take the most frequent LLM of a module, and leave out traces with another one",
-    )
+    for name, how in RULES.items():
+        add(f"--{name.replace('_', '-')}", **how)
     return parser
 
 

@@ -24,6 +24,7 @@ from scope_torch.evaluators.frames import elements_of
 from scope_torch.evaluators.grading import JUDGE, Grading
 from scope_torch.evaluators.grading import Metric as Metric
 from scope_torch.evaluators.outputs import FILE, Key, Outputs, exact_outputs
+from scope_torch.evaluators.retired import mark, naming_retired, retired_by
 from scope_torch.evaluators.tokens import tokens_of
 from scope_torch.factors import own_factors
 from scope_torch.observation import Observation
@@ -190,7 +191,8 @@ class Application:
     def ungraded(self, models: dict[str, str], item: Item) -> Any:
         """Runs the application once; `FunctionEvaluator` grades it when it has booked the cost."""
         if self._endpoint is None:
-            returned, seconds = self._called(models, item)
+            with naming_retired(models):
+                returned, seconds = self._called(models, item)
             run = self._with_cost(returned)
         else:
             call = partial(self._called, models, item)
@@ -328,6 +330,7 @@ def _billed(
             query.is_answered = must_ask
         except BaseException as raised:  # also an interrupt: what it asked for before is paid
             error = raised
+            mark(error, retired_by(query.troubles, assignment))
     is_run = error is None or isinstance(error, Exception)
     if must_ask and is_run and (fault := endpoint.fault_of(query)):
         wrong = InputError(fault)

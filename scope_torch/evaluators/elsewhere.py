@@ -305,6 +305,9 @@ def _packed(
         else:
             told = RuntimeError(f"{type(error).__name__}: {error}")
             told.cost_usd = getattr(error, "cost_usd", 0.0)  # type: ignore[attr-defined]
+            for part in ("status_code", "code"):  # see `evaluators.retired`
+                if isinstance(value := getattr(error, part, None), int | str):
+                    setattr(told, part, value)
             for note in error.__notes__:
                 told.add_note(note)
         return pickle.dumps((None, 0.0, told))

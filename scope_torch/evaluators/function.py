@@ -21,8 +21,9 @@ from scope_torch.evaluators.application import Application, Item
 from scope_torch.evaluators.booked import booked
 from scope_torch.evaluators.calling import called
 from scope_torch.evaluators.elsewhere import Elsewhere, WorkerLost, asked_again, timed
+from scope_torch.evaluators.retired import retired_in
 from scope_torch.evaluators.returned import System, number, usd_of
-from scope_torch.evaluators.window import PaidCallFailed, fulfil, in_window
+from scope_torch.evaluators.window import ending, fulfil, in_window
 from scope_torch.llm.price_list import PriceList
 from scope_torch.llm.prices import LLMInfo, choose_llms
 from scope_torch.observation import Observation, Request
@@ -77,6 +78,7 @@ class FunctionEvaluator:
 
     Attributes:
         num_failed: Number of calls so far that gave quality 0 because they raised.
+        retired: LLMs that are retired, because of which a call failed, see `evaluators.retired`.
 
     Raises:
         InputError: If the number of queries is not the problem's, an LLM has no price, or a value
@@ -139,6 +141,7 @@ class FunctionEvaluator:
         self._answers: dict[tuple[tuple[int, ...], int], Observation] = {}
         self._asking: set[tuple[tuple[int, ...], int]] = set()
         self._paid: set[tuple[tuple[int, ...], int]] = set()
+        self.retired: dict[str, str] = {}
         self._warned_of: set[tuple[str | None, tuple[int, ...]]] = set()
 
     def evaluate(self, requests: Iterable[Request]) -> Iterator[Observation]:
@@ -251,7 +254,7 @@ class FunctionEvaluator:
                 f"the {who} returned {reprlib.repr(answer)} for {self._named(request)}: {error}"
             )
             wrong.__cause__ = error
-            raise _ending(wrong, paid) from error
+            raise ending(wrong, paid) from error
         if failure is not None:
             return self._failed(paid, failure)
         if self.deterministic:
@@ -300,11 +303,12 @@ class FunctionEvaluator:
         """
         who = "metric" if paid.failed == "metric" else "system"
         named = self._named(paid.request)
+        self.retired |= retired_in(error)
         if self.on_error != "zero" or _ends_all(error):
             error.add_note(f"raised by the {who} for {named}")
             if usd := paid.paid_usd:
                 error.add_note(f"this run cost {usd:.3g} USD, which are in no observation")
-            raise _ending(error, paid)
+            raise ending(error, paid)
         if paid.failed == "app" and not hasattr(error, "cost_usd"):
             paid = replace(paid, cost_usd=self._failed_cost_usd)
         with self._changed:
@@ -392,8 +396,3 @@ class FunctionEvaluator:
 def _ends_all(error: BaseException) -> bool:
     """Whether it ends the search, whatever `on_error` says: the user can mend it, or wants it."""
     return isinstance(error, InputError) or not isinstance(error, Exception)
-
-
-def _ending(error: BaseException, paid: Observation) -> BaseException:
-    """What to raise to end the search with an error; nothing that was paid is forgotten."""
-    return PaidCallFailed(error, replace(paid, lost=0)) if paid.paid_usd else error

@@ -6,6 +6,7 @@ import logging
 import queue
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 
 from scope_torch.observation import Observation, Request
 
@@ -111,6 +112,11 @@ def in_window(
             _put_again(in_flight, done)
     if error is not None:
         raise error
+
+
+def ending(error: BaseException, paid: Observation) -> BaseException:
+    """What to raise to end the search with an error; nothing that was paid is forgotten."""
+    return PaidCallFailed(error, replace(paid, lost=0)) if paid.paid_usd else error
 
 
 def fulfil(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scope_torch.constraints import Constraint
@@ -48,6 +48,8 @@ class RecheckResult:
         spent_usd: What they have cost, in USD.
         prices: By LLM the prices of the first day and of today, USD per million tokens in and out,
             where they differ.
+        retired: LLMs that are retired, because of which new draws failed: by `module=LLM` a word of
+            the provider's answer.
     """
 
     configuration: Mapping[str, str]
@@ -60,11 +62,18 @@ class RecheckResult:
     num_new: int
     spent_usd: float = 0.0
     prices: Mapping[str, tuple[tuple[float, float], tuple[float, float]]] | None = None
+    retired: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
     def exit_status(self) -> int:
-        """Of `scope-torch recheck`: 1 for an alarm, else 0."""
-        return int(self.alarm is not None)
+        """Of `scope-torch recheck`: 1 for an alarm or an LLM that is retired, else 0."""
+        return int(self.alarm is not None or bool(self.retired))
+
+    @property
+    def num_failed(self) -> int:
+        """How many of the new draws failed; they have quality 0."""
+        new = self.pairs[len(self.pairs) - self.num_new :]
+        return sum(any(one is not None and one.failed is not None for one in pair) for pair in new)
 
     def __str__(self) -> str:
         return "\n".join([self._head, *(f"  {line}" for line in self.lines())])
@@ -75,18 +84,20 @@ class RecheckResult:
     @property
     def _head(self) -> str:
         choice = ", ".join(f"{module}={llm}" for module, llm in self.configuration.items())
-        return f"ALARM: {choice}" if self.alarm else f"no alarm: {choice}"
+        return f"ALARM: {choice}" if self.exit_status else f"no alarm: {choice}"
 
     def lines(self) -> list[str]:
         """What there is to say, a line each."""
         told: list[str] = []
         number, days = len(self.pairs), len(set(self.days))
+        for llm, said in self.retired.items():
+            told.append(f"{llm} is retired: its provider answers {said}")
         if (alarm := self.alarm) is not None:
             first, since = self.days[alarm.draw], self.days[alarm.since]
             told.append(
                 f"{alarm.constraint} does not hold: said on {first}, most likely since {since}"
             )
-        for limit in self.limits:
+        for limit in self.limits if number else ():
             parts = {f" in {number:,} draws": slice(None)}
             if alarm is not None and alarm.since:
                 parts = {" before": slice(alarm.since), " since": slice(alarm.since, None)}
@@ -99,6 +110,8 @@ class RecheckResult:
             f"{number:,} draws on {days} day{'s' * (days != 1)}, {self.num_new} of them new; "
             f"evidence {evidence} of an alarm, a false one so far: at most {percent(false)}"
         )
+        if failed := self.num_failed:
+            told.append(f"failed: {failed} of {self.num_new} new draws, which count as quality 0")
         told.append(f"paid: {usd(self.spent_usd)} USD")
         for llm, (old, new) in (self.prices or {}).items():
             was, now = (", ".join(map(plain, both)) for both in (old, new))
@@ -128,6 +141,8 @@ class RecheckResult:
             "limits": [str(limit) for limit in self.limits],
             "num_draws": len(self.pairs),
             "num_new": self.num_new,
+            "num_failed": self.num_failed,
+            "retired": dict(self.retired),
             "false_alarm_every": self.false_alarm_every,
             "evidence": self.evidence,
             "spent_usd": self.spent_usd,

@@ -12,6 +12,7 @@ from typing import Any
 from tqdm import tqdm
 
 from scope_torch.evaluators.function import FunctionEvaluator
+from scope_torch.evaluators.retired import retired_in
 from scope_torch.observation import Observation, Request
 from scope_torch.results.checked import Pair
 from scope_torch.runs.deadline import TIME_IS_OVER
@@ -28,7 +29,7 @@ class Asked:
 
     Args:
         pairs: In the order of the draws.
-        why_it_ended: `decided`, `budget`, `time limit` or `no more draws`.
+        why_it_ended: `decided`, `budget`, `time limit`, `retired` or `no more draws`.
         paid: All observations that were paid for, also those in flight at the end.
         lost_usd: Paid for calls that gave no observation, in USD.
         num_known: Answers that were known and not asked again.
@@ -93,6 +94,7 @@ class Pairs:
         most: int,
         budget_usd: float,
         total_usd: float | None = None,
+        tells_retired: bool = False,
     ) -> Asked:
         """Asks until it is decided, or money, time or draws run out.
 
@@ -104,6 +106,7 @@ class Pairs:
             most: Number of draws, for the progress bar.
             budget_usd: In USD.
             total_usd: The budget that the directory keeps, which may rise; None: `budget_usd`.
+            tells_retired: Whether an error because of an LLM that is retired is an end like others.
         """
         setup, evaluator = self._setup, self._evaluator
         in_flight, self._decides = setup.at_a_time.get("in_flight", 1), decides
@@ -137,6 +140,10 @@ class Pairs:
                     if not source.is_replaying and setup.deadline.is_over:
                         reason = TIME_IS_OVER
                         break
+        except Exception as error:
+            if not (tells_retired and retired_in(error)):
+                raise
+            reason = "retired"
         finally:
             if journal is not None:
                 journal.close()

@@ -10,6 +10,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,8 @@ def recheck(
     Call it once a day, or as often as you like: the directory keeps all draws, and the test may be
     looked at for ever. Queries are drawn with replacement, so answers may vary. As long as every
     constraint holds, an alarm comes after `false_alarm_every` draws on average, at least. An alarm
-    stays; after you have mended what it is about, begin a new directory.
+    stays; after you have mended what it is about, begin a new directory. A draw that fails because
+    an LLM is retired is an alarm of its own, which lasts as long as draws fail so.
 
     Args:
         app: As for `select`.
@@ -98,9 +100,8 @@ def recheck(
         order = _draws(setup.problem.num_queries, len(days) + draws, setup.seed)
         asked = Pairs(setup, theta, evaluator, order, has_reference, is_fixed=False)
         settings = {"name": "recheck", "limits": [str(limit) for limit in limits]}
-        found = asked.ask(
-            settings, _never, len(days) + draws, before + setup.budget_usd, total_usd=0.0
-        )
+        most, budget_usd = len(days) + draws, before + setup.budget_usd
+        found = asked.ask(settings, _never, most, budget_usd, 0.0, tells_retired=True)
         today = evaluator.describe_prices() if isinstance(evaluator, HasPrices) else None
     num_before = len(days)
     days += [str(date.today())] * (len(found.pairs) - len(days))
@@ -118,6 +119,7 @@ def recheck(
         len(found.pairs) - num_before,
         paid - before,
         _changed(facts_of(folder, "prices.json").get("prices"), today),
+        evaluator.retired,
     )
     write_atomically(folder / "recheck.json", json.dumps(result.to_json(), indent=2) + "\n")
     return result
@@ -144,6 +146,7 @@ def recheck_traces(
         InputError: If no trace has a time and a score, or they ran other LLMs.
     """
     choice = llms_of(configuration)
+    rules = rules and replace(rules, query_attribute=None)  # each trace is a draw
     summary = summarize(traces, rules)
     names = dict(choice) if isinstance(choice, Mapping) else {}
     llms = {module: LLM.parse(name).llm for module, name in names.items()}

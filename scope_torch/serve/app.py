@@ -29,7 +29,7 @@ from scope_torch.serve.apis import (
     outgoing,
     wants_usage,
 )
-from scope_torch.serve.chain import Chain
+from scope_torch.serve.chain import Chain, trouble_of
 from scope_torch.serve.factors import set_factors
 from scope_torch.serve.headers import check_caller, query_string
 from scope_torch.serve.ledger import Ledger
@@ -138,9 +138,11 @@ class App:
         asks = what == api.path
         if asks and routing.query is None and self._settings.chain is not None:
             return await self._by_chain(incoming, api, self._settings.chain)
+        body: dict[str, Any] = {}
         try:
             if asks:
-                request = self._request(incoming, api, await _body(incoming, api), routing)
+                body = await _body(incoming, api)
+                request = self._request(incoming, api, body, routing)
             else:
                 request = await self._unbilled(incoming, api, what, routing)
         except Refused as error:
@@ -151,6 +153,9 @@ class App:
             self._queries.stray()
             raise _ended()
         answer = await self._upstream.forward(request)
+        if asks and routing.query is not None:
+            module = module_of(body.get("model"), routing.assignment, self._settings.prefix)
+            routing.query.troubles[module] = trouble_of(answer)
         return _response(answer, pieces_of(answer, api))
 
     async def _by_chain(self, incoming: Incoming, api: Api, chain: Chain) -> Response:

@@ -50,6 +50,7 @@ class QueryInFlight:
         is_asked: Whether a request of it that asks an LLM was forwarded.
         is_read: Whether the application has asked for the choices.
         is_answered: Whether the application has returned; whoever runs it says so.
+        troubles: Module -> what `trouble_of` says of its last answer.
         refused: Why its last request that was not forwarded was refused; None if all were.
         signs: The endpoint's signs of mixed-up requests when it began, see `Queries`.
     """
@@ -66,6 +67,7 @@ class QueryInFlight:
         self.key, self.name, self.assignment = key, name, dict(assignment)
         self.ledger = Ledger()
         self.is_asked = self.is_read = self.is_answered = False
+        self.troubles: dict[str, str | None] = {}
         self.refused: str | None = None
         self.signs = Signs()
         self._url = f"{url}/q/{key}"

@@ -45,7 +45,7 @@ class Measures:
         ledger = SimpleNamespace(by_module=lambda: {"plan": bill}, cost_usd=0.25)
         token = IN_FLIGHT.set(len(self.seen))
         env = {"OPENAI_BASE_URL": "http://127.0.0.1:1/q/5/v1"}
-        yield SimpleNamespace(ledger=ledger, env=env, is_read=False)
+        yield SimpleNamespace(ledger=ledger, env=env, is_read=False, troubles={})
         IN_FLIGHT.reset(token)
 
     def fault_of(self, query):

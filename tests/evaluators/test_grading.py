@@ -258,7 +258,7 @@ def test_latency_is_that_of_the_application_alone(monkeypatch):
 
         @contextlib.contextmanager
         def query(self, _):
-            yield SimpleNamespace(env={}, is_read=True, ledger=Ledger())
+            yield SimpleNamespace(env={}, is_read=True, ledger=Ledger(), troubles={})
             clock.wait(16.0, None)
 
         def fault_of(self, _):

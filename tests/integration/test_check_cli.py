@@ -14,7 +14,6 @@ from serve.fake_upstream import FakeUpstream, Say
 
 import scope_torch as st
 from scope_torch.cli.check import main
-from scope_torch.cli.recheck import main as recheck
 
 PAGE = DOCS / "howto/check-a-swap.md"
 APP = """
@@ -135,6 +134,80 @@ def test_a_wrong_input_is_one_line(folder, capsys, changes, new, message):
     assert num_calls() == 0
 
 
+CRASH = "def app(models, number):\n    raise ValueError('no\\nnumber')\n"
+
+
+@pytest.mark.parametrize(
+    "module", [CRASH, "1 / 0\n", "import sys\nsys.exit(1)\n"], ids=["call", "import", "exit"]
+)
+def test_a_crash_is_no_verdict(folder, capsys, module):
+    """Of the application as it answers, or as it is imported."""
+    Path("my_app.py").write_text(module)
+    kind = {CRASH: "ValueError: no number", "1 / 0\n": "ZeroDivisionError: division by zero"}
+    assert check() == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "Traceback" in told.err
+    assert told.err.splitlines()[-1] == f"check: {kind.get(module, 'SystemExit: 1')}"
+
+
+def test_files_with_the_same_llms_leave_nothing_to_check(folder, capsys):
+    """As a pull request that changes fallbacks only."""
+    more = {
+        "version": 1,
+        "models": {"answer": "pro"},
+        "fallbacks": [{"models": {"answer": "nano"}}],
+    }
+    Path("new.json").write_text(json.dumps(more))
+    assert check("--markdown", "comment.md", new="new.json") == 0
+    assert capsys.readouterr().out == "nothing to check: new.json has the LLMs of models.json\n"
+    assert num_calls() == 0
+    assert not Path("comment.md").exists()
+
+
+def logged(quality=1.0):
+    """Makes models.json what `scope-torch import --to` would write."""
+    rows = [
+        {"id": f"q{n}", "traces": 1, "cost_usd": 0.03, "quality": quality, "seconds": None}
+        for n in range(400)
+    ]
+    text = json.dumps({"version": 1, "models": {"answer": "pro"}, "queries": rows})
+    Path("models.json").write_text(text)
+
+
+def test_a_logged_reference_is_not_asked(folder, capsys):
+    logged()
+    assert check("--max-quality-loss", "0.1", "--run-dir", "run") == 0
+    assert "pro" not in Path("calls.txt").read_text()
+    assert "1 reference" in (told := capsys.readouterr().out)
+    assert check("--max-quality-loss", "0.1", "--run-dir", "run") == 0
+    assert capsys.readouterr().out == told
+
+
+def test_a_log_that_does_not_fit_is_told_and_the_reference_asked(folder, capsys):
+    """It has other queries, or no scores; with a least quality nobody asks for it anyway."""
+    for quality, changes in {None: [], 1.0: ["--dataset", "few.csv"]}.items():
+        logged(quality)
+        lines = Path("questions.csv").read_text().splitlines()
+        Path("few.csv").write_text("\n".join(lines[:301]))
+        assert check(*changes) == 0
+        told = capsys.readouterr()
+        assert "the answers in models.json are not used: " in told.err
+        assert told.out.startswith("pass")
+        assert Path("calls.txt").read_text().count("pro") > 50
+        Path("calls.txt").unlink()
+
+
+def test_a_check_goes_on_that_began_to_ask_a_logged_reference(folder, capsys):
+    """As earlier versions did, which read the names alone."""
+    assert check("--run-dir", "run", "--budget-usd", "1") == 3
+    began = num_calls()
+    logged(quality=0.0)
+    assert check("--run-dir", "run") == 0
+    assert num_calls() > began
+    assert " 0.9" in capsys.readouterr().out.splitlines()[-4].partition("new,")[2]
+
+
 def test_an_interrupt_says_how_to_go_on(folder, capsys, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
@@ -171,58 +244,6 @@ def test_a_command_behind_an_endpoint(folder):
         assert check(*how, new="answer=medium") == 0
 
 
-def look(*changes):
-    """Status of `scope-torch recheck`."""
-    words = ["models.json", "--app", "my_app:app", "--dataset", "questions.csv"]
-    words += ["--metric", "exact_match", "--min-quality", "0.9", "--budget-usd", "20"]
-    with pytest.raises(SystemExit) as ended:
-        recheck([*words, *changes])
-    return ended.value.code
-
-
-def test_looks_at_a_choice_go_on(folder, capsys):
-    assert look("--run-dir", "watch", "--draws", "30") == 0
-    assert capsys.readouterr().out.startswith("no alarm: answer=pro\n")
-    assert look("--run-dir", "watch", "--draws", "30") == 0
-    assert num_calls() == 60
-    Path("my_app.py").write_text(APP.replace('"pro": 97', '"pro": 50'))
-    sys.modules.pop("my_app")
-    assert look("--run-dir", "watch", "--draws", "60") == 1
-    assert capsys.readouterr().out.splitlines()[-5].startswith("ALARM: answer=pro")
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ([], "--run-dir is missing"),
-        (["--run-dir", "watch", "--traces", "questions.csv"], "--traces: give --min-quality"),
-        (["--run-dir", "watch", "--draws", "0"], "draws"),
-    ],
-)
-def test_a_wrong_look_is_one_line(folder, capsys, changes, message):
-    assert look(*changes) == 2
-    err = capsys.readouterr().err
-    assert message in err
-    assert err.startswith("recheck: ")
-
-
-@pytest.mark.parametrize("name", ["langfuse", "langsmith", "otlp"])
-def test_a_look_at_logged_traces(name, folder, capsys):
-    """Four traces of a real library, three of them right."""
-    models = {"plan": "gpt-4o-mini", "solve": "gpt-4o"}
-    Path("models.json").write_text(json.dumps({"version": 1, "models": models}))
-    log = Path(__file__).parents[1] / f"traces/fixtures/{name}.jsonl"
-    for least, every, status in ((0.5, 100, 0), (0.99, 20, 1)):
-        words = ["--min-quality", str(least), "--false-alarm-every", str(every)]
-        with pytest.raises(SystemExit) as ended:
-            recheck(["models.json", "--traces", str(log), *words])
-        assert ended.value.code == status
-        assert f"quality >= {least}: 0.75 in 4 draws" in capsys.readouterr().out or status
-    with pytest.raises(SystemExit) as ended:
-        recheck(["models.json", "--traces", str(log), "--app", "a:b", "--min-quality", "0.5"])
-    assert ended.value.code == 2
-
-
 def workflow():
     """Name and script of the steps on the page."""
     yaml = pytest.importorskip("yaml")
@@ -231,8 +252,16 @@ def workflow():
     return {step["name"]: step["run"] for step in job["steps"] if "name" in step}
 
 
-@pytest.mark.parametrize(("llm", "status"), [("mini", 0), ("nano", 1)])
-def test_the_gate_of_the_page(folder, llm, status):
+@pytest.mark.parametrize(
+    ("new", "status"),
+    [
+        ({"answer": "mini"}, 0),
+        ({"answer": "nano"}, 1),
+        ({"answer": "pro"}, 0),  # only its notes have changed
+        ({"reply": "mini"}, 2),
+    ],
+)
+def test_the_gate_of_the_page(folder, new, status):
     """Its scripts run in a repository whose models.json has changed; `gh` notes what it is told."""
     tools = folder / "tools"
     tools.mkdir()
@@ -245,7 +274,7 @@ def test_the_gate_of_the_page(folder, llm, status):
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@b.c"]
     for command in (["init", "-q"], ["add", "models.json"], ["commit", "-qm", "before"]):
         subprocess.run([*git, *command], cwd=folder, check=True)
-    Path("models.json").write_text(json.dumps({"version": 1, "models": {"answer": llm}}))
+    Path("models.json").write_text(json.dumps({"version": 1, "models": new, "notes": "new"}))
     root = Path(st.__file__).parents[1]
     env = os.environ | {
         "PATH": f"{tools}:{os.environ['PATH']}",
@@ -258,8 +287,13 @@ def test_the_gate_of_the_page(folder, llm, status):
     done = subprocess.run(["bash", "-e", "-c", steps["Check"]], cwd=folder, env=env, check=False)
     assert done.returncode == status
     subprocess.run(["bash", "-e", "-c", steps["Comment"]], cwd=folder, env=env, check=True)
+    told = Path("gh.txt").read_text().split() if Path("gh.txt").exists() else []
+    if new in ({"answer": "pro"}, {"reply": "mini"}):
+        assert not told
+        assert not Path("summary.md").exists()
+        return
     assert Path("summary.md").read_text() == Path("comment.md").read_text()
-    assert Path("gh.txt").read_text().split() == ["pr", "comment", "7", "--body-file", "comment.md"]
+    assert told == ["pr", "comment", "7", "--body-file", "comment.md"]
 
 
 def test_the_page_shows_what_is_printed(capsys):

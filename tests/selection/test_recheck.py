@@ -2,7 +2,7 @@
 
 import json
 import random
-from datetime import date
+from datetime import date, datetime
 
 import pytest
 from selection.test_select import exactly
@@ -165,6 +165,34 @@ def test_a_new_price_is_told(tmp_path):
     found = look(app, tmp_path, prices=prices(2.5))
     assert found.prices == {"mini": ((1.0, 4.0), (2.5, 4.0))}
     assert "price of mini: 2.5, 4 USD per million tokens (in, out), was 1, 4" in str(found)
+
+
+def test_a_published_price_that_falls_is_told(tmp_path, monkeypatch):
+    """Prices have dates: that of o3 fell on 2025-06-10, and no release of genai-prices came."""
+
+    def on_day(day):
+        class Clock(datetime):
+            @classmethod
+            def now(cls, tz=None):
+                return cls(2025, 6, day, tzinfo=tz)
+
+        monkeypatch.setattr("scope_torch.llm.price_list.datetime", Clock)
+
+    def app(_, text):
+        return text.upper(), {"answer": (1_000, 100)}
+
+    def of_o3():
+        how = {"dataset": [("a", "A"), ("b", "B")], "metric": exactly, "min_quality": 0.5}
+        return st.recheck(app, {"answer": "o3"}, budget_usd=1, run_dir=tmp_path, draws=5, **how)
+
+    on_day(9)
+    first = of_o3()
+    on_day(11)
+    found = of_o3()
+    assert first.prices == {}
+    assert found.prices == {"o3": ((10.0, 40.0), (2.0, 8.0))}
+    assert "price of o3: 2, 8 USD per million tokens (in, out), was 10, 40" in str(found)
+    assert (first.spent_usd, found.spent_usd) == pytest.approx((0.07, 0.014))
 
 
 def test_a_report_passes_over_what_is_no_search(tmp_path):

@@ -1,0 +1,103 @@
+"""LLMs that their provider has retired, as a run that fails has met them.
+
+An error tells them as `module=LLM`, with a word of the provider's answer, such as `404`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, TypeGuard
+
+from scope_torch.factors import LLM
+from scope_torch.serve.chain import trouble_of
+from scope_torch.serve.upstream import Answer
+
+_MARK = "scope_retired"
+_PASSING = re.compile(r"timeout|connection|408|429|5\d\d")  # of what `trouble_of` says
+_MOST_CAUSES = 10
+
+
+@contextmanager
+def naming_retired(models: Mapping[str, str]) -> Generator[None]:
+    """Says of an error which LLMs are retired, if it is that of a client that got such an answer.
+
+    Clients have the status as `status_code` or `code`. Who is meant is whose name is in the text;
+    if it is nobody's, one of them.
+
+    Args:
+        models: Module -> LLM of the run.
+
+    Examples:
+        >>> class NotFound(Exception):
+        ...     status_code = 404
+        >>> try:
+        ...     with naming_retired({"plan": "nano", "solve": "openai/mini"}):
+        ...         raise NotFound("the model `mini` does not exist")
+        ... except NotFound as error:
+        ...     retired_in(error)
+        {'solve=openai/mini': '404'}
+    """
+    try:
+        yield
+    except Exception as error:
+        seen: BaseException | None = error
+        for _ in range(_MOST_CAUSES):
+            if seen is None:
+                break
+            if said := _said_by(seen):
+                names = [f"{module}={llm}" for module, llm in models.items()]
+                meant = [f"{m}={llm}" for m, llm in models.items() if _is_in(llm, str(seen))]
+                mark(error, dict.fromkeys(meant or [" or ".join(names)], said))
+                break
+            seen = seen.__cause__ or seen.__context__
+        raise
+
+
+def retired_by(troubles: Mapping[str, str | None], models: Mapping[str, str]) -> dict[str, str]:
+    """Which LLMs are retired.
+
+    Args:
+        troubles: Module -> what `trouble_of` says of an answer.
+        models: Module -> LLM.
+
+    Examples:
+        >>> retired_by({"plan": "404", "solve": "503"}, {"plan": "nano", "solve": "mini"})
+        {'plan=nano': '404'}
+    """
+    return {f"{module}={models[module]}": said for module, said in troubles.items() if _ends(said)}
+
+
+def mark(error: BaseException, retired: Mapping[str, str]) -> None:
+    """Says of an error which LLMs are retired."""
+    with suppress(AttributeError):  # it may be frozen
+        setattr(error, _MARK, dict(retired))
+
+
+def retired_in(error: BaseException) -> dict[str, str]:
+    """What was said of an error."""
+    return getattr(error, _MARK, {})
+
+
+def _said_by(error: BaseException) -> str | None:
+    """What a client's error says of an LLM that is retired; None for any other error."""
+    code: Any = getattr(error, "code", None)
+    statuses = [s for s in (getattr(error, "status_code", None), code) if type(s) is int]
+    if not statuses:
+        return None
+    told = {"code": code if isinstance(code, str) else None, "message": str(error)}
+    said = trouble_of(Answer(statuses[0], {}, json.dumps({"error": told}).encode()))
+    return said if _ends(said) else None
+
+
+def _ends(trouble: str | None) -> TypeGuard[str]:
+    """Whether a trouble does not pass."""
+    return trouble is not None and _PASSING.fullmatch(trouble) is None
+
+
+def _is_in(llm: str, text: str) -> bool:
+    """Whether a text names an LLM, with its provider or without."""
+    name = re.escape(LLM.parse(llm).llm.rpartition("/")[2])
+    return re.search(rf"(?<![\w.-]){name}(?!\.?[\w-])", text) is not None
