@@ -51,6 +51,20 @@ RAY = """
 
     searched(RayExecutor(num_cpus=0.5))
 """
+TWO_NODES = """
+    import ray
+    from ray.cluster_utils import Cluster
+    from scope_torch.integrations.ray import RayExecutor
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+    for _ in range(2):
+        cluster.add_node(num_cpus=1)
+    executor = RayExecutor(cluster.address, scheduling_strategy="SPREAD")
+    assert sum(node["Resources"].get("CPU", 0) == 1 for node in ray.nodes()) == 2
+    searched(executor)
+    ray.shutdown()
+    cluster.shutdown()
+"""
 
 
 def needs(package: str, variable: str) -> pytest.MarkDecorator:
@@ -64,6 +78,7 @@ CLUSTERS = [
     pytest.param(DASK, "SCOPE_DASK", id="dask", marks=needs("distributed", "SCOPE_DASK")),
     pytest.param(RAY, "SCOPE_RAY", id="ray", marks=needs("ray", "SCOPE_RAY")),
 ]
+NODES = pytest.param(TWO_NODES, "SCOPE_RAY", id="ray-nodes", marks=needs("ray", "SCOPE_RAY"))
 pytestmark = pytest.mark.slow
 
 
@@ -93,7 +108,7 @@ def history(folder: Path) -> list:
     return sorted(kept, key=lambda line: (line["theta"], line["query"], line["replicate"]))
 
 
-@pytest.mark.parametrize(("program", "variable"), CLUSTERS)
+@pytest.mark.parametrize(("program", "variable"), [*CLUSTERS, NODES])
 def test_a_cluster_whose_worker_is_killed_gives_what_a_sequential_search_gives(
     program, variable, tmp_path
 ):

@@ -120,6 +120,20 @@ def test_the_calls_of_a_broken_pool_are_all_asked_again(tmp_path, expected):
     assert result.bill.num_lost == len(result.lost)
 
 
+@pytest.mark.slow
+def test_loky_is_one_of_them(tmp_path, expected):
+    """It replaces its broken pool by itself."""
+    loky = pytest.importorskip("joblib.externals.loky")
+    result = st.select(
+        App(tmp_path, 40), **settings(executor=partial(loky.get_reusable_executor, 2))
+    )
+    loky.get_reusable_executor().shutdown()
+    assert (tmp_path / "killed").exists()
+    assert str(os.getpid()) not in {process for process, *_ in calls(tmp_path)}
+    assert seen(result) == seen(expected)
+    assert 1 <= len(result.lost) <= 3
+
+
 def test_a_pool_that_breaks_names_the_mend(tmp_path, expected):
     with processes() as pool, pytest.raises(InputError, match=r"give a function that makes one"):
         st.select(App(tmp_path, 40), **settings(executor=pool, run_dir=tmp_path / "run"))
