@@ -32,9 +32,10 @@ test-slow: export SCOPE_AGENTS = $(abspath build/agents)
 test-slow: export SCOPE_OPENAI2 = $(abspath build/openai2)
 test-slow: export SCOPE_RAY = $(abspath build/ray)
 test-slow: export SCOPE_DASK = $(abspath build/dask)
+test-slow: export SCOPE_MPI = $(abspath build/mpi)
 test-slow: export SCOPE_PEERS = $(abspath build/peers)
 
-test-slow: $(VENV)/installed build/agents build/ray build/dask build/peers
+test-slow: $(VENV)/installed build/agents build/ray build/dask build/mpi build/peers
 	$(BIN)/pip install -q -e ".[docs,bench]"
 	$(BIN)/python -m pytest -m slow -n $(WORKERS) --durations=10
 
@@ -48,6 +49,10 @@ build/ray: $(VENV)/installed constraints/ray.txt
 
 build/dask: $(VENV)/installed constraints/dask.txt
 	-$(BIN)/pip install -q --upgrade --target $@ -r constraints/dask.txt
+
+# With its own prefix, because the library of MPI lies beside the packages.
+build/mpi: $(VENV)/installed constraints/mpi.txt
+	-$(BIN)/pip install -q --ignore-installed --prefix $(abspath $@) -r constraints/mpi.txt
 
 # SMAC3 and Ax, apart and without what they have in common with this project.
 build/peers: $(VENV)/installed constraints/peers.txt

@@ -1,6 +1,6 @@
-"""`select(executor=...)` on real clusters, on this machine: Dask with worker processes, and Ray.
+"""`select(executor=...)` on real clusters, on this machine: Dask with worker processes, Ray, MPI.
 
-Dask and Ray decide no dependency of the others: `make test-slow` has them apart.
+They decide no dependency of the others: `make test-slow` has them apart.
 """
 
 from __future__ import annotations
@@ -65,6 +65,13 @@ TWO_NODES = """
     ray.shutdown()
     cluster.shutdown()
 """
+MPI = """
+    from mpi4py.futures import MPIPoolExecutor
+
+    with MPIPoolExecutor() as executor:
+        assert executor.num_workers == 2
+        searched(executor)
+"""
 
 
 def needs(package: str, variable: str) -> pytest.MarkDecorator:
@@ -79,6 +86,7 @@ CLUSTERS = [
     pytest.param(RAY, "SCOPE_RAY", id="ray", marks=needs("ray", "SCOPE_RAY")),
 ]
 NODES = pytest.param(TWO_NODES, "SCOPE_RAY", id="ray-nodes", marks=needs("ray", "SCOPE_RAY"))
+MPI_FOLDER = Path(os.environ.get("SCOPE_MPI", ""))  # a prefix
 pytestmark = pytest.mark.slow
 
 
@@ -129,6 +137,28 @@ def test_a_cluster_whose_worker_is_killed_gives_what_a_sequential_search_gives(
     assert here.bill.num_calls < len(calls(tmp_path)) <= found["calls"]
     assert history(tmp_path / "run") == history(tmp_path / "here")
     assert str(process.pid) not in {call[0] for call in calls(tmp_path)}
+
+
+@pytest.mark.skipif(
+    not (MPI_FOLDER / "bin" / "mpiexec").exists(), reason="no mpi4py and MPI: make build/mpi"
+)
+def test_mpi_gives_what_a_sequential_search_gives(tmp_path):
+    """A dead process ends all of MPI, so none is killed here."""
+    here = st.select(App(tmp_path), **settings(concurrency=1, run_dir=tmp_path / "here"))
+    (tmp_path / "calls.txt").unlink()
+    (tmp_path / "program.py").write_text(PROGRAM + MPI)
+    (packages,) = (MPI_FOLDER / "lib").glob("python*/site-packages")
+    known = environment("SCOPE_MPI", tmp_path) | {"LD_LIBRARY_PATH": str(MPI_FOLDER / "lib")}
+    known["PYTHONPATH"] = f"{packages}{os.pathsep}{known['PYTHONPATH']}"
+    run = [str(MPI_FOLDER / "bin" / "mpiexec"), "-n", "3", sys.executable, "-m", "mpi4py.futures"]
+    command = [*run, str(tmp_path / "program.py"), str(tmp_path)]
+    command.append(json.dumps({"run_dir": str(tmp_path / "run")}))
+    found = told(
+        subprocess.Popen(command, cwd=tmp_path, env=known, text=True, stdout=-1, stderr=-1)
+    )
+    assert found == {"choice": here.choice, "lost": 0, "calls": here.bill.num_calls}
+    assert history(tmp_path / "run") == history(tmp_path / "here")
+    assert len({call[0] for call in calls(tmp_path)}) == 2
 
 
 @pytest.mark.parametrize(("program", "variable"), CLUSTERS)
