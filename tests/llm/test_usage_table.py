@@ -235,7 +235,11 @@ def test_what_has_no_price_is_said_once(caplog):
 
 
 def test_names_of_usage_are_read_in_one_file():
-    """A second reader would read the same reply differently."""
+    """A second reader would read the same reply differently.
+
+    `traces` is left out: libraries name their own columns and attributes like counts of a reply.
+    It hands them all to this file, see `test_every_count_with_a_price_of_its_own_is_read`.
+    """
     names = {
         name
         for value in vars(usage_module).values()
