@@ -58,12 +58,14 @@ class Most(NamedTuple):
         completion_tokens: Its limit, times the number of replies; None if it sets none.
         refers: Whether it refers to content that it does not contain, or lets the provider search.
         tier: The service tier that it asks for, if that one costs more; "" for none.
+        replies: The number of replies.
     """
 
     prompt_tokens: int
     completion_tokens: int | None
     refers: bool = False
     tier: str = ""
+    replies: int = 1
 
 
 def most_of(limits: Iterable[str], body: Mapping[str, Any], num_bytes: int) -> Most:
@@ -79,7 +81,7 @@ def most_of(limits: Iterable[str], body: Mapping[str, Any], num_bytes: int) -> M
         body = {**config, "n": config.get("candidateCount"), **body}
     refers = _refers(body)
     prompt = -(-num_bytes // BYTES_PER_TOKEN) + (REFERRED_TOKENS if refers else 0)
-    return Most(prompt, _limit(limits, body), refers, _tier(body))
+    return Most(prompt, _limit(limits, body), refers, _tier(body), _replies(body))
 
 
 def most_of_call(call: ChatCall, extra_body: Mapping[str, Any] | None = None) -> Most:
@@ -123,7 +125,7 @@ def booked(
 def estimate(most: Most, said: int, told: Usage | None = None, *, begun: bool = False) -> Usage:
     """An upper estimate of the billed tokens.
 
-    Where the request sets no limit, 16,384 tokens beyond the words that came.
+    Where the request sets no limit, 16,384 tokens a reply beyond the words that came.
 
     Args:
         most: The most that was asked for.
@@ -134,7 +136,7 @@ def estimate(most: Most, said: int, told: Usage | None = None, *, begun: bool = 
     """
     completion = most.completion_tokens
     if completion is None:
-        completion = -(-said // BYTES_PER_TOKEN) + UNLIMITED_TOKENS
+        completion = -(-said // BYTES_PER_TOKEN) + UNLIMITED_TOKENS * most.replies
     told = told or Usage(0, 0, tier=most.tier)
     prompt = told.prompt_tokens
     if not (begun and prompt_believable(told, most)):
@@ -186,8 +188,11 @@ def said_bytes(value: Any) -> int:
 def _limit(limits: Iterable[str], body: Mapping[str, Any]) -> int | None:
     """The longest reply, times the number of replies; None if there is no limit."""
     asked = [body[key] for key in limits if is_count(body.get(key)) and body[key]]
-    replies = body.get("n")
-    return max(asked) * (replies if is_count(replies) and replies else 1) if asked else None
+    return max(asked) * _replies(body) if asked else None
+
+
+def _replies(body: Mapping[str, Any]) -> int:
+    return n if is_count(n := body.get("n")) and n else 1
 
 
 def _tier(body: Mapping[str, Any]) -> str:
