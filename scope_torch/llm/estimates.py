@@ -5,6 +5,7 @@ One rule for the client and for the endpoint. An estimate is never below a repor
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -40,9 +41,14 @@ _REFERENCES = {
     "data_sources",
     "mcp_servers",
     "plugins",
+    "enable_search",
+    "connectors",
 }
+# Models that search without being told to: by OpenRouter's ending, or Groq's name.
+_SEARCHING = re.compile(r".+:online|(.+/)?compound(-.+)?")
 _DECLARED = "function_declarations", "functionDeclarations"
 _OWN_TOOLS = {"function", "custom"}  # the application runs them
+_OF_OWN = {"function", "parameters", "input_schema", "parameter_definitions", *_DECLARED}
 _NO_WORDS = {
     "id", "type", "role", "object", "status", "index", "finish_reason", "call_id", "usage",
     # Gemini's, beside the content of a candidate.
@@ -94,7 +100,7 @@ def most_of_call(call: ChatCall, extra_body: Mapping[str, Any] | None = None) ->
         call: The call.
         extra_body: Keys that are sent with it; they may set another limit, or a number of replies.
     """
-    body = {**(extra_body or {}), "": call.max_tokens}
+    body = {"model": call.llm, **(extra_body or {}), "": call.max_tokens}
     sizes = (len(m.content.encode("utf-8", "replace")) + len(m.role) for m in call.messages)
     prompt = sum(-(-size // BYTES_PER_TOKEN) + TOKENS_PER_MESSAGE for size in sizes)
     prompt += REFERRED_TOKENS if (refers := _refers(body)) else 0
@@ -203,7 +209,7 @@ def _tier(body: Mapping[str, Any]) -> str:
 def _refers(body: Mapping[str, Any]) -> bool:
     """Whether a request names content that lies elsewhere."""
     tools, model = body.get("tools"), body.get("model")
-    searches = isinstance(model, str) and model.endswith(":online")  # so OpenRouter searches
+    searches = isinstance(model, str) and _SEARCHING.fullmatch(model)
     if searches or any(map(_is_of_provider, tools if isinstance(tools, list) else ())):
         return True
     rest: list[Any] = [body]
@@ -224,11 +230,9 @@ def _is_of_provider(tool: Any) -> bool:
 
     The application's own have the type function or custom, or a schema (Anthropic, Gemini).
     """
-    return (
-        isinstance(tool, dict)
-        and tool.get("type") not in _OWN_TOOLS
-        and not tool.keys() & {"function", "parameters", "input_schema", *_DECLARED}
-    )
+    if not isinstance(tool, dict) or tool.get("type") in _OWN_TOOLS:
+        return False
+    return tool.get("type") == "builtin_function" or not tool.keys() & _OF_OWN
 
 
 def _is_reference(key: Any, value: Any) -> bool:
@@ -239,4 +243,5 @@ def _is_reference(key: Any, value: Any) -> bool:
 
 def _is_address(key: Any, value: Any) -> bool:
     """Whether this is the URL of an image or a document."""
-    return key in ("url", "image_url") and isinstance(value, str) and not value.startswith("data:")
+    names = "url", "image_url", "document_url"
+    return key in names and isinstance(value, str) and not value.startswith("data:")
