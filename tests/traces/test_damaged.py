@@ -352,6 +352,13 @@ def test_a_damaged_reference(damage, tmp_path):
         load_reference(path)
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="rights of POSIX")
+def test_the_reference_is_for_its_owner_alone(tmp_path):
+    """Its queries may be what people have asked."""
+    path = save_reference(tmp_path / "reference.json", summed(whole("t")), {})
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
 def test_the_reference_is_a_json_file(tmp_path):
     with pytest.raises(InputError, match=r"must be a \*.json file"):
         save_reference(tmp_path / "reference.toml", summed(whole("t")), {})
