@@ -296,6 +296,7 @@ def _unpriced(price: Any, usage: Usage) -> tuple[str, ...]:
     needed = {
         "input_audio_mtok": usage.audio_in_tokens,
         "output_audio_mtok": usage.audio_out_tokens,
+        "output_image_mtok": usage.image_out_tokens,
         "web_searches_kcount": usage.searches,
         "storage_searches_kcount": usage.file_searches,
     }

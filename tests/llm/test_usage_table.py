@@ -231,8 +231,10 @@ def test_what_has_no_price_is_said_once(caplog):
     for _ in range(3):
         assert usd_of("gpt-4o-2024-05-13", told) == usd_of("gpt-4o-2024-05-13", PLAIN)
         usd_of("gpt-4o-2024-05-13", PLAIN, service_tier="scale")
+        usd_of("gpt-4o-2024-08-06", {**PLAIN, "completion_tokens_details": {"image_tokens": 5}})
     messages = [record.getMessage() for record in caplog.records]
-    assert ["output_audio_mtok" in m or "service tier scale" in m for m in messages] == [True] * 2
+    names = "output_audio_mtok", "service tier scale", "output_image_mtok"
+    assert [n in m for n, m in zip(names, messages, strict=True)] == [True] * 3
 
 
 @pytest.mark.parametrize(
