@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from scope_torch.errors import printable
-from scope_torch.llm.usage import Usage, count
+from scope_torch.llm.usage import Usage, count, usage_of
 from scope_torch.traces.span import (
     Score,
     Span,
@@ -32,6 +32,7 @@ from scope_torch.traces.span import (
 )
 from scope_torch.traces.tokens import cached_in, further_in, tier_in, used
 
+_NO_TOKENS = {"input_tokens": 0, "output_tokens": 0}
 _TIERS = "flex", "priority"  # details that tell the tier
 
 
@@ -85,7 +86,10 @@ def _usage(row: Mapping[str, Any]) -> Usage | None:
     response = _response(outputs)
     counts = {f"input_{key}": value for key, value in given.items()}
     counts |= {f"output_{key}": value for key, value in answered.items()}
-    counts |= mapping_in(mapping_in(response, "usage"), "server_tool_use")
+    tools = {"server_tool_use": mapping_in(response, "usage").get("server_tool_use")}
+    searched = usage_of({"usage": {**_NO_TOKENS, **tools}, "output": outputs.get("output")})
+    if searched is not None:
+        counts |= {"web_searches": searched.searches, "file_searches": searched.file_searches}
     tiers = [{"service_tier": tier} for tier in _TIERS if count(given.get(tier))]
     tier = tier_in(response, outputs, *tiers, mapping_in(extra, "invocation_params"))
     cached, further = cached_in(given), {**further_in(counts), "service_tier": tier}

@@ -42,9 +42,12 @@ def observation(llm: str, usage: dict, **more: object) -> dict:
     return {**row, "usage_details": usage, **more}
 
 
-def langsmith(llm: str, prompt: int, said: int, response: dict | None = None, **details) -> dict:
+def langsmith(
+    llm: str, prompt: int, said: int, response: dict | None = None, reply: dict | None = None,
+    **details: object,
+) -> dict:  # fmt: skip
     usage = {"input_tokens": prompt, "output_tokens": said, "total_tokens": prompt + said}
-    outputs: dict = {"usage_metadata": {**usage, **details}}
+    outputs: dict = {"usage_metadata": {**usage, **details}, **(reply or {})}
     if response is not None:  # as LangChain's tracer writes the message
         message = {"lc": 1, "kwargs": {"response_metadata": response}}
         outputs["generations"] = [[{"text": "", "message": message}]]
@@ -79,6 +82,9 @@ ROWS = [
                          "server_tool_use": {"web_search_requests": 2}}), SEARCHED),
     (langsmith(HAIKU, 7_200, 1_000, {"usage": {"server_tool_use": {"web_search_requests": 2}}}),
      SEARCHED),
+    (langsmith("gpt-4.1", 8_000, 100, reply={"output": [  # as it wraps OpenAI's client
+        {"type": "web_search_call", "action": {"type": "search"}}, {"type": "file_search_call"}]}),
+     8_000 * 2 + 100 * 8 + 10_000 + 2_500),
     (span("gpt-4.1", 8_000, 100, gen_ai__usage__details__file_search_calls=1),
      8_000 * 2 + 100 * 8 + 2_500),
     # Tiers: what the reply names goes before what was asked for.
