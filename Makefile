@@ -62,7 +62,7 @@ build/peers: $(VENV)/installed constraints/peers.txt
 test-long: export OMP_NUM_THREADS = 1
 test-long: export SCOPE_LONG = 1
 test-long: $(VENV)/installed
-	$(BIN)/python -m pytest -m slow tests/reliability tests/llm tests/guarantees -n $(WORKERS) --durations=10
+	$(BIN)/python -m pytest -m slow tests/reliability tests/llm tests/serve tests/traces tests/guarantees -n $(WORKERS) --durations=10
 
 # The lower bounds of pyproject.toml. Old releases warn about new ones of their dependencies.
 test-minimal: export OMP_NUM_THREADS = 1

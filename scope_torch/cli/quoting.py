@@ -1,10 +1,11 @@
-"""Names of LLMs, columns and files on the command line that Hydra would read as something else."""
+"""Names of LLMs, columns and files that Hydra or YAML would read as something else."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
@@ -61,3 +62,20 @@ def refuse_changed_names(arguments: Sequence[str]) -> None:
                     f"{argument}: {token} would be read as another name; put it into quotes: "
                     f"{quoted(argument)}"
                 )
+
+
+def refuse_unquoted_names(config: Mapping[str, Any]) -> None:
+    """Raises InputError for a name in a file that YAML reads as a number or a truth value.
+
+    A 4.10 is then 4.1 already, and a 001 is 1, so no such value can be believed.
+
+    Args:
+        config: What one file has, before it is merged with the schemas, which make texts of them.
+    """
+    task = config.get("task")
+    of_task = task.items() if isinstance(task, Mapping) else ()
+    for key, value in (*config.items(), *((f"task.{name}", value) for name, value in of_task)):
+        names = value if isinstance(value, list) else [value]
+        found = next((name for name in names if not isinstance(name, str | None)), None)
+        if found is not None and _NAMES.fullmatch(f"{key}="):
+            raise InputError(f'{key}: YAML reads {found} for a name; put it into quotes, as "4.10"')

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import hydra._internal.hydra as hydra_main
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.config_repository import IConfigRepository
+from hydra.core.default_element import ResultDefault
+from hydra.plugins.config_source import ConfigResult
 from omegaconf import DictConfig, OmegaConf, flag_override
 
+from scope_torch.cli.quoting import refuse_changed_names, refuse_unquoted_names
 from scope_torch.cli.targets import is_allowed
 from scope_torch.errors import InputError
 
@@ -65,7 +69,14 @@ class CheckedLoader(ConfigLoaderImpl):
         """
         config = super().load_configuration(config_name, overrides, *args, **kwargs)
         check_hydra(config.hydra, overrides)
+        swept = OmegaConf.to_container(config.hydra.sweeper, resolve=False)
+        refuse_changed_names([f"{k}={v}" for k, v in (_at(swept, "params") or {}).items()])
         return config
+
+    def _load_single_config(self, default: ResultDefault, repo: IConfigRepository) -> ConfigResult:
+        found = super()._load_single_config(default, repo)
+        refuse_unquoted_names(cast(dict[str, Any], OmegaConf.to_container(found.config)))
+        return found
 
 
 def refuse_untrusted_configs() -> None:

@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 MAX_TEXT_CHARS = 1_000_000
 MAX_REPLY_BYTES = 8 << 20  # of the JSON around a text, after it was unpacked
 MAX_REASON_CHARS = 100
+STANDARD_TIERS = "", "default", "standard", "auto", "on_demand"
 MOST_DIFFERENCE = 0.02  # of a cost that the reply names
 
 
@@ -104,12 +105,17 @@ def _machine_usd(llm: LLMInfo, seconds: float | None) -> float:
 
 def _unpriced(llm: LLMInfo, usage: Usage) -> tuple[str, ...]:
     """What of a usage the price list has no price for, though it usually costs more."""
+    known = STANDARD_TIERS if llm.batch_factor is None else (*STANDARD_TIERS, "batch")
     needed = {
         "audio_input_usd_per_mtok": usage.audio_in_tokens,
         "audio_output_usd_per_mtok": usage.audio_out_tokens,
         "search_usd": usage.searches,
+        # No list has prices of these.
+        "file searches": usage.file_searches,
+        "image tokens": usage.image_in_tokens + usage.image_out_tokens,
+        f"the service tier {usage.tier}": usage.tier not in known,
     }
-    return tuple(name for name, number in needed.items() if number and getattr(llm, name) is None)
+    return tuple(name for name, n in needed.items() if n and getattr(llm, name, None) is None)
 
 
 @lru_cache(maxsize=4096)

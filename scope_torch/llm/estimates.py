@@ -5,6 +5,7 @@ One rule for the client and for the endpoint. An estimate is never below a repor
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -40,9 +41,14 @@ _REFERENCES = {
     "data_sources",
     "mcp_servers",
     "plugins",
+    "enable_search",
+    "connectors",
 }
+# Models that search without being told to: by OpenRouter's ending, or Groq's name.
+_SEARCHING = re.compile(r".+:online|(.+/)?compound(-.+)?")
 _DECLARED = "function_declarations", "functionDeclarations"
 _OWN_TOOLS = {"function", "custom"}  # the application runs them
+_OF_OWN = {"function", "parameters", "input_schema", "parameter_definitions", *_DECLARED}
 _NO_WORDS = {
     "id", "type", "role", "object", "status", "index", "finish_reason", "call_id", "usage",
     # Gemini's, beside the content of a candidate.
@@ -58,12 +64,14 @@ class Most(NamedTuple):
         completion_tokens: Its limit, times the number of replies; None if it sets none.
         refers: Whether it refers to content that it does not contain, or lets the provider search.
         tier: The service tier that it asks for, if that one costs more; "" for none.
+        replies: The number of replies.
     """
 
     prompt_tokens: int
     completion_tokens: int | None
     refers: bool = False
     tier: str = ""
+    replies: int = 1
 
 
 def most_of(limits: Iterable[str], body: Mapping[str, Any], num_bytes: int) -> Most:
@@ -79,7 +87,7 @@ def most_of(limits: Iterable[str], body: Mapping[str, Any], num_bytes: int) -> M
         body = {**config, "n": config.get("candidateCount"), **body}
     refers = _refers(body)
     prompt = -(-num_bytes // BYTES_PER_TOKEN) + (REFERRED_TOKENS if refers else 0)
-    return Most(prompt, _limit(limits, body), refers, _tier(body))
+    return Most(prompt, _limit(limits, body), refers, _tier(body), _replies(body))
 
 
 def most_of_call(call: ChatCall, extra_body: Mapping[str, Any] | None = None) -> Most:
@@ -92,7 +100,7 @@ def most_of_call(call: ChatCall, extra_body: Mapping[str, Any] | None = None) ->
         call: The call.
         extra_body: Keys that are sent with it; they may set another limit, or a number of replies.
     """
-    body = {**(extra_body or {}), "": call.max_tokens}
+    body = {"model": call.llm, **(extra_body or {}), "": call.max_tokens}
     sizes = (len(m.content.encode("utf-8", "replace")) + len(m.role) for m in call.messages)
     prompt = sum(-(-size // BYTES_PER_TOKEN) + TOKENS_PER_MESSAGE for size in sizes)
     prompt += REFERRED_TOKENS if (refers := _refers(body)) else 0
@@ -123,7 +131,7 @@ def booked(
 def estimate(most: Most, said: int, told: Usage | None = None, *, begun: bool = False) -> Usage:
     """An upper estimate of the billed tokens.
 
-    Where the request sets no limit, 16,384 tokens beyond the words that came.
+    Where the request sets no limit, 16,384 tokens a reply beyond the words that came.
 
     Args:
         most: The most that was asked for.
@@ -134,7 +142,7 @@ def estimate(most: Most, said: int, told: Usage | None = None, *, begun: bool = 
     """
     completion = most.completion_tokens
     if completion is None:
-        completion = -(-said // BYTES_PER_TOKEN) + UNLIMITED_TOKENS
+        completion = -(-said // BYTES_PER_TOKEN) + UNLIMITED_TOKENS * most.replies
     told = told or Usage(0, 0, tier=most.tier)
     prompt = told.prompt_tokens
     if not (begun and prompt_believable(told, most)):
@@ -186,8 +194,11 @@ def said_bytes(value: Any) -> int:
 def _limit(limits: Iterable[str], body: Mapping[str, Any]) -> int | None:
     """The longest reply, times the number of replies; None if there is no limit."""
     asked = [body[key] for key in limits if is_count(body.get(key)) and body[key]]
-    replies = body.get("n")
-    return max(asked) * (replies if is_count(replies) and replies else 1) if asked else None
+    return max(asked) * _replies(body) if asked else None
+
+
+def _replies(body: Mapping[str, Any]) -> int:
+    return n if is_count(n := body.get("n")) and n else 1
 
 
 def _tier(body: Mapping[str, Any]) -> str:
@@ -198,7 +209,7 @@ def _tier(body: Mapping[str, Any]) -> str:
 def _refers(body: Mapping[str, Any]) -> bool:
     """Whether a request names content that lies elsewhere."""
     tools, model = body.get("tools"), body.get("model")
-    searches = isinstance(model, str) and model.endswith(":online")  # so OpenRouter searches
+    searches = isinstance(model, str) and _SEARCHING.fullmatch(model)
     if searches or any(map(_is_of_provider, tools if isinstance(tools, list) else ())):
         return True
     rest: list[Any] = [body]
@@ -219,11 +230,9 @@ def _is_of_provider(tool: Any) -> bool:
 
     The application's own have the type function or custom, or a schema (Anthropic, Gemini).
     """
-    return (
-        isinstance(tool, dict)
-        and tool.get("type") not in _OWN_TOOLS
-        and not tool.keys() & {"function", "parameters", "input_schema", *_DECLARED}
-    )
+    if not isinstance(tool, dict) or tool.get("type") in _OWN_TOOLS:
+        return False
+    return tool.get("type") == "builtin_function" or not tool.keys() & _OF_OWN
 
 
 def _is_reference(key: Any, value: Any) -> bool:
@@ -234,4 +243,5 @@ def _is_reference(key: Any, value: Any) -> bool:
 
 def _is_address(key: Any, value: Any) -> bool:
     """Whether this is the URL of an image or a document."""
-    return key in ("url", "image_url") and isinstance(value, str) and not value.startswith("data:")
+    names = "url", "image_url", "document_url"
+    return key in names and isinstance(value, str) and not value.startswith("data:")

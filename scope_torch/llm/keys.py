@@ -96,8 +96,20 @@ def without_key(text: str, api_key_env: str | None) -> str:
     Other secrets of the environment stay: the endpoint was not sent them, so the text only happens
     to be equal, and a reply must not depend on variables that have nothing to do with it.
     """
+    key = _key_in_replies(api_key_env)
+    return _pattern(key).sub("***", text) if key else text
+
+
+def holds_key(content: bytes, api_key_env: str | None) -> bool:
+    """Whether a reply has the key that was sent, as it is; much faster than `without_key`."""
+    key = _key_in_replies(api_key_env)
+    return bool(key) and key.encode("utf-8", "replace") in content
+
+
+def _key_in_replies(api_key_env: str | None) -> str:
+    """The key to look for in replies; "" for none."""
     key = os.environ.get(api_key_env, "").strip() if api_key_env else ""
-    return _pattern(key).sub("***", text) if len(key) >= _LEAST_CHARS_IN_REPLIES else text
+    return key if len(key) >= _LEAST_CHARS_IN_REPLIES else ""
 
 
 @functools.lru_cache(maxsize=256)

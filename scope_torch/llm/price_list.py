@@ -12,14 +12,19 @@ from typing import Any, Literal
 
 from scope_torch.errors import InputError
 from scope_torch.factors import LLM
-from scope_torch.llm.billing import Usage, check_reported, cost_usd, warn_unpriced
+from scope_torch.llm.billing import (
+    STANDARD_TIERS,
+    Usage,
+    check_reported,
+    cost_usd,
+    warn_unpriced,
+)
 from scope_torch.llm.prices import LLMInfo, in_batch, load_llms
 
 Cached = Literal["as_billed", "uncached"]
 
 _PACKAGE = "genai-prices"
 _NOON = time(12, tzinfo=UTC)  # some providers have other prices at night
-_STANDARD = ("", "default", "standard", "auto", "on_demand")
 _BATCH = "batch"
 _FREE = ":free"  # openrouter.ai/docs/guides/routing/model-variants/free
 # They choose among providers, or add searches; openrouter.ai/docs/guides/routing/model-variants
@@ -257,7 +262,7 @@ class PriceList:
         if self.batch:
             return _at_tier(model, noon, _BATCH)
         standard = model.get_prices(noon)
-        if tier in _STANDARD:
+        if tier in STANDARD_TIERS:
             return standard
         found = _at_tier(model, noon, tier)
         if found is None:
@@ -291,6 +296,7 @@ def _unpriced(price: Any, usage: Usage) -> tuple[str, ...]:
     needed = {
         "input_audio_mtok": usage.audio_in_tokens,
         "output_audio_mtok": usage.audio_out_tokens,
+        "output_image_mtok": usage.image_out_tokens,
         "web_searches_kcount": usage.searches,
         "storage_searches_kcount": usage.file_searches,
     }

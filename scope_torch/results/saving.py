@@ -42,13 +42,16 @@ _PARAMS |= {name: name for name in ("temperature", "top_p", "max_tokens")}
 _FAMILIES = {"claude": "anthropic", "gemini": "gemini"}
 
 
-def save_models(path: Path | str, models: Mapping[str, str], facts: Mapping[str, Any]) -> Path:
+def save_models(
+    path: Path | str, models: Mapping[str, str], facts: Mapping[str, Any], *, private: bool = False
+) -> Path:
     """Writes the LLM of each module, in one step: readers see the old file or the new one.
 
     Args:
         path: Its name says the form, see the table of this module.
         models: The LLM of each module.
         facts: Further entries of the JSON or YAML file.
+        private: Whether only its owner may read it.
 
     Returns:
         The path.
@@ -80,7 +83,7 @@ def save_models(path: Path | str, models: Mapping[str, str], facts: Mapping[str,
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise cannot_write(path.parent, error) from error
-    write_atomically(path, text)
+    write_atomically(path, text, private=private)
     return path
 
 

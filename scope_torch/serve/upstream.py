@@ -13,7 +13,7 @@ from scope_torch.llm.billing import MAX_REPLY_BYTES
 from scope_torch.llm.bounded_http import ENCODINGS
 from scope_torch.llm.client import NOT_BUILT, NOT_SENT
 from scope_torch.llm.estimates import Most
-from scope_torch.llm.keys import key_of, redact_logs, without_secrets
+from scope_torch.llm.keys import holds_key, key_of, redact_logs, without_key, without_secrets
 from scope_torch.llm.usage import Usage
 from scope_torch.serve.apis import GENERATE, Api, Refused
 from scope_torch.serve.headers import Headers, to_application, to_upstream
@@ -202,9 +202,7 @@ class Upstream:
         waiting = self._waiting.get(request.path)  # the application may ask before us
         if waiting is not None and status < 300 and request.method == "GET":
             waiting.whole(content)
-        if request.reading.failed:
-            content = await asyncio.to_thread(self._redacted, content)
-        return Answer(status, headers, content)
+        return Answer(status, headers, await self._shown(content, request.reading))
 
     async def _send(self, request: UpstreamRequest) -> httpx.Response:
         """Sends the request; an error while it is built costs nothing."""
@@ -272,13 +270,18 @@ class Upstream:
             reading.event(rest)
             pieces.put_nowait(await self._shown(rest, reading))
 
-    async def _shown(self, event: bytes, reading: Reading) -> bytes:
-        """An event; without secrets if it may be an error."""
-        return await asyncio.to_thread(self._redacted, event) if reading.failed else event
+    async def _shown(self, content: bytes, reading: Reading) -> bytes:
+        """A reply or an event: without secrets if it is an error, and never with the key.
 
-    def _redacted(self, content: bytes) -> bytes:
+        Errors have many forms. The key tells one that is not known, and other replies stay as they
+        are, byte by byte.
+        """
+        if not reading.failed and not holds_key(content, self._key_env):
+            return content
+        redact = without_secrets if reading.failed else without_key
         text = content.decode("utf-8", "surrogateescape")
-        return without_secrets(text, self._key_env).encode("utf-8", "surrogateescape")
+        shown = await asyncio.to_thread(redact, text, self._key_env)
+        return shown.encode("utf-8", "surrogateescape")
 
     def _trouble(self, error: Exception, reading: Reading) -> Refused:
         """Why a request got no whole reply; says to `reading` if it was never sent."""

@@ -17,7 +17,7 @@ from scope_torch.evaluators.table import RecordedTable, TableEvaluator
 from scope_torch.files import MARK
 from scope_torch.space import ConfigSpace
 from scope_torch.tasks import Task
-from scope_torch.tasks.files import MAX_BYTES, find_data
+from scope_torch.tasks.files import MAX_BYTES, find_data, read_text
 from scope_torch.tasks.frames import POLARS_ERRORS, in_order, read_frame, reason, with_numbers
 
 OnMissing = Literal["error", "drop_queries", "restrict"]
@@ -274,7 +274,7 @@ def listed_configurations(table: RecordedTable, path: Path | str) -> RecordedTab
     Args:
         table: From `load_table` with `on_missing="restrict"`; a partial one.
         path: JSON, a list of configurations, each a list of LLM names in the order of the modules
-            or an object by module; or CSV with a column for each module.
+            or an object by module; or a table (see `frames.py`) with a column for each module.
 
     Raises:
         InputError: If the file cannot be read, or names an LLM that the table does not have.
@@ -287,8 +287,9 @@ def listed_configurations(table: RecordedTable, path: Path | str) -> RecordedTab
         >>> listed_configurations(table, "listed.json").listed
         ((0, 1), (1, 1))
     """
+    path = Path(path)
+    named = _configurations(path, table.modules)
     try:
-        named = _configurations(Path(path), table.modules)
         listed = codes_of_list(named, table.modules, table.llms)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
@@ -296,18 +297,21 @@ def listed_configurations(table: RecordedTable, path: Path | str) -> RecordedTab
 
 
 def _configurations(path: Path, modules: Sequence[str]) -> list[Any]:
-    if path.suffix.lower() == ".csv":
-        listed: Any = read_frame(path, modules).to_dicts()
-    else:
-        try:
-            listed = json.loads(path.read_bytes().decode("utf-8-sig"))
-        except (OSError, ValueError) as error:
-            raise InputError(f"cannot be read as JSON or CSV: {reason(error)}") from error
-    if not isinstance(listed, list) or not all(isinstance(one, list | dict) for one in listed):
-        raise InputError("give a list of configurations, each a list of LLM names or an object")
+    try:
+        text = read_text(path, "utf-8-sig").lstrip()
+    except InputError:  # what is no text may still be a table
+        text = ""
+    try:
+        listed: list[Any] = json.loads(text) if text.startswith("[") else []
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} cannot be read as JSON: {reason(error)}") from error
+    if not text.startswith("["):
+        listed = read_frame(path, modules).to_dicts()
+    if not all(isinstance(one, list | dict) for one in listed):
+        raise InputError(f"{path}: each configuration must be a list of LLM names or an object")
     named = (one.values() if isinstance(one, dict) else one for one in listed)
     if not all(isinstance(name, str) for names in named for name in names):
-        raise InputError("a configuration must name its LLMs, as texts")
+        raise InputError(f"{path}: a configuration must name its LLMs, as texts")
     return listed
 
 

@@ -20,8 +20,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from scope_torch.errors import printable
-from scope_torch.llm.billing import Usage
-from scope_torch.llm.usage import usage_of
+from scope_torch.llm.usage import Usage, count, usage_of
 from scope_torch.traces.span import (
     Score,
     Span,
@@ -40,7 +39,8 @@ from scope_torch.traces.tokens import (
     SCOPE,
     cached_in,
     cached_kind,
-    count,
+    further_in,
+    tier_in,
     usage_in,
     used,
 )
@@ -146,21 +146,24 @@ def _usage(row: Mapping[str, Any]) -> Usage | None:
     is_of_a_provider = "prompt_tokens" in counts or (
         "input_tokens" in counts and "input" not in counts
     )
-    named = usage_of({"usage": {**details, **counts}}) if is_of_a_provider else None
+    tier = tier_in(attributes, decoded(row, "model_parameters", "modelParameters"))
+    report = {"usage": {**details, **counts}, "service_tier": tier}
+    named = usage_of(report) if is_of_a_provider else None
     if named is not None:
         return named
     told = {**row, **details}
     prompt = first_in(told, ("promptTokens", "prompt_tokens"))
-    return _of_buckets(counts) or used(
-        prompt, first_in(told, ("completionTokens", "completion_tokens"))
-    )
+    completion = first_in(told, ("completionTokens", "completion_tokens"))
+    further = further_in({**counts, **mapping_in(details, "server_tool_use")})
+    further["service_tier"] = tier
+    return _of_buckets(counts, further) or used(prompt, completion, further=further)
 
 
 def _counts(details: Mapping[str, Any]) -> dict[str, int]:
     return {key: value for key in details if (value := count(details[key])) is not None}
 
 
-def _of_buckets(counts: Mapping[str, int]) -> Usage | None:
+def _of_buckets(counts: Mapping[str, int], further: Mapping[str, Any]) -> Usage | None:
     """The tokens in buckets; None if none is of the prompt or the completion."""
     sides: dict[str, list[int]] = {"input": [], "output": [], "apart": []}
     for key, tokens in counts.items():
@@ -175,9 +178,11 @@ def _of_buckets(counts: Mapping[str, int]) -> Usage | None:
     prompt, completion, apart = map(sum, sides.values())
     if any(cached_kind(key) and ("." in key or _side(key) is None) for key in counts):
         # Langfuse once copied the names of OpenTelemetry, whose cached tokens are in the prompt.
-        return used(prompt, completion + apart, cached)
+        return used(prompt, completion + apart, cached, further=further)
     total = first_in(counts, ("total", "total_tokens"))
-    return used(prompt, completion, cached, total=total, reasoning=apart, beside=True)
+    return used(
+        prompt, completion, cached, total=total, reasoning=apart, beside=True, further=further
+    )
 
 
 def _side(key: str) -> str | None:

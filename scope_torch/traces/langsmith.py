@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from scope_torch.errors import printable
-from scope_torch.llm.billing import Usage
+from scope_torch.llm.usage import Usage, count, usage_of
 from scope_torch.traces.span import (
     Score,
     Span,
@@ -30,7 +30,10 @@ from scope_torch.traces.span import (
     recorded_usd,
     text_in,
 )
-from scope_torch.traces.tokens import cached_in, used
+from scope_torch.traces.tokens import cached_in, further_in, tier_in, used
+
+_NO_TOKENS = {"input_tokens": 0, "output_tokens": 0}
+_TIERS = "flex", "priority"  # details that tell the tier
 
 
 def read_run(row: Mapping[str, Any]) -> Iterator[Span | Score]:
@@ -75,13 +78,34 @@ def _llm(row: Mapping[str, Any], metadata: Mapping[str, Any]) -> str | None:
 
 
 def _usage(row: Mapping[str, Any]) -> Usage | None:
-    places = decoded(row, "outputs"), mapping_in(decoded(row, "extra"), "metadata")
+    outputs, extra = decoded(row, "outputs"), decoded(row, "extra")
+    places = outputs, mapping_in(extra, "metadata")
     said = next(filter(None, (mapping_in(place, "usage_metadata") for place in places)), {})
-    details = decoded(row, "prompt_token_details") or mapping_in(said, "input_token_details")
-    cached = cached_in(details)
+    given = decoded(row, "prompt_token_details") or mapping_in(said, "input_token_details")
+    answered = decoded(row, "completion_token_details") or mapping_in(said, "output_token_details")
+    response = _response(outputs)
+    counts = {f"input_{key}": value for key, value in given.items()}
+    counts |= {f"output_{key}": value for key, value in answered.items()}
+    tools = {"server_tool_use": mapping_in(response, "usage").get("server_tool_use")}
+    searched = usage_of({"usage": {**_NO_TOKENS, **tools}, "output": outputs.get("output")})
+    if searched is not None:
+        counts |= {"web_searches": searched.searches, "file_searches": searched.file_searches}
+    tiers = [{"service_tier": tier} for tier in _TIERS if count(given.get(tier))]
+    tier = tier_in(response, outputs, *tiers, mapping_in(extra, "invocation_params"))
+    cached, further = cached_in(given), {**further_in(counts), "service_tier": tier}
     columns = row.get("prompt_tokens"), row.get("completion_tokens")
-    counted = used(*columns, cached, total=row.get("total_tokens"))
+    counted = used(*columns, cached, total=row.get("total_tokens"), further=further)
     if counted is not None and (counted.prompt_tokens or counted.completion_tokens):
         return counted
-    counts = said.get("input_tokens"), said.get("output_tokens")
-    return used(*counts, cached, total=said.get("total_tokens"))
+    tokens = said.get("input_tokens"), said.get("output_tokens")
+    return used(*tokens, cached, total=said.get("total_tokens"), further=further)
+
+
+def _response(outputs: Any) -> Mapping[str, Any]:
+    """What LangChain keeps of the reply itself; empty if nothing."""
+    for name in ("generations", 0, 0, "message", "kwargs", "response_metadata"):
+        try:
+            outputs = outputs[name]
+        except (LookupError, TypeError):
+            return {}
+    return outputs if isinstance(outputs, Mapping) else {}

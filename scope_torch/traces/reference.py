@@ -134,6 +134,8 @@ class LoggedReference(Mapping[str, str]):
 def save_reference(path: Path | str, summary: Summary, facts: Mapping[str, Any]) -> Path:
     """Writes the reference of a log, for `load_reference`; `load_models` reads its LLMs too.
 
+    Only its owner may read it: names of queries may be questions.
+
     Args:
         path: A `*.json` file.
         summary: What the log says.
@@ -156,7 +158,7 @@ def save_reference(path: Path | str, summary: Summary, facts: Mapping[str, Any])
         "modules": modules,
         "queries": [query._asdict() for query in summary.queries],
     }
-    return save_models(path, summary.models, content)
+    return save_models(path, summary.models, content, private=True)
 
 
 def load_reference(path: Path | str) -> LoggedReference:

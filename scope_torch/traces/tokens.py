@@ -20,9 +20,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from scope_torch.llm.billing import Usage, is_count
-from scope_torch.llm.usage import usage_of
-from scope_torch.traces.span import decoded, first_in, mapping_in, number, text_in
+from scope_torch.llm.usage import Usage, count, usage_of
+from scope_torch.traces.span import decoded, first_in, mapping_in, text_in
 
 SCOPE = "otel.scope.name"  # as exporters without scopes call the library that made a span
 _BESIDE = (
@@ -61,6 +60,10 @@ _REASONING = (
     "gen_ai.usage.reasoning_tokens",
     "ai.usage.reasoningTokens",
 )
+_TIER = re.compile(r"((gen_ai|openai|llm)\.[\w.]*)?service_?tier", re.IGNORECASE)
+_SEARCHES = re.compile("search(es|requests|calls|queries)$")
+_MODALITY = re.compile("audio|image(?!s|count)")
+_NO_TOKENS = re.compile("seconds|duration|cost")
 
 
 class Cached(NamedTuple):
@@ -69,18 +72,6 @@ class Cached(NamedTuple):
     read: int = 0
     written: int = 0
     long: int = 0
-
-
-def count(value: Any) -> int | None:
-    """A number of tokens, also as text or as 90.0; None if it is none.
-
-    Examples:
-        >>> count(90), count("90"), count(90.0), count(-1), count("many")
-        (90, 90, 90, None, None)
-    """
-    if isinstance(value, bool) or (found := number(value)) is None or not found.is_integer():
-        return None
-    return int(found) if is_count(int(found)) else None
 
 
 def cached_in(counts: Mapping[str, Any]) -> Cached:
@@ -120,6 +111,49 @@ def cached_kind(name: str) -> str | None:
     return None
 
 
+def further_in(counts: Mapping[str, Any]) -> dict[str, Any]:
+    """Audio, images and searches in counts by name, as a report has them.
+
+    A name without a side is one of the completion: pydantic-ai copies OpenAI's details of it.
+
+    Examples:
+        >>> further_in({"output_audio_tokens": 482})["output_tokens_details"]
+        {'audio_tokens': 482}
+    """
+    sides: dict[str, dict[str, int]] = {"searches": {}, "cached": {}, "input": {}, "output": {}}
+    for name, value in counts.items():
+        plain = re.sub("[^a-z0-9]", "", _COUNTS.sub("", name).lower())
+        if _SEARCHES.search(plain):
+            side = "searches"
+            key = f"{'file' if 'filesearch' in plain else 'web'}_search_requests"
+        elif (found := _MODALITY.search(plain)) and not _NO_TOKENS.search(plain):
+            is_of_prompt = "input" in plain or "prompt" in plain
+            side = "cached" if "cache" in plain else "input" if is_of_prompt else "output"
+            key = f"{found[0]}_tokens"
+        else:
+            continue
+        sides[side][key] = max(sides[side].get(key, 0), count(value) or 0)
+    return {
+        **sides["searches"],
+        "input_tokens_details": {**sides["input"], "cached_tokens_details": sides["cached"]},
+        "output_tokens_details": sides["output"],
+    }
+
+
+def tier_in(*places: Mapping[str, Any]) -> str | None:
+    """The first service tier in these places; what was asked for comes last in each of them.
+
+    Examples:
+        >>> tier_in({"openai.request.service_tier": "auto", "llm.response.service_tier": "flex"})
+        'flex'
+    """
+    for place in places:
+        names = filter(_TIER.fullmatch, place)
+        if (tier := text_in(place, *sorted(names, key=lambda n: "request" in n))) is not None:
+            return tier
+    return None
+
+
 def used(
     prompt: Any,
     completion: Any,
@@ -128,6 +162,7 @@ def used(
     total: Any = None,
     reasoning: Any = None,
     beside: bool = False,
+    further: Mapping[str, Any] | None = None,
 ) -> Usage | None:
     """The tokens of a call; None if neither prompt nor completion is a count.
 
@@ -142,6 +177,7 @@ def used(
         total: All tokens.
         reasoning: Tokens of reasoning that are told apart.
         beside: Whether cached tokens and reasoning are beside, if the total does not tell.
+        further: What else a report has: see `further_in`.
 
     Examples:
         >>> used(1000, 7, Cached(900))[:3], used(100, 7, Cached(900))[:3]
@@ -172,6 +208,7 @@ def used(
         "cache_creation_input_tokens": written,
         "cache_creation": {"ephemeral_1h_input_tokens": long},
         "output_tokens": answered,
+        **(further or {}),
     }
     return usage_of({"usage": reported})
 
@@ -185,26 +222,31 @@ def usage_in(attributes: Mapping[str, Any]) -> Usage | None:
         (90, 0, 80)
     """  # noqa: E501 - an example
     told = {key: value for key, value in attributes.items() if _COUNTS.match(key)}
-    told |= decoded(attributes, "gen_ai.usage.input_token_details")
+    for side in ("input", "output"):
+        details = decoded(attributes, f"gen_ai.usage.{side}_token_details")
+        told |= {f"{side}.{key}": value for key, value in details.items()}
     cached = cached_in(told)
     prompt, completion, total, reasoning = (
         first_in(attributes, names) for names in (_PROMPT, _COMPLETION, _TOTAL, _REASONING)
     )
     provider = decoded(attributes, "ai.response.providerMetadata")
-    anthropic = mapping_in(provider, "anthropic")
-    for place in (anthropic, decoded(attributes, "response_data")):
+    anthropic, openai = mapping_in(provider, "anthropic"), mapping_in(provider, "openai")
+    response = decoded(attributes, "response_data")
+    asked = decoded(attributes, "llm.invocation_parameters")
+    tier = tier_in(response, openai, attributes, asked)
+    for place in (anthropic, response):
         reported = dict(mapping_in(place, "usage"))
         if "output_tokens" in reported and (said := count(completion)) is not None:
             reported["output_tokens"] = said  # of a stream, the report may be that of its start
-        if (exact := usage_of({"usage": reported})) is not None:
+        if (exact := usage_of({"usage": reported, "service_tier": tier})) is not None:
             return exact
     beside = text_in(attributes, SCOPE) in _BESIDE
     if not any(cached_in({key: told[key] for key in told if key != _CACHED_OF_5})):
         made_by = text_in(attributes, "ai.model.provider") or ""
         bedrock = mapping_in(mapping_in(provider, "bedrock"), "usage")
         beside |= bool(anthropic or bedrock) or "anthropic" in made_by or "bedrock" in made_by
-        openai = mapping_in(provider, "openai")
         cached = cached_in({_CACHED_OF_5: cached.read, **anthropic, **bedrock, **openai})
     if beside and count(prompt) is not None:  # a total may leave out what is beside
         prompt, total = (count(prompt) or 0) + cached.read + cached.written, None
-    return used(prompt, completion, cached, total=total, reasoning=reasoning)
+    further = {**further_in(told), "service_tier": tier}
+    return used(prompt, completion, cached, total=total, reasoning=reasoning, further=further)

@@ -101,6 +101,11 @@ class MlflowTracker(Callback):
             _knock(uri)
         elif not uri:
             folder = self._directory.resolve()
+            if set("?%") & set(str(folder)):
+                raise InputError(
+                    f"an address of MLflow cannot name {folder}: leave ? and % out of output_dir, "
+                    "or name a server by tracking.uri"
+                )
             folder.mkdir(parents=True, exist_ok=True)
             uri = f"sqlite:///{inside(folder, 'mlflow.db')}"
             below = re.sub(r"[^\w-]+", "_", name)[:60]  # no path, which may lead elsewhere

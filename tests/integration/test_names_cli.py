@@ -2,6 +2,7 @@
 
 import csv
 import shlex
+from pathlib import Path
 
 import pytest
 
@@ -82,3 +83,38 @@ def test_numbers_of_a_sweep_are_names_too(cli, given):
     status, _, err = cli("-m", *given, *typed(REFERENCE), "base=[4.10,big],[001,big]")
     assert status == 2
     assert "4.10 would be read as another name" in err
+
+
+@pytest.mark.parametrize(
+    ("base", "reference", "said"),
+    [
+        ("[4.10, big]", '["4.10", big]', "base: YAML reads 4.1"),
+        ("[001, big]", '["4.10", big]', "base: YAML reads 1"),
+        ("4.10", '["4.10", big]', "base: YAML reads 4.1"),
+        ('["4.10", big]', "[4.10, big]", "task.reference: YAML reads 4.1"),
+        ('["4.10", big]', "[yes, big]", "task.reference: YAML reads True"),
+        ('["4.10", big]', '["4.10", big]', ""),
+        ("null", '["4.10", big]', "needs a base LLM"),
+    ],
+)
+@pytest.mark.parametrize("group", ["task", "experiment"])
+def test_a_name_in_a_file_that_is_no_text_is_refused(cli, given, group, base, reference, said):
+    task = f"task: {{name: mine, reference: {reference}}}\nbase: {base}\n"
+    defaults = "defaults: [/schema/task/table@task, _self_]\n" if group == "task" else ""
+    folder = Path("conf", group)
+    folder.mkdir(parents=True)
+    (folder / "mine.yaml").write_text(f"# @package _global_\n{defaults}{task}")
+    given = ["task=mine", *given[1:]] if group == "task" else ["experiment=mine", *given]
+    status, _, err = cli("--config-dir", "conf", *given)
+    assert (status, said in err) == (2 if said else 0, True), err
+    assert ("put it into quotes" in err) == ("YAML" in said)
+
+
+def test_a_name_in_the_parameters_of_a_sweep_is_refused_too(cli, given):
+    Path("conf", "experiment").mkdir(parents=True)
+    sweep = "hydra: {sweeper: {params: {base: '[4.10,big]'}}}\n"
+    Path("conf", "experiment", "mine.yaml").write_text(f"# @package _global_\n{sweep}")
+    more = ["--config-dir", "conf", "-m", "experiment=mine"]
+    status, _, err = cli(*more, *given, *typed(REFERENCE))
+    assert status == 2
+    assert """'base=["4.10",big]'""" in err

@@ -231,8 +231,10 @@ def test_every_method_on_1077_of_279841(name, listed):
 @pytest.mark.parametrize(
     ("content", "text"),
     [
-        ("[[", "cannot be read as JSON or CSV"),
-        ('{"a": 1}', "give a list of configurations"),
+        ("[[", "cannot be read as JSON"),
+        ("[[" + "9" * 5000 + "]]", "cannot be read as JSON"),
+        ('{"a": 1}', "give each of"),
+        ("[1]", "must be a list of LLM names"),
         ("[[1, 2, 3, 4]]", "must name its LLMs"),
         ('[["GPT-5.2", "GPT-5.2", "GPT-5.2", "none"]]', "'none' is not a candidate of module"),
         ('[["GPT-5-mini", "GPT-5.2", "GPT-5.2", "GPT-5.2"]]', "lacks the reference"),
@@ -244,6 +246,24 @@ def test_lists_that_cannot_be_used(content, text, listed, tmp_path):
     path.write_text(content)
     with pytest.raises(InputError, match=text):
         listed_task(listed, "", configurations=str(path))
+
+
+@pytest.mark.parametrize("separator", ["\t", ";", "|"])
+def test_a_list_is_read_like_any_table(listed, tmp_path, separator):
+    """Spreadsheets of many countries write CSV with semicolons, and Excel saves text with tabs."""
+    path = tmp_path / "listed.tsv"
+    path.write_text((listed[0] / "listed.csv").read_text().replace(",", separator))
+    task = listed_task(listed, "", configurations=str(path))
+    assert task.problem == listed_task(listed, "listed.json").problem
+
+
+def test_a_workbook_as_a_list_has_its_mend(listed, tmp_path):
+    path = tmp_path / "listed.xlsx"
+    path.write_bytes(b"PK\x03\x04" + bytes(60))
+    with pytest.raises(InputError) as caught:
+        listed_task(listed, "", configurations=str(path))
+    mend = "an Excel workbook or a zip archive; save the sheet as CSV in UTF-8"
+    assert str(caught.value) == f"{path} is {mend}"
 
 
 def test_other_refusals(listed, tmp_path):

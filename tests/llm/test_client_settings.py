@@ -160,3 +160,4 @@ def test_the_upper_estimate_of_a_prompt():
 def test_the_upper_estimate_follows_the_extra_body(extra, limit, more_prompt):
     most = most_of_call(ChatCall("a", (Message("user", "hi"),), 9), extra)
     assert most[:2] == (3 + 8 + more_prompt, limit)
+    assert most_of_call(ChatCall("a:online", (), 9), extra).refers  # as at the endpoint

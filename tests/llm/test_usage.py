@@ -72,6 +72,20 @@ def test_an_estimate_is_never_below_what_is_told(usage, booked):
     assert client.estimated_usd == client.billed_usd
 
 
+@pytest.mark.parametrize(("told", "warns"), [(OK_USD, False), (5.0, True)])
+def test_a_cost_that_the_reply_names_is_checked(told, warns, caplog, monkeypatch):
+    """The bill stays that of the price list; the difference is said once."""
+    monkeypatch.setattr("scope_torch.llm.billing._differing", set())
+    body = chat("it is", {**USAGE, "cost": told})
+    for _ in range(2):
+        completion, client = replied_with(body)
+        assert completion.cost_usd == client.billed_usd == pytest.approx(OK_USD)
+    said = [r.getMessage() for r in caplog.records if "names a cost" in r.getMessage()]
+    assert [text.startswith("a reply of 'a' names a cost of 5 USD") for text in said] == (
+        [True] if warns else []
+    )
+
+
 def test_a_number_with_too_many_digits_for_python_loses_no_reply():
     body = chat("it is", counts(5, 2)).replace(b": 5", b": " + b"9" * 5000)
     completion, client = replied_with(body)

@@ -13,6 +13,7 @@ import pytest
 import scope_torch
 from scope_torch.llm import usage as usage_module
 from scope_torch.llm.price_list import PriceList
+from scope_torch.llm.prices import LLMInfo
 from scope_torch.llm.usage import merged, usage_of
 
 PRICES = PriceList(at=date(2026, 6, 1))
@@ -230,12 +231,44 @@ def test_what_has_no_price_is_said_once(caplog):
     for _ in range(3):
         assert usd_of("gpt-4o-2024-05-13", told) == usd_of("gpt-4o-2024-05-13", PLAIN)
         usd_of("gpt-4o-2024-05-13", PLAIN, service_tier="scale")
+        usd_of("gpt-4o-2024-08-06", {**PLAIN, "completion_tokens_details": {"image_tokens": 5}})
     messages = [record.getMessage() for record in caplog.records]
-    assert ["output_audio_mtok" in m or "service tier scale" in m for m in messages] == [True] * 2
+    names = "output_audio_mtok", "service tier scale", "output_image_mtok"
+    assert [n in m for n, m in zip(names, messages, strict=True)] == [True] * 3
+
+
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        ({"output": [{"type": "file_search_call"}]}, "file searches"),
+        ({"usage": {"completion_tokens_details": {"image_tokens": 1_290}}}, "image tokens"),
+        ({"usage": {"prompt_tokens_details": {"image_tokens": 258}}}, "image tokens"),
+        ({"service_tier": "priority"}, "the service tier priority"),
+        (
+            {"usage": {"completion_tokens_details": {"audio_tokens": 5}}},
+            "audio_output_usd_per_mtok",
+        ),
+        ({"service_tier": "default"}, None),
+        ({"service_tier": "batch"}, None),  # it has a price for that
+    ],
+)
+def test_what_own_prices_lack_is_said_once(body, named, caplog):
+    llm = f"with {body}"
+    own = PriceList({llm: LLMInfo(llm, 0.25, 2.0, batch_factor=0.5)})
+    usage = usage_of({**body, "usage": {**PLAIN, **body.get("usage", {})}})
+    for _ in range(3):
+        assert own.cost_usd(llm, usage) == (1_000 * 0.25 + 2_000 * 2.0) / 1e6
+    assert [f"the price of {named} of" in r.getMessage() for r in caplog.records] == (
+        [True] if named else []
+    )
 
 
 def test_names_of_usage_are_read_in_one_file():
-    """A second reader would read the same reply differently."""
+    """A second reader would read the same reply differently.
+
+    `traces` is left out: libraries name their own columns and attributes like counts of a reply.
+    It hands them all to this file, see `test_every_count_with_a_price_of_its_own_is_read`.
+    """
     names = {
         name
         for value in vars(usage_module).values()

@@ -18,7 +18,7 @@ class Asked(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """An answer; a text body is a stream of events."""
+    """An answer; a text body is a stream of events, and bytes are sent as they are."""
 
     body: Any
     status: int = 200
@@ -40,7 +40,8 @@ def path_server(answer: Callable[[Asked], Reply]) -> Iterator[tuple[str, list[As
             asked.append(request)
             reply = answer(request)
             is_stream = isinstance(reply.body, str)
-            body = reply.body.encode() if is_stream else json.dumps(reply.body).encode()
+            body = reply.body if isinstance(reply.body, str | bytes) else json.dumps(reply.body)
+            body = body.encode() if isinstance(body, str) else body
             kind = b"text/event-stream" if is_stream else b"application/json"
             lines = [b"HTTP/1.1 %d X" % reply.status, b"Content-Type: " + kind]
             lines += [name.encode() + b": " + value for name, value in reply.headers.items()]

@@ -291,6 +291,50 @@ def test_keys_are_redacted_in_errors_with_status_200(monkeypatch, is_stream, is_
     assert query.ledger.by_module()["planner"].failed == 1
 
 
+SAID = f"Incorrect API key provided: {SECRET}"
+ERRORS_OF_OTHER_FORMS = [
+    {"detail": SAID},
+    {"object": "error", "message": SAID, "code": 401},
+    [{"error": {"message": SAID}}],
+    {"choices": [{"message": {"content": ""}, "error": {"message": SAID}}]},
+    CHAT | {"error": {"message": SAID}},
+    SAID,
+]
+
+
+@pytest.mark.parametrize("error", ERRORS_OF_OTHER_FORMS)
+@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize("path", PATHS)
+def test_a_key_is_redacted_whatever_the_reply(monkeypatch, path, is_stream, error):
+    monkeypatch.setenv("UPSTREAM_KEY", SECRET)
+    body = error if isinstance(error, str) else json.dumps(error)
+    reply = Reply(f"event: error\ndata: {body}\n\n" if is_stream else body.encode())
+    with (
+        path_server(lambda _: reply) as (url, _),
+        serving(url, api_key_env="UPSTREAM_KEY") as endpoint,
+        endpoint.query(CHOICE) as query,
+    ):
+        got = post(query.base_url + path, body_of(path, stream=is_stream))
+    assert got.status == 200
+    assert body.replace(SECRET, "***").encode() in got.body
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_a_reply_without_the_key_stays_as_it_is(monkeypatch, is_stream):
+    """Other secrets of the environment, and a short key, may be words of the reply."""
+    monkeypatch.setenv("UPSTREAM_KEY", "it-is")
+    monkeypatch.setenv("OTHER_KEY", "how are you")
+    spaced = '{"choices":  [{"index": 0, "message": {"content": "it-is; how are you"}}]}'
+    body = f"data: {spaced}\n\ndata: [DONE]\n\n" if is_stream else spaced
+    with (
+        path_server(lambda _: Reply(body if is_stream else body.encode())) as (url, _),
+        serving(url, api_key_env="UPSTREAM_KEY") as endpoint,
+        endpoint.query(CHOICE) as query,
+    ):
+        got = post(query.base_url + PATHS[0], body_of(PATHS[0], stream=is_stream))
+    assert got.body == body.encode()
+
+
 @pytest.mark.parametrize("path", [PATHS[1], PATHS[2]])
 def test_keys_are_redacted_in_error_events(monkeypatch, path):
     monkeypatch.setenv("UPSTREAM_KEY", SECRET)

@@ -95,11 +95,39 @@ def test_what_a_request_refers_to_is_not_bounded():
         (PATHS[0], {"web_search_options": {}}, 32, True),
         (PATHS[0], {"plugins": [{"id": "web"}]}, 32, True),
         (PATHS[0], {"model": "openai/gpt-4o:online"}, 32, True),
+        (PATHS[0], {"model": "groq/compound-mini"}, 32, True),
+        (PATHS[0], {"model": "compound-beta"}, 32, True),
+        (PATHS[0], {"model": "my-compounds"}, 32, False),
+        # Moonshot's, Qwen's, Cohere's and Mistral's.
+        (PATHS[0], {"tools": [{"type": "builtin_function", "function": {"name": "$web_search"}}]},
+         32, True),
+        (PATHS[0], {"tools": [{"type": "function", "function": {"name": "$web_search"}}]},
+         32, False),
+        (PATHS[0], {"tools": [{"name": "f", "parameter_definitions": {}}]}, 32, False),
+        (PATHS[0], {"enable_search": True}, 32, True),
+        (PATHS[0], {"enable_search": False}, 32, False),
+        (PATHS[0], {"connectors": [{"id": "web-search"}]}, 32, True),
+        (PATHS[0], {"messages": [{"content": [{"document_url": "https://x/y.pdf"}]}]}, 32, True),
+        (PATHS[0], {"messages": [{"content": [{"document_url": "data:,y"}]}]}, 32, False),
     ],
-)
+)  # fmt: skip
 def test_the_most_of_a_request(path, more, limit, refers):
     most = most_of(APIS[path].limits, body_of(path) | more, 1001)
-    assert most == Most(501 + (65_536 if refers else 0), limit, refers)
+    assert most[:3] == (501 + (65_536 if refers else 0), limit, refers)
+
+
+@pytest.mark.parametrize(
+    ("path", "more", "replies"),
+    [
+        (PATHS[0], {"n": 8}, 8),
+        (PATHS[0], {"n": True}, 1),
+        (PATHS[0], {"n": 0}, 1),
+        ("/generateContent", {"generationConfig": {"candidateCount": 8}}, 8),
+    ],
+)
+def test_every_one_of_the_replies_that_were_asked_for_may_be_billed(path, more, replies):
+    unlimited = most_of(APIS[path].limits, more, 100)
+    assert estimate(unlimited, 200)[1] == 100 + replies * 16_384
 
 
 def test_estimates():

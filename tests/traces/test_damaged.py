@@ -6,8 +6,8 @@ import json
 import sys
 
 import pytest
-from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from reliability.fuzzing import fuzzed
 
 from scope_torch.cli.import_traces import main
 from scope_torch.errors import InputError
@@ -352,6 +352,13 @@ def test_a_damaged_reference(damage, tmp_path):
         load_reference(path)
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="rights of POSIX")
+def test_the_reference_is_for_its_owner_alone(tmp_path):
+    """Its queries may be what people have asked."""
+    path = save_reference(tmp_path / "reference.json", summed(whole("t")), {})
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
 def test_the_reference_is_a_json_file(tmp_path):
     with pytest.raises(InputError, match=r"must be a \*.json file"):
         save_reference(tmp_path / "reference.toml", summed(whole("t")), {})
@@ -392,7 +399,11 @@ ROWS = [
     {"resource_spans": [{"scope_spans": [{"spans": []}], "scope": {"name": "ai"}}], "llm": {}},
     {"token_count": {"prompt": 5}, "cache_read_tokens": 5, "unit": "CHARACTERS", "total": 10},
     {"total_cost": 0, "prompt_tokens": 5, "error": "", "start_time": "", "extra": {}, "usage": {}},
-]
+    {"run_type": "llm", "id": "r", "trace_id": "t", "outputs": {"usage_metadata": {}},
+     "input_token_details": {"audio": 1}, "output_token_details": {}, "input_audio_tokens": 3},
+    {"generations": [[{"message": {"kwargs": {"response_metadata": {}}}}]], "message": {},
+     "kwargs": {}, "response_metadata": {}, "service_tier": "flex", "server_tool_use": {}},
+]  # fmt: skip
 KEYS = st.sampled_from(sorted({key for row in ROWS for key in row} | {"spans", "avg"}))
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
 SCALARS |= st.sampled_from(
@@ -407,14 +418,13 @@ CHANGES = st.dictionaries(KEYS, VALUES | st.sampled_from(ROWS) | st.just(ROWS), 
 CHANGED = st.builds(lambda row, change: row | change, st.sampled_from(ROWS), CHANGES)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
-@given(
-    st.lists(VALUES | CHANGED, max_size=5),
-    st.binary(max_size=10),
-    st.sampled_from(["auto", *FORMATS]),
-)
-def test_any_lines_give_traces_or_an_input_error(tmp_path, rows, junk, format):
-    path = tmp_path / "log.jsonl"
+LINES = st.lists(VALUES | CHANGED, max_size=5), st.binary(max_size=10)
+
+
+@fuzzed(st.tuples(*LINES, st.sampled_from(["auto", *FORMATS])), 200, 4000)
+def test_any_lines_give_traces_or_an_input_error(drawn, folder):
+    rows, junk, format = drawn
+    path = folder / "log.jsonl"
     lines = [json.dumps(row).encode() for row in rows]
     path.write_bytes(b"\n".join([*lines, junk]))
     with contextlib.suppress(InputError):

@@ -223,6 +223,16 @@ def test_a_database_that_cannot_be_made_is_named(tmp_path):
         searched()
 
 
+@pytest.mark.parametrize("name", ["why?", "50%25"])
+def test_a_folder_that_an_address_cannot_name_is_refused(tmp_path, name):
+    """MLflow would write its database beside the folder, or try for a minute."""
+    evaluator, searched = strange_search(tmp_path / name)
+    with pytest.raises(InputError, match=r"leave \? and % out of output_dir"):
+        searched()
+    assert not evaluator.paid
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_link_in_the_place_of_the_database_is_refused(tmp_path):
     (tmp_path / "yours").write_text("mine")
     (tmp_path / "mlflow.db").symlink_to(tmp_path / "yours")
