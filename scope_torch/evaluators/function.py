@@ -21,12 +21,13 @@ from scope_torch.evaluators.application import Application, Item
 from scope_torch.evaluators.booked import booked
 from scope_torch.evaluators.calling import called
 from scope_torch.evaluators.elsewhere import Elsewhere, WorkerLost, asked_again, timed
-from scope_torch.evaluators.returned import System, number, usd_of
-from scope_torch.evaluators.window import PaidCallFailed, fulfil, in_window
+from scope_torch.evaluators.returned import System, ends_all, number, usd_of
+from scope_torch.evaluators.window import ending, fulfil, in_window
 from scope_torch.llm.price_list import PriceList
 from scope_torch.llm.prices import LLMInfo, choose_llms
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
+from scope_torch.runs.asked import Unasked
 from scope_torch.runs.content import Unknowable, digest_of
 from scope_torch.runs.evaluator import GRADED, keys_of
 from scope_torch.runs.identity import text_of
@@ -74,6 +75,8 @@ class FunctionEvaluator:
             with an attribute `cost_usd` says itself what it cost, also before a retry. If it ends
             the search, these USD are in the journal all the same, see `Observation.lost`.
         elsewhere: Where the system runs; None: here, or where an `Application` says.
+        optional_modules: Those that may use no tokens. A run without any, on a query on which
+            theta_0 used some, ends the search: a cache has answered in its place.
 
     Attributes:
         num_failed: Number of calls so far that gave quality 0 because they raised.
@@ -112,6 +115,7 @@ class FunctionEvaluator:
         retry_wait_s: float = 1.0,
         failed_cost_usd: float = 0.0,
         elsewhere: Elsewhere | None = None,
+        optional_modules: Iterable[str] = (),
     ) -> None:
         if len(queries) != problem.num_queries:
             raise InputError(f"{len(queries)} queries given, the problem has {problem.num_queries}")
@@ -133,6 +137,7 @@ class FunctionEvaluator:
         self._graded = f"{GRADED}{system.grading}" if isinstance(system, Application) else ""
         self._prices, self._max_retries, self._retry_wait_s = prices, max_retries, retry_wait_s
         self._failed_cost_usd = failed_cost_usd
+        self._unasked = Unasked(problem, optional_modules)
         self._sent = None if elsewhere is None else elsewhere.function("system", system)
         self._elsewhere = system.elsewhere if isinstance(system, Application) else elsewhere
         self._changed = threading.Condition()  # guards the three that follow
@@ -166,8 +171,10 @@ class FunctionEvaluator:
         Args:
             observations: Those of an earlier process. Failed calls among them are no answers.
         """
+        answers = list(filter(self.is_answer, observations))
+        self._unasked.add(answers)
         if self.deterministic:
-            for known in filter(self.is_answer, observations):
+            for known in answers:
                 self._answers.setdefault((known.theta, known.query), known)
 
     def paid(self, observations: Iterable[Observation]) -> None:
@@ -237,6 +244,7 @@ class FunctionEvaluator:
         who = "system"
         try:
             quality, paid = booked(self.problem, self._prices, request, answer, usd)
+            self._unasked.check(paid)
             if callable(quality):
                 who, grade = "metric", partial(called, quality)
                 graded, usd, failure = self._tried(grade, who, request)
@@ -251,9 +259,10 @@ class FunctionEvaluator:
                 f"the {who} returned {reprlib.repr(answer)} for {self._named(request)}: {error}"
             )
             wrong.__cause__ = error
-            raise _ending(wrong, paid) from error
+            raise ending(wrong, paid) from error
         if failure is not None:
             return self._failed(paid, failure)
+        self._unasked.add([observation])
         if self.deterministic:
             self._answers[theta, query] = observation
         return observation
@@ -276,7 +285,7 @@ class FunctionEvaluator:
                 return asked_again(call, partial(self._lose, who, request)), lost_usd, None
             except BaseException as error:  # an interrupt of the system itself was paid for too
                 lost_usd += usd_of(error)
-                if self.on_error != "retry" or _ends_all(error) or attempt >= self._max_retries:
+                if self.on_error != "retry" or ends_all(error) or attempt >= self._max_retries:
                     return None, lost_usd, error
                 wait_s, named = self._retry_wait_s * 2**attempt, self._named(request)
                 logger.warning("the %s raised %r for %s; retry in %g s", who, error, named, wait_s)
@@ -300,11 +309,11 @@ class FunctionEvaluator:
         """
         who = "metric" if paid.failed == "metric" else "system"
         named = self._named(paid.request)
-        if self.on_error != "zero" or _ends_all(error):
+        if self.on_error != "zero" or ends_all(error):
             error.add_note(f"raised by the {who} for {named}")
             if usd := paid.paid_usd:
                 error.add_note(f"this run cost {usd:.3g} USD, which are in no observation")
-            raise _ending(error, paid)
+            raise ending(error, paid)
         if paid.failed == "app" and not hasattr(error, "cost_usd"):
             paid = replace(paid, cost_usd=self._failed_cost_usd)
         with self._changed:
@@ -348,7 +357,7 @@ class FunctionEvaluator:
                 return number(quality), usd + judge_usd
             except (TypeError, ValueError, OverflowError) as error:
                 failure = InputError(f"the metric returned {reprlib.repr(quality)}: {error}")
-        if self.on_error == "zero" and not _ends_all(failure):
+        if self.on_error == "zero" and not ends_all(failure):
             return None, usd
         failure.add_note(f"raised by the metric for the kept output of {self._named(request)}")
         with contextlib.suppress(AttributeError):  # it may be frozen
@@ -387,13 +396,3 @@ class FunctionEvaluator:
         known = self.system.gradings_before if isinstance(self.system, Application) else []
         graded = [f"{self.name}-{self._hash}{GRADED}{grading}" for grading in known]
         return [f"{self.name}-{digest_of(text)}", *graded]
-
-
-def _ends_all(error: BaseException) -> bool:
-    """Whether it ends the search, whatever `on_error` says: the user can mend it, or wants it."""
-    return isinstance(error, InputError) or not isinstance(error, Exception)
-
-
-def _ending(error: BaseException, paid: Observation) -> BaseException:
-    """What to raise to end the search with an error; nothing that was paid is forgotten."""
-    return PaidCallFailed(error, replace(paid, lost=0)) if paid.paid_usd else error

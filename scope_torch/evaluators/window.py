@@ -6,6 +6,7 @@ import logging
 import queue
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 
 from scope_torch.observation import Observation, Request
 
@@ -25,6 +26,11 @@ class PaidCallFailed(Exception):
     def __init__(self, error: BaseException, paid: Observation) -> None:
         super().__init__(error)
         self.error, self.paid = error, paid
+
+
+def ending(error: BaseException, paid: Observation) -> BaseException:
+    """What to raise to end the search with an error; nothing that was paid is forgotten."""
+    return PaidCallFailed(error, replace(paid, lost=0)) if paid.paid_usd else error
 
 
 def in_window(

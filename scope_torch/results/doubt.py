@@ -9,7 +9,9 @@ from scope_torch.constraints import Constraint
 from scope_torch.problem import SelectionProblem
 from scope_torch.reference import REFERENCE_DELTA
 from scope_torch.results.digits import percent, plain, quality, share, threshold
+from scope_torch.results.estimate import Evidence
 from scope_torch.results.held_out import HeldOut
+from scope_torch.runs.asked import modules_asked
 from scope_torch.search.optimizer import Recommendation
 
 if TYPE_CHECKING:
@@ -35,6 +37,11 @@ class Promised(Protocol):
         ...
 
     @property
+    def evidence(self) -> Evidence:
+        """What is known of each configuration."""
+        ...
+
+    @property
     def certified(self) -> bool:
         """Whether theta_out is."""
         ...
@@ -49,13 +56,19 @@ class Promised(Protocol):
         """What the reference's second answers say."""
         ...
 
+    @property
+    def left_out(self) -> Mapping[str, int]:
+        """Number of runs by module that left it out."""
+        ...
+
 
 def doubt_of(result: Promised) -> str:
-    """The sentence; "" if nothing speaks against the promise.
+    """The sentence, or one for each doubt; "" if nothing speaks against the promise.
 
     - Held-out queries: the interval of quality above the threshold lies below 0, or that of the
       saving.
     - Answers changed when they were asked for again, and the certificate assumes that none does.
+    - Runs left out a module that the reference asked, or nothing was paid for those of theta_out.
     - The reference is kept, and breaks a constraint itself, or answered too few queries to tell.
 
     Args:
@@ -64,7 +77,14 @@ def doubt_of(result: Promised) -> str:
     problem = result.problem
     if result.recommendation.theta == problem.theta_ref:
         return _of_reference(problem)
-    return _of_held_out(problem, result.held_out) or _of_answers(result)
+    doubts = _of_held_out(problem, result.held_out), _of_answers(result), _of_calls(result)
+    return "; ".join(filter(None, doubts))
+
+
+def not_asked(left_out: Mapping[str, int]) -> str:
+    """Which modules runs have left out, see `scope_torch.runs.asked`; "" if none."""
+    parts = [f"{m} was not asked in {n:,} run{'s' * (n > 1)}" for m, n in left_out.items()]
+    return f"{', '.join(parts)} (a cache?)" if parts else ""
 
 
 def confidence(delta: float, problem: SelectionProblem) -> str:
@@ -117,6 +137,23 @@ def _of_answers(result: Promised) -> str:
         f"but {varies.changed} of {varies.asked} answers changed when they were asked for again, "
         "which this certificate does not allow for"
     )
+
+
+def _of_calls(result: Promised) -> str:
+    """Whether something else may have answered in the place of the LLMs."""
+    if told := not_asked(result.left_out):
+        return (
+            f"but {told}, so cost and quality may be those of other LLMs: switch it off, or say "
+            "optional_modules="
+        )
+    runs = result.evidence.runs(result.recommendation.theta)
+    for name, of in (("", runs), ("later ", [one for one in runs if one.replicate])):
+        if of and not any(one.cost_usd or modules_asked(one) for one in of):
+            return (
+                f"but its {name}runs cost nothing (a cache?): if its LLMs are free, let the app "
+                "return tokens, which show that they were asked"
+            )
+    return ""
 
 
 def _of_reference(problem: SelectionProblem) -> str:

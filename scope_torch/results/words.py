@@ -12,7 +12,7 @@ from scope_torch.observation import History, Observation
 from scope_torch.problem import SelectionProblem
 from scope_torch.results.bill import Bill
 from scope_torch.results.digits import per_thousand, percent, plain, quality, share, usd
-from scope_torch.results.doubt import confidence, doubt_of, sampled
+from scope_torch.results.doubt import confidence, doubt_of, not_asked, sampled
 from scope_torch.results.estimate import MODEL, Estimate, Evidence
 from scope_torch.results.held_out import HeldOut
 from scope_torch.search.optimizer import Recommendation
@@ -222,7 +222,8 @@ def why(result: Told) -> str:
         >>> why(result)
         'certified on these 20 queries, all answered, if answers do not vary'
     """
-    return _full(result) + _not_asked(result)
+    left = not_asked(result.left_out)
+    return _full(result) + (f"; {left}" if left else "")
 
 
 def _full(result: Told) -> str:
@@ -349,7 +350,9 @@ def _sure(found: Estimate) -> str:
 def _evidence(result: Told, width: int) -> str:
     """Why, then the constraints, then held-out queries; the longest form that fits."""
     grounds, full, held = _grounds(result), _full(result), result.held_out
-    hold = unseen = ""
+    hold, unseen, doubt = "", "", doubt_of(result)
+    left = not_asked(result.left_out)
+    left = f"; {left}" if left and left not in doubt else ""
     if result.certified and result.problem.others:
         limits = len(result.problem.limits)
         hold = f"; all {limits} constraints hold" if limits > 1 else "; its constraint holds"
@@ -357,21 +360,14 @@ def _evidence(result: Told, width: int) -> str:
         within = result.evidence.outcome(result.recommendation.theta, limit.name)
         if limit.is_share and within is not None:
             hold += f"; {limit}: {share(within)} of runs"
-    if held is not None and "held-out" not in doubt_of(result):  # else it stands there
+    if held is not None and "say otherwise" not in doubt:  # else it stands there
         averages = f"{quality(held.quality)} against {quality(held.reference_quality)}"
         unseen = f"; held out: {averages}"
     short = re.sub(r" \([^)]*\)", "", grounds)
     brief = short.partition(_IF_FIXED)[0].partition(":")[0]
     grounds_only = (full, grounds, short) if result.certified else (full, grounds, short, brief)
-    forms = [form + hold + unseen + _not_asked(result) for form in grounds_only]
+    forms = [form + hold + unseen + left for form in grounds_only]
     return next((form for form in forms if len(form) <= width), forms[-1])
-
-
-def _not_asked(result: Told) -> str:
-    """Which modules runs have left out, see `scope_torch.runs.asked`."""
-    left = result.left_out.items()
-    parts = [f"{module} was not asked in {n:,} run{'s' * (n > 1)}" for module, n in left]
-    return f"; {', '.join(parts)} (a cache?)" if parts else ""
 
 
 def _search(result: Told) -> str:

@@ -2,7 +2,7 @@
 
 A run leaves a module out because its LLMs need it less often, or because a cache answered in its
 place; then its cost and its quality are those of another LLM. Nobody can tell from outside, so such
-runs are counted and told.
+runs are counted and told. A run that asked nobody at all is refused.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from scope_torch.errors import InputError
 from scope_torch.observation import Observation
+from scope_torch.problem import SelectionProblem
 
 
 def modules_asked(observation: Observation) -> frozenset[int] | None:
@@ -70,3 +72,35 @@ def left_out(
     for query, asked in of_runs:
         number_of.update(must & of_query.get(query, frozenset()) - asked)
     return {modules[module]: number_of[module] for module in sorted(number_of)}
+
+
+class Unasked:
+    """Refuses a run that asked no LLM where the reference's did: it is no observation.
+
+    Args:
+        problem: Names of modules, and theta_0.
+        optional: Modules that may be left out.
+    """
+
+    def __init__(self, problem: SelectionProblem, optional: Iterable[str] = ()) -> None:
+        self._problem, self._optional = problem, frozenset(optional)
+        self._of_query: dict[int, frozenset[str]] = {}  # the modules that theta_0 asked
+
+    def add(self, observations: Iterable[Observation]) -> None:
+        """Takes in what is known, of theta_0 and of others."""
+        for one in observations:
+            if one.theta == self._problem.theta_ref and (asked := modules_asked(one)):
+                names = frozenset(self._problem.modules[module] for module in asked)
+                self._of_query[one.query] = names - self._optional
+
+    def check(self, run: Observation) -> None:
+        """Raises InputError if a run of another configuration asked nobody."""
+        expected, asked = self._of_query.get(run.query), modules_asked(run)
+        if not expected or asked is None or asked or run.theta == self._problem.theta_ref:
+            return
+        raise InputError(
+            "it answered without a token of any module, so no LLM was asked, and the reference "
+            f"asked {sorted(expected)} on this query: switch its cache off (dspy.LM(cache=False), "
+            "litellm.cache = None, functools.cache, ...), and begin with another run_dir, because "
+            "earlier runs may be recorded wrongly; or say optional_modules= if no LLM is needed"
+        )
