@@ -269,8 +269,9 @@ def _of_answers(result: Told) -> str:
         low, high = varies.interval
         return f", although {varies.rate:.0%} ({low:.0%} to {high:.0%}) of answers change"
     if varies is None and result.reference_again:
-        number = len(result.reference_again)
-        return f"{_IF_FIXED}, which is not known: all {number} second answers failed"
+        failed = [one.failed is not None for one in result.reference_again]
+        fate = "failed" if all(failed) else "failed or came from a cache"
+        return f"{_IF_FIXED}, which is not known: all {len(failed)} second answers {fate}"
     if varies is None or varies.changed:
         return _IF_FIXED
     return f"{_IF_FIXED} (0 of {varies.asked} did, at most {varies.interval[1]:.0%} do)"

@@ -8,7 +8,7 @@ runs are counted and told. A run that asked nobody at all is refused.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from scope_torch.errors import InputError
 from scope_torch.observation import Observation
@@ -62,16 +62,53 @@ def left_out(
         >>> left_out(["plan", "solve"], reference, runs)
         {'plan': 1}
     """
+    number_of = Counter[int]()
+    for _, missing in _without(modules, reference, runs, optional):
+        number_of.update(missing)
+    return {modules[module]: number_of[module] for module in sorted(number_of)}
+
+
+def replayed(
+    modules: Sequence[str],
+    first: Sequence[Observation],
+    second: Sequence[Observation],
+    optional: Iterable[str] = (),
+) -> list[Observation]:
+    """Second runs of a configuration that leave out a module, or cost nothing: those of a cache.
+
+    Args:
+        modules: Names of the modules.
+        first: One run on every query of `second`, and perhaps on others.
+        second: The second runs.
+        optional: Modules that may be left out.
+    """
+    of_query = {one.query: one for one in first}
+    found = [run for run, missing in _without(modules, first, second, optional) if missing]
+    for run in second:
+        before, now = modules_asked(of_query[run.query]), modules_asked(run)
+        if before is None or now is None:
+            before, now = of_query[run.query].cost_usd, run.cost_usd
+        if before and not now and run not in found:
+            found.append(run)
+    return found
+
+
+def _without(
+    modules: Sequence[str],
+    reference: Iterable[Observation],
+    runs: Iterable[Observation],
+    optional: Iterable[str],
+) -> Iterator[tuple[Observation, frozenset[int]]]:
+    """Each run of which it is known, with the modules that it left out, see `left_out`."""
     of_query = {o.query: asked for o in reference if (asked := modules_asked(o)) is not None}
-    of_runs = [(run.query, asked) for run in runs if (asked := modules_asked(run)) is not None]
+    of_runs = [(run, asked) for run in runs if (asked := modules_asked(run)) is not None]
     always = frozenset(range(len(modules))).intersection(*of_query.values())
     by_others = frozenset[int]().union(*(asked for _, asked in of_runs))
     names = set(optional)
-    must = {m for m, name in enumerate(modules) if name not in names} - (by_others - always)
-    number_of = Counter[int]()
-    for query, asked in of_runs:
-        number_of.update(must & of_query.get(query, frozenset()) - asked)
-    return {modules[module]: number_of[module] for module in sorted(number_of)}
+    must = frozenset(m for m, name in enumerate(modules) if name not in names)
+    must -= by_others - always
+    for run, asked in of_runs:
+        yield run, must & of_query.get(run.query, frozenset()) - asked
 
 
 class Unasked:
