@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from scope_torch.constraints import Constraint
@@ -66,7 +66,7 @@ def doubt_of(result: Promised) -> str:
     """The sentence, or one for each doubt; "" if nothing speaks against the promise.
 
     - Held-out queries: the interval of quality above the threshold lies below 0, or that of the
-      saving.
+      saving, or of what another constraint leaves.
     - Answers changed when they were asked for again, and the certificate assumes that none does.
     - Runs left out a module that the reference asked, or nothing was paid for those of theta_out.
     - The reference is kept, and breaks a constraint itself, or answered too few queries to tell.
@@ -77,7 +77,7 @@ def doubt_of(result: Promised) -> str:
     problem = result.problem
     if result.recommendation.theta == problem.theta_ref:
         return _of_reference(problem)
-    doubts = _of_held_out(problem, result.held_out), _of_answers(result), _of_calls(result)
+    doubts = *_of_held_out(problem, result.held_out), _of_answers(result), _of_calls(result)
     return "; ".join(filter(None, doubts))
 
 
@@ -104,26 +104,39 @@ def sampled(problem: SelectionProblem) -> str:
     )
 
 
-def _of_held_out(problem: SelectionProblem, held_out: HeldOut | None) -> str:
+def _of_held_out(problem: SelectionProblem, held_out: HeldOut | None) -> Iterator[str]:
     """What held-out queries say against the choice."""
-    if held_out is None or problem.objective != "cost":
-        return ""
+    if held_out is None:
+        return
+    on = f"but on {held_out.num_queries} held-out queries"
+    yield from (_of_cost if problem.objective == "cost" else _of_quality)(problem, held_out, on)
+    if broken := [f"{limit} ({_average(limit, y)})" for limit, y in held_out.broken(problem)]:
+        yield f"{on} it breaks {' and '.join(broken)}"
+
+
+def _of_quality(problem: SelectionProblem, held_out: HeldOut, on: str) -> Iterator[str]:
+    """Whether a choice for its quality has less of it than a reference that might be chosen."""
+    if not _of_reference(problem) and (held_out.difference.upper or 0.0) < 0:
+        averages = f"{quality(held_out.quality)} against {quality(held_out.reference_quality)}"
+        yield f"{on} its quality is below the reference's: {averages}"
+
+
+def _of_cost(problem: SelectionProblem, held_out: HeldOut, on: str) -> Iterator[str]:
+    """Whether a choice for its cost is not good enough, or costs more than the reference."""
     if (excess := held_out.excess(problem)).upper is not None and excess.upper < 0:
         averages = f"{quality(held_out.quality)} against {quality(held_out.reference_quality)}"
         allowed = f"at least {threshold(problem.s_0)} was promised"
         if problem.epsilon is not None:
             allowed = f"a loss of {percent(problem.epsilon)} was allowed"
-        return (
+        yield (
             f"but {held_out.num_queries} held-out queries say otherwise: quality {averages}, and "
             f"{allowed}"
         )
     if held_out.is_dearer():
-        return (
-            f"but on {held_out.num_queries} held-out queries it costs more than the reference: "
-            f"{plain(1000 * held_out.choice_usd)} instead of "
-            f"{plain(1000 * held_out.reference_usd)} USD per 1,000 queries"
+        yield (
+            f"{on} it costs more than the reference: {plain(1000 * held_out.choice_usd)} instead "
+            f"of {plain(1000 * held_out.reference_usd)} USD per 1,000 queries"
         )
-    return ""
 
 
 def _of_answers(result: Promised) -> str:
@@ -161,7 +174,7 @@ def _of_reference(problem: SelectionProblem) -> str:
     n, Q = problem.reference_queries, problem.num_queries
     on = "on average" if n is None else f"on {n} of {Q} queries"
     broken = [
-        f"{limit} ({_average(problem, limit, on)})"
+        f"{limit} ({_average(limit, problem.reference_outcomes[limit.name], on)})"
         for limit, above in zip(problem.limits[1:], problem.reference_violations(), strict=True)
         if above > 0
     ]
@@ -180,9 +193,8 @@ def _of_reference(problem: SelectionProblem) -> str:
     return f"but the reference itself breaks {' and '.join(broken)}" if broken else ""
 
 
-def _average(problem: SelectionProblem, limit: Constraint, on: str) -> str:
-    """theta_0's average of what counts for a constraint."""
-    average = problem.reference_outcomes[limit.name]
+def _average(limit: Constraint, average: float, on: str = "on average") -> str:
+    """An average of what counts for a constraint."""
     if not limit.is_share:
         return f"{plain(average)} {on}"
-    return f"{share(average)} of runs" + f" {on}" * (problem.reference_queries is not None)
+    return f"{share(average)} of runs" + f" {on}" * (on != "on average")
