@@ -64,6 +64,7 @@ def measure(
     budget_usd: float = math.inf,
     first: Sequence[int] = (),
     deadline: Deadline | None = None,
+    enough: int | None = None,
 ) -> list[Observation]:
     """Observes pairs, in the asked order.
 
@@ -80,6 +81,8 @@ def measure(
         budget_usd: In USD. No more calls are in flight than it pays for.
         first: So many pairs are observed before all others: as `(1, 1)`, one, then another one.
         deadline: When no further call starts; what is known already is taken in all the same.
+        enough: So many pairs, or as many of them as budget and time pay for: all that was paid for
+            is returned then, in the place of TimeIsOver or TooDear. None: all pairs.
 
     Raises:
         TimeIsOver: If pairs are left then.
@@ -107,27 +110,31 @@ def measure(
         found: list[Observation] = []
         left_usd = budget_usd
 
-        def check_time() -> None:
+        def is_late() -> bool:
             if deadline is None or source.is_replaying or len(found) == len(requests):
-                return
-            if deadline.is_over:
+                return False
+            if deadline.is_over and enough is None:
                 raise TimeIsOver(len(found), len(requests), folder, deadline.limit)
+            return deadline.is_over
 
-        for part in _parts(requests, first):
-            check_time()
+        for part in _parts(requests[:enough], first):
+            if is_late():
+                break
             with contextlib.closing(source.observe(part, left_usd)) as observations:
                 for observation in observations:
                     found.append(observation)
                     left_usd -= observation.paid_usd
                     if observed is not None:
                         observed(observation)
-                    if left_usd <= 0:
+                    if left_usd <= 0 or is_late():
                         break
-                    check_time()
-            too_dear = TooDear(source.paid, len(requests))
-            if too_dear.expected_usd >= budget_usd:
-                raise too_dear
-        return found
+            if enough is None:
+                too_dear = TooDear(source.paid, len(requests))
+                if too_dear.expected_usd >= budget_usd:
+                    raise too_dear
+            elif left_usd <= 0:
+                break
+        return found if enough is None else source.paid
     finally:
         if journal is not None:
             journal.close()

@@ -1,12 +1,16 @@
 """Before a selection pays for its reference, each LLM of each module has answered once."""
 
+from datetime import datetime
+
 import pytest
 from selection.test_select import App, exactly, settings
 
 import scope_torch as st
 from scope_torch.errors import InputError
+from scope_torch.runs.recorded import read_run
 from scope_torch.selection.preflight import cheapest, covering, query_of
 from scope_torch.tasks.synthetic import synthetic_task
+from scope_torch.watch.reading import view_of
 
 
 def problem_of(llms, theta_ref=(0, 0), allowed=None):
@@ -190,6 +194,51 @@ def test_held_out_queries_are_reserved_at_what_the_choice_may_cost():
     )
     assert app.usd() <= 2 + max(o.cost_usd for o in result.history)
     assert result.held_out is not None
+
+
+class DearLater(App):
+    """The held-out queries cost as many times as much as the others."""
+
+    def __init__(self, times):
+        super().__init__()
+        selection = st.Selection(self, **settings(holdout=0.5))
+        self.held, self.times, self.paid = {i.input for i in selection._setup.held_out}, times, 0.0
+
+    def __call__(self, models, text):
+        output, usd = super().__call__(models, text)
+        usd *= self.times if text in self.held else 1
+        self.paid += usd
+        return output, usd
+
+
+@pytest.mark.parametrize("concurrency", [1, 8])
+@pytest.mark.parametrize(
+    ("times", "compared"), [(1, range(20, 21)), (10, range(2, 15)), (60, range(1, 2))]
+)
+def test_held_out_queries_end_with_the_budget(concurrency, times, compared, tmp_path, caplog):
+    app = DearLater(times)
+    how = {"holdout": 0.5, "run_dir": tmp_path, "concurrency": concurrency}
+    how = settings(metric=exactly, budget_usd=2.5, **how)
+    result = st.select(app, **how)
+    assert app.paid <= 2.5 + 0.02 * times
+    assert result.bill.total_usd == pytest.approx(app.paid, rel=1e-12)
+    number = result.held_out.num_queries
+    assert number in compared
+    told = f"compared are {number} of 20 held-out queries"
+    assert (told in caplog.text) == (number < 20)
+    assert [o.query for o in result.held_out.choice] == list(range(number))
+    assert [o.query for o in result.held_out.reference] == list(range(number))
+    recorded = view_of(read_run(tmp_path), datetime(2026, 11, 25)).result
+    assert recorded.held_out.to_json() == result.held_out.to_json()
+    assert recorded.bill.total_usd == pytest.approx(app.paid, rel=1e-12)
+    # The same call pays nothing; a larger budget only for the rest.
+    again = st.select(app, **how)
+    assert again.bill == result.bill
+    assert len(app.calls) == len(set(app.calls)) >= result.bill.num_calls
+    more = st.select(app, **(how | {"budget_usd": 2.5 + 0.05 * 20 * times}))
+    assert more.held_out.num_queries == 20
+    assert len(app.calls) == len(set(app.calls))
+    assert more.bill.total_usd == pytest.approx(app.paid, rel=1e-12)
 
 
 def test_a_price_list_of_today_resumes_on_a_later_day(tmp_path, monkeypatch):
