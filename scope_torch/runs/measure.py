@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from scope_torch.bounds.repeats import Repeats
 
 _NAME, _REPEATS = "measure", "repeats.json"
+_ALMOST = 1 - 1e-9  # of what is enough: sums are rounded
 
 
 class TooDear(InputError):
@@ -81,8 +82,9 @@ def measure(
         budget_usd: In USD. No more calls are in flight than it pays for.
         first: So many pairs are observed before all others: as `(1, 1)`, one, then another one.
         deadline: When no further call starts; what is known already is taken in all the same.
-        enough: So many pairs, or as many of them as budget and time pay for: all that was paid for
-            is returned then, in the place of TimeIsOver or TooDear. None: all pairs.
+        enough: So many pairs, or as many of them as budget and time pay for, if each costs what
+            they have cost on average: all that was paid for is returned then, in the place of
+            TimeIsOver or TooDear. None: all pairs.
 
     Raises:
         TimeIsOver: If pairs are left then.
@@ -110,7 +112,11 @@ def measure(
         found: list[Observation] = []
         left_usd = budget_usd
 
-        def is_late() -> bool:
+        def is_over() -> bool:
+            if enough is not None:
+                spent_usd = math.fsum(one.paid_usd for one in found)
+                if left_usd <= 0 or left_usd * len(found) < _ALMOST * spent_usd:
+                    return True
             if deadline is None or source.is_replaying or len(found) == len(requests):
                 return False
             if deadline.is_over and enough is None:
@@ -118,7 +124,7 @@ def measure(
             return deadline.is_over
 
         for part in _parts(requests[:enough], first):
-            if is_late():
+            if is_over():
                 break
             with contextlib.closing(source.observe(part, left_usd)) as observations:
                 for observation in observations:
@@ -126,14 +132,12 @@ def measure(
                     left_usd -= observation.paid_usd
                     if observed is not None:
                         observed(observation)
-                    if left_usd <= 0 or is_late():
+                    if left_usd <= 0 or is_over():
                         break
             if enough is None:
                 too_dear = TooDear(source.paid, len(requests))
                 if too_dear.expected_usd >= budget_usd:
                     raise too_dear
-            elif left_usd <= 0:
-                break
         return found if enough is None else source.paid
     finally:
         if journal is not None:
