@@ -88,8 +88,8 @@ def measure(
 
     Raises:
         TimeIsOver: If pairs are left then.
-        TooDear: If all pairs would cost more than the budget, by those that were observed: after
-            each part of `first`, or as soon as the budget is spent.
+        TooDear: If all pairs would cost more than the budget, by two or more that were observed:
+            after each part of `first`, or as soon as the budget is spent.
         InputError: If the folder cannot be written, or holds a measurement of another evaluator or
             of other pairs.
 
@@ -136,7 +136,8 @@ def measure(
                         break
             if enough is None:
                 too_dear = TooDear(source.paid, len(requests))
-                if too_dear.expected_usd >= budget_usd:
+                is_known = too_dear.number > 1 or left_usd <= 0  # one run says little of others
+                if is_known and too_dear.expected_usd >= budget_usd:
                     raise too_dear
         return found if enough is None else source.paid
     finally:

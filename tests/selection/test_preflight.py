@@ -196,6 +196,42 @@ def test_held_out_queries_are_reserved_at_what_the_choice_may_cost():
     assert result.held_out is not None
 
 
+def test_many_cheap_llms_are_not_taken_for_as_dear_as_the_reference():
+    """What one run of theta_0 costs says nothing of 20 other LLMs."""
+    paid = []
+
+    def app(models, text):
+        paid.append({"pro": 0.04}.get(models["answer"], 1e-4))
+        return text.upper(), paid[-1]
+
+    llms = ["pro", *(f"m{i}" for i in range(20))]
+    how = {"models": {"answer": llms}, "reference": "pro", "dataset": settings()["dataset"][:10]}
+    assert st.select(app, **settings(metric=exactly, budget_usd=0.6, **how)).certified
+    assert sum(paid) < 0.6
+    paid.clear()
+    with pytest.raises(InputError, match=r"2 of 21 runs cost 0\.0401 USD, and budget_usd=0\.3;"):
+        st.select(app, **settings(metric=exactly, budget_usd=0.3, **how))
+
+
+def test_a_reference_that_is_too_dear_names_what_was_lost_before(tmp_path):
+    app, dies = App(), True
+
+    def flaky(models, text):
+        said = app(models, text)
+        if dies and len(app.calls) > 3:
+            error = ConnectionError("down")
+            error.cost_usd = 0.3
+            raise error
+        return said
+
+    for _ in range(3):
+        with pytest.raises(ConnectionError):
+            st.select(flaky, **settings(metric=exactly, budget_usd=1, run_dir=tmp_path))
+    dies = False
+    with pytest.raises(InputError, match=r"0\.1 USD on 5 of 40.*, after 0\.9 USD were lost;"):
+        st.select(flaky, **settings(metric=exactly, budget_usd=1, run_dir=tmp_path))
+
+
 class DearLater(App):
     """The held-out queries cost as many times as much as the others."""
 
@@ -298,6 +334,19 @@ def test_another_width_is_told_what_to_pass(name, tmp_path):
     st.select(App(), **settings(metric=exactly, run_dir=tmp_path, **{name: 4}))
     with pytest.raises(InputError, match=rf"{name} was 4, now 2 \(pass {name}=4\)"):
         st.select(App(), **settings(metric=exactly, run_dir=tmp_path, **{name: 2}))
+
+
+def test_one_width_in_the_place_of_the_other_names_one_mend(tmp_path):
+    st.select(App(), **settings(metric=exactly, run_dir=tmp_path / "a", in_flight=4))
+    with pytest.raises(InputError, match=r"in_flight was 4, now 1 \(pass in_flight=4\)\. ") as told:
+        st.select(App(), **settings(metric=exactly, run_dir=tmp_path / "a", batch_size=4))
+    assert "batch_size=" not in str(told.value)
+    st.select(App(), **settings(metric=exactly, run_dir=tmp_path / "b", batch_size=4))
+    with pytest.raises(
+        InputError, match=r"batch_size was 4, now 1 \(pass batch_size=4\)\. "
+    ) as told:
+        st.select(App(), **settings(metric=exactly, run_dir=tmp_path / "b", in_flight=4))
+    assert "in_flight=" not in str(told.value)
 
 
 @pytest.mark.parametrize("before", [{"concurrency": 4}, {"batch_size": 4}, {}])
