@@ -11,7 +11,6 @@ from scope_torch.reference import REFERENCE_DELTA
 from scope_torch.results.digits import percent, plain, quality, share, threshold
 from scope_torch.results.estimate import Evidence
 from scope_torch.results.held_out import HeldOut
-from scope_torch.runs.asked import modules_asked
 from scope_torch.search.optimizer import Recommendation
 
 if TYPE_CHECKING:
@@ -161,7 +160,7 @@ def _of_calls(result: Promised) -> str:
         )
     runs = result.evidence.runs(result.recommendation.theta)
     for name, of in (("", runs), ("later ", [one for one in runs if one.replicate])):
-        if of and not any(one.cost_usd or modules_asked(one) for one in of):
+        if of and not any(one.cost_usd or one.modules_asked for one in of):
             return (
                 f"but its {name}runs cost nothing (a cache?): if its LLMs are free, let the app "
                 "return tokens, which show that they were asked"

@@ -15,29 +15,6 @@ from scope_torch.observation import Observation
 from scope_torch.problem import SelectionProblem
 
 
-def modules_asked(observation: Observation) -> frozenset[int] | None:
-    """The numbers of the modules that asked an LLM in a run; None if it is not known.
-
-    Where calls were not counted, a module that has used tokens or cost something has asked.
-
-    Examples:
-        >>> modules_asked(Observation((0, 0), 0, 0.5, 1.0, module_tokens=((9, 1), (0, 0))))
-        frozenset({0})
-        >>> modules_asked(Observation((0, 0), 0, 0.5, 1.0)) is None
-        True
-    """
-    if observation.module_calls is not None:
-        signs: Iterable[object] = observation.module_calls
-    elif observation.module_tokens is not None:
-        costs = observation.module_cost_usd or [0.0] * len(observation.module_tokens)
-        signs = (
-            sum(used) + usd for used, usd in zip(observation.module_tokens, costs, strict=True)
-        )
-    else:
-        return None
-    return frozenset(number for number, sign in enumerate(signs) if sign)
-
-
 def left_out(
     modules: Sequence[str],
     reference: Iterable[Observation],
@@ -85,7 +62,7 @@ def replayed(
     of_query = {one.query: one for one in first}
     found = [run for run, missing in _without(modules, first, second, optional) if missing]
     for run in second:
-        before, now = modules_asked(of_query[run.query]), modules_asked(run)
+        before, now = of_query[run.query].modules_asked, run.modules_asked
         if before is None or now is None:
             before, now = of_query[run.query].cost_usd, run.cost_usd
         if before and not now and run not in found:
@@ -100,8 +77,8 @@ def _without(
     optional: Iterable[str],
 ) -> Iterator[tuple[Observation, frozenset[int]]]:
     """Each run of which it is known, with the modules that it left out, see `left_out`."""
-    of_query = {o.query: asked for o in reference if (asked := modules_asked(o)) is not None}
-    of_runs = [(run, asked) for run in runs if (asked := modules_asked(run)) is not None]
+    of_query = {o.query: asked for o in reference if (asked := o.modules_asked) is not None}
+    of_runs = [(run, asked) for run in runs if (asked := run.modules_asked) is not None]
     always = frozenset(range(len(modules))).intersection(*of_query.values())
     by_others = frozenset[int]().union(*(asked for _, asked in of_runs))
     names = set(optional)
@@ -126,13 +103,13 @@ class Unasked:
     def add(self, observations: Iterable[Observation]) -> None:
         """Takes in what is known, of theta_0 and of others."""
         for one in observations:
-            if one.theta == self._problem.theta_ref and (asked := modules_asked(one)):
+            if one.theta == self._problem.theta_ref and (asked := one.modules_asked):
                 names = frozenset(self._problem.modules[module] for module in asked)
                 self._of_query[one.query] = names - self._optional
 
     def check(self, run: Observation) -> None:
         """Raises InputError if a run of another configuration asked nobody."""
-        expected, asked = self._of_query.get(run.query), modules_asked(run)
+        expected, asked = self._of_query.get(run.query), run.modules_asked
         if not expected or asked is None or asked or run.theta == self._problem.theta_ref:
             return
         raise InputError(

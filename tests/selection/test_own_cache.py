@@ -20,7 +20,7 @@ from scope_torch.evaluators.function import FunctionEvaluator
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
 from scope_torch.results.page.view import View
-from scope_torch.runs.asked import left_out, modules_asked
+from scope_torch.runs.asked import left_out
 from scope_torch.runs.measure import measure
 from scope_torch.serve.current import base_url, tagged
 
@@ -344,8 +344,8 @@ def test_a_module_that_the_reference_leaves_out_too(upstream):
 def test_a_failed_call_is_a_call():
     """A module whose every call failed used no tokens, but was asked."""
     failed = {"module_tokens": ((0, 0), (9, 1)), "module_cost_usd": (0.0, 0.1)}
-    assert modules_asked(Observation((0, 0), 0, 0.1, 1.0, **failed)) == {1}
-    assert modules_asked(Observation((0, 0), 0, 0.1, 1.0, **failed, module_calls=(2, 1))) == {0, 1}
+    assert Observation((0, 0), 0, 0.1, 1.0, **failed).modules_asked == {1}
+    assert Observation((0, 0), 0, 0.1, 1.0, **failed, module_calls=(2, 1)).modules_asked == {0, 1}
 
 
 def test_a_failed_call_is_a_call_in_a_run(upstream, tmp_path):
