@@ -11,6 +11,7 @@ from scope_torch.reference import REFERENCE_DELTA
 from scope_torch.results.digits import percent, plain, quality, share, threshold
 from scope_torch.results.estimate import Evidence
 from scope_torch.results.held_out import HeldOut
+from scope_torch.results.metrics import OracleCurve
 from scope_torch.search.optimizer import Recommendation
 
 if TYPE_CHECKING:
@@ -53,6 +54,11 @@ class Promised(Protocol):
     @property
     def varies(self) -> Repeats | None:
         """What the reference's second answers say."""
+        ...
+
+    @property
+    def curve(self) -> OracleCurve | None:
+        """True cost and quality of theta_out, if they are known."""
         ...
 
     @property
@@ -159,8 +165,11 @@ def _of_calls(result: Promised) -> str:
             "optional_modules="
         )
     runs = result.evidence.runs(result.recommendation.theta)
-    for name, of in (("", runs), ("later ", [one for one in runs if one.replicate])):
-        if of and not any(one.cost_usd or one.modules_asked for one in of):
+    later = [one for one in runs if one.replicate]
+    held_out = [] if result.held_out is None else result.held_out.choice
+    for name, of in (("", runs), ("later ", later), ("held-out ", held_out)):
+        is_free = of and not any(one.cost_usd or one.modules_asked for one in of)
+        if is_free and result.curve is None:  # a table or a simulation knows what it says
             return (
                 f"but its {name}runs cost nothing (a cache?): if its LLMs are free, let the app "
                 "return tokens, which show that they were asked"

@@ -5,17 +5,15 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from scope_torch.html_table import html_table
 from scope_torch.observation import History, Observation
 from scope_torch.problem import SelectionProblem
 from scope_torch.results.bill import Bill
 from scope_torch.results.digits import per_thousand, percent, plain, quality, share, usd
-from scope_torch.results.doubt import confidence, doubt_of, not_asked, sampled
-from scope_torch.results.estimate import MODEL, Estimate, Evidence
-from scope_torch.results.held_out import HeldOut
-from scope_torch.search.optimizer import Recommendation
+from scope_torch.results.doubt import Promised, confidence, doubt_of, not_asked, sampled
+from scope_torch.results.estimate import MODEL, Estimate
 from scope_torch.search.stopping import (
     FREE_CANDIDATE,
     GAP_CLOSED,
@@ -25,7 +23,7 @@ from scope_torch.search.stopping import (
 )
 
 if TYPE_CHECKING:
-    from scope_torch.bounds.repeats import Repeats
+    pass
 
 _WIDTH = 109
 _IF_FIXED = ", if answers do not vary"  # from call to call
@@ -41,18 +39,8 @@ _STOPS = {
 }
 
 
-class Told(Protocol):
+class Told(Promised, Protocol):
     """A result, as far as the words need it: a `RunResult`."""
-
-    @property
-    def problem(self) -> SelectionProblem:
-        """What was searched."""
-        ...
-
-    @property
-    def recommendation(self) -> Recommendation:
-        """theta_out and its basis."""
-        ...
 
     @property
     def stop_reason(self) -> str:
@@ -62,16 +50,6 @@ class Told(Protocol):
     @property
     def history(self) -> History:
         """All observations."""
-        ...
-
-    @property
-    def report(self) -> Mapping[str, Any]:
-        """Values that the method recorded."""
-        ...
-
-    @property
-    def evidence(self) -> Evidence:
-        """What is known of each configuration."""
         ...
 
     @property
@@ -90,33 +68,13 @@ class Told(Protocol):
         ...
 
     @property
-    def certified(self) -> bool:
-        """Whether theta_out is."""
-        ...
-
-    @property
     def bill(self) -> Bill:
         """What was paid."""
         ...
 
     @property
-    def held_out(self) -> HeldOut | None:
-        """The comparison on held-out queries."""
-        ...
-
-    @property
-    def varies(self) -> Repeats | None:
-        """What the reference's second answers say."""
-        ...
-
-    @property
     def reference_again(self) -> Sequence[Observation]:
         """Its second answers."""
-        ...
-
-    @property
-    def left_out(self) -> Mapping[str, int]:
-        """Number of runs by module that left it out."""
         ...
 
 

@@ -221,7 +221,7 @@ def _held_out(
     problem = replace(setup.problem, num_queries=number)
     # Each pair is asked once; also if answers vary, what a smaller budget has paid for is one.
     evaluator = make_evaluator(problem, queries=setup.held_out[:number], deterministic=True)
-    evaluator.remember(_kept_held_out(setup, evaluator))
+    evaluator.remember([*taken.observations, *_kept_held_out(setup, evaluator)])
     left_usd -= paid_usd + result.surplus_usd
     found, paid = _both(setup, evaluator, part, usd_of, known, left_usd)
     both = next(

@@ -8,11 +8,13 @@ import pytest
 from results_for_tests import best_quality, half_certified, joint, with_constraint
 
 import scope_torch as st
-from scope_torch.observation import Observation
+from scope_torch.observation import History, Observation
 from scope_torch.results.doubt import doubt_of
 from scope_torch.results.held_out import HeldOut
 from scope_torch.results.page.page import page_of
 from scope_torch.results.page.view import View
+
+FREE = ((9, 1), (0, 0))  # tokens of LLMs that cost nothing, by module
 
 
 def held_out(result, number, wrong, usd=0.001):
@@ -135,6 +137,31 @@ def test_the_best_quality_at_a_cost_is_held_to_it(usd, wrong, expected):
     assert light(replace(told, held_out=None)) == "proven"
     assert light(told) == ("proven" if expected is None else "doubted")
     assert expected is None or expected in doubt_of(told)
+
+
+@pytest.mark.parametrize("used", [None, ((0, 0), (0, 0)), FREE])
+def test_held_out_runs_that_cost_nothing(used):
+    result = half_certified()
+    found = held_out(result, 60, 0, usd=0.0)
+    choice = [replace(one, module_tokens=used) for one in found.choice]
+    known = replace(result, held_out=replace(found, choice=choice))
+    assert doubt_of(known) == ""  # a simulation knows what is true
+    told = doubt_of(replace(known, truth=None))
+    assert told.startswith("but its held-out runs cost nothing (a cache?)") == (used != FREE)
+    assert (told == "") == (used == FREE)
+
+
+def test_later_runs_that_cost_nothing():
+    """Where answers vary, those that a cache replays are not fresh."""
+    result = half_certified()
+    theta = result.recommendation.theta
+    again = History()
+    for one in result.history:
+        again.append(one)
+        if one.theta == theta:
+            again.append(replace(one, replicate=one.replicate + 1, cost_usd=0.0))
+    told = doubt_of(replace(result, history=again, truth=None))
+    assert told.startswith("but its later runs cost nothing (a cache?)")
 
 
 def test_a_reference_that_breaks_a_constraint_is_told():
