@@ -162,7 +162,7 @@ def _of_calls(result: Promised) -> str:
     if told := not_asked(result.left_out):
         return (
             f"but {told}, so cost and quality may be those of other LLMs: switch it off, or say "
-            "optional_modules="
+            f"optional_modules={list(result.left_out)}"
         )
     runs = result.evidence.runs(result.recommendation.theta)
     later = [one for one in runs if one.replicate]

@@ -228,7 +228,8 @@ def _of_answers(result: Told) -> str:
         return f", although {varies.rate:.0%} ({low:.0%} to {high:.0%}) of answers change"
     if varies is None and result.reference_again:
         failed = [one.failed is not None for one in result.reference_again]
-        fate = "failed" if all(failed) else "failed or came from a cache"
+        of = {True: "failed", False: "came from a cache"}
+        fate = " or ".join(of[one] for one in sorted(set(failed), reverse=True))
         return f"{_IF_FIXED}, which is not known: all {len(failed)} second answers {fate}"
     if varies is None or varies.changed:
         return _IF_FIXED

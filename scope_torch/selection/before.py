@@ -84,6 +84,11 @@ def prepare(
             f"grading the outputs of older runs anew cost {graded_usd:.3g} USD, and "
             f"budget_usd={setup.budget_usd:g}; raise it"
         )
+    if (lost_usd := _lost_before_search(setup)) + graded_usd >= setup.budget_usd:
+        raise InputError(
+            f"{lost_usd:.3g} USD were paid for runs that were lost, and "
+            f"budget_usd={setup.budget_usd:g}; raise it"
+        )
     logged = logged_reference(setup)
     answered = [*known.observations, *logged]
     say(setup, plan_of(setup, known))

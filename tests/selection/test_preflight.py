@@ -232,6 +232,23 @@ def test_a_reference_that_is_too_dear_names_what_was_lost_before(tmp_path):
         st.select(flaky, **settings(metric=exactly, budget_usd=1, run_dir=tmp_path))
 
 
+def test_a_preflight_that_dies_again_and_again_ends_with_the_budget(tmp_path):
+    app = App()
+
+    def dies(models, text):
+        app(models, text)
+        error = ConnectionError("down")
+        error.cost_usd = 0.3
+        raise error
+
+    for _ in range(4):
+        with pytest.raises(ConnectionError):
+            st.select(dies, **settings(metric=exactly, budget_usd=1, run_dir=tmp_path))
+    with pytest.raises(InputError, match=r"1\.2 USD were paid for runs that were lost, and budget"):
+        st.select(dies, **settings(metric=exactly, budget_usd=1, run_dir=tmp_path))
+    assert len(app.calls) == 4
+
+
 class DearLater(App):
     """The held-out queries cost as many times as much as the others."""
 
