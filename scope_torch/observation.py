@@ -128,6 +128,28 @@ class Observation:
         return self.cost_usd + self.judge_usd
 
     @property
+    def modules_asked(self) -> frozenset[int] | None:
+        """The numbers of the modules that asked an LLM; None if it is not known.
+
+        Where calls were not counted, a module that has used tokens or cost something has asked.
+
+        Examples:
+            >>> run = Observation((0, 0), 0, 0.5, 1.0, module_tokens=((9, 1), (0, 0)))
+            >>> run.modules_asked
+            frozenset({0})
+            >>> Observation((0, 0), 0, 0.5, 1.0).modules_asked is None
+            True
+        """
+        if self.module_calls is not None:
+            signs: Iterable[object] = self.module_calls
+        elif self.module_tokens is not None:
+            costs = self.module_cost_usd or [0.0] * len(self.module_tokens)
+            signs = (sum(used) + usd for used, usd in zip(self.module_tokens, costs, strict=True))
+        else:
+            return None
+        return frozenset(number for number, sign in enumerate(signs) if sign)
+
+    @property
     def request(self) -> Request:
         """The request that this observation answers."""
         return Request(self.theta, self.query, self.replicate)

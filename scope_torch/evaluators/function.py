@@ -22,12 +22,13 @@ from scope_torch.evaluators.booked import booked
 from scope_torch.evaluators.calling import called
 from scope_torch.evaluators.elsewhere import Elsewhere, WorkerLost, asked_again, timed
 from scope_torch.evaluators.retired import retired_in
-from scope_torch.evaluators.returned import System, number, usd_of
+from scope_torch.evaluators.returned import System, ends_all, number, usd_of
 from scope_torch.evaluators.window import ending, fulfil, in_window
 from scope_torch.llm.price_list import PriceList
 from scope_torch.llm.prices import LLMInfo, choose_llms
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
+from scope_torch.runs.asked import Unasked
 from scope_torch.runs.content import Unknowable, digest_of
 from scope_torch.runs.evaluator import GRADED, keys_of
 from scope_torch.runs.identity import text_of
@@ -75,6 +76,8 @@ class FunctionEvaluator:
             with an attribute `cost_usd` says itself what it cost, also before a retry. If it ends
             the search, these USD are in the journal all the same, see `Observation.lost`.
         elsewhere: Where the system runs; None: here, or where an `Application` says.
+        optional_modules: Those that may use no tokens. A run without any, on a query on which
+            theta_0 used some, ends the search: a cache has answered in its place.
 
     Attributes:
         num_failed: Number of calls so far that gave quality 0 because they raised.
@@ -114,6 +117,7 @@ class FunctionEvaluator:
         retry_wait_s: float = 1.0,
         failed_cost_usd: float = 0.0,
         elsewhere: Elsewhere | None = None,
+        optional_modules: Iterable[str] = (),
     ) -> None:
         if len(queries) != problem.num_queries:
             raise InputError(f"{len(queries)} queries given, the problem has {problem.num_queries}")
@@ -121,9 +125,10 @@ class FunctionEvaluator:
             raise InputError(f"concurrency={concurrency} must be at least 1")
         if on_error not in ("raise", "retry", "zero"):
             raise InputError(f"on_error={on_error!r} must be raise, retry or zero")
-        numbers = {"max_retries": max_retries, "retry_wait_s": retry_wait_s}
-        for key, value in {**numbers, "failed_cost_usd": failed_cost_usd}.items():
-            if not 0 <= value < math.inf:
+        self._max_retries, self._retry_wait_s = max_retries, retry_wait_s
+        self._failed_cost_usd = failed_cost_usd
+        for key in ("max_retries", "retry_wait_s", "failed_cost_usd"):
+            if not 0 <= (value := getattr(self, f"_{key}")) < math.inf:
                 raise InputError(f"{key}={value} must be a number >= 0")
         if isinstance(prices, Mapping):
             own, prices = dict(prices), PriceList(prices)
@@ -133,16 +138,14 @@ class FunctionEvaluator:
         self.name = name if name is not None else getattr(system, "__qualname__", "system")
         self.deterministic, self.on_error, self.num_failed = deterministic, on_error, 0
         self._graded = f"{GRADED}{system.grading}" if isinstance(system, Application) else ""
-        self._prices, self._max_retries, self._retry_wait_s = prices, max_retries, retry_wait_s
-        self._failed_cost_usd = failed_cost_usd
+        self._prices, self._unasked = prices, Unasked(problem, optional_modules)
         self._sent = None if elsewhere is None else elsewhere.function("system", system)
         self._elsewhere = system.elsewhere if isinstance(system, Application) else elsewhere
         self._changed = threading.Condition()  # guards the three that follow
-        self._answers: dict[tuple[tuple[int, ...], int], Observation] = {}
-        self._asking: set[tuple[tuple[int, ...], int]] = set()
+        self._answers = dict[tuple[tuple[int, ...], int], Observation]()
+        self._asking = set[tuple[tuple[int, ...], int]]()
         self._paid: set[tuple[tuple[int, ...], int]] = set()
-        self.retired: dict[str, str] = {}
-        self._warned_of: set[tuple[str | None, tuple[int, ...]]] = set()
+        self.retired, self._warned_of = dict[str, str](), set[tuple[str | None, tuple[int, ...]]]()
 
     def evaluate(self, requests: Iterable[Request]) -> Iterator[Observation]:
         """Calls the function for every request; see `Evaluator` and `in_window`.
@@ -169,8 +172,10 @@ class FunctionEvaluator:
         Args:
             observations: Those of an earlier process. Failed calls among them are no answers.
         """
+        answers = list(filter(self.is_answer, observations))
+        self._unasked.add(answers)
         if self.deterministic:
-            for known in filter(self.is_answer, observations):
+            for known in answers:
                 self._answers.setdefault((known.theta, known.query), known)
 
     def paid(self, observations: Iterable[Observation]) -> None:
@@ -240,6 +245,7 @@ class FunctionEvaluator:
         who = "system"
         try:
             quality, paid = booked(self.problem, self._prices, request, answer, usd)
+            self._unasked.check(paid)
             if callable(quality):
                 who, grade = "metric", partial(called, quality)
                 graded, usd, failure = self._tried(grade, who, request)
@@ -257,6 +263,7 @@ class FunctionEvaluator:
             raise ending(wrong, paid) from error
         if failure is not None:
             return self._failed(paid, failure)
+        self._unasked.add([observation])
         if self.deterministic:
             self._answers[theta, query] = observation
         return observation
@@ -279,7 +286,7 @@ class FunctionEvaluator:
                 return asked_again(call, partial(self._lose, who, request)), lost_usd, None
             except BaseException as error:  # an interrupt of the system itself was paid for too
                 lost_usd += usd_of(error)
-                if self.on_error != "retry" or _ends_all(error) or attempt >= self._max_retries:
+                if self.on_error != "retry" or ends_all(error) or attempt >= self._max_retries:
                     return None, lost_usd, error
                 wait_s, named = self._retry_wait_s * 2**attempt, self._named(request)
                 logger.warning("the %s raised %r for %s; retry in %g s", who, error, named, wait_s)
@@ -304,7 +311,7 @@ class FunctionEvaluator:
         who = "metric" if paid.failed == "metric" else "system"
         named = self._named(paid.request)
         self.retired |= retired_in(error)
-        if self.on_error != "zero" or _ends_all(error):
+        if self.on_error != "zero" or ends_all(error):
             error.add_note(f"raised by the {who} for {named}")
             if usd := paid.paid_usd:
                 error.add_note(f"this run cost {usd:.3g} USD, which are in no observation")
@@ -352,7 +359,7 @@ class FunctionEvaluator:
                 return number(quality), usd + judge_usd
             except (TypeError, ValueError, OverflowError) as error:
                 failure = InputError(f"the metric returned {reprlib.repr(quality)}: {error}")
-        if self.on_error == "zero" and not _ends_all(failure):
+        if self.on_error == "zero" and not ends_all(failure):
             return None, usd
         failure.add_note(f"raised by the metric for the kept output of {self._named(request)}")
         with contextlib.suppress(AttributeError):  # it may be frozen
@@ -391,8 +398,3 @@ class FunctionEvaluator:
         known = self.system.gradings_before if isinstance(self.system, Application) else []
         graded = [f"{self.name}-{self._hash}{GRADED}{grading}" for grading in known]
         return [f"{self.name}-{digest_of(text)}", *graded]
-
-
-def _ends_all(error: BaseException) -> bool:
-    """Whether it ends the search, whatever `on_error` says: the user can mend it, or wants it."""
-    return isinstance(error, InputError) or not isinstance(error, Exception)

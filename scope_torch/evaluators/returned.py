@@ -53,3 +53,8 @@ def usd_of(error: BaseException) -> float:
     usd: Any = getattr(error, "cost_usd", 0.0)
     is_usd = isinstance(usd, SupportsFloat) and 0 <= float(usd) < math.inf
     return float(usd) if is_usd else 0.0
+
+
+def ends_all(error: BaseException) -> bool:
+    """Whether it ends the search, whatever `on_error` says: the user can mend it, or wants it."""
+    return isinstance(error, InputError) or not isinstance(error, Exception)

@@ -22,7 +22,8 @@ class Bill:
         again_usd: Its second answers to some queries, which show how much answers vary.
         probe_usd: The preflight: each LLM of each module answers one query.
         search_usd: The search, without repeats.
-        in_flight_usd: Calls that were under way when the search ended.
+        in_flight_usd: Calls that were under way when the search ended; answers to held-out queries
+            that the other configuration has not answered.
         held_out_usd: Choice and reference on held-out queries.
         judge_usd: Grading the answers, where a metric asks an LLM; in none of the others.
         lost_usd: Calls that raised an error and ended an earlier process of this search, or whose

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from scope_torch.constraints import Constraint
 from scope_torch.problem import SelectionProblem
 from scope_torch.reference import REFERENCE_DELTA
 from scope_torch.results.digits import percent, plain, quality, share, threshold
+from scope_torch.results.estimate import Evidence
 from scope_torch.results.held_out import HeldOut
+from scope_torch.results.metrics import OracleCurve
 from scope_torch.search.optimizer import Recommendation
 
 if TYPE_CHECKING:
@@ -35,6 +37,11 @@ class Promised(Protocol):
         ...
 
     @property
+    def evidence(self) -> Evidence:
+        """What is known of each configuration."""
+        ...
+
+    @property
     def certified(self) -> bool:
         """Whether theta_out is."""
         ...
@@ -49,13 +56,24 @@ class Promised(Protocol):
         """What the reference's second answers say."""
         ...
 
+    @property
+    def curve(self) -> OracleCurve | None:
+        """True cost and quality of theta_out, if they are known."""
+        ...
+
+    @property
+    def left_out(self) -> Mapping[str, int]:
+        """Number of runs by module that left it out."""
+        ...
+
 
 def doubt_of(result: Promised) -> str:
-    """The sentence; "" if nothing speaks against the promise.
+    """The sentence, or one for each doubt; "" if nothing speaks against the promise.
 
     - Held-out queries: the interval of quality above the threshold lies below 0, or that of the
-      saving.
+      saving, or of what another constraint leaves.
     - Answers changed when they were asked for again, and the certificate assumes that none does.
+    - Runs left out a module that the reference asked, or nothing was paid for those of theta_out.
     - The reference is kept, and breaks a constraint itself, or answered too few queries to tell.
 
     Args:
@@ -64,7 +82,14 @@ def doubt_of(result: Promised) -> str:
     problem = result.problem
     if result.recommendation.theta == problem.theta_ref:
         return _of_reference(problem)
-    return _of_held_out(problem, result.held_out) or _of_answers(result)
+    doubts = *_of_held_out(problem, result.held_out), _of_answers(result), _of_calls(result)
+    return "; ".join(filter(None, doubts))
+
+
+def not_asked(left_out: Mapping[str, int]) -> str:
+    """Which modules runs have left out, see `scope_torch.runs.asked`; "" if none."""
+    parts = [f"{m} was not asked in {n:,} run{'s' * (n > 1)}" for m, n in left_out.items()]
+    return f"{', '.join(parts)} (a cache?)" if parts else ""
 
 
 def confidence(delta: float, problem: SelectionProblem) -> str:
@@ -84,26 +109,39 @@ def sampled(problem: SelectionProblem) -> str:
     )
 
 
-def _of_held_out(problem: SelectionProblem, held_out: HeldOut | None) -> str:
+def _of_held_out(problem: SelectionProblem, held_out: HeldOut | None) -> Iterator[str]:
     """What held-out queries say against the choice."""
-    if held_out is None or problem.objective != "cost":
-        return ""
+    if held_out is None:
+        return
+    on = f"but on {held_out.num_queries} held-out queries"
+    yield from (_of_cost if problem.objective == "cost" else _of_quality)(problem, held_out, on)
+    if broken := [f"{limit} ({_average(limit, y)})" for limit, y in held_out.broken(problem)]:
+        yield f"{on} it breaks {' and '.join(broken)}"
+
+
+def _of_quality(problem: SelectionProblem, held_out: HeldOut, on: str) -> Iterator[str]:
+    """Whether a choice for its quality has less of it than a reference that might be chosen."""
+    if not _of_reference(problem) and (held_out.difference.upper or 0.0) < 0:
+        averages = f"{quality(held_out.quality)} against {quality(held_out.reference_quality)}"
+        yield f"{on} its quality is below the reference's: {averages}"
+
+
+def _of_cost(problem: SelectionProblem, held_out: HeldOut, on: str) -> Iterator[str]:
+    """Whether a choice for its cost is not good enough, or costs more than the reference."""
     if (excess := held_out.excess(problem)).upper is not None and excess.upper < 0:
         averages = f"{quality(held_out.quality)} against {quality(held_out.reference_quality)}"
         allowed = f"at least {threshold(problem.s_0)} was promised"
         if problem.epsilon is not None:
             allowed = f"a loss of {percent(problem.epsilon)} was allowed"
-        return (
+        yield (
             f"but {held_out.num_queries} held-out queries say otherwise: quality {averages}, and "
             f"{allowed}"
         )
     if held_out.is_dearer():
-        return (
-            f"but on {held_out.num_queries} held-out queries it costs more than the reference: "
-            f"{plain(1000 * held_out.choice_usd)} instead of "
-            f"{plain(1000 * held_out.reference_usd)} USD per 1,000 queries"
+        yield (
+            f"{on} it costs more than the reference: {plain(1000 * held_out.choice_usd)} instead "
+            f"of {plain(1000 * held_out.reference_usd)} USD per 1,000 queries"
         )
-    return ""
 
 
 def _of_answers(result: Promised) -> str:
@@ -119,12 +157,32 @@ def _of_answers(result: Promised) -> str:
     )
 
 
+def _of_calls(result: Promised) -> str:
+    """Whether something else may have answered in the place of the LLMs."""
+    if told := not_asked(result.left_out):
+        return (
+            f"but {told}, so cost and quality may be those of other LLMs: switch it off, or say "
+            f"optional_modules={list(result.left_out)}"
+        )
+    runs = result.evidence.runs(result.recommendation.theta)
+    later = [one for one in runs if one.replicate]
+    held_out = [] if result.held_out is None else result.held_out.choice
+    for name, of in (("", runs), ("later ", later), ("held-out ", held_out)):
+        is_free = of and not any(one.cost_usd or one.modules_asked for one in of)
+        if is_free and result.curve is None:  # a table or a simulation knows what it says
+            return (
+                f"but its {name}runs cost nothing (a cache?): if its LLMs are free, let the app "
+                "return tokens, which show that they were asked"
+            )
+    return ""
+
+
 def _of_reference(problem: SelectionProblem) -> str:
     """What theta_0 breaks itself."""
     n, Q = problem.reference_queries, problem.num_queries
     on = "on average" if n is None else f"on {n} of {Q} queries"
     broken = [
-        f"{limit} ({_average(problem, limit, on)})"
+        f"{limit} ({_average(limit, problem.reference_outcomes[limit.name], on)})"
         for limit, above in zip(problem.limits[1:], problem.reference_violations(), strict=True)
         if above > 0
     ]
@@ -143,9 +201,8 @@ def _of_reference(problem: SelectionProblem) -> str:
     return f"but the reference itself breaks {' and '.join(broken)}" if broken else ""
 
 
-def _average(problem: SelectionProblem, limit: Constraint, on: str) -> str:
-    """theta_0's average of what counts for a constraint."""
-    average = problem.reference_outcomes[limit.name]
+def _average(limit: Constraint, average: float, on: str = "on average") -> str:
+    """An average of what counts for a constraint."""
     if not limit.is_share:
         return f"{plain(average)} {on}"
-    return f"{share(average)} of runs" + f" {on}" * (problem.reference_queries is not None)
+    return f"{share(average)} of runs" + f" {on}" * (on != "on average")

@@ -151,6 +151,10 @@ class Evidence:
         means = [math.fsum(column) / len(column) for column in zip(*of_query, strict=True)]
         return max(self.problem.violations(means)) <= _ROUNDING
 
+    def runs(self, theta: tuple[int, ...]) -> Sequence[Observation]:
+        """Its observations, of earlier searches too."""
+        return self._of.get(theta, [])
+
     @cached_property
     def measured(self) -> list[str]:
         """The other outcomes that tell something: of the constraints, and the latency if known."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from scope_torch.constraints import Constraint
 from scope_torch.html_table import html_table
 from scope_torch.observation import Observation
 from scope_torch.problem import SelectionProblem
@@ -121,6 +122,30 @@ class HeldOut:
         lower = lower_difference(above, epsilon, _DELTA / 2)
         upper = upper_difference(above, epsilon, _DELTA / 2)
         return Estimate(_mean(above.tolist()), lower, upper, basis)
+
+    def broken(self, problem: SelectionProblem) -> list[tuple[Constraint, float]]:
+        """The other constraints that theta_out breaks, and its average of what counts for each.
+
+        With 95% confidence on queries like these, as `excess`. What lies outside the range of a
+        constraint counts as its nearer end, and a failed run without the outcome as the worst.
+        """
+        import numpy as np
+
+        from scope_torch.bounds.population import mean_interval  # slow to import
+
+        found: list[tuple[Constraint, float]] = []
+        for limit in problem.others:
+            outcomes = [one.outcome(limit.outcome) for one in self.choice]
+            told = zip(self.choice, outcomes, strict=True)
+            if any(one.failed is None and outcome is None for one, outcome in told):
+                continue  # nobody knows
+            counted = limit.counted_all(np.array(outcomes, dtype=np.float64))
+            counted = np.nan_to_num(counted, nan=limit.outcome_of(0.0))
+            within = counted.clip(limit.low, limit.high).tolist()
+            _, most = mean_interval([limit.grade_of(y) for y in within], _DELTA)
+            if most < limit.threshold:
+                found.append((limit, _mean(counted.tolist())))
+        return found
 
     def is_dearer(self) -> bool:
         """Whether theta_out costs more, with 95% confidence on queries like these."""

@@ -5,17 +5,15 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Protocol
 
 from scope_torch.html_table import html_table
 from scope_torch.observation import History, Observation
 from scope_torch.problem import SelectionProblem
 from scope_torch.results.bill import Bill
 from scope_torch.results.digits import per_thousand, percent, plain, quality, share, usd
-from scope_torch.results.doubt import confidence, doubt_of, sampled
-from scope_torch.results.estimate import MODEL, Estimate, Evidence
-from scope_torch.results.held_out import HeldOut
-from scope_torch.search.optimizer import Recommendation
+from scope_torch.results.doubt import Promised, confidence, doubt_of, not_asked, sampled
+from scope_torch.results.estimate import MODEL, Estimate
 from scope_torch.search.stopping import (
     FREE_CANDIDATE,
     GAP_CLOSED,
@@ -23,9 +21,6 @@ from scope_torch.search.stopping import (
     NOTHING_FOUND,
     NOTHING_LEFT,
 )
-
-if TYPE_CHECKING:
-    from scope_torch.bounds.repeats import Repeats
 
 _WIDTH = 109
 _IF_FIXED = ", if answers do not vary"  # from call to call
@@ -41,18 +36,8 @@ _STOPS = {
 }
 
 
-class Told(Protocol):
+class Told(Promised, Protocol):
     """A result, as far as the words need it: a `RunResult`."""
-
-    @property
-    def problem(self) -> SelectionProblem:
-        """What was searched."""
-        ...
-
-    @property
-    def recommendation(self) -> Recommendation:
-        """theta_out and its basis."""
-        ...
 
     @property
     def stop_reason(self) -> str:
@@ -62,16 +47,6 @@ class Told(Protocol):
     @property
     def history(self) -> History:
         """All observations."""
-        ...
-
-    @property
-    def report(self) -> Mapping[str, Any]:
-        """Values that the method recorded."""
-        ...
-
-    @property
-    def evidence(self) -> Evidence:
-        """What is known of each configuration."""
         ...
 
     @property
@@ -90,33 +65,13 @@ class Told(Protocol):
         ...
 
     @property
-    def certified(self) -> bool:
-        """Whether theta_out is."""
-        ...
-
-    @property
     def bill(self) -> Bill:
         """What was paid."""
         ...
 
     @property
-    def held_out(self) -> HeldOut | None:
-        """The comparison on held-out queries."""
-        ...
-
-    @property
-    def varies(self) -> Repeats | None:
-        """What the reference's second answers say."""
-        ...
-
-    @property
     def reference_again(self) -> Sequence[Observation]:
         """Its second answers."""
-        ...
-
-    @property
-    def left_out(self) -> Mapping[str, int]:
-        """Number of runs by module that left it out."""
         ...
 
 
@@ -222,7 +177,8 @@ def why(result: Told) -> str:
         >>> why(result)
         'certified on these 20 queries, all answered, if answers do not vary'
     """
-    return _full(result) + _not_asked(result)
+    left = not_asked(result.left_out)
+    return _full(result) + (f"; {left}" if left else "")
 
 
 def _full(result: Told) -> str:
@@ -268,8 +224,10 @@ def _of_answers(result: Told) -> str:
         low, high = varies.interval
         return f", although {varies.rate:.0%} ({low:.0%} to {high:.0%}) of answers change"
     if varies is None and result.reference_again:
-        number = len(result.reference_again)
-        return f"{_IF_FIXED}, which is not known: all {number} second answers failed"
+        failed = [one.failed is not None for one in result.reference_again]
+        of = {True: "failed", False: "came from a cache"}
+        fate = " or ".join(of[one] for one in sorted(set(failed), reverse=True))
+        return f"{_IF_FIXED}, which is not known: all {len(failed)} second answers {fate}"
     if varies is None or varies.changed:
         return _IF_FIXED
     return f"{_IF_FIXED} (0 of {varies.asked} did, at most {varies.interval[1]:.0%} do)"
@@ -349,7 +307,9 @@ def _sure(found: Estimate) -> str:
 def _evidence(result: Told, width: int) -> str:
     """Why, then the constraints, then held-out queries; the longest form that fits."""
     grounds, full, held = _grounds(result), _full(result), result.held_out
-    hold = unseen = ""
+    hold, unseen, doubt = "", "", doubt_of(result)
+    left = not_asked(result.left_out)
+    left = f"; {left}" if left and left not in doubt else ""
     if result.certified and result.problem.others:
         limits = len(result.problem.limits)
         hold = f"; all {limits} constraints hold" if limits > 1 else "; its constraint holds"
@@ -357,21 +317,14 @@ def _evidence(result: Told, width: int) -> str:
         within = result.evidence.outcome(result.recommendation.theta, limit.name)
         if limit.is_share and within is not None:
             hold += f"; {limit}: {share(within)} of runs"
-    if held is not None and "held-out" not in doubt_of(result):  # else it stands there
+    if held is not None and "say otherwise" not in doubt:  # else it stands there
         averages = f"{quality(held.quality)} against {quality(held.reference_quality)}"
         unseen = f"; held out: {averages}"
     short = re.sub(r" \([^)]*\)", "", grounds)
     brief = short.partition(_IF_FIXED)[0].partition(":")[0]
     grounds_only = (full, grounds, short) if result.certified else (full, grounds, short, brief)
-    forms = [form + hold + unseen + _not_asked(result) for form in grounds_only]
+    forms = [form + hold + unseen + left for form in grounds_only]
     return next((form for form in forms if len(form) <= width), forms[-1])
-
-
-def _not_asked(result: Told) -> str:
-    """Which modules runs have left out, see `scope_torch.runs.asked`."""
-    left = result.left_out.items()
-    parts = [f"{module} was not asked in {n:,} run{'s' * (n > 1)}" for module, n in left]
-    return f"; {', '.join(parts)} (a cache?)" if parts else ""
 
 
 def _search(result: Told) -> str:

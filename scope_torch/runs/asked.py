@@ -2,38 +2,17 @@
 
 A run leaves a module out because its LLMs need it less often, or because a cache answered in its
 place; then its cost and its quality are those of another LLM. Nobody can tell from outside, so such
-runs are counted and told.
+runs are counted and told. A run that asked nobody at all is refused.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
+from scope_torch.errors import InputError
 from scope_torch.observation import Observation
-
-
-def modules_asked(observation: Observation) -> frozenset[int] | None:
-    """The numbers of the modules that asked an LLM in a run; None if it is not known.
-
-    Where calls were not counted, a module that has used tokens or cost something has asked.
-
-    Examples:
-        >>> modules_asked(Observation((0, 0), 0, 0.5, 1.0, module_tokens=((9, 1), (0, 0))))
-        frozenset({0})
-        >>> modules_asked(Observation((0, 0), 0, 0.5, 1.0)) is None
-        True
-    """
-    if observation.module_calls is not None:
-        signs: Iterable[object] = observation.module_calls
-    elif observation.module_tokens is not None:
-        costs = observation.module_cost_usd or [0.0] * len(observation.module_tokens)
-        signs = (
-            sum(used) + usd for used, usd in zip(observation.module_tokens, costs, strict=True)
-        )
-    else:
-        return None
-    return frozenset(number for number, sign in enumerate(signs) if sign)
+from scope_torch.problem import SelectionProblem
 
 
 def left_out(
@@ -60,13 +39,82 @@ def left_out(
         >>> left_out(["plan", "solve"], reference, runs)
         {'plan': 1}
     """
-    of_query = {o.query: asked for o in reference if (asked := modules_asked(o)) is not None}
-    of_runs = [(run.query, asked) for run in runs if (asked := modules_asked(run)) is not None]
+    number_of = Counter[int]()
+    for _, missing in _without(modules, reference, runs, optional):
+        number_of.update(missing)
+    return {modules[module]: number_of[module] for module in sorted(number_of)}
+
+
+def replayed(
+    modules: Sequence[str],
+    first: Sequence[Observation],
+    second: Sequence[Observation],
+    optional: Iterable[str] = (),
+) -> list[Observation]:
+    """Second runs of a configuration that leave out a module, or cost nothing: those of a cache.
+
+    Args:
+        modules: Names of the modules.
+        first: One run on every query of `second`, and perhaps on others.
+        second: The second runs.
+        optional: Modules that may be left out.
+    """
+    of_query = {one.query: one for one in first}
+    found = [run for run, missing in _without(modules, first, second, optional) if missing]
+    for run in second:
+        before, now = of_query[run.query].modules_asked, run.modules_asked
+        if before is None or now is None:
+            before, now = of_query[run.query].cost_usd, run.cost_usd
+        if before and not now and run not in found:
+            found.append(run)
+    return found
+
+
+def _without(
+    modules: Sequence[str],
+    reference: Iterable[Observation],
+    runs: Iterable[Observation],
+    optional: Iterable[str],
+) -> Iterator[tuple[Observation, frozenset[int]]]:
+    """Each run of which it is known, with the modules that it left out, see `left_out`."""
+    of_query = {o.query: asked for o in reference if (asked := o.modules_asked) is not None}
+    of_runs = [(run, asked) for run in runs if (asked := run.modules_asked) is not None]
     always = frozenset(range(len(modules))).intersection(*of_query.values())
     by_others = frozenset[int]().union(*(asked for _, asked in of_runs))
     names = set(optional)
-    must = {m for m, name in enumerate(modules) if name not in names} - (by_others - always)
-    number_of = Counter[int]()
-    for query, asked in of_runs:
-        number_of.update(must & of_query.get(query, frozenset()) - asked)
-    return {modules[module]: number_of[module] for module in sorted(number_of)}
+    must = frozenset(m for m, name in enumerate(modules) if name not in names)
+    must -= by_others - always
+    for run, asked in of_runs:
+        yield run, must & of_query.get(run.query, frozenset()) - asked
+
+
+class Unasked:
+    """Refuses a run that asked no LLM where the reference's did: it is no observation.
+
+    Args:
+        problem: Names of modules, and theta_0.
+        optional: Modules that may be left out.
+    """
+
+    def __init__(self, problem: SelectionProblem, optional: Iterable[str] = ()) -> None:
+        self._problem, self._optional = problem, frozenset(optional)
+        self._of_query: dict[int, frozenset[str]] = {}  # the modules that theta_0 asked
+
+    def add(self, observations: Iterable[Observation]) -> None:
+        """Takes in what is known, of theta_0 and of others."""
+        for one in observations:
+            if one.theta == self._problem.theta_ref and (asked := one.modules_asked):
+                names = frozenset(self._problem.modules[module] for module in asked)
+                self._of_query[one.query] = names - self._optional
+
+    def check(self, run: Observation) -> None:
+        """Raises InputError if a run of another configuration asked nobody."""
+        expected, asked = self._of_query.get(run.query), run.modules_asked
+        if not expected or asked is None or asked or run.theta == self._problem.theta_ref:
+            return
+        raise InputError(
+            "it answered without a token of any module, so no LLM was asked, and the reference "
+            f"asked {sorted(expected)} on this query: switch its cache off (dspy.LM(cache=False), "
+            "litellm.cache = None, functools.cache, ...), and begin with another run_dir, because "
+            "earlier runs may be recorded wrongly; or say optional_modules= if no LLM is needed"
+        )

@@ -18,6 +18,7 @@ _MENDED = (
     "deployment_queries",
     "reference_queries",
 )
+_WIDTHS = "in_flight", "batch_size"
 _ONLY_DIGESTS = "allowed", "offered"
 _FLIPS = "sequence_flips", "sequence_passes", "sequence_variance"  # all from one argument
 
@@ -54,6 +55,8 @@ def in_words(
         name = key.rpartition(".")[2]
         if name == "in_flight":  # not there if it is 1
             before, after = before or 1, after or 1
+        if name in _WIDTHS and before == 1 and sum(one.endswith(_WIDTHS) for one in keys) > 1:
+            continue  # the other one was given: one mend
         name = (_CALLED | (_CALLED_BY_SELECT if of_selection else {})).get(name, name)
         if key == "problem.llms":
             yield from _of_llms(old, new)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from scope_torch.bounds.repeats import Repeats
 
 _NAME, _REPEATS = "measure", "repeats.json"
+_ALMOST = 1 - 1e-9  # of what is enough: sums are rounded
 
 
 class TooDear(InputError):
@@ -64,6 +65,7 @@ def measure(
     budget_usd: float = math.inf,
     first: Sequence[int] = (),
     deadline: Deadline | None = None,
+    enough: int | None = None,
 ) -> list[Observation]:
     """Observes pairs, in the asked order.
 
@@ -80,11 +82,14 @@ def measure(
         budget_usd: In USD. No more calls are in flight than it pays for.
         first: So many pairs are observed before all others: as `(1, 1)`, one, then another one.
         deadline: When no further call starts; what is known already is taken in all the same.
+        enough: So many pairs, or as many of them as budget and time pay for, if each costs what
+            they have cost on average: all that was paid for is returned then, in the place of
+            TimeIsOver or TooDear. None: all pairs.
 
     Raises:
         TimeIsOver: If pairs are left then.
-        TooDear: If all pairs would cost more than the budget, by those that were observed: after
-            each part of `first`, or as soon as the budget is spent.
+        TooDear: If all pairs would cost more than the budget, by two or more that were observed:
+            after each part of `first`, or as soon as the budget is spent.
         InputError: If the folder cannot be written, or holds a measurement of another evaluator or
             of other pairs.
 
@@ -107,27 +112,34 @@ def measure(
         found: list[Observation] = []
         left_usd = budget_usd
 
-        def check_time() -> None:
+        def is_over() -> bool:
+            if enough is not None:
+                spent_usd = math.fsum(one.paid_usd for one in found)
+                if left_usd <= 0 or left_usd * len(found) < _ALMOST * spent_usd:
+                    return True
             if deadline is None or source.is_replaying or len(found) == len(requests):
-                return
-            if deadline.is_over:
+                return False
+            if deadline.is_over and enough is None:
                 raise TimeIsOver(len(found), len(requests), folder, deadline.limit)
+            return deadline.is_over
 
-        for part in _parts(requests, first):
-            check_time()
+        for part in _parts(requests[:enough], first):
+            if is_over():
+                break
             with contextlib.closing(source.observe(part, left_usd)) as observations:
                 for observation in observations:
                     found.append(observation)
                     left_usd -= observation.paid_usd
                     if observed is not None:
                         observed(observation)
-                    if left_usd <= 0:
+                    if left_usd <= 0 or is_over():
                         break
-                    check_time()
-            too_dear = TooDear(source.paid, len(requests))
-            if too_dear.expected_usd >= budget_usd:
-                raise too_dear
-        return found
+            if enough is None:
+                too_dear = TooDear(source.paid, len(requests))
+                is_known = too_dear.number > 1 or left_usd <= 0  # one run says little of others
+                if is_known and too_dear.expected_usd >= budget_usd:
+                    raise too_dear
+        return found if enough is None else source.paid
     finally:
         if journal is not None:
             journal.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import random
 from collections.abc import Callable, Sequence
@@ -13,11 +14,14 @@ from scope_torch.evaluators.application import Application
 from scope_torch.evaluators.function import FunctionEvaluator
 from scope_torch.evaluators.outputs import FILE
 from scope_torch.observation import Observation, Request
+from scope_torch.runs.asked import replayed
 from scope_torch.runs.directory import read_settings
 from scope_torch.runs.evaluator import Evaluator
 from scope_torch.runs.measure import keep_repeats, measure, repeats_in
 from scope_torch.runs.older import is_graded_otherwise
 from scope_torch.selection.setup import Setup
+
+logger = logging.getLogger(__name__)
 
 _FOLDER = "again"
 
@@ -40,7 +44,7 @@ def ask_again(
 
     Returns:
         The observations that were paid for, and the grades of both calls; None if nothing was asked
-        twice.
+        twice. What failed, or what a cache of the application replayed, is no second answer.
     """
     evaluator = make_evaluator(setup.problem, queries=setup.searched, deterministic=False)
     known, begun = _known(setup, evaluator), _begun(setup)
@@ -59,7 +63,16 @@ def ask_again(
     requests = [Request(setup.problem.theta_ref, query) for query in sorted(queries[:number])]
     where: dict[str, Any] = {"folder": setup.inside(_FOLDER), "deadline": setup.deadline}
     found = measure(evaluator, requests, **where) if requests else []
-    both = [(of_query[one.query].quality, one.quality) for one in found if one.failed is None]
+    told = [one for one in found if one.failed is None]
+    modules, optional = setup.problem.modules, setup.given.optional_modules
+    if of_cache := replayed(modules, reference, told, optional):
+        logger.warning(
+            "%d of %d second answers came from a cache: they cost nothing, or asked fewer modules "
+            "than the first ones; switch it off, because they do not tell whether answers vary",
+            *(len(of_cache), len(told)),
+        )
+    told = [one for one in told if one not in of_cache]
+    both = [(of_query[one.query].quality, one.quality) for one in told]
     if known is not None and not begun:  # an older run's count too
         both += zip(known.first, known.second, strict=True)
     elif begun and (kept := None if setup.folder is None else repeats_in(setup.folder)):

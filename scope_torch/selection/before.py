@@ -84,6 +84,11 @@ def prepare(
             f"grading the outputs of older runs anew cost {graded_usd:.3g} USD, and "
             f"budget_usd={setup.budget_usd:g}; raise it"
         )
+    if (lost_usd := _lost_before_search(setup)) + graded_usd >= setup.budget_usd:
+        raise InputError(
+            f"{lost_usd:.3g} USD were paid for runs that were lost, and "
+            f"budget_usd={setup.budget_usd:g}; raise it"
+        )
     logged = logged_reference(setup)
     answered = [*known.observations, *logged]
     say(setup, plan_of(setup, known))
@@ -234,10 +239,12 @@ def _measure_reference(
             )
         except TooDear as error:
             kept = "" if setup.folder is None else " (what was measured is kept in run_dir)"
+            lost_usd = _lost_before_search(setup)
+            lost = f", after {lost_usd:.3g} USD were lost" if lost_usd else ""
             raise InputError(
                 f"the reference cost {error.spent_usd:.3g} USD on {error.number} of "
                 f"{len(missing)} queries, so about {error.expected_usd:.3g} USD on all, and "
-                f"budget_usd={setup.budget_usd:g}; raise it, or give fewer queries{kept}"
+                f"budget_usd={setup.budget_usd:g}{lost}; raise it, or give fewer queries{kept}"
             ) from None
     of_query |= {observation.query: observation for observation in found}
     return [of_query[query] for query in queries]

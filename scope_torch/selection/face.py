@@ -105,6 +105,7 @@ def serving(setup: Setup) -> Generator[tuple[Application, Callable[..., Function
                 prices=setup.prices,
                 deterministic=not given.repeat,
                 on_error=given.on_error,
+                optional_modules=given.optional_modules,
             ),
         )
 

@@ -17,7 +17,6 @@ from scope_torch.evaluators.function import FunctionEvaluator
 from scope_torch.factors import changes, levels_of
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
-from scope_torch.runs.asked import modules_asked
 from scope_torch.runs.journal import read_journal
 from scope_torch.runs.measure import TooDear, measure
 from scope_torch.selection.setup import Setup
@@ -80,9 +79,9 @@ def _warn_of_left_out(
 ) -> None:
     """Warns of a module that asks nobody once it has another LLM than the reference's."""
     problem, theta_ref = setup.problem, setup.problem.theta_ref
-    of_reference = {o.query: modules_asked(o) for o in answered if o.theta == theta_ref}
+    of_reference = {o.query: o.modules_asked for o in answered if o.theta == theta_ref}
     for one in found:
-        expected, asked = of_reference.get(one.query), modules_asked(one)
+        expected, asked = of_reference.get(one.query), one.modules_asked
         if expected is None or asked is None or one.failed is not None:
             continue
         for module in sorted(expected - asked):

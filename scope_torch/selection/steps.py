@@ -31,7 +31,7 @@ from scope_torch.runs.asked import left_out
 from scope_torch.runs.directory import read_settings
 from scope_torch.runs.earlier import known_from
 from scope_torch.runs.journal import lost_in, read_journal
-from scope_torch.runs.measure import TimeIsOver, measure
+from scope_torch.runs.measure import measure
 from scope_torch.runs.older import HELD_OUT, KNOWN, is_graded_otherwise
 from scope_torch.runs.opening import facts_of
 from scope_torch.runs.runner import run
@@ -120,13 +120,15 @@ def search(
     is_priced = setup.is_priced or any(one.module_tokens is not None for one in measured)
     paid_llms = dict.fromkeys([*_names_in(problem), *filter(None, [application.judge])])
     rest = setup.budget_usd - before.spent_usd - result.history.spend_usd
+    held_out, unpaired_usd = _held_out(setup, make_evaluator, result, rest)
     found = replace(
         result,
+        surplus_usd=result.surplus_usd + unpaired_usd,
         reference=before.reference if setup.logged is None else None,
         reference_again=before.again,
         varies=before.repeats,
         probe=before.probe,
-        held_out=_held_out(setup, make_evaluator, result, rest),
+        held_out=held_out,
         queries=[item.input for item in setup.searched],
         expected=[item.expected for item in setup.searched] if application.has_metric else None,
         answers=by_codes(problem, application.outputs, setup.searched),
@@ -203,10 +205,14 @@ def _held_out(
     make_evaluator: Callable[..., FunctionEvaluator],
     result: RunResult,
     left_usd: float,
-) -> HeldOut | None:
-    """Choice and reference on the queries that the search has not seen, as far as money reaches."""
+) -> tuple[HeldOut | None, float]:
+    """Choice and reference on the queries that the search has not seen, as far as money reaches.
+
+    Returns:
+        Both on the queries that both have answered; and the USD of other answers.
+    """
     if not setup.held_out:
-        return None
+        return None, 0.0
     taken = _known_held_out(setup, make_evaluator, left_usd)
     known = {answer.request: answer for answer in taken.observations}
     paid_usd = regraded_usd(taken.sources)
@@ -223,32 +229,71 @@ def _held_out(
             len(setup.held_out),
         )
     if number <= 0:
-        return None
+        return None, paid_usd
     part = HELD_OUT if number == len(setup.held_out) else f"{HELD_OUT}_{number}"
     problem = replace(setup.problem, num_queries=number)
     # Each pair is asked once; also if answers vary, what a smaller budget has paid for is one.
     evaluator = make_evaluator(problem, queries=setup.held_out[:number], deterministic=True)
-    evaluator.remember(_kept_held_out(setup, evaluator))
-    of_thetas = [[Request(theta, query) for query in range(number)] for theta in thetas]
+    evaluator.remember([*taken.observations, *_kept_held_out(setup, evaluator)])
+    left_usd -= paid_usd + result.surplus_usd
+    found, paid = _both(setup, evaluator, part, usd_of, known, left_usd)
+    both = next(
+        (q for q in range(number) if any(Request(t, q) not in found for t in thetas)), number
+    )
+    if both < number:
+        logger.warning(
+            "budget or time did not pay for all: compared are %d of %d held-out queries",
+            both,
+            number,
+        )
+    unpaired_usd = math.fsum(one.paid_usd for one in paid if one.query >= both)
+    if not both:
+        return None, unpaired_usd + paid_usd
+    of_thetas = [[found[Request(theta, query)] for query in range(both)] for theta in thetas]
+    reference, *_, choice = of_thetas * 2
+    return HeldOut(both, choice, reference, taken.observations, paid_usd), unpaired_usd
+
+
+def _both(
+    setup: Setup,
+    evaluator: FunctionEvaluator,
+    part: str,
+    usd_of: Mapping[tuple[int, ...], float],
+    known: Mapping[Request, Observation],
+    left_usd: float,
+) -> tuple[dict[Request, Observation], list[Observation]]:
+    """The answers of reference and choice, as far as budget and time reach; and those paid for.
+
+    Each gets its share of the budget, and the choice is asked what the reference has answered.
+    """
+    number = evaluator.problem.num_queries
+    of_thetas = [[Request(theta, query) for query in range(number)] for theta in usd_of]
     missing = [[pair for pair in pairs if pair not in known] for pairs in of_thetas]
-    found = dict(known)
+    expected = [usd * len(pairs) for usd, pairs in zip(usd_of.values(), missing, strict=True)]
+    found, paid = dict(known), list[Observation]()
     with tqdm(total=sum(map(len, missing)), desc="held out", disable=not setup.shows) as bar:
 
         def count(_: Observation) -> None:
             bar.update()
 
-        for theta, pairs in zip(thetas, missing, strict=True):
-            folder = setup.inside(f"{part}/{'-'.join(map(str, theta))}")
-            try:
-                answers = measure(
-                    evaluator, pairs, folder=folder, observed=count, deadline=setup.deadline
-                )
-            except TimeIsOver as error:
-                logger.warning("held-out queries: %s", error)
-                return None
+        for at, (theta, pairs) in enumerate(zip(usd_of, missing, strict=True)):
+            rest = math.fsum(expected[at:])
+            share_usd = left_usd * (expected[at] / rest if rest else 1.0)
+            answers = measure(
+                evaluator,
+                pairs,
+                folder=setup.inside(f"{part}/{'-'.join(map(str, theta))}"),
+                observed=count,
+                budget_usd=share_usd,
+                first=(1,),
+                deadline=setup.deadline,
+                enough=sum(pair.query < number for pair in pairs),
+            )
+            left_usd -= math.fsum(one.paid_usd for one in answers)
+            paid += answers
             found |= {answer.request: answer for answer in answers}
-    reference, *_, choice = [[found[pair] for pair in pairs] for pairs in of_thetas] * 2
-    return HeldOut(number, choice, reference, taken.observations, paid_usd)
+            number = next((q for q in range(number) if Request(theta, q) not in found), number)
+    return found, paid
 
 
 def _kept_held_out(setup: Setup, evaluator: FunctionEvaluator) -> list[Observation]:

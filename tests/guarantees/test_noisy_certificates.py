@@ -84,8 +84,8 @@ def test_answers_that_were_said_not_to_vary_break_the_promise():
     assert wrong > DELTA
 
 
-def just_infeasible(seed, rate, declared, num_queries=30):
-    """A search in a world whose every cheaper configuration is just below s_0.
+def searched_in_vain(seed, rate, declared, num_queries=30):
+    """The result of a search in a world whose every cheaper configuration is just below s_0.
 
     Each has queries that it answers usually right and others that it answers usually wrong. It
     differs from its usual answer so often that `rate` of the answers change when asked again.
@@ -122,9 +122,14 @@ def just_infeasible(seed, rate, declared, num_queries=30):
         bounds={"delta": DELTA},
     )
     budget_usd = 4 * num_queries * problem.reference_cost_usd
-    result = run(problem, optimizer, Drawn(cost, mu, seed), budget_usd=budget_usd)
+    return run(problem, optimizer, Drawn(cost, mu, seed), budget_usd=budget_usd)
+
+
+def just_infeasible(seed, rate, declared):
+    """Whether anything was certified there, and whether anything was asked again."""
+    result = searched_in_vain(seed, rate, declared)
     asked = max(map(len, _by_theta(result.history).values()))
-    return any(row.event == "improved" for row in result.trace), asked > num_queries
+    return any(row.event == "improved" for row in result.trace), asked > result.problem.num_queries
 
 
 def _by_theta(history):
@@ -154,6 +159,34 @@ def test_nothing_just_infeasible_is_certified_more_often_than_promised(rate):
     print(f"rate {rate}: wrong {wrong}, asked again {again}")
     assert wrong <= most(DELTA)
     assert again > 0.2 or rate == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rate", [0.02, 0.05])
+def test_what_is_promised_where_select_may_see_no_change(rate):
+    """`select` declares what 30 second answers show: if none changes, that answers do not vary.
+
+    Then nothing is promised of answers that do, and the words say so. Every certificate of this
+    world is one by chance, so it is one that the condition has to cover.
+    """
+    rng, seen, wrong, unseen = np.random.default_rng([int(1000 * rate), 30]), 0, 0, 0
+    for seed in range(SEARCHES):
+        changed = int(rng.binomial(30, rate))
+        varies = Repeats((1.0,) * 30, (0.0,) * changed + (1.0,) * (30 - changed))
+        result = searched_in_vain(seed, rate, varies if changed else 0.0)
+        certified = any(row.event == "improved" for row in result.trace)
+        seen, wrong = seen + (changed > 0), wrong + (changed > 0 and certified)
+        if not changed and certified:
+            unseen += 1
+            told = replace(result, varies=varies)
+            condition = "if answers do not vary (0 of 30 did, at most 12% do)"
+            assert condition in told.why
+            assert "if answers do not vary" in str(told)
+            assert varies.interval[1] > rate
+    print(f"rate {rate}: seen {seen}, wrong {wrong}; unseen {SEARCHES - seen}, certified {unseen}")
+    assert seen > 0.3 * SEARCHES
+    assert unseen > 0  # so the condition is needed
+    assert wrong / seen <= DELTA + 3 * math.sqrt(DELTA * (1 - DELTA) / seen)
 
 
 @pytest.mark.slow

@@ -5,14 +5,16 @@ from dataclasses import replace
 from datetime import datetime
 
 import pytest
-from results_for_tests import half_certified, joint, with_constraint
+from results_for_tests import best_quality, half_certified, joint, with_constraint
 
 import scope_torch as st
-from scope_torch.observation import Observation
+from scope_torch.observation import History, Observation
 from scope_torch.results.doubt import doubt_of
 from scope_torch.results.held_out import HeldOut
 from scope_torch.results.page.page import page_of
 from scope_torch.results.page.view import View
+
+FREE = ((9, 1), (0, 0))  # tokens of LLMs that cost nothing, by module
 
 
 def held_out(result, number, wrong, usd=0.001):
@@ -59,6 +61,107 @@ def test_a_choice_that_is_dearer_on_held_out_queries():
         "but on 60 held-out queries it costs more than the reference: 100 instead of 60 USD per "
         "1,000 queries"
     )
+
+
+def with_steps(result, number, of_choice):
+    """The choice takes so many steps on each held-out query, and is always right."""
+    found = held_out(result, number, 0)
+    steps = [replace(one, outcomes={"steps": of_choice(one.query)}) for one in found.choice]
+    theirs = [replace(one, outcomes={"steps": 10.0}) for one in found.reference]
+    return replace(result, held_out=replace(found, choice=steps, reference=theirs))
+
+
+@pytest.mark.parametrize(
+    ("number", "steps", "average"),
+    [
+        (60, lambda _: 8.0, "8"),
+        (60, lambda q: 12.0 if q % 2 else 9.0, "9.5"),  # more than its cap counts as the cap
+        (60, lambda _: 2.0, None),
+        (3, lambda _: 8.0, None),  # a few contradict nothing
+    ],
+)
+def test_a_choice_that_breaks_a_constraint_on_held_out_queries(number, steps, average, tmp_path):
+    result = with_constraint()
+    told = with_steps(result, number, steps)
+    assert result.certified
+    assert light(told) == ("proven" if average is None else "doubted")
+    if average is not None:
+        broken = f"steps <= 5 cap 10 ({average} on average)"
+        assert doubt_of(told) == f"but on {number} held-out queries it breaks {broken}"
+        assert doubt_of(told) in " ".join(str(told).split())
+        assert "held out: 1.00 against 1.00" in " ".join(str(told).split())
+        page = page_of(View(told, "finished", datetime(2026, 11, 25)))
+        assert doubt_of(told)[1:].replace("<", "&lt;") in " ".join(page.split())
+        saved = json.loads(told.save(tmp_path / "models.json").read_text())
+        assert saved["doubt"] == doubt_of(told)
+
+
+@pytest.mark.parametrize(("slow", "doubted"), [(30, True), (1, False)])
+def test_a_share_of_held_out_runs_that_is_too_small(slow, doubted):
+    result = with_constraint()
+    result = replace(result, problem=replace(result.problem, constraints=["p90(steps) <= 5"]))
+    told = with_steps(result, 60, lambda q: 7.0 if q < slow else 3.0)
+    assert (light(told) == "doubted") == doubted
+    assert ("p90(steps) <= 5 (50% of runs)" in doubt_of(told)) == doubted
+
+
+def test_a_held_out_run_outside_the_range_of_a_constraint_breaks_it():
+    result = with_constraint()
+    limit = "steps <= 5 in [0, 10]"
+    result = replace(result, problem=replace(result.problem, constraints=[limit]))
+    assert f"{limit} (14 on average)" in doubt_of(with_steps(result, 60, lambda _: 14.0))
+    assert doubt_of(with_steps(result, 60, lambda _: -3.0)) == ""
+
+
+def test_a_failed_held_out_run_breaks_a_constraint():
+    result = with_constraint()
+    told = with_steps(result, 60, lambda _: 2.0)
+    failed = [replace(one, outcomes=None, failed="app") for one in told.held_out.choice]
+    told = replace(told, held_out=replace(told.held_out, choice=failed))
+    assert "steps <= 5 cap 10 (10 on average)" in doubt_of(told)
+
+
+@pytest.mark.parametrize(
+    ("usd", "wrong", "expected"),
+    [
+        (0.02, 0, "cost_usd <= 0.005 cap 0.1 (0.02 on average)"),
+        (0.001, 0, None),
+        (0.001, 40, "its quality is below the reference's: 0.33 against 1.00"),
+    ],
+)
+def test_the_best_quality_at_a_cost_is_held_to_it(usd, wrong, expected):
+    result = best_quality()
+    # Its reference is within the limit; a choice may be worse than one that is not.
+    problem = replace(result.problem, reference_cost_usd=0.004, reference_answers=None)
+    told = replace(result, problem=problem, held_out=held_out(result, 60, wrong, usd))
+    assert light(replace(told, held_out=None)) == "proven"
+    assert light(told) == ("proven" if expected is None else "doubted")
+    assert expected is None or expected in doubt_of(told)
+
+
+@pytest.mark.parametrize("used", [None, ((0, 0), (0, 0)), FREE])
+def test_held_out_runs_that_cost_nothing(used):
+    result = half_certified()
+    found = held_out(result, 60, 0, usd=0.0)
+    choice = [replace(one, module_tokens=used) for one in found.choice]
+    known = replace(result, held_out=replace(found, choice=choice))
+    assert doubt_of(known) == ""  # a simulation knows what is true
+    told = doubt_of(replace(known, truth=None))
+    assert told.startswith("but its held-out runs cost nothing (a cache?)") == (used != FREE)
+    assert (told == "") == (used == FREE)
+
+
+def test_later_runs_that_cost_nothing():
+    """Where answers vary, those that a cache replays are not fresh."""
+    result = half_certified()
+    theta = result.recommendation.theta
+    again = History()
+    for one in result.history:
+        again.append(one)
+        if one.theta == theta:
+            again.append(replace(one, replicate=one.replicate + 1, cost_usd=0.0))
+    told = doubt_of(replace(result, history=again, truth=None))
+    assert told.startswith("but its later runs cost nothing (a cache?)")
 
 
 def test_a_reference_that_breaks_a_constraint_is_told():

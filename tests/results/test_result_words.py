@@ -32,7 +32,7 @@ def kept():
 
 
 def held_out(number):
-    sides = [[Observation((i, 0), q, 0.01, 1.0 * (q > i)) for q in range(number)] for i in (0, 1)]
+    sides = [[Observation((i, 0), q, 0.004, 1.0 * (q > i)) for q in range(number)] for i in (0, 1)]
     return HeldOut(number, *sides)
 
 

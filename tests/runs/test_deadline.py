@@ -140,7 +140,8 @@ def test_a_selection_ends_with_what_is_certified(tmp_path, monkeypatch):
     assert list(searched.history) == list(whole.history)[: len(searched.history)]
     left = whole.bill.num_calls - 70
     late = st.select(app, **how, time_limit=left - 3)
-    assert (late.stop_reason, late.held_out) == (whole.stop_reason, None)
+    assert (late.stop_reason, late.held_out.num_queries) == (whole.stop_reason, 1)
+    assert late.bill.total_usd == pytest.approx(app.usd(), rel=1e-12)
     result = st.select(app, **how, time_limit="1h")
     assert list(result.history) == list(whole.history)
     assert result.held_out == whole.held_out

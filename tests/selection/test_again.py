@@ -8,6 +8,7 @@ from selection.test_select import PRICE, App, exactly, settings
 
 import scope_torch as st
 from scope_torch.errors import InputError
+from scope_torch.llm.prices import LLMInfo
 
 
 class Varying(App):
@@ -134,6 +135,47 @@ def test_second_answers_that_could_not_be_had_are_told():
     assert told in " ".join(str(result).split())
     assert told in result.why
     assert result.bill.num_failed == 7
+
+
+class Cached(Varying):
+    """Keeps each answer by LLMs and input, as DSPy does; what it replays costs nothing."""
+
+    def __init__(self, share, of_cache, seed=0):
+        super().__init__(share, seed)
+        self.known, self.of_cache = {}, of_cache
+
+    def __call__(self, models, text):
+        key = (*models.values(), text)
+        if key in self.known:
+            return self.known[key], self.of_cache
+        self.known[key], usd = super().__call__(models, text)
+        return self.known[key], usd if self.of_cache == 0.0 else dict.fromkeys(models, (500, 100))
+
+
+@pytest.mark.parametrize("of_cache", [0.0, {}, {"plan": (500, 100)}], ids=str)
+def test_second_answers_of_a_cache_are_none(of_cache, caplog):
+    prices = {llm: LLMInfo(llm, 1000 * usd, 0.0) for llm, usd in PRICE.items()}
+    prices = None if of_cache == 0.0 else prices
+    result = selected(Cached(0.1, of_cache), prices=prices, budget_usd=100)
+    assert result.varies is None
+    told = "which is not known: all 30 second answers came from a cache"
+    assert told in result.why
+    assert told in " ".join(str(result).split())
+    assert "30 of 30 second answers came from a cache" in caplog.text
+
+
+def test_second_answers_that_a_cache_forgot_count():
+    app = Cached(0.3, 0.0)
+
+    def forgetful(models, text):
+        keeps = int(text.split()[1]) % 2
+        return app(models, text) if keeps else Varying.__call__(app, models, text)
+
+    result = selected(forgetful)
+    asked_twice = [one.query for one in result.reference_again if one.cost_usd]
+    assert result.varies.asked == len(asked_twice)
+    assert 0 < len(asked_twice) < len(result.reference_again) == 30
+    assert result.varies.changed > 0
 
 
 def test_pilots_that_cost_more_than_the_budget_name_a_mend():

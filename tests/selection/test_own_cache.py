@@ -4,6 +4,7 @@ import contextlib
 import functools
 import json
 import threading
+from datetime import datetime
 
 import pytest
 from llm.fake_endpoint import only_loopback  # noqa: F401
@@ -18,7 +19,8 @@ from scope_torch.evaluators.application import Application, items_of
 from scope_torch.evaluators.function import FunctionEvaluator
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
-from scope_torch.runs.asked import left_out, modules_asked
+from scope_torch.results.page.view import View
+from scope_torch.runs.asked import left_out
 from scope_torch.runs.measure import measure
 from scope_torch.serve.current import base_url, tagged
 
@@ -309,6 +311,11 @@ def test_a_cache_of_one_module_is_counted_and_told(upstream, tmp_path):
     assert json.loads((tmp_path / "result.json").read_text())["left_out"] == {"planner": number}
     page = result.save(tmp_path / "report.html").read_text()
     assert "runs that did not ask planner" in page
+    # So the light is not green, whatever was certified.
+    assert result.certified
+    assert View(result, "finished", datetime(2026, 11, 25)).light == "doubted"
+    assert "Proven good enough" not in page
+    assert told in json.loads(result.save(tmp_path / "models.json").read_text())["doubt"]
     # The journal knows it: after a resume it is told as well, without a call.
     upstream.requests.clear()
     again = selected(app_with(plan, asked), upstream, **settings)
@@ -337,8 +344,8 @@ def test_a_module_that_the_reference_leaves_out_too(upstream):
 def test_a_failed_call_is_a_call():
     """A module whose every call failed used no tokens, but was asked."""
     failed = {"module_tokens": ((0, 0), (9, 1)), "module_cost_usd": (0.0, 0.1)}
-    assert modules_asked(Observation((0, 0), 0, 0.1, 1.0, **failed)) == {1}
-    assert modules_asked(Observation((0, 0), 0, 0.1, 1.0, **failed, module_calls=(2, 1))) == {0, 1}
+    assert Observation((0, 0), 0, 0.1, 1.0, **failed).modules_asked == {1}
+    assert Observation((0, 0), 0, 0.1, 1.0, **failed, module_calls=(2, 1)).modules_asked == {0, 1}
 
 
 def test_a_failed_call_is_a_call_in_a_run(upstream, tmp_path):
@@ -381,6 +388,74 @@ def test_a_function_that_says_its_tokens(upstream):
     result = selected(app, upstream, endpoint=None, prices=dict(LLMS))
     assert set(result.left_out) == {"planner"}
     assert result.left_out["planner"] > 5
+
+
+class Replayed:
+    """Grades itself right with `large` alone; replays the first answer, and says what it used."""
+
+    def __init__(self, used, unused):
+        self.used, self.unused, self.known = used, unused, {}
+
+    def __call__(self, models, question):
+        if question in self.known:
+            return self.known[question], self.unused(models)
+        right = set(models.values()) == {"large"}
+        self.known[question] = dict(world.QUESTIONS)[question] if right else "wrong"
+        return self.known[question], self.used(models)
+
+
+def tokens(models):
+    return dict.fromkeys(models, (500, 100))
+
+
+def zeros(models):
+    return dict.fromkeys(models, (0, 0))
+
+
+def usd(amount):
+    return lambda _: amount
+
+
+@pytest.mark.parametrize("unused", [zeros, lambda _: {}], ids=["zeros", "none"])
+@pytest.mark.parametrize("changes", [{}, {"on_error": "zero"}, {"repeat": True}], ids=str)
+def test_a_function_whose_tokens_are_all_zero_asked_nobody(unused, changes, upstream, tmp_path):
+    settings = {"endpoint": None, "prices": dict(LLMS), "budget_usd": 1, "run_dir": tmp_path}
+    with pytest.raises(InputError, match=r"no LLM was asked.*dspy\.LM\(cache=False\)"):
+        selected(Replayed(tokens, unused), upstream, **(settings | changes))
+    assert all(one.cost_usd > 0 for one in journalled(tmp_path))
+
+
+def test_a_function_that_needs_no_llm_says_so(upstream):
+    settings = {"endpoint": None, "prices": dict(LLMS), "budget_usd": 1}
+    optional = ["planner", "solver"]
+    result = selected(Replayed(tokens, zeros), upstream, optional_modules=optional, **settings)
+    assert result.left_out == {}
+
+
+def test_a_choice_that_never_cost_anything_is_doubtful(upstream, tmp_path):
+    """By USD nobody can tell a cache from LLMs that are free: it is said, and no error."""
+    result = selected(Replayed(usd(0.01), usd(0.0)), upstream, endpoint=None, budget_usd=1)
+    assert result.certified
+    assert View(result, "finished", datetime(2026, 11, 25)).light == "doubted"
+    told = json.loads(result.save(tmp_path / "models.json").read_text())["doubt"]
+    assert "cost nothing" in told
+    assert told in " ".join(str(result).split())
+    assert told[1:] in " ".join(result.save(tmp_path / "report.html").read_text().split())
+
+
+def test_free_llms_that_were_asked_are_no_doubt(upstream):
+    """A local LLM costs nothing, but uses tokens."""
+    from scope_torch.llm.prices import LLMInfo
+
+    prices = {name: LLMInfo(name, *(2 * [float(name == "large")])) for name in world.LLM_NAMES}
+
+    def app(models, question):
+        return dict(world.QUESTIONS)[question], dict.fromkeys(models, (500, 100))
+
+    result = selected(app, upstream, endpoint=None, prices=prices, budget_usd=1)
+    assert result.cost_usd.value == 0
+    assert result.certified
+    assert View(result, "finished", datetime(2026, 11, 25)).light == "proven"
 
 
 BOTH, LATER, NONE = ((9, 1), (9, 1)), ((0, 0), (9, 1)), None

@@ -1,12 +1,16 @@
 """Before a selection pays for its reference, each LLM of each module has answered once."""
 
+from datetime import datetime
+
 import pytest
 from selection.test_select import App, exactly, settings
 
 import scope_torch as st
 from scope_torch.errors import InputError
+from scope_torch.runs.recorded import read_run
 from scope_torch.selection.preflight import cheapest, covering, query_of
 from scope_torch.tasks.synthetic import synthetic_task
+from scope_torch.watch.reading import view_of
 
 
 def problem_of(llms, theta_ref=(0, 0), allowed=None):
@@ -192,6 +196,104 @@ def test_held_out_queries_are_reserved_at_what_the_choice_may_cost():
     assert result.held_out is not None
 
 
+def test_many_cheap_llms_are_not_taken_for_as_dear_as_the_reference():
+    """What one run of theta_0 costs says nothing of 20 other LLMs."""
+    paid = []
+
+    def app(models, text):
+        paid.append({"pro": 0.04}.get(models["answer"], 1e-4))
+        return text.upper(), paid[-1]
+
+    llms = ["pro", *(f"m{i}" for i in range(20))]
+    how = {"models": {"answer": llms}, "reference": "pro", "dataset": settings()["dataset"][:10]}
+    assert st.select(app, **settings(metric=exactly, budget_usd=0.6, **how)).certified
+    assert sum(paid) < 0.6
+    paid.clear()
+    with pytest.raises(InputError, match=r"2 of 21 runs cost 0\.0401 USD, and budget_usd=0\.3;"):
+        st.select(app, **settings(metric=exactly, budget_usd=0.3, **how))
+
+
+def test_a_reference_that_is_too_dear_names_what_was_lost_before(tmp_path):
+    app, dies = App(), True
+
+    def flaky(models, text):
+        said = app(models, text)
+        if dies and len(app.calls) > 3:
+            error = ConnectionError("down")
+            error.cost_usd = 0.3
+            raise error
+        return said
+
+    for _ in range(3):
+        with pytest.raises(ConnectionError):
+            st.select(flaky, **settings(metric=exactly, budget_usd=1, run_dir=tmp_path))
+    dies = False
+    with pytest.raises(InputError, match=r"0\.1 USD on 5 of 40.*, after 0\.9 USD were lost;"):
+        st.select(flaky, **settings(metric=exactly, budget_usd=1, run_dir=tmp_path))
+
+
+def test_a_preflight_that_dies_again_and_again_ends_with_the_budget(tmp_path):
+    app = App()
+
+    def dies(models, text):
+        app(models, text)
+        error = ConnectionError("down")
+        error.cost_usd = 0.3
+        raise error
+
+    for _ in range(4):
+        with pytest.raises(ConnectionError):
+            st.select(dies, **settings(metric=exactly, budget_usd=1, run_dir=tmp_path))
+    with pytest.raises(InputError, match=r"1\.2 USD were paid for runs that were lost, and budget"):
+        st.select(dies, **settings(metric=exactly, budget_usd=1, run_dir=tmp_path))
+    assert len(app.calls) == 4
+
+
+class DearLater(App):
+    """The held-out queries cost as many times as much as the others."""
+
+    def __init__(self, times):
+        super().__init__()
+        selection = st.Selection(self, **settings(holdout=0.5))
+        self.held, self.times, self.paid = {i.input for i in selection._setup.held_out}, times, 0.0
+
+    def __call__(self, models, text):
+        output, usd = super().__call__(models, text)
+        usd *= self.times if text in self.held else 1
+        self.paid += usd
+        return output, usd
+
+
+@pytest.mark.parametrize("concurrency", [1, 8])
+@pytest.mark.parametrize(
+    ("times", "compared"), [(1, range(20, 21)), (10, range(6, 15)), (60, range(1, 2))]
+)
+def test_held_out_queries_end_with_the_budget(concurrency, times, compared, tmp_path, caplog):
+    app = DearLater(times)
+    how = {"holdout": 0.5, "run_dir": tmp_path, "concurrency": concurrency}
+    how = settings(metric=exactly, budget_usd=2.5, **how)
+    result = st.select(app, **how)
+    assert app.paid <= 2.5 + 0.02 * times
+    assert result.bill.total_usd == pytest.approx(app.paid, rel=1e-12)
+    number = result.held_out.num_queries
+    assert number in compared
+    told = f"compared are {number} of 20 held-out queries"
+    assert (told in caplog.text) == (number < 20)
+    assert [o.query for o in result.held_out.choice] == list(range(number))
+    assert [o.query for o in result.held_out.reference] == list(range(number))
+    recorded = view_of(read_run(tmp_path), datetime(2026, 11, 25)).result
+    assert recorded.held_out.to_json() == result.held_out.to_json()
+    assert recorded.bill.total_usd == pytest.approx(app.paid, rel=1e-12)
+    # The same call pays nothing; a larger budget only for the rest.
+    again = st.select(app, **how)
+    assert again.bill == result.bill
+    assert len(app.calls) == len(set(app.calls)) >= result.bill.num_calls
+    more = st.select(app, **(how | {"budget_usd": 2.5 + 0.05 * 20 * times}))
+    assert more.held_out.num_queries == 20
+    assert len(app.calls) == len(set(app.calls))
+    assert more.bill.total_usd == pytest.approx(app.paid, rel=1e-12)
+
+
 def test_a_price_list_of_today_resumes_on_a_later_day(tmp_path, monkeypatch):
     from datetime import date
 
@@ -249,6 +351,19 @@ def test_another_width_is_told_what_to_pass(name, tmp_path):
     st.select(App(), **settings(metric=exactly, run_dir=tmp_path, **{name: 4}))
     with pytest.raises(InputError, match=rf"{name} was 4, now 2 \(pass {name}=4\)"):
         st.select(App(), **settings(metric=exactly, run_dir=tmp_path, **{name: 2}))
+
+
+def test_one_width_in_the_place_of_the_other_names_one_mend(tmp_path):
+    st.select(App(), **settings(metric=exactly, run_dir=tmp_path / "a", in_flight=4))
+    with pytest.raises(InputError, match=r"in_flight was 4, now 1 \(pass in_flight=4\)\. ") as told:
+        st.select(App(), **settings(metric=exactly, run_dir=tmp_path / "a", batch_size=4))
+    assert "batch_size=" not in str(told.value)
+    st.select(App(), **settings(metric=exactly, run_dir=tmp_path / "b", batch_size=4))
+    with pytest.raises(
+        InputError, match=r"batch_size was 4, now 1 \(pass batch_size=4\)\. "
+    ) as told:
+        st.select(App(), **settings(metric=exactly, run_dir=tmp_path / "b", in_flight=4))
+    assert "in_flight=" not in str(told.value)
 
 
 @pytest.mark.parametrize("before", [{"concurrency": 4}, {"batch_size": 4}, {}])

@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from scope_torch.results.doubt import doubt_of
-from scope_torch.results.metrics import OracleCurve
 from scope_torch.results.words import Told
 from scope_torch.search.front import FrontTable
 from scope_torch.search.optimizer import TraceRow
@@ -51,11 +50,6 @@ class Shown(Told, Protocol):
     @property
     def front(self) -> FrontTable | None:
         """What to use if more loss is accepted."""
-        ...
-
-    @property
-    def curve(self) -> OracleCurve | None:
-        """True cost and quality of theta_out, if they are known."""
         ...
 
     def disagreements(self) -> polars.DataFrame:
