@@ -29,6 +29,7 @@ class Bill:
         lost_usd: Calls that raised an error and ended an earlier process of this search, or whose
             worker was lost.
         repeats_usd: What kept answers would have cost; not paid, and not in the total.
+        num_kept: Observations that a kept answer gave, without a call.
         num_calls: Calls that were paid for, without those in flight.
         num_failed: Calls that failed, and count as quality 0.
         num_lost: Calls whose worker was lost before anybody knew what they cost.
@@ -57,6 +58,7 @@ class Bill:
     judge_usd: float = 0.0
     lost_usd: float = 0.0
     repeats_usd: float = 0.0
+    num_kept: int = 0
     num_calls: int = 0
     num_failed: int = 0
     num_lost: int = 0
@@ -143,6 +145,7 @@ def bill_of(result: Any) -> Bill:
         judge_usd=max(0.0, judge_usd) + anew_usd,
         lost_usd=math.fsum(one.paid_usd for one in result.lost),
         repeats_usd=cost_of(repeats) + judge_cost_of(repeats),
+        num_kept=len(repeats),
         num_calls=len(paid) - len(repeats) + len(result.lost),
         num_failed=max(num_failed, result.num_failed),
         num_lost=sum(not one.paid_usd for one in result.lost),

@@ -62,6 +62,7 @@ class RecordedResult(RunResult):
             search_usd=max(0.0, bill.search_usd - (usd - judged)),
             judge_usd=max(0.0, bill.judge_usd - judged),
             repeats_usd=usd,
+            num_kept=number,
             num_calls=bill.num_calls - number,
         )
 
