@@ -73,7 +73,7 @@ def doubt_of(result: Promised) -> str:
     - Held-out queries: the interval of quality above the threshold lies below 0, or that of the
       saving, or of what another constraint leaves.
     - Answers changed when they were asked for again, and the certificate assumes that none does.
-    - Runs left out a module that the reference asked, or nothing was paid for those of theta_out.
+    - Runs of theta_out left out a module that the reference asked, or cost nothing.
     - The reference is kept, and breaks a constraint itself, or answered too few queries to tell.
 
     Args:
@@ -159,12 +159,16 @@ def _of_answers(result: Promised) -> str:
 
 def _of_calls(result: Promised) -> str:
     """Whether something else may have answered in the place of the LLMs."""
-    if told := not_asked(result.left_out):
-        return (
-            f"but {told}, so cost and quality may be those of other LLMs: switch it off, or say "
-            f"optional_modules={list(result.left_out)}"
-        )
     runs = result.evidence.runs(result.recommendation.theta)
+    asked, modules = [one.modules_asked for one in runs], result.problem.modules
+    without = {
+        m: [modules.index(m) in of for of in asked if of is not None] for m in result.left_out
+    }
+    if told := not_asked({m: of.count(False) for m, of in without.items() if False in of}):
+        return (
+            f"but for the choice {told}, so its cost and quality may be those of other LLMs: "
+            f"switch it off, or say optional_modules={list(result.left_out)}"
+        )
     later = [one for one in runs if one.replicate]
     held_out = [] if result.held_out is None else result.held_out.choice
     for name, of in (("", runs), ("later ", later), ("held-out ", held_out)):

@@ -309,7 +309,7 @@ def _evidence(result: Told, width: int) -> str:
     grounds, full, held = _grounds(result), _full(result), result.held_out
     hold, unseen, doubt = "", "", doubt_of(result)
     left = not_asked(result.left_out)
-    left = f"; {left}" if left and left not in doubt else ""
+    left = f"; {left}" if left and "was not asked" not in doubt else ""
     if result.certified and result.problem.others:
         limits = len(result.problem.limits)
         hold = f"; all {limits} constraints hold" if limits > 1 else "; its constraint holds"
