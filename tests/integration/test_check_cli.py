@@ -257,8 +257,8 @@ def workflow():
     [
         ({"answer": "mini"}, 0),
         ({"answer": "nano"}, 1),
-        ({"answer": "pro"}, 0),  # only its notes have changed
-        ({"reply": "mini"}, 2),
+        pytest.param({"answer": "pro"}, 0, marks=pytest.mark.slow),  # only its notes have changed
+        pytest.param({"reply": "mini"}, 2, marks=pytest.mark.slow),
     ],
 )
 def test_the_gate_of_the_page(folder, new, status):

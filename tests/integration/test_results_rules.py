@@ -160,6 +160,7 @@ def test_checks_are_counted():
     assert row["draws_fixed"] == pytest.approx(expected, rel=0.05)
 
 
+@pytest.mark.slow
 def test_checks_of_a_recorded_table():
     """Where all queries are asked, no verdict of `sequence` is wrong."""
     rows = {

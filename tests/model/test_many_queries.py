@@ -65,6 +65,7 @@ def test_a_surrogate_says_the_same(large, monkeypatch):
         np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(data_module.mmap, "MADV_NOHUGEPAGE"), reason="huge pages: Linux")
 def test_queries_that_nobody_asked_take_no_memory():
     """Of 100,000 queries 1,200 were asked of 600 configurations: the arrays have 2.9 GB."""

@@ -100,6 +100,7 @@ def searched(deployment_queries, budget_usd=50.0, seed=0, budget_known=False, **
     return run(problem, optimizer, task.evaluator, budget_usd=budget_usd)
 
 
+@pytest.mark.slow
 def test_more_runs_pay_for_more_search():
     """A larger H goes on where a smaller one stopped: nothing before is decided otherwise."""
     results = [searched(H) for H in (1.0, 1e3, 1e5, 1e9)]

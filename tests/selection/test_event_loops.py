@@ -57,9 +57,9 @@ class Server(ThreadingHTTPServer):
         """Ignores that the client closed the connection."""
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def garbage():
-    """What a test leaves behind is collected before the next one."""
+    """What these tests leave behind is collected before those of others."""
     yield
     gc.collect()
 

@@ -128,7 +128,7 @@ def regrade(folder, end=None, raised=None, holdout=0.2):
     return select(App(), judge, metric_version="2", **how)
 
 
-@pytest.mark.parametrize("of_held_out", [False, True])
+@pytest.mark.parametrize("of_held_out", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_judge_that_dies_midway_is_asked_only_for_the_rest(tmp_path, of_held_out):
     whole = tmp_path / "whole"
     for folder in (whole, tmp_path):

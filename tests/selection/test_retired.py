@@ -146,6 +146,7 @@ def far(models, text):
     raise Far("model `tiny` is gone", response=410)
 
 
+@pytest.mark.slow
 def test_a_worker_tells_it_too(tmp_path):
     processes = partial(ProcessPoolExecutor, 1, mp_context=get_context("spawn"))
     assert look(far, tmp_path, executor=processes, on_error="zero", draws=2).retired == {
