@@ -33,6 +33,7 @@ from scope_torch.space_search.linear import Bounded, Linear
 from scope_torch.space_search.prefixes import LabelledPosterior
 
 _NUM_BANDS = 24
+_NUMBERS = 1 << 22  # in memory for the bands looked at together
 _CELLS = 32  # of a band, where the line above Psi is found
 _SLACK = 1e-12  # of tau, for rounding
 _LEAST_SIGMA = 1e-12  # in units of quality
@@ -76,13 +77,14 @@ class Promise(NamedTuple):
 
 
 class Bands(NamedTuple):
-    """Lines above Psi on the bands of z, for one tau."""
+    """Lines above Psi on the `num` bands of z, for one tau."""
 
-    edges: list[float]
-    most: list[float]  # Psi at the edges, USD
-    kappa: list[float]  # USD for a unit of z
-    intercept: list[float]  # USD
-    z: Tensor  # the edges of all cells
+    edges: Tensor  # `num + 1`
+    most: Tensor  # `num + 1`, Psi at the edges, USD
+    kappa: Tensor  # `num`, USD for a unit of z
+    intercept: Tensor  # `num`, USD
+    left: Tensor  # `num x cells`, edges of the cells
+    right: Tensor  # `num x cells`
 
     @classmethod
     def of(cls, promise: Promise, tau: float) -> Bands:
@@ -91,24 +93,20 @@ class Bands(NamedTuple):
         probable = torch.special.ndtr(-z)
         psi = promise.u_out * probable / (probable + tau * (1 - _SLACK))
         psi[psi < promise.least_price] = -math.inf  # a price is never so low
-        edges, most = z[::_CELLS].tolist(), psi[::_CELLS].tolist()
-        kappa, intercept = [], []
+        edges, most = z[::_CELLS], psi[::_CELLS]
         flat = 1e-3 * promise.u_out / promise.beta_g  # any slope gives a line
-        for j in range(_NUM_BANDS):
-            falls = most[j] - most[j + 1] if most[j + 1] > -math.inf else most[j]
-            slope = max(falls / (edges[j + 1] - edges[j]), flat) if falls > -math.inf else flat
-            cells = slice(j * _CELLS, (j + 1) * _CELLS)
-            # Psi falls: in a cell it is at most Psi at its left, the line least at its right.
-            above = psi[cells] + slope * (z[1:][cells] - edges[j])
-            kappa.append(slope)
-            intercept.append(float(above.max()))
-        return cls(edges, most, kappa, intercept, z)
+        falls = torch.where(most[1:] > -math.inf, most[:-1] - most[1:], most[:-1])
+        kappa = torch.where(falls > -math.inf, falls / edges.diff(), flat).clamp_min(flat)
+        left, right = z[:-1].view(-1, _CELLS), z[1:].view(-1, _CELLS)
+        # Psi falls: in a cell it is at most Psi at its left, the line least at its right.
+        above = psi[:-1].view(-1, _CELLS) + kappa[:, None] * (right - edges[:-1, None])
+        return cls(edges, most, kappa, above.amax(1), left, right)
 
-    def at_most(self, promise: Promise, j: int, height: Tensor) -> Tensor:
-        """Most that a promise can be whose line in band `j` is as high as `height` (USD)."""
-        z = self.z[j * _CELLS : (j + 1) * _CELLS + 1]
-        least_c = height[:, None] - self.kappa[j] * (z[1:] - self.edges[j])
-        return promise.at_most(z[:-1], least_c).amax(1)
+    def at_most(self, promise: Promise, band: Tensor, height: Tensor) -> Tensor:
+        """Most that promises can be whose lines in `band` are as high as `height` (USD)."""
+        z = self.right[band] - self.edges[band, None]
+        least_c = height[:, None] - self.kappa[band, None] * z
+        return promise.at_most(self.left[band], least_c).amax(1)
 
 
 class PromiseSearch(BestFirst):
@@ -146,9 +144,9 @@ class PromiseSearch(BestFirst):
 
     def _first_multiplier(self, root: Tensor) -> Tensor:
         parts, bands = self._parts(root, 0), self._bands()
-        possible = [j for j in range(_NUM_BANDS) if bands.most[j] > -math.inf]
-        j = min(possible, key=lambda j: float(parts.in_band(bands, j).by_module()[1]))
-        spread = parts.in_band(bands, j).spread()
+        possible = (bands.most[:-1] > -math.inf).nonzero().squeeze(-1)
+        lower = parts.in_bands(bands, possible).by_module()[1]
+        spread = parts.in_bands(bands, possible[lower.argmin()][None]).spread()
         self._order = tuple(spread.argsort(descending=True, stable=True).tolist())
         return torch.zeros(1, dtype=torch.float64)
 
@@ -156,25 +154,33 @@ class PromiseSearch(BestFirst):
         parts, bands = self._parts(labels, depth), self._bands()
         least_z, least_c = parts.children()
         bound = torch.full_like(least_z, math.inf)
-        promising = torch.full_like(mu, math.inf)
-        at = parts.cost.by_module()[0]
-        for j in reversed(range(_NUM_BANDS)):
-            alive = (least_z <= bands.edges[j + 1]) & (least_c <= bands.most[j])
-            if not alive.any():
-                continue
-            table, lower = (in_band := parts.in_band(bands, j)).by_module()
-            value = in_band.children(table, lower)
-            alive &= value <= 0
+        lowest, at = torch.full_like(mu, math.inf), parts.cost.by_module()[0]
+        alive = least_z <= bands.edges[1:, None, None]
+        alive &= least_c <= bands.most[:-1, None, None]  # `bands x labels x r`
+        possible = alive.flatten(1).any(1).nonzero().squeeze(-1).flip(0)
+        at_once = max(1, _NUMBERS // (parts.cost.tables.num_numbers * len(labels)))
+        for band in possible.split(at_once) if len(possible) else ():
+            in_bands = parts.in_bands(bands, band)
+            table, lower = in_bands.by_module()
+            value = in_bands.children(table, lower).unflatten(1, (len(band), -1)).movedim(1, 0)
+            some = alive[band] & (value <= 0)
+            which, label, prefix = some.nonzero().unbind(-1)
             # As promising as tau' is possible only where its line is at least so high.
-            height = bands.intercept[j] + value * (bands.kappa[j] / parts.most_sigma)
-            most = self._promise.at_most(least_z[alive].clamp_min(bands.edges[j]), least_c[alive])
-            most = most.minimum(bands.at_most(self._promise, j, height[alive]))
-            bound[alive] = bound[alive].minimum(-most)
-            better = lower < promising
-            promising, at = torch.where(better, lower, promising), torch.where(better, table, at)
+            height = bands.intercept[band, None, None] + value * (
+                bands.kappa[band, None, None] / parts.most_sigma
+            )
+            most = self._promise.at_most(
+                least_z[label, prefix].maximum(bands.edges[band[which]]), least_c[label, prefix]
+            )
+            most = most.minimum(bands.at_most(self._promise, band[which], height[some]))
+            value = torch.full_like(value, math.inf).masked_scatter(some, -most)
+            bound = bound.minimum(value.amin(0))
+            least, first = lower.view(len(band), -1).min(0)
+            table = table.view(len(table), len(band), -1)[:, first, torch.arange(len(mu))]
+            at, lowest = torch.where(least < lowest, table, at), least.minimum(lowest)
         completed = labels.clone()
-        for i, some in zip(self._order[depth:], parts.cost.tables.slices, strict=True):
-            completed[:, i] = at[some].argmin(0)
+        for i, slots in zip(self._order[depth:], parts.cost.tables.slices, strict=True):
+            completed[:, i] = at[slots].argmin(0)
         return Children(bound.T.contiguous(), mu, completed)
 
 
@@ -194,12 +200,20 @@ class _Parts(NamedTuple):
         sigma = (-minus_sigma).minimum(self.most_sigma).clamp_min(_LEAST_SIGMA)
         return mean.clamp_min(0.0) / sigma, cost
 
-    def in_band(self, bands: Bands, j: int) -> Linear:
-        """What must not be above 0 in band `j`."""
-        form = self.mean.plus(self.minus_sigma, bands.edges[j])
-        intercept, mu = bands.intercept[j], self.most_sigma / bands.kappa[j]
-        cost = self.cost._replace(
-            constant=self.cost.constant - intercept,
-            magnitude=self.cost.magnitude + abs(intercept),
+    def in_bands(self, bands: Bands, band: Tensor) -> Linear:
+        """What must not be above 0 in some bands: a column for each band and prefix."""
+        z, mu = bands.edges[band, None], self.most_sigma / bands.kappa[band, None]
+        intercept = bands.intercept[band, None]
+        cost, minus_sigma = self.cost, self.minus_sigma
+
+        def sum_of(mean: Tensor, minus_sigma: Tensor, cost: Tensor) -> Tensor:
+            of_all = mean[..., None, :] + z * minus_sigma[..., None, :] + mu * cost
+            return of_all.flatten(-2)
+
+        return Linear(
+            self.mean.tables,
+            sum_of(self.mean.constant, minus_sigma.constant, cost.constant - intercept),
+            sum_of(self.mean.entries, minus_sigma.entries, cost.entries[:, None]),
+            sum_of(self.mean.magnitude, minus_sigma.magnitude, cost.magnitude + intercept.abs()),
+            None if cost.terms is None else (mu * cost.terms[:, None]).flatten(-2),
         )
-        return form.plus(cost, mu)

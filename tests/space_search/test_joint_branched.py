@@ -229,15 +229,16 @@ def test_bounds_on_the_promise_hold_for_every_completion(seed, margin):
 def test_lines_lie_above_the_most_that_costs_can_be(tau):
     promise = Promise(None, torch.zeros(0), 1, 4.5, 0.0, 2.0, 2e-6)  # pyright: ignore
     bands = Bands.of(promise, tau)
-    for j, edge in enumerate(bands.edges[:-1]):
-        for z in np.linspace(edge, bands.edges[j + 1], 999):
+    edges, kappa, intercept = (x.tolist() for x in (bands.edges, bands.kappa, bands.intercept))
+    for j, edge in enumerate(edges[:-1]):
+        for z in np.linspace(edge, edges[j + 1], 999):
             p = 0.5 * math.erfc(z / math.sqrt(2))
             psi = 2.0 * p / (p + tau)
             if psi >= 2e-6:
-                assert psi <= bands.intercept[j] - bands.kappa[j] * (z - edge) + 1e-12
+                assert psi <= intercept[j] - kappa[j] * (z - edge) + 1e-12
                 # The promise whose line is that high is the largest of the band.
-                height = torch.tensor([psi + bands.kappa[j] * (z - edge)])
-                assert bands.at_most(promise, j, height) >= tau * (1 - 1e-9)
+                height = torch.tensor([psi + kappa[j] * (z - edge)])
+                assert bands.at_most(promise, torch.tensor([j]), height) >= tau * (1 - 1e-9)
 
 
 @pytest.mark.parametrize("seed", range(3))
