@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from scope_torch.errors import InputError
-from scope_torch.factors import LLM, OF_REQUESTS
+from scope_torch.factors import LLM
 from scope_torch.llm.chat import ChatCall
 from scope_torch.llm.prices import LLMInfo
 from scope_torch.llm.usage import is_count
@@ -20,7 +20,6 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "max_tokens": (lambda value: is_count(value) and value > 0, "a whole number above 0"),
     "thinking_tokens": (is_count, "a whole number; 0 for no thinking"),
 }
-assert _KINDS.keys() == OF_REQUESTS
 
 
 def check_factors(choice: str, info: LLMInfo | None) -> None:

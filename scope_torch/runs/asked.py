@@ -14,6 +14,13 @@ from scope_torch.errors import InputError
 from scope_torch.observation import Observation
 from scope_torch.problem import SelectionProblem
 
+# The mends, where a run is no observation.
+CACHE_OFF = (
+    "switch the cache of its client off: dspy.LM(cache=False), set_llm_cache(None) of LangChain, "
+    "litellm.cache = None, functools.cache, diskcache, ..."
+)
+ANEW = "begin with another run_dir, because earlier runs may be recorded wrongly"
+
 
 def left_out(
     modules: Sequence[str],
@@ -114,7 +121,6 @@ class Unasked:
             return
         raise InputError(
             "it answered without a token of any module, so no LLM was asked, and the reference "
-            f"asked {sorted(expected)} on this query: switch its cache off (dspy.LM(cache=False), "
-            "litellm.cache = None, functools.cache, ...), and begin with another run_dir, because "
-            "earlier runs may be recorded wrongly; or say optional_modules= if no LLM is needed"
+            f"asked {sorted(expected)} on this query: {CACHE_OFF}; {ANEW}; or say "
+            "optional_modules= if it needs none, or its LLMs tell no tokens"
         )

@@ -56,7 +56,7 @@ _STATUSES = {
     400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND",
     504: "DEADLINE_EXCEEDED",
 }  # fmt: skip
-OF_GEMINI = "/generateContent", "/countTokens"
+COUNT_TOKENS = "/countTokens"  # of Gemini
 RESPONSE_ID = "[A-Za-z0-9_-][A-Za-z0-9_.:-]{0,199}"  # never `..`: it becomes a part of a path
 CHAT = Api("/chat/completions", ("max_completion_tokens", "max_tokens"), ("choices",))
 RESPONSES = Api("/responses", ("max_output_tokens",), ("output",))
@@ -145,7 +145,7 @@ def address(what: str, out: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         >>> address("/generateContent", {"model": "gemini-3.5-flash", "stream": True})
         ('/models/gemini-3.5-flash:streamGenerateContent', {})
     """
-    if what not in OF_GEMINI:
+    if what not in (GENERATE.path, COUNT_TOKENS):
         return what, dict(out)
     verb = "streamGenerateContent" if out.get("stream") else what[1:]
     model = urllib.parse.quote(out["model"], safe="/")

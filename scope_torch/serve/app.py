@@ -16,9 +16,9 @@ from scope_torch.llm.usage import Usage
 from scope_torch.serve.apis import (
     APIS,
     CHAT,
+    COUNT_TOKENS,
     GENERATE,
     MESSAGES,
-    OF_GEMINI,
     RESPONSE_ID,
     RESPONSES,
     Api,
@@ -62,9 +62,14 @@ _OF_GEMINI = re.compile(
     r"(?:/q/(?P<key>[^/]+))?(?:/v1)?/v1(?:alpha|beta)?/models(?:/(?P<model>.+):"
     r"(?P<what>generateContent|streamGenerateContent|countTokens))?"
 )
+_WHAT_OF_GEMINI = {
+    "generateContent": GENERATE.path,
+    "streamGenerateContent": GENERATE.path,
+    "countTokens": COUNT_TOKENS,
+}
 _METRICS = "/metrics"
 _SAME = "idempotency-key"  # the same request; another LLM is another one
-_COUNTS = "/messages/count_tokens", "/responses/input_tokens", OF_GEMINI[1]
+_COUNTS = "/messages/count_tokens", "/responses/input_tokens", COUNT_TOKENS
 
 
 class Settings(NamedTuple):
@@ -294,11 +299,13 @@ def _api_of(incoming: Incoming) -> Api:
     what = found["what"] if found else ""
     if what in APIS:
         return APIS[what]
+    if what.startswith("/responses/"):
+        return RESPONSES
     if "/messages" in path or "anthropic-version" in incoming.headers:
         return MESSAGES
     if (of_gemini and of_gemini["model"]) or "x-goog-api-key" in incoming.headers:
         return GENERATE
-    return RESPONSES if what.startswith("/responses/") else CHAT
+    return CHAT
 
 
 def _route(incoming: Incoming) -> tuple[str | None, str]:
@@ -318,8 +325,7 @@ def _route(incoming: Incoming) -> tuple[str | None, str]:
             "client of its own whose base URL is your provider's",
         )
     key, what = (None, _METRICS) if found is None else (found["key"], found["what"] or "/models")
-    if not what.startswith("/"):
-        what = OF_GEMINI["count" in what]
+    what = _WHAT_OF_GEMINI.get(what, what)
     methods = _methods(what)
     if incoming.method not in methods:
         raise Refused(405, f"{what} takes {' or '.join(methods)}, not {incoming.method}")

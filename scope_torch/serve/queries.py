@@ -9,19 +9,15 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from scope_torch.factors import variable_of
+from scope_torch.runs.asked import ANEW, CACHE_OFF
 from scope_torch.serve.ledger import Ledger
 
 HEADER = "x-scope-query"
 
-# Why a run is no observation, and the mends.
-_CACHE_OFF = (
-    "switch the cache of its client off: dspy.LM(cache=False), set_llm_cache(None) of LangChain, "
-    "litellm.cache = None, functools.cache, diskcache, ..."
-)
+# A mend, where a run is no observation.
 _OWN_CLIENT = (
     "make a client for each query, or wrap the kept one with scope_torch.serve.current.tagged()"
 )
-_ANEW = "begin with another run_dir, because earlier runs may be recorded wrongly"
 
 
 class Signs(NamedTuple):
@@ -200,14 +196,14 @@ class Queries:
                 "a request came for a query that had ended, or for none: the app keeps a "
                 f"client that was made for another query ({_OWN_CLIENT}), asks in a thread without "
                 "its query (start it with contextvars.copy_context().run), or asks on after its "
-                f"answer (let it wait for its calls); {_ANEW}"
+                f"answer (let it wait for its calls); {ANEW}"
             )
         if query.is_answered and not query.is_asked:
             return _of_unasked(query, num_asked)
         if unasked:
             return (
                 "another run answered without a request to the endpoint, and this one may have "
-                f"made its requests: {_OWN_CLIENT}, or {_CACHE_OFF}; {_ANEW}"
+                f"made its requests: {_OWN_CLIENT}, or {CACHE_OFF}; {ANEW}"
             )
         return None
 
@@ -219,7 +215,7 @@ def _of_unasked(query: QueryInFlight, num_asked: int) -> str:
     if not num_asked:
         return (
             f"{said}give its client the endpoint's address, such as "
-            f"base_url=scope_torch.serve.current.base_url(), and {_CACHE_OFF}"
+            f"base_url=scope_torch.serve.current.base_url(), and {CACHE_OFF}"
         )
     kept = f"or, if its client was made for another query, {_OWN_CLIENT}"
-    return f"{said}{_CACHE_OFF}; {kept}; {_ANEW}"
+    return f"{said}{CACHE_OFF}; {kept}; {ANEW}"

@@ -45,7 +45,7 @@ from scope_torch.space_search.prefixes import LabelledPosterior
 __all__ = ["BestFirst", "Children", "ConstrainedSearch", "Form", "Minimum"]
 
 _AT_ONCE = 128  # prefixes expanded together
-_NUMBERS = 1 << 22  # numbers in memory for them
+NUMBERS = 1 << 22  # in memory for them
 _LEAVES = 1 << 12  # configurations looked at together
 _FACTORS = (0.5, 1.0, 2.0)  # of the parent's multiplier
 
@@ -260,7 +260,7 @@ class BestFirst(ABC):
     def _expand(self, labels: Tensor, depth: int, mu: Tensor) -> None:
         """Bounds all children of prefixes of one length; evaluates them if they are complete."""
         numbers = self._posterior.tables(self._order[depth:]).num_numbers
-        at_once = max(1, _NUMBERS // numbers)
+        at_once = max(1, NUMBERS // numbers)
         for some, some_mu in zip(labels.split(at_once), mu.split(at_once), strict=True):
             self.num_nodes += len(some)
             bound, best_mu, completed = self._bound(some, depth, some_mu)

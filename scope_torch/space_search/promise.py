@@ -28,12 +28,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from scope_torch.space_search.branch_and_bound import BestFirst, Children
+from scope_torch.space_search.branch_and_bound import NUMBERS, BestFirst, Children
 from scope_torch.space_search.linear import Bounded, Linear
 from scope_torch.space_search.prefixes import LabelledPosterior
 
 _NUM_BANDS = 24
-_NUMBERS = 1 << 22  # in memory for the bands looked at together
 _CELLS = 32  # of a band, where the line above Psi is found
 _SLACK = 1e-12  # of tau, for rounding
 _LEAST_SIGMA = 1e-12  # in units of quality
@@ -158,7 +157,7 @@ class PromiseSearch(BestFirst):
         alive = least_z <= bands.edges[1:, None, None]
         alive &= least_c <= bands.most[:-1, None, None]  # `bands x labels x r`
         possible = alive.flatten(1).any(1).nonzero().squeeze(-1).flip(0)
-        at_once = max(1, _NUMBERS // (parts.cost.tables.num_numbers * len(labels)))
+        at_once = max(1, NUMBERS // (parts.cost.tables.num_numbers * len(labels)))
         for band in possible.split(at_once) if len(possible) else ():
             in_bands = parts.in_bands(bands, band)
             table, lower = in_bands.by_module()

@@ -164,33 +164,29 @@ def test_which_of_many():
         assert names == sorted(expected, key=costs.__getitem__)
 
 
-def test_another_effort_is_no_other_llm():
+def with_names(names, thetas, number):
+    """Fallbacks of (0, 0) where all of these are always right, and later ones are dearer."""
     means = {"reference_quality": 0.5, "reference_cost_usd": 1.0}
-    names = ("a effort=low", "a effort=high", "b effort=low", "c", "c prompt=v1")
     problem = replace(task(3, 0.05)[0], reference_answers=None, llms=(names, names), **means)
     history = History()
-    for number, theta in enumerate([(0, 0), (1, 1), (0, 1), (1, 2), (2, 3), (4, 4)]):
+    for at, theta in enumerate(thetas, 1):
         for query in range(3):
-            cost_usd = 0.01 * (number + 1)
-            history.append(Observation(theta, query, cost_usd=cost_usd, quality=1.0))
+            history.append(Observation(theta, query, cost_usd=0.01 * at, quality=1.0))
     out = Recommendation((0, 0), "certified")
-    found, _ = fallbacks_of(Evidence(problem, history, [], {}, None), out, 1)
+    return fallbacks_of(Evidence(problem, history, [], {}, None), out, number)
+
+
+def test_another_effort_is_no_other_llm():
+    names = ("a effort=low", "a effort=high", "b effort=low", "c", "c prompt=v1")
+    found, _ = with_names(names, [(0, 0), (1, 1), (0, 1), (1, 2), (2, 3), (4, 4)], 1)
     # (1, 2) has another LLM in module_2 only, and a all the same.
     assert [tuple(one.models.values()) for one in found] == [("b effort=low", "c")]
 
 
 def test_a_prompt_that_serve_cannot_change_stands_in_for_nothing():
     """The application keeps its own prompt, so another one would be served uncertified."""
-    means = {"reference_quality": 0.5, "reference_cost_usd": 1.0}
     names = ("a prompt=v2", "b prompt=v1", "b effort=low prompt=v2", "c", "d prompt=v2 region=eu")
-    problem = replace(task(3, 0.05)[0], reference_answers=None, llms=(names, names), **means)
-    history = History()
-    for number, theta in enumerate([(0, 0), (1, 0), (3, 0), (4, 0), (0, 2), (2, 0)]):
-        for query in range(3):
-            cost_usd = 0.01 * (number + 1)
-            history.append(Observation(theta, query, cost_usd=cost_usd, quality=1.0))
-    out = Recommendation((0, 0), "certified")
-    found, missing = fallbacks_of(Evidence(problem, history, [], {}, None), out, 2)
+    found, missing = with_names(names, [(0, 0), (1, 0), (3, 0), (4, 0), (0, 2), (2, 0)], 2)
     chosen, with_b = "a prompt=v2", "b effort=low prompt=v2"
     assert [tuple(one.models.values()) for one in found] == [(chosen, with_b), (with_b, chosen)]
     assert missing == {"module_1": 1, "module_2": 1}

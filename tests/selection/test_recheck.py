@@ -29,7 +29,7 @@ class Provider:
         return (text.upper() if is_right else text), {"mini": 0.001, "pro": 0.01}[models["answer"]]
 
 
-def look(provider, folder, **changes):
+def look(provider, folder, choice=CHOICE, **changes):
     settings = {
         "dataset": [(f"query {i}", f"QUERY {i}") for i in range(60)],
         "metric": exactly,
@@ -39,7 +39,7 @@ def look(provider, folder, **changes):
         "draws": 25,
         "name": "my_app",
     }
-    return st.recheck(provider, CHOICE, **settings | changes)
+    return st.recheck(provider, choice, **settings | changes)
 
 
 def on(monkeypatch, day):

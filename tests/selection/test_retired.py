@@ -9,7 +9,7 @@ from multiprocessing import get_context
 
 import pytest
 from llm.fake_endpoint import only_loopback  # noqa: F401
-from selection.test_select import exactly
+from selection.test_recheck import look as look_at
 from serve.fake_upstream import FakeUpstream, Say, Status, prices
 
 import scope_torch as st
@@ -28,16 +28,7 @@ class NotFound(Exception):
 
 
 def look(app, folder, **changes):
-    settings = {
-        "dataset": [(f"query {i}", f"QUERY {i}") for i in range(60)],
-        "metric": exactly,
-        "min_quality": 0.5,
-        "budget_usd": 2,
-        "run_dir": folder,
-        "draws": 8,
-        "name": "my_app",
-    }
-    return st.recheck(app, BOTH, **settings | changes)
+    return look_at(app, folder, BOTH, **{"min_quality": 0.5, "draws": 8, **changes})
 
 
 def gone(error, only=("query 1",)):

@@ -9,6 +9,8 @@ from serve.serve_cases import post, serving
 
 import scope_torch as st
 from scope_torch.errors import InputError
+from scope_torch.factors import OF_REQUESTS
+from scope_torch.llm import choices as choices_module
 from scope_torch.serve import current
 
 PROMPTS = {"v1": "Answer.", "v2": "Think, then answer."}
@@ -71,6 +73,10 @@ def test_a_command_reads_its_prompt(upstream, tmp_path):
     (tmp_path / "app.py").write_text(program)
     result = chosen(upstream, [sys.executable, str(tmp_path / "app.py"), "{input}"])
     assert result.choice == {"answer": "small prompt=v2"}
+
+
+def test_a_factor_of_requests_is_one_whose_values_are_checked():
+    assert choices_module._KINDS.keys() == OF_REQUESTS
 
 
 def test_an_endpoint_refuses_fallbacks_with_another_prompt(upstream):
