@@ -250,7 +250,7 @@ def _held_out(
     if not both:
         return None, unpaired_usd + paid_usd
     of_thetas = [[found[Request(theta, query)] for query in range(both)] for theta in thetas]
-    reference, *_, choice = of_thetas * 2
+    reference, choice = of_thetas[0], of_thetas[-1]  # the same if the reference is kept
     return HeldOut(both, choice, reference, taken.observations, paid_usd), unpaired_usd
 
 
