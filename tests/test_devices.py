@@ -6,6 +6,7 @@ would differ between runs.
 """
 
 import functools
+from collections import Counter
 from functools import partial
 
 import numpy as np
@@ -32,9 +33,32 @@ from scripts.count_launches import count_steps, rows, table_of_page, version
 # modelled seconds. Of those to the CPU most are matrices of Q x Q, for the j-loop of scope_joint.
 BARS = {"scope": (40, 3, 3e9, 5e4, 1e-3), "scope_joint": (75, 4, 5.6e9, 6.5e5, 1.8e-3)}
 
-pytestmark = pytest.mark.skipif(
+needs_pretended = pytest.mark.skipif(
     not pretend_gpu.IS_AVAILABLE, reason="torch before 2.10 cannot pretend a device"
 )
+
+
+class _Card:
+    """A real card, as a log that sees nothing."""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.errors, self.launches = [], Counter(unknown=1000)
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(("gpu", PretendGpu), marks=needs_pretended, id="pretended"),
+        *([pytest.param(("cuda", _Card), id="cuda")] if torch.cuda.is_available() else []),
+    ]
+)
+def card(request):
+    """The name of a device, and what is entered to use it."""
+    return request.param
+
+
 THEORY = {"mode": "theory", "B_c": 0.1, "B_g": 0.3, "R_c": 1e-5, "R_g": 1e-5}
 SAFE = {"n_init": 4}
 METHODS = {
@@ -69,13 +93,14 @@ METHODS = {
         ),
     ],
 )
-def test_the_search_of_the_cpu(name, graded):
+def test_the_search_of_the_cpu(name, graded, card):
+    device, entered = card
     task = make_task(1, (4, 3), 6, graded=graded)
     budget = task.budget(5)
     plain = METHODS[name](task.problem, "cpu")
     expected = run(task.problem, plain, task.evaluator(), budget)
-    with PretendGpu() as log:
-        optimizer = METHODS[name](task.problem, "gpu")
+    with entered() as log:
+        optimizer = METHODS[name](task.problem, device)
         found = run(task.problem, optimizer, task.evaluator(), budget)
     assert log.errors == []
     assert log.launches.total() > 50
@@ -91,11 +116,12 @@ def test_the_search_of_the_cpu(name, graded):
 @pytest.mark.parametrize(
     "settings", [{"certificate": "bounds"}, {"rho": 0.3, "bounds": THEORY}], ids=str
 )
-def test_the_joint_surrogate_where_the_search_chooses_the_queries(settings):
+def test_the_joint_surrogate_where_the_search_chooses_the_queries(settings, card):
     """Of queries that are equally informative the device may take another: see docs/gpu.md."""
+    device, entered = card
     task = make_task(1, (4, 3), 6)
-    with PretendGpu() as log:
-        optimizer = make_scope_joint(task.problem, base="llm0", device="gpu", **settings)
+    with entered() as log:
+        optimizer = make_scope_joint(task.problem, base="llm0", device=device, **settings)
         found = run(task.problem, optimizer, task.evaluator(), task.budget(5))
     assert log.errors == []
     plain = make_scope_joint(task.problem, base="llm0", device="cpu", **settings)
@@ -104,8 +130,9 @@ def test_the_joint_surrogate_where_the_search_chooses_the_queries(settings):
 
 
 @pytest.mark.parametrize("name", ["scope", "scope_joint", "cei", "config", "safeopt"])
-def test_several_constraints(name):
+def test_several_constraints(name, card):
     """The search of the CPU; the algebra of single queries stays there (docs/gpu.md)."""
+    device, entered = card
     problem, evaluator = constrained_task(8)
     base = list(problem.names(problem.theta_ref).values())
     make = {
@@ -117,8 +144,8 @@ def test_several_constraints(name):
     }[name]
     budget = 60 * float(evaluator.cost.mean())
     expected = run(problem, make(problem, device="cpu"), evaluator, budget)
-    with PretendGpu() as log:
-        found = run(problem, make(problem, device="gpu"), evaluator, budget)
+    with entered() as log:
+        found = run(problem, make(problem, device=device), evaluator, budget)
     assert log.errors == []
     assert log.launches.total() > 20
     assert list(found.history) == list(expected.history)
@@ -126,7 +153,8 @@ def test_several_constraints(name):
 
 
 @pytest.mark.parametrize("grid", [HammingGrid, DirectGrid])
-def test_sums_over_theta(grid):
+def test_sums_over_theta(grid, card):
+    device, entered = card
     space, kernel = ConfigSpace((4, 3, 5)), HammingMatern52Kernel()
     generator = torch.Generator().manual_seed(0)
     codes = space.unrank(torch.randperm(space.size, generator=generator)[:20])
@@ -134,16 +162,17 @@ def test_sums_over_theta(grid):
     matrix = torch.outer(weights, weights)
     cpu = grid(space, kernel)
     expected = cpu.weighted_sum(codes, weights), cpu.quadratic_form(codes, matrix)
-    with PretendGpu() as log:
-        gpu = grid(space, kernel, "gpu")
-        on = [x.to("gpu") for x in (codes, weights, matrix)]
+    with entered() as log:
+        gpu = grid(space, kernel, device)
+        on = [x.to(device) for x in (codes, weights, matrix)]
         found = gpu.weighted_sum(on[0], on[1]).cpu(), gpu.quadratic_form(on[0], on[2]).cpu()
     assert log.errors == []
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
 
 
-def test_the_surrogate_and_leave_one_out():
+def test_the_surrogate_and_leave_one_out(card):
+    device, entered = card
     space, kernel = ConfigSpace((3, 3)), HammingMatern52Kernel()
 
     def filled(device):
@@ -156,8 +185,8 @@ def test_the_surrogate_and_leave_one_out():
         return surrogate
 
     expected = filled("cpu")
-    with PretendGpu() as log:
-        surrogate = filled("gpu")
+    with entered() as log:
+        surrogate = filled(device)
         aggregate, ratios = surrogate.aggregate(), surrogate.leave_one_out()
         found = [x.cpu() for x in (aggregate.codes, aggregate.weights, aggregate.matrix)]
     assert log.errors == []
@@ -168,15 +197,17 @@ def test_the_surrogate_and_leave_one_out():
 
 
 @pytest.mark.parametrize("sizes", [(3, 4), (26, 26, 26)])  # all of it in the pool, and not
-def test_information_gain(sizes):
+def test_information_gain(sizes, card):
+    device, entered = card
     space, kernel = ConfigSpace(sizes), HammingMatern52Kernel()
     expected = InformationGain(space, kernel, 1e-3).gamma(6)
-    with PretendGpu() as log:
-        found = InformationGain(space, kernel, 1e-3, "gpu").gamma(6)
+    with entered() as log:
+        found = InformationGain(space, kernel, 1e-3, device).gamma(6)
     assert log.errors == []
     assert found == pytest.approx(expected, rel=1e-9)
 
 
+@needs_pretended
 def test_what_the_device_refuses():
     with PretendGpu() as log:
         whole = torch.arange(6, device="gpu").reshape(2, 3)
@@ -196,6 +227,7 @@ def test_what_the_device_refuses():
     assert log.seconds() > log.launches.total() * 4e-6
 
 
+@needs_pretended
 def test_the_order_of_repeated_additions_is_not_fixed():
     values = torch.tensor([1.0, 1e16, -1e16, 1.0, 3.0], dtype=torch.float64)
     sums = set()
@@ -214,6 +246,7 @@ WORLDS = ["data_imputation", pytest.param("data_transformation", marks=pytest.ma
 @pytest.mark.parametrize("method", BARS)
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.slow
+@needs_pretended
 def test_a_step_in_few_launches(world, method):
     """N = 3 and 5, 23 LLMs, 156 and 102 queries; also a step that finds a better theta_out."""
     steps = count_once(world, method)
@@ -241,6 +274,7 @@ def test_a_step_in_few_launches(world, method):
 @pytest.mark.slow
 @pytest.mark.parametrize("method", BARS)
 @pytest.mark.parametrize("world", WORLDS)
+@needs_pretended
 def test_the_page_has_these_numbers(world, method):
     found = rows(world, method, count_once(world, method))
     _, _, rest = table_of_page().partition(found[0])

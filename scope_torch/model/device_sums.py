@@ -19,15 +19,19 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
+from scope_torch.model.factor import Array
 from scope_torch.model.gpytorch_model import with_room
 from scope_torch.model.hamming_sums import HammingGrid
-from scope_torch.model.kernels import HammingKernel, hamming_distance
+from scope_torch.model.kernels import HammingKernel
 from scope_torch.space import ConfigSpace
 
+Codes = NDArray[np.int64]
 _FLOAT = 8  # bytes
 _AT_ONCE = 32  # configurations whose pairs are found together
 
@@ -48,10 +52,11 @@ class DeviceSums(HammingGrid):
         self, space: ConfigSpace, kernel: HammingKernel, device: torch.device | str
     ) -> None:
         super().__init__(space, kernel, device)
-        self._profile = kernel.profile(space.num_modules)
+        self._profile = kernel.profile(space.num_modules).numpy()
         half = space.num_modules // 2
         self._halves = _all_codes(space.sizes[:half]), _all_codes(space.sizes[half:])
-        self._on_cpu = self._strides.cpu(), self._unions.coefficient.cpu()
+        self._strides_on_cpu = self._strides.tolist()
+        self._coefficients = np.append(self._unions.coefficient.cpu().numpy(), 0.0)
         self._codes = torch.zeros(0, space.num_modules, dtype=torch.int64)
         num_first, num_second = map(len, self._halves)
         self._first = self._zeros(num_first, half + 1, 0)
@@ -76,13 +81,14 @@ class DeviceSums(HammingGrid):
             return
         self._widen(with_room(n))
         self._codes = codes
-        new, half = codes[old:], self.space.num_modules // 2
-        of_first = hamming_distance(self._halves[0], new[:, :half])
-        of_second = hamming_distance(new[:, half:], self._halves[1])
-        a = torch.arange(half + 1)
-        at = slice(old, n)
-        self._first[..., at].copy_(of_first[:, None] == a[:, None])
-        self._second[:, at].copy_(self._profile.take(of_second + a[:, None, None]))
+        # In numpy, whose operations on so few numbers wait for no other thread.
+        new, half = codes[old:].numpy(), self.space.num_modules // 2
+        of_first = (self._halves[0][:, None] != new[:, :half]).sum(-1)
+        of_second = (self._halves[1][:, None] != new[:, half:]).sum(-1)
+        a, at = np.arange(half + 1)[:, None, None], slice(old, n)
+        is_a = of_first == a
+        self._first[..., at].copy_(torch.from_numpy(is_a.swapaxes(0, 1)))
+        self._second[:, at].copy_(torch.from_numpy(self._profile[(of_second + a).swapaxes(1, 2)]))
         self._add_pairs(old)
 
     def sums(self, rows: Tensor) -> Tensor:
@@ -102,16 +108,25 @@ class DeviceSums(HammingGrid):
             constants: `m`, the b.
             alpha: Factor of the forms.
         """
+        last = self.space.sizes[-1]
+        tables = self.folded(matrices, constants, alpha, self.space.num_modules - 1)
+        return (tables.narrow(-1, 1, last) + tables.narrow(-1, 0, 1)).view(len(matrices), -1)
+
+    def folded(self, matrices: Tensor, constants: Tensor, alpha: float, modules: int) -> Tensor:
+        """The tables of `forms` while the modules from number `modules` on are not folded yet.
+
+        Returns:
+            `m x sizes`; of a module that is not folded, 1 more than its size: 0 for no match.
+        """
         m, used = len(matrices), slice(self._num_entries)
         tables = self._zeros(m, *self._shape)
         entry, pair = self._where[:, used]
         values = matrices.reshape(m, -1).index_select(1, pair).mul_(self._value[used])
         tables.view(m, -1).index_add_(1, entry, values, alpha=alpha)
         tables.view(m, -1)[:, 0].add_(constants)  # the union of no modules
-        *first, last = self.space.sizes
-        for i, size in enumerate(first, start=1):
+        for i, size in enumerate(self.space.sizes[:modules], start=1):
             tables = tables.narrow(i, 1, size).add_(tables.narrow(i, 0, 1))
-        return (tables.narrow(-1, 1, last) + tables.narrow(-1, 0, 1)).view(m, -1)
+        return tables
 
     def bytes_of_forms(self, m: int) -> int:
         """About how many bytes `forms` moves: entries, then all tables, filled and folded."""
@@ -124,17 +139,20 @@ class DeviceSums(HammingGrid):
 
     def _add_pairs(self, old: int) -> None:
         """Finds the entries of all pairs (i, j), i <= j, for the configurations j from `old` on."""
-        n = len(self._codes)
+        codes = self._codes.numpy()
+        n = len(codes)
         for start in range(old, n, _AT_ONCE):
-            i, j = torch.triu_indices(n, min(start + _AT_ONCE, n))
-            i, j = i[j >= start], j[j >= start]
-            entry, value = self._unions_of(self._codes[i], self._codes[j])
+            new = np.arange(start, min(start + _AT_ONCE, n))
+            i, j = (np.arange(n)[:, None] <= new).nonzero()
+            j += start
+            entry, value = self._unions_of(codes[i], codes[j])
+            value *= np.where(i == j, 1.0, 2.0)
+            pair = np.broadcast_to(i * self.columns + j, entry.shape)
             keep = value != 0
-            value *= torch.where(i == j, 1.0, 2.0)
-            pair = (i * self.columns + j).expand_as(entry)
-            self._append(torch.stack([entry[keep], pair[keep]]), value[keep])
+            where = np.stack([entry[keep], pair[keep]])
+            self._append(torch.from_numpy(where), torch.from_numpy(value[keep]))
 
-    def _unions_of(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    def _unions_of(self, a: Codes, b: Codes) -> tuple[Codes, Array]:
         """The entries that pairs of configurations touch, and their coefficients.
 
         On a module, theta need not match (0), matches a (1), or matches b (2); where a and b agree,
@@ -147,14 +165,15 @@ class DeviceSums(HammingGrid):
         Returns:
             `3^N x pairs` entries (int64), and coefficients (float64), 0 where left out.
         """
-        N, (strides, coefficient) = self.space.num_modules, self._on_cpu
-        choices = torch.cartesian_prod(*[torch.arange(3)] * N).view(-1, N)
-        like_a, like_b = (choices == 1).double(), (choices == 2).double()
-        differ = (a != b).double().T
-        entry = like_a @ ((a + 1) * strides).double().T + like_b @ ((b + 1) * strides).double().T
-        number = like_a @ differ, like_b @ differ, like_a @ (1 - differ)
-        value = coefficient[tuple(one.long() for one in number)]
-        return entry.long(), value * (like_b @ (1 - differ) == 0)
+        by_both, by_b, by_a, left_out = [(self.space.num_modules + 1) ** i for i in range(4)]
+        entry, kind = np.zeros((2, 1, len(a)), dtype=np.int64)
+        for i, stride in enumerate(self._strides_on_cpu):
+            differ = a[:, i] != b[:, i]
+            matches = 0 * a[:, i], (a[:, i] + 1) * stride, (b[:, i] + 1) * stride
+            kinds = 0 * a[:, i], np.where(differ, by_a, by_both), np.where(differ, by_b, left_out)
+            entry = (entry[:, None] + np.stack(matches)).reshape(-1, len(a))
+            kind = (kind[:, None] + np.stack(kinds)).reshape(-1, len(a))
+        return entry, self._coefficients[np.minimum(kind, left_out)]
 
     def _append(self, where: Tensor, value: Tensor) -> None:
         """Puts entries behind those that there are, in memory that grows by doubling."""
@@ -181,9 +200,6 @@ class DeviceSums(HammingGrid):
         return torch.zeros(shape, dtype=torch.float64, device=self.device)
 
 
-def _all_codes(sizes: tuple[int, ...]) -> Tensor:
+def _all_codes(sizes: tuple[int, ...]) -> Codes:
     """All configurations of some modules by flat index; one without codes if there are none."""
-    if not sizes:
-        return torch.zeros(1, 0, dtype=torch.int64)
-    space = ConfigSpace(sizes)
-    return space.unrank(torch.arange(space.size))
+    return np.indices(sizes).reshape(len(sizes), math.prod(sizes)).T

@@ -13,6 +13,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -25,14 +28,14 @@ from scope_torch.model.device_sums import DeviceSums
 from scope_torch.model.hamming_sums import make_grid
 from scope_torch.model.joint import JointSurrogate
 from scope_torch.model.kernels import HammingKernel
-from scope_torch.model.tensor_joint import TensorJointSurrogate
+from scope_torch.model.tensor_joint import OnDevice, TensorJointSurrogate
 from scope_torch.space import first_tied, tie_width
 from scope_torch.space_search.device_grid import Ties, WholeOnDevice
 from scope_torch.space_search.grid import Enumerated, GridPosterior, forbidden, least_allowed
 from scope_torch.space_search.minima import INELIGIBLE, Moments, negative_promise
 
 _FEW = 512  # configurations that are brought: 16 KB
-_LEAST_WIDTH = 1e-12  # of L_g below the mean, so that it divides
+LEAST_WIDTH = 1e-12  # of L_g below the mean, so that it divides
 
 
 class DeviceJointPosterior(Enumerated):
@@ -69,7 +72,11 @@ class DeviceJointPosterior(Enumerated):
         self._sums.add_configurations(surrogate.queries.codes())
         state = surrogate.on_device()
         self._means = self._sums.sums(state.weights)
-        self._variances = self._sums.forms(state.forms, state.constants, -1.0).clamp_(min=0.0)
+        self._fill_variances(state)
+
+    def _fill_variances(self, state: OnDevice) -> None:
+        forms = self._sums.forms(state.forms, state.constants, -1.0)
+        self._variances = forms.clamp_(min=0.0)
 
     @property
     def mean_c(self) -> Tensor:
@@ -92,25 +99,27 @@ class DeviceJointPosterior(Enumerated):
 
     def lower_bounds(self, beta: Beta, u_out: float, theta_out: int | None) -> FewMinima:
         """L_c and L_g, and their minima; arguments as in `LowerBounds`."""
-        beside = None if theta_out is None else self._surrogate.space.theta_at(theta_out)
-        self._surrogate.queries.look_beside(beside)
+        self._look_beside(theta_out)
         sigma = self._variances.sqrt()
         g = torch.sub(self._means[1], sigma[1], alpha=beta.g)
         c = self._lower_c(sigma[0], beta.c)
         if self._forbidden is not None:
             c.masked_fill_(self._forbidden, math.inf)
             g.masked_fill_(self._forbidden, math.inf)
-        eligible = torch.where(g <= 0, c, self._ties.inf)
-        values = [eligible, self._means[1], g]
+        values = [torch.where(g <= 0, c, self._ties.inf), self._means[1], g]
+        moments = partial(self._moments, c, g)
+        return FewMinima(values, beta, u_out, theta_out, moments, self._ties, self._has_margin)
 
-        def moments(at: slice | int) -> Moments:
-            mean_c = self._means[0][at]
-            if self._surrogate.relative_cost:
-                mean_c = (mean_c + 1) * self._a[at]
-            return Moments(mean_c, c[at], self._means[1][at], g[at])
+    def _look_beside(self, theta_out: int | None) -> None:
+        beside = None if theta_out is None else self._surrogate.space.theta_at(theta_out)
+        self._surrogate.queries.look_beside(beside)
 
-        of = moments, self._ties, self._has_margin
-        return FewMinima(values, beta, u_out, theta_out, *of)
+    def _moments(self, c: Tensor, g: Tensor, at: slice | int) -> Moments:
+        """At one flat index, or on all of Theta, from L_c and L_g there."""
+        mean_c = self._means[0][at]
+        if self._surrogate.relative_cost:
+            mean_c = (mean_c + 1) * self._a[at]
+        return Moments(mean_c, c[at], self._means[1][at], g[at])
 
     def _lower_c(self, sigma: Tensor, b: float) -> Tensor:
         """L_c in USD; see `lognormal_bound` if costs are relative."""
@@ -167,7 +176,7 @@ class FewMinima(WholeOnDevice):
         self.beta, self.u_out, self._theta_out = beta, u_out, theta_out
         if theta_out is not None:
             self.c[theta_out].fill_(math.inf)
-        least = [self.c.amin(), self._mean_g.amin()]
+        least = self._least()
         if has_margin:
             least.append(torch.where(self.c <= u_out, self._g, ties.inf).amin())
         least_c, number, *of_g = torch.stack(least).tolist()
@@ -176,6 +185,10 @@ class FewMinima(WholeOnDevice):
         self.least_c = least_c if least_c <= min(u_out, INELIGIBLE) else math.inf
         least_g = of_g[0] if has_margin else -1.0
         self.least_g = least_g if self.least_c < math.inf else math.inf
+
+    def _least(self) -> list[Tensor]:
+        """The least L_c, and what is no number if any mean is none."""
+        return [self.c.amin(), self._mean_g.amin()]
 
     def _moments(self, at: slice | int) -> Moments:
         return self._all_moments(at)
@@ -192,7 +205,7 @@ class FewMinima(WholeOnDevice):
             return negative_promise(*moments, self.beta.g, margin, self.u_out, least_price)
 
         # The same in few passes over Theta: P - P u_out / L_c, with P = erfc(x) / 2.
-        half = (self._mean_g - self._g).clamp_min_(_LEAST_WIDTH).mul_(math.sqrt(2) / self.beta.g)
+        half = (self._mean_g - self._g).clamp_min_(LEAST_WIDTH).mul_(math.sqrt(2) / self.beta.g)
         x = (self._mean_g + margin if margin else self._mean_g).clamp_min(0.0).div_(half)
         P, price = x.erfc_(), self.c.clamp_min(least_price).reciprocal_()
         values = torch.addcmul(P, P, price, value=-self.u_out)
@@ -265,6 +278,9 @@ def make_joint_posterior(
         and isinstance(kernel, HammingKernel)
         and grid.index is None
     ):
-        sums = DeviceSums(space, kernel, device)
-        return DeviceJointPosterior(surrogate, sums, has_margin, allowed)
+        made = DeviceJointPosterior
+        if device.type == "cuda" and space.num_modules > 1 and find_spec("triton"):
+            fused = import_module("scope_torch.space_search.fused")  # needs Triton
+            made = fused.FusedJointPosterior if fused.works_on(device) else made
+        return made(surrogate, DeviceSums(space, kernel, device), has_margin, allowed)
     return GridPosterior(surrogate, grid, allowed, settings)

@@ -1,0 +1,196 @@
+"""Times the same searches on the CPU and on a card, for docs/gpu.md.
+
+Both must ask the same. From one selection of a candidate to the next is a step, as in
+`count_launches.py`. On the machine with the card it needs only torch, gpytorch, botorch and numpy.
+
+    python scripts/time_device.py --out steps.csv                         # where the card is
+    python scripts/time_device.py --read benchmarks/devices.csv --write   # the table of the page
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import csv
+import itertools
+import platform
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run without installing
+
+from scope_torch.runs.runner import run
+from scope_torch.tasks.simulated import simulated_task
+from scripts.count_launches import BASE, MAKE, PAGE, WORLDS
+
+FUSED = PAGE.parents[1] / "benchmarks" / "fused.csv"  # medians with and without fused.py
+LARGE = Path(__file__).resolve().parents[1] / "benchmarks" / "large_worlds.toml"
+# World, whether the CPU enumerates it too, and for both methods budget in USD and seed.
+SEARCHES = {
+    **{world: (True, how) for world, (_, how) in WORLDS.items()},
+    "chain_of_6": (False, {"scope": (3.0, 1), "scope_joint": (3.0, 1)}),
+}
+MOST_STEPS = 80
+BEGIN = "<!-- scripts/time_device.py writes from here -->\n"
+END = "<!-- up to here -->\n"
+HEADER = """\
+| configurations | method | steps | CPU [ms] | card [ms] | ratio | kernels [ms] | kernels | GB |
+| --- | --- | --- | --- | --- | --- | --- | --- | --- |
+"""
+
+
+class _Enough(Exception):
+    """A search has made as many steps as are timed."""
+
+
+class _WithoutTruth:
+    """An evaluator that does not know the true averages, which no search asks for."""
+
+    def __init__(self, evaluator: Any) -> None:
+        self._evaluator = evaluator
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("tru"):
+            raise AttributeError(name)
+        return getattr(self._evaluator, name)
+
+
+def search(world: str, method: str, device: str) -> tuple[list[float], list[Any]]:
+    """Seconds of each step of one search, and what it asked: configurations and queries.
+
+    Args:
+        world: A key of `SEARCHES`.
+        method: A key of `MAKE`.
+        device: Where the algebra over Theta runs.
+    """
+    budget_usd, seed = SEARCHES[world][1][method]
+    file = None if world in WORLDS else str(LARGE)
+    task = simulated_task(name="simulated", world=world, world_file=file)
+    optimizer: Any = MAKE[method](task.problem, base=BASE, seed=seed, device=device)
+    posterior, marks, asked = optimizer.belief.posterior, list[float](), list[Any]()
+    update, tell = posterior.update, optimizer.tell
+
+    def marked() -> None:
+        if device != "cpu":
+            torch.cuda.synchronize()
+        marks.append(time.perf_counter())
+        if len(marks) > MOST_STEPS:
+            raise _Enough
+        update()
+
+    def told(observations: Any) -> None:
+        asked.extend((one.theta, one.query) for one in observations)
+        tell(observations)
+
+    posterior.update, optimizer.tell = marked, told
+    with contextlib.suppress(_Enough):
+        evaluator: Any = _WithoutTruth(task.evaluator)
+        run(task.problem, optimizer, evaluator, budget_usd)
+    return [b - a for a, b in itertools.pairwise(marks)], asked
+
+
+def measure(world: str, method: str, devices: list[str]) -> list[dict[str, Any]]:
+    """One row for each device; the observations are compared with those of the first."""
+    rows, expected = list[dict[str, Any]](), None
+    for device in devices:
+        row: dict[str, Any] = {"kernels_ms": "", "kernels": "", "peak_gb": ""}
+        machine = f"{platform.machine()}, {torch.get_num_threads()} threads"
+        if device != "cpu":
+            search(world, method, device)  # loads the libraries of the card
+            torch.cuda.reset_peak_memory_stats()
+            machine = torch.cuda.get_device_name()
+        seconds, asked = search(world, method, device)
+        expected = asked if expected is None else expected
+        if device != "cpu":
+            row["peak_gb"] = f"{torch.cuda.max_memory_allocated() / 1e9:.2f}"
+            with profile(activities=[ProfilerActivity.CUDA]) as log:
+                search(world, method, device)
+            made = [one for one in log.key_averages() if one.self_device_time_total > 0]
+            made = [one for one in made if not one.key.startswith("Mem")]
+            steps = len(seconds) + 1
+            row["kernels_ms"] = f"{sum(k.self_device_time_total for k in made) / 1e3 / steps:.2f}"
+            row["kernels"] = f"{sum(k.count for k in made) / steps:.0f}"
+        ms = [1e3 * one for one in seconds]
+        known = {"task": world, "method": method, "device": device, "machine": machine}
+        known |= {"torch": torch.__version__, "steps": len(ms), "first_ms": f"{ms[0]:.2f}"}
+        known |= {"median_ms": f"{statistics.median(ms[1:]):.2f}"}
+        known |= {"mean_ms": f"{statistics.mean(ms[1:]):.2f}", "observations": len(asked)}
+        rows.append({**known, **row, "same": asked == expected})
+        print(*rows[-1].values(), flush=True)
+    return rows
+
+
+def table(rows: list[dict[str, str]]) -> str:
+    """The lines between the markers of the page."""
+    lines = [HEADER]
+    of_device = {(row["task"], row["method"], row["device"]): row for row in rows}
+    for (task, method, device), row in of_device.items():
+        if device == "cpu":
+            continue
+        cpu = of_device.get((task, method, "cpu"))
+        ms, cells = float(row["median_ms"]), ("", "")
+        if cpu is not None:
+            cells = cpu["median_ms"], f"{float(cpu['median_ms']) / ms:.1f}"
+        lines.append(
+            f"| {_size(task)} | `{method}` | {row['steps']} | {cells[0]} | {ms:.1f} "
+            f"| {cells[1]} | {row['kernels_ms']} | {row['kernels']} | {row['peak_gb']} |\n"
+        )
+    card = next(row for row in rows if row["device"] != "cpu")
+    cpus = {row["machine"] for row in rows if row["device"] == "cpu"}
+    same = all(row["same"] == "True" for row in rows)
+    asked = "asked the same" if same else "did NOT ask the same"
+    told = f"Medians of all steps but the first; {card['machine']}, beside {', '.join(cpus)}; "
+    told += f"torch {card['torch']}. Both {asked}."
+    with FUSED.open(newline="") as file:
+        fused = "; ".join(
+            f"{row['fused_ms']} for {row['passes_ms']} ms ({_size(row['task'])})"
+            for row in csv.DictReader(file)
+        )
+    told += f" With Triton, in runs of both: {fused}."
+    return "".join(lines) + f"\n{told}\n"
+
+
+def _size(task: str) -> str:
+    """|Theta| of a world."""
+    file = None if task in WORLDS else str(LARGE)
+    return f"{simulated_task(name='simulated', world=task, world_file=file).problem.space.size:,}"
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Entry point; exits with 1 if the card asks anything else than the CPU."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--devices", nargs="+", default=["cpu", "cuda"])
+    parser.add_argument("--worlds", nargs="+", default=list(SEARCHES))
+    parser.add_argument("--methods", nargs="+", default=list(MAKE))
+    parser.add_argument("--out", type=Path, help="the CSV file to write")
+    parser.add_argument("--read", type=Path, help="a CSV file, in place of measuring")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/gpu.md")
+    args = parser.parse_args(arguments)
+    if args.read:
+        with args.read.open(newline="") as file:
+            rows = list(csv.DictReader(file))
+    else:
+        rows = []
+        for world, method in itertools.product(args.worlds, args.methods):
+            of_cpu = SEARCHES[world][0]
+            rows += measure(world, method, [d for d in args.devices if of_cpu or d != "cpu"])
+    if args.out:
+        with args.out.open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+    if args.write:
+        page = PAGE.read_text()
+        before, rest = page.split(BEGIN)
+        PAGE.write_text(before + BEGIN + table(rows) + END + rest.split(END)[1])
+    sys.exit(not all(str(row["same"]) == "True" for row in rows))
+
+
+if __name__ == "__main__":
+    main()

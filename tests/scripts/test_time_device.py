@@ -1,0 +1,44 @@
+"""The table of a card on docs/gpu.md, and how it is measured."""
+
+import csv
+
+import pytest
+
+from scripts import time_device
+from scripts.count_launches import PAGE
+
+FILE = PAGE.parents[1] / "benchmarks" / "devices.csv"
+
+
+def test_the_page_has_the_table_of_the_file():
+    with FILE.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    table = PAGE.read_text().split(time_device.BEGIN)[1].split(time_device.END)[0]
+    assert table == time_device.table(rows)
+    assert "Both asked the same" in table
+    rows[1]["same"] = "False"
+    assert "did NOT ask the same" in time_device.table(rows)
+
+
+@pytest.mark.slow
+def test_a_search_is_timed_and_compared(tmp_path, capsys, monkeypatch):
+    how = ["--devices", "cpu", "cpu", "--worlds", "data_imputation", "--methods", "scope"]
+    path = tmp_path / "steps.csv"
+    with pytest.raises(SystemExit) as ended:
+        time_device.main([*how, "--out", str(path)])
+    assert ended.value.code == 0
+    with path.open(newline="") as file:
+        one, other = csv.DictReader(file)
+    assert one["same"] == other["same"] == "True"
+    assert int(one["steps"]) > 20
+    assert float(one["median_ms"]) > 0
+    assert capsys.readouterr().out.count("data_imputation scope cpu") == 2
+
+    real = time_device.search
+    asked = iter([0, 1])
+    monkeypatch.setattr(
+        time_device, "search", lambda *of: (real(*of)[0], [next(asked)])
+    )  # another query each time
+    with pytest.raises(SystemExit) as ended:
+        time_device.main(how)
+    assert ended.value.code == 1

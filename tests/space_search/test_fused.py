@@ -1,0 +1,157 @@
+"""The kernels of fused.py against the passes of torch, in Triton's interpreter without a card."""
+
+import importlib
+import os
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from tables import make_task
+
+from scope_torch.bounds.base import Beta
+from scope_torch.methods import make_scope_joint
+from scope_torch.model.device_sums import DeviceSums
+from scope_torch.model.kernels import HammingMatern52Kernel
+from scope_torch.model.tensor_joint import TensorJointSurrogate
+from scope_torch.runs.runner import run
+from scope_torch.space import ConfigSpace
+from scope_torch.space_search import device_joint
+from scope_torch.space_search.device_joint import DeviceJointPosterior
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+if DEVICE == "cpu":
+    os.environ["TRITON_INTERPRET"] = "1"  # read once, where the kernels are made
+pytest.importorskip("triton")
+fused = importlib.import_module("scope_torch.space_search.fused")
+slow = pytest.mark.slow
+
+
+def surrogate_of(sizes, relative_cost, seed=0):
+    """Answers of all queries at theta_0, and of some at others: cheaper, and often worse."""
+    rng, space = np.random.default_rng(seed), ConfigSpace(sizes)
+    out = TensorJointSurrogate(
+        space, HammingMatern52Kernel(), 9, 1e-2, device=DEVICE, relative_cost=relative_cost
+    )
+    worth = [rng.uniform(0.2, 1.0, size) for size in sizes]
+    every = space.sample(min(40, space.size), torch.Generator().manual_seed(seed))
+    for i, theta in enumerate(every):
+        level = np.mean([of[code] for of, code in zip(worth, theta, strict=True)])
+        for query in rng.permutation(9)[: 9 if i == 0 else rng.integers(1, 9)].tolist():
+            cost, g = 0.01 * level * rng.uniform(0.9, 1.1), 0.5 - level + 0.05 * rng.normal()
+            out.observe(theta, query, cost, g)
+    return out
+
+
+def both(surrogate, allowed=None, has_margin=False):
+    sums = DeviceSums(surrogate.space, surrogate.kernel, DEVICE)
+    made = [
+        kind(surrogate, sums, has_margin, allowed)
+        for kind in (fused.FusedJointPosterior, DeviceJointPosterior)
+    ]
+    for posterior in made:
+        posterior.update()
+    return made
+
+
+@pytest.mark.parametrize(
+    ("sizes", "relative_cost", "forbids"),
+    [
+        ((6, 5), False, True),
+        ((3, 1, 7), True, True),
+        pytest.param((4, 3, 2, 5, 3), True, False, marks=slow),
+        pytest.param((4, 3, 2, 5, 3), False, True, marks=slow),
+        pytest.param((2, 3, 2, 2, 2, 3, 2), True, True, marks=slow),
+    ],
+    ids=str,
+)
+def test_bounds_and_choices_are_those_of_torch(sizes, relative_cost, forbids, monkeypatch):
+    monkeypatch.setattr(fused, "BLOCK", 4)  # more blocks than are brought
+    surrogate = surrogate_of(sizes, relative_cost)
+    allowed = None
+    if forbids:
+        mask = torch.rand(surrogate.space.size, generator=torch.Generator().manual_seed(1)) > 0.3
+        allowed = SimpleNamespace(mask=mask)
+    ours, plain = both(surrogate, allowed, has_margin=True)
+    assert ours.least_slope() == pytest.approx(plain.least_slope(), rel=1e-12)
+    torch.testing.assert_close(ours.variance, plain.variance, rtol=0, atol=1e-14)
+    usd = 1.0 if relative_cost else 0.01
+    chosen = 0
+    for b, theta_out, u_out in [(1.0, None, 1.0), (2.0, 3, 0.02), (0.5, 5, 0.006), (3.0, 0, 0.003)]:
+        beta = Beta(b * (1.0 if relative_cost else usd), b)
+        found, expected = (one.lower_bounds(beta, u_out, theta_out) for one in (ours, plain))
+        finite = expected.c.isfinite()
+        assert torch.equal(found.c.isfinite(), finite)
+        torch.testing.assert_close(found.c[finite], expected.c[finite], rtol=1e-12, atol=1e-15)
+        at = slice(None)
+        for one, other in zip(found._moments(at), expected._moments(at), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+        assert found.least_c == pytest.approx(expected.least_c, rel=1e-12)
+        assert found.least_g == pytest.approx(expected.least_g, rel=1e-11)
+        for margin in (0.0, 0.05):
+            if expected.least_c < np.inf and bool((expected._g <= -margin).any()):
+                seeds = [one.most_promising(margin, 1e-4, seed=3) for one in (found, expected)]
+                assert seeds[0] == seeds[1]
+                seeds = [one.argmin_c(-margin, 1e-3, seed=3) for one in (found, expected)]
+                assert seeds[0] == seeds[1]
+                chosen += 1
+    assert chosen >= 3
+
+
+@slow
+def test_ties_are_decided_as_by_torch(monkeypatch):
+    """Where little is known, configurations that nobody asked are equal in hundreds."""
+    monkeypatch.setattr(fused, "BLOCK", 4)
+    surrogate = surrogate_of((9, 8, 7), relative_cost=True)
+    surrogate = TensorJointSurrogate(
+        surrogate.space, HammingMatern52Kernel(), 3, 1e-2, device=DEVICE, relative_cost=True
+    )
+    for query in range(3):
+        surrogate.observe((0, 0, 0), query, 0.01, -0.1)
+    ours, plain = both(surrogate)
+    for seed in range(5):
+        found, expected = (one.lower_bounds(Beta(2.0, 2.0), 0.02, None) for one in (ours, plain))
+        assert found.most_promising(0.0, 1e-4, seed) == expected.most_promising(0.0, 1e-4, seed)
+
+
+def test_whether_triton_works_is_tried(monkeypatch):
+    fused.works_on.cache_clear()
+    assert fused.works_on(torch.device(DEVICE))
+    assert fused.works_on.cache_info().currsize == 1
+    fused.works_on.cache_clear()
+
+    class NoCompiler:
+        def __getitem__(self, _):
+            raise RuntimeError("Failed to find C compiler")
+
+    monkeypatch.setattr(fused, "_tried_kernel", NoCompiler())
+    assert not fused.works_on(torch.device(DEVICE))
+    fused.works_on.cache_clear()
+
+
+@pytest.mark.parametrize("part", ["means", "forms"])
+def test_what_is_no_number_is_told(part):
+    ours, _ = both(surrogate_of((4, 3, 5), relative_cost=True))
+    if part == "means":
+        ours._means[1, 17] = np.nan
+    else:
+        ours._state.forms[0, 1, 2] = np.nan
+    with pytest.raises(RuntimeError, match="not positive definite"):
+        ours.lower_bounds(Beta(2.0, 2.0), 0.01, None)
+
+
+def test_a_search_asks_the_same(monkeypatch):
+    task = make_task(1, (4, 3), 6)
+
+    def asked():
+        optimizer = make_scope_joint(task.problem, base="llm0", device=DEVICE, surrogate="tensor")
+        kinds = type(optimizer.belief.posterior)
+        return kinds, list(run(task.problem, optimizer, task.evaluator(), task.budget(5)).history)
+
+    monkeypatch.setattr(device_joint, "find_spec", lambda _: None)
+    plain, expected = asked()
+    monkeypatch.undo()
+    monkeypatch.setattr(device_joint, "DeviceJointPosterior", fused.FusedJointPosterior)
+    kind, found = asked()
+    assert (plain, kind) == (DeviceJointPosterior, fused.FusedJointPosterior)
+    assert found == expected
