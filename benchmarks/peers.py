@@ -49,6 +49,10 @@ class Peer(Protocol):
         """Its averages; also of one that was not asked for."""
         ...
 
+    def drop(self) -> None:
+        """What was asked for last may not be tried."""
+        ...
+
 
 class PeerSearch(DatasetLevelOptimizer):
     """A search that evaluates what a `Peer` asks for.
@@ -68,7 +72,10 @@ class PeerSearch(DatasetLevelOptimizer):
     def _search(self) -> Steps:
         self._tell(self.reference)
         while True:
-            evaluation = yield from self._evaluate(self._peer.ask())
+            theta = self._peer.ask()
+            if (near := self.allowed_near(theta)) != theta:
+                self._peer.drop()
+            evaluation = yield from self._evaluate(near)
             if evaluation is None:
                 return
             self._tell(evaluation)
@@ -115,6 +122,11 @@ class OptunaPeer:
             return
         self._trial.set_constraint("g", g)
         self._study.tell(self._trial, cost)
+        self._trial = None
+
+    def drop(self) -> None:
+        """A failed trial."""
+        self._study.tell(self._trial, state=self._optuna.trial.TrialState.FAIL)
         self._trial = None
 
 
@@ -188,6 +200,10 @@ class SmacPeer:
         self._smac.tell(info, TrialValue(cost=cost if g <= 0 else 2 + g))
         self._info = None
 
+    def drop(self) -> None:
+        """SMAC3 counts it as running, so that it is not asked for again."""
+        self._info = None
+
 
 class AxPeer:
     """Ax's client with its default strategy."""
@@ -226,12 +242,20 @@ class AxPeer:
         self._client.complete_trial(index, raw_data={"cost": (cost, 0.0), "g": (g, 0.0)})
         self._index = None
 
+    def drop(self) -> None:
+        """An abandoned trial."""
+        self._client.mark_trial_abandoned(self._index)
+        self._index = None
+
 
 class BoTorchPeer:
     """Plain BoTorch: a GP with a fitted categorical kernel for each output, constrained log EI."""
 
     def __init__(self, problem: SelectionProblem, seed: int, n_startup: int = 10) -> None:
-        self._space, self._n_startup = problem.space, n_startup
+        self._space, self._n_startup, rule = problem.space, n_startup, problem.rule
+        self._rule, self._index = rule, range(self._space.size)  # of what may be tried
+        if rule is not None and rule.index is not None:
+            self._index = rule.index.tolist()
         self._rng = np.random.default_rng(seed)
         self._told: dict[Theta, tuple[float, float]] = {}
         torch.manual_seed(seed)
@@ -239,7 +263,7 @@ class BoTorchPeer:
     def ask(self) -> Theta:
         """The next configuration: random at first, then the maximiser of the acquisition."""
         if len(self._told) <= self._n_startup:
-            return self._space.theta_at(int(self._rng.integers(self._space.size)))
+            return self._space.theta_at(self._index[int(self._rng.integers(len(self._index)))])
         choices = self._choices()
         values = self._acquisition()(choices[:, None].double())
         row = choices[int(values.argmax())]
@@ -247,12 +271,15 @@ class BoTorchPeer:
 
     def _choices(self) -> torch.Tensor:
         """All configurations that were not tried, or a random part and neighbours of the best."""
-        size = self._space.size
-        index = range(size) if size <= MOST_CHOICES else self._rng.integers(size, size=SOME_CHOICES)
-        rows = [self._space.theta_at(int(i)) for i in index]
+        size, index = len(self._index), self._index
+        if size > MOST_CHOICES:
+            index = [index[int(i)] for i in self._rng.integers(size, size=SOME_CHOICES)]
+        rows = [self._space.theta_at(i) for i in index]
         best = min(self._told, key=lambda t: (self._told[t][1] > 0, self._told[t][0]))
         for i, count in enumerate(self._space.sizes):
             rows += [(*best[:i], code, *best[i + 1 :]) for code in range(count)]
+        if self._rule is not None:
+            rows = [row for row in rows if self._rule(row)]
         new = [row for row in dict.fromkeys(rows) if row not in self._told]
         return torch.tensor(new or rows)
 
@@ -276,6 +303,9 @@ class BoTorchPeer:
     def tell(self, theta: Theta, cost: float, g: float) -> None:
         """Its averages."""
         self._told[theta] = (cost, g)
+
+    def drop(self) -> None:
+        """It never asks for such a one."""
 
 
 PEERS: dict[str, Callable[..., Peer]] = {

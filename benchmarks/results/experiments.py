@@ -151,11 +151,11 @@ def recorded_problems() -> dict[str, tuple[str, ...]]:
 
 
 def on_recordings(
-    tasks: Iterable[str], variants: Variants, seeds: Iterable[int], *more: str
+    tasks: Iterable[str], variants: Variants, seeds: Iterable[int], peer: str = ""
 ) -> list[Cell]:
     """Runs on what others recorded."""
     return [
-        Cell(f"recorded/{task}", method, seed, None, (f"task=recorded/{task}", *of, *more))
+        Cell(f"recorded/{task}", method, seed, None, (f"task=recorded/{task}", *of), peer)
         for task, (method, of), seed in itertools.product(tasks, variants.items(), seeds)
     ]
 
@@ -209,6 +209,16 @@ def _peers() -> list[Planned]:
                 ("data_imputation", "text_to_sql"), {name: ()}, seeds=[10], peer=peer
             )
     return [*cells, *agentopt.cells(recorded_problems(), range(10, 15))]
+
+
+def _peers_on_recordings() -> list[Cell]:
+    """The peers on what others recorded; Ax, which takes minutes for each search, once on each."""
+    cells: list[Cell] = []
+    for name, peer in CHOSEN.items():
+        seeds = range(10, 30) if name != "ax" else SEEDS[:1]
+        cells += on_recordings(RECORDED[:-1], {name: ()}, seeds, peer)
+        cells += on_recordings(RECORDED[-1:], {name: ()}, seeds[:5], peer)
+    return cells
 
 
 def _systems() -> list[Cell]:
@@ -349,6 +359,7 @@ def experiments() -> dict[str, Sequence[Planned]]:
         "recorded": [
             *on_recordings(RECORDED[:-1], other, range(10, 30)),
             *on_recordings(RECORDED[-1:], other, range(10, 15)),  # minutes each
+            *_peers_on_recordings(),
         ],
         "bases_development": _bases(
             "recorded/restaurant",

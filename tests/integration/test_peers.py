@@ -3,6 +3,7 @@
 import importlib
 import os
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -48,6 +49,26 @@ def test_a_peer_searches(peer):
     again = search(f"{peer} {start}", budget_usd)[1]
     assert [e.theta for e in again.evaluations] == tried
     assert len(set(tried)) >= 2
+
+
+@pytest.mark.parametrize(
+    "peer", [*FAST, "botorch", *(pytest.param(p, marks=pytest.mark.slow) for p in ("smac", "ax"))]
+)
+@pytest.mark.filterwarnings("ignore")
+def test_only_what_is_on_the_list_is_tried(peer):
+    if peer in NEEDED:
+        pytest.importorskip(NEEDED[peer])
+    task = synthetic_task(num_queries=20)
+    problem = task.problem
+    listed = [problem.theta_ref, (0, 0), (1, 4), (4, 1), (3, 3), (0, 5), (5, 0)]
+    problem = replace(problem, allowed=listed)
+    optimizer = make_peer(
+        f"{peer} {'population' if 'nsga2' in peer else 'n_startup'}=3", problem, 3
+    )
+    st.run(problem, optimizer, task.evaluator, 1.5)
+    tried = {e.theta for e in optimizer.evaluations}
+    assert len(tried) >= 3
+    assert tried <= set(listed)
 
 
 def test_every_configuration_is_tried_if_the_budget_is_large():
