@@ -41,8 +41,8 @@ SOME_CHOICES = 2_000  # random ones at which it looks where there are more
 class Peer(Protocol):
     """A library behind ask and tell; costs are in c(theta_0), g in units of s_0."""
 
-    def ask(self) -> Theta:
-        """The next configuration."""
+    def ask(self) -> Theta | None:
+        """The next configuration; None where all were tried, and it has no more."""
         ...
 
     def tell(self, theta: Theta, cost: float, g: float) -> None:
@@ -72,7 +72,8 @@ class PeerSearch(DatasetLevelOptimizer):
     def _search(self) -> Steps:
         self._tell(self.reference)
         while True:
-            theta = self._peer.ask()
+            if (theta := self._peer.ask()) is None:
+                return
             if (near := self.allowed_near(theta)) != theta:
                 self._peer.drop()
             evaluation = yield from self._evaluate(near)
@@ -183,9 +184,14 @@ class SmacPeer:
         )
         self._info: Any = None
 
-    def ask(self) -> Theta:
-        """The next configuration."""
-        self._info = self._smac.ask()
+    def ask(self) -> Theta | None:
+        """The next configuration; none where all were tried."""
+        from smac.main.exceptions import ConfigurationSpaceExhaustedException
+
+        try:
+            self._info = self._smac.ask()
+        except ConfigurationSpaceExhaustedException:
+            return None
         return tuple(int(self._info.config[name]) for name in self._names)
 
     def tell(self, theta: Theta, cost: float, g: float) -> None:

@@ -71,6 +71,14 @@ def test_only_what_is_on_the_list_is_tried(peer):
     assert tried <= set(listed)
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_peer_that_has_tried_all_ends():
+    _, optimizer, result = search("smac n_startup=2", budget_usd=20.0, num_modules=1)
+    assert len({e.theta for e in optimizer.evaluations}) >= 5
+    assert result.history.spend_usd < 20.0
+
+
 def test_every_configuration_is_tried_if_the_budget_is_large():
     """BoTorch chooses among what was not tried, so it ends at the optimum."""
     task = synthetic_task(num_queries=20, num_modules=1)
