@@ -21,7 +21,7 @@ import shutil
 import tempfile
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -30,6 +30,7 @@ import torch
 
 from scope_torch.baselines.dataset_level import DatasetLevelOptimizer, Evaluation
 from scope_torch.baselines.optuna_gp import import_optuna
+from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
 from scope_torch.search.optimizer import Steps
 
@@ -61,26 +62,51 @@ class PeerSearch(DatasetLevelOptimizer):
         problem: What to search.
         seed: Seed of the peer and of the query order.
         peer: Name in `PEERS`.
+        trials: How many are asked for before the first of them is told, as by workers in parallel.
         settings: Its settings.
     """
 
-    def __init__(self, problem: SelectionProblem, seed: int, peer: str, **settings: Any) -> None:
+    def __init__(
+        self, problem: SelectionProblem, seed: int, peer: str, trials: int = 1, **settings: Any
+    ) -> None:
         super().__init__(problem, seed=seed, name=peer)
         problem.check_one_constraint(peer)
         self._peer: Peer = PEERS[peer](problem, seed, **settings)
+        self._trials = trials
 
     def _search(self) -> Steps:
         self._tell(self.reference)
-        while True:
-            if (theta := self._peer.ask()) is None:
-                return
-            if (near := self.allowed_near(theta)) != theta:
-                self._peer.drop()
-            evaluation = yield from self._evaluate(near)
-            if evaluation is None:
-                return
-            self._tell(evaluation)
+        while thetas := [theta for _ in range(self._trials) if (theta := self._to_try())]:
+            evaluations = yield from self._evaluate_together(thetas)
+            for evaluation in evaluations:
+                if evaluation is None:
+                    return
+                self._tell(evaluation)
             yield
+
+    def _to_try(self) -> Theta | None:
+        """What the peer asks for, or the nearest to it that may be tried."""
+        theta = self._peer.ask()
+        if theta is None or (near := self.allowed_near(theta)) == theta:
+            return theta
+        self._peer.drop()
+        return near
+
+    def _evaluate_together(
+        self, thetas: Sequence[Theta]
+    ) -> Generator[list[Request], list[Observation], list[Evaluation | None]]:
+        """The evaluations of several configurations, whose requests are made at once."""
+        steps = [self._evaluate(theta) for theta in thetas]
+        asked = [next(step) for step in steps]
+        told = yield [request for requests in asked for request in requests or ()]
+        evaluations: list[Evaluation | None] = []
+        for step, requests in zip(steps, asked, strict=True):
+            own, told = told[: len(requests or ())], told[len(requests or ()) :]
+            try:
+                step.send(own)
+            except StopIteration as end:
+                evaluations.append(end.value)
+        return evaluations
 
     def _tell(self, evaluation: Evaluation) -> None:
         problem = self.problem
@@ -103,16 +129,19 @@ class OptunaPeer:
             name: categorical(range(size))
             for name, size in zip(problem.modules, problem.space.sizes, strict=True)
         }
-        self._trial: Any = None
+        self._asked: list[tuple[Theta, Any]] = []  # trials without an answer
 
     def ask(self) -> Theta:
         """The next configuration."""
-        self._trial = self._study.ask(self._distributions)
-        return tuple(int(self._trial.params[name]) for name in self._names)
+        trial = self._study.ask(self._distributions)
+        theta = tuple(int(trial.params[name]) for name in self._names)
+        self._asked.append((theta, trial))
+        return theta
 
     def tell(self, theta: Theta, cost: float, g: float) -> None:
         """Its averages."""
-        if self._trial is None:
+        trial = taken(self._asked, theta)
+        if trial is None:
             trial = self._optuna.trial.create_trial(
                 params=dict(zip(self._names, theta, strict=True)),
                 distributions=self._distributions,
@@ -121,22 +150,32 @@ class OptunaPeer:
             )
             self._study.add_trial(trial)
             return
-        self._trial.set_constraint("g", g)
-        self._study.tell(self._trial, cost)
-        self._trial = None
+        trial.set_constraint("g", g)
+        self._study.tell(trial, cost)
 
     def drop(self) -> None:
         """A failed trial."""
-        self._study.tell(self._trial, state=self._optuna.trial.TrialState.FAIL)
-        self._trial = None
+        _, trial = self._asked.pop()
+        self._study.tell(trial, state=self._optuna.trial.TrialState.FAIL)
 
 
-def optuna_tpe(problem: SelectionProblem, seed: int, n_startup: int = 10) -> OptunaPeer:
-    """Optuna's tree of Parzen estimators, multivariate."""
+def taken(asked: list[tuple[Theta, Any]], theta: Theta) -> Any:
+    """The first trial of a configuration, which leaves the list; None if there is none."""
+    at = next((i for i, (one, _) in enumerate(asked) if one == theta), None)
+    return None if at is None else asked.pop(at)[1]
+
+
+def optuna_tpe(
+    problem: SelectionProblem, seed: int, n_startup: int = 10, constant_liar: int = 0
+) -> OptunaPeer:
+    """Optuna's tree of Parzen estimators, multivariate; `constant_liar` for trials in parallel."""
     return OptunaPeer(
         problem,
         lambda samplers: samplers.TPESampler(
-            seed=seed, n_startup_trials=n_startup, multivariate=True
+            seed=seed,
+            n_startup_trials=n_startup,
+            multivariate=True,
+            constant_liar=bool(constant_liar),
         ),
     )
 
@@ -233,25 +272,25 @@ class AxPeer:
         self._client.configure_generation_strategy(
             method="fast", initialization_budget=n_startup, initialization_random_seed=seed
         )
-        self._index: int | None = None
+        self._asked: list[tuple[Theta, Any]] = []  # numbers of trials without an answer
 
     def ask(self) -> Theta:
         """The next configuration."""
-        ((self._index, values),) = self._client.get_next_trials(max_trials=1).items()
-        return tuple(int(values[name]) for name in self._names)
+        ((index, values),) = self._client.get_next_trials(max_trials=1).items()
+        theta = tuple(int(values[name]) for name in self._names)
+        self._asked.append((theta, index))
+        return theta
 
     def tell(self, theta: Theta, cost: float, g: float) -> None:
         """Its averages."""
-        index = self._index
+        index = taken(self._asked, theta)
         if index is None:
             index = self._client.attach_trial(dict(zip(self._names, theta, strict=True)))
         self._client.complete_trial(index, raw_data={"cost": (cost, 0.0), "g": (g, 0.0)})
-        self._index = None
 
     def drop(self) -> None:
         """An abandoned trial."""
-        self._client.mark_trial_abandoned(self._index)
-        self._index = None
+        self._client.mark_trial_abandoned(self._asked.pop()[1])
 
 
 class BoTorchPeer:

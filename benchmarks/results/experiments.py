@@ -26,7 +26,7 @@ from benchmarks.results import (
     payoff,
 )
 from benchmarks.results.cost_bounds import FITS, CostBoundsCell
-from benchmarks.results.in_flight import WIDTHS, InFlightCell
+from benchmarks.results.in_flight import PARALLEL, WIDTHS, InFlightCell
 from benchmarks.results.planned import Planned
 from benchmarks.results.runs import Cell, crossed
 
@@ -377,7 +377,13 @@ def experiments() -> dict[str, Sequence[Planned]]:
         ),
         "cost_bounds_development": crossed(CostBoundsCell, FITS, _COSTS_DEVELOPMENT),
         "cost_bounds": crossed(CostBoundsCell, FITS, _COSTS),
-        "in_flight": crossed(InFlightCell, WIDTHS, _IN_FLIGHT),
+        "in_flight": [
+            *crossed(InFlightCell, WIDTHS, _IN_FLIGHT),
+            *(
+                replace(cell, peer=PARALLEL[cell.method])
+                for cell in crossed(InFlightCell, dict.fromkeys(PARALLEL, ()), _IN_FLIGHT)
+            ),
+        ],
         "factors": factors.cells(WORLDS, SEEDS[:1], range(10, 30)),
         "landscapes": landscapes.cells(landscapes.SAMPLES, WORLDS, SEEDS[0]),
         "main": simulated(SIMULATED, MAIN),

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.results.runs import Cell
+from benchmarks.results.runs import Cell, method_of
 from scope_torch.cli.build import build
 from scope_torch.cli.compose import compose
 from scope_torch.observation import Request
@@ -23,6 +23,11 @@ WIDTHS = {
     "32": ("method=scope_joint", "method.in_flight=32"),
     "128": ("method=scope_joint", "method.in_flight=128"),
 }
+# Others with 4 trials in parallel, each of which asks all queries at once.
+PARALLEL = {
+    "optuna_tpe 32": "optuna_tpe n_startup=10 constant_liar=1 trials=4",
+    "ax 32": "ax n_startup=10 trials=4",
+}
 
 
 @dataclass(frozen=True)
@@ -33,8 +38,7 @@ class InFlightCell(Cell):
         """Money, calls, cost of the choice over the optimum, and times in mean latencies."""
         cfg = compose(self.settings)
         task: Task = build(cfg.task)
-        settings = {"seed": cfg.seed, "device": "cpu", "budget_usd": cfg.budget_usd}
-        search = build(cfg.method, problem=task.problem, kernel=build(cfg.kernel), **settings)
+        search = method_of(self, cfg, task)
         events, spend_usd = searched(search, task, cfg.budget_usd)
         calls = sum(number for number in events if number > 0)
         width = int(self.method.split()[-1])

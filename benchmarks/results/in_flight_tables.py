@@ -2,50 +2,56 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from benchmarks.results.in_flight import WIDTHS
-from benchmarks.results.summary import Rows, code, grouped, markdown
+from benchmarks.results.in_flight import PARALLEL, WIDTHS
+from benchmarks.results.summary import Row, Rows, code, grouped, markdown
 
 _NEAR = 1.1
 
 
 def in_flight_table(rows: Rows) -> str:
-    """Near the optimum, median USD, USD over those of one call at a time, and speedups."""
+    """Near the optimum, median USD, and money and time of `scope_joint` with one call at a time."""
     groups = grouped(rows)
-    header = [
-        "task",
-        "in flight",
-        "within 10% (one at a time)",
-        "USD",
-        "times as dear: median, worst",
-    ]
-    header += ["times as fast: equal, lognormal, heavy tail"]
+    header = ["task", "in flight", "within 10% (one at a time)", "USD"]
+    header += ["times as dear: median, worst", "times as fast: equal, lognormal, heavy tail"]
     lines = []
     for problem in dict.fromkeys(problem for problem, _ in groups):
-        alone = {_run(row): float(row["usd"]) for row in groups.get((problem, "1"), ())}
-        first = _near(groups.get((problem, "1"), ()))
-        for width in (one for one in WIDTHS if one not in ("1", "8")):  # the file has them
+        alone = {_run(row): row for row in groups.get((problem, "1"), ())}
+        for width in (*(one for one in WIDTHS if one not in ("1", "8")), *PARALLEL):
             of = groups.get((problem, width), ())
-            paid = [(float(row["usd"]), alone.get(_run(row))) for row in of]
-            if not paid or any(usd is None for _, usd in paid):
+            pairs = [(row, alone[_run(row)]) for row in of if _run(row) in alone]
+            if not of or len(pairs) < len(of):
                 continue
-            ratios = [usd / before for usd, before in paid if before]
-            speed = [
-                f"{np.median([float(row[f'speedup_{name}']) for row in of]):.3g}"
-                for name in ("equal", "lognormal", "heavy")
-            ]
+            ratios = [float(row["usd"]) / float(one["usd"]) for row, one in pairs]
             lines.append(
                 [
                     code(problem),
-                    width,
-                    f"{_near(of)} of {len(of)} ({first})",
-                    f"{np.median([usd for usd, _ in paid]):.3g}",
+                    f"`{width.split()[0]}`, {width.split()[1]}" if width in PARALLEL else width,
+                    f"{_near(of)} of {len(of)} ({_near(list(alone.values()))})",
+                    f"{np.median([float(row['usd']) for row in of]):.3g}",
                     f"{np.median(ratios):.2f}, {max(ratios):.2f}",
-                    ", ".join(speed),
+                    ", ".join(_faster(pairs, name) for name in ("equal", "lognormal", "heavy")),
                 ]
             )
     return markdown(header, lines)
+
+
+def _faster(pairs: Sequence[tuple[Row, Row]], latencies: str) -> str:
+    """The time of one call at a time over that of a search: a mean latency for each of its calls.
+
+    A row has the latencies of its own calls over its time.
+    """
+    return "{:.3g}".format(
+        np.median(
+            [
+                float(one["calls"]) / float(row["calls"]) * float(row[f"speedup_{latencies}"])
+                for row, one in pairs
+            ]
+        )
+    )
 
 
 def _near(rows: Rows) -> int:

@@ -89,12 +89,15 @@ def crossed(
 
 def searched(cell: Cell, cfg: Any, task: Task) -> RunResult:
     """The finished search of a cell."""
+    return run(task.problem, method_of(cell, cfg, task), task.evaluator, cfg.budget_usd)
+
+
+def method_of(cell: Cell, cfg: Any, task: Task) -> Any:
+    """A fresh search of a cell."""
     if cell.peer:
-        method = make_peer(cell.peer, task.problem, cfg.seed)
-    else:
-        settings = {"seed": cfg.seed, "device": "cpu", "budget_usd": cfg.budget_usd}
-        method = build(cfg.method, problem=task.problem, kernel=build(cfg.kernel), **settings)
-    return run(task.problem, method, task.evaluator, cfg.budget_usd)
+        return make_peer(cell.peer, task.problem, cfg.seed)
+    settings = {"seed": cfg.seed, "device": "cpu", "budget_usd": cfg.budget_usd}
+    return build(cfg.method, problem=task.problem, kernel=build(cfg.kernel), **settings)
 
 
 def measured_values(task: Task, result: RunResult) -> dict[str, Any]:

@@ -71,6 +71,30 @@ def test_only_what_is_on_the_list_is_tried(peer):
     assert tried <= set(listed)
 
 
+@pytest.mark.parametrize(
+    "peer",
+    [
+        "optuna_tpe n_startup=3 constant_liar=1",
+        pytest.param("ax n_startup=3", marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_trials_in_parallel_are_asked_for_before_one_is_told(peer):
+    if (name := peer.split()[0]) in NEEDED:
+        pytest.importorskip(NEEDED[name])
+    task = synthetic_task(num_queries=7)
+    optimizer = make_peer(f"{peer} trials=3", task.problem, 3)
+    asked = []
+    ask = optimizer.ask
+    optimizer.ask = lambda: asked.append(requests := ask()) or requests
+    st.run(task.problem, optimizer, task.evaluator, 0.5)
+    assert {len(requests) for requests in asked if requests} == {21}
+    by_trial = [[r.theta for r in requests[i : i + 7]] for requests in asked for i in (0, 7, 14)]
+    assert all(len({*thetas}) <= 1 for thetas in by_trial)
+    tried = [e.theta for e in optimizer.evaluations]
+    assert tried == [thetas[0] for thetas in by_trial if thetas][: len(tried)]
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_peer_that_has_tried_all_ends():

@@ -46,7 +46,7 @@ def killed_and_resumed(
     return num_killed
 
 
-@pytest.mark.parametrize("method", ["scope", "llmselector"])
+@pytest.mark.parametrize("method", ["scope", pytest.param("llmselector", marks=pytest.mark.slow)])
 def test_a_killed_search_is_resumed(tmp_path, method):
     num_calls, rng = whole_search(method, tmp_path), random.Random(method)
     assert killed_and_resumed(method, tmp_path, "run", 2, num_calls, rng) >= 1

@@ -178,6 +178,7 @@ def test_the_same_on_a_device():
     assert asked["incremental"] == asked["tensor"]
 
 
+@pytest.mark.slow
 def test_where_theta_is_too_large_the_candidate_stands_for_all():
     """At its L_c it returns more than at its mean: the search goes on at least as long."""
     task = make_task(2, (4, 3, 3), 16, graded=False)

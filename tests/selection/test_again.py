@@ -81,6 +81,7 @@ def test_a_resumed_selection_is_the_same(tmp_path):
     assert again.bill == first.bill
 
 
+@pytest.mark.slow
 def test_next_month_takes_over_what_was_seen(tmp_path):
     first = selected(Varying(0.1), run_dir=tmp_path / "june")
     app = Varying(0.1, seed=1)

@@ -112,6 +112,7 @@ def test_a_killed_worker_loses_its_calls_and_nothing_else(tmp_path, expected, ca
     assert result_of_run(read_run(run_dir)).bill.num_lost == 1
 
 
+@pytest.mark.slow
 def test_the_calls_of_a_broken_pool_are_all_asked_again(tmp_path, expected):
     result = st.select(App(tmp_path, 40), **settings(executor=processes))
     assert (tmp_path / "killed").exists()
@@ -134,6 +135,7 @@ def test_loky_is_one_of_them(tmp_path, expected):
     assert 1 <= len(result.lost) <= 3
 
 
+@pytest.mark.slow
 def test_a_pool_that_breaks_names_the_mend(tmp_path, expected):
     with processes() as pool, pytest.raises(InputError, match=r"give a function that makes one"):
         st.select(App(tmp_path, 40), **settings(executor=pool, run_dir=tmp_path / "run"))
@@ -142,6 +144,7 @@ def test_a_pool_that_breaks_names_the_mend(tmp_path, expected):
     assert result.bill.num_lost >= 1
 
 
+@pytest.mark.slow
 def test_a_call_whose_worker_always_ends_is_given_up(tmp_path):
     with pytest.raises(InputError, match=r"lost the worker of one call 4 times"):
         st.select(far_apps.always_killed, **settings(executor=processes, run_dir=tmp_path))
@@ -156,6 +159,7 @@ def test_what_a_call_raises_comes_home(tmp_path):
     assert [one.paid_usd for one in lost_in(tmp_path)] == [0.25]
 
 
+@pytest.mark.slow
 def test_an_async_app_runs_on_the_loop_of_its_worker():
     result = st.select(far_apps.later, **settings(executor=processes))
     assert result.choice == {"plan": "nano", "solve": "nano"}
@@ -240,6 +244,7 @@ def test_a_function_that_makes_the_broken_one_again_is_named(tmp_path):
         st.select(App(tmp_path, 1), **settings(executor=lambda: pool))
 
 
+@pytest.mark.slow
 def test_an_executor_that_was_made_is_shut_down(tmp_path):
     made = []
 
@@ -252,6 +257,7 @@ def test_an_executor_that_was_made_is_shut_down(tmp_path):
         made[0].submit(abs, 1)
 
 
+@pytest.mark.slow
 def test_a_system_of_an_evaluator_may_run_elsewhere(tmp_path):
     problem = st.SelectionProblem(
         "one", ("only",), (("nano", "pro"),), 3, theta_ref=(1,), reference_quality=1.0,

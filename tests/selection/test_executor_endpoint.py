@@ -24,6 +24,7 @@ def upstream():
         yield upstream
 
 
+@pytest.mark.slow
 def test_app_and_judge_in_processes_are_billed_by_the_endpoint(upstream):
     here = selected(upstream, batch_size=3)
     usd, of_judges = paid(upstream), of_judge(upstream)
@@ -55,7 +56,8 @@ def test_a_command_runs_beside_its_worker(upstream, tmp_path):
     assert str(os.getpid()) not in parents
 
 
-@pytest.mark.parametrize("who", ["app", pytest.param("metric", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("who", ["app", "metric"])
 def test_what_a_lost_call_has_cost_is_booked_as_lost(upstream, tmp_path, who):
     here = selected(upstream)
     before = paid(upstream)

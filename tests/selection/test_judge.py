@@ -113,6 +113,7 @@ def of_reference(result) -> float:
     return sum(o.judge_usd for o in result.reference)
 
 
+@pytest.mark.slow
 def test_a_search_that_is_killed_again_and_again_has_the_same_bill(upstream, tmp_path):
     whole = selected(upstream, run_dir=tmp_path / "whole", concurrency=2)
     calls, most = 0, 0

@@ -89,6 +89,7 @@ def test_by_tokens_with_prices_and_measured(concurrency, upstream, tmp_path):
             assert result.bill.total_usd > billed
 
 
+@pytest.mark.slow
 def test_an_upper_estimate_is_told(tmp_path, caplog):
     def answer(request):
         return world.answer(request)._replace(tells_usage=False)

@@ -84,6 +84,7 @@ def test_the_work_of_reading_grows_with_the_size_of_a_file(tmp_path):
     assert work(200) < 5 * work(50)
 
 
+@pytest.mark.slow
 def test_twenty_thousand_nested_spans_are_read():
     found = summary.summarize(reading.Traces(nested(20_000)))
     assert sum(module.calls for module in found.modules.values()) == 1  # the innermost

@@ -241,6 +241,7 @@ def test_a_link_in_the_place_of_the_database_is_refused(tmp_path):
     assert (tmp_path / "yours").read_text() == "mine"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("made")
 def test_nothing_that_a_link_leads_to_is_sent(tmp_path):
     search(tmp_path)
