@@ -274,9 +274,14 @@ class AxPeer:
         )
         self._asked: list[tuple[Theta, Any]] = []  # numbers of trials without an answer
 
-    def ask(self) -> Theta:
-        """The next configuration."""
-        ((index, values),) = self._client.get_next_trials(max_trials=1).items()
+    def ask(self) -> Theta | None:
+        """The next configuration; none where all were tried."""
+        from ax.exceptions.core import SearchSpaceExhausted
+
+        try:
+            ((index, values),) = self._client.get_next_trials(max_trials=1).items()
+        except SearchSpaceExhausted:
+            return None
         theta = tuple(int(values[name]) for name in self._names)
         self._asked.append((theta, index))
         return theta

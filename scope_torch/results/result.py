@@ -338,6 +338,7 @@ class RunResult:
                 "seconds": self.seconds["total"],
                 "optimizer_seconds": self.seconds["optimizer"],
                 "evaluator_seconds": self.seconds["evaluator"],
+                "call_seconds": math.fsum(one.latency_s or 0.0 for one in self.history),
                 "replayed_observations": self.replayed,
                 "threads": torch.get_num_threads(),
             },

@@ -96,9 +96,10 @@ def test_trials_in_parallel_are_asked_for_before_one_is_told(peer):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("peer", ["smac", "ax"])
 @pytest.mark.filterwarnings("ignore")
-def test_a_peer_that_has_tried_all_ends():
-    _, optimizer, result = search("smac n_startup=2", budget_usd=20.0, num_modules=1)
+def test_a_peer_that_has_tried_all_ends(peer):
+    _, optimizer, result = search(f"{peer} n_startup=2", budget_usd=20.0, num_modules=1)
     assert len({e.theta for e in optimizer.evaluations}) >= 5
     assert result.history.spend_usd < 20.0
 

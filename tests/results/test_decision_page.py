@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,13 @@ from results.pages import EVIL, NOW, TASK, Page, search
 
 import scope_torch as st
 from scope_torch.baselines.cei import CEI
+from scope_torch.evaluators.table import TableEvaluator
 from scope_torch.methods import make_scope, make_scope_joint
 from scope_torch.results.digits import usd
 from scope_torch.results.page.turns import candidates
 from scope_torch.runs.callbacks import Callback
 from scope_torch.runs.recorded import read_run
+from scope_torch.tasks import Task
 from scope_torch.tasks.constrained import with_constraints
 from scope_torch.tasks.synthetic import synthetic_task
 from scope_torch.watch.page import page
@@ -65,6 +68,22 @@ def test_the_first_sentences_are_those_of_the_result(finished):
         assert llm in words
     for name, amount in result.bill.amounts.items():
         assert (name in words) == (amount > 0) or name in ("reference", "again")  # words
+
+
+def test_how_long_the_calls_take_one_by_one_and_many_at_a_time(finished, tmp_path):
+    class Timed(TableEvaluator):
+        def evaluate(self, requests):
+            for one in super().evaluate(requests):
+                yield replace(one, latency_s=60.0)
+
+    result = search(tmp_path, task=Task(TASK.problem, Timed(TASK.evaluator.table)))
+    number = len(result.history)
+    assert 90 < number < 720
+    assert result.summary()["timing"]["call_seconds"] == 60 * number
+    hours = f"{number / 60:.1f} hours, with 8 at least {number / 8:.0f} minutes, with 32 at least"
+    assert f"waiting, one call at a time{hours}" in shown(tmp_path).words()
+    assert "waiting, one" not in shown(finished[0]).words()  # nobody timed them
+    assert finished[1].summary()["timing"]["call_seconds"] == 0
 
 
 def test_symbols_of_the_paper_are_folded_away(finished):
