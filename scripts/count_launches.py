@@ -1,15 +1,13 @@
-"""Counts the work of a GPU in a search, on a device that is not there, for docs/gpu.md.
+"""Counts the work of a GPU in a search, on a device that is not there.
 
 From one selection of a candidate to the next is a step. Most steps are alike; `KINDS` names the
 others. It takes some minutes, because all sums are made on the CPU.
 
-    python scripts/count_launches.py          # prints the table
-    python scripts/count_launches.py --write  # also puts it into docs/gpu.md
+    python scripts/count_launches.py
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import itertools
 import sys
@@ -27,9 +25,6 @@ from scope_torch.methods import make_scope, make_scope_joint
 from scope_torch.runs.runner import run
 from scope_torch.tasks.simulated import simulated_task
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "gpu.md"
-BEGIN = "<!-- scripts/count_launches.py writes from here -->\n"
-END = "<!-- to here -->\n"
 MAKE = {"scope": make_scope, "scope_joint": make_scope_joint}
 # World, what it is, and for both methods budget in USD and seed: each comes to a theta_out soon.
 WORLDS = {
@@ -39,7 +34,7 @@ WORLDS = {
 BASE = "Gemini 2.5 Flash-Lite"
 KINDS = ("ordinary", "theta_0 only", "asks what pays", "fits anew", "factors anew", "first")
 KINDS += ("moves memory",)
-TOLD = ("first",)  # on the page, beside the mean of all
+TOLD = ("theta_0 only", "first")  # beside the mean of all
 HEADER = """\
 | task | method | steps | how many | launches | waits | GB | MB to the CPU | modelled [ms] |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- |
@@ -103,30 +98,13 @@ def rows(world: str, method: str, steps: Steps) -> list[str]:
     ]
 
 
-def table_of_page() -> str:
-    """What docs/gpu.md has between the markers."""
-    return PAGE.read_text().split(BEGIN)[1].split(END)[0]
-
-
-def version() -> str:
-    """The line below the table: another version of torch may count otherwise."""
-    return f"Counted with torch {torch.__version__.split('+')[0]}.\n"
-
-
-def main(arguments: list[str] | None = None) -> None:
+def main() -> None:
     """Prints the table; see the module's documentation."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="put the table into docs/gpu.md")
-    write = parser.parse_args(arguments).write
     lines = [HEADER]
     for world, method in itertools.product(WORLDS, MAKE):
         print(f"{world}, {method} ...", file=sys.stderr)
         lines += rows(world, method, count_steps(world, method))
-    table = f"{''.join(lines)}\n{version()}"
-    print(table)
-    if write:
-        page = PAGE.read_text()
-        PAGE.write_text(page.split(BEGIN)[0] + BEGIN + table + END + page.split(END)[1])
+    print(f"{''.join(lines)}\nCounted with torch {torch.__version__.split('+')[0]}.")
 
 
 def _mark_updates(optimizer: Any, log: Any) -> list[tuple[list[float], list[Any]]]:

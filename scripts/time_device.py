@@ -27,8 +27,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run without inst
 
 from scope_torch.runs.runner import run
 from scope_torch.tasks.simulated import simulated_task
-from scripts.count_launches import BASE, MAKE, PAGE, WORLDS
+from scripts.count_launches import BASE, MAKE, WORLDS
 
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "gpu.md"
 FUSED = PAGE.parents[1] / "benchmarks" / "fused.csv"  # medians with and without fused.py
 LARGE = Path(__file__).resolve().parents[1] / "benchmarks" / "large_worlds.toml"
 # World, whether the CPU enumerates it too, and for both methods budget in USD and seed.

@@ -27,7 +27,7 @@ from scope_torch.model.kernels import HammingMatern52Kernel
 from scope_torch.model.per_query import QuerySurrogate
 from scope_torch.runs.runner import run
 from scope_torch.space import ConfigSpace
-from scripts.count_launches import count_steps, rows, table_of_page, version
+from scripts.count_launches import count_steps
 
 # Every ordinary step from one selection to the next: launches, waits, bytes, bytes to the CPU,
 # modelled seconds. Of those to the CPU most are matrices of Q x Q, for the j-loop of scope_joint.
@@ -268,15 +268,3 @@ def test_a_step_in_few_launches(world, method):
     # With the steps that are not ordinary, but the first.
     launches, waits, *others = steps.work[1:].mean(0)
     assert ([round(launches), round(waits), *others] <= bars).all()
-
-
-@pytest.mark.skipif(version() not in table_of_page(), reason="docs/gpu.md has another torch's")
-@pytest.mark.slow
-@pytest.mark.parametrize("method", BARS)
-@pytest.mark.parametrize("world", WORLDS)
-@needs_pretended
-def test_the_page_has_these_numbers(world, method):
-    found = rows(world, method, count_once(world, method))
-    _, _, rest = table_of_page().partition(found[0])
-    assert rest.startswith("".join(found[1:]))
-    assert not rest.removeprefix("".join(found[1:])).startswith("|  |")  # another search's lines

@@ -255,6 +255,15 @@ class FewMinima(WholeOnDevice):
         return index.view(torch.int64), values
 
 
+def joint_posterior_class(device: torch.device, num_modules: int) -> type[DeviceJointPosterior]:
+    """With Triton's kernels on CUDA, where they can be made."""
+    if device.type == "cuda" and num_modules > 1 and find_spec("triton"):
+        fused = import_module("scope_torch.space_search.fused")  # needs Triton
+        if fused.works_on(device):
+            return fused.FusedJointPosterior
+    return DeviceJointPosterior
+
+
 def make_joint_posterior(
     surrogate: JointSurrogate,
     has_margin: bool = False,
@@ -278,9 +287,6 @@ def make_joint_posterior(
         and isinstance(kernel, HammingKernel)
         and grid.index is None
     ):
-        made = DeviceJointPosterior
-        if device.type == "cuda" and space.num_modules > 1 and find_spec("triton"):
-            fused = import_module("scope_torch.space_search.fused")  # needs Triton
-            made = fused.FusedJointPosterior if fused.works_on(device) else made
+        made = joint_posterior_class(device, space.num_modules)
         return made(surrogate, DeviceSums(space, kernel, device), has_margin, allowed)
     return GridPosterior(surrogate, grid, allowed, settings)

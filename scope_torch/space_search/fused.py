@@ -49,7 +49,7 @@ def _variance(tables: Any, at: Any, before: Any, last: Any, WIDTH: tl.constexpr,
     return one + two
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["theta_out"])  # else made anew for some
 def _bounds_kernel(
     tables: Any, leads: Any, means: Any, a: Any, forbidden: Any, numbers: Any, lower: Any,
     least: Any, size: Any, table_size: Any, theta_out: Any, RELATIVE: tl.constexpr,
@@ -117,8 +117,8 @@ def _tried_kernel(out: Any) -> None:
 @cache
 def works_on(device: torch.device) -> bool:
     """Whether Triton can make a kernel there: it needs a compiler of C. Tried once."""
-    out = torch.zeros(1, dtype=torch.float64, device=device)
     try:
+        out = torch.zeros(1, dtype=torch.float64, device=device)
         _tried_kernel[(1,)](out)
     except Exception as error:  # of many kinds, by version and system
         logger.info("Triton makes no kernel (%s); torch does the same in more passes", error)

@@ -5,15 +5,14 @@ import csv
 import pytest
 
 from scripts import time_device
-from scripts.count_launches import PAGE
 
-FILE = PAGE.parents[1] / "benchmarks" / "devices.csv"
+FILE = time_device.PAGE.parents[1] / "benchmarks" / "devices.csv"
 
 
 def test_the_page_has_the_table_of_the_file():
     with FILE.open(newline="") as file:
         rows = list(csv.DictReader(file))
-    table = PAGE.read_text().split(time_device.BEGIN)[1].split(time_device.END)[0]
+    table = time_device.PAGE.read_text().split(time_device.BEGIN)[1].split(time_device.END)[0]
     assert table == time_device.table(rows)
     assert "Both asked the same" in table
     rows[1]["same"] = "False"

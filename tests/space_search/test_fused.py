@@ -127,6 +127,14 @@ def test_whether_triton_works_is_tried(monkeypatch):
     monkeypatch.setattr(fused, "_tried_kernel", NoCompiler())
     assert not fused.works_on(torch.device(DEVICE))
     fused.works_on.cache_clear()
+    monkeypatch.setattr(fused, "works_on", lambda _: False)
+    cuda, made = torch.device("cuda"), device_joint.joint_posterior_class
+    assert made(cuda, 3) is DeviceJointPosterior
+    monkeypatch.setattr(fused, "works_on", lambda _: True)
+    assert made(cuda, 3) is fused.FusedJointPosterior
+    assert made(cuda, 1) is made(torch.device("cpu"), 3) is DeviceJointPosterior
+    monkeypatch.setattr(device_joint, "find_spec", lambda _: None)
+    assert made(cuda, 3) is DeviceJointPosterior
 
 
 @pytest.mark.parametrize("part", ["means", "forms"])
@@ -148,10 +156,10 @@ def test_a_search_asks_the_same(monkeypatch):
         kinds = type(optimizer.belief.posterior)
         return kinds, list(run(task.problem, optimizer, task.evaluator(), task.budget(5)).history)
 
-    monkeypatch.setattr(device_joint, "find_spec", lambda _: None)
-    plain, expected = asked()
-    monkeypatch.undo()
-    monkeypatch.setattr(device_joint, "DeviceJointPosterior", fused.FusedJointPosterior)
+    with monkeypatch.context() as patch:
+        patch.setattr(device_joint, "joint_posterior_class", lambda *_: DeviceJointPosterior)
+        plain, expected = asked()
+    monkeypatch.setattr(device_joint, "joint_posterior_class", lambda *_: fused.FusedJointPosterior)
     kind, found = asked()
     assert (plain, kind) == (DeviceJointPosterior, fused.FusedJointPosterior)
     assert found == expected
