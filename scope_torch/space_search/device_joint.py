@@ -95,7 +95,10 @@ class DeviceJointPosterior(Enumerated):
 
     def least_slope(self) -> float:
         """min{(mean of gbar + 1) / sigma of gbar} over Theta."""
-        return least_allowed((self.mean_g + 1) / self._variances[1].sqrt(), self._forbidden)
+        return self._least_slope(self._variances)
+
+    def _least_slope(self, variances: Tensor) -> float:
+        return least_allowed((self.mean_g + 1) / variances[1].sqrt(), self._forbidden)
 
     def lower_bounds(self, beta: Beta, u_out: float, theta_out: int | None) -> FewMinima:
         """L_c and L_g, and their minima; arguments as in `LowerBounds`."""
@@ -174,8 +177,6 @@ class FewMinima(WholeOnDevice):
         self._all_moments, self._ties = moments, ties
         self.c, self._mean_g, self._g = values
         self.beta, self.u_out, self._theta_out = beta, u_out, theta_out
-        if theta_out is not None:
-            self.c[theta_out].fill_(math.inf)
         least = self._least()
         if has_margin:
             least.append(torch.where(self.c <= u_out, self._g, ties.inf).amin())
@@ -187,7 +188,9 @@ class FewMinima(WholeOnDevice):
         self.least_g = least_g if self.least_c < math.inf else math.inf
 
     def _least(self) -> list[Tensor]:
-        """The least L_c, and what is no number if any mean is none."""
+        """The least L_c without theta_out, and what is no number if any mean is none."""
+        if self._theta_out is not None:
+            self.c[self._theta_out].fill_(math.inf)
         return [self.c.amin(), self._mean_g.amin()]
 
     def _moments(self, at: slice | int) -> Moments:

@@ -36,11 +36,19 @@ logger = logging.getLogger(__name__)
 
 BLOCK = 512  # configurations
 _FEW = 64  # configurations that are brought to the CPU, and blocks that they are in
-_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # as the kernels below were made
+# As the kernels below are made.
+_INTERPRETED = os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "yes", "on", "y")
 
 
 @triton.jit
-def _variance(tables: Any, at: Any, before: Any, last: Any, WIDTH: tl.constexpr, live: Any) -> Any:
+def _variance(
+    tables: tl.tensor,
+    at: tl.tensor,
+    before: tl.tensor,
+    last: tl.tensor,
+    WIDTH: tl.constexpr,
+    live: tl.tensor,
+) -> tl.tensor:
     """The fold of the last two modules: neither matches, one of them does, both do."""
     one = tl.load(tables + at, mask=live, other=0.0)
     one += tl.load(tables + at + (before + 1) * WIDTH, mask=live, other=0.0)
@@ -49,11 +57,12 @@ def _variance(tables: Any, at: Any, before: Any, last: Any, WIDTH: tl.constexpr,
     return one + two
 
 
-@triton.jit(do_not_specialize=["theta_out"])  # else made anew for some
+@triton.jit(do_not_specialize=["theta_out"])  # no kernel of its own where it divides by 16
 def _bounds_kernel(
-    tables: Any, leads: Any, means: Any, a: Any, forbidden: Any, numbers: Any, lower: Any,
-    least: Any, size: Any, table_size: Any, theta_out: Any, RELATIVE: tl.constexpr,
-    FORBIDS: tl.constexpr, BEFORE: tl.constexpr, LAST: tl.constexpr, BLOCK: tl.constexpr,
+    tables: tl.tensor, leads: tl.tensor, means: tl.tensor, a: tl.tensor, forbidden: tl.tensor,
+    numbers: tl.tensor, lower: tl.tensor, least: tl.tensor, size: tl.tensor,
+    table_size: tl.tensor, theta_out: tl.tensor, RELATIVE: tl.constexpr, FORBIDS: tl.constexpr,
+    BEFORE: tl.constexpr, LAST: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
     block = tl.program_id(0)
     theta = block * BLOCK + tl.arange(0, BLOCK)
@@ -90,8 +99,9 @@ def _bounds_kernel(
 
 @triton.jit
 def _promise_kernel(
-    means_g: Any, lower_g: Any, lower_c: Any, numbers: Any, values: Any, least: Any, size: Any,
-    HAS_ERFC: tl.constexpr, BLOCK: tl.constexpr,
+    means_g: tl.tensor, lower_g: tl.tensor, lower_c: tl.tensor, numbers: tl.tensor,
+    values: tl.tensor, least: tl.tensor, size: tl.tensor, HAS_ERFC: tl.constexpr,
+    BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
     block = tl.program_id(0)
     theta = block * BLOCK + tl.arange(0, BLOCK)
@@ -110,8 +120,14 @@ def _promise_kernel(
 
 
 @triton.jit
-def _tried_kernel(out: Any) -> None:
+def _tried_kernel(out: tl.tensor) -> None:
     tl.store(out, tl.load(out) + 1)
+
+
+def _launch(kernel: Any, blocks: int, *arguments: Any) -> None:
+    """Triton launches on the current card, so that becomes the one of the first argument."""
+    with torch.cuda.device_of(arguments[0]):
+        kernel[(blocks,)](*arguments)
 
 
 @cache
@@ -119,11 +135,11 @@ def works_on(device: torch.device) -> bool:
     """Whether Triton can make a kernel there: it needs a compiler of C. Tried once."""
     try:
         out = torch.zeros(1, dtype=torch.float64, device=device)
-        _tried_kernel[(1,)](out)
+        _launch(_tried_kernel, 1, out)
+        return float(out) == 1
     except Exception as error:  # of many kinds, by version and system
-        logger.info("Triton makes no kernel (%s); torch does the same in more passes", error)
+        logger.warning("Triton makes no kernel (%s); torch does the same in more passes", error)
         return False
-    return float(out) == 1
 
 
 class FusedJointPosterior(DeviceJointPosterior):
@@ -139,12 +155,12 @@ class FusedJointPosterior(DeviceJointPosterior):
     def variance(self) -> Tensor:
         """See `DeviceJointPosterior`; made anew each time."""
         super()._fill_variances(self._state)
-        return self._variances
+        made, self._variances = self._variances, self._variances[:0]  # memory for nothing else
+        return made
 
     def least_slope(self) -> float:
         """See `DeviceJointPosterior`."""
-        super()._fill_variances(self._state)
-        return super().least_slope()
+        return self._least_slope(self.variance)
 
     def lower_bounds(self, beta: Beta, u_out: float, theta_out: int | None) -> FewMinima:
         """See `DeviceJointPosterior`."""
@@ -160,10 +176,9 @@ class FusedJointPosterior(DeviceJointPosterior):
         lower, least = self._means.new_empty(3, size), self._means.new_empty(2, blocks)
         numbers = self._ties.to_device([beta.c, beta.g, LEAST_MEAN - 1])
         mask = self._means if self._forbidden is None else self._forbidden.view(torch.uint8)
-        launch: Any = _bounds_kernel[(blocks,)]
-        launch(
-            tables, self._leads, self._means, self._a, mask, numbers, lower, least, size,
-            tables.stride(0), -1 if theta_out is None else theta_out,
+        _launch(
+            _bounds_kernel, blocks, tables, self._leads, self._means, self._a, mask, numbers,
+            lower, least, size, tables.stride(0), -1 if theta_out is None else theta_out,
             self._surrogate.relative_cost, self._forbidden is not None, *sizes[-2:], BLOCK,
         )  # fmt: skip
         c, eligible, g = lower
@@ -191,10 +206,9 @@ class FusedMinima(FewMinima):
         values, blocks = torch.empty_like(self.c), self._of_blocks.shape[1]
         least, factor = values.new_empty(blocks), math.sqrt(2) / self.beta.g
         numbers = self._ties.to_device([margin, self.u_out, least_price, factor, LEAST_WIDTH])
-        launch: Any = _promise_kernel[(blocks,)]
-        launch(
-            self._mean_g, self._g, self.c, numbers, values, least, len(values), not _INTERPRETED,
-            BLOCK,
+        _launch(
+            _promise_kernel, blocks, self._mean_g, self._g, self.c, numbers, values, least,
+            len(values), not _INTERPRETED, BLOCK,
         )  # fmt: skip
 
         def negative(mean_g: Tensor, g: Tensor, c: Tensor) -> Tensor:

@@ -2,6 +2,8 @@
 
 import importlib
 import os
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -59,6 +61,7 @@ def both(surrogate, allowed=None, has_margin=False):
     [
         ((6, 5), False, True),
         ((3, 1, 7), True, True),
+        ((5, 3, 3), True, False),
         pytest.param((4, 3, 2, 5, 3), True, False, marks=slow),
         pytest.param((4, 3, 2, 5, 3), False, True, marks=slow),
         pytest.param((2, 3, 2, 2, 2, 3, 2), True, True, marks=slow),
@@ -66,7 +69,8 @@ def both(surrogate, allowed=None, has_margin=False):
     ids=str,
 )
 def test_bounds_and_choices_are_those_of_torch(sizes, relative_cost, forbids, monkeypatch):
-    monkeypatch.setattr(fused, "BLOCK", 4)  # more blocks than are brought
+    monkeypatch.setattr(fused, "BLOCK", 4)
+    monkeypatch.setattr(fused, "_FEW", 4)  # less than there are blocks
     surrogate = surrogate_of(sizes, relative_cost)
     allowed = None
     if forbids:
@@ -112,6 +116,38 @@ def test_ties_are_decided_as_by_torch(monkeypatch):
     for seed in range(5):
         found, expected = (one.lower_bounds(Beta(2.0, 2.0), 0.02, None) for one in (ours, plain))
         assert found.most_promising(0.0, 1e-4, seed) == expected.most_promising(0.0, 1e-4, seed)
+
+
+COMPILED = """
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from scope_torch.space_search import fused
+
+constants = {"RELATIVE": True, "FORBIDS": True, "BEFORE": 23, "LAST": 23, "BLOCK": 512}
+constants["HAS_ERFC"] = True
+whole = {"size": "i32", "table_size": "i32", "theta_out": "i32"}
+others = {"forbidden": "*u8", "leads": "*i64"}
+for kernel in (fused._tried_kernel, fused._bounds_kernel, fused._promise_kernel):
+    signature = {
+        name: "constexpr" if name in constants else (whole | others).get(name, "*fp64")
+        for name in kernel.arg_names
+    }
+    values = {name: value for name, value in constants.items() if name in kernel.arg_names}
+    made = triton.compile(ASTSource(kernel, signature, values), target=GPUTarget("cuda", 90, 32))
+    assert "ptx" in made.asm and ".f64" in made.asm["ptx"]
+    assert ".f32.f64" not in made.asm["ptx"], kernel.__name__  # nothing is rounded to float32
+print("compiled")
+"""
+
+
+def test_the_kernels_compile_for_a_card_that_is_not_here():
+    """The interpreter takes what the compiler refuses."""
+    names = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    made = subprocess.run(
+        [sys.executable, "-c", COMPILED], env=names, capture_output=True, text=True, check=False
+    )
+    assert made.stdout == "compiled\n", made.stderr
 
 
 def test_whether_triton_works_is_tried(monkeypatch):
