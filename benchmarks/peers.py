@@ -30,11 +30,13 @@ import torch
 
 from scope_torch.baselines.dataset_level import DatasetLevelOptimizer, Evaluation
 from scope_torch.baselines.optuna_gp import import_optuna
+from scope_torch.errors import InputError
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
 from scope_torch.search.optimizer import Steps
 
 Theta = tuple[int, ...]
+IN_PARALLEL = ("optuna_tpe", "optuna_nsga2", "ax")
 MOST_CHOICES = 20_000  # configurations of which `botorch` looks at the acquisition of all
 SOME_CHOICES = 2_000  # random ones at which it looks where there are more
 
@@ -71,6 +73,8 @@ class PeerSearch(DatasetLevelOptimizer):
     ) -> None:
         super().__init__(problem, seed=seed, name=peer)
         problem.check_one_constraint(peer)
+        if trials > 1 and peer not in IN_PARALLEL:
+            raise InputError(f"{peer} has one trial at a time here, not {trials}")
         self._peer: Peer = PEERS[peer](problem, seed, **settings)
         self._trials = trials
 
@@ -83,6 +87,7 @@ class PeerSearch(DatasetLevelOptimizer):
                     return
                 self._tell(evaluation)
             yield
+        self._stop("every configuration was tried")
 
     def _to_try(self) -> Theta | None:
         """What the peer asks for, or the nearest to it that may be tried."""
@@ -311,9 +316,10 @@ class BoTorchPeer:
         torch.manual_seed(seed)
 
     def ask(self) -> Theta:
-        """The next configuration: random at first, then the maximiser of the acquisition."""
-        if len(self._told) <= self._n_startup:
-            return self._space.theta_at(self._index[int(self._rng.integers(len(self._index)))])
+        """The next configuration: a random new one at first, then the best by the acquisition."""
+        if len(self._told) <= self._n_startup and len(self._told) < len(self._index):
+            drawn = iter(lambda: self._index[int(self._rng.integers(len(self._index)))], None)
+            return next(t for at in drawn if (t := self._space.theta_at(at)) not in self._told)
         choices = self._choices()
         values = self._acquisition()(choices[:, None].double())
         row = choices[int(values.argmax())]
@@ -355,7 +361,7 @@ class BoTorchPeer:
         self._told[theta] = (cost, g)
 
     def drop(self) -> None:
-        """It never asks for such a one."""
+        """It asks for none, unless Theta is too large for a list."""
 
 
 PEERS: dict[str, Callable[..., Peer]] = {

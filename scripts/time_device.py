@@ -5,6 +5,8 @@ Both must ask the same. From one selection of a candidate to the next is a step,
 
     python scripts/time_device.py --out steps.csv                         # where the card is
     python scripts/time_device.py --read benchmarks/devices.csv --write   # the table of the page
+
+The device `cuda, passes` is CUDA without the kernels of Triton.
 """
 
 from __future__ import annotations
@@ -12,11 +14,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import csv
+import gc
 import itertools
 import platform
 import statistics
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +30,11 @@ from torch.profiler import ProfilerActivity, profile
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run without installing
 
 from scope_torch.runs.runner import run
+from scope_torch.space_search import device_joint
 from scope_torch.tasks.simulated import simulated_task
 from scripts.count_launches import BASE, MAKE, WORLDS
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "gpu.md"
-FUSED = PAGE.parents[1] / "benchmarks" / "fused.csv"  # medians with and without fused.py
 LARGE = Path(__file__).resolve().parents[1] / "benchmarks" / "large_worlds.toml"
 # World, whether the CPU enumerates it too, and for both methods budget in USD and seed.
 SEARCHES = {
@@ -70,6 +74,11 @@ def search(world: str, method: str, device: str) -> tuple[list[float], list[Any]
         method: A key of `MAKE`.
         device: Where the algebra over Theta runs.
     """
+    device, _, passes = device.partition(", ")
+    if passes:
+        device_joint.find_spec = lambda _: None  # no Triton
+    else:
+        device_joint.find_spec = find_spec
     budget_usd, seed = SEARCHES[world][1][method]
     file = None if world in WORLDS else str(LARGE)
     task = simulated_task(name="simulated", world=world, world_file=file)
@@ -104,6 +113,8 @@ def measure(world: str, method: str, devices: list[str]) -> list[dict[str, Any]]
         machine = f"{platform.machine()}, {torch.get_num_threads()} threads"
         if device != "cpu":
             search(world, method, device)  # loads the libraries of the card
+            gc.collect()
+            torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
             machine = torch.cuda.get_device_name()
         seconds, asked = search(world, method, device)
@@ -122,39 +133,43 @@ def measure(world: str, method: str, devices: list[str]) -> list[dict[str, Any]]
         known |= {"torch": torch.__version__, "steps": len(ms), "first_ms": f"{ms[0]:.2f}"}
         known |= {"median_ms": f"{statistics.median(ms[1:]):.2f}"}
         known |= {"mean_ms": f"{statistics.mean(ms[1:]):.2f}", "observations": len(asked)}
-        rows.append({**known, **row, "same": asked == expected})
+        same = "" if device == devices[0] else asked == expected
+        rows.append({**known, **row, "same": same})
         print(*rows[-1].values(), flush=True)
     return rows
 
 
-def table(rows: list[dict[str, str]]) -> str:
+def table(rows: list[dict[str, Any]]) -> str:
     """The lines between the markers of the page."""
     lines = [HEADER]
     of_device = {(row["task"], row["method"], row["device"]): row for row in rows}
-    for (task, method, device), row in of_device.items():
-        if device == "cpu":
-            continue
-        cpu = of_device.get((task, method, "cpu"))
+    cards = [row for row in rows if row["device"] != "cpu"]
+    for row in cards:
+        cpu = of_device.get((row["task"], row["method"], "cpu"))
         ms, cells = float(row["median_ms"]), ("", "")
         if cpu is not None:
             cells = cpu["median_ms"], f"{float(cpu['median_ms']) / ms:.1f}"
         lines.append(
-            f"| {_size(task)} | `{method}` | {row['steps']} | {cells[0]} | {ms:.1f} "
+            f"| {_size(row['task'])} | {_name(row)} | {row['steps']} | {cells[0]} | {ms:.1f} "
             f"| {cells[1]} | {row['kernels_ms']} | {row['kernels']} | {row['peak_gb']} |\n"
         )
-    card = next(row for row in rows if row["device"] != "cpu")
     cpus = {row["machine"] for row in rows if row["device"] == "cpu"}
-    same = all(row["same"] == "True" for row in rows)
-    asked = "asked the same" if same else "did NOT ask the same"
-    told = f"Medians of all steps but the first; {card['machine']}, beside {', '.join(cpus)}; "
-    told += f"torch {card['torch']}. Both {asked}."
-    with FUSED.open(newline="") as file:
-        fused = "; ".join(
-            f"{row['fused_ms']} for {row['passes_ms']} ms ({_size(row['task'])})"
-            for row in csv.DictReader(file)
-        )
-    told += f" With Triton, in runs of both: {fused}."
+    compared = [row for row in cards if row["same"] != ""]
+    asked = "asked the same" if all(map(_same, rows)) else "did NOT ask the same"
+    told = "Times are medians of all steps but the first, kernels means of all; "
+    told += f"{cards[0]['machine']}, beside {', '.join(cpus)}; torch {cards[0]['torch']}. "
+    told += f"{len(compared)} searches of the card {asked} as the CPU's."
     return "".join(lines) + f"\n{told}\n"
+
+
+def _name(row: dict[str, Any]) -> str:
+    """The method, and whether it is without the kernels of Triton."""
+    return f"`{row['method']}`" + (", torch's passes" if "passes" in row["device"] else "")
+
+
+def _same(row: dict[str, Any]) -> bool:
+    """Whether it was compared with none, or asked the same."""
+    return str(row["same"]) in ("", "True")
 
 
 def _size(task: str) -> str:
@@ -166,7 +181,7 @@ def _size(task: str) -> str:
 def main(arguments: list[str] | None = None) -> None:
     """Entry point; exits with 1 if the card asks anything else than the CPU."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--devices", nargs="+", default=["cpu", "cuda"])
+    parser.add_argument("--devices", nargs="+", default=["cpu", "cuda", "cuda, passes"])
     parser.add_argument("--worlds", nargs="+", default=list(SEARCHES))
     parser.add_argument("--methods", nargs="+", default=list(MAKE))
     parser.add_argument("--out", type=Path, help="the CSV file to write")
@@ -180,7 +195,12 @@ def main(arguments: list[str] | None = None) -> None:
         rows = []
         for world, method in itertools.product(args.worlds, args.methods):
             of_cpu = SEARCHES[world][0]
-            rows += measure(world, method, [d for d in args.devices if of_cpu or d != "cpu"])
+            devices = [d for d in args.devices if of_cpu or d != "cpu"]
+            if method == "scope":  # which has no kernels of Triton
+                devices = [d for d in devices if "passes" not in d]
+            rows += measure(world, method, devices)
+    if not rows or (args.write and {row["device"] for row in rows} == {"cpu"}):
+        parser.error("nothing was measured on a card")
     if args.out:
         with args.out.open("w", newline="") as file:
             writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
@@ -190,7 +210,7 @@ def main(arguments: list[str] | None = None) -> None:
         page = PAGE.read_text()
         before, rest = page.split(BEGIN)
         PAGE.write_text(before + BEGIN + table(rows) + END + rest.split(END)[1])
-    sys.exit(not all(str(row["same"]) == "True" for row in rows))
+    sys.exit(not all(map(_same, rows)))
 
 
 if __name__ == "__main__":

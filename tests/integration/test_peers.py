@@ -102,6 +102,7 @@ def test_a_peer_that_has_tried_all_ends(peer):
     _, optimizer, result = search(f"{peer} n_startup=2", budget_usd=20.0, num_modules=1)
     assert len({e.theta for e in optimizer.evaluations}) >= 5
     assert result.history.spend_usd < 20.0
+    assert result.stop_reason == "every configuration was tried"
 
 
 def test_every_configuration_is_tried_if_the_budget_is_large():
