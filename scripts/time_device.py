@@ -133,7 +133,7 @@ def measure(world: str, method: str, devices: list[str]) -> list[dict[str, Any]]
         known |= {"torch": torch.__version__, "steps": len(ms), "first_ms": f"{ms[0]:.2f}"}
         known |= {"median_ms": f"{statistics.median(ms[1:]):.2f}"}
         known |= {"mean_ms": f"{statistics.mean(ms[1:]):.2f}", "observations": len(asked)}
-        same = "" if device == devices[0] else asked == expected
+        same = asked == expected if rows else ""  # the first is compared with none
         rows.append({**known, **row, "same": same})
         print(*rows[-1].values(), flush=True)
     return rows
@@ -154,7 +154,7 @@ def table(rows: list[dict[str, Any]]) -> str:
             f"| {cells[1]} | {row['kernels_ms']} | {row['kernels']} | {row['peak_gb']} |\n"
         )
     cpus = {row["machine"] for row in rows if row["device"] == "cpu"}
-    compared = [row for row in cards if row["same"] != ""]
+    compared = [row for row in cards if (row["task"], row["method"], "cpu") in of_device]
     asked = "asked the same" if all(map(_same, rows)) else "did NOT ask the same"
     told = "Times are medians of all steps but the first, kernels means of all; "
     told += f"{cards[0]['machine']}, beside {', '.join(cpus)}; torch {cards[0]['torch']}. "

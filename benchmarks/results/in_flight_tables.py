@@ -25,7 +25,7 @@ def in_flight_table(rows: Rows) -> str:
             pairs = [(row, alone[_run(row)]) for row in of if _run(row) in alone]
             if not of or len(pairs) < len(of):
                 continue
-            ratios = [float(row["usd"]) / float(one["usd"]) for row, one in pairs]
+            ratios = [float(r["usd"]) / float(one["usd"]) for r, one in pairs if float(one["usd"])]
             lines.append(
                 [
                     code(problem),

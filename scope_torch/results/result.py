@@ -141,6 +141,15 @@ class RunResult:
         return html_of(self)
 
     @property
+    def call_seconds(self) -> float:
+        """Seconds of all calls of the search, one after another; 0 if nobody timed them."""
+        asked, kept = (
+            math.fsum(one.latency_s or 0.0 for one in of)
+            for of in (self.history, self.repeats or ())
+        )
+        return max(0.0, asked - kept)
+
+    @property
     def choice(self) -> dict[str, str]:
         """theta_out: the LLM of each module."""
         return self.problem.names(self.recommendation.theta)
@@ -338,7 +347,7 @@ class RunResult:
                 "seconds": self.seconds["total"],
                 "optimizer_seconds": self.seconds["optimizer"],
                 "evaluator_seconds": self.seconds["evaluator"],
-                "call_seconds": math.fsum(one.latency_s or 0.0 for one in self.history),
+                "call_seconds": self.call_seconds,
                 "replayed_observations": self.replayed,
                 "threads": torch.get_num_threads(),
             },

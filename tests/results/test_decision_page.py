@@ -82,6 +82,8 @@ def test_how_long_the_calls_take_one_by_one_and_many_at_a_time(finished, tmp_pat
     assert result.summary()["timing"]["call_seconds"] == 60 * number
     hours = f"{number / 60:.1f} hours, with 8 at least {number / 8:.0f} minutes, with 32 at least"
     assert f"waiting, one call at a time{hours}" in shown(tmp_path).words()
+    kept = list(result.history)[:10]
+    assert replace(result, repeats=kept).call_seconds == 60 * (number - 10)
     assert "waiting, one" not in shown(finished[0]).words()  # nobody timed them
     assert finished[1].summary()["timing"]["call_seconds"] == 0
 

@@ -44,7 +44,7 @@ from scope_torch.results.words import in_words, lines_of, stop_in_words
 from scope_torch.search.front import FrontRow
 
 MOST_ROWS = 300  # of the table of configurations
-_WIDTHS = (8, 32)  # calls at a time, beside one
+_AT_ONCE = (8, 32)  # calls, beside one
 _MOST_DISAGREEMENTS = 40
 _LONG = 280  # characters of an answer from which on it is folded
 _WIDTH = 200  # characters of a sentence
@@ -175,8 +175,8 @@ def _bill(view: View) -> dict[str, Any]:
         told.append(("answers of earlier searches", known))
     if bill.repeats_usd:
         told.append(("not paid: kept answers", f"{usd(bill.repeats_usd)} USD"))
-    if waited := math.fsum(one.latency_s or 0.0 for one in result.history):
-        many = (f"with {n} at least {_duration(waited / n)}" for n in _WIDTHS)
+    if waited := result.call_seconds:
+        many = (f"with {n} at least {_duration(waited / n)}" for n in _AT_ONCE)
         told.append(("waiting, one call at a time", ", ".join([_duration(waited), *many])))
     if view.pace is not None and view.status == "running":
         told.append(("calls a minute", f"{view.pace.calls_per_minute:,.0f}"))

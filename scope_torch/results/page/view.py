@@ -43,6 +43,11 @@ class Shown(Told, Protocol):
         ...
 
     @property
+    def call_seconds(self) -> float:
+        """Seconds of all calls of the search, one after another."""
+        ...
+
+    @property
     def settings(self) -> Mapping[str, Any]:
         """Everything that decides the run."""
         ...
