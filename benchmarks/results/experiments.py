@@ -1,9 +1,10 @@
 """All runs that are reported, by experiment.
 
 Rules and defaults are chosen on world seeds 0 to 4, on HotpotQA (`bounds`, `development`,
-`front_development`, `peers_tuning`) and on some recordings (`recorded_development`), the constants
-of worlds on seeds 0 to 19 (`calibration`). All else is run on others: world seeds 100 to 109 with
-seeds 10 to 12, MathQA, other recordings (`recorded`), and the problems of `problems.toml`.
+`front_development`, `peers_tuning`) and on some recordings (`recorded_development`,
+`peers_tuning_recorded`), the constants of worlds on seeds 0 to 19 (`calibration`). All else is run
+on others: world seeds 100 to 109 with seeds 10 to 12, MathQA, other recordings (`recorded`), and
+the problems of `problems.toml`.
 docs/results-details.md says what of them had been seen before.
 """
 
@@ -102,6 +103,13 @@ CHOSEN = {
     "smac": "smac n_startup=10",
     "botorch": "botorch n_startup=10",
     "ax": "ax n_startup=10",
+}
+# On recordings fewer configurations are tried: chosen on three of those for choosing.
+CHOSEN_ON_RECORDINGS = {
+    "optuna_tpe": "optuna_tpe n_startup=2",
+    "optuna_nsga2": "optuna_nsga2 population=2",
+    "smac": "smac n_startup=5",
+    "botorch": "botorch n_startup=5",
 }
 # Names of experiments whose first run is small as it is.
 _SECONDS = ("bases", "checks", "rechecks", "cost_bounds", "in_flight", "factors")
@@ -214,10 +222,18 @@ def _peers() -> list[Planned]:
 def _peers_on_recordings() -> list[Cell]:
     """The peers on what others recorded, but Ax, which takes minutes for each search."""
     cells: list[Cell] = []
-    for name, peer in CHOSEN.items():
-        if name != "ax":
-            cells += on_recordings(RECORDED[:-1], {name: ()}, range(10, 30), peer)
-            cells += on_recordings(RECORDED[-1:], {name: ()}, range(10, 15), peer)
+    for name, peer in CHOSEN_ON_RECORDINGS.items():
+        cells += on_recordings(RECORDED[:-1], {name: ()}, range(10, 30), peer)
+        cells += on_recordings(RECORDED[-1:], {name: ()}, range(10, 15), peer)
+    return cells
+
+
+def _tuning_on_recordings() -> list[Cell]:
+    """The same with few trials at the start, on recordings for choosing."""
+    cells: list[Cell] = []
+    for chosen, start in itertools.product(CHOSEN_ON_RECORDINGS.values(), (2, 5, 10)):
+        peer = f"{chosen.partition('=')[0]}={start}"
+        cells += on_recordings(RECORDED_DEVELOPMENT[:3], {peer: ()}, range(5), peer)
     return cells
 
 
@@ -405,6 +421,7 @@ def experiments() -> dict[str, Sequence[Planned]]:
         "front_development": front.cells(["hotpotqa"], range(10, 15)),
         "front": front.cells(["mathqa"], range(10, 15)),
         "peers_tuning": _tuning(),
+        "peers_tuning_recorded": _tuning_on_recordings(),
         "peers": _peers(),
     }
 

@@ -9,7 +9,7 @@ import pytest
 
 import scope_torch as st
 from benchmarks.peers import PEERS, BoTorchPeer, make_peer
-from benchmarks.results.experiments import CHOSEN, experiments
+from benchmarks.results.experiments import CHOSEN, CHOSEN_ON_RECORDINGS, experiments
 from scope_torch.tasks.synthetic import synthetic_task
 
 NEEDED = {"smac": "smac", "ax": "ax", "optuna_tpe": "optuna", "optuna_nsga2": "optuna"}
@@ -164,17 +164,22 @@ def test_a_missing_library_is_named(monkeypatch):
         make_peer("optuna_tpe", synthetic_task().problem, 0)
 
 
-def test_the_chosen_settings_are_the_best_of_the_committed_grid():
+@pytest.mark.parametrize(
+    ("file", "chosen_of"),
+    [("peers_tuning", CHOSEN), ("peers_tuning_recorded", CHOSEN_ON_RECORDINGS)],
+)
+def test_the_chosen_settings_are_the_best_of_the_committed_grid(file, chosen_of):
     from benchmarks.results.planned import read_rows
     from benchmarks.results.summary import geometric_mean
     from benchmarks.results.write import RESULTS
 
-    rows = read_rows(RESULTS / "peers_tuning.csv")
-    tuned = {cell.method for cell in experiments()["peers_tuning"]}
-    assert {chosen for name, chosen in CHOSEN.items() if name != "ax"} <= tuned
-    assert set(CHOSEN) == set(PEERS)
-    for name, chosen in CHOSEN.items():
+    rows = read_rows(RESULTS / f"{file}.csv")
+    tuned = {cell.method for cell in experiments()[file]}
+    assert {chosen for name, chosen in chosen_of.items() if name != "ax"} <= tuned
+    assert {*chosen_of, "ax"} == set(PEERS)
+    for name, chosen in chosen_of.items():
         groups = {row["method"]: [] for row in rows if row["method"].startswith(f"{name} ")}
+        assert bool(groups) == (name != "ax")
         for row in rows:
             if row["method"] in groups:
                 groups[row["method"]].append(row)

@@ -35,6 +35,7 @@ from scope_torch.runs.measured import measure_results, measurement
 from scope_torch.runs.recorded import read_run
 
 DEVELOPMENT = ("calibration", "bounds", "development", "front_development", "peers_tuning")
+DEVELOPMENT += ("peers_tuning_recorded",)
 DEVELOPMENT += ("recorded_development", "bases_development", "cost_bounds_development")
 SMALL = ("task=synthetic", "budget_usd=0.1", "base=nano")
 
