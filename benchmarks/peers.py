@@ -103,10 +103,10 @@ class PeerSearch(DatasetLevelOptimizer):
         """The evaluations of several configurations, whose requests are made at once."""
         steps = [self._evaluate(theta) for theta in thetas]
         asked = [next(step) for step in steps]
-        told = yield [request for requests in asked for request in requests or ()]
+        told = yield [request for requests in asked for request in requests]
         evaluations: list[Evaluation | None] = []
         for step, requests in zip(steps, asked, strict=True):
-            own, told = told[: len(requests or ())], told[len(requests or ()) :]
+            own, told = told[: len(requests)], told[len(requests) :]
             try:
                 step.send(own)
             except StopIteration as end:
@@ -318,12 +318,16 @@ class BoTorchPeer:
     def ask(self) -> Theta:
         """The next configuration: a random new one at first, then the best by the acquisition."""
         if len(self._told) <= self._n_startup and len(self._told) < len(self._index):
-            drawn = iter(lambda: self._index[int(self._rng.integers(len(self._index)))], None)
-            return next(t for at in drawn if (t := self._space.theta_at(at)) not in self._told)
+            while (theta := self._random()) in self._told:
+                pass
+            return theta
         choices = self._choices()
         values = self._acquisition()(choices[:, None].double())
         row = choices[int(values.argmax())]
         return tuple(int(code) for code in row)
+
+    def _random(self) -> Theta:
+        return self._space.theta_at(self._index[int(self._rng.integers(len(self._index)))])
 
     def _choices(self) -> torch.Tensor:
         """All configurations that were not tried, or a random part and neighbours of the best."""

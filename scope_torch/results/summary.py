@@ -29,7 +29,7 @@
 | `objective`, `least_quality`, `regret`, `optimal_quality` | only with `objective=quality`: a lower bound on the quality of theta_out, and an upper bound on the quality lost |
 | `candidates`, `candidates_pruned` | configurations selected, and those given up before their last query |
 | `true_cost_usd`, `true_quality`, `feasible`, `optimal_cost_usd`, `best_feasible_codes` | only where the truth is known: tables and simulations. The last is the cheapest feasible theta_out that the search has had |
-| `settings_hash`, `result_hash`, `timing`, `paths` | hashes; seconds by part (`call_seconds`: of all calls, one after another), and threads; the directory |
+| `settings_hash`, `result_hash`, `timing`, `paths` | hashes; seconds by part (`call_seconds`: of the calls of the search, one after another), and threads; the directory |
 """  # noqa: E501 - a table
 
 from __future__ import annotations

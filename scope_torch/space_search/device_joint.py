@@ -48,6 +48,8 @@ class DeviceJointPosterior(Enumerated):
         allowed: Which configurations may be chosen; None for all.
     """
 
+    _state: OnDevice
+
     def __init__(
         self,
         surrogate: TensorJointSurrogate,
@@ -57,7 +59,8 @@ class DeviceJointPosterior(Enumerated):
     ) -> None:
         self._forbidden = forbidden(allowed, sums.device)
         self._surrogate, self._sums, self._has_margin = surrogate, sums, has_margin
-        self._means = self._variances = torch.empty(0)
+        self._means = torch.empty(0)
+        self._variances: Tensor | None = None  # of `_state`, made when somebody asks
         self._a = torch.ones(1, dtype=torch.float64, device=sums.device)
         self._ties = Ties(sums)
         self._fitted: object = None  # the hyperparameters that `_a` belongs to
@@ -70,13 +73,8 @@ class DeviceJointPosterior(Enumerated):
             self._a = surrogate.scale.everywhere(self._sums.device)
         self._fitted = surrogate.hyperparameters
         self._sums.add_configurations(surrogate.queries.codes())
-        state = surrogate.on_device()
-        self._means = self._sums.sums(state.weights)
-        self._fill_variances(state)
-
-    def _fill_variances(self, state: OnDevice) -> None:
-        forms = self._sums.forms(state.forms, state.constants, -1.0)
-        self._variances = forms.clamp_(min=0.0)
+        self._state, self._variances = surrogate.on_device(), None
+        self._means = self._sums.sums(self._state.weights)
 
     @property
     def mean_c(self) -> Tensor:
@@ -91,19 +89,19 @@ class DeviceJointPosterior(Enumerated):
     @property
     def variance(self) -> Tensor:
         """`2 x |Theta|` variances, of cbar / a (of cbar if costs are not relative) and of gbar."""
+        if self._variances is None:
+            forms = self._sums.forms(self._state.forms, self._state.constants, -1.0)
+            self._variances = forms.clamp_(min=0.0)
         return self._variances
 
     def least_slope(self) -> float:
         """min{(mean of gbar + 1) / sigma of gbar} over Theta."""
-        return self._least_slope(self._variances)
-
-    def _least_slope(self, variances: Tensor) -> float:
-        return least_allowed((self.mean_g + 1) / variances[1].sqrt(), self._forbidden)
+        return least_allowed((self.mean_g + 1) / self.variance[1].sqrt(), self._forbidden)
 
     def lower_bounds(self, beta: Beta, u_out: float, theta_out: int | None) -> FewMinima:
         """L_c and L_g, and their minima; arguments as in `LowerBounds`."""
         self._look_beside(theta_out)
-        sigma = self._variances.sqrt()
+        sigma = self.variance.sqrt()
         g = torch.sub(self._means[1], sigma[1], alpha=beta.g)
         c = self._lower_c(sigma[0], beta.c)
         if self._forbidden is not None:
@@ -207,12 +205,15 @@ class FewMinima(WholeOnDevice):
             moments = mean_g, g, c
             return negative_promise(*moments, self.beta.g, margin, self.u_out, least_price)
 
-        # The same in few passes over Theta: P - P u_out / L_c, with P = erfc(x) / 2.
+        values, index = self._negative_promises(margin, least_price)
+        return self._argmin(values, negative, 0.0, seed, -margin, index)
+
+    def _negative_promises(self, margin: float, least_price: float) -> tuple[Tensor, Tensor | None]:
+        """Twice the negative promise in few passes over Theta, and the few least if known."""
         half = (self._mean_g - self._g).clamp_min_(LEAST_WIDTH).mul_(math.sqrt(2) / self.beta.g)
         x = (self._mean_g + margin if margin else self._mean_g).clamp_min(0.0).div_(half)
         P, price = x.erfc_(), self.c.clamp_min(least_price).reciprocal_()
-        values = torch.addcmul(P, P, price, value=-self.u_out)
-        return self._argmin(values, negative, 0.0, seed, -margin)
+        return torch.addcmul(P, P, price, value=-self.u_out), None
 
     def _argmin(
         self,
@@ -221,6 +222,7 @@ class FewMinima(WholeOnDevice):
         scale: float,
         seed: int,
         most_g: float,
+        index: Tensor | None = None,
     ) -> int:
         """Flat index of the least objective subject to L_g <= `most_g`; see `LowerBounds`.
 
@@ -230,16 +232,18 @@ class FewMinima(WholeOnDevice):
             scale: See `tie_width`.
             seed: See `first_tied`.
             most_g: At least one configuration must be eligible.
+            index: The few least of `values`, eligible ones before others; None to find them.
         """
         if most_g < 0:
             values = torch.where(self._g <= most_g, values, self._ties.inf)
-        few = min(_FEW, len(values))
-        most, index = values.topk(few, largest=False)
+        if index is None:
+            index = values.topk(min(_FEW, len(values)), largest=False).indices
+        few, most = len(index), values[index[:1]]
         index, found = self._brought(index, objective, most_g)
         best = float(found.min())
         width = tie_width(best, scale)
         if few < len(values) and float(found.max()) <= best + 2 * width:  # more may tie
-            tied = values <= most[0] + 2 * tie_width(1.0, 0.0) * most[0].abs().clamp_min(scale)
+            tied = values <= most + 2 * tie_width(1.0, 0.0) * most.abs().clamp_min(scale)
             rank = torch.where(tied, self._ties.rank(seed), self._ties.last)
             found = torch.empty(0)
             while not (found <= best + width).any():  # the first in the order of ties, most often

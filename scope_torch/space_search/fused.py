@@ -27,10 +27,7 @@ from triton.language.extra import libdevice
 
 from scope_torch.bounds.base import Beta
 from scope_torch.model.cost_scale import LEAST_MEAN
-from scope_torch.model.tensor_joint import OnDevice
-from scope_torch.space import first_tied, tie_width
 from scope_torch.space_search.device_joint import LEAST_WIDTH, DeviceJointPosterior, FewMinima
-from scope_torch.space_search.minima import negative_promise
 
 logger = logging.getLogger(__name__)
 
@@ -145,22 +142,7 @@ def works_on(device: torch.device) -> bool:
 class FusedJointPosterior(DeviceJointPosterior):
     """As `DeviceJointPosterior`, for two modules or more; arguments as there."""
 
-    _state: OnDevice
     _leads: Tensor | None = None
-
-    def _fill_variances(self, state: OnDevice) -> None:
-        self._state = state
-
-    @property
-    def variance(self) -> Tensor:
-        """See `DeviceJointPosterior`; made anew each time."""
-        super()._fill_variances(self._state)
-        made, self._variances = self._variances, self._variances[:0]  # memory for nothing else
-        return made
-
-    def least_slope(self) -> float:
-        """See `DeviceJointPosterior`."""
-        return self._least_slope(self.variance)
 
     def lower_bounds(self, beta: Beta, u_out: float, theta_out: int | None) -> FewMinima:
         """See `DeviceJointPosterior`."""
@@ -201,8 +183,7 @@ class FusedMinima(FewMinima):
     def _least(self) -> list[Tensor]:
         return [self._of_blocks[0].amin(), self._of_blocks[1].sum()]
 
-    def most_promising(self, margin: float, least_price: float, seed: int) -> int:
-        """See `LowerBounds.most_promising`."""
+    def _negative_promises(self, margin: float, least_price: float) -> tuple[Tensor, Tensor | None]:
         values, blocks = torch.empty_like(self.c), self._of_blocks.shape[1]
         least, factor = values.new_empty(blocks), math.sqrt(2) / self.beta.g
         numbers = self._ties.to_device([margin, self.u_out, least_price, factor, LEAST_WIDTH])
@@ -210,19 +191,9 @@ class FusedMinima(FewMinima):
             _promise_kernel, blocks, self._mean_g, self._g, self.c, numbers, values, least,
             len(values), not _INTERPRETED, BLOCK,
         )  # fmt: skip
-
-        def negative(mean_g: Tensor, g: Tensor, c: Tensor) -> Tensor:
-            moments = mean_g, g, c
-            return negative_promise(*moments, self.beta.g, margin, self.u_out, least_price)
-
-        if blocks > _FEW:  # the best are in the blocks with the best
-            near = least.topk(_FEW, largest=False).indices
-            within = torch.arange(BLOCK, device=values.device)
-            index = (near[:, None] * BLOCK + within).view(-1).clamp_(max=len(values) - 1)
-            index = index[values[index].topk(_FEW, largest=False).indices]
-            index, found = self._brought(index, negative, -margin)
-            best = float(found.min())
-            width = tie_width(best, 0.0)
-            if float(found.max()) > best + 2 * width:  # no more can tie
-                return first_tied(index[found <= best + width], seed)
-        return self._argmin(values, negative, 0.0, seed, -margin)
+        if blocks <= _FEW:
+            return values, None
+        near = least.topk(_FEW, largest=False).indices  # the best are in the blocks with the best
+        within = torch.arange(BLOCK, device=values.device)
+        index = (near[:, None] * BLOCK + within).view(-1).clamp_(max=len(values) - 1)
+        return values, index[values[index].topk(_FEW, largest=False).indices]
