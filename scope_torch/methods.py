@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Unpack
 
@@ -133,7 +133,6 @@ def make_scope_joint(
     calibration_queries: int | None = 4,
     verify: int = 1,
     cost_scale: str = "regression",
-    in_flight: int = 1,
     call_usd: float = 0.0,
     name: str = "scope_joint",
     **options: Unpack[SearchOptions],
@@ -165,8 +164,6 @@ def make_scope_joint(
             if quality is the objective, or with `theory`.
         cost_scale: How the sum over modules is fitted: `regression` (`regress_costs`), or
             `least_squares` as in version 0.1.0 (`fit_cost_scale`).
-        in_flight: Calls at a time that the search is made for. Above 1 several candidates are open
-            at once, see `InFlight`; 1: Algorithm 1.
         call_usd: What waiting for a call costs, for the rule when it no longer pays; in USD.
         name: Name in results.
         options: `SearchOptions`.
@@ -241,8 +238,7 @@ def make_scope_joint(
         _calibration_queries(problem, calibration_queries),
     )
     choice = LeastCost(None, margin) if by_cost else MostPromising(margin)
-    of_joint = problem.first_u_out, search_with(in_flight), levels
-    return _search(problem, shared, belief, choice, rules, name, *of_joint)
+    return _search(problem, shared, belief, choice, rules, name, problem.first_u_out, levels)
 
 
 def _kernel_and_device(
@@ -289,11 +285,10 @@ def _search(
     rules: Rules,
     name: str,
     u_out: float | None = None,
-    make: Callable[..., SCOPE] = SCOPE,
     levels: Levels | None = None,
 ) -> SCOPE:
     codes = codes_of_base(problem, shared["base"], shared["initial_pool"])
-    return make(
+    return search_with(shared["in_flight"])(
         problem,
         belief=belief,
         pool=InitialPool(problem, shared["initial_pool"], codes, levels),

@@ -42,6 +42,9 @@ class SharedOptions(TypedDict, total=False):
 class SearchOptions(SharedOptions, total=False):
     """Options of `make_scope` and `make_scope_joint`."""
 
+    in_flight: int
+    """Calls at a time that the search is made for. Above 1 several candidates are open at once, see
+    `InFlight`; 1: Algorithm 1."""
     prune: bool
     """Whether a candidate is dropped early (line alg:scope-main:break); SCOPE-Coarse: no."""
     gap_tolerance: float | None
@@ -75,6 +78,7 @@ DEFAULTS: SearchOptions = {
     "initial_pool": "base",
     "batch_size": 1,
     "kernel": None,
+    "in_flight": 1,
     "prune": True,
     "gap_tolerance": 0.0,
     "space_search": "auto",

@@ -57,6 +57,7 @@ class SharedConfig:
 class SearchConfig(SharedConfig):
     """Keys of `scope` and `scope_joint`; they are those of `scope_torch.options`."""
 
+    in_flight: int = DEFAULTS["in_flight"]
     prune: bool = DEFAULTS["prune"]
     gap_tolerance: float | None = DEFAULTS["gap_tolerance"]
     space_search: str = DEFAULTS["space_search"]
@@ -97,7 +98,6 @@ class ScopeJointConfig(SearchConfig):
     calibration_queries: int | None = 4  # of Calibrate, more if few are right; null: all
     verify: int = 1  # rounds in which the model is tried before the search stops; 0: none
     cost_scale: str = "regression"  # costs by module: regression | least_squares, as in 0.1.0
-    in_flight: int = 1  # calls at a time that the search is made for; 1: Algorithm 1
     call_usd: float = 0.0  # what waiting for a call costs, in USD, when the search asks if it pays
 
 

@@ -69,16 +69,21 @@ class QueryCandidate:
         self._sum_variance += self._variance[q] - v
 
     @property
+    def mean_c(self) -> float:
+        """mu_bar_c(theta_cand) in USD."""
+        return self._sum_c / len(self._variance)
+
+    @property
     def _sigma(self) -> float:
         return math.sqrt(self._sum_variance) / len(self._variance)
 
     def lower_c(self, beta: Beta) -> float:
         """L_c(theta_cand) in USD."""
-        return self._sum_c / len(self._variance) - beta.c * self._sigma
+        return self.mean_c - beta.c * self._sigma
 
     def upper_c(self, beta: Beta) -> float:
         """U_c(theta_cand) in USD."""
-        return self._sum_c / len(self._variance) + beta.c * self._sigma
+        return self.mean_c + beta.c * self._sigma
 
     def lower_g(self, beta: Beta) -> float:
         """L_g(theta_cand) in units of quality."""

@@ -27,11 +27,10 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from scope_torch.errors import InputError
 from scope_torch.observation import Observation, Request
-from scope_torch.search.joint_candidate import JointCandidate
 from scope_torch.search.optimizer import Observing, Steps
 from scope_torch.search.parts import Minima
 from scope_torch.search.scope import SCOPE
@@ -71,19 +70,15 @@ class _Open:
         return None
 
     @property
-    def _candidate(self) -> JointCandidate:
-        return cast("JointCandidate", self.turn.candidate)
-
-    @property
     def mean_c(self) -> float:
         """Mean of its cost, in USD."""
-        return self._candidate.mean_c
+        return self.turn.candidate.mean_c
 
     @property
     def probability(self) -> float:
         """P_i, that its g is at most -margin."""
-        candidate, beta = self._candidate, self.turn.beta()
-        mean = candidate.mean_g
+        candidate, beta = self.turn.candidate, self.turn.beta()
+        mean = candidate.lower_g(beta._replace(g=0.0))
         sigma = (mean - candidate.lower_g(beta)) / beta.g
         if sigma <= 0:
             return float(mean <= -self.turn.margin)
@@ -91,7 +86,7 @@ class _Open:
 
 
 class InFlight(SCOPE):
-    """SCOPE with several candidates open at once; made by `make_scope_joint(in_flight=...)`.
+    """SCOPE with several candidates open at once; made by the makers with `in_flight` above 1.
 
     `tell` takes the answers to the oldest requests; `ask` may be called again while the answers to
     up to `lag` requests are missing, and returns nothing if the search waits for them.
@@ -99,13 +94,14 @@ class InFlight(SCOPE):
     Args:
         problem: What to search.
         in_flight: Calls at a time that the search is made for, above 1.
-        parts: See `SCOPE`; candidates are `JointCandidate`s.
+        parts: See `SCOPE`.
 
     Attributes:
         lag: Most requests without an answer.
 
     Raises:
-        InputError: If a value is outside its range.
+        InputError: If a value is outside its range, or the bounds are those of a theorem: it is
+            about one sequence of answers, and here each open candidate has its own.
     """
 
     def __init__(self, problem: Any, *, in_flight: int, **parts: Any) -> None:
@@ -113,6 +109,11 @@ class InFlight(SCOPE):
             raise InputError(
                 f"in_flight={in_flight} and batch_size={parts['batch_size']}: give one of them; "
                 "in_flight also opens several candidates at once"
+            )
+        if parts["belief"].bounds.mode == "theory":
+            raise InputError(
+                f"in_flight={in_flight}: the bounds of mode=theory hold for one call at a time; "
+                "give in_flight=1, or batch_size"
             )
         self.in_flight, self.lag = in_flight, LAG * in_flight
         self._open: list[_Open] = []
@@ -189,7 +190,7 @@ class InFlight(SCOPE):
         minima, theta = self._choose()  # alg:scope-main:select
         if theta is None:
             return False
-        candidate: Any = self._candidate(theta)
+        candidate = self._candidate(theta)
         self._is_stuck = self.rules.pays(candidate, minima)
         if self._is_stuck:
             return False

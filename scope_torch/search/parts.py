@@ -148,6 +148,11 @@ class Candidate(Protocol):
 
     information: list[float]
 
+    @property
+    def mean_c(self) -> float:
+        """Mean of its cost in USD."""
+        ...
+
     def next_queries(self, number: int) -> list[int]:
         """The next queries to observe, each once; fewer if none are left."""
         ...

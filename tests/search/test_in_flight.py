@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from constrained import constrained_task
 from tables import CountingEvaluator, Crash, make_task
 
 from scope_torch.constraints import at_most
 from scope_torch.errors import InputError
 from scope_torch.evaluators.table import TableEvaluator
-from scope_torch.methods import make_scope_joint
+from scope_torch.methods import make_scope, make_scope_joint
 from scope_torch.observation import Observation, Request
 from scope_torch.runs.runner import run
 from scope_torch.search import in_flight as module
@@ -26,10 +27,10 @@ TASK = make_task(3, (4, 4), 12)
 BUDGET = TASK.budget(9)
 
 
-def method(in_flight=6, seed=0, problem=TASK.problem, **settings):
+def method(in_flight=6, seed=0, problem=TASK.problem, make=make_scope_joint, **settings):
     base = None if settings.get("initial_pool") else [names[0] for names in problem.llms]
     settings = {"base": base, "device": "cpu", **settings}
-    return make_scope_joint(problem, seed=seed, in_flight=in_flight, **settings)
+    return make(problem, seed=seed, in_flight=in_flight, **settings)
 
 
 def search(evaluator=None, run_dir=None, budget=BUDGET, **settings):
@@ -133,7 +134,6 @@ def some_known() -> list[Observation]:
     [
         {"certificate_flips": 0.05},
         {"certificate": "bounds"},
-        {"bounds": {"mode": "theory"}, "rho": 0.3, "initial_pool": "random"},
         pytest.param({"gap_tolerance": None}, marks=pytest.mark.slow),
         {"prune": False},
         {"known": some_known()},
@@ -141,8 +141,14 @@ def some_known() -> list[Observation]:
         {"budget_usd": BUDGET},
         {"space_search": "branch_and_bound"},
         {"learn_reference": True},
+        {"make": make_scope},
+        {"make": make_scope, "certificate": "sequence", "initial_pool": "random"},
+        {"make": make_scope, "bounds": {"b_g": "eligible", "b_c": "loo"}},
+        {"make": make_scope, "space_search": "branch_and_bound", "u_out_floor": False},
+        {"make": make_scope, "initial_pool": "none", "prune": False},
+        {"make": make_scope, "gap_tolerance": None, "alpha": 0.49},
     ],
-    ids=lambda settings: next(iter(settings)),
+    ids=lambda settings: "-".join(settings),
 )
 def test_every_part_works_with_it(settings):
     alone = search(**settings)
@@ -153,6 +159,16 @@ def test_every_part_works_with_it(settings):
     assert begun
 
 
+@pytest.mark.parametrize("make", [make_scope, make_scope_joint])
+def test_a_theorem_is_about_one_call_at_a_time(make):
+    """Each open candidate has a sequence of answers of its own; the theorem is about one."""
+    settings = {"bounds": {"mode": "theory"}, "rho": 0.3} if make is make_scope_joint else {}
+    settings = settings or {"bounds": {"mode": "theory"}}
+    with pytest.raises(InputError, match="one call at a time"):
+        method(make=make, initial_pool="random", **settings)
+    assert type(method(1, make=make, initial_pool="random", **settings)) is SCOPE
+
+
 def test_the_best_quality_within_a_cost():
     usd = TASK.problem.reference_cost_usd
     limit = at_most("cost_usd", usd / 2, cap=20 * usd)
@@ -161,6 +177,34 @@ def test_the_best_quality_within_a_cost():
     together = search(CountingEvaluator(TASK, 6), problem=problem)
     assert list(together.history) == list(alone.history)
     assert together.recommendation == alone.recommendation
+
+
+@pytest.mark.parametrize("make", [make_scope, make_scope_joint])
+def test_several_constraints(make):
+    problem, evaluator = constrained_task(2)
+    budget = 60 * problem.num_queries * problem.reference_cost_usd
+    alone = run(problem, method(problem=problem, make=make), evaluator, budget)
+    together = run(problem, method(problem=problem, make=make), Shuffled(evaluator), budget)
+    assert list(together.history) == list(alone.history)
+    assert together.report == alone.report
+    assert len({one.theta for one in alone.history}) > 3
+
+
+class Shuffled:
+    """Another evaluator with six requests in flight, whose answers arrive last first."""
+
+    concurrency = 6
+
+    def __init__(self, evaluator):
+        self._evaluator = evaluator
+
+    def __getattr__(self, name):
+        return getattr(self._evaluator, name)
+
+    def evaluate(self, requests):
+        requests = iter(requests)
+        while window := list(itertools.islice(requests, self.concurrency)):
+            yield from self._evaluator.evaluate(window[::-1])
 
 
 def test_tomorrows_queries():
