@@ -22,13 +22,14 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 
 import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from scope_torch.model.direct_sums import DENSE, DirectGrid, check_enumerable
-from scope_torch.model.kernels import FactorKernel, HammingKernel
+from scope_torch.model.kernels import FactorKernel, HammingKernel, kernel_matrix
 from scope_torch.model.list_sums import ListGrid
 from scope_torch.model.union_tables import UnionTables
 from scope_torch.space import ConfigSpace
@@ -53,6 +54,7 @@ class HammingGrid:
     """
 
     index: Tensor | None = None
+    _spare = 0  # digits of a module that match no theta
 
     def __init__(
         self, space: ConfigSpace, kernel: HammingKernel, device: torch.device | str | None = None
@@ -64,7 +66,7 @@ class HammingGrid:
         num_modules = space.num_modules
         by_matches = kernel.profile(num_modules, self.device).flip(0)
         self._coefficient = torch.stack([by_matches.diff(s)[0] for s in range(num_modules + 1)])
-        self._shape = tuple(size + 1 for size in space.sizes)
+        self._shape = tuple(1 + size + self._spare for size in space.sizes)
         strides = [math.prod(self._shape[i + 1 :]) for i in range(num_modules)]
         self._strides = torch.tensor(strides, device=self.device)
         subsets = list(itertools.product((0, 1), repeat=num_modules))
@@ -125,9 +127,13 @@ class HammingGrid:
             sums = self.weighted_sums(codes, rows[k : k + at_once])
             to.addmv_(sums.square_().T, weights[k : k + at_once])
 
+    def _digits(self, codes: Tensor) -> Tensor:
+        """Those of D in the tables, where a module is in S: at least 1."""
+        return codes + 1
+
     def _entries(self, codes: Tensor) -> Tensor:
         """Entries of all subsets of D: `2^N n`."""
-        scaled = ((codes + 1) * self._strides).T.double()
+        scaled = (self._digits(codes) * self._strides).T.double()
         # CUDA has no product of integer matrices; whole numbers below 2^53 are exact in float64.
         return (self._subset_indicators @ scaled).long().flatten()
 
@@ -148,7 +154,7 @@ class HammingGrid:
         """
         chunk = chunk or (1 << 17 if self.device.type == "cpu" else 1 << 24)
         tables = self._empty_tables()
-        scaled = ((codes + 1) * self._strides).T.to(self._index_dtype)
+        scaled = (self._digits(codes) * self._strides).T.to(self._index_dtype)
         self._unions.add_form(tables, codes, scaled, matrix, chunk)
         out = tables.new_empty(self.size) if out is None else out
         return self._fold_tables(tables, out[None])[0]
@@ -206,6 +212,51 @@ class HammingGrid:
                 inner += part.narrow(i, 0, 1)
                 part = inner
             torch.add(part.narrow(-1, 1, others[-1]), part.narrow(-1, 0, 1), out=folded)
+
+
+class BoxGrid(HammingGrid):
+    """As `HammingGrid`, on a box of Theta: in each module some of its LLMs.
+
+    D may have other LLMs: they match nothing in the box, and have a digit of their own that folding
+    leaves out.
+
+    Args:
+        space: Theta.
+        kernel: As for `HammingGrid`.
+        llms: Codes of each module, rising.
+        device: As for `HammingGrid`.
+
+    Attributes:
+        index: Flat indices of the box in Theta, rising (int64).
+    """
+
+    _spare = 1
+
+    def __init__(
+        self,
+        space: ConfigSpace,
+        kernel: HammingKernel,
+        llms: Sequence[Tensor],
+        device: torch.device | str | None = None,
+    ) -> None:
+        super().__init__(ConfigSpace(tuple(len(some) for some in llms)), kernel, device)
+        index = torch.zeros(1, dtype=torch.int64, device=self.device)
+        self._of_codes: list[Tensor] = []
+        for some, size, stride in zip(llms, space.sizes, space.strides, strict=True):
+            index = (index[:, None] + some.to(self.device) * stride).flatten()
+            digits = torch.full((size,), 1 + len(some), device=self.device)
+            digits[some] = torch.arange(1, 1 + len(some), device=self.device)
+            self._of_codes.append(digits)
+        self.index, self._theta = index, space
+
+    def kernel_at(self, index: Tensor, codes: Tensor) -> Tensor:
+        """k_D at positions in the box: `len(index) x n`."""
+        assert self.index is not None
+        return kernel_matrix(self.kernel, self._theta.unrank(self.index[index]), codes)
+
+    def _digits(self, codes: Tensor) -> Tensor:
+        of_modules = zip(self._of_codes, codes.T, strict=True)
+        return torch.stack([digits[of_one] for digits, of_one in of_modules], 1)
 
 
 class FactorGrid(HammingGrid):

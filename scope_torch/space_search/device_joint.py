@@ -30,6 +30,7 @@ from scope_torch.model.joint import JointSurrogate
 from scope_torch.model.kernels import HammingKernel
 from scope_torch.model.tensor_joint import OnDevice, TensorJointSurrogate
 from scope_torch.space import first_tied, tie_width
+from scope_torch.space_search.box import BoxedPosterior, boxed
 from scope_torch.space_search.device_grid import Ties, WholeOnDevice
 from scope_torch.space_search.grid import Enumerated, GridPosterior, forbidden, least_allowed
 from scope_torch.space_search.minima import INELIGIBLE, Moments, negative_promise
@@ -277,7 +278,7 @@ def make_joint_posterior(
     allowed: Allowed | None = None,
     settings: dict[str, Any] | None = None,
     index: Tensor | None = None,
-) -> GridPosterior | DeviceJointPosterior:
+) -> GridPosterior | BoxedPosterior | DeviceJointPosterior:
     """The posterior on Theta: on the device if the surrogate is there, and Theta is no list.
 
     Args:
@@ -296,4 +297,4 @@ def make_joint_posterior(
     ):
         made = joint_posterior_class(device, space.num_modules)
         return made(surrogate, DeviceSums(space, kernel, device), has_margin, allowed)
-    return GridPosterior(surrogate, grid, allowed, settings)
+    return boxed(GridPosterior(surrogate, grid, allowed, settings), surrogate, grid, allowed)

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,7 +23,7 @@ from scope_torch.errors import InputError
 from scope_torch.model.aggregate import AggregatePosterior, Averaging, LowRank
 from scope_torch.model.cost_scale import LEAST_MEAN
 from scope_torch.model.direct_sums import MAX_ENUMERATED
-from scope_torch.model.hamming_sums import DirectGrid, HammingGrid
+from scope_torch.model.hamming_sums import BoxGrid, DirectGrid, HammingGrid
 from scope_torch.space import ConfigSpace
 from scope_torch.space_search.minima import LowerBounds
 from scope_torch.space_search.variances import Variances
@@ -120,7 +121,11 @@ class Enumerated:
     def restrict(self, allowed: Allowed) -> None:
         """From now on minima are over these configurations; call it after the first `update`."""
         posterior: Any = self  # an attribute of one, a property of the others
-        self._forbidden = forbidden(allowed, posterior.mean_g.device, self.listed)
+        self.forbid(forbidden(allowed, posterior.mean_g.device, self.listed))
+
+    def forbid(self, mask: Tensor | None) -> None:
+        """From now on these may not be chosen: a boolean for each with a value; None for none."""
+        self._forbidden = mask
 
     def settings(self) -> dict[str, Any]:
         """The arguments that decide a choice: none."""
@@ -218,6 +223,36 @@ class GridPosterior(Enumerated):
         self._units = beta.units or self._surrogate.units()
         of = beta, u_out, theta_out, self._forbidden, self.listed
         return LowerBounds(self, self._moments.lower, *of)
+
+    def cut(self, grid: BoxGrid) -> GridPosterior:
+        """The same on a box of Theta, as of the last update."""
+        index, box = grid.index, GridPosterior(self._surrogate, grid)
+        assert index is not None
+        box._forbidden = None if self._forbidden is None else self._forbidden[index]
+        box._a = self._a[index] if len(self._a) else self._a
+        box._fitted, box._seen = self._fitted, self._seen
+        box._moments.variances.begin_as(self._moments.variances, index)
+        return box
+
+    def least_means(self, bounds: LowerBounds) -> Tensor:
+        """What keeps L_c above u_out until the next fit: a mean of the cost of at least this.
+
+        Variances only fall. Without a scale L_c = m - b sigma. With one, s^2 = log(1 + sigma^2 /
+        m^2), and d log L_c / d log m = 1 + (b + s) (1 - exp(-s^2)) / s is at most p = 2 + 0.64 b,
+        because (1 - exp(-x)) / sqrt(x) is at most 0.6382. So L_c falls at most by (m' / m)^p.
+
+        Args:
+            bounds: At the last update.
+
+        Returns:
+            `|Theta|` values in USD, or of cbar / a - 1 if there is a scale; -inf where L_c is +inf.
+        """
+        u_out = bounds.u_out * (1 + 1e-9)  # rounding
+        if self._surrogate.cost_scale is None:
+            return (self.mean_c - bounds.c).add_(u_out)
+        mean = (self._relative + 1).clamp_min_(LEAST_MEAN)
+        least = (u_out / bounds.c).pow_(1 / (2 + 0.64 * bounds.beta.c)).mul_(mean).sub_(1)
+        return least.masked_fill_(bounds.c == math.inf, -math.inf)
 
     def make_exact(self, index: Tensor) -> bool:
         """Makes variances exact at some configurations; see `Variances.make_exact`."""

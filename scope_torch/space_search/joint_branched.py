@@ -7,6 +7,7 @@ from collections.abc import Callable
 from scope_torch.allowed import Allowed
 from scope_torch.model.joint import JointSurrogate
 from scope_torch.model.list_sums import listed
+from scope_torch.space_search.box import BoxedPosterior
 from scope_torch.space_search.branched import BranchedPosterior
 from scope_torch.space_search.device_joint import DeviceJointPosterior, make_joint_posterior
 from scope_torch.space_search.grid import GridPosterior, enumerates, settings_of
@@ -21,7 +22,7 @@ def make_joint_search(
     max_nodes: int,
     margin: Callable[[], float],
     allowed: Allowed | None = None,
-) -> GridPosterior | DeviceJointPosterior | BranchedPosterior:
+) -> GridPosterior | BoxedPosterior | DeviceJointPosterior | BranchedPosterior:
     """The posterior on Theta, by `grid` or `branch_and_bound`; `auto`: see `enumerates`.
 
     Args:

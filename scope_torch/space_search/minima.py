@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -92,9 +92,11 @@ class LowerBounds:
             nothing can. Exact.
         is_exact: True.
         chunks: Theta in slices of flat indices.
+        beyond: What knows of all of Theta, where this is a part of it; None: this does.
     """
 
     is_exact = True
+    beyond: Any = None
 
     def __init__(
         self,
@@ -123,9 +125,9 @@ class LowerBounds:
         self.least_g, _ = self._search(self.g.__getitem__, self.c, u_out, self._chunk_least_g)
 
     @property
-    def whole(self) -> LowerBounds:
+    def whole(self) -> Any:
         """See `Minima`."""
-        return self
+        return self.beyond or self
 
     def value(self, function: Callable[[Moments], Tensor], index: int) -> float:
         """Value of a function of the moments at the flat index `index`, exactly."""

@@ -67,6 +67,11 @@ class Variances:
         for variance, value in zip(self.upper, prior, strict=True):
             variance.fill_(value)
 
+    def begin_as(self, other: Variances, index: Tensor) -> None:
+        """Starts from those of a larger grid at flat indices."""
+        torch.index_select(other.upper, 1, index, out=self.upper)
+        self._is_exact, self._all_exact = other.is_exact(index), other._all_exact
+
     def is_exact(self, index: Tensor) -> Tensor:
         """Where the variance is exact: `len(index)` booleans."""
         return self._is_exact[index]
