@@ -35,7 +35,7 @@ from scope_torch.space_search.minima import LowerBounds, Moments
 _LEAST_SIZE = 1 << 18  # configurations; below that a step is overhead
 _SMALLER = 4  # times that a box is smaller than Theta
 _ROOM = 0.25  # of u_out: the box also holds what is dearer by so much
-_SHORT, _WAIT = 4, 16  # after a box for fewer steps than that, so many go without
+_SHORT, _WAIT = 4, 16  # after none, or one for fewer steps than 4, so many looks go without
 
 
 class BoxedPosterior(Enumerated):
@@ -154,7 +154,7 @@ class BoxedPosterior(Enumerated):
         return bool(self._means.sub_(self._least_means).min() >= 0)
 
     def _cut(self, bounds: LowerBounds, theta_out: int | None) -> None:
-        """Cuts a box, if it is much smaller than Theta.
+        """Cuts a box, if it is much smaller than Theta; looks for one now and then.
 
         Args:
             bounds: On all of Theta.
@@ -163,22 +163,12 @@ class BoxedPosterior(Enumerated):
         self._wait = max(0, self._wait - 1)
         if self._wait or not bounds.u_out < math.inf:
             return
-        matters = bounds.c <= (1 + _ROOM) * bounds.u_out
-        if self._forbidden is not None:  # for now, or for ever
-            now = self._forbidden if self._never is None else self._forbidden & ~self._never
-            matters |= now
-        if theta_out is not None:
-            matters[theta_out] = True
-        if int(matters.sum()) * _SMALLER > len(matters):
+        llms, kernel = self._llms(bounds, theta_out), self._grid.kernel
+        if math.prod(map(len, llms)) * _SMALLER > self._grid.size:
+            self._wait = _WAIT
             return
-        space = self._grid.space
-        of_modules, others = matters.view(space.sizes), range(space.num_modules)
-        llms = [of_modules.any([k for k in others if k != i]).nonzero().squeeze(-1) for i in others]
-        if math.prod(map(len, llms)) * _SMALLER > space.size:
-            return
-        kernel = self._grid.kernel
         assert isinstance(kernel, HammingKernel)
-        grid = BoxGrid(space, kernel, llms, self._grid.device)
+        grid = BoxGrid(self._grid.space, kernel, llms, self._grid.device)
         self._least_means = self._whole.least_means(bounds)
         self._least_means[grid.index] = -math.inf
         if not len(self._means):
@@ -186,6 +176,18 @@ class BoxedPosterior(Enumerated):
         self._beta_c, self._u_out = bounds.beta.c, bounds.u_out
         self._box, self._num_steps = self._whole.cut(grid), 0
         self._box.update()
+
+    def _llms(self, bounds: LowerBounds, theta_out: int | None) -> list[Tensor]:
+        """Codes of the LLMs that can matter soon, for each module."""
+        matters = bounds.c <= (1 + _ROOM) * bounds.u_out
+        if self._forbidden is not None:  # for now, or for ever
+            now = self._forbidden if self._never is None else self._forbidden & ~self._never
+            matters |= now
+        if theta_out is not None:
+            matters[theta_out] = True
+        grid, modules = matters.view(self._grid.space.sizes), range(self._grid.space.num_modules)
+        others = [[k for k in modules if k != i] for i in modules]
+        return [(grid.any(k) if k else grid).nonzero().squeeze(-1) for k in others]
 
 
 class _Beyond:

@@ -87,7 +87,7 @@ def always(monkeypatch):
     """Boxes in any Theta, as soon as they are smaller."""
     monkeypatch.setattr(box, "_LEAST_SIZE", 1)
     monkeypatch.setattr(box, "_SMALLER", 1.2)
-    monkeypatch.setattr(box, "_SHORT", 0)  # and at once again
+    monkeypatch.setattr(box, "_WAIT", 0)  # and at once again
     counts = Counter()
     holds, cut = BoxedPosterior._holds, BoxedPosterior._cut
 
@@ -255,6 +255,13 @@ def same(one, other):
     assert one.stop_reason == other.stop_reason
     for a, b in zip(one.trace, other.trace, strict=True):
         assert (a.event, a.theta_cand) == (b.event, b.theta_cand)
+
+
+def test_a_space_of_one_module(monkeypatch):
+    task = make_task(1, (9,), 12)
+    whole = search(task)
+    always(monkeypatch)
+    same(search(task), whole)
 
 
 def test_small_spaces_and_other_kernels_have_none():
