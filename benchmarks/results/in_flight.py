@@ -22,6 +22,9 @@ WIDTHS = {
     "8": ("method=scope_joint", "method.in_flight=8"),
     "32": ("method=scope_joint", "method.in_flight=32"),
     "128": ("method=scope_joint", "method.in_flight=128"),
+    "scope 1": ("method=scope",),
+    "scope 32": ("method=scope", "method.in_flight=32"),
+    "scope 128": ("method=scope", "method.in_flight=128"),
 }
 # Others with 4 trials in parallel, each of which asks all queries at once.
 PARALLEL = {

@@ -13,14 +13,18 @@ _NEAR = 1.1
 
 
 def in_flight_table(rows: Rows) -> str:
-    """Near the optimum, median USD, and money and time of `scope_joint` with one call at a time."""
+    """Near the optimum, median USD, and both as multiples of a search with one call at a time.
+
+    That search is `scope`'s own, and else that of `scope_joint`.
+    """
     groups = grouped(rows)
     header = ["task", "in flight", "within 10% (one at a time)", "USD"]
     header += ["times as dear: median, worst", "times as fast: equal, lognormal, heavy tail"]
     lines = []
     for problem in dict.fromkeys(problem for problem, _ in groups):
-        alone = {_run(row): row for row in groups.get((problem, "1"), ())}
-        for width in ("32", "128", *PARALLEL):  # the file has more
+        for width in ("32", "128", "scope 32", "scope 128", *PARALLEL):  # the file has more
+            one_at_a_time = "scope 1" if width.startswith("scope") else "1"
+            alone = {_run(row): row for row in groups.get((problem, one_at_a_time), ())}
             of = groups.get((problem, width), ())
             pairs = [(row, alone[_run(row)]) for row in of if _run(row) in alone]
             if not of or len(pairs) < len(of):
@@ -29,7 +33,7 @@ def in_flight_table(rows: Rows) -> str:
             lines.append(
                 [
                     code(problem),
-                    f"`{width.split()[0]}`, {width.split()[1]}" if width in PARALLEL else width,
+                    ", ".join([f"`{name}`" for name in width.split()[:-1]] + [width.split()[-1]]),
                     f"{_near(of)} of {len(of)} ({_near(list(alone.values()))})",
                     f"{np.median([float(row['usd']) for row in of]):.3g}",
                     f"{np.median(ratios):.2f}, {max(ratios):.2f}",

@@ -44,11 +44,17 @@ LAG = 4  # requests without an answer, for each call in flight
 
 
 class _Open:
-    """An open candidate: its turn, and what of it is in flight."""
+    """An open candidate: its turn, and what of it is in flight.
+
+    Attributes:
+        mean_c: Mean of its cost in USD, at the last look.
+        probability: P_i, that its g is at most -margin, likewise.
+    """
 
     def __init__(self, turn: Turn) -> None:
         self.turn, self._requests = turn, turn.batches(1)
         self.num_answered = self.num_asked = 0
+        self.mean_c, self.probability = math.inf, 0.0
 
     @property
     def in_flight(self) -> int:
@@ -69,20 +75,16 @@ class _Open:
             return request
         return None
 
-    @property
-    def mean_c(self) -> float:
-        """Mean of its cost, in USD."""
-        return self.turn.candidate.mean_c
-
-    @property
-    def probability(self) -> float:
-        """P_i, that its g is at most -margin."""
+    def look(self) -> None:
+        """Brings `mean_c` and `probability` up to date."""
         candidate, beta = self.turn.candidate, self.turn.beta()
+        self.mean_c = candidate.mean_c
         mean = candidate.lower_g(beta._replace(g=0.0))
         sigma = (mean - candidate.lower_g(beta)) / beta.g
         if sigma <= 0:
-            return float(mean <= -self.turn.margin)
-        return math.erfc((mean + self.turn.margin) / (sigma * math.sqrt(2))) / 2
+            self.probability = float(mean <= -self.turn.margin)
+        else:
+            self.probability = math.erfc((mean + self.turn.margin) / (sigma * math.sqrt(2))) / 2
 
 
 class InFlight(SCOPE):
@@ -149,6 +151,7 @@ class InFlight(SCOPE):
 
     def _next_request(self) -> Request | None:
         while not self._ends:
+            self._look()
             for one in self._open:
                 if one.may_ask and (one.num_asked < FIRST or self._is_worth_it(one.mean_c, one)):
                     if (request := one.ask()) is not None:
@@ -161,6 +164,11 @@ class InFlight(SCOPE):
                 if not self._begin():
                     break
         return None
+
+    def _look(self) -> None:
+        for one in self._open:
+            if not one.turn.ended:
+                one.look()
 
     def _is_worth_it(self, mean_c: float, of: _Open | None = None) -> bool:
         """Whether to ask a configuration with this mean cost in USD is worth its expected waste.
@@ -194,6 +202,7 @@ class InFlight(SCOPE):
         self._is_stuck = self.rules.pays(candidate, minima)
         if self._is_stuck:
             return False
+        self._look()  # bounds may have been fitted or widened
         if not self._is_worth_it(candidate.mean_c):
             self._waits_for = candidate.mean_c
             return False
