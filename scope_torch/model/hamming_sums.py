@@ -74,6 +74,7 @@ class HammingGrid:
         self._subset_indicators = indicators.double()
         self._subset_coefficient = self._coefficient[indicators.sum(-1)]
         self._scratch = torch.empty(0, dtype=torch.float64, device=self.device)
+        self._is_empty = False  # the scratch is all zeros
         small = math.prod(self._shape) < 2**31
         self._index_dtype = torch.int32 if small else torch.int64
         self._unions = UnionTables(self._coefficient)
@@ -103,7 +104,24 @@ class HammingGrid:
             at = slice(k, k + at_once)
             tables = self._empty_tables(at_once).index_add_(0, index, values[at].flatten())
             self._fold_tables(tables, out[at])
+            self._empty_again(index)
         return out
+
+    def is_above(self, codes: Tensor, weights: Tensor, least: Tensor) -> bool:
+        """Whether k_D(theta)^T w is at least `least`, `|Theta|` values, on all of Theta."""
+        if self._is_small or self.space.num_modules == 1:
+            return bool((self.weighted_sum(codes, weights) >= least).all())
+        index, (first, *others) = self._entries(codes), self.space.sizes
+        values = self._subset_coefficient[:, None] * weights
+        tables = self._empty_tables().index_add_(0, index, values.flatten())
+        grid = tables.view(self._shape)
+        slab, folded = torch.empty_like(grid[0]), tables.new_empty(others)
+        above = all(
+            (self._fold_slab(grid, llm, slab, folded) >= of_llm).all()
+            for llm, of_llm in enumerate(least.view(first, *others))
+        )
+        self._empty_again(index)
+        return above
 
     def add_squares(
         self, codes: Tensor, rows: Tensor, weights: Tensor, to: Tensor, scratch: Tensor
@@ -183,7 +201,17 @@ class HammingGrid:
         size = m * math.prod(self._shape)
         if len(self._scratch) < size:
             self._scratch = torch.empty(size, dtype=torch.float64, device=self.device)
-        return self._scratch[:size].zero_()
+            self._is_empty = False
+        if not self._is_empty:
+            self._scratch[:size].zero_()
+        self._is_empty = False
+        return self._scratch[:size]
+
+    def _empty_again(self, index: Tensor) -> None:
+        """Of a large table, which was folded by slabs, only these entries are not zero."""
+        if not self._is_small and self.space.num_modules > 1:
+            self._scratch.index_fill_(0, index, 0.0)
+            self._is_empty = True
 
     def _fold_tables(self, tables: Tensor, out: Tensor) -> Tensor:
         """Adds slice 0 of every module onto the others, for each of the `m x |Theta|` results."""
@@ -203,15 +231,18 @@ class HammingGrid:
 
     def _fold_by_slabs(self, grid: Tensor, out: Tensor) -> None:
         """Folds one LLM of the first module at a time, so that its slice stays in the cache."""
-        first, *others = self.space.sizes
         slab = torch.empty_like(grid[0])
-        for llm, folded in enumerate(out.view(first, *others)):
-            part = torch.add(grid[0], grid[llm + 1], out=slab)
-            for i, size in enumerate(others[:-1]):
-                inner = part.narrow(i, 1, size)
-                inner += part.narrow(i, 0, 1)
-                part = inner
-            torch.add(part.narrow(-1, 1, others[-1]), part.narrow(-1, 0, 1), out=folded)
+        for llm, folded in enumerate(out.view(self.space.sizes)):
+            self._fold_slab(grid, llm, slab, folded)
+
+    def _fold_slab(self, grid: Tensor, llm: int, slab: Tensor, out: Tensor) -> Tensor:
+        """Folds one LLM of the first module into `out`; `slab` is memory like `grid[0]`."""
+        part, sizes = torch.add(grid[0], grid[llm + 1], out=slab), self.space.sizes[1:]
+        for i, size in enumerate(sizes[:-1]):
+            inner = part.narrow(i, 1, size)
+            inner += part.narrow(i, 0, 1)
+            part = inner
+        return torch.add(part.narrow(-1, 1, sizes[-1]), part.narrow(-1, 0, 1), out=out)
 
 
 class BoxGrid(HammingGrid):

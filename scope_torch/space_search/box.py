@@ -3,8 +3,7 @@
 | symbol | here | shape | unit |
 | --- | --- | --- | --- |
 | LLMs of the box, for each module | `BoxGrid.llms` | | |
-| m, mean of the cost (of cbar / a, if costs are relative) | `_means` | `|Theta|` | USD or 1 |
-| least m with which L_c > u_out outside the box | `_least_means` | `|Theta|` | the same |
+| least mean of the cost with which L_c > u_out outside the box | `_least_means` | `|Theta|` | USD |
 
 Minima are over L_c <= u_out. After the first certificate that is a few percent of Theta, and they
 have few LLMs in common: the box holds all configurations of those LLMs. A step looks at the box,
@@ -62,7 +61,7 @@ class BoxedPosterior(Enumerated):
         self._fitted: object = None
         self._num_steps = self._wait = 0
         self._beta_c = self._u_out = 0.0  # for which `_least_means` was made
-        self._means = self._least_means = torch.empty(0, dtype=torch.float64)
+        self._least_means = torch.empty(0, dtype=torch.float64)
 
     def update(self) -> None:
         """See `GridPosterior`."""
@@ -149,9 +148,8 @@ class BoxedPosterior(Enumerated):
         """Whether L_c > u_out is sure outside the box."""
         if u_out > self._u_out or beta.c > self._beta_c:
             return False
-        weights = self._surrogate.weights()[0]
-        self._grid.weighted_sum(self._surrogate.observed(), weights, out=self._means)
-        return bool(self._means.sub_(self._least_means).min() >= 0)
+        of_cost = self._surrogate.observed(), self._surrogate.weights()[0]
+        return self._grid.is_above(*of_cost, self._least_means)
 
     def _cut(self, bounds: LowerBounds, theta_out: int | None) -> None:
         """Cuts a box, if it is much smaller than Theta; looks for one now and then.
@@ -171,8 +169,6 @@ class BoxedPosterior(Enumerated):
         grid = BoxGrid(self._grid.space, kernel, llms, self._grid.device)
         self._least_means = self._whole.least_means(bounds)
         self._least_means[grid.index] = -math.inf
-        if not len(self._means):
-            self._means = torch.empty_like(self._least_means)
         self._beta_c, self._u_out = bounds.beta.c, bounds.u_out
         self._box, self._num_steps = self._whole.cut(grid), 0
         self._box.update()

@@ -219,3 +219,26 @@ def test_make_grid_takes_the_fast_way_for_hamming_kernels(make, device):
     grid = make_grid(ConfigSpace((3, 2)), make(), device)
     assert isinstance(grid, HammingGrid)
     assert grid.device.type == device
+
+
+@pytest.mark.parametrize("large", [True, False])
+@pytest.mark.parametrize("sizes", [(5,), (3, 4), (3, 2, 4)])
+def test_sums_in_the_same_memory_and_whether_they_are_above(monkeypatch, sizes, large):
+    """Tables that are folded by slabs are emptied entry by entry."""
+    monkeypatch.setattr(hamming_grid, "_LARGE", 1 if large else 1 << 20)
+    kernel, space = HammingMatern52Kernel(), ConfigSpace(sizes)
+    grid, direct = HammingGrid(space, kernel), DirectGrid(space, kernel)
+    for seed in range(4):
+        codes, weights, matrix = map(torch.tensor, case(sizes, 9, seed))
+        expected = direct.weighted_sum(codes, weights)
+        for _ in range(2):
+            torch.testing.assert_close(grid.weighted_sum(codes, weights), expected)
+            assert grid.is_above(codes, weights, expected - 1e-9)
+            at = torch.arange(space.size) == space.size - 1 - seed
+            assert not grid.is_above(codes, weights, expected - 1e-9 + 2e-9 * at)
+        form = grid.quadratic_form(codes, matrix)
+        torch.testing.assert_close(form, direct.quadratic_form(codes, matrix))
+        assert grid.is_above(codes, weights, torch.full_like(expected, -math.inf))
+        rows = torch.stack([weights, -weights, 2 * weights])
+        sums = grid.weighted_sums(codes, rows)
+        torch.testing.assert_close(sums, torch.stack([expected, -expected, 2 * expected]))
