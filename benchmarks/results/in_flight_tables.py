@@ -22,7 +22,7 @@ def in_flight_table(rows: Rows) -> str:
     header += ["times as dear: median, worst", "times as fast: equal, lognormal, heavy tail"]
     lines = []
     for problem in dict.fromkeys(problem for problem, _ in groups):
-        for width in ("32", "128", "scope 32", "scope 128", *PARALLEL):  # the file has more
+        for width in ("32", "128", "scope 32", *PARALLEL):  # the file has more
             one_at_a_time = "scope 1" if width.startswith("scope") else "1"
             alone = {_run(row): row for row in groups.get((problem, one_at_a_time), ())}
             of = groups.get((problem, width), ())

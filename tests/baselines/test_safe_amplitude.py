@@ -8,6 +8,7 @@ from scope_torch.tasks.synthetic import synthetic_task
 
 
 @pytest.mark.parametrize("amp_g", [0.003, 1.0])
+@pytest.mark.slow
 def test_the_default_amplitude_calls_infeasible_configurations_safe(amp_g):
     """It evaluates what it takes for safe; with amplitude 1 that is theta_0 alone, known before."""
     assert SafeOpt.default_gp.amp_g == 0.003

@@ -175,6 +175,7 @@ def replay(task: Task, result: RunResult, to_the_letter: bool) -> tuple[list[flo
     ("task", "widens"),
     [(overconfident_task(0), True), (overconfident_task(23), True), (make_task(3), None)],
 )
+@pytest.mark.slow
 def test_widens_where_and_only_where_nothing_can_improve(task, widens, to_the_letter):
     """Every step against the reference: nothing else can improve there, and nowhere else."""
     tolerance = None if to_the_letter else 0.0

@@ -18,6 +18,7 @@ POPULATIONS = {
 
 
 @pytest.mark.parametrize("name", POPULATIONS)
+@pytest.mark.slow
 def test_it_is_wrong_as_seldom_as_it_says(name):
     outcomes = POPULATIONS[name].astype(float)
     rng = np.random.default_rng(7)

@@ -170,6 +170,7 @@ def test_a_command_that_fails(code, message):
         Command(python(code), timeout_s=0.5 if "sleep" in code else 60)("input")
 
 
+@pytest.mark.slow
 def test_a_command_that_takes_too_long_is_killed_with_its_children(tmp_path):
     path = tmp_path / "child"
     code = (
@@ -274,6 +275,7 @@ def test_what_a_command_prints_is_bounded(monkeypatch):
         Command(python(code))("x")
 
 
+@pytest.mark.slow
 def test_the_memory_for_what_a_command_prints_is_bounded():
     """A program prints 1 GB."""
     code = "import os\nfor _ in range(1000): os.write(1, b'n' * 10**6)\nprint(); print('answer')"

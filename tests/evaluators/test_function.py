@@ -145,6 +145,7 @@ class Asks:
 
 
 @pytest.mark.parametrize("concurrency", [1, 8])
+@pytest.mark.slow
 def test_an_async_client_is_shared_by_all_calls_of_all_searches(client, concurrency):
     system = Asks(client)
     for seed in (0, 1):
@@ -167,6 +168,7 @@ def press_ctrl_c():
 @pytest.mark.parametrize(
     ("fifth", "error"), [(fail, TimeoutError), (press_ctrl_c, KeyboardInterrupt)]
 )
+@pytest.mark.slow
 def test_calls_in_flight_are_kept_and_the_loop_goes_on(client, fifth, error, concurrency):
     system = Asks(client, fifth)
     evaluator = evaluator_of(system, concurrency=concurrency)
@@ -213,6 +215,7 @@ def test_a_forked_child_has_a_loop_of_its_own():
     assert python(code) == ("0 True\n", "")
 
 
+@pytest.mark.slow
 def test_the_process_ends_with_connections_open(server):
     pytest.importorskip("openai")
     code = (

@@ -255,6 +255,7 @@ def test_a_configuration_on_all_queries_fills_the_slots(tmp_path):
     assert statistics.median(crowd.in_flight) >= 14
 
 
+@pytest.mark.slow
 def test_calibrate_and_batches_fill_the_slots(tmp_path):
     """A round of one request has 8 calls to make, so nearly all rounds have 14."""
     crowd, system = Crowd(), toy(parts=[f"part{i}" for i in range(8)])

@@ -81,6 +81,7 @@ class Faults:
 
 
 @pytest.mark.parametrize("retries", [0, 3])
+@pytest.mark.slow
 def test_faults_sprinkled_over_a_run_of_scope(tmp_path, retries):
     faults, waits = Faults(), []
 
@@ -140,6 +141,7 @@ class Outage:
     "trouble",
     [Status(503), pytest.param(Status(429, headers={"Retry-After": "0"}), marks=pytest.mark.slow)],
 )
+@pytest.mark.slow
 def test_a_short_outage_leaves_no_trace_in_the_result(tmp_path, whole, trouble):
     """It ends before it is fatal; calls that failed are sent again, not counted as wrong."""
     outage = Outage(25, trouble)
@@ -169,6 +171,7 @@ ENDS = [
 
 @pytest.mark.parametrize(("trouble", "settings", "message"), ENDS)
 @pytest.mark.parametrize("good", [25])
+@pytest.mark.slow
 def test_a_run_that_an_outage_ends_is_resumed_to_the_same_result(
     tmp_path, whole, trouble, settings, message, good
 ):
@@ -242,6 +245,7 @@ def interrupted_wait(monkeypatch, after: int) -> None:
 
 
 @pytest.mark.parametrize(("where", "after"), [("callback", 1), ("wait", 9), ("callback", 18)])
+@pytest.mark.slow
 def test_after_ctrl_c_nothing_is_paid_twice(tmp_path, whole, monkeypatch, where, after):
     script = Script()
     with FakeEndpoint(script) as endpoint:

@@ -118,6 +118,7 @@ def chosen_for_its_answers(rng, fresh_order):
     return any(sequence.update(lucky[query]) for query in order)
 
 
+@pytest.mark.slow
 def test_old_answers_count_only_in_an_order_that_is_drawn_afresh():
     """In the order in which they were found, the luckiest answers come first."""
     rng = np.random.default_rng(0)

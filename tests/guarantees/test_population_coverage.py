@@ -94,6 +94,7 @@ def at_most(delta, searches):
 
 
 @pytest.mark.parametrize("flips", [0.0, 0.02, 0.1])
+@pytest.mark.slow
 def test_no_search_can_be_wrong_more_often_than_promised(flips):
     """1,000 samples: how often any configuration would be certified if it answered all queries."""
     pools, wrong = [Pool(seed, flips) for seed in range(4)], 0

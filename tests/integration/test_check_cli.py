@@ -217,6 +217,7 @@ def test_an_interrupt_says_how_to_go_on(folder, capsys, monkeypatch):
     assert capsys.readouterr().err == "interrupted; the same command goes on\n"
 
 
+@pytest.mark.slow
 def test_a_command_behind_an_endpoint(folder):
     """An application that knows nothing of this project, and an upstream with prices."""
 
@@ -261,6 +262,7 @@ def workflow():
         pytest.param({"reply": "mini"}, 2, marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow
 def test_the_gate_of_the_page(folder, new, status):
     """Its scripts run in a repository whose models.json has changed; `gh` notes what it is told."""
     tools = folder / "tools"

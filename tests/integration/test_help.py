@@ -59,6 +59,7 @@ def test_the_examples_work(cli, tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("command", sorted(set(COMMANDS) - NEEDS))
+@pytest.mark.slow
 def test_the_examples_of_commands_work(command, cli, monkeypatch, capsys):
     status, out, err = cli(command, "--help")
     assert status == 0

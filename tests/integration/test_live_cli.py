@@ -65,6 +65,7 @@ def fixture_of_closed_evaluators(monkeypatch) -> list[LiveEvaluator]:
     return closed
 
 
+@pytest.mark.slow
 def test_a_live_search_finishes_and_is_not_repeated(cli, closed):
     with FakeEndpoint(airport_llm) as endpoint:
         status, out, err = cli(*arguments(endpoint.url))
@@ -190,6 +191,7 @@ def test_a_dead_port_is_one_line(cli, dead_url):
     assert not list(Path("outputs").rglob("journal.jsonl"))
 
 
+@pytest.mark.slow
 def test_a_tracker_that_is_lost_is_noticed_before_the_reference_is_paid(cli, dead_url):
     pytest.importorskip("mlflow")
     with FakeEndpoint(airport_llm) as endpoint:

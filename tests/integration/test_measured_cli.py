@@ -82,6 +82,7 @@ def measured(run_dir: Path) -> dict:
     return json.loads((run_dir / "measured.json").read_text())
 
 
+@pytest.mark.slow
 def test_a_live_run_is_measured_and_reported(search, measure_run, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)  # figures take their time
     monkeypatch.delitem(sys.modules, "scope_torch.results.plotting", raising=False)
@@ -200,6 +201,7 @@ def test_after_ctrl_c_a_measurement_goes_on(search, measure_run, monkeypatch):
     assert len(lines) == 2 * 12 * (len(found["results"]) - 1)
 
 
+@pytest.mark.slow
 def test_an_interrupted_measurement_pays_for_nothing_twice(search, measure_run):
     script, left = Airports(), [math.inf]
 

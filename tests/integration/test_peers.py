@@ -55,6 +55,7 @@ def test_a_peer_searches(peer):
     "peer", [*FAST, "botorch", *(pytest.param(p, marks=pytest.mark.slow) for p in ("smac", "ax"))]
 )
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.slow
 def test_only_what_is_on_the_list_is_tried(peer):
     if peer in NEEDED:
         pytest.importorskip(NEEDED[peer])
@@ -105,6 +106,7 @@ def test_a_peer_that_has_tried_all_ends(peer):
     assert result.stop_reason == "every configuration was tried"
 
 
+@pytest.mark.slow
 def test_every_configuration_is_tried_if_the_budget_is_large():
     """BoTorch chooses among what was not tried, so it ends at the optimum."""
     task = synthetic_task(num_queries=20, num_modules=1)

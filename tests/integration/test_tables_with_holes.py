@@ -81,6 +81,7 @@ def checked(task: Task, result, table: RecordedTable):
         for n in SEARCHES
     ],
 )  # fmt: skip
+@pytest.mark.slow
 def test_every_method_on_30_percent_of_a_table(name, tmp_path):
     if name == "optuna_gp":
         pytest.importorskip("optuna")
@@ -286,6 +287,7 @@ def test_other_refusals(listed, tmp_path):
         list(task.evaluator.evaluate([Request((1,), 1)]))
 
 
+@pytest.mark.slow
 def test_the_command_line(cli, tmp_path):
     rows = ["a,b,query,quality,cost_usd"]
     rng = np.random.default_rng(0)

@@ -66,6 +66,7 @@ def test_one_word_is_the_difference(name, agent, quiet, capsys, tmp_path):
     assert f"#   solver: {results.get_best_combo()['solver']}" in text
 
 
+@pytest.mark.slow
 def test_reports_agree_with_brute_force(agent, quiet):
     """On combinations that answered all samples: accuracy, tokens and price are AgentOpt's own."""
     every = quiet(agentopt.BruteForceModelSelector(**arguments(agent)))

@@ -82,6 +82,7 @@ def test_without_a_refusal_all_are_in_flight():
     assert client.congestion(LLMS["a"]).window == math.inf
 
 
+@pytest.mark.slow
 def test_a_limit_that_rises_is_found():
     class Rises(Limited):
         later = 0

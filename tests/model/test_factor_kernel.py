@@ -240,6 +240,7 @@ class _Sizes(TorchDispatchMode):
         return out
 
 
+@pytest.mark.slow
 def test_many_configurations_at_once_take_no_more_than_the_result():
     """Else a million of them take gigabytes for each module."""
     kernel = FactorKernel(HammingMatern52Kernel(), levels_of([FULL, FULL, PLAIN]))

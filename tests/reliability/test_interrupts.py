@@ -135,6 +135,7 @@ def test_a_second_signal_of_any_kind_ends_at_once(tmp_path):
     assert "stopped at once" in said(tmp_path / "run")[1]
 
 
+@pytest.mark.slow
 def test_signals_that_are_ignored_stay_ignored(tmp_path):
     (tmp_path / "run").mkdir()
     assert in_child(signalled, SYNTHETIC, tmp_path / "run", STOPPING[1:], True) == 0
@@ -207,6 +208,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.slow
 def test_an_interrupt_is_noticed_although_polars_restarts_waits():
     """Its own handler of SIGINT has waits for locks go on, for ever if no call ends."""
     command = [sys.executable, "-c", POLARS]

@@ -131,6 +131,7 @@ def test_labels_of_axes_stand_where_the_left_neighbour_has_none():
     assert [(row.start, row.stop) for row in rows] == [(0, 2), (0, 1), (1, 2)]
 
 
+@pytest.mark.slow
 def test_titles_side_by_side_do_not_touch():
     figure = draw_panels([panel(title="data_transformation: median of 3 runs")] * 5)
     figure.draw_without_rendering()

@@ -96,6 +96,7 @@ def test_searches_of_the_spaces_too_large_to_enumerate():
 
 @pytest.mark.parametrize("max_nodes", [2, 1000])
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.slow
 def test_searches_are_noted_as_the_result_counts_them(method, max_nodes, tmp_path):
     world = ["task=data_transformation", "task.world=chain_of_3", f"task.world_file='{WORLDS}'"]
     settings = ["method.space_search=branch_and_bound", f"method.max_nodes={max_nodes}"]

@@ -190,6 +190,7 @@ def test_batches_are_certified_too():
     assert {result.recommendation.basis for result in results} == {"certified"}
 
 
+@pytest.mark.slow
 def test_a_run_that_was_interrupted_ends_the_same(tmp_path):
     def search(budget_usd, **where):
         optimizer = make_scope_joint(PROBLEM, base="nano", certificate="population")
@@ -224,6 +225,7 @@ def test_other_answers_of_the_reference_are_another_run():
 LARGE = synthetic_task(num_queries=1500, epsilon=0.1)
 
 
+@pytest.mark.slow
 def test_a_pool_costs_calibrate_and_a_candidate_few_queries():
     problem = LARGE.problem
     options = {"certificate": "population", "calibration_queries": None}
@@ -242,6 +244,7 @@ def test_a_pool_costs_calibrate_and_a_candidate_few_queries():
     assert result.history.spend_usd < run(problem, whole, LARGE.evaluator, 20.0).history.spend_usd
 
 
+@pytest.mark.slow
 def test_a_pool_in_batches():
     optimizer = make_scope_joint(
         LARGE.problem, base="nano", certificate="population", query_pool=60, batch_size=100

@@ -167,6 +167,7 @@ def test_all_but_the_reference_may_be_broken():
 
 
 @pytest.mark.parametrize("broken", [ALL, {("module1", 0)}])
+@pytest.mark.slow
 def test_one_result_at_any_concurrency_and_after_any_crash(broken, tmp_path):
     whole, _ = searched(broken, run_dir=tmp_path / "whole")
     many, _ = searched(broken, concurrency=4)

@@ -74,6 +74,7 @@ def certified(result: RunResult, threshold: float, delta: float = 0.05) -> set[t
 
 @pytest.mark.parametrize("name", ["random", "scope", "scope_joint", "scope_front"])
 @pytest.mark.parametrize("seed", range(2))
+@pytest.mark.slow
 def test_the_safe_rows_are_those_of_a_naive_computation(name, seed):
     task = make_task(seed)
     search, result = found(name, task, seed)

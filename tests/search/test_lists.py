@@ -116,6 +116,7 @@ def test_the_choices_of_the_masked_grid(make, case, seed, monkeypatch):
         (make_scope_joint, {"budget_usd": 1.0}, "plain"),
     ],
 )
+@pytest.mark.slow
 def test_on_a_device_and_with_other_kernels(make, how, case, monkeypatch):
     if "kernel" in how:  # there a list is always better than Theta
         monkeypatch.setattr(list_sums, "HammingKernel", object)

@@ -307,6 +307,7 @@ def test_an_explanation_of_a_run_of_an_earlier_version():
 @pytest.mark.parametrize(
     ("make", "batch_size"), [(make_scope, 1), (make_scope_joint, 7), (make_scope_joint, None)]
 )
+@pytest.mark.slow
 def test_candidates_are_asked_again_and_certified_by_fresh_answers(make, batch_size):
     """What a search asked, taken apart: every certificate is that of a bet on its own answers."""
     task, flips = make_task(5, (5, 4), 80, graded=False), 0.03

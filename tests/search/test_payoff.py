@@ -197,6 +197,7 @@ def test_where_theta_is_too_large_the_candidate_stands_for_all():
     assert branched[0] < branched[1]
 
 
+@pytest.mark.slow
 def test_bounds_are_widened_as_long_as_it_pays():
     wide = searched(1e12, budget_usd=1e3)
     assert wide.report["widened"] > 1  # not once only
@@ -205,6 +206,7 @@ def test_bounds_are_widened_as_long_as_it_pays():
     assert searched(1e12, budget_usd=1e3, bounds={"widenings": 0}).report["widened"] == 0
 
 
+@pytest.mark.slow
 def test_the_budget_says_what_nobody_says():
     known = searched(None, budget_usd=0.5, budget_known=True)
     c_0 = known.problem.reference_cost_usd

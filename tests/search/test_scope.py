@@ -259,6 +259,7 @@ def widened_the_same(case: Case, result: RunResult, reference: naive.NaiveRun) -
     assert not widened or case.b[0] == "loo_widening"
 
 
+@pytest.mark.slow
 def test_the_first_u_out_is_the_papers_without_the_floor():
     """U_{c,t_0}(theta_0), which half-widths as narrow as these put below c(theta_0)."""
     for case in LETTER:

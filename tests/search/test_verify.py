@@ -274,6 +274,7 @@ def test_calibrate_of_a_search_looks_at_a_few_queries():
     assert asked[None] == set(range(40))
 
 
+@pytest.mark.slow
 def test_no_search_ends_on_an_old_fit():
     """After the last round, the fit alone is made again where a round would come."""
     fits_alone = 0

@@ -67,6 +67,7 @@ def test_a_larger_budget_keeps_the_second_answers(tmp_path):
 
 
 @pytest.mark.parametrize("repeats", [0, 3])
+@pytest.mark.slow
 def test_what_an_older_run_saw_of_varying_answers_is_not_forgotten(tmp_path, repeats):
     changes = {"max_quality_loss": 0.3, "budget_usd": 6}
     first = settings(metric=exactly, run_dir=tmp_path / "june", repeats=None) | changes

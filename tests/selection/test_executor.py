@@ -87,6 +87,7 @@ def test_threads_give_what_a_sequential_search_gives(tmp_path, expected):
     "kills_at",
     [pytest.param(1, marks=pytest.mark.slow), 9, pytest.param(60, marks=pytest.mark.slow)],
 )
+@pytest.mark.slow
 def test_a_killed_worker_loses_its_calls_and_nothing_else(tmp_path, expected, caplog, kills_at):
     """In the preflight, the reference, and the search."""
     run_dir = tmp_path / "run"
@@ -205,11 +206,13 @@ def test_without_cloudpickle_a_function_must_be_importable(monkeypatch):
         elsewhere.function("app", lambda _, text: (text, 0.01))
 
 
+@pytest.mark.slow
 def test_what_cannot_come_home_is_named():
     with pytest.raises(InputError, match=r"the app returned .*lock.*cannot be sent home"):
         st.select(far_apps.returns_a_lock, **settings(executor=processes))
 
 
+@pytest.mark.slow
 def test_a_worker_that_cannot_import_the_app_says_so(tmp_path, monkeypatch):
     (tmp_path / "only_here.py").write_text("def app(models, text):\n    return text, 0.1\n")
     monkeypatch.syspath_prepend(tmp_path)

@@ -73,6 +73,7 @@ def test_what_a_lost_call_has_cost_is_booked_as_lost(upstream, tmp_path, who):
     assert (there.bill.lost_usd, there.bill.num_lost) == (lost.paid_usd, 0)
 
 
+@pytest.mark.slow
 def test_a_worker_on_another_machine_cannot_reach_this_one(upstream, monkeypatch):
     """The endpoint listens on 127.0.0.1 unless it is told otherwise."""
     at_home = ("head.example.org", 1)

@@ -137,6 +137,7 @@ def test_a_search_that_is_killed_again_and_again_has_the_same_bill(upstream, tmp
     assert bill.total_usd == pytest.approx(paid(upstream) - before, rel=1e-12)  # once each, or lost
 
 
+@pytest.mark.slow
 def test_a_judge_that_fails_costs_what_it_took(upstream, tmp_path):
     """It answers, and then the metric breaks: nine times of ten."""
     calls = 0

@@ -233,6 +233,7 @@ def test_the_run_that_got_the_calls_of_another_waits_for_it(upstream, tmp_path):
     assert all(one.lost is not None for one in journalled(tmp_path))
 
 
+@pytest.mark.slow
 def test_a_kept_client_that_is_tagged_is_right(upstream):
     with st.Endpoint(upstream.url, prices=st.PriceList(dict(LLMS))) as endpoint:
         http = tagged(DefaultHttpxClient())

@@ -268,6 +268,7 @@ class DearLater(App):
 @pytest.mark.parametrize(
     ("times", "compared"), [(1, range(20, 21)), (10, range(6, 15)), (60, range(1, 2))]
 )
+@pytest.mark.slow
 def test_held_out_queries_end_with_the_budget(concurrency, times, compared, tmp_path, caplog):
     app = DearLater(times)
     how = {"holdout": 0.5, "run_dir": tmp_path, "concurrency": concurrency}

@@ -77,6 +77,7 @@ def test_a_loss_is_proven_by_a_sample():
     assert result.bill.total_usd == pytest.approx(app.usd(), rel=1e-12)
 
 
+@pytest.mark.slow
 def test_the_threshold_counts_on_a_better_reference_than_its_sample():
     def app(models, text):  # the reference is right on two of three queries
         is_right = int(text.split()[1]) % 3 > 0 and models["plan"] != "nano"
@@ -114,6 +115,7 @@ def test_files_that_began_with_all_queries_go_on_with_all(tmp_path):
 
 
 @pytest.mark.parametrize("stop_after", [1, 12, 60])
+@pytest.mark.slow
 def test_a_sample_that_breaks_goes_on(stop_after, tmp_path):
     whole, first, second = App(), App(), App()
     expected = st.select(whole, **least(run_dir=tmp_path / "whole"))
@@ -294,6 +296,7 @@ def test_what_cannot_be_is_refused_before_the_first_call(changes, message):
     assert app.calls == []
 
 
+@pytest.mark.slow
 def test_a_search_of_ones_own_gets_all_answers_unless_told_otherwise():
     def make(problem):
         return st.make_scope(problem, base="nano")

@@ -60,6 +60,7 @@ def test_an_application_that_reads_no_prompt_is_told_so_once(upstream, caplog):
     assert "scope_torch.serve.current.models()" in said
 
 
+@pytest.mark.slow
 def test_a_command_reads_its_prompt(upstream, tmp_path):
     program = (
         "import json, os, sys, urllib.request as u\n"

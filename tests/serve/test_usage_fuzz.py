@@ -228,6 +228,7 @@ async def both_bills(replies: list[bytes]) -> list[tuple[float, bool, ModuleBill
 @pytest.mark.parametrize(
     "number", [1_000, pytest.param(40_000, marks=pytest.mark.slow)], ids=["few", "all"]
 )
+@pytest.mark.slow
 def test_client_and_endpoint_book_the_same(number, monkeypatch):
     monkeypatch.setattr("scope_torch.serve.app.most_of", lambda *_: most_of_call(CALL))
     draw = random.Random(number)

@@ -219,7 +219,12 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+FEW = "joint", "in flight", "a rule"
+
+
+@pytest.mark.parametrize(
+    "name", [n if n in FEW else pytest.param(n, marks=pytest.mark.slow) for n in CASES]
+)
 def test_a_search_asks_the_same(monkeypatch, name):
     whole = search(**CASES[name])
     counts = always(monkeypatch)

@@ -32,6 +32,7 @@ def search(task, seed, gap_tolerance):
 
 @pytest.mark.parametrize("gap_tolerance", [0.0, None])
 @pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.slow
 def test_the_same_search(task, seed, gap_tolerance, monkeypatch):
     results, made_exact = [], []
     real = grid_posterior.GridPosterior.make_exact

@@ -93,6 +93,7 @@ def test_curves_parameters_result_and_artifacts_are_there(tmp_path):
 
 
 @pytest.mark.usefixtures("made")
+@pytest.mark.slow
 def test_a_search_that_fails_is_a_failed_run(tmp_path):
     class Breaks:
         concurrency = 1
@@ -233,6 +234,7 @@ def test_a_folder_that_an_address_cannot_name_is_refused(tmp_path, name):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_link_in_the_place_of_the_database_is_refused(tmp_path):
     (tmp_path / "yours").write_text("mine")
     (tmp_path / "mlflow.db").symlink_to(tmp_path / "yours")
@@ -256,6 +258,7 @@ def test_nothing_that_a_link_leads_to_is_sent(tmp_path):
 
 
 @pytest.mark.usefixtures("made")
+@pytest.mark.slow
 def test_an_error_of_mlflow_does_not_hide_what_ended_the_run(tmp_path, monkeypatch):
     import mlflow
 
