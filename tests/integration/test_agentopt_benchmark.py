@@ -171,6 +171,7 @@ def test_scope_joint_finds_the_best():
 @pytest.mark.parametrize(
     "method", [ours.METHODS[0], pytest.param(ours.METHODS[1], marks=pytest.mark.slow)]
 )
+@pytest.mark.slow
 def test_a_committed_run_of_ours_is_what_comes_out_today(method):
     _needs_table("mathqa")
     made = ours.least_cost("mathqa", method, seed=3)

@@ -88,6 +88,7 @@ def test_a_live_search_finishes_and_is_not_repeated(cli, closed):
     assert Path("responses.sqlite").is_file()
 
 
+@pytest.mark.slow
 def test_deploy_evaluates_held_out_queries(cli, closed):
     with FakeEndpoint(airport_llm) as endpoint:
         assert cli(*arguments(endpoint.url, "deploy=true"))[0] == 0
@@ -152,6 +153,7 @@ def test_after_an_outage_the_same_command_goes_on(cli, whole):
     assert script.paid == whole[2]
 
 
+@pytest.mark.slow
 def test_after_ctrl_c_the_same_command_goes_on(cli, whole, monkeypatch):
     left = [15]
 

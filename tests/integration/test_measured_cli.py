@@ -232,6 +232,7 @@ def test_an_interrupted_measurement_pays_for_nothing_twice(search, measure_run):
     assert measured(run_dir)["curve"] == resumed["curve"]
 
 
+@pytest.mark.slow
 def test_calls_without_a_reply_are_told(search, measure_run):
     script, left = Airports(), [0]
 

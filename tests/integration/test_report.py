@@ -174,6 +174,7 @@ def test_tables_without_matplotlib(outputs, no_figures):
     assert not list(outputs.glob("*.png"))
 
 
+@pytest.mark.slow
 def test_one_run(outputs):
     shutil.rmtree(outputs / "synthetic" / "random_search")
     for seed in (1, 2):

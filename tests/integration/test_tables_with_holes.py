@@ -186,6 +186,7 @@ def listed_task(listed, file: str, **how) -> Task:
     )
 
 
+@pytest.mark.slow
 def test_a_list_of_configurations(listed):
     task = listed_task(listed, "listed.json")
     assert task.problem.space.size == 279_841

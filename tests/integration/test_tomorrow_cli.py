@@ -3,7 +3,10 @@
 import json
 from pathlib import Path
 
+import pytest
 
+
+@pytest.mark.slow
 def test_a_search_on_a_pool(cli):
     status, out, err = cli(
         "task=synthetic",

@@ -39,6 +39,7 @@ def directly(models, question):
     "name",
     [pytest.param("BruteForceModelSelector", marks=pytest.mark.slow), "ScopeSelector"],
 )
+@pytest.mark.slow
 def test_one_word_is_the_difference(name, agent, quiet, capsys, tmp_path):
     selector = getattr(agentopt, name, ScopeSelector)(**arguments(agent))
     assert isinstance(selector, agentopt.BaseModelSelector)

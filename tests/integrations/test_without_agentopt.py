@@ -4,9 +4,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.slow
 def test_the_package_imports_no_agentopt_and_the_selector_says_what_to_install():
     code = (
         "import scope_torch, sys; scope_torch.select; print('agentopt' in sys.modules)\n"

@@ -242,6 +242,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 def test_a_killed_process_loses_the_calls_in_flight_and_nothing_else(path, open_store):
     """Four replies are in the file and two calls in flight when it is killed."""
     gate = Hold(threading.Event(), Say("late"))

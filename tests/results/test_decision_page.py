@@ -267,6 +267,7 @@ class Looks(Callback):
             self.pages.append(self.pages[-1])
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_is_shown_as_far_as_it_is(tmp_path):
     looks = Looks(tmp_path)
     search(tmp_path, budget=0.6, callbacks=[looks])

@@ -250,6 +250,7 @@ def test_the_figure_shows_each_configuration(make, tmp_path):
                 assert (segment[:, 1] <= 1).all()
 
 
+@pytest.mark.slow
 def test_figures_of_little_are_drawn(tmp_path):
     for result in (joint(1e-9), joint(0.05)):
         result.plot(tmp_path / "few.pdf")

@@ -165,6 +165,7 @@ def test_second_answers_of_a_cache_are_none(of_cache, caplog):
     assert "30 of 30 second answers came from a cache" in caplog.text
 
 
+@pytest.mark.slow
 def test_second_answers_that_a_cache_forgot_count():
     app = Cached(0.3, 0.0)
 

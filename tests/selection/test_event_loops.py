@@ -169,6 +169,7 @@ def test_the_mends(make, url):
         assert asyncio.run(cells(right)).choice == {"answer": "nano"}
 
 
+@pytest.mark.slow
 def test_another_error_stays_as_it_is():
     async def app(models, question):
         raise RuntimeError("no event loop in sight")

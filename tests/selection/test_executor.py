@@ -63,6 +63,7 @@ def result_of_a_search_here(tmp_path_factory):
     return st.select(App(tmp_path_factory.mktemp("here")), **settings(concurrency=1))
 
 
+@pytest.mark.slow
 def test_processes_give_what_a_sequential_search_gives(tmp_path, expected):
     with processes() as pool:
         result = st.select(App(tmp_path), **settings(executor=pool, run_dir=tmp_path / "run"))
@@ -152,6 +153,7 @@ def test_a_call_whose_worker_always_ends_is_given_up(tmp_path):
     assert len(lost_in(tmp_path)) == 4
 
 
+@pytest.mark.slow
 def test_what_a_call_raises_comes_home(tmp_path):
     """Also an exception that pickle cannot make again, with what it cost."""
     with pytest.raises(RuntimeError, match=r"Odd: this and that") as raised:
@@ -242,6 +244,7 @@ def test_an_executor_that_was_shut_down_is_named(tmp_path):
         st.select(App(tmp_path), **settings(executor=pool))
 
 
+@pytest.mark.slow
 def test_a_function_that_makes_the_broken_one_again_is_named(tmp_path):
     with processes() as pool, pytest.raises(InputError, match=r"a new .*Executor each time"):
         st.select(App(tmp_path, 1), **settings(executor=lambda: pool))

@@ -96,6 +96,7 @@ def test_what_the_judge_costs_is_paid_and_belongs_to_no_configuration(
     assert recorded.total_usd == pytest.approx(bill.total_usd)
 
 
+@pytest.mark.slow
 def test_the_judge_is_inside_the_budget(upstream):
     free = selected(upstream)
     dear = paid(upstream)

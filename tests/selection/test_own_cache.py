@@ -285,6 +285,7 @@ def test_an_app_that_asks_on_after_its_answer(upstream):
     late[-1].join()
 
 
+@pytest.mark.slow
 def test_an_app_that_raises_before_it_asks_is_a_failure_like_any_other(upstream):
     def app(question):
         if "is 3 " in question:
@@ -295,6 +296,7 @@ def test_an_app_that_raises_before_it_asks_is_a_failure_like_any_other(upstream)
     assert result.problem.reference_quality == 14 / 15
 
 
+@pytest.mark.slow
 def test_a_cache_of_one_module_is_counted_and_told(upstream, tmp_path):
     """The plan is replayed, the solver is asked: then other planners look as good as the first."""
     settings = {"run_dir": tmp_path, "holdout": 0.2}
@@ -334,6 +336,7 @@ def test_a_module_may_be_left_out_if_the_app_says_so(upstream):
         selected(app, upstream, optional_modules=["writer"])
 
 
+@pytest.mark.slow
 def test_a_module_that_the_reference_leaves_out_too(upstream):
     """A router: every third question needs no plan, whoever is asked."""
 
@@ -352,6 +355,7 @@ def test_a_failed_call_is_a_call():
     assert Observation((0, 0), 0, 0.1, 1.0, **failed, module_calls=(2, 1)).modules_asked == {0, 1}
 
 
+@pytest.mark.slow
 def test_a_failed_call_is_a_call_in_a_run(upstream, tmp_path):
     """The planner of the reference fails on a query, and the app goes on: a cache is told still."""
     plan, failed = by_function(), []

@@ -93,6 +93,7 @@ def test_the_threshold_counts_on_a_better_reference_than_its_sample():
     assert "but" not in str(result)
 
 
+@pytest.mark.slow
 def test_files_that_began_with_all_queries_go_on_with_all(tmp_path):
     """So do those of versions that knew nothing else; the reference is not paid again."""
     whole, first, second = App(), App(), App()

@@ -68,6 +68,7 @@ def runs(folder, experiment="synthetic"):
     return found.search_runs([made.experiment_id])
 
 
+@pytest.mark.slow
 def test_curves_parameters_result_and_artifacts_are_there(tmp_path):
     result = search(tmp_path)
     (made,) = runs(tmp_path)
