@@ -345,6 +345,15 @@ def test_figures_show_every_problem_with_runs():
         assert len(panels) == len({row["problem"] for row in rows} & set(problems))
 
 
+def test_a_curve_needs_a_third_of_the_runs():
+    rows = [made_up("data_imputation", "scope", 0.1, seed=str(seed)) for seed in range(9)]
+    few = [made_up("data_imputation", "cei", 0.1, seed=str(seed)) for seed in range(4)]
+    (panel,) = panels_of([*rows, *few[:3]], ["data_imputation"])
+    assert (len(panel.curves), panel.title) == (1, "data_imputation: median of 9 runs")
+    (panel,) = panels_of([*rows, *few], ["data_imputation"])
+    assert (len(panel.curves), panel.title) == (2, "data_imputation: median of 4 to 9 runs")
+
+
 def test_a_live_run_becomes_a_row(tmp_path):
     """Its figures are those of its files; the table puts the paper's costs beside them."""
     task = build(compose(list(SMALL)).task)
