@@ -131,7 +131,6 @@ def media(folder: Path, found: list[Any], key: str) -> dict[str, Any]:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.slow
 def test_candidates_files_and_page_are_read_back(task, tmp_path):
     problem, evaluator, _ = task
     tracker = WandbTracker(directory=str(tmp_path))
