@@ -6,10 +6,11 @@
 | least mean of cbar, or of cbar / a - 1, with L_c > u_out | `_least_means` | `|Theta|` | USD or 1 |
 
 Minima are over L_c <= u_out. After the first certificate that is often a few percent of Theta,
-with few LLMs in each module: the box holds all configurations of those LLMs. A step looks at the box,
-and makes one sum over Theta: the means of the cost. Variances only fall until the next fit, and L_c
-rises as they do. So a configuration outside has L_c > u_out as long as its mean has not fallen to
-`GridPosterior.least_means`. If one has, all of Theta is looked at again, and a new box is cut.
+with few LLMs in each module: the box holds all configurations of those LLMs. A step looks at the
+box, and makes one sum over Theta: the means of the cost. Variances only fall until the next fit,
+and L_c rises as they do. So a configuration outside has L_c > u_out as long as its mean has not
+fallen to `GridPosterior.least_means`. If one has, all of Theta is looked at again, and a new box
+is cut.
 """
 
 from __future__ import annotations
