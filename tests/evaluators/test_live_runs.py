@@ -319,6 +319,7 @@ def test_a_journal_is_resumed_with_its_metric_alone(tmp_path, caplog):
     assert ", graded by grade " in path.read_text()
 
 
+@pytest.mark.slow
 def test_the_key_is_nowhere(tmp_path, monkeypatch, capsys, caplog):
     """Neither in files nor in output, of a run that fails and of one that succeeds."""
     monkeypatch.setenv("CANARY_API_KEY", KEY)

@@ -101,6 +101,7 @@ def test_continued_searches_are_wrong_at_most_as_often_as_promised(make, certifi
     assert wrong <= DELTA + 3 * np.sqrt(DELTA * (1 - DELTA) / SEARCHES)
 
 
+@pytest.mark.slow
 def test_some_continued_searches():
     assert np.mean([continued(seed, make_scope_joint, "sequence")[1] for seed in range(4)]) <= 0.5
 

@@ -145,6 +145,7 @@ def repeats(rate):
     return Repeats((1.0,) * 30, (0.0,) * changed + (1.0,) * (30 - changed))
 
 
+@pytest.mark.slow
 def test_few_searches_where_nothing_cheaper_is_feasible():
     outcomes = np.array([just_infeasible(seed, 0.13, repeats(0.13)) for seed in range(6)])
     assert outcomes[:, 0].sum() <= 2  # more have a chance of 0.016

@@ -347,6 +347,7 @@ def test_scope_keeps_its_word():
     assert certified > 5
 
 
+@pytest.mark.slow
 def test_understated_assumptions_break_promises():
     """The check above can fail: noise and norms are 20 times those that SCOPE was told."""
     runs = [run_scope(seed, R=0.08, believed=0.05) for seed in range(10)]

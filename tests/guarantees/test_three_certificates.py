@@ -87,6 +87,7 @@ def shares(searches, hopeless, **changes):
         pytest.param(1, True, (6, 3), marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow
 def test_few_searches_of_hopeless_worlds(in_flight, quantile, searches):
     how = {"in_flight": in_flight, "quantile": quantile}
     certified, wrong = shares(searches[0], True, **how)

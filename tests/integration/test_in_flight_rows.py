@@ -26,6 +26,7 @@ def test_a_makespan_by_hand():
         *(pytest.param(how, marks=pytest.mark.slow) for how in ({}, {"batch_size": 5})),
     ],
 )
+@pytest.mark.slow
 def test_a_search_without_a_clock_is_that_of_a_run(how):
     def make():
         return make_scope_joint(task.problem, base="small", seed=1, device="cpu", **how)

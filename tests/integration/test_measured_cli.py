@@ -251,6 +251,7 @@ def test_calls_without_a_reply_are_told(search, measure_run):
         assert "gave no reply" not in measure_run(endpoint, run_dir, "--repeats", "2", **options)[1]
 
 
+@pytest.mark.slow
 def test_a_run_that_went_on_is_measured_again(search, measure_run):
     with FakeEndpoint(airport_llm) as endpoint:
         run_dir = search(endpoint)

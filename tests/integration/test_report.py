@@ -298,6 +298,7 @@ def test_worlds_are_kept_apart(tmp_path):
     assert {"scope", "mine"} in by_task.values()
 
 
+@pytest.mark.slow
 def test_a_sweep_of_the_task_says_itself_what_differs(tmp_path):
     for epsilon in (0.05, 0.2):
         task = synthetic_task(num_queries=12, epsilon=epsilon)

@@ -64,6 +64,7 @@ def test_each_value_has_a_folder_and_a_row(cli, tables, swept, fixed, number):
     assert all(f"{swept[0].partition('=')[0].removeprefix('task.')}=" in row for row in rows)
 
 
+@pytest.mark.slow
 def test_what_a_sweep_does_not_change_is_not_in_the_path(cli, tables):
     """So the runs of older versions are found again."""
     fixed = [*tables, "task.path=b.csv", "task.reference=[pro,pro]"]

@@ -21,6 +21,7 @@ def result_of(folder):
     return json.loads(path.read_text())
 
 
+@pytest.mark.slow
 def test_the_same_command_goes_on(cli, tmp_path, ticking):
     status, out, err = cli(*JOB, "output_dir=whole")
     assert status == 0, err

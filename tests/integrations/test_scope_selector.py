@@ -144,6 +144,7 @@ def test_parallel_asks_at_once_and_finds_the_same(agent, server, quiet):
 
 
 @pytest.mark.parametrize("parallel", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.slow
 def test_an_asynchronous_agent(agent, quiet, parallel):
     """AgentOpt's own selectors take one with parallel=True only."""
 
@@ -167,6 +168,7 @@ def test_published_prices_stand_in_for_those_that_agentopt_lacks(agent, quiet):
     assert selector.result.problem.theta_ref == (2, 2)  # o1, the dearest
 
 
+@pytest.mark.slow
 def test_agentopts_cache_makes_replies_free_but_not_in_the_budget(agent, server, quiet):
     tracker = agentopt.LLMTracker(cache_dir=None)
     selector = ScopeSelector(**arguments(agent, tracker=tracker))
@@ -176,6 +178,7 @@ def test_agentopts_cache_makes_replies_free_but_not_in_the_budget(agent, server,
     assert results.selection_cost < selector.result.bill.total_usd
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_its_directory(agent, server, quiet, tmp_path):
     first = quiet(ScopeSelector(**arguments(agent), run_dir=tmp_path))
     asked = len(server.requests)

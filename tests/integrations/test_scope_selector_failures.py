@@ -22,6 +22,7 @@ agentopt = pytest.importorskip(
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.slow
 def test_a_failed_sample_has_score_0_and_its_cost(agent, quiet, caplog):
     class Fragile(agent):
         def run(self, question):

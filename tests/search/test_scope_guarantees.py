@@ -228,6 +228,7 @@ def dearer_than_u_out(task: Task, result: RunResult) -> list[bool]:
     return dearer
 
 
+@pytest.mark.slow
 def test_skips_every_candidate_that_cannot_improve_on_theta_out():
     to_the_letter = [0, 0]
     for case in SMALL:

@@ -122,6 +122,7 @@ def searched(seed, **options):
 
 
 @pytest.mark.parametrize("number", [4, pytest.param(12, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_what_one_change_at_a_time_cannot_tell_is_found(number):
     """Without verification many searches end far from the optimum, by the scale of 0.1.0."""
     near = dict.fromkeys((0, 3), 0)

@@ -336,6 +336,7 @@ class Flips(App):
 
 
 @pytest.mark.parametrize("chance", [pytest.param(0.05, marks=pytest.mark.slow), 0.15])
+@pytest.mark.slow
 def test_answers_that_vary_decide_as_rarely_wrong(chance):
     """The configuration is the reference under another name, and a little worse: just too bad."""
     number, delta, wrong = 40, 0.2, 0

@@ -210,6 +210,7 @@ def test_several_older_runs(tmp_path):
 
 
 @pytest.mark.parametrize("priced", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.slow
 def test_what_a_run_has_taken_over_counts_once(tmp_path, priced):
     app, more = (Tokens(), {"prices": prices()}) if priced else (App(), {})
     first(tmp_path, app, models=["nano", "pro"], **more)

@@ -155,6 +155,7 @@ def test_without_select(url):
 
 
 @pytest.mark.parametrize("make", [by_openai, pytest.param(by_httpx, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_the_mends(make, url):
     """A client that was not used before, and one that the app makes itself; in a notebook."""
     make_once = functools.cache(lambda: make(url))

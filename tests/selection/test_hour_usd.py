@@ -63,6 +63,7 @@ def test_a_call_costs_its_share_of_an_hour(width, at_a_time, tmp_path):
     assert [*again.history] == [*result.history]
 
 
+@pytest.mark.slow
 def test_dear_time_ends_a_search_earlier(tmp_path):
     free, none, dear = (
         selected(hour_usd=hour, run_dir=tmp_path / str(hour)) for hour in (None, 0, 1e5)

@@ -88,7 +88,7 @@ def test_another_metric_is_refused_with_both_ways_out(tmp_path, stage):
     assert len(app.calls) + len(again.calls) == len({*app.calls, *again.calls})
 
 
-@pytest.mark.parametrize("stop", [60, 10_000])
+@pytest.mark.parametrize("stop", [60, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_a_search_that_an_earlier_version_began_goes_on_as_it_began(tmp_path, monkeypatch, stop):
     """It had none of three settings, which `select` does not take."""
     app, folder = App(), tmp_path / "june"
@@ -129,7 +129,7 @@ def test_a_metric_version_goes_in_the_place_of_its_code(tmp_path):
     assert settings_now["evaluator"].endswith(", graded by exactly version 3")
 
 
-@pytest.mark.parametrize("holdout", [0.0, 0.2])
+@pytest.mark.parametrize("holdout", [pytest.param(0.0, marks=pytest.mark.slow), 0.2])
 def test_another_metric_grades_the_kept_outputs_for_nothing(tmp_path, holdout):
     before = App()
     june = select(before, metric=lenient, run_dir=tmp_path / "june", holdout=holdout)

@@ -241,6 +241,7 @@ def test_what_an_application_paid_before_it_was_stopped(upstream, tmp_path, numb
     assert result.bill.lost_usd > 0
 
 
+@pytest.mark.slow
 def test_what_a_judge_was_paid_before_it_was_stopped(upstream, tmp_path):
     number = 9
 

@@ -127,7 +127,12 @@ def semantic():
 
 
 @pytest.mark.parametrize(
-    ("kind", "on_error"), [("functools", "raise"), ("disk", "retry"), ("semantic", "zero")]
+    ("kind", "on_error"),
+    [
+        pytest.param("functools", "raise", marks=pytest.mark.slow),
+        ("disk", "retry"),
+        pytest.param("semantic", "zero", marks=pytest.mark.slow),
+    ],
 )
 def test_a_cache_of_the_app_ends_the_search_and_leaves_no_observation(
     kind, on_error, upstream, tmp_path
@@ -329,6 +334,7 @@ def test_a_cache_of_one_module_is_counted_and_told(upstream, tmp_path):
     assert upstream.requests == []
 
 
+@pytest.mark.slow
 def test_a_module_may_be_left_out_if_the_app_says_so(upstream):
     app = app_with(by_function(), asked)
     assert selected(app, upstream, optional_modules=["planner"]).left_out == {}

@@ -101,6 +101,7 @@ def search_large(num_modules, num_llms, num_queries, budget_usd, run_dir, **sett
     return run(problem, optimizer, evaluator, budget_usd, run_dir=run_dir)
 
 
+@pytest.mark.slow
 def test_a_space_that_cannot_be_enumerated(tmp_path):
     first, again = (
         search_large(7, 16, 4, 0.42, tmp_path / name, max_nodes=100) for name in ("0", "1")

@@ -113,6 +113,7 @@ def test_a_search_that_fails_is_a_failed_run(tmp_path):
 
 
 @pytest.mark.usefixtures("made")
+@pytest.mark.slow
 def test_a_run_is_sent_from_its_directory(tmp_path, empty_database):
     result = search(tmp_path)
     (tmp_path / "again").mkdir()
