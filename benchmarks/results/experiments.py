@@ -64,14 +64,6 @@ UNTRIED = {
     "scope_joint, verify = 0": ("method=scope_joint", "method.verify=0"),
     "scope_joint, calibration_queries = null": ("method=scope_joint", EARLIER[0]),
 }
-# Of a sum over modules in what the model expects of quality; half was chosen.
-SHARES = {
-    f"scope_joint, additive = {share}" if share else "scope_joint": (
-        *OURS["scope_joint"],
-        *((f"method.additive={share}",) if share else ()),
-    )
-    for share in (0, 0.25, 0.5, 0.75)
-}
 VARIANTS = {"scope_rand": ("method=scope_rand",), "scope_coarse": ("method=scope_coarse",)}
 COMPETITORS = {
     name: (f"method={name}",)
@@ -120,7 +112,7 @@ CHOSEN_ON_RECORDINGS = {
     "botorch": "botorch n_startup=5",
 }
 # Names of experiments whose first run is small as it is.
-_SECONDS = ("bases", "checks", "rechecks", "cost_bounds", "in_flight", "factors", "shares")
+_SECONDS = ("bases", "checks", "rechecks", "cost_bounds", "in_flight", "factors")
 _SMALL = ("data_imputation", "mathqa", "mathqa 1", "airport_city", "restaurant", "800 queries")
 _SMALL += (
     "recorded/restaurant_test",
@@ -351,23 +343,6 @@ _COSTS = [
     ("data_imputation, hard", _IMPUTATION, SEEDS[:1], WORLDS[:5]),
     ("data_imputation, recorded_like", _LIKE_RECORDED, SEEDS[:1], WORLDS[:5]),
 ]
-# Tasks on which the additive share is chosen and reported, likewise.
-_SQL = ("task=text_to_sql",)
-_SHARES_DEVELOPMENT = [
-    ("recorded/restaurant", ("task=recorded/restaurant",), range(20), [None]),
-    ("hotpotqa", ("task=hotpotqa",), range(10), [None]),
-    ("data_imputation, hard", _IMPUTATION, [0], range(5)),
-    ("data_imputation, recorded_like", _LIKE_RECORDED, [0], range(5)),
-    ("text_to_sql, hard", _SQL, [0], range(3)),
-]
-_SHARES = [
-    ("recorded/restaurant_test", ("task=recorded/restaurant_test",), range(10, 30), [None]),
-    ("recorded/bing", ("task=recorded/bing",), range(10, 15), [None]),
-    ("mathqa", (*_OTHER_MATHQA, "base=Qwen3 32B"), range(10, 30), [None]),
-    ("data_imputation, hard", _IMPUTATION, SEEDS[:1], WORLDS),
-    ("data_imputation, recorded_like", _LIKE_RECORDED, SEEDS[:1], WORLDS),
-    ("text_to_sql, hard", _SQL, SEEDS[:1], WORLDS[:5]),
-]
 # Tasks on which many calls are in flight, likewise.
 _IN_FLIGHT = [
     ("recorded/restaurant_test", ("task=recorded/restaurant_test",), range(10, 15), [None]),
@@ -416,8 +391,6 @@ def experiments() -> dict[str, Sequence[Planned]]:
             (0.05, 0.1),
             range(10, 30),
         ),
-        "shares_development": crossed(Cell, SHARES, _SHARES_DEVELOPMENT),
-        "shares": crossed(Cell, dict(list(SHARES.items())[::2]), _SHARES),
         "cost_bounds_development": crossed(CostBoundsCell, FITS, _COSTS_DEVELOPMENT),
         "cost_bounds": crossed(CostBoundsCell, FITS, _COSTS),
         "in_flight": [

@@ -112,8 +112,6 @@ TABLES: dict[str, tuple[str, Callable[[Rows], str]]] = {
     "live": ("live", live_table),
     "bases_development": ("bases_development", other_tables.recorded_table),
     "bases": ("bases", other_tables.recorded_table),
-    "shares_development": ("shares_development", other_tables.recorded_table),
-    "shares": ("shares", other_tables.recorded_table),
     "cost_bounds_development": ("cost_bounds_development", cost_bounds_tables.cost_bounds_table),
     "cost_bounds": ("cost_bounds", cost_bounds_tables.cost_bounds_table),
     "in_flight": ("in_flight", in_flight_table),
