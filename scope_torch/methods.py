@@ -134,7 +134,6 @@ def make_scope_joint(
     verify: int = 1,
     cost_scale: str = "regression",
     call_usd: float = 0.0,
-    additive: float = 0.0,
     name: str = "scope_joint",
     **options: Unpack[SearchOptions],
 ) -> SCOPE:
@@ -166,8 +165,6 @@ def make_scope_joint(
         cost_scale: How the sum over modules is fitted: `regression` (`regress_costs`), or
             `least_squares` as in version 0.1.0 (`fit_cost_scale`).
         call_usd: What waiting for a call costs, for the rule when it no longer pays; in USD.
-        additive: Share of a sum over modules in the kernel of the constraints' u, see
-            `JointSurrogate`; 0 with `theory`.
         name: Name in results.
         options: `SearchOptions`.
 
@@ -194,7 +191,7 @@ def make_scope_joint(
     kernel, device = _kernel_and_device(problem, shared, levels)
     confidence: ConfidenceBounds
     if mode == "theory":
-        rho = _rho_of_theory(rho, amplitude, relative_cost, additive)
+        rho = _rho_of_theory(rho, amplitude, relative_cost)
         amplitude, relative_cost = 1.0, False
         lam = _default_lam(bounds) / (1 - rho) if lam is None else lam
         gain = RealisedGain(kernel, lam)
@@ -206,7 +203,7 @@ def make_scope_joint(
     relative_cost = _is_relative(problem, relative_cost, shared["initial_pool"])
     lam = 1e-6 if lam is None else lam
     check_made_for(confidence, kernel, lam, problem.space.num_modules)
-    joint = joint_class(shared["surrogate"], device, kernel, problem.num_constraints, additive)(
+    joint = joint_class(shared["surrogate"], device, kernel, problem.num_constraints)(
         problem.space,
         kernel,
         problem.num_queries,
@@ -218,7 +215,6 @@ def make_scope_joint(
         fit_scale=_scale_fit(problem, cost_scale),
         device=device,
         num_constraints=problem.num_constraints,
-        additive=additive,
     )
     certifies, known = _certificate(problem, shared, certificate, bounds, learn_reference)
     margin, search = certifies.next_margin, shared["space_search"]
@@ -376,13 +372,11 @@ def _widenings(problem: SelectionProblem, deployment: float) -> int:
     return 1 if math.isinf(deployment) else _WIDENINGS
 
 
-def _rho_of_theory(
-    rho: float | None, amplitude: float | None, relative_cost: bool | None, additive: float
-) -> float:
-    if rho is None or not 0 <= rho < 1 or amplitude not in (None, 1) or relative_cost or additive:
+def _rho_of_theory(rho: float | None, amplitude: float | None, relative_cost: bool | None) -> float:
+    if rho is None or not 0 <= rho < 1 or amplitude not in (None, 1) or relative_cost:
         raise InputError(
-            f"{rho=}, {amplitude=}, {relative_cost=}, {additive=}: theory needs a process that is "
-            "not fitted: give rho in [0, 1), and leave the others"
+            f"rho={rho}, amplitude={amplitude}, relative_cost={relative_cost}: theory needs a "
+            "process that is not fitted: give rho in [0, 1), and leave the others null"
         )
     return rho
 

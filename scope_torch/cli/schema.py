@@ -99,7 +99,6 @@ class ScopeJointConfig(SearchConfig):
     verify: int = 1  # rounds in which the model is tried before the search stops; 0: none
     cost_scale: str = "regression"  # costs by module: regression | least_squares, as in 0.1.0
     call_usd: float = 0.0  # what waiting for a call costs, in USD, when the search asks if it pays
-    additive: float = 0.0  # share of a sum over modules in what the model expects of quality
 
 
 @dataclass

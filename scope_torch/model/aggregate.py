@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from scope_torch.model.cost_scale import CostScale
@@ -60,11 +59,6 @@ class Averaging(Protocol):
     @property
     def num_constraints(self) -> int:
         """K."""
-        ...
-
-    @property
-    def kernels(self) -> tuple[Kernel, Kernel]:
-        """Of the averages of cost and constraints; what is fitted may change the second."""
         ...
 
     @property

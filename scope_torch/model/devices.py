@@ -52,13 +52,8 @@ def surrogate_class(
 
 
 def joint_class(
-    name: str,
-    device: torch.device,
-    kernel: Kernel,
-    num_constraints: int = 1,
-    additive: float = 0.0,
+    name: str, device: torch.device, kernel: Kernel, num_constraints: int = 1
 ) -> type[JointSurrogate]:
-    """The joint surrogate of a name, see `surrogate_class`; other kernels have no tensor model."""
+    """The joint surrogate of a name, see `surrogate_class`; another kernel has no tensor model."""
     tensor = surrogate_class(name, device, num_constraints) is TensorSurrogate
-    fits = isinstance(kernel, HammingKernel) and not additive
-    return TensorJointSurrogate if tensor and fits else JointSurrogate
+    return TensorJointSurrogate if tensor and isinstance(kernel, HammingKernel) else JointSurrogate

@@ -10,8 +10,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import copy
-from typing import Self
 
 import torch
 from gpytorch.kernels import Kernel
@@ -59,12 +57,6 @@ class DirectGrid:
         self.kernel = kernel
         self.device = torch.device(device) if device is not None else torch.device("cpu")
         self.chunk = chunk
-
-    def like(self, kernel: Kernel) -> Self:
-        """The same sums of another kernel."""
-        other = copy(self)
-        other.kernel = kernel
-        return other
 
     def weighted_sum(self, codes: Tensor, weights: Tensor, out: Tensor | None = None) -> Tensor:
         """k_D(theta)^T w on all of Theta.

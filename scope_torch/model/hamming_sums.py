@@ -23,8 +23,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from copy import copy
-from typing import Self
 
 import torch
 from gpytorch.kernels import Kernel
@@ -63,34 +61,23 @@ class HammingGrid:
     ) -> None:
         check_enumerable(space)
         self.space, self.size = space, space.size
+        self.kernel: Kernel = kernel
         self.device = torch.device(device) if device is not None else torch.device("cpu")
         num_modules = space.num_modules
+        by_matches = kernel.profile(num_modules, self.device).flip(0)
+        self._coefficient = torch.stack([by_matches.diff(s)[0] for s in range(num_modules + 1)])
         self._shape = tuple(1 + size + self._spare for size in space.sizes)
         strides = [math.prod(self._shape[i + 1 :]) for i in range(num_modules)]
         self._strides = torch.tensor(strides, device=self.device)
         subsets = list(itertools.product((0, 1), repeat=num_modules))
         indicators = torch.tensor(subsets, device=self.device)
         self._subset_indicators = indicators.double()
+        self._subset_coefficient = self._coefficient[indicators.sum(-1)]
         self._scratch = torch.empty(0, dtype=torch.float64, device=self.device)
         self._is_empty = False  # the scratch is all zeros
         small = math.prod(self._shape) < 2**31
         self._index_dtype = torch.int32 if small else torch.int64
-        self._take(kernel)
-
-    def _take(self, kernel: HammingKernel) -> None:
-        self.kernel: Kernel = kernel
-        num_modules = self.space.num_modules
-        by_matches = kernel.profile(num_modules, self.device).flip(0)
-        self._coefficient = torch.stack([by_matches.diff(s)[0] for s in range(num_modules + 1)])
-        self._subset_coefficient = self._coefficient[self._subset_indicators.sum(-1).long()]
         self._unions = UnionTables(self._coefficient)
-
-    def like(self, kernel: Kernel) -> Self:
-        """The same sums of another kernel of this kind."""
-        other = copy(self)
-        other._scratch, other._is_empty = self._scratch[:0].clone(), False
-        other._take(kernel)  # pyright: ignore[reportArgumentType]
-        return other
 
     def weighted_sum(self, codes: Tensor, weights: Tensor, out: Tensor | None = None) -> Tensor:
         """k_D(theta)^T w on all of Theta.
@@ -314,11 +301,7 @@ class FactorGrid(HammingGrid):
     def __init__(
         self, space: ConfigSpace, kernel: FactorKernel, device: torch.device | str | None = None
     ) -> None:
-        super().__init__(space, kernel, device)  # pyright: ignore[reportArgumentType]
-
-    def _take(self, kernel: HammingKernel | FactorKernel) -> None:
-        assert isinstance(kernel, FactorKernel)
-        super()._take(kernel.base)
+        super().__init__(space, kernel.base, device)
         self.kernel = kernel
         self._likeness = [s.to(self.device) for s in kernel.likeness]
 

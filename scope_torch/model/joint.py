@@ -2,15 +2,15 @@
 
     l_zeta(theta, q) = u(theta) + w_q(theta),   u ~ GP(0, rho k),   w_q ~ GP(0, (1 - rho) k)
 
-all times an amplitude; u of the constraints may have another kernel. rho = 0 with amplitude 1 is
-the surrogate of the paper (def:gp). The derivation and its guarantees are in docs/joint.md.
+all times an amplitude; rho = 0 with amplitude 1 is the surrogate of the paper (def:gp). The
+derivation and its guarantees are in docs/joint.md.
 
 | symbol | here | shape | unit |
 | --- | --- | --- | --- |
 | r = rho / (1 - rho) | `Hyperparameters.r` | | |
 | S, T of the per-query processes | `incremental.py` | `n x n`, `n` | |
 | G = (I + r S K_D)^-1; B = G S; t = G T | `Collapsed` | `n x n`, `n` | of the output (t) |
-| mean of the average: a k_D^T t, of `kernels` | `aggregates` | `|Theta|` | of the output |
+| mean of the average: a k_D^T t | `aggregates` | `|Theta|` | of the output |
 | its variance: b - c k_D^T B k_D | `aggregates` | `|Theta|` | of the output, squared |
 """
 
@@ -20,7 +20,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
@@ -29,11 +28,9 @@ from scope_torch.errors import InputError
 from scope_torch.model.aggregate import AggregatePosterior, LowRank
 from scope_torch.model.collapsed import Collapsed, Hyperparameters
 from scope_torch.model.cost_scale import CostScale, FitScale, fit_cost_scale
-from scope_torch.model.factor import Array
 from scope_torch.model.incremental import LowRankUpdate
-from scope_torch.model.joint_groups import JointPosterior, PosteriorAt, Shared
+from scope_torch.model.joint_groups import JointPosterior, PosteriorAt
 from scope_torch.model.joint_queries import JointQueries, times_gram
-from scope_torch.model.kernels import AdditiveKernel, kernel_matrix, mixed_kernel
 from scope_torch.model.per_query import QuerySurrogate
 from scope_torch.space import ConfigSpace
 
@@ -63,12 +60,9 @@ class JointSurrogate:
         fit_scale: Makes the scale: `regress_costs` with the names of the LLMs, or `fit_cost_scale`.
         device: Where the algebra runs. Always float64.
         num_constraints: K.
-        additive: Share of a sum over modules, 1 - h/N, in the kernel of the constraints' u, in
-            [0, 1); the rest is `kernel`.
 
     Raises:
-        InputError: If a value is outside its range, or the kernel is no Hamming kernel, if there is
-            an additive share.
+        InputError: If a value is outside its range.
     """
 
     make_queries: type[QuerySurrogate] = JointQueries
@@ -87,10 +81,7 @@ class JointSurrogate:
         fit_scale: FitScale = fit_cost_scale,
         device: torch.device | str | None = None,
         num_constraints: int = 1,
-        additive: float = 0.0,
     ) -> None:
-        if not 0 <= additive < 1:
-            raise InputError(f"additive={additive} must lie in [0, 1)")
         if rho is not None and not 0 <= rho < 1:
             raise InputError(f"rho={rho} must lie in [0, 1), or be null to be fitted")
         if amplitude is not None and not (math.isfinite(amplitude) and amplitude > 0):
@@ -98,12 +89,6 @@ class JointSurrogate:
         self.num_constraints = num_constraints
         self.queries = self.make_queries(space, kernel, num_queries, lam, device, num_constraints)
         self.space, self.kernel, self.lam = space, kernel, lam
-        self._kernel_u = self._kernel_g = kernel  # of u, and of the average, of the constraints
-        if additive:
-            parts = (1 - additive, kernel), (additive, AdditiveKernel(space.num_modules))
-            self._kernel_u = mixed_kernel(parts)
-        self.additive = additive
-        self._gram_u, self._num_u = np.zeros((0, 0)), 0  # with room for more than so many
         self.num_queries, self.device = num_queries, self.queries.device
         self.scale, self._scale_if_free = CostScale.one(space), scale_if_free
         self._fit_scale = fit_scale
@@ -138,16 +123,7 @@ class JointSurrogate:
         """
         assert isinstance(self.queries, JointQueries)
         of_queries = self.collapsed(), self.queries.seen_at(theta), self.hyperparameters
-        of_g = None
-        if self.additive:
-            k = kernel_matrix(self._kernel_u, torch.tensor([theta]), self.observed().cpu())
-            of_g = Shared(k[0].numpy(), self._additive_gram())
-        return JointPosterior(*of_queries, self.lam, self.num_queries, first, of_g)
-
-    @property
-    def kernels(self) -> tuple[Kernel, Kernel]:
-        """See `Averaging`: k, and (r k_u + k / Q) / (r + 1 / Q) of the constraints."""
-        return self.kernel, self._kernel_g
+        return JointPosterior(*of_queries, self.lam, self.num_queries, first)
 
     def relative(self, theta: Sequence[int], y_c: float) -> float:
         """y_c / a(theta) - 1 of a cost in USD; the cost itself if costs are not relative."""
@@ -190,10 +166,6 @@ class JointSurrogate:
             self._tell_again()
         of_g = self._fit(range(1, 1 + self.num_constraints))
         self.hyperparameters = (self._widened(*self._fit([0])), *of_g)
-        if self.additive:
-            r, own = of_g[0].r, 1 / self.num_queries
-            shares = (r / (r + own), self._kernel_u), (own / (r + own), self.kernel)
-            self._kernel_g = mixed_kernel(shares)
         self._collapsed = None
         return True
 
@@ -213,7 +185,6 @@ class JointSurrogate:
             `m` log likelihoods in nats, and the `m` squared amplitudes.
         """
         S, T, K = self._S_T_K()
-        K = self._gram_of_u(K) if zeta else K
         square, num_pairs = self.queries.sum_of_squares()
         L = torch.linalg.cholesky(S)
         e, U = torch.linalg.eigh(L.T @ K @ L)
@@ -274,12 +245,8 @@ class JointSurrogate:
         S, T, K = self._S_T_K()
         root = torch.linalg.cholesky(S)
         LKL = root.T @ K @ root
-        r_c, r_g = (h.r for h in self.hyperparameters[:2])
-        of_c = Collapsed(r_c, K, T[:1], root, LKL)
-        if self.additive:
-            K = self._gram_of_u(K)
-            LKL = root.T @ K @ root
-        self._collapsed = of_c, Collapsed(r_g, K, T[1:], root, LKL)
+        of_c, of_g = (h.r for h in self.hyperparameters[:2])
+        self._collapsed = Collapsed(of_c, K, T[:1], root, LKL), Collapsed(of_g, K, T[1:], root, LKL)
         self._num_made += 1
         self._num_added = 0
         return self._collapsed
@@ -310,7 +277,6 @@ class JointSurrogate:
             "rho": self._rho,
             "amplitude": self._amplitude,
             "relative_cost": self.relative_cost,
-            **({"additive": self.additive} if self.additive else {}),
             **({"cost_scale": "regression"} if regresses else {}),  # 0.1.0 had no such key
         }
 
@@ -320,22 +286,6 @@ class JointSurrogate:
         fitted = zip(names, self.hyperparameters, strict=True)
         return {"hyperparameters": {name: one._asdict() for name, one in fitted}}
 
-    def _gram_of_u(self, K: Tensor) -> Tensor:
-        """K_D of the constraints' u; that of the queries is `K`."""
-        return self.queries.to_device(self._additive_gram()) if self.additive else K
-
-    def _additive_gram(self) -> Array:
-        D, old = self.observed().cpu(), self._num_u
-        n, room = len(D), len(self._gram_u)
-        if n > room:
-            more = (0, max(n, 2 * room) - room)
-            self._gram_u = np.pad(self._gram_u, (more, more))
-        if n > old:
-            rows = kernel_matrix(self._kernel_u, D[old:], D).numpy()
-            self._gram_u[old:n, :n], self._gram_u[:n, old:n] = rows, rows.T
-            self._num_u = n
-        return self._gram_u[:n, :n]
-
     def _S_T_K(self) -> tuple[Tensor, Tensor, Tensor]:
         """S, `n x n`, T of all outputs, `(1 + K) x n`, and K_D, `n x n`, on the device."""
         parts = self.queries.sum_of_inverses(), self.queries.total().copy(), self.queries.gram()
@@ -344,11 +294,10 @@ class JointSurrogate:
 
     def _add(self, collapsed: tuple[Collapsed, Collapsed], update: LowRankUpdate) -> None:
         KU = times_gram(update.u, self.queries.gram()).to(self.device)
-        KU_g = times_gram(update.u, self._additive_gram()).to(self.device) if self.additive else KU
         u, weight, total = (self.queries.to_device(part) for part in update)
         self._num_added += len(weight)
-        collapsed[0].add(u, KU, weight, total[:1])
-        collapsed[1].add(u, KU_g, weight, total[1:])
+        for one, of_outputs in zip(collapsed, (total[:1], total[1:]), strict=True):
+            one.add(u, KU, weight, of_outputs)
 
     def _fit(self, outputs: Sequence[int]) -> list[Hyperparameters]:
         """One rho for all the outputs, and an amplitude for each."""

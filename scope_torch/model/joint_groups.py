@@ -9,8 +9,7 @@
 | o_q = mu_hat_q(theta), known | `QueriesAt.mean` | |
 | e_q, independent, variance d_a | `_d` | `groups` |
 | c_a = A_a k_D(theta) | `OpenGroups.coefficients` | `groups x n` |
-| x_a = k_D(theta) - K_D c_a | `Unexplained.x` | `groups x n` |
-| 1 - k_D(theta)^T c_a | `Unexplained.left` | `groups` |
+| x_a = k_D(theta) - K_D c_a | `OpenGroups.x` | `groups x n` |
 
 c_a leaves x_a of u(theta) unexplained, and
 
@@ -20,9 +19,6 @@ The covariance of F with z_b is the mean of those with all z_a. There S k_D is t
 over queries, and r B K S = S - B, so that S cancels (docs/joint.md has S, B and t):
 
     cov(F, z_b) = rho [ 1 - k_D^T c_b - (r + 1/Q) k_D^T B x_b ].
-
-k and K in these formulas are those of u, but in c_a, o_q and d_a they are those of w_q; and in
-(r + 1/Q) k_D both, as r k_D(u) + k_D(w) / Q. Constraints may have another kernel of u.
 
 An observation of q conditions F and z as any two normal variables, with cov(F, f_q) = cov(F, z_a) +
 d_a / Q. So mean, variance of F and cov(F, z_a) need no more than B k_D(theta), and a group is
@@ -48,74 +44,33 @@ from scope_torch.model.factor import Array
 from scope_torch.model.joint_queries import QueriesAt, times_gram
 
 
-class Shared(NamedTuple):
-    """The kernel of u at theta.
-
-    Args:
-        k: With D: `n`.
-        gram: Of D: `n x n`.
-    """
-
-    k: Array
-    gram: Array
-
-
-class Unexplained:
-    """What the c_a of the open groups leave of u(theta).
-
-    Args:
-        of_u: The kernel of u.
-
-    Attributes:
-        k: That of `of_u`.
-        x: `m x n`, the x_a (CPU).
-        left: `m` values of 1 - k^T c_a.
-    """
-
-    def __init__(self, of_u: Shared) -> None:
-        self.k, self._gram = of_u
-        self.x = torch.zeros(0, len(self.k), dtype=torch.float64)
-        self.left = np.zeros(0)
-
-    def open(self, c: Array, left: Array | None = None) -> None:
-        """Opens groups with these c_a; `left`, if it is known."""
-        x = torch.from_numpy(self.k) - times_gram(c, self._gram)
-        self.x = torch.cat([self.x, x])
-        self.left = np.concatenate([self.left, 1 - c @ self.k if left is None else left])
-
-
 class OpenGroups:
     """The groups that are open, as all outputs share them.
 
     Args:
         queries: Theta, as the queries see it.
-        of_g: The kernel of u of the constraints; None: that of the queries.
 
     Attributes:
         position: Of each open group among them.
         coefficients: `m x n`, the c_a (CPU).
+        x: `m x n`, the x_a (CPU).
         variance: `m` values of sigma_hat_a^2.
-        of_c: What they leave of the cost's u.
-        of_g: What they leave of the constraints' u.
     """
 
-    def __init__(self, queries: QueriesAt, of_g: Shared | None = None) -> None:
+    def __init__(self, queries: QueriesAt) -> None:
         self.queries = queries
         self.position: dict[int, int] = {}
-        self.coefficients = torch.zeros(0, len(queries.k), dtype=torch.float64)
+        self.coefficients = self.x = torch.zeros(0, len(queries.k), dtype=torch.float64)
         self.variance = np.zeros(0)
-        self.of_c = Unexplained(Shared(queries.k, queries.gram))
-        self.of_g = self.of_c if of_g is None else Unexplained(of_g)
 
     def open(self, groups: Sequence[int]) -> None:
         """Opens groups, none of which is open."""
         for a in groups:
             self.position[a] = len(self.position)
         c, variance = self.queries.coefficients(groups)
-        self.of_c.open(c, variance)
-        if self.of_g is not self.of_c:
-            self.of_g.open(c)
+        x = torch.from_numpy(self.queries.k) - times_gram(c, self.queries.gram)
         self.coefficients = torch.cat([self.coefficients, torch.from_numpy(c)])
+        self.x = torch.cat([self.x, x])
         self.variance = np.concatenate([self.variance, variance])
 
 
@@ -219,7 +174,6 @@ class OpenedOutput(Output):
 
     Args:
         groups: The open groups.
-        of_u: What they leave of this output's u.
         collapsed: Of this output, and of others with the same rho.
         which: The position of this output among them.
         hyperparameters: Of this output.
@@ -230,7 +184,6 @@ class OpenedOutput(Output):
     def __init__(
         self,
         groups: OpenGroups,
-        of_u: Unexplained,
         collapsed: Collapsed,
         which: int,
         hyperparameters: Hyperparameters,
@@ -239,15 +192,12 @@ class OpenedOutput(Output):
     ) -> None:
         rho, amplitude = hyperparameters
         self._shared, self._own = amplitude**2 * rho, amplitude**2 * (1 - rho)
-        self._groups, self._of_u, self._r = groups, of_u, collapsed.r
+        self._groups, self._r = groups, collapsed.r
         self._collapsed = collapsed.copy()  # the surrogate goes on
         self._t = t = collapsed.t[which]
         self._a, b, c = hyperparameters.of_average(num_queries)
-        k_D = groups.queries.k
-        if of_u is not groups.of_c:
-            k_D = (self._r * of_u.k + k_D / num_queries) / self._a
-        k = torch.from_numpy(k_D).to(t.device)
-        self._Bk, *products = self._collapsed.times(torch.cat([k[None], of_u.x.to(t.device)]))
+        k = torch.from_numpy(groups.queries.k).to(t.device)
+        self._Bk, *products = self._collapsed.times(torch.cat([k[None], groups.x.to(t.device)]))
         variance = b - c * float(k @ self._Bk)
         super().__init__(self._a * float(k @ t), variance, self._own * lam, num_queries)
         if products:
@@ -255,20 +205,19 @@ class OpenedOutput(Output):
 
     def follow(self) -> None:
         """Follows the groups, of which some were opened."""
-        self._follow(self._collapsed.times(self._of_u.x[len(self._z) :].to(self._Bk.device)))
+        self._follow(self._collapsed.times(self._groups.x[len(self._z) :].to(self._Bk.device)))
 
     def _follow(self, products: Tensor) -> None:
         """See `follow`; `products`, `m x n`, are the rows x_a B of the groups opened."""
         old = len(self._z)
-        c, x, variance = self._groups.coefficients, self._of_u.x, self._groups.variance[old:]
-        left = self._of_u.left[old:]
+        c, x, variance = self._groups.coefficients, self._groups.x, self._groups.variance[old:]
         new = x[old:].to(self._Bk.device)
         explained = c @ x[old:].T + self._r * (x @ products.T.cpu())
-        columns = self._shared * (left - explained.numpy())
+        columns = self._shared * (variance - explained.numpy())
         self._S = np.pad(self._S, (0, len(variance)))
         self._S[:, old:] = columns
         self._S[old:, :old] = columns[:old].T
-        prior = self._shared * (left - self._a * (new @ self._Bk).cpu().numpy())
+        prior = self._shared * (variance - self._a * (new @ self._Bk).cpu().numpy())
         self._with_average = np.concatenate([self._with_average, prior])
         self._d = np.concatenate([self._d, self._own * variance])
         of_old, self._v = self._v, np.zeros((self._num_queries, old + len(variance)))
@@ -327,7 +276,6 @@ class JointPosterior:
         lam: lambda.
         num_queries: Q.
         first: Queries whose groups are opened at once.
-        of_g: See `OpenGroups`.
     """
 
     def __init__(
@@ -338,16 +286,14 @@ class JointPosterior:
         lam: float,
         num_queries: int,
         first: Sequence[int] = (),
-        of_g: Shared | None = None,
     ) -> None:
-        self._groups = groups = OpenGroups(queries, of_g)
+        self._groups = OpenGroups(queries)
         self.group_of = queries.group_of
         self._open(first)
-        cost, constraints = collapsed
-        parts = [(groups.of_c, cost, 0)]
-        parts += [(groups.of_g, constraints, which) for which in range(len(constraints.t))]
+        of_c, of_g = collapsed
+        parts = [(of_c, 0), *((of_g, which) for which in range(len(of_g.t)))]
         self.cost, *self.constraints = (
-            OpenedOutput(groups, *part, fitted, lam, num_queries)
+            OpenedOutput(self._groups, *part, fitted, lam, num_queries)
             for part, fitted in zip(parts, hyperparameters, strict=True)
         )
 

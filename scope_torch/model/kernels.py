@@ -138,34 +138,6 @@ class HammingRBFKernel(HammingKernel):
         return torch.exp(-h / 2)
 
 
-class AdditiveKernel(HammingKernel):
-    """k = 1 - h / N: that of a sum of one term for each of N modules."""
-
-    def __init__(self, num_modules: int) -> None:
-        super().__init__()
-        self._num_modules = num_modules
-
-    def at_distance(self, h: Tensor) -> Tensor:
-        """K at Hamming distance `h`; see `HammingKernel.at_distance`."""
-        return 1 - h / self._num_modules
-
-
-class MixedKernel(HammingKernel):
-    """sum_i w_i k_i.
-
-    Args:
-        parts: Positive weights, which add to 1, and their kernels.
-    """
-
-    def __init__(self, parts: Sequence[tuple[float, HammingKernel]]) -> None:
-        super().__init__()
-        self._parts = parts
-
-    def at_distance(self, h: Tensor) -> Tensor:
-        """K at Hamming distance `h`; see `HammingKernel.at_distance`."""
-        return torch.stack([w * kernel.at_distance(h) for w, kernel in self._parts]).sum(0)
-
-
 class FactorKernel(CodeKernel):
     """A kernel that knows what choices share: the LLM, the effort, the prompt.
 
@@ -229,22 +201,6 @@ class FactorKernel(CodeKernel):
     def settings(self) -> dict[str, Any]:
         """The arguments but the base, JSON-serialisable."""
         return {"levels": self.levels, "weights": [_LLM, _OTHER, _SAME]}
-
-
-def mixed_kernel(parts: Sequence[tuple[float, Kernel]]) -> HammingKernel | FactorKernel:
-    """`MixedKernel` of kernels of the Hamming distance; where one knows factors, so does it.
-
-    Raises:
-        InputError: If a kernel is of another kind.
-    """
-    bases = list[tuple[float, HammingKernel]]()
-    for weight, kernel in parts:
-        base = kernel.base if isinstance(kernel, FactorKernel) else kernel
-        if not isinstance(base, HammingKernel):
-            raise InputError(f"kernel={type(kernel).__name__} is not one of the Hamming distance")
-        bases.append((weight, base))
-    levels = [kernel.levels for _, kernel in parts if isinstance(kernel, FactorKernel)]
-    return FactorKernel(MixedKernel(bases), levels[0]) if levels else MixedKernel(bases)
 
 
 def likeness_of(levels: Sequence[Sequence[int]]) -> Tensor:

@@ -13,7 +13,6 @@ its new rows.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Self
 
 import torch
 from gpytorch.kernels import Kernel
@@ -57,12 +56,6 @@ class ListGrid(DirectGrid):
         self._codes = space.unrank(index)
         self._D = self._codes[:0]
         self._kept = torch.empty(0, self.size, dtype=torch.float64, device=self.device)
-
-    def like(self, kernel: Kernel) -> Self:
-        """See `DirectGrid`."""
-        other = super().like(kernel)
-        other._D, other._kept = self._D[:0], self._kept[:0].clone()
-        return other
 
     def weighted_sums(self, codes: Tensor, rows: Tensor, out: Tensor | None = None) -> Tensor:
         """See `DirectGrid`."""

@@ -207,11 +207,6 @@ class QuerySurrogate:
         """1/Q."""
         return (1 / self.num_queries,)
 
-    @property
-    def kernels(self) -> tuple[Kernel, Kernel]:
-        """That of every query, twice."""
-        return self.kernel, self.kernel
-
     def units(self) -> tuple[float, ...]:
         """None: all constraints have the same variance."""
         return ()

@@ -12,11 +12,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import cycle
 from typing import Any
 
 import torch
-from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from scope_torch.allowed import Allowed
@@ -48,7 +46,7 @@ class GridMoments:
     def __init__(
         self, grid: HammingGrid | DirectGrid, num_variances: int, num_constraints: int
     ) -> None:
-        self._grid = self._grid_g = grid  # of cost and constraints
+        self._grid = grid
         # Memory is kept: fresh pages for millions of configurations cost more than the sums.
         size, rows = grid.size, num_constraints + 3
         self._values = torch.empty(rows, size, dtype=torch.float64, device=grid.device)
@@ -65,21 +63,11 @@ class GridMoments:
             weights: `(1 + K) x n`, of the means.
             changes: See `Variances.plan`.
         """
-        plan, first = self.variances.plan(codes, changes), len(weights)
+        plan = self.variances.plan(codes, changes)
         rows = torch.stack([*weights, *plan.sums])
-        ends = [1, first, first + 1, len(rows)] if plan.sums else [1, first]
-        if self._grid is self._grid_g:
-            ends = [len(rows)]
-        for start, end, grid in zip([0, *ends], ends, cycle((self._grid, self._grid_g))):
-            grid.weighted_sums(codes, rows[start:end], out=self._values[start:end])
+        self._grid.weighted_sums(codes, rows, out=self._values[: len(rows)])
         self.variances.apply(plan, codes, self.lower)
         self._units = None
-
-    def take(self, kernel: Kernel) -> None:
-        """From now on the constraints have this kernel; call `variances.reset` then."""
-        if kernel is not self._grid_g.kernel:
-            self._grid_g = self._grid.like(kernel)
-            self.variances.take(self._grid_g)
 
     def worst(self, units: Sequence[float]) -> Tensor:
         """`|Theta|`, the largest of the means of the constraints, each over its unit.
@@ -199,7 +187,6 @@ class GridPosterior(Enumerated):
             if scale is not None:
                 of_list = None if self.listed is None else self._grid.space.unrank(self.listed)
                 self._a.copy_(scale.everywhere() if of_list is None else scale.of(of_list.cpu()))
-            self._moments.take(surrogate.kernels[1])
             self._moments.variances.reset(surrogate.prior_variances())  # they may have grown
         changes, self._seen = surrogate.growth_since(self._seen)
         self._moments.renew(surrogate.observed(), surrogate.weights(), changes)
@@ -244,7 +231,6 @@ class GridPosterior(Enumerated):
         box._forbidden = None if self._forbidden is None else self._forbidden[index]
         box._a = self._a[index] if len(self._a) else self._a
         box._fitted, box._seen = self._fitted, self._seen
-        box._moments.take(self._surrogate.kernels[1])
         box._moments.variances.begin_as(self._moments.variances, index)
         return box
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from scope_torch.allowed import Allowed
-from scope_torch.errors import InputError
 from scope_torch.model.joint import JointSurrogate
 from scope_torch.model.list_sums import listed
 from scope_torch.space_search.box import BoxedPosterior
@@ -34,14 +33,11 @@ def make_joint_search(
         allowed: Which configurations may be chosen; None for all.
 
     Raises:
-        InputError: If `space_search` is neither, or cannot search this space, or there is an
-            additive share and Theta is not enumerated.
+        InputError: If `space_search` is neither, or cannot search this space.
     """
     space, kernel = surrogate.space, surrogate.kernel
     index = listed(allowed, kernel)
     if enumerates(space, space_search, index):
         settings = settings_of(space, space_search, max_nodes)
         return make_joint_posterior(surrogate, margin() > 0, allowed, settings, index)
-    if surrogate.additive:
-        raise InputError(f"additive={surrogate.additive} needs a Theta that is enumerated")
     return BranchedPosterior(surrogate, space, kernel, max_nodes, margin, allowed)

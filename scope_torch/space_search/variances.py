@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from itertools import cycle
 from typing import NamedTuple
 
 import torch
@@ -54,20 +53,14 @@ class Variances:
     """
 
     def __init__(self, grid: HammingGrid | DirectGrid, number: int) -> None:
-        self._grids = [grid]  # for each kernel: that of all, or of cost and constraints
+        self._grid = grid
         size, device = grid.size, grid.device
         self.upper = torch.full((number, size), math.inf, dtype=torch.float64, device=device)
         self._is_exact = torch.zeros(size, dtype=torch.bool, device=device)
         self._all_exact = False
         self._num_operations = 0.0  # spent on single variances since the last update
         self._decisive = torch.empty(0, dtype=torch.int64, device=device)
-        self._k = [self.upper.new_empty(0, 0)]  # of the decisive with D, for each kernel
-
-    def take(self, grid_g: HammingGrid | DirectGrid) -> None:
-        """From now on the constraints have another kernel; before a `reset`."""
-        self._grids[1:] = [grid_g]
-        self._forget_all_but(self._decisive[:0])
-        self._k = [self.upper.new_empty(0, 0)] * 2
+        self._k = self.upper.new_empty(0, 0)  # kernel of the decisive with D
 
     def reset(self, prior: Sequence[float]) -> None:
         """Forgets all, for the next update to start from the variances before any observation."""
@@ -92,9 +85,8 @@ class Variances:
                 is not known.
         """
         self._num_operations = 0.0
-        new = codes[self._k[0].shape[1] :]
-        grown = [grid.kernel_at(self._decisive, new) for grid in self._grids]
-        self._k = [torch.cat(parts, 1) for parts in zip(self._k, grown, strict=True)]
+        new = self._grid.kernel_at(self._decisive, codes[self._k.shape[1] :])
+        self._k = torch.cat([self._k, new], 1)
         follow_all = bool(changes) and self._all_exact and not self._is_dear(changes, len(codes))
         sums = [] if follow_all else [_at_least(change) for change in changes]
         return VariancePlan(changes, sums, follow_all)
@@ -109,13 +101,13 @@ class Variances:
                 which may be written over.
         """
         if plan.follow_all:
-            for variance, (x, v), grid in zip(self.upper, plan.changes, cycle(self._grids)):
-                grid.add_squares(codes, x, -v, to=variance, scratch=sums[0])
+            for variance, (x, v) in zip(self.upper, plan.changes, strict=True):
+                self._grid.add_squares(codes, x, -v, to=variance, scratch=sums[0])
                 variance.clamp_(min=0.0)  # rounding
             return
         at = self._decisive if plan.changes else self._decisive[:0]
-        for variance, change, falls, k in zip(self.upper, plan.changes, sums, cycle(self._k)):
-            exact = variance[at] - squares(k, *change)
+        for variance, change, falls in zip(self.upper, plan.changes, sums, strict=False):
+            exact = variance[at] - squares(self._k, *change)
             variance.addcmul_(falls, falls, value=-1)
             variance[at] = exact.clamp_(min=0.0)
         self._forget_all_but(at)
@@ -135,15 +127,14 @@ class Variances:
         """
         n = len(codes)
         self._num_operations += len(index) * n**2 * DENSE
-        if self._num_operations > self._grids[0].form_operations(n):
+        if self._num_operations > self._grid.form_operations(n):
             self.make_all_exact(posteriors())
             return True
-        made = [grid.kernel_at(index, codes) for grid in self._grids]
-        for variance, posterior, k in zip(self.upper, posteriors(), cycle(made)):
+        k = self._grid.kernel_at(index, codes)
+        for variance, posterior in zip(self.upper, posteriors(), strict=True):
             variance[index] = posterior.constant - form(k, posterior.matrix)
         self._decisive = torch.cat([index[:DECISIVE], self._decisive])[:DECISIVE]
-        both = zip(made, self._k, strict=True)
-        self._k = [torch.cat([k[:DECISIVE], old])[:DECISIVE] for k, old in both]
+        self._k = torch.cat([k[:DECISIVE], self._k])[:DECISIVE]
         self._is_exact[index] = True
         return False
 
@@ -151,23 +142,22 @@ class Variances:
         """Makes the variances exact on all of Theta, unless they are."""
         if self._all_exact:
             return
-        for variance, posterior, grid in zip(self.upper, posteriors, cycle(self._grids)):
-            grid.quadratic_form(posterior.codes, posterior.matrix, out=variance)
+        for variance, posterior in zip(self.upper, posteriors, strict=True):
+            self._grid.quadratic_form(posterior.codes, posterior.matrix, out=variance)
             variance.neg_().add_(posterior.constant)
         self._is_exact.fill_(True)
         self._all_exact = True
 
     def _forget_all_but(self, index: Tensor) -> None:
         """From now on the other variances are upper bounds."""
-        self._all_exact, self._decisive = False, index
-        self._k = [k[: len(index)] for k in self._k]
+        self._all_exact, self._decisive, self._k = False, index, self._k[: len(index)]
         self._is_exact.zero_()
         self._is_exact[index] = True
 
     def _is_dear(self, changes: Sequence[LowRank], n: int) -> bool:
         """Whether to make all variances anew would be less work."""
-        operations = len(changes[0].weights) * self._grids[0].sum_operations(n)
-        return operations > self._grids[0].form_operations(n)
+        operations = len(changes[0].weights) * self._grid.sum_operations(n)
+        return operations > self._grid.form_operations(n)
 
 
 def _at_least(change: LowRank) -> Tensor:
