@@ -164,8 +164,8 @@ class JointSurrogate:
             costs = [(t, q, y_c) for t, q, y_c, _ in self._log]
             self.scale = self._fit_scale(self.space, costs, self._scale_if_free)
             self._tell_again()
-        of_g = self._fit(range(1, 1 + self.num_constraints))
-        self.hyperparameters = (self._widened(*self._fit([0])), *of_g)
+        of_c, of_g = self._fit()
+        self.hyperparameters = (self._widened(*of_c), *of_g)
         self._collapsed = None
         return True
 
@@ -174,32 +174,35 @@ class JointSurrogate:
         """Whether there are a tenth more observations than at the last fit."""
         return len(self._log) >= _STALE * self._fitted_at
 
-    def log_marginal_likelihood(self, zeta: int, rho: Tensor) -> tuple[Tensor, Tensor]:
+    def log_marginal_likelihood(self, rho: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Log p(y | rho) up to a constant, at the amplitude that maximises it.
 
         Args:
-            zeta: 0 for the cost, k for the k-th constraint.
             rho: `m` values in [0, 1).
 
         Returns:
-            `m` log likelihoods in nats, and the `m` squared amplitudes.
+            Of the cost and of every constraint `m` log likelihoods in nats, and the `m` squared
+            amplitudes.
         """
         S, T, K = self._S_T_K()
         square, num_pairs = self.queries.sum_of_squares()
         L = torch.linalg.cholesky(S)
         e, U = torch.linalg.eigh(L.T @ K @ L)
-        tau = torch.linalg.solve_triangular(L, T[zeta, :, None], upper=False)
-        e, t2 = e.cpu(), e.cpu() * (U.T @ tau)[:, 0].square().cpu()
-        ratio = rho / (1 - rho)
-        growth = 1 + ratio[:, None] * e
-        shared = (ratio / (1 - rho)) * (t2 / growth).sum(-1)
-        quadratic = float(square[zeta]) / (1 - rho) - shared
+        of_cpu, ratio = e.cpu(), rho / (1 - rho)
+        growth = 1 + ratio[:, None] * of_cpu
         log_det = num_pairs * torch.log1p(-rho) + growth.log().sum(-1)
-        amplitude2 = quadratic / num_pairs
-        if self._amplitude is not None:
-            amplitude2 = torch.full_like(quadratic, self._amplitude**2)
-        fit = num_pairs * amplitude2.log() + quadratic / amplitude2
-        return -0.5 * (fit + log_det), amplitude2
+        found = []
+        for total, own_square in zip(T, square.tolist(), strict=True):
+            tau = torch.linalg.solve_triangular(L, total[:, None], upper=False)
+            t2 = of_cpu * (U.T @ tau)[:, 0].square().cpu()
+            shared = (ratio / (1 - rho)) * (t2 / growth).sum(-1)
+            quadratic = own_square / (1 - rho) - shared
+            amplitude2 = quadratic / num_pairs
+            if self._amplitude is not None:
+                amplitude2 = torch.full_like(quadratic, self._amplitude**2)
+            fit = num_pairs * amplitude2.log() + quadratic / amplitude2
+            found.append((-0.5 * (fit + log_det), amplitude2))
+        return found
 
     def aggregates(self) -> tuple[AggregatePosterior, AggregatePosterior]:
         """The posterior of the average over queries, of the (relative) cost and the constraint.
@@ -299,12 +302,16 @@ class JointSurrogate:
         for one, of_outputs in zip(collapsed, (total[:1], total[1:]), strict=True):
             one.add(u, KU, weight, of_outputs)
 
-    def _fit(self, outputs: Sequence[int]) -> list[Hyperparameters]:
-        """One rho for all the outputs, and an amplitude for each."""
+    def _fit(self) -> tuple[list[Hyperparameters], list[Hyperparameters]]:
+        """Of the cost and of the constraints: one rho each, and an amplitude for each output."""
         rho = torch.sigmoid(_LOGITS)
         if self._rho is not None:
             rho = torch.full((1,), self._rho, dtype=torch.float64)
-        fitted = [self.log_marginal_likelihood(zeta, rho) for zeta in outputs]
+        fitted = self.log_marginal_likelihood(rho)
+        return self._best(rho, fitted[:1]), self._best(rho, fitted[1:])
+
+    def _best(self, rho: Tensor, fitted: Sequence[tuple[Tensor, Tensor]]) -> list[Hyperparameters]:
+        """One rho for all the outputs, and an amplitude for each."""
         likelihood = torch.stack([one for one, _ in fitted]).sum(0)
         if self._rho is None:
             likelihood -= 0.5 * ((_LOGITS - _PRIOR_LOGIT) / _PRIOR_SPREAD) ** 2

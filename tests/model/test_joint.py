@@ -226,7 +226,7 @@ def test_marginal_likelihood(zeta):
     history = random_history(6, repeats=False)  # repeats are merged: their scatter is left out
     surrogate = surrogate_of(history, None, amplitude=None)
     rho = torch.tensor([0.05, 0.3, 0.8], dtype=torch.float64)
-    observed, amplitude2 = surrogate.log_marginal_likelihood(zeta, rho)
+    observed, amplitude2 = surrogate.log_marginal_likelihood(rho)[zeta]
     expected = [
         naive(history, float(r), zeta, math.sqrt(float(a)))[2]
         for r, a in zip(rho, amplitude2, strict=True)
