@@ -29,7 +29,11 @@ def name_of(page):
     return str(page.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+LONG = ("more-than-one-machine.md",)
+RUN = [pytest.param(page, marks=[pytest.mark.slow] * (page.name in LONG)) for page in PAGES]
+
+
+@pytest.mark.parametrize("page", RUN, ids=name_of)
 def test_python_of_a_page_runs(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(

@@ -242,6 +242,7 @@ def test_skips_every_candidate_that_cannot_improve_on_theta_out():
     assert min(to_the_letter) > 10
 
 
+@pytest.mark.slow
 def test_what_is_skipped_would_be_pruned_after_one_observation():
     """Which is why it is skipped: not a theorem, since an observation can also lower L_c."""
     pruned = []

@@ -141,6 +141,7 @@ print("compiled")
 """
 
 
+@pytest.mark.slow
 def test_the_kernels_compile_for_a_card_that_is_not_here():
     """The interpreter takes what the compiler refuses."""
     names = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}

@@ -25,6 +25,7 @@ from scope_torch.tracking.curves import CurvePlot
 from scope_torch.tracking.mlflow import MlflowTracker
 
 pytestmark = [
+    pytest.mark.slow,  # its database takes seconds to make
     pytest.mark.filterwarnings("ignore"),
     pytest.mark.skipif(find_spec("mlflow") is None, reason="needs mlflow"),
 ]
