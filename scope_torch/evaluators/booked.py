@@ -39,6 +39,8 @@ def booked(
     """
     quality, cost, tokens = parts_of(answer)
     more = answer if isinstance(answer, Mapping) else {}
+    if isinstance(cost, bool):
+        raise InputError(f"{cost} is no cost in USD; return (output, USD)")
     theta, query, replicate = request
     costs = used = None
     if isinstance(tokens, Mapping):

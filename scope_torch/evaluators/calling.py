@@ -9,8 +9,31 @@ from typing import Any
 from scope_torch.evaluators.event_loop import naming_its_mend, result_of
 
 
+def fresh(value: Any) -> Any:
+    """The lists, dicts and sets of a value anew: what a call writes there reaches no other call.
+
+    Else a cheap LLM would be graded by what a better one has left in the input. Objects of other
+    types are shared: nobody knows whether they can be copied.
+    """
+    try:
+        return _fresh(value)
+    except RecursionError:  # it contains itself
+        return value
+
+
+def _fresh(value: Any) -> Any:
+    kind = type(value)
+    if kind is dict:
+        return {key: _fresh(of_key) for key, of_key in value.items()}
+    if kind in (list, tuple):
+        return kind(map(_fresh, value))
+    return set(value) if kind is set else value
+
+
 def called(function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
     """What a function returns; an awaitable is awaited on the event loop of all such functions.
+
+    It gets copies of lists, dicts and sets, see `fresh`.
 
     `sys.exit()`, or the cancellation of a task, would end the search with all calls in flight, or
     end the program with status 0. Here it is an error of the function like any other.
@@ -33,7 +56,8 @@ another exception
     """
     try:
         with naming_its_mend():
-            returned = function(*arguments, **keywords)
+            given = {name: fresh(value) for name, value in keywords.items()}
+            returned = function(*map(fresh, arguments), **given)
             # Also on the event loop the call sees the context of this thread: which query it is.
             return result_of(returned) if inspect.isawaitable(returned) else returned
     except (StopIteration, StopAsyncIteration) as error:  # means something else to generators

@@ -19,7 +19,7 @@ from scope_torch.llm.billing import (
     cost_usd,
     warn_unpriced,
 )
-from scope_torch.llm.prices import LLMInfo, in_batch, load_llms
+from scope_torch.llm.prices import LLMInfo, check_llm, in_batch, load_llms
 
 Cached = Literal["as_billed", "uncached"]
 
@@ -84,6 +84,13 @@ class PriceList:
             raise InputError(f"cached={cached!r} must be as_billed or uncached")
         is_path = isinstance(own, str | Path)
         self.own = load_llms(own) if is_path else dict(own or {})
+        for name, llm in self.own.items():
+            if not isinstance(llm, LLMInfo):
+                raise InputError(
+                    f"prices[{name!r}]={llm!r} must be an LLMInfo, with USD for a million tokens: "
+                    f"LLMInfo({name!r}, 0.25, 2.0)"
+                )
+            check_llm(llm)
         self._source = str(own) if is_path else "own prices"
         self._cached: Cached = cached
         self.batch = batch

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -35,6 +34,7 @@ from scope_torch.selection.pilot import piloted
 from scope_torch.selection.plan import TOO_DEAR_AFTER, Pilot, Plan
 from scope_torch.selection.preflight import cheapest, first_requests, preflight, query_of
 from scope_torch.selection.setup import Setup
+from scope_torch.tracking.progress import HEARD
 
 logger = logging.getLogger(__name__)
 
@@ -221,7 +221,9 @@ def _measure_reference(
             f"{spent_usd:.3g} USD were paid before the reference, and "
             f"budget_usd={setup.budget_usd:g}; raise it"
         )
-    with tqdm(total=len(missing), desc="reference", unit="query", disable=not setup.shows) as bar:
+    with tqdm(
+        total=len(missing), desc="reference", unit="query", disable=not setup.shows, file=HEARD
+    ) as bar:
 
         def count(_: Observation) -> None:
             bar.update()
@@ -324,4 +326,4 @@ def _paid(observations: Sequence[Observation]) -> float:
 def say(setup: Setup, text: object) -> None:
     """Tells the user, who sees no log, how the selection goes on."""
     if setup.shows:
-        print(text, file=sys.stderr)
+        print(text, file=HEARD)

@@ -21,6 +21,7 @@ from scope_torch.runs.runner import problem_settings
 from scope_torch.runs.source import ObservationSource
 from scope_torch.selection.before import known_of, logged_reference
 from scope_torch.selection.setup import Setup
+from scope_torch.tracking.progress import HEARD
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ class Pairs:
             evaluator.remember(journal.recorded)
         source = ObservationSource(evaluator, journal)
         spent_usd, num_told, reason = 0.0, 0, "no more draws"
-        shown = tqdm(total=most, desc=str(settings["name"]), disable=not setup.shows)
+        shown = tqdm(total=most, desc=str(settings["name"]), disable=not setup.shows, file=HEARD)
 
         def left_usd() -> float:
             return budget_usd - spent_usd - source.lost_usd(num_told)

@@ -153,6 +153,8 @@ class Setup:
     def shows(self) -> bool:
         """Whether to show progress; by default on a terminal."""
         given = self.given.progress
+        if sys.stderr is None:  # closed
+            return False
         return sys.stderr.isatty() if given is None else given
 
     def inside(self, name: str) -> Path | None:

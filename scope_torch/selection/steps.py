@@ -39,7 +39,7 @@ from scope_torch.search.known import Known
 from scope_torch.search.optimizer import Optimizer
 from scope_torch.selection.before import Before, held_out_usd, prepare, say
 from scope_torch.selection.setup import Setup
-from scope_torch.tracking.progress import ProgressBar
+from scope_torch.tracking.progress import HEARD, ProgressBar
 
 logger = logging.getLogger(__name__)
 
@@ -271,7 +271,9 @@ def _both(
     missing = [[pair for pair in pairs if pair not in known] for pairs in of_thetas]
     expected = [usd * len(pairs) for usd, pairs in zip(usd_of.values(), missing, strict=True)]
     found, paid = dict(known), list[Observation]()
-    with tqdm(total=sum(map(len, missing)), desc="held out", disable=not setup.shows) as bar:
+    with tqdm(
+        total=sum(map(len, missing)), desc="held out", disable=not setup.shows, file=HEARD
+    ) as bar:
 
         def count(_: Observation) -> None:
             bar.update()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from typing import Any
 
 from tqdm import tqdm
@@ -19,6 +20,24 @@ _FORMAT = (
 )
 
 
+class _Heard:
+    """Standard error, as far as anybody reads it: what cannot be shown ends no search."""
+
+    def write(self, text: str) -> None:
+        with suppress(OSError, ValueError):
+            sys.stderr.write(text)
+
+    def flush(self) -> None:
+        with suppress(OSError, ValueError):
+            sys.stderr.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys.stderr, name)
+
+
+HEARD: Any = _Heard()
+
+
 class ProgressBar(Callback):
     """Shows spend, calls, theta_out and gap on standard error, if that is a terminal."""
 
@@ -29,11 +48,14 @@ class ProgressBar(Callback):
 
     def start(self, problem: SelectionProblem, optimizer: Described, budget_usd: float) -> None:
         """Shows the bar, if standard error is a terminal."""
-        if not sys.stderr.isatty():
+        if sys.stderr is None or not sys.stderr.isatty():
             return
         self._problem = problem
         self._bar = tqdm(
-            total=budget_usd, desc=f"{problem.name} {optimizer.name}", bar_format=_FORMAT
+            total=budget_usd,
+            desc=f"{problem.name} {optimizer.name}",
+            bar_format=_FORMAT,
+            file=HEARD,
         )
 
     def observed(self, observation: Observation, spend_usd: float) -> None:

@@ -220,3 +220,18 @@ def test_every_published_model_prices_every_usage():
             assert prices.cost_usd(name, usage) >= 0.0
             count += 1
     assert count > 1000
+
+
+@pytest.mark.parametrize(
+    ("own", "message"),
+    [
+        (LLMInfo("nano", -0.1, 0.4), "USD, at least 0"),
+        (LLMInfo("nano", float("nan"), 0.4), "USD, at least 0"),
+        (LLMInfo("nano", "0.1", 0.4), "USD, at least 0"),
+        (0.1, r"prices\['nano'\]=0.1 must be an LLMInfo"),
+    ],
+)
+def test_own_prices_are_checked_like_those_of_a_file(own, message):
+    """A price below 0 may hide in the sum of a call."""
+    with pytest.raises(InputError, match=message):
+        PriceList({"nano": own})
