@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import wandb
 from omegaconf import OmegaConf
 
 from scope_torch.cli import report as report_script
@@ -135,6 +136,7 @@ def test_names_do_not_lead_out_of_the_output_directory(cli, tmp_path, key, name)
 
 @pytest.mark.parametrize("column", ["../plan", pytest.param("/plan", marks=pytest.mark.slow)])
 def test_modules_and_llms_of_a_table_may_have_any_name(cli, tmp_path, column, monkeypatch):
+    wandb.teardown()  # a session of another test would not see the environment
     monkeypatch.setenv("WANDB_SILENT", "true")
     llms = ["../../small", "/large"]
     rows = [f"{a},{q},{q % 2 if a == llms[0] else 1},{0.1 * (a == llms[1]) + 0.01}"
