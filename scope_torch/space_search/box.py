@@ -68,17 +68,17 @@ class BoxedPosterior(Enumerated):
         """See `GridPosterior`."""
         self._surrogate.refit()
         if self._box is not None and self._fitted is self._surrogate.hyperparameters:
-            self._box.update()
+            self._box.follow()
             self._num_steps += 1
         else:
             self.look()
 
     def look(self) -> GridPosterior:
-        """All of Theta, up to date; the box is forgotten."""
+        """All of Theta, up to the last observation; the box is forgotten."""
         if self._box is not None and self._num_steps < _SHORT:
             self._wait = _WAIT
         self._box, self._fitted = None, self._surrogate.hyperparameters
-        self._whole.update()
+        self._whole.follow()
         return self._whole
 
     @property
@@ -105,8 +105,9 @@ class BoxedPosterior(Enumerated):
         if self._box is not None:
             if self._holds(beta, u_out):
                 bounds = self._box.lower_bounds(beta, u_out, theta_out)
-                bounds.beyond = _Beyond(self, bounds, theta_out, self._forbidden)
-                return bounds
+                if bounds.least_c <= u_out:  # else the least may be outside
+                    bounds.beyond = _Beyond(self, bounds, theta_out, self._forbidden)
+                    return bounds
             self.look()
         bounds = self._whole.lower_bounds(beta, u_out, theta_out)
         self._cut(bounds, theta_out)
@@ -134,7 +135,7 @@ class BoxedPosterior(Enumerated):
             one = ListGrid(self._grid.space, self._grid.kernel, of_one, self._grid.device)
             posterior = self._one = GridPosterior(self._surrogate, one)
         posterior.forbid(None if mask is None else mask[of_one])
-        posterior.update()
+        posterior.follow()
         return posterior
 
     @contextmanager
@@ -148,6 +149,8 @@ class BoxedPosterior(Enumerated):
     def _holds(self, beta: Beta, u_out: float) -> bool:
         """Whether L_c > u_out is sure outside the box."""
         if u_out > self._u_out or beta.c > self._beta_c:
+            return False
+        if self._fitted is not self._surrogate.hyperparameters:  # variances may have grown
             return False
         of_cost = self._surrogate.observed(), self._surrogate.weights()[0]
         return self._grid.is_above(*of_cost, self._least_means)
@@ -172,7 +175,7 @@ class BoxedPosterior(Enumerated):
         self._least_means[grid.index] = -math.inf
         self._beta_c, self._u_out = bounds.beta.c, bounds.u_out
         self._box, self._num_steps = self._whole.cut(grid), 0
-        self._box.update()
+        self._box.follow()
 
     def _llms(self, bounds: LowerBounds, theta_out: int | None) -> list[Tensor]:
         """Codes of the LLMs that can matter soon, for each module."""

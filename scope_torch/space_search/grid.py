@@ -179,8 +179,12 @@ class GridPosterior(Enumerated):
 
     def update(self) -> None:
         """Brings the means up to the last observation, after fitting the surrogate if due."""
+        self._surrogate.refit()
+        self.follow()
+
+    def follow(self) -> None:
+        """Brings the means up to the last observation."""
         surrogate, self._aggregates = self._surrogate, None
-        surrogate.refit()
         scale = surrogate.cost_scale
         if self._fitted is not surrogate.hyperparameters:
             self._fitted = surrogate.hyperparameters

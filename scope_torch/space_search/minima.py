@@ -339,7 +339,12 @@ def probability(mean_g: Tensor, lower_g: Tensor, b: float, margin: float) -> Ten
         margin: In units of quality.
     """
     sigma_g = ((mean_g - lower_g) / b).clamp_min_(_LEAST_SIGMA)
-    return torch.special.ndtr(-(mean_g + margin).clamp_min_(0.0) / sigma_g)
+    return upper_tail((mean_g + margin).clamp_min_(0.0) / sigma_g)
+
+
+def upper_tail(z: Tensor) -> Tensor:
+    """P(Z >= z) of a standard normal Z; torch's ndtr(-z) is 0 from z = 8.3 on."""
+    return torch.special.erfc(z / math.sqrt(2)).mul_(0.5)
 
 
 def negative_promise(

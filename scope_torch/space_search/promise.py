@@ -4,7 +4,7 @@
 | --- | --- | --- |
 | m, mean of gbar plus the margin | `Promise.weights_g` | quality |
 | sigma, standard deviation of gbar | `Promise.output_g` | quality |
-| z = max(m, 0) / sigma; P = ndtr(-z) | | |
+| z = max(m, 0) / sigma; P = `upper_tail(z)` | | |
 | L, the lower bound on the cost; u, u_out | `Promise.cost`, `u_out` | USD |
 | tau, a promise that is known to be reached | `-reach` | |
 | Psi(z) = u P / (P + tau), most that L can be | `Bands.most` | USD |
@@ -30,6 +30,7 @@ from torch import Tensor
 
 from scope_torch.space_search.branch_and_bound import NUMBERS, BestFirst, Children
 from scope_torch.space_search.linear import Bounded, Linear
+from scope_torch.space_search.minima import upper_tail
 from scope_torch.space_search.prefixes import LabelledPosterior
 
 _NUM_BANDS = 24
@@ -66,13 +67,13 @@ class Promise(NamedTuple):
         sigma = posterior.sigma(k, self.output_g)
         price = self.cost.at(posterior, labels, k).clamp_min(self.least_price)
         z = mean.clamp_min(0.0) / sigma.clamp_min(_LEAST_SIGMA)
-        objective = torch.special.ndtr(-z) * (1 - self.u_out / price)
+        objective = upper_tail(z) * (1 - self.u_out / price)
         return objective, (mean - self.beta_g * sigma).clamp_min(0.0)
 
     def at_most(self, least_z: Tensor, least_c: Tensor) -> Tensor:
         """Most that the promise can be, at least 0, where z and L_c are at least these."""
         saving = self.u_out / least_c.clamp_min(self.least_price) - 1
-        return torch.special.ndtr(-least_z) * saving.clamp_min(0.0)
+        return upper_tail(least_z) * saving.clamp_min(0.0)
 
 
 class Bands(NamedTuple):
@@ -89,7 +90,7 @@ class Bands(NamedTuple):
     def of(cls, promise: Promise, tau: float) -> Bands:
         """The bands for a promise of `tau` at least 0."""
         z = torch.linspace(0, promise.beta_g, _NUM_BANDS * _CELLS + 1, dtype=torch.float64)
-        probable = torch.special.ndtr(-z)
+        probable = upper_tail(z)
         psi = promise.u_out * probable / (probable + tau * (1 - _SLACK))
         psi[psi < promise.least_price] = -math.inf  # a price is never so low
         edges, most = z[::_CELLS], psi[::_CELLS]
