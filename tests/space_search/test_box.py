@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from constrained import constrained_task
+from scipy.stats import norm
 from tables import make_task
 from test_hamming_sums import ArbitraryKernel, cross, tolerance
 from test_joint_branched import LEAST_PRICE, told
@@ -20,10 +21,12 @@ from scope_torch.methods import make_scope_joint
 from scope_torch.model.hamming_sums import BoxGrid, HammingGrid
 from scope_torch.model.kernels import HammingMatern52Kernel
 from scope_torch.runs.runner import run
+from scope_torch.search.rules import Rule
 from scope_torch.space import ConfigSpace
 from scope_torch.space_search import box
 from scope_torch.space_search.box import BoxedPosterior, boxed
 from scope_torch.space_search.grid import GridPosterior
+from scope_torch.space_search.minima import upper_tail
 from scope_torch.tasks.simulated import simulated_task
 
 
@@ -231,6 +234,52 @@ def test_a_search_asks_the_same(monkeypatch, name):
     in_boxes = search(**CASES[name])
     same(in_boxes, whole)
     assert counts["cut"], counts
+
+
+class Reads(Rule):
+    """Looks at the averages while a candidate is asked, and decides nothing."""
+
+    def begin(self, search):
+        self._search, self._num_learned = search, 0
+
+    def learn(self, observation):
+        self._num_learned += 1
+        if self._num_learned % 3 == 0 and self._num_learned > 60:  # after Calibrate
+            posterior = self._search.belief.posterior
+            assert len(posterior.mean_c) == len(posterior.mean_g) == len(posterior.variance)
+
+
+def test_a_rule_that_reads_changes_no_search(monkeypatch):
+    whole = search(make_task(0, (5, 4, 5), 12))
+    counts = always(monkeypatch)
+    same(search(make_task(0, (5, 4, 5), 12), rules=[Reads()]), whole)
+    assert counts["cut"], counts
+
+
+def test_a_least_cost_outside_the_box_is_found(monkeypatch):
+    """Where quality is the objective, minima are asked for below u_out, and the gap up to it."""
+    always(monkeypatch)
+    surrogate = told((6, 5, 6), 7, 60)
+    grid = HammingGrid(surrogate.space, surrogate.kernel)
+    whole = GridPosterior(surrogate, grid)
+    posterior = BoxedPosterior(GridPosterior(surrogate, grid), surrogate, grid)
+    for one in (whole, posterior):
+        one.update()
+    found, limits = 0, (0.006, 0.02, 0.1)
+    for limit, b_g in itertools.product(limits, (1.0, -3.0, -4.0)):  # few are feasible
+        beta = Beta(1.0, b_g)
+        u_out = float(whole.lower_bounds(beta, math.inf, None).c.quantile(limit))
+        expected = whole.lower_bounds(beta, u_out, None).least_c
+        posterior.lower_bounds(beta, u_out, None)  # cuts a box
+        least = posterior.lower_bounds(beta, u_out, None).least_c
+        assert least == expected
+        found += u_out < least < math.inf
+    assert found > 0
+
+
+def test_the_promise_has_a_lower_tail():
+    z = torch.tensor([0.0, 1.0, 5.0, 8.0, 12.0, 30.0], dtype=torch.float64)
+    np.testing.assert_allclose(upper_tail(z), norm.sf(z), rtol=1e-12)
 
 
 def test_several_constraints_in_boxes(monkeypatch):
