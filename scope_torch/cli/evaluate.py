@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -35,6 +34,7 @@ from scope_torch.runs.directory import write_json
 from scope_torch.runs.measured import FILE, Measured, measure_results, measurement
 from scope_torch.runs.recorded import RecordedRun, read_run
 from scope_torch.tasks import Task
+from scope_torch.tracking.heard import HEARD
 
 _DESCRIPTION = (
     "Evaluates theta_out and the reference on held-out queries. With --on search, runs every "
@@ -115,7 +115,7 @@ def _on_search(
     run: RecordedRun, task: Task, args: argparse.Namespace
 ) -> tuple[dict[str, Any], str]:
     total = args.repeats * run.problem.num_queries * len(_searched(run))
-    with tqdm(total=total, disable=not sys.stderr.isatty()) as bar:
+    with tqdm(total=total, disable=not HEARD.isatty(), file=HEARD) as bar:
 
         def advance(_: Observation) -> None:
             bar.update()

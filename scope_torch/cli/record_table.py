@@ -14,7 +14,6 @@ import argparse
 import csv
 import gzip
 import io
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -30,6 +29,7 @@ from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.deployment import module_costs
 from scope_torch.tasks import Task
+from scope_torch.tracking.heard import HEARD
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -64,7 +64,7 @@ def record(task: Task, path: Path) -> None:
     requests = list(all_requests(task.problem))
     observations: dict[Request, Observation] = {}
     made = task.evaluator.evaluate(requests)
-    for observation in tqdm(made, total=len(requests), disable=not sys.stderr.isatty()):
+    for observation in tqdm(made, total=len(requests), disable=not HEARD.isatty(), file=HEARD):
         observations[observation.request] = observation
     ordered = [observations[request] for request in sorted(observations)]
     write_table(task.problem, ordered, path)

@@ -39,8 +39,6 @@ def booked(
     """
     quality, cost, tokens = parts_of(answer)
     more = answer if isinstance(answer, Mapping) else {}
-    if isinstance(cost, bool):
-        raise InputError(f"{cost} is no cost in USD; return (output, USD)")
     theta, query, replicate = request
     costs = used = None
     if isinstance(tokens, Mapping):
@@ -48,7 +46,7 @@ def booked(
         used = [tokens_of(tokens.get(module, (0, 0))) for module in problem.modules]
     if isinstance(cost, Mapping):
         _check_modules(problem, cost)
-        costs = tuple(number(cost.get(module, 0.0)) for module in problem.modules)
+        costs = tuple(_usd(cost.get(module, 0.0)) for module in problem.modules)
     elif cost is None and used is not None:
         timed = _durations(problem, more.get("seconds", {}), tokens)
         of_modules = zip(problem.names(theta).values(), used, timed, strict=True)
@@ -57,16 +55,22 @@ def booked(
     return quality, Observation(
         theta,
         query,
-        (number(cost) if costs is None else sum(costs)) + lost_usd,
+        (_usd(cost) if costs is None else sum(costs)) + lost_usd,
         0.0,
         replicate,
         module_cost_usd=costs,
         module_tokens=None if used is None else tuple(u[:2] for u in used),
         outcomes=more.get("outcomes"),
-        judge_usd=number(more.get("judge_usd", 0.0)),
+        judge_usd=_usd(more.get("judge_usd", 0.0)),
         failed="metric",
         module_calls=None if calls is None else tuple(calls.get(m, 0) for m in problem.modules),
     )
+
+
+def _usd(value: Any) -> float:
+    if isinstance(value, bool):  # whether the answer is right
+        raise InputError(f"{value} is no cost in USD")
+    return number(value)
 
 
 def _check_modules(problem: SelectionProblem, values: Mapping[str, Any]) -> None:

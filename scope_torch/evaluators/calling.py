@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from copy import copy
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from scope_torch.evaluators.event_loop import naming_its_mend, result_of
 
 
 def fresh(value: Any) -> Any:
-    """The lists, dicts and sets of a value anew: what a call writes there reaches no other call.
+    """A value anew, as far as it is data: what a call writes there reaches no other call.
 
-    Else a cheap LLM would be graded by what a better one has left in the input. Objects of other
-    types are shared: nobody knows whether they can be copied.
+    Else a cheap LLM would be graded by what a better one has left in the input. Lists, dicts, sets,
+    tuples, dataclasses and models of pydantic are copied. Other objects are shared: nobody knows
+    whether they can be copied.
     """
     try:
         return _fresh(value)
@@ -22,18 +25,29 @@ def fresh(value: Any) -> Any:
 
 
 def _fresh(value: Any) -> Any:
-    kind = type(value)
-    if kind is dict:
-        return {key: _fresh(of_key) for key, of_key in value.items()}
-    if kind in (list, tuple):
-        return kind(map(_fresh, value))
-    return set(value) if kind is set else value
+    kind: Any = type(value)
+    if callable(getattr(kind, "model_copy", None)):
+        return value.model_copy(deep=True)
+    if isinstance(value, tuple):
+        make = tuple if kind is tuple else getattr(kind, "_make", None)
+        return value if make is None else make(map(_fresh, value))
+    if not isinstance(value, dict | list | set) and not is_dataclass(kind):
+        return value
+    other: Any = copy(value)
+    if isinstance(value, dict):
+        other |= {key: _fresh(one) for key, one in value.items()}
+    elif isinstance(value, list):
+        other[:] = map(_fresh, value)
+    elif not isinstance(value, set):
+        for field in fields(value):
+            object.__setattr__(other, field.name, _fresh(getattr(value, field.name)))
+    return other
 
 
 def called(function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
     """What a function returns; an awaitable is awaited on the event loop of all such functions.
 
-    It gets copies of lists, dicts and sets, see `fresh`.
+    It gets its arguments anew, see `fresh`.
 
     `sys.exit()`, or the cancellation of a task, would end the search with all calls in flight, or
     end the program with status 0. Here it is an error of the function like any other.

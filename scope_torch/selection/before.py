@@ -34,7 +34,7 @@ from scope_torch.selection.pilot import piloted
 from scope_torch.selection.plan import TOO_DEAR_AFTER, Pilot, Plan
 from scope_torch.selection.preflight import cheapest, first_requests, preflight, query_of
 from scope_torch.selection.setup import Setup
-from scope_torch.tracking.progress import HEARD
+from scope_torch.tracking.heard import HEARD
 
 logger = logging.getLogger(__name__)
 

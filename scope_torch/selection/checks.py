@@ -98,7 +98,7 @@ def checked_number(name: str, value: Any) -> float:
     Raises:
         InputError: If it is none, or not finite.
     """
-    if isinstance(value, str) or not isinstance(value, SupportsFloat):
+    if isinstance(value, str | bool) or not isinstance(value, SupportsFloat):
         raise InputError(f"{name}={value!r} must be a number")
     if not math.isfinite(number := float(value)):
         raise InputError(f"{name}={value!r} must be a finite number")

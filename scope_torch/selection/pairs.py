@@ -21,7 +21,7 @@ from scope_torch.runs.runner import problem_settings
 from scope_torch.runs.source import ObservationSource
 from scope_torch.selection.before import known_of, logged_reference
 from scope_torch.selection.setup import Setup
-from scope_torch.tracking.progress import HEARD
+from scope_torch.tracking.heard import HEARD
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import date
@@ -32,6 +31,7 @@ from scope_torch.selection.checks import (
 from scope_torch.selection.sampling import sample_of, split
 from scope_torch.space import check_seed
 from scope_torch.traces.reference import LoggedReference
+from scope_torch.tracking.heard import HEARD
 
 ONLY_MODULE = "model"
 MOST_REPEATS = 30  # queries that theta_0 answers twice, if nobody says how many
@@ -153,9 +153,7 @@ class Setup:
     def shows(self) -> bool:
         """Whether to show progress; by default on a terminal."""
         given = self.given.progress
-        if sys.stderr is None:  # closed
-            return False
-        return sys.stderr.isatty() if given is None else given
+        return HEARD.isatty() if given is None else given
 
     def inside(self, name: str) -> Path | None:
         """A directory in that of the files."""

@@ -39,7 +39,8 @@ from scope_torch.search.known import Known
 from scope_torch.search.optimizer import Optimizer
 from scope_torch.selection.before import Before, held_out_usd, prepare, say
 from scope_torch.selection.setup import Setup
-from scope_torch.tracking.progress import HEARD, ProgressBar
+from scope_torch.tracking.heard import HEARD
+from scope_torch.tracking.progress import ProgressBar
 
 logger = logging.getLogger(__name__)
 

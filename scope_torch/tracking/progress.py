@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from contextlib import suppress
 from typing import Any
 
 from tqdm import tqdm
@@ -12,30 +10,13 @@ from scope_torch.observation import Observation
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.callbacks import Callback
 from scope_torch.search.optimizer import Described, TraceRow
+from scope_torch.tracking.heard import HEARD
 
 # The time left is until the budget is spent: a search may end before.
 _FORMAT = (
     "{desc}: {percentage:3.0f}%|{bar}| {n:.3g}/{total:.3g} USD "
     "[{elapsed}, at most {remaining} left{postfix}]"
 )
-
-
-class _Heard:
-    """Standard error, as far as anybody reads it: what cannot be shown ends no search."""
-
-    def write(self, text: str) -> None:
-        with suppress(OSError, ValueError):
-            sys.stderr.write(text)
-
-    def flush(self) -> None:
-        with suppress(OSError, ValueError):
-            sys.stderr.flush()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(sys.stderr, name)
-
-
-HEARD: Any = _Heard()
 
 
 class ProgressBar(Callback):
@@ -48,7 +29,7 @@ class ProgressBar(Callback):
 
     def start(self, problem: SelectionProblem, optimizer: Described, budget_usd: float) -> None:
         """Shows the bar, if standard error is a terminal."""
-        if sys.stderr is None or not sys.stderr.isatty():
+        if not HEARD.isatty():
             return
         self._problem = problem
         self._bar = tqdm(

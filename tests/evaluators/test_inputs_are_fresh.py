@@ -2,7 +2,9 @@
 
 import io
 import sys
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import pytest
 
@@ -35,10 +37,19 @@ def dataset():
     return [({"q": f"q{i}", "steps": []}, f"Q{i}") for i in range(30)]
 
 
+GIVEN = {
+    "models": MODELS,
+    "dataset": dataset(),
+    "metric": st.metrics.exact_match,
+    "reference": "pro",
+    "max_quality_loss": 0.1,
+    "budget_usd": 3,
+    "concurrency": 4,
+}
+
+
 def select(app, data, **more):
-    given = {"reference": "pro", "max_quality_loss": 0.1, "budget_usd": 3, "concurrency": 4}
-    metric = st.metrics.exact_match
-    return st.select(app, models=MODELS, dataset=data, metric=metric, **given, **more)
+    return st.select(app, **{**GIVEN, "dataset": data, **more})
 
 
 def test_a_plan_that_stays_in_the_state_certifies_nothing_false():
@@ -63,22 +74,68 @@ def test_a_run_goes_on_after_an_error(tmp_path):
     assert app.calls < whole.calls
 
 
-def test_containers_are_copied_and_objects_are_shared():
-    inner, other = object(), OrderedDict(a=[1])
-    value = {"a": [1, {2}, (inner, [3])], "b": other}
-    copied = fresh(value)
-    assert copied == value
-    assert copied["a"] is not value["a"]
-    assert copied["a"][1] is not value["a"][1]
-    assert copied["a"][2][0] is inner
-    assert copied["a"][2][1] is not value["a"][2][1]
-    assert copied["b"] is other
+@dataclass
+class State:
+    steps: list
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    steps: list
+
+
+class Pair(NamedTuple):
+    first: list
+    second: object
+
+
+class Steps(list):
+    pass
+
+
+def written(steps):
+    steps.append(1)
+
+
+@pytest.mark.parametrize(
+    ("value", "steps_of"),
+    [
+        ([[]], lambda v: v[0]),
+        ({"a": ({}, [])}, lambda v: v["a"][1]),
+        (OrderedDict(a=[]), lambda v: v["a"]),
+        (defaultdict(list, a=[]), lambda v: v["a"]),
+        (Steps([[]]), lambda v: v[0]),
+        (Pair([], None), lambda v: v.first),
+        (State([]), lambda v: v.steps),
+        (Fixed([]), lambda v: v.steps),
+        ({"state": State([State([])])}, lambda v: v["state"].steps[0].steps),
+    ],
+)
+def test_data_is_copied(value, steps_of):
+    before = repr(value)
+    copied = called(lambda given: (written(steps_of(given)), given)[1], value)
+    assert type(copied) is type(value)
+    assert repr(value) == before
+    assert repr(copied) != before
+    assert repr(fresh(value)) == before
+
+
+def test_a_model_of_pydantic_is_copied():
+    pydantic = pytest.importorskip("pydantic")
+    model = pydantic.create_model("Graph", steps=(list, ...))(steps=[])
+    called(lambda given: written(given.steps), model)
+    assert model.steps == []
+
+
+def test_sets_are_copied_and_objects_are_shared():
+    inner, some = object(), {1}
+    called(lambda given, also: (given.add(2), also[0].add(3)), some, also=[some])
+    assert some == {1}
+    assert fresh([inner])[0] is inner
+    assert fresh(State) is State
     itself = []
     itself.append(itself)
     assert fresh(itself) is itself
-    given = [1]
-    called(lambda some, also: (some.append(2), also.append(3)), given, also=given)
-    assert given == [1]
 
 
 class Unread(io.StringIO):
@@ -98,3 +155,8 @@ def test_what_cannot_be_shown_ends_no_search(monkeypatch, stream, progress):
 def test_whether_an_answer_is_right_is_no_cost():
     with pytest.raises(InputError, match="True is no cost in USD"):
         select(lambda _, state: (state["q"].upper(), True), dataset())
+    by_module = {"plan": True, "solve": 0.01}
+    with pytest.raises(InputError, match="True is no cost in USD"):
+        select(lambda _, state: {"output": state["q"].upper(), "cost_usd": by_module}, dataset())
+    with pytest.raises(InputError, match="budget_usd=True must be a number"):
+        st.select(App(), **{**GIVEN, "budget_usd": True})
