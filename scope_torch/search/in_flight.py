@@ -186,7 +186,8 @@ class InFlight(SCOPE):
             ):
                 infeasible *= 1 - one.probability
                 least_c = min(least_c, one.mean_c)
-        return (1 - infeasible) * mean_c <= IN_VAIN * least_c
+        # The cheapest may always ask, also where 1 - quality has a mean below 0.
+        return (1 - infeasible) * mean_c <= IN_VAIN * max(least_c, 0.0)
 
     def _begin(self) -> bool:
         """Opens the next candidate; returns whether it did."""

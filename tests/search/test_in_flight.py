@@ -22,6 +22,7 @@ from scope_torch.search.front import turns
 from scope_torch.search.in_flight import LAG, InFlight
 from scope_torch.search.rules import Rule
 from scope_torch.search.scope import SCOPE
+from scope_torch.testing.problems import KnownTask
 
 TASK = make_task(3, (4, 4), 12)
 BUDGET = TASK.budget(9)
@@ -166,6 +167,20 @@ def test_a_theorem_is_about_one_call_at_a_time(make):
     with pytest.raises(InputError, match="one call at a time"):
         method(make=make, initial_pool="random", **settings)
     assert type(method(1, make=make, initial_pool="random", **settings)) is SCOPE
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_loss_may_be_expected_below_0(seed):
+    """1 - quality, where the best is nearly perfect: then too the search goes on to its end."""
+    task = KnownTask.random(seed, (3, 3, 3), 6, False)
+    limit = at_most("cost_usd", float(task.mean_cost.mean()))
+    problem = replace(task.problem, objective="quality", epsilon=None, constraints=(limit,))
+    base = [names[0] for names in problem.llms]
+    optimizer = make_scope_joint(problem, base=base, device="cpu", seed=seed, in_flight=6)
+    result = run(problem, optimizer, task.evaluator(), 240 * float(task.table.cost_usd.mean()))
+    assert result.stop_reason != "budget"
+    at = problem.space.index_of(result.recommendation.theta)
+    assert task.mean_cost[at] <= limit.value or result.recommendation.basis == "reference"
 
 
 def test_the_best_quality_within_a_cost():
