@@ -41,7 +41,8 @@ class Arguments:
             also chooses an effort, a prompt or the like has a dict of factors, such as
             `{"llm": [...], "effort": ["low", "high"]}`, or a list of `LLM`.
         dataset: Pairs (input, expected); without `metric` the inputs. Or a frame of pandas or
-            polars with the columns `input` and `expected`.
+            polars with the columns `input` and `expected`. Every call gets a copy of what is data
+            in its input; objects of other kinds are shared.
         reference: The LLM of each module, or one name for all modules; or what `load_reference`
             reads: its answers are known from a log, and no call measures them.
         budget_usd: Everything together may cost this much, and the call that crosses it.
