@@ -4,6 +4,7 @@ Both must ask the same. From one selection of a candidate to the next is a step,
 `count_launches.py`. On the machine with the card it needs only torch, gpytorch, botorch and numpy.
 
     python scripts/time_device.py --out steps.csv                         # where the card is
+    python scripts/time_device.py --whole 100 101 --out whole.csv         # data_transformation
     python scripts/time_device.py --read benchmarks/devices.csv --write   # the table of the page
 
 The device `cuda, passes` is CUDA without the kernels of Triton.
@@ -15,6 +16,7 @@ import argparse
 import contextlib
 import csv
 import gc
+import hashlib
 import itertools
 import platform
 import statistics
@@ -29,6 +31,7 @@ from torch.profiler import ProfilerActivity, profile
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run without installing
 
+from scope_torch.methods import make_scope_joint
 from scope_torch.runs.runner import run
 from scope_torch.space_search import device_joint
 from scope_torch.tasks.simulated import simulated_task
@@ -42,11 +45,19 @@ SEARCHES = {
     "chain_of_6": (False, {"scope": (3.0, 1), "scope_joint": (3.0, 1)}),
 }
 MOST_STEPS = 80
+WHOLE_USD, WHOLE_SEED = 5.0, 10  # as of main.csv
 BEGIN = "<!-- scripts/time_device.py writes from here -->\n"
+WHOLE = "<!-- scripts/time_device.py --whole writes from here -->\n"
 END = "<!-- up to here -->\n"
 HEADER = """\
 | configurations | method | steps | CPU [ms] | card [ms] | ratio | kernels [ms] | kernels | GB |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- |
+"""
+
+
+OF_WHOLE = """\
+| world | observations | CPU [s] | card [s] | ratio |
+| --- | --- | --- | --- | --- |
 """
 
 
@@ -161,6 +172,44 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "".join(lines) + f"\n{told}\n"
 
 
+def measure_whole(world: int, devices: list[str]) -> list[dict[str, Any]]:
+    """One row for each device: a search of data_transformation by `scope_joint` to its end."""
+    rows = list[dict[str, Any]]()
+    for device in devices:
+        task = simulated_task(name="simulated", world="data_transformation", world_seed=world)
+        at_most: dict[str, Any] = {"budget_usd": WHOLE_USD, "seed": WHOLE_SEED}
+        optimizer = make_scope_joint(task.problem, base=BASE, device=device, **at_most)
+        begin = time.perf_counter()
+        history = run(task.problem, optimizer, task.evaluator, WHOLE_USD).history
+        seconds = f"{time.perf_counter() - begin:.1f}"
+        asked = repr([(one.theta, one.query) for one in history]).encode()
+        machine = platform.machine() if device == "cpu" else torch.cuda.get_device_name()
+        row: dict[str, Any] = {"world": world, "device": device, "machine": machine}
+        row |= {"threads": torch.get_num_threads(), "torch": torch.__version__}
+        row |= {"observations": len(history), "seconds": seconds}
+        row |= {"asked": hashlib.sha256(asked).hexdigest()[:12]}
+        row |= {"same": row["asked"] == rows[0]["asked"] if rows else ""}
+        rows.append(row)
+        print(*row.values(), flush=True)
+    return rows
+
+
+def table_of_whole(rows: list[dict[str, Any]]) -> str:
+    """The lines about whole searches between the markers of the page."""
+    lines, cpus = [OF_WHOLE], {row["world"]: row for row in rows if row["device"] == "cpu"}
+    cards = [row for row in rows if row["device"] != "cpu"]
+    for row in cards:
+        cpu, cells = cpus.get(row["world"]), ("", "")
+        if cpu is not None:
+            cells = cpu["seconds"], f"{float(cpu['seconds']) / float(row['seconds']):.1f}"
+        known = row["world"], f"{int(row['observations']):,}", cells[0], row["seconds"], cells[1]
+        lines.append(f"| {' | '.join(map(str, known))} |\n")
+    asked = "asked the same" if all(map(_same, rows)) else "did NOT ask the same"
+    told = f"{cards[0]['machine']}, {cards[0]['threads']} threads for each search; "
+    told += f"{sum(row['world'] in cpus for row in cards)} of the card {asked} as the CPU's."
+    return "".join(lines) + f"\n{told}\n"
+
+
 def _name(row: dict[str, Any]) -> str:
     """The method, and whether it is without the kernels of Triton."""
     return f"`{row['method']}`" + (", torch's passes" if "passes" in row["device"] else "")
@@ -183,6 +232,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--devices", nargs="+", default=["cpu", "cuda", "cuda, passes"])
     parser.add_argument("--worlds", nargs="+", default=list(SEARCHES))
     parser.add_argument("--methods", nargs="+", default=list(MAKE))
+    parser.add_argument(
+        "--whole", nargs="+", type=int, default=[], help="worlds, in place of steps"
+    )
     parser.add_argument("--out", type=Path, help="the CSV file to write")
     parser.add_argument("--read", type=Path, help="a CSV file, in place of measuring")
     parser.add_argument("--write", action="store_true", help="put the table into docs/gpu.md")
@@ -190,6 +242,9 @@ def main(arguments: list[str] | None = None) -> None:
     if args.read:
         with args.read.open(newline="") as file:
             rows = list(csv.DictReader(file))
+    elif args.whole:
+        devices = [device for device in args.devices if "passes" not in device]
+        rows = [row for world in args.whole for row in measure_whole(world, devices)]
     else:
         rows = []
         for world, method in itertools.product(args.worlds, args.methods):
@@ -206,9 +261,10 @@ def main(arguments: list[str] | None = None) -> None:
             writer.writeheader()
             writer.writerows(rows)
     if args.write:
-        page = PAGE.read_text()
-        before, rest = page.split(BEGIN)
-        PAGE.write_text(before + BEGIN + table(rows) + END + rest.split(END)[1])
+        is_whole = "seconds" in rows[0]
+        mark, text = (WHOLE, table_of_whole(rows)) if is_whole else (BEGIN, table(rows))
+        before, rest = PAGE.read_text().split(mark)
+        PAGE.write_text(before + mark + text + END + rest.split(END, 1)[1])
     sys.exit(not all(map(_same, rows)))
 
 

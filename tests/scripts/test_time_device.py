@@ -15,12 +15,37 @@ def test_the_page_has_the_table_of_the_file():
         rows = list(csv.DictReader(file))
     table = time_device.PAGE.read_text().split(time_device.BEGIN)[1].split(time_device.END)[0]
     assert table == time_device.table(rows)
-    assert "4 searches of the card asked the same as the CPU's" in table
+    assert "6 searches of the card asked the same as the CPU's" in table
     assert table.count("torch's passes") == 3
     as_measured = [{**row, "same": row["same"] and row["same"] == "True"} for row in rows]
     assert time_device.table(as_measured) == table
     rows[1]["same"] = "False"
     assert "did NOT ask the same" in time_device.table(rows)
+
+
+def test_the_page_has_the_table_of_whole_searches():
+    with FILE.with_name("devices_whole.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    page = time_device.PAGE.read_text()
+    table = page.split(time_device.WHOLE)[1].split(time_device.END)[0]
+    assert table == time_device.table_of_whole(rows)
+    assert "2 of the card asked the same as the CPU's" in table
+    rows[1]["same"] = "False"
+    assert "did NOT ask the same" in time_device.table_of_whole(rows)
+
+
+@pytest.mark.slow
+def test_whole_searches_are_timed_and_compared(tmp_path, monkeypatch):
+    monkeypatch.setattr(time_device, "WHOLE_USD", 0.3)
+    path = tmp_path / "whole.csv"
+    with pytest.raises(SystemExit) as ended:
+        time_device.main(["--whole", "1", "--devices", "cpu", "cpu", "--out", str(path)])
+    assert ended.value.code == 0
+    with path.open(newline="") as file:
+        one, other = csv.DictReader(file)
+    assert (one["same"], other["same"]) == ("", "True")
+    assert one["asked"] == other["asked"]
+    assert int(one["observations"]) > 500
 
 
 @pytest.mark.slow
