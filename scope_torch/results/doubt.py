@@ -167,7 +167,8 @@ def _of_calls(result: Promised) -> str:
     if told := not_asked({m: of.count(False) for m, of in without.items() if False in of}):
         return (
             f"but for the choice {told}, so its cost and quality may be those of other LLMs: "
-            f"switch it off, or say optional_modules={list(result.left_out)}"
+            "switch it off, let the app return all tokens, or say "
+            f"optional_modules={list(result.left_out)}"
         )
     later = [one for one in runs if one.replicate]
     held_out = [] if result.held_out is None else result.held_out.choice

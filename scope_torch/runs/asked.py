@@ -52,6 +52,26 @@ def left_out(
     return {modules[module]: number_of[module] for module in sorted(number_of)}
 
 
+def silent(
+    modules: Sequence[str], runs: Iterable[Observation], optional: Iterable[str] = ()
+) -> list[str]:
+    """Modules that asked nobody in any run, although others did: perhaps the app tells no tokens.
+
+    Args:
+        modules: Names of the modules.
+        runs: All runs, those of theta_0 too.
+        optional: Modules that may be left out.
+
+    Examples:
+        >>> run = Observation((0, 1), 0, 0.1, 1.0, module_tokens=((0, 0), (9, 1)))
+        >>> silent(["plan", "solve"], [run])
+        ['plan']
+    """
+    asked = frozenset[int]().union(*(of for one in runs if (of := one.modules_asked)))
+    names = set(optional)
+    return [m for i, m in enumerate(modules) if asked and i not in asked and m not in names]
+
+
 def replayed(
     modules: Sequence[str],
     first: Sequence[Observation],

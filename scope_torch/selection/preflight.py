@@ -17,6 +17,7 @@ from scope_torch.evaluators.function import FunctionEvaluator
 from scope_torch.factors import changes, levels_of
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
+from scope_torch.runs.asked import silent
 from scope_torch.runs.journal import read_journal
 from scope_torch.runs.measure import TooDear, measure
 from scope_torch.selection.setup import Setup
@@ -77,8 +78,16 @@ def preflight(
 def _warn_of_left_out(
     setup: Setup, answered: Iterable[Observation], found: Sequence[Observation]
 ) -> None:
-    """Warns of a module that asks nobody once it has another LLM than the reference's."""
+    """Warns of a module that asks nobody, ever or once it has another LLM than the reference's."""
     problem, theta_ref = setup.problem, setup.problem.theta_ref
+    answered = list(answered)
+    for name in silent(problem.modules, answered, setup.given.optional_modules):
+        logger.warning(
+            "%r has no tokens and no cost in any run: its LLMs count as free. Let the application "
+            "return them, or say optional_modules=[%r] if it may be left out",
+            name,
+            name,
+        )
     of_reference = {o.query: o.modules_asked for o in answered if o.theta == theta_ref}
     for one in found:
         expected, asked = of_reference.get(one.query), one.modules_asked

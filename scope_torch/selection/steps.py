@@ -27,7 +27,7 @@ from scope_torch.reference import REFERENCE_DELTA
 from scope_torch.results.bill import regraded_usd
 from scope_torch.results.held_out import HeldOut
 from scope_torch.results.result import RunResult
-from scope_torch.runs.asked import left_out
+from scope_torch.runs.asked import left_out, silent
 from scope_torch.runs.directory import read_settings
 from scope_torch.runs.earlier import known_from
 from scope_torch.runs.journal import lost_in, read_journal
@@ -147,6 +147,8 @@ def _left_out(setup: Setup, found: RunResult, reference: Sequence[Observation]) 
     optional = setup.given.optional_modules
     runs = [*found.known, *found.probe, *(one for one in found.history if one not in kept)]
     number_of = Counter(left_out(modules, reference, runs, optional))
+    never = silent(modules, [*reference, *runs], optional)
+    number_of.update(dict.fromkeys(never, sum(one.modules_asked is not None for one in runs)))
     if (held := found.held_out) is not None:
         number_of.update(left_out(modules, held.reference, held.choice, optional))
     return dict(number_of)

@@ -347,6 +347,25 @@ def test_a_module_that_asks_nobody_with_another_llm_is_told_at_once(caplog):
     assert "asked an LLM under the reference" not in caplog.text
 
 
+def test_a_module_whose_tokens_nobody_tells_is_told_at_once_and_at_the_end(caplog):
+    """Its LLMs would count as free, and the bill would be wrong without a word."""
+
+    def app(models, text):
+        return App.answer(models, text), {"plan": (500, 250)}
+
+    from scope_torch.llm.prices import LLMInfo
+
+    prices = {llm: LLMInfo(llm, 1.0, 2.0) for llm in ("nano", "mini", "pro")}
+    result = st.select(app, **settings(metric=exactly, prices=prices))
+    assert caplog.text.count("'solve' has no tokens and no cost in any run") == 1
+    assert result.left_out["solve"] >= len(result.history)
+    assert "solve was not asked in" in str(result)
+    caplog.clear()
+    result = st.select(app, **settings(metric=exactly, prices=prices, optional_modules=["solve"]))
+    assert "has no tokens" not in caplog.text
+    assert result.left_out == {}
+
+
 @pytest.mark.parametrize("name", ["in_flight", "batch_size"])
 def test_another_width_is_told_what_to_pass(name, tmp_path):
     st.select(App(), **settings(metric=exactly, run_dir=tmp_path, **{name: 4}))
