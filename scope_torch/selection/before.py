@@ -111,11 +111,12 @@ def prepare(
     spent_usd = _paid(probe) + _lost_before_search(setup) + graded_usd
     reference = logged or _measure_reference(setup, evaluator, known, spent_usd)
     problem = _with_reference(setup.problem, reference, _sample(setup, known))
-    if failed := sum(one.failed is not None for one in (*probe, *reference)):
+    if failed := sum(one.failed is not None for one in reference):
         logger.warning(
-            "%d runs before the search failed and count as quality 0: a failing reference lowers "
-            "the threshold. If that is not what you want, begin anew with on_error='retry'",
+            "%d of %d runs of the reference failed and count as quality 0, which lowers the "
+            "threshold. If that is not what you want, begin anew with on_error='retry'",
             failed,
+            len(reference),
         )
     taken_over = {*answered}
     spent_usd += _paid([one for one in reference if one not in taken_over])
@@ -282,6 +283,11 @@ def _with_reference(
     """
     is_relative = sample is None or problem.epsilon is not None
     if is_relative and not any(answer.quality for answer in answers):
+        if all(answer.failed is not None for answer in answers):
+            raise InputError(
+                f"all {len(answers)} runs of the reference failed, so there is no threshold; the "
+                "warnings above say why"
+            )
         raise InputError(
             f"the reference was right on none of {len(answers)} queries, so there is no threshold; "
             "does the metric compare what it should? outputs.jsonl in run_dir has the answers"

@@ -233,8 +233,18 @@ def test_a_reference_that_fails_is_told(caplog):
 
     result = st.select(fails_at_seven, **settings(metric=exactly, on_error="zero", base="nano"))
     assert result.problem.reference_quality == 39 / 40
-    assert "1 runs before the search failed" in caplog.text
+    assert "1 of 40 runs of the reference failed" in caplog.text
     assert result.bill.num_failed == 1 + sum(o.query == 7 for o in result.history)
+
+
+def test_a_reference_that_only_fails_is_no_fault_of_the_metric():
+    def fails(models, text):
+        if models["plan"] == "pro":
+            raise ConnectionError("down")
+        return App.answer(models, text), App.cost(models)
+
+    with pytest.raises(InputError, match="all 40 runs of the reference failed"):
+        st.select(fails, **settings(metric=exactly, on_error="zero", base="nano"))
 
 
 def test_outputs_are_kept_by_configuration_and_query():
