@@ -230,7 +230,7 @@ def _of_answers(result: Told) -> str:
         return f"{_IF_FIXED}, which is not known: all {len(failed)} second answers {fate}"
     if varies is None or varies.changed:
         return _IF_FIXED
-    return f"{_IF_FIXED} (0 of {varies.asked} did, at most {varies.interval[1]:.0%} do)"
+    return f"{_IF_FIXED} (reference: 0 of {varies.asked} did, at most {varies.interval[1]:.0%})"
 
 
 def _choice(result: Told, width: int) -> str:

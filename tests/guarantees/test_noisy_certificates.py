@@ -180,7 +180,7 @@ def test_what_is_promised_where_select_may_see_no_change(rate):
         if not changed and certified:
             unseen += 1
             told = replace(result, varies=varies)
-            condition = "if answers do not vary (0 of 30 did, at most 12% do)"
+            condition = "if answers do not vary (reference: 0 of 30 did, at most 12%)"
             assert condition in told.why
             assert "if answers do not vary" in str(told)
             assert varies.interval[1] > rate
