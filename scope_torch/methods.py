@@ -100,7 +100,7 @@ def make_scope(
     certifies, known = _certificate(problem, shared, certificate, of_bounds)
     check_made_for(confidence, kernel, lam, problem.space.num_modules)
     space, num_constraints = problem.space, problem.num_constraints
-    of_queries = surrogate_class(shared["surrogate"], device, num_constraints)
+    of_queries = surrogate_class(shared["surrogate"], device)
     model = of_queries(space, kernel, problem.num_queries, lam, device, num_constraints)
     posterior = make_posterior(
         model,
@@ -203,7 +203,7 @@ def make_scope_joint(
     relative_cost = _is_relative(problem, relative_cost, shared["initial_pool"])
     lam = 1e-6 if lam is None else lam
     check_made_for(confidence, kernel, lam, problem.space.num_modules)
-    joint = joint_class(shared["surrogate"], device, kernel, problem.num_constraints)(
+    joint = joint_class(shared["surrogate"], device, kernel)(
         problem.space,
         kernel,
         problem.num_queries,

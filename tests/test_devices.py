@@ -27,6 +27,8 @@ from scope_torch.model.kernels import HammingMatern52Kernel
 from scope_torch.model.per_query import QuerySurrogate
 from scope_torch.runs.runner import run
 from scope_torch.space import ConfigSpace
+from scope_torch.space_search.device_grid import DevicePosterior
+from scope_torch.space_search.device_joint import DeviceJointPosterior
 from scripts.count_launches import count_steps
 
 # Every ordinary step from one selection to the next: launches, waits, bytes, bytes to the CPU,
@@ -131,7 +133,7 @@ def test_the_joint_surrogate_where_the_search_chooses_the_queries(settings, card
 
 @pytest.mark.parametrize("name", ["scope", "scope_joint", "cei", "config", "safeopt"])
 def test_several_constraints(name, card):
-    """The search of the CPU; the algebra of single queries stays there (docs/gpu.md)."""
+    """The search of the CPU, with the processes of the queries on the device, too."""
     device, entered = card
     problem, evaluator = constrained_task(8)
     base = list(problem.names(problem.theta_ref).values())
@@ -145,9 +147,13 @@ def test_several_constraints(name, card):
     budget = 60 * float(evaluator.cost.mean())
     expected = run(problem, make(problem, device="cpu"), evaluator, budget)
     with entered() as log:
-        found = run(problem, make(problem, device=device), evaluator, budget)
+        optimizer = make(problem, device=device)
+        found = run(problem, optimizer, evaluator, budget)
     assert log.errors == []
     assert log.launches.total() > 20
+    if name.startswith("scope"):
+        kind = DeviceJointPosterior if name == "scope_joint" else DevicePosterior
+        assert isinstance(optimizer.belief.posterior, kind)
     assert list(found.history) == list(expected.history)
     assert found.recommendation.theta == expected.recommendation.theta
 

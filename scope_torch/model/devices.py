@@ -29,31 +29,25 @@ def pick_device(device: torch.device | str | None, num_configurations: int) -> t
     return torch.device(device)
 
 
-def surrogate_class(
-    name: str, device: torch.device, num_constraints: int = 1
-) -> type[QuerySurrogate]:
+def surrogate_class(name: str, device: torch.device) -> type[QuerySurrogate]:
     """The per-query surrogate of a name; all give the same posterior, up to rounding.
 
     Args:
         name: `incremental` (numpy, on the CPU), `tensor` (one batch on the device), or `auto`:
-            tensor unless the device is the CPU, or there are several constraints.
+            tensor unless the device is the CPU.
         device: Where the algebra over Theta runs.
-        num_constraints: K.
 
     Raises:
         InputError: If the name is unknown.
     """
     known = {"incremental": QuerySurrogate, "tensor": TensorSurrogate}
-    on_device = device.type != "cpu" and num_constraints == 1
-    known["auto"] = TensorSurrogate if on_device else QuerySurrogate
+    known["auto"] = QuerySurrogate if device.type == "cpu" else TensorSurrogate
     if name not in known:
         raise InputError(f"surrogate={name!r} must be incremental, tensor or auto")
     return known[name]
 
 
-def joint_class(
-    name: str, device: torch.device, kernel: Kernel, num_constraints: int = 1
-) -> type[JointSurrogate]:
+def joint_class(name: str, device: torch.device, kernel: Kernel) -> type[JointSurrogate]:
     """The joint surrogate of a name, see `surrogate_class`; another kernel has no tensor model."""
-    tensor = surrogate_class(name, device, num_constraints) is TensorSurrogate
+    tensor = surrogate_class(name, device) is TensorSurrogate
     return TensorJointSurrogate if tensor and isinstance(kernel, HammingKernel) else JointSurrogate

@@ -3,14 +3,14 @@
 | symbol | here | shape | unit |
 | --- | --- | --- | --- |
 | D, distinct configurations observed | `train_inputs` | `Q x n x N` | |
-| y_q, the mean observed there | `train_targets` | `2 x Q x n` | USD; quality |
+| y_q, the mean observed there | `train_targets` | `m x Q x n` | USD; grades |
 | lam C_q^-1, C_q how often it was observed | `noise` | `Q x n` | |
-| A_q = (K_q + lam C_q^-1)^-1 = W_q^T W_q | `F[..., 2:]` | `Q x rows x n` | |
-| z_q = W_q y_q, so that mu_hat_q = (W_q k)^T z_q | `F[..., :2]` | `Q x rows x 2` | USD; quality |
-| S = sum_q A_q, w = 1/Q sum_q A_q y_q | `S`, `w` | `n x n`, `2 x n` | USD; quality |
+| A_q = (K_q + lam C_q^-1)^-1 = W_q^T W_q | `F[..., m:]` | `Q x rows x n` | |
+| z_q = W_q y_q, so that mu_hat_q = (W_q k)^T z_q | `F[..., :m]` | `Q x rows x m` | USD; grades |
+| S = sum_q A_q, w = 1/Q sum_q A_q y_q | `S`, `w` | `n x n`, `m x n` | USD; grades |
 
 The batch shape is (Q). All queries have the inputs D; where a query observed nothing, its noise is
-infinite, so W_q is 0 there. Both outputs, cost and constraint, share their covariance.
+infinite, so W_q is 0 there. All m outputs, the cost and each constraint, share their covariance.
 
 `condition` makes W_q by one batched Cholesky decomposition. `append` adds an observation of one
 configuration on any queries as one more row of every W_q: with v_q = sigma_hat_q^2 + lam,
@@ -57,7 +57,7 @@ class Beside(NamedTuple):
 
     Args:
         theta: Its codes.
-        mean: mu_hat_c in USD and mu_hat_g: `2 x Q`.
+        mean: mu_hat_c in USD and each mu_hat_g: `m x Q`.
         variance: sigma_hat^2: `Q`.
         covariance: With the first configuration: `Q`.
     """
@@ -74,8 +74,8 @@ class Predicted(NamedTuple):
     Args:
         theta: Its codes.
         k: Kernel with D: `n` (numpy).
-        solved: mu_hat_c, mu_hat_g, and A_q k: `Q x 2 + columns`, on the device.
-        mean: mu_hat_c in USD and mu_hat_g: `2 x Q` (numpy).
+        solved: mu_hat_c, each mu_hat_g, and A_q k: `Q x m + columns`, on the device.
+        mean: mu_hat_c in USD and each mu_hat_g: `m x Q` (numpy).
         variance: sigma_hat^2: `Q` (numpy).
         beside: A configuration that was asked for at the same time.
     """
@@ -89,7 +89,7 @@ class Predicted(NamedTuple):
 
 
 class QueryGPs(GP):
-    """Zero-mean exact GP regression of cost and constraint for every query.
+    """Zero-mean exact GP regression of cost and constraints for every query.
 
     Args:
         kernel: k with k(theta, theta) = 1, float64 on codes.
@@ -98,21 +98,20 @@ class QueryGPs(GP):
         device: Where the tensors are.
 
     Attributes:
-        F: `Q x rows x 2 + columns`, z_q and W_q.
+        num_outputs: m.
+        F: `Q x rows x m + columns`, z_q and W_q.
         S: `columns x columns`.
-        w: `2 x columns`.
+        w: `m x columns`.
         rows: Number of rows of F in use.
         information: I_q = 1/2 log det(I + K_q / lam) of every query, in nats.
     """
-
-    num_outputs = 2
 
     def __init__(
         self, kernel: Kernel, data: Data, lam: float, device: torch.device | str = "cpu"
     ) -> None:
         super().__init__()
         self.covar_module, self.lam, self.device = kernel, lam, torch.device(device)
-        self._data = data
+        self._data, self.num_outputs = data, len(data.sums)
         self.batch_shape = torch.Size([len(data.count)])
         self.condition()
 
@@ -124,7 +123,7 @@ class QueryGPs(GP):
 
     @property
     def train_targets(self) -> Tensor:
-        """Means of the answers of every query: `2 x Q x n`; 0 where there are none."""
+        """Means of the answers of every query: `m x Q x n`; 0 where there are none."""
         return self._to_device(self._data.mean())
 
     @property
@@ -135,17 +134,17 @@ class QueryGPs(GP):
 
     def condition(self) -> None:
         """Makes everything anew from the data, by one batched Cholesky decomposition."""
-        (num_queries,), n = self.batch_shape, self._data.n
+        (num_queries,), n, m = self.batch_shape, self._data.n, self.num_outputs
         columns = with_room(n)
         zeros = partial(torch.zeros, dtype=torch.float64, device=self.device)
-        self.F = zeros(num_queries, columns, 2 + columns)
+        self.F = zeros(num_queries, columns, m + columns)
         self.rows = n
         W, self.information = self._decomposed()
-        self.F[:, :n, 2 : 2 + n] = W
-        self.F[:, :n, :2] = W @ self.train_targets.permute(1, 2, 0)
+        self.F[:, :n, m : m + n] = W
+        self.F[:, :n, :m] = W @ self.train_targets.permute(1, 2, 0)
         rows = self.F.flatten(0, 1)
-        self.S = rows[:, 2:].T @ rows[:, 2:]
-        self.w = rows[:, :2].T @ rows[:, 2:] / num_queries
+        self.S = rows[:, m:].T @ rows[:, m:]
+        self.w = rows[:, :m].T @ rows[:, m:] / num_queries
 
     def _decomposed(self) -> tuple[Tensor, Array]:
         """W_q, with rows of 0 where nothing was observed: `Q x n x n`; and I_q."""
@@ -164,29 +163,30 @@ class QueryGPs(GP):
         """The posterior of all queries at one configuration, or two; one wait for the device."""
         k, _, whitened, solved = self.solve(theta, beside)
         square = torch.bmm(whitened.mT, whitened)  # 1 minus it: (co)variances
-        known = torch.cat([solved[..., :2], square], -1).cpu().numpy()
-        mean, variance = known[..., :2].T, 1 - known[:, 0, 2]
+        m = self.num_outputs
+        known = torch.cat([solved[..., :m], square], -1).cpu().numpy()
+        mean, variance = known[..., :m].T, 1 - known[:, 0, m]
         other = None
         if beside is not None:
-            covariance = self.kernel_of(theta, beside) - known[:, 0, 3]
-            other = Beside(beside, mean[:, 1], 1 - known[:, 1, 3], covariance)
+            covariance = self.kernel_of(theta, beside) - known[:, 0, m + 1]
+            other = Beside(beside, mean[:, 1], 1 - known[:, 1, m + 1], covariance)
         return Predicted(theta, k, solved[:, 0], mean[:, 0], variance, other)
 
     def solve(
         self, theta: tuple[int, ...], beside: tuple[int, ...] | None = None
     ) -> tuple[Array, Tensor, Tensor, Tensor]:
-        """What `predict` is made of, without a wait; m is 2 with `beside`, else 1.
+        """What `predict` is made of, without a wait; p is 2 with `beside`, else 1.
 
         Returns:
-            k_D(theta), `n` (numpy); the k of all m after two zeros, `m x 2 + columns`, W_q k,
-            `Q x rows x m`, and F_q^T W_q k, which is mu_hat_c, mu_hat_g and A_q k,
-            `Q x m x 2 + columns`, on the device.
+            k_D(theta), `n` (numpy); the k of all p after m zeros, `p x m + columns`, W_q k,
+            `Q x rows x p`, and F_q^T W_q k, which is mu_hat_c, each mu_hat_g and A_q k,
+            `Q x p x m + columns`, on the device.
         """
-        k = self._data.kernel_with(theta)
+        k, m = self._data.kernel_with(theta), self.num_outputs
         padded = np.zeros((1 if beside is None else 2, self.F.shape[-1]))
-        padded[0, 2 : 2 + len(k)] = k
+        padded[0, m : m + len(k)] = k
         if beside is not None:
-            padded[1, 2 : 2 + len(k)] = self._data.kernel_with(beside)
+            padded[1, m : m + len(k)] = self._data.kernel_with(beside)
         on_device = self._to_device(padded)
         whitened = (self.F.flatten(0, 1) @ on_device.T).view(*self.F.shape[:2], -1)
         return k, on_device, whitened, torch.bmm(whitened.mT, self.F)
@@ -202,28 +202,29 @@ class QueryGPs(GP):
         Args:
             at: Made by `predict` before the data had the answers; the data have them now.
             queries: Indices, each once.
-            y: The answers: `2 x len(queries)` (USD; units of quality).
+            y: The answers: `m x len(queries)` (USD; grades).
         """
-        slot, chosen = self._data.id_of(at.theta), list(queries)
+        slot, chosen, m = self._data.id_of(at.theta), list(queries), self.num_outputs
         assert slot is not None
         self._make_room()
-        step = np.zeros((len(at.variance), 4))  # -scale A k, and scale times (y, e)
+        step = np.zeros((len(at.variance), 2 + m))  # -scale A k, and scale times (y, e)
         scale = 1 / np.sqrt(at.variance[chosen] + self.lam)
         step[chosen] = np.stack([-scale, *(y * scale), scale], 1)
         self.information[chosen] += 0.5 * np.log1p(at.variance[chosen] / self.lam)
         on_device = self._to_device(step)
         row = self.F[:, self.rows]
         row[:, : at.solved.shape[1]].addcmul_(at.solved, on_device[:, :1])  # it was 0
-        row[:, :2].add_(on_device[:, 1:3])
-        row[:, 2 + slot].add_(on_device[:, 3])
-        self.S.addmm_(row[:, 2:].T, row[:, 2:])
-        self.w.addmm_(row[:, :2].T, row[:, 2:], alpha=1 / len(row))
+        row[:, :m].add_(on_device[:, 1 : 1 + m])
+        row[:, m + slot].add_(on_device[:, 1 + m])
+        self.S.addmm_(row[:, m:].T, row[:, m:])
+        self.w.addmm_(row[:, :m].T, row[:, m:], alpha=1 / len(row))
         self.rows += 1
 
     def _make_room(self) -> None:
         """Room for one more row, and for the columns of the data."""
         _, rows, width = self.F.shape
-        more, more_rows = with_room(self._data.n) + 2 - width, with_room(self.rows + 1) - rows
+        more = with_room(self._data.n) + self.num_outputs - width
+        more_rows = with_room(self.rows + 1) - rows
         if more or more_rows:
             self.F = pad(self.F, (0, more, 0, more_rows))
             self.S, self.w = pad(self.S, (0, more, 0, more)), pad(self.w, (0, more))
@@ -234,18 +235,18 @@ class QueryGPs(GP):
         return MultivariateNormal(zero, self.covar_module(X.double()))
 
     def __call__(self, X: Tensor, noise: float = 0.0) -> MultitaskMultivariateNormal:
-        """The posterior of every query, of both outputs.
+        """The posterior of every query, of all outputs.
 
         Args:
-            X: `batch x m x num_modules` codes, on the device; the batch broadcasts with (Q).
+            X: `batch x points x num_modules` codes, on the device; the batch broadcasts with (Q).
             noise: Variance that is added to each value: lambda for that of one answer.
 
         Returns:
-            Joint distribution of `batch x m x 2` values (USD; units of quality).
+            Joint distribution of `batch x points x m` values (USD; grades).
         """
-        n, X = self._data.n, X.double()
+        n, m, X = self._data.n, self.num_outputs, X.double()
         k = self.covar_module(X, self.train_inputs[0][0].double()).to_dense()
-        z, W = self.F[..., :2], self.F[..., 2 : 2 + n]
+        z, W = self.F[..., :m], self.F[..., m : m + n]
         whitened = W @ k.transpose(-1, -2)
         mean = whitened.transpose(-1, -2) @ z
         prior = self.covar_module(X).to_dense()

@@ -1,15 +1,16 @@
-"""The joint surrogate of `joint.py` with its algebra on the device, for both outputs at once.
+"""The joint surrogate of `joint.py` with its algebra on the device, for all outputs at once.
 
 | symbol | here | shape |
 | --- | --- | --- |
 | S, K_D, with room | `QueryGPs.S`, `_K` | `columns x columns` |
-| w = T / Q | `QueryGPs.w` | `2 x columns` |
+| w = T / Q | `QueryGPs.w` | `(1 + K) x columns` |
 | L, S = L L^T; R R^T = (I + r L^T K_D L) / c | | `columns x columns` |
-| X = R^-1 L^T, so that X^T X = c B | | `outputs x columns x columns` |
-| c B, of the variances of the averages | `OnDevice.forms` | `outputs x columns x columns` |
-| a t = a (T - r B K_D T), of their means | `OnDevice.weights` | `outputs x columns` |
+| X = R^-1 L^T, so that X^T X = c B | | `2 x columns x columns` |
+| c B, of the variances of the averages | `OnDevice.forms` | `2 x columns x columns` |
+| a t = a (T - r B K_D T), of their means | `OnDevice.weights` | `(1 + K) x columns` |
 
-a, b and c are those of `Hyperparameters.of_average`. B is made anew after each candidate: on a
+a, b and c are those of `Hyperparameters.of_average`. The K constraints share r, so there are two B,
+and the second c is that of the first constraint. B is made anew after each candidate: on a
 device its cubic cost is small beside a pass over Theta. A 1 on the diagonal stands for each column
 without a configuration; nothing refers to it.
 """
@@ -34,12 +35,12 @@ from scope_torch.model.tensor_surrogate import TensorSurrogate
 
 
 class OnDevice(NamedTuple):
-    """The averages, of cost and constraint, up to the last observation.
+    """The averages, of cost and constraints, up to the last observation.
 
     Args:
-        weights: `2 x columns`.
+        weights: `(1 + K) x columns`.
         forms: `2 x columns x columns`.
-        constants: `2`, the b: variances of the averages before any observation.
+        constants: `2`, the first b: variances of the averages before any observation.
         root: `2 x columns x columns`, R.
     """
 
@@ -54,7 +55,7 @@ class _Fixed(NamedTuple):
 
     eye_over_c: Tensor  # `2 x columns x columns`
     r_over_c: Tensor  # `2 x 1 x 1`
-    of_w: Tensor  # `2 x 2 x 1`, what w is multiplied by: a Q, and a Q r / c
+    of_w: Tensor  # `2 x (1 + K) x 1`, what w is multiplied by: a Q, and a Q r / c
     b: Tensor  # `2`
     unused: Tensor  # `columns x columns`
 
@@ -68,7 +69,7 @@ class BesideProducts(NamedTuple):
         o_c: o^T c_q: `Q`.
         o_B_x: o^T B x_q: `2 x Q`.
         o_B_o: o^T B o: `2`.
-        o_t: o^T t: `2`.
+        o_t: o^T t: `1 + K`.
     """
 
     theta: tuple[int, ...]
@@ -82,17 +83,17 @@ class BesideProducts(NamedTuple):
 class Products(NamedTuple):
     """One configuration, as the joint posterior of all queries sees it (numpy).
 
-    With c_q = A_q k, x_q = k - K_D c_q, and B of cost and constraint:
+    With c_q = A_q k, x_q = k - K_D c_q, and B of cost and constraints:
 
     Args:
-        known: mu_hat of cost and constraint: `2 x Q`.
+        known: mu_hat of cost and constraints: `(1 + K) x Q`.
         k_c: k^T c_q: `Q`.
         c_x: c_q^T x_p: `Q x Q`.
         x_B_x: x_q^T B x_p: `2 x Q x Q`.
         k_B_x: k^T B x_q: `2 x Q`.
         k_B_k: k^T B k: `2`.
-        x_t: x_q^T t: `2 x Q`.
-        k_t: k^T t: `2`.
+        x_t: x_q^T t: `(1 + K) x Q`.
+        k_t: k^T t: `1 + K`.
         beside: Another configuration that was asked for at the same time.
     """
 
@@ -121,7 +122,7 @@ class AveragesBeside(NamedTuple):
 
     theta: tuple[int, ...]
     cost: Output
-    constraint: Output
+    constraints: list[Output]
     information: float
 
 
@@ -184,19 +185,20 @@ class TensorJointSurrogate(JointSurrogate):
         weights, forms, _, root = self.on_device()
         gps, Q, other = self.queries.gps, self.num_queries, self.queries.looked_at_beside
         k, rows, _, solved = gps.solve(theta, other)
-        c, rows = solved[:, 0, 2:], rows[:, 2:]
+        m = gps.num_outputs
+        c, rows = solved[:, 0, m:], rows[:, m:]
         x = torch.cat([torch.addmm(rows[:1], c, self._gram(), alpha=-1), rows])  # of k, o too
         products = torch.cat([c, (x @ forms).flatten(0, 1), weights]) @ x.T
-        parts = products.flatten(), solved[:, 0, 0], solved[:, 0, 1], root[1].diagonal()
+        parts = products.flatten(), solved[:, 0, :m].T.flatten(), root[1].diagonal()
         flat = torch.cat(parts).cpu().numpy()
         if not np.isfinite(flat).all():
             raise RuntimeError("the covariance of the observations is not positive definite")
-        of_x, known, diagonal = np.split(flat, [products.numel(), products.numel() + 2 * Q])
+        of_x, known, diagonal = np.split(flat, [products.numel(), products.numel() + m * Q])
         self._set_log_det(diagonal)
-        of_x, known = of_x.reshape(-1, len(x)), known.reshape(2, Q)
+        of_x, known = of_x.reshape(-1, len(x)), known.reshape(m, Q)
         of_c, of_B, of_t = np.split(of_x, [Q, Q + 2 * len(x)])
         a, _, c_of = np.array(self.of_average()).T
-        B, t = of_B.reshape(2, len(x), len(x)) / c_of[:, None, None], of_t / a[:, None]
+        B, t = of_B.reshape(2, len(x), len(x)) / c_of[:2, None, None], of_t / a[:, None]
         beside = None
         if other is not None:
             of_o = of_c[:, -1], B[:, -1, :Q], B[:, -1, -1], t[:, -1]
@@ -222,18 +224,18 @@ class TensorJointSurrogate(JointSurrogate):
         outputs, information = list[Output](), 0.0
         for zeta, (a, b, c) in enumerate(self.of_average()):
             rho, amplitude = self.hyperparameters[zeta]
-            own, before = amplitude**2 * (1 - rho), self.before(products, zeta)
+            own, before, of = amplitude**2 * (1 - rho), self.before(products, zeta), min(zeta, 1)
             noise, of_query = own * self.lam, o.k_o - o.o_c
-            s = amplitude**2 * rho * (of_query - a * o.o_B_x[zeta])
+            s = amplitude**2 * rho * (of_query - a * o.o_B_x[of])
             s += own * of_query / self.num_queries
             gram = before.covariance[np.ix_(queries, queries)]
             root = np.linalg.cholesky(gram + np.diag(before.own[queries] + noise))
             off = y[zeta] - (products.known[zeta] + before.mean)[queries]
             off, s = solve_triangular(root, np.stack([off, s[queries]], 1), lower=True).T
-            mean, variance = a * o.o_t[zeta] + s @ off, b - c * o.o_B_o[zeta] - s @ s
+            mean, variance = a * o.o_t[zeta] + s @ off, b - c * o.o_B_o[of] - s @ s
             outputs.append(Output(float(mean), float(variance), noise, self.num_queries))
             information = float(np.log(root.diagonal() / math.sqrt(noise)).sum())
-        of_c, of_g = outputs
+        of_c, *of_g = outputs
         return AveragesBeside(o.theta, of_c, of_g, self._known_information() + information)
 
     def before(self, products: Products, zeta: int) -> AtTheta:
@@ -241,9 +243,10 @@ class TensorJointSurrogate(JointSurrogate):
         rho, amplitude = self.hyperparameters[zeta]
         r, (a, _, _) = self.hyperparameters[zeta].r, self.of_average()[zeta]
         shared, own, of_query = amplitude**2 * rho, amplitude**2 * (1 - rho), 1 - products.k_c
+        of = min(zeta, 1)  # the constraints share B
         return AtTheta(
-            covariance=shared * (of_query - products.c_x - r * products.x_B_x[zeta]),
-            with_average=shared * (of_query - a * products.k_B_x[zeta]),
+            covariance=shared * (of_query - products.c_x - r * products.x_B_x[of]),
+            with_average=shared * (of_query - a * products.k_B_x[of]),
             own=own * of_query,
             mean=r * products.x_t[zeta],
         )
@@ -264,7 +267,10 @@ class TensorJointSurrogate(JointSurrogate):
         forms = X.mT @ X
         start, times_r_over_c = gps.w * fixed.of_w
         explains = (times_r_over_c @ K)[..., None]
-        weights = torch.baddbmm(start[..., None], forms, explains, alpha=-1)[..., 0]
+        of_output = forms
+        if (m := gps.num_outputs) > 2:
+            of_output = torch.cat([forms[:1], forms[1:].expand(m - 1, -1, -1)])
+        weights = torch.baddbmm(start[..., None], of_output, explains, alpha=-1)[..., 0]
         return OnDevice(weights, forms, fixed.b, root)
 
     def _fixed_for(self, columns: int) -> _Fixed:
@@ -272,9 +278,10 @@ class TensorJointSurrogate(JointSurrogate):
         if self._fixed is None or self._fixed[0] != made_for:
             a, b, c = np.array(self.of_average()).T
             r = np.array([one.r for one in self.hyperparameters])
-            eye = np.eye(columns)
-            of_w = np.stack([a, a * r / c])[..., None] * self.num_queries
-            values = eye / c[:, None, None], (r / c)[:, None, None], of_w, b, eye
+            eye, of_g = np.eye(columns), np.minimum(range(len(c)), 1)
+            of_w = np.stack([a, a * r / c[of_g]])[..., None] * self.num_queries
+            two = eye / c[:2, None, None], (r / c)[:2, None, None]
+            values = *two, of_w, b[:2], eye
             self._fixed = made_for, _Fixed(*map(self._to_device, values))
         return self._fixed[1]
 
@@ -316,7 +323,7 @@ class TensorJointPosterior:
         self.group_of, self.num_open = list(range(num_queries)), num_queries
         after = surrogate.beside()
         if after is not None and after.theta == theta:
-            self._known, self.cost, self.constraints = None, after.cost, [after.constraint]
+            self._known, self.cost, self.constraints = None, after.cost, after.constraints
             return
         products = surrogate.products_at(theta)
         self._known = products.known
@@ -324,7 +331,7 @@ class TensorJointPosterior:
         for zeta, (a, b, c) in enumerate(surrogate.of_average()):
             rho, amplitude = surrogate.hyperparameters[zeta]
             noise = amplitude**2 * (1 - rho) * surrogate.lam
-            mean, variance = a * products.k_t[zeta], b - c * products.k_B_k[zeta]
+            mean, variance = a * products.k_t[zeta], b - c * products.k_B_k[min(zeta, 1)]
             output = Output(float(mean), float(variance), noise, num_queries)
             output.start(*surrogate.before(products, zeta))
             outputs.append(output)

@@ -9,7 +9,6 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from scope_torch.errors import InputError
 from scope_torch.model.aggregate import AggregatePosterior
 from scope_torch.model.data import Data
 from scope_torch.model.factor import Array
@@ -41,12 +40,8 @@ class TensorSurrogate(QuerySurrogate):
         device: torch.device | str | None = None,
         num_constraints: int = 1,
     ) -> None:
-        if num_constraints > 1:
-            raise InputError(
-                f"{num_constraints} constraints: surrogate=tensor takes one; set it to auto"
-            )
-        super().__init__(space, kernel, num_queries, lam, device)
-        self._data = Data(space, kernel, num_queries, torch.device("cpu"))
+        super().__init__(space, kernel, num_queries, lam, device, num_constraints)
+        self._data = Data(space, kernel, num_queries, torch.device("cpu"), num_constraints)
         self.gps = QueryGPs(kernel, self._data, lam, self.device)
         self._predicted: dict[tuple[int, ...], Predicted] = {}  # since the last update
         self.looked_at_beside: tuple[int, ...] | None = None
@@ -70,8 +65,8 @@ class TensorSurrogate(QuerySurrogate):
         """New answers, if they are one of each query at a configuration that is known on the CPU.
 
         Returns:
-            The configuration before the answers, the queries, and the answers, `2 x m` (USD;
-            units of quality); None if there is more to take in, or nothing.
+            The configuration before the answers, the queries, and the answers, `(1 + K) x m` (USD;
+            grades); None if there is more to take in, or nothing.
         """
         if (answers := self._one_answer_each()) and answers[0] in self._predicted:
             return self._predicted[answers[0]], *answers[1:]
@@ -146,18 +141,19 @@ class TensorSurrogate(QuerySurrogate):
         now = self.times_conditioned, len(self._appended)
         if mark[0] != now[0]:
             return None, now
-        F = self.gps.F
-        return [F[query, row, 2:] for row, query in self._appended[mark[1] :]], now
+        F, m = self.gps.F, self.gps.num_outputs
+        return [F[query, row, m:] for row, query in self._appended[mark[1] :]], now
 
     def _solved(self) -> Array:
         self._update()
-        z, W = self.gps.F[..., :2], self.gps.F[..., 2 : 2 + self._data.n]
+        z, W = self.gps.F.tensor_split([self.gps.num_outputs], -1)
+        W = W[..., : self._data.n]
         return torch.einsum("qrz,qrn->zqn", z, W).cpu().numpy()
 
     def _diagonal(self) -> Array:
         self._update()
-        n = self._data.n
-        diagonal = self.gps.F[..., 2 : 2 + n].square().sum(1).cpu().numpy()
+        n, m = self._data.n, self.gps.num_outputs
+        diagonal = self.gps.F[..., m : m + n].square().sum(1).cpu().numpy()
         diagonal[self._data.count[:, :n] == 0] = 1.0
         return diagonal
 
@@ -207,7 +203,7 @@ class TensorSurrogate(QuerySurrogate):
 def _beside_after(
     predicted: Predicted, queries: list[int], y: Array, other: Beside, lam: float
 ) -> tuple[Array, Array]:
-    """Means, `2 x Q`, and variances, `Q`, of `other` after one answer of each of some queries.
+    """Means, `(1 + K) x Q`, and variances, `Q`, of `other` after one answer of some queries each.
 
     With m and v those of the configuration that answered, and s its covariance with `other`: the
     mean grows by s / (v + lam) (y - m), and the variance falls by s^2 / (v + lam).

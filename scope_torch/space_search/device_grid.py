@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -61,7 +61,8 @@ class DevicePosterior(Enumerated):
     ) -> None:
         self._forbidden = forbidden(allowed, sums.device)
         self._surrogate, self._sums, self._ties = surrogate, sums, Ties(sums)
-        self._means = self.variance = torch.empty(0)
+        self._rows = self._means = self.variance = torch.empty(0)  # rows: of each constraint
+        self._units: Sequence[float] = ()  # of the second of the means, see `with_worst`
         self._prior = self._ties.to_device([1 / surrogate.num_queries])
         self._seen = (0, 0)  # the mark of the rows that the variance knows
         self._num_followed = _MOST_FOLLOWED + 1  # nothing is known
@@ -74,15 +75,21 @@ class DevicePosterior(Enumerated):
         w, S = surrogate.gps.w, surrogate.gps.S
         if rows is not None and self._can_follow(len(rows)):
             weights = torch.cat([w, w[:1], *(row[None] / Q for row in rows)])
-            self._means, falls = self._sums.sums(weights).tensor_split([3])
+            self._rows, falls = self._sums.sums(weights).tensor_split([len(w) + 1])
             for fall in falls:
                 self.variance.addcmul_(fall, fall, value=-1)
             self._num_followed += len(rows)
         else:
-            self._means = self._sums.sums(torch.cat([w, w[:1]]))
+            self._rows = self._sums.sums(torch.cat([w, w[:1]]))
             (self.variance,) = self._sums.forms(S[None], self._prior, -1 / Q**2)
             self._num_followed = 0
         self.variance.clamp_(min=0.0)  # rounding
+        self._measure_in(surrogate.units())
+
+    def _measure_in(self, units: Sequence[float]) -> None:
+        """From now on these are the units of the constraints, see `with_worst`."""
+        self._units = units
+        self._means = with_worst(self._rows, self._surrogate.num_constraints, units)
 
     def _can_follow(self, num_rows: int) -> bool:
         """Whether to lower the variance by squares of so many rows moves fewer bytes than anew."""
@@ -97,22 +104,42 @@ class DevicePosterior(Enumerated):
 
     @property
     def mean_g(self) -> Tensor:
-        """`|Theta|` values of mu_bar_g (float64)."""
+        """`|Theta|` values of mu_bar_g (float64), of the worst in the units of the last bounds."""
         return self._means[1]
 
     def least_slope(self) -> float:
         """min{(mu_bar_g + 1) / sigma_bar}: the least beta_g for which some L_g is at most -1."""
+        self._measure_in(self._surrogate.units())
         return least_allowed((self.mean_g + 1) / self.variance.sqrt(), self._forbidden)
 
     def lower_bounds(self, beta: Beta, u_out: float, theta_out: int | None) -> DeviceMinima:
         """L_c and L_g on all of Theta, and their minima; arguments as in `LowerBounds`."""
-        space = self._sums.space
+        space, units = self._sums.space, beta.units or self._surrogate.units()
+        if units != self._units:
+            self._measure_in(units)
         self._surrogate.look_beside(None if theta_out is None else space.theta_at(theta_out))
         half = self._ties.to_device([-beta.c, -beta.g, -beta.c])[:, None]
         lower = torch.addcmul(self._means, half, self.variance.sqrt())
         if self._forbidden is not None:
             lower.masked_fill_(self._forbidden, math.inf)
         return DeviceMinima(lower, self._means, beta, u_out, theta_out, self._ties)
+
+
+def with_worst(rows: Tensor, num_constraints: int, units: Sequence[float]) -> Tensor:
+    """Rows of which the second is that of the worst constraint; see `GridMoments.worst`.
+
+    Args:
+        rows: Of the cost, of each constraint, and perhaps more: `m x |Theta|`.
+        num_constraints: K.
+        units: Of each constraint; none for 1 everywhere.
+    """
+    if num_constraints == 1:
+        return rows
+    worst = rows[1]
+    for k in range(1, num_constraints):
+        other = rows[1 + k]
+        worst = torch.maximum(worst, other / units[k] if units else other)
+    return torch.cat([rows[:1], worst[None], rows[1 + num_constraints :]])
 
 
 class Ties:

@@ -2,7 +2,7 @@
 
 | symbol | here | shape | unit |
 | --- | --- | --- | --- |
-| mean of cbar / a - 1, or of cbar; of gbar | `_means` | `|Theta|` | 1 or USD; quality |
+| mean of cbar / a - 1, or of cbar; of the worst gbar | `_means` | `|Theta|` | 1 or USD; quality |
 | their variances | `_variances` | `2 x |Theta|` | |
 | L_c of those that can improve on theta_out | `FewMinima.c` | `|Theta|` | USD |
 
@@ -31,7 +31,7 @@ from scope_torch.model.kernels import HammingKernel
 from scope_torch.model.tensor_joint import OnDevice, TensorJointSurrogate
 from scope_torch.space import first_tied, tie_width
 from scope_torch.space_search.box import BoxedPosterior, boxed
-from scope_torch.space_search.device_grid import Ties, WholeOnDevice
+from scope_torch.space_search.device_grid import Ties, WholeOnDevice, with_worst
 from scope_torch.space_search.grid import Enumerated, GridPosterior, forbidden, least_allowed
 from scope_torch.space_search.minima import INELIGIBLE, Moments, negative_promise
 
@@ -75,7 +75,8 @@ class DeviceJointPosterior(Enumerated):
         self._fitted = surrogate.hyperparameters
         self._sums.add_configurations(surrogate.queries.codes())
         self._state, self._variances = surrogate.on_device(), None
-        self._means = self._sums.sums(self._state.weights)
+        rows = self._sums.sums(self._state.weights)
+        self._means = with_worst(rows, surrogate.num_constraints, surrogate.units())
 
     @property
     def mean_c(self) -> Tensor:
@@ -84,7 +85,7 @@ class DeviceJointPosterior(Enumerated):
 
     @property
     def mean_g(self) -> Tensor:
-        """`|Theta|` means of gbar in units of quality (float64)."""
+        """`|Theta|` means of gbar in units of quality (float64), of the worst of several."""
         return self._means[1]
 
     @property

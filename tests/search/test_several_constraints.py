@@ -23,14 +23,19 @@ from scope_torch.bounds.information_gain import RealisedGain
 from scope_torch.constraints import at_most
 from scope_torch.errors import InputError
 from scope_torch.methods import make_scope, make_scope_joint
+from scope_torch.model.device_sums import DeviceSums
 from scope_torch.model.hamming_sums import make_grid
 from scope_torch.model.joint import JointSurrogate
 from scope_torch.model.kernels import HammingMatern52Kernel
 from scope_torch.model.per_query import QuerySurrogate
+from scope_torch.model.tensor_joint import TensorJointSurrogate
+from scope_torch.model.tensor_surrogate import TensorSurrogate
 from scope_torch.runs.runner import run
 from scope_torch.search.candidate import QueryCandidate
 from scope_torch.search.joint_candidate import JointCandidate
 from scope_torch.space import ConfigSpace
+from scope_torch.space_search.device_grid import DevicePosterior
+from scope_torch.space_search.device_joint import DeviceJointPosterior, make_joint_posterior
 from scope_torch.space_search.grid import GridPosterior
 
 KERNEL, SPACE, Q = HammingMatern52Kernel(), ConfigSpace((3, 4)), 6
@@ -46,9 +51,10 @@ def history(seed, count=40):
     ]
 
 
+@pytest.mark.parametrize("kind", [QuerySurrogate, TensorSurrogate])
 @pytest.mark.parametrize("seed", range(3))
-def test_each_output_of_the_queries_is_that_of_a_model_of_its_own(seed):
-    together = QuerySurrogate(SPACE, KERNEL, Q, 1e-4, num_constraints=3)
+def test_each_output_of_the_queries_is_that_of_a_model_of_its_own(seed, kind):
+    together = kind(SPACE, KERNEL, Q, 1e-4, num_constraints=3)
     alone = [QuerySurrogate(SPACE, KERNEL, Q, 1e-4) for _ in range(3)]
     for theta, query, y_c, y_g in history(seed):
         together.observe(theta, query, y_c, *y_g)
@@ -71,16 +77,17 @@ def test_each_output_of_the_queries_is_that_of_a_model_of_its_own(seed):
         torch.testing.assert_close(botorch.posterior(X).mean[..., 1 + k], expected)
 
 
+@pytest.mark.parametrize("kind", [JointSurrogate, TensorJointSurrogate])
 @pytest.mark.parametrize("seed", range(3))
-def test_each_output_of_the_joint_model_is_that_of_a_model_of_its_own(seed):
+def test_each_output_of_the_joint_model_is_that_of_a_model_of_its_own(seed, kind):
     """At the hyperparameters that were fitted to all of them."""
-    together = JointSurrogate(SPACE, KERNEL, Q, 1e-4, num_constraints=3)
+    together = kind(SPACE, KERNEL, Q, 1e-4, num_constraints=3)
     rows = history(seed)
     for number, (theta, query, y_c, y_g) in enumerate(rows):
         together.observe(theta, query, y_c, *(y_g * (1, 5, 0.2)))
         if number == len(rows) // 2:
             together.refit()
-            together.collapsed()  # the others are taken in row by row
+            together.aggregates()  # the others are taken in row by row
     rho = together.hyperparameters[1].rho
     assert [h.rho for h in together.hyperparameters[1:]] == [rho] * 3
     assert together.units()[1] > 2 > 0.5 > together.units()[2] > 0
@@ -152,6 +159,84 @@ def test_the_joint_grid_and_candidate_agree():
         assert candidate.mean_g == pytest.approx(float(posterior.mean_g[index]), abs=1e-10)
         lower = float(posterior.mean_g[index] - beta.g * sigma[index])
         assert candidate.lower_g(beta) == pytest.approx(lower, abs=1e-9)
+
+
+def posteriors_of(kinds, makes, rows, device):
+    """On the CPU and on the device, with the answers of three constraints on different scales."""
+    surrogates = []
+    for kind, own in zip(kinds, ({}, {"device": device}), strict=True):
+        surrogate = kind(SPACE, KERNEL, Q, 1e-4, num_constraints=3, **own)
+        for theta, query, y_c, y_g in rows:
+            surrogate.observe(theta, query, y_c, *(y_g * (1, 4, 0.3) - 0.3))
+        surrogates.append(surrogate)
+    made = [make(surrogate) for make, surrogate in zip(makes, surrogates, strict=True)]
+    for posterior in made:
+        posterior.update()
+    return surrogates, made
+
+
+def of_joint(surrogate):
+    surrogate.refit(now=True)
+    return make_joint_posterior(surrogate, has_margin=True)
+
+
+OF_QUERIES = (
+    (QuerySurrogate, TensorSurrogate),
+    (
+        lambda surrogate: GridPosterior(surrogate, make_grid(SPACE, KERNEL)),
+        lambda surrogate: DevicePosterior(surrogate, DeviceSums(SPACE, KERNEL, surrogate.device)),
+    ),
+)
+OF_JOINT = (JointSurrogate, TensorJointSurrogate), (of_joint, of_joint)
+
+
+@pytest.mark.parametrize(
+    ("of", "units"), [(OF_QUERIES, ()), (OF_QUERIES, (1.0, 0.2, 3.0)), (OF_JOINT, ())]
+)  # the units of the joint model are its amplitudes
+@pytest.mark.parametrize("seed", range(3))
+def test_the_device_has_the_bounds_and_the_choices_of_the_cpu(of, units, seed, device):
+    (plain, other), (cpu, there) = posteriors_of(*of, history(seed, 60), device)
+    assert isinstance(there, DevicePosterior | DeviceJointPosterior)
+    torch.testing.assert_close(there.mean_c.cpu(), cpu.mean_c, rtol=0, atol=1e-10)
+    torch.testing.assert_close(there.mean_g.cpu(), cpu.mean_g, rtol=0, atol=1e-10)
+    assert there.least_slope() == pytest.approx(cpu.least_slope(), abs=1e-9)
+    beta = Beta(2.0 if of is OF_JOINT else 0.1, 1.5, units=units)
+    for u_out, theta_out in ((math.inf, None), (0.6, 5)):
+        one, two = (posterior.lower_bounds(beta, u_out, theta_out) for posterior in (cpu, there))
+        torch.testing.assert_close(there.mean_g.cpu(), cpu.mean_g, rtol=0, atol=1e-10)
+        assert two.least_c == pytest.approx(one.least_c, abs=1e-9)
+        if math.isfinite(one.least_c):
+            assert two.argmin_c(0.0, 1e-6, seed) == one.argmin_c(0.0, 1e-6, seed)
+            if u_out < math.inf:
+                promising = [m.most_promising(0.0, 1e-9, seed) for m in (one, two)]
+                assert promising[0] == promising[1]
+    assert other.information() == pytest.approx(plain.information(), abs=1e-9)
+    for theta in THETA[:4]:
+        if of is OF_JOINT:
+            there.lower_bounds(beta, 0.6, 5)  # theta_out is looked at beside theta_cand
+            candidates = [JointCandidate(s, theta, [*range(Q)]) for s in (plain, other)]
+        else:
+            candidates = [QueryCandidate(s, theta, range(Q)) for s in (plain, other)]
+        for _ in range(2):
+            asked = [candidate.next_queries(2) for candidate in candidates]
+            assert asked[0] == asked[1]
+            for query, surrogate in itertools.product(asked[0], (plain, other)):
+                surrogate.observe(theta, query, 0.3, 0.1, -0.2, 0.05)
+            for query, candidate in itertools.product(asked[0], candidates):
+                candidate.update(query, 0.3, 0.1, -0.2, 0.05)
+            lower = [candidate.lower_g(beta) for candidate in candidates]
+            assert lower[0] == pytest.approx(lower[1], abs=1e-9)
+        out = [averages_of(surrogate, SPACE.theta_at(5)) for surrogate in (plain, other)]
+        np.testing.assert_allclose(*out, rtol=0, atol=1e-9)
+
+
+def averages_of(surrogate, theta):
+    """Of theta_out in the middle of the j-loop of another: means and standard deviations."""
+    if isinstance(surrogate, JointSurrogate):
+        of = surrogate.at(theta)
+        return [(o.mean, o.sigma) for o in (of.cost, *of.constraints)]
+    mean, variance = surrogate.moments(theta)
+    return [*mean.mean(1), math.sqrt(variance.sum()) / Q]
 
 
 def methods(problem):

@@ -29,19 +29,20 @@ fused = importlib.import_module("scope_torch.space_search.fused")
 slow = pytest.mark.slow
 
 
-def surrogate_of(sizes, relative_cost, seed=0):
+def surrogate_of(sizes, relative_cost, seed=0, num_constraints=1):
     """Answers of all queries at theta_0, and of some at others: cheaper, and often worse."""
     rng, space = np.random.default_rng(seed), ConfigSpace(sizes)
     out = TensorJointSurrogate(
-        space, HammingMatern52Kernel(), 9, 1e-2, device=DEVICE, relative_cost=relative_cost
-    )
+        space, HammingMatern52Kernel(), 9, 1e-2, device=DEVICE, relative_cost=relative_cost,
+        num_constraints=num_constraints,
+    )  # fmt: skip
     worth = [rng.uniform(0.2, 1.0, size) for size in sizes]
     every = space.sample(min(40, space.size), torch.Generator().manual_seed(seed))
     for i, theta in enumerate(every):
         level = np.mean([of[code] for of, code in zip(worth, theta, strict=True)])
         for query in rng.permutation(9)[: 9 if i == 0 else rng.integers(1, 9)].tolist():
             cost, g = 0.01 * level * rng.uniform(0.9, 1.1), 0.5 - level + 0.05 * rng.normal()
-            out.observe(theta, query, cost, g)
+            out.observe(theta, query, cost, g, *rng.normal(size=num_constraints - 1) - 0.5)
     return out
 
 
@@ -57,21 +58,23 @@ def both(surrogate, allowed=None, has_margin=False):
 
 
 @pytest.mark.parametrize(
-    ("sizes", "relative_cost", "forbids"),
+    ("sizes", "relative_cost", "forbids", "num_constraints"),
     [
-        ((6, 5), False, True),
-        ((3, 1, 7), True, True),
-        ((5, 3, 3), True, False),
-        pytest.param((4, 3, 2, 5, 3), True, False, marks=slow),
-        pytest.param((4, 3, 2, 5, 3), False, True, marks=slow),
-        pytest.param((2, 3, 2, 2, 2, 3, 2), True, True, marks=slow),
+        ((6, 5), False, True, 1),
+        ((3, 1, 7), True, True, 1),
+        ((5, 3, 3), True, False, 3),
+        pytest.param((4, 3, 2, 5, 3), True, False, 1, marks=slow),
+        pytest.param((4, 3, 2, 5, 3), False, True, 2, marks=slow),
+        pytest.param((2, 3, 2, 2, 2, 3, 2), True, True, 1, marks=slow),
     ],
     ids=str,
 )
-def test_bounds_and_choices_are_those_of_torch(sizes, relative_cost, forbids, monkeypatch):
+def test_bounds_and_choices_are_those_of_torch(
+    sizes, relative_cost, forbids, num_constraints, monkeypatch
+):
     monkeypatch.setattr(fused, "BLOCK", 4)
     monkeypatch.setattr(fused, "_FEW", 4)  # less than there are blocks
-    surrogate = surrogate_of(sizes, relative_cost)
+    surrogate = surrogate_of(sizes, relative_cost, num_constraints=num_constraints)
     allowed = None
     if forbids:
         mask = torch.rand(surrogate.space.size, generator=torch.Generator().manual_seed(1)) > 0.3
