@@ -23,6 +23,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 
 from scope_torch.methods import make_scope, make_scope_joint
 from scope_torch.runs.runner import run
+from scope_torch.tasks import Task
 from scope_torch.tasks.simulated import simulated_task
 
 MAKE = {"scope": make_scope, "scope_joint": make_scope_joint}
@@ -62,15 +63,16 @@ class Steps(NamedTuple):
         return self.work[[one == kind for one in self.kinds]]
 
 
-def count_steps(world: str, method: str) -> Steps:
+def count_steps(world: str, method: str, task: Task | None = None) -> Steps:
     """Runs a search on the device that is not there.
 
     Args:
         world: A key of `WORLDS`.
         method: A key of `MAKE`.
+        task: Another form of it; None for the simulated task as it is.
     """
     pretended: Any = importlib.import_module("pretend_gpu")
-    task = simulated_task(name="simulated", world=world)
+    task = task or simulated_task(name="simulated", world=world)
     budget_usd, seed = WORLDS[world][1][method]
     with pretended.PretendGpu() as log:
         optimizer = MAKE[method](task.problem, base=BASE, seed=seed, device="gpu")
