@@ -87,8 +87,8 @@ class PriceList:
         for name, llm in self.own.items():
             if not isinstance(llm, LLMInfo):
                 raise InputError(
-                    f"prices[{name!r}]={llm!r} must be an LLMInfo, with USD for a million tokens: "
-                    f"LLMInfo({name!r}, 0.25, 2.0)"
+                    f"prices[{name!r}]={llm!r} must be an LLMInfo of scope_torch.llm.prices, with "
+                    f"USD for a million tokens: LLMInfo({name!r}, 0.25, 2.0)"
                 )
             check_llm(llm)
         self._source = str(own) if is_path else "own prices"

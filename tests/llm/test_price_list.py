@@ -228,7 +228,7 @@ def test_every_published_model_prices_every_usage():
         (LLMInfo("nano", -0.1, 0.4), "USD, at least 0"),
         (LLMInfo("nano", float("nan"), 0.4), "USD, at least 0"),
         (LLMInfo("nano", "0.1", 0.4), "USD, at least 0"),
-        (0.1, r"prices\['nano'\]=0.1 must be an LLMInfo"),
+        (0.1, r"prices\['nano'\]=0.1 must be an LLMInfo of scope_torch.llm.prices"),
     ],
 )
 def test_own_prices_are_checked_like_those_of_a_file(own, message):
