@@ -26,7 +26,7 @@ from scope_torch.bounds.base import Beta
 from scope_torch.model.device_sums import DeviceSums
 from scope_torch.model.tensor_surrogate import TensorSurrogate
 from scope_torch.space import tie_rank
-from scope_torch.space_search.grid import Enumerated, forbidden, least_allowed
+from scope_torch.space_search.grid import Enumerated, forbidden, least_allowed, worst_of
 from scope_torch.space_search.minima import Moments, negative_promise
 
 _TIE = 1e-9  # as in `tie_width`
@@ -61,8 +61,8 @@ class DevicePosterior(Enumerated):
     ) -> None:
         self._forbidden = forbidden(allowed, sums.device)
         self._surrogate, self._sums, self._ties = surrogate, sums, Ties(sums)
-        self._rows = self._means = self.variance = torch.empty(0)  # rows: of each constraint
-        self._units: Sequence[float] = ()  # of the second of the means, see `with_worst`
+        self._rows = self._means = self.variance = torch.empty(0)  # rows: all means
+        self._units: Sequence[float] = ()  # of the constraints in `_means`
         self._prior = self._ties.to_device([1 / surrogate.num_queries])
         self._seen = (0, 0)  # the mark of the rows that the variance knows
         self._num_followed = _MOST_FOLLOWED + 1  # nothing is known
@@ -126,7 +126,7 @@ class DevicePosterior(Enumerated):
 
 
 def with_worst(rows: Tensor, num_constraints: int, units: Sequence[float]) -> Tensor:
-    """Rows of which the second is that of the worst constraint; see `GridMoments.worst`.
+    """The rows with one in place of those of the constraints, see `worst_of`.
 
     Args:
         rows: Of the cost, of each constraint, and perhaps more: `m x |Theta|`.
@@ -135,11 +135,8 @@ def with_worst(rows: Tensor, num_constraints: int, units: Sequence[float]) -> Te
     """
     if num_constraints == 1:
         return rows
-    worst = rows[1]
-    for k in range(1, num_constraints):
-        other = rows[1 + k]
-        worst = torch.maximum(worst, other / units[k] if units else other)
-    return torch.cat([rows[:1], worst[None], rows[1 + num_constraints :]])
+    cost, of_constraints, more = rows.tensor_split([1, 1 + num_constraints])
+    return torch.cat([cost, worst_of(of_constraints, units)[None], more])
 
 
 class Ties:

@@ -51,7 +51,7 @@ class GridMoments:
         size, rows = grid.size, num_constraints + 3
         self._values = torch.empty(rows, size, dtype=torch.float64, device=grid.device)
         self.means, self.lower = self._values[:-2], self._values[-2:]
-        self._worst = self.means[1] if num_constraints == 1 else torch.empty_like(self.means[1])
+        self._worst = self.means[1]
         self._units: Sequence[float] | None = None  # of `_worst`
         self.variances = Variances(grid, num_variances)
 
@@ -70,21 +70,27 @@ class GridMoments:
         self._units = None
 
     def worst(self, units: Sequence[float]) -> Tensor:
-        """`|Theta|`, the largest of the means of the constraints, each over its unit.
-
-        All constraints have the same standard deviation in these units. So L_g of the worst is at
-        most 0 exactly where that of every constraint is.
-
-        Args:
-            units: Of each constraint, 1 for the first; none for 1 everywhere.
-        """
+        """`|Theta|`, see `worst_of`; made when the units or the means have changed."""
         if len(self.means) > 2 and self._units != units:
-            self._worst.copy_(self.means[1])
-            units_of_others = units[1:] or [1.0] * len(self.means)
-            for mean, unit in zip(self.means[2:], units_of_others, strict=False):
-                torch.maximum(self._worst, mean / unit, out=self._worst)
+            self._worst = worst_of(self.means[1:], units)
             self._units = units
         return self._worst
+
+
+def worst_of(means: Tensor, units: Sequence[float]) -> Tensor:
+    """`|Theta|`, the largest of the means of the constraints, each over its unit.
+
+    All constraints have the same standard deviation in these units. So L_g of the worst is at most
+    0 exactly where that of every constraint is.
+
+    Args:
+        means: `K x |Theta|`.
+        units: Of each constraint, 1 for the first; none for 1 everywhere.
+    """
+    worst = means[0]
+    for mean, unit in zip(means[1:], units[1:] or [1.0] * (len(means) - 1), strict=True):
+        worst = torch.maximum(worst, mean / unit)
+    return worst
 
 
 def forbidden(
@@ -202,7 +208,7 @@ class GridPosterior(Enumerated):
     def mean_g(self) -> Tensor:
         """`|Theta|` values of mu_bar_g (float64), written over by the next update.
 
-        Of the worst constraint, see `GridMoments.worst`, in the units of the last bounds.
+        Of the worst constraint, see `worst_of`, in the units of the last bounds.
         """
         return self._moments.worst(self._units)
 
