@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import itertools
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run without installing
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 
+from scope_torch.constraints import at_most
 from scope_torch.methods import make_scope, make_scope_joint
 from scope_torch.runs.runner import run
 from scope_torch.tasks import Task
@@ -83,6 +85,19 @@ def count_steps(world: str, method: str, task: Task | None = None) -> Steps:
     theta_ref = task.problem.theta_ref
     kinds, improved = zip(*(_kind(*pair, theta_ref) for pair in pairs), strict=True)
     return Steps(np.diff(np.array(work), axis=0), ["first", *kinds[1:]], [*improved], log.errors)
+
+
+def with_three_constraints(world: str) -> Task:
+    """A simulated task of a world, with limits on latency and output beside the quality."""
+    task = simulated_task(name="simulated", world=world, outcomes=True)
+    problem, limits, averages = task.problem, list[Any](), dict[str, float]()
+    asked = [(problem.theta_ref, query, 0) for query in range(problem.num_queries)]
+    answers = list(task.evaluator.evaluate(asked))
+    for name in ("latency_s", "output_tokens"):
+        averages[name] = float(np.mean([answer.outcome(name) for answer in answers]))
+        limits.append(at_most(name, 1.5 * averages[name], cap=8 * averages[name]))
+    problem = replace(problem, constraints=tuple(limits), reference_outcomes=averages)
+    return task._replace(problem=problem)
 
 
 def rows(world: str, method: str, steps: Steps) -> list[str]:

@@ -35,7 +35,7 @@ from scope_torch.methods import make_scope_joint
 from scope_torch.runs.runner import run
 from scope_torch.space_search import device_joint
 from scope_torch.tasks.simulated import simulated_task
-from scripts.count_launches import BASE, MAKE, WORLDS
+from scripts.count_launches import BASE, MAKE, WORLDS, with_three_constraints
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "gpu.md"
 LARGE = Path(__file__).resolve().parents[1] / "benchmarks" / "large_worlds.toml"
@@ -44,6 +44,7 @@ SEARCHES = {
     **{world: (True, how) for world, (_, how) in WORLDS.items()},
     "chain_of_6": (False, {"scope": (3.0, 1), "scope_joint": (3.0, 1)}),
 }
+SEVERAL = ", 3 constraints"
 MOST_STEPS = 80
 WHOLE_USD, WHOLE_SEED = 5.0, 10  # as of main.csv
 BEGIN = "<!-- scripts/time_device.py writes from here -->\n"
@@ -89,9 +90,12 @@ def search(world: str, method: str, device: str) -> tuple[list[float], list[Any]
         passes = mock.Mock(return_value=device_joint.DeviceJointPosterior)
         with mock.patch.object(device_joint, "joint_posterior_class", passes):
             return search(world, method, device.partition(", ")[0])
+    method, several, _ = method.partition(SEVERAL)
     budget_usd, seed = SEARCHES[world][1][method]
     file = None if world in WORLDS else str(LARGE)
     task = simulated_task(name="simulated", world=world, world_file=file)
+    if several:
+        task = with_three_constraints(world)
     optimizer: Any = MAKE[method](task.problem, base=BASE, seed=seed, device=device)
     posterior, marks, asked = optimizer.belief.posterior, list[float](), list[Any]()
     update, tell = posterior.update, optimizer.tell
@@ -151,24 +155,30 @@ def measure(world: str, method: str, devices: list[str]) -> list[dict[str, Any]]
 
 def table(rows: list[dict[str, Any]]) -> str:
     """The lines between the markers of the page."""
-    lines = [HEADER]
-    of_device = {(row["task"], row["method"], row["device"]): row for row in rows}
+    lines, of_device = [HEADER], dict[tuple[str, str, str], list[dict[str, Any]]]()
+    for row in rows:
+        of_device.setdefault((row["task"], row["method"], row["device"]), []).append(row)
     cards = [row for row in rows if row["device"] != "cpu"]
-    for row in cards:
-        cpu = of_device.get((row["task"], row["method"], "cpu"))
-        ms, cells = float(row["median_ms"]), ("", "")
+    for (task, method, device), runs in of_device.items():
+        if device == "cpu":
+            continue
+        row, each = runs[0], sorted(float(one["median_ms"]) for one in runs)
+        ms, cells = statistics.median(each), ("", "")
+        (cpu,) = of_device.get((task, method, "cpu"), [None])
         if cpu is not None:
             cells = cpu["median_ms"], f"{float(cpu['median_ms']) / ms:.1f}"
+        told = f"{ms:.1f}" + (f" ({each[0]:.1f} to {each[-1]:.1f})" if len(runs) > 1 else "")
         lines.append(
-            f"| {_size(row['task'])} | {_name(row)} | {row['steps']} | {cells[0]} | {ms:.1f} "
+            f"| {_size(task)} | {_name(row)} | {row['steps']} | {cells[0]} | {told} "
             f"| {cells[1]} | {row['kernels_ms']} | {row['kernels']} | {row['peak_gb']} |\n"
         )
     cpus = {row["machine"] for row in rows if row["device"] == "cpu"}
-    compared = [row for row in cards if (row["task"], row["method"], "cpu") in of_device]
+    compared = [d != "cpu" and (*of, "cpu") in of_device for *of, d in of_device]
     asked = "asked the same" if all(map(_same, rows)) else "did NOT ask the same"
-    told = "Times are medians of all steps but the first, kernels means of all; "
+    told = "Times are medians of all steps but the first (of several runs: their median, least and "
+    told += "most), kernels means of all; "
     told += f"{cards[0]['machine']}, beside {', '.join(cpus)}; torch {cards[0]['torch']}. "
-    told += f"{len(compared)} searches of the card {asked} as the CPU's."
+    told += f"{sum(compared)} searches of the card {asked} as the CPU's."
     return "".join(lines) + f"\n{told}\n"
 
 
@@ -211,8 +221,9 @@ def table_of_whole(rows: list[dict[str, Any]]) -> str:
 
 
 def _name(row: dict[str, Any]) -> str:
-    """The method, and whether it is without the kernels of Triton."""
-    return f"`{row['method']}`" + (", torch's passes" if "passes" in row["device"] else "")
+    """The method, its constraints, and whether it is without the kernels of Triton."""
+    method, several, _ = row["method"].partition(SEVERAL)
+    return f"`{method}`{several}" + (", torch's passes" if "passes" in row["device"] else "")
 
 
 def _same(row: dict[str, Any]) -> bool:
@@ -231,7 +242,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--devices", nargs="+", default=["cpu", "cuda", "cuda, passes"])
     parser.add_argument("--worlds", nargs="+", default=list(SEARCHES))
-    parser.add_argument("--methods", nargs="+", default=list(MAKE))
+    parser.add_argument("--methods", nargs="+", default=[*MAKE, f"scope_joint{SEVERAL}"])
     parser.add_argument(
         "--whole", nargs="+", type=int, default=[], help="worlds, in place of steps"
     )
@@ -249,6 +260,8 @@ def main(arguments: list[str] | None = None) -> None:
         rows = []
         for world, method in itertools.product(args.worlds, args.methods):
             of_cpu = SEARCHES[world][0]
+            if SEVERAL in method and world not in WORLDS:
+                continue
             devices = [d for d in args.devices if of_cpu or d != "cpu"]
             if method == "scope":  # which has no kernels of Triton
                 devices = [d for d in devices if "passes" not in d]

@@ -7,7 +7,6 @@ would differ between runs.
 
 import functools
 from collections import Counter
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -22,7 +21,6 @@ from scope_torch.baselines.cei import CEI
 from scope_torch.baselines.config_bo import CONFIG
 from scope_torch.baselines.safeopt import SafeOpt
 from scope_torch.bounds.information_gain import InformationGain
-from scope_torch.constraints import at_most
 from scope_torch.methods import make_scope, make_scope_joint
 from scope_torch.model.hamming_sums import DirectGrid, HammingGrid
 from scope_torch.model.kernels import HammingMatern52Kernel
@@ -31,8 +29,7 @@ from scope_torch.runs.runner import run
 from scope_torch.space import ConfigSpace
 from scope_torch.space_search.device_grid import DevicePosterior
 from scope_torch.space_search.device_joint import DeviceJointPosterior
-from scope_torch.tasks.simulated import simulated_task
-from scripts.count_launches import count_steps
+from scripts.count_launches import count_steps, with_three_constraints
 
 # Every ordinary step from one selection to the next: launches, waits, bytes, bytes to the CPU,
 # modelled seconds. Of those to the CPU most are matrices of Q x Q, for the j-loop of scope_joint.
@@ -284,15 +281,7 @@ def test_a_step_in_few_launches(world, method):
 @needs_pretended
 def test_a_step_with_several_constraints_in_few_launches_more(method):
     """Three constraints, which one model and one pass over Theta serve."""
-    task = simulated_task(name="simulated", world="data_imputation", outcomes=True)
-    problem, limits, averages = task.problem, [], {}
-    asked = [(problem.theta_ref, query, 0) for query in range(problem.num_queries)]
-    answers = list(task.evaluator.evaluate(asked))
-    for name in ("latency_s", "output_tokens"):
-        averages[name] = float(np.mean([answer.outcome(name) for answer in answers]))
-        limits.append(at_most(name, 1.5 * averages[name], cap=8 * averages[name]))
-    problem = replace(problem, constraints=tuple(limits), reference_outcomes=averages)
-    steps = count_steps("data_imputation", method, task._replace(problem=problem))
+    steps = count_steps("data_imputation", method, with_three_constraints("data_imputation"))
     assert steps.errors == []
     assert len(steps.work) > 20
     most = np.median(steps.of("ordinary"), axis=0)
