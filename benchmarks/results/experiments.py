@@ -41,8 +41,9 @@ SIMULATED = ("data_imputation", "text_to_sql", "entity_resolution", "data_transf
 RECORDED_DEVELOPMENT = ("restaurant", "bfcl_2024", "openhands_swe_bench", "bfcl_fallback")
 RECORDED = (
     *("restaurant_test", "agentopt_bfcl", "agentopt_gpqa_effort", "openhands_swt_bench"),
-    *("swebench_bash_only", "bing"),
+    *("openhands_gaia", "swebench_bash_only", "bing"),
 )
+LIKE_RECORDED = "task.family=recorded_like"
 PROBLEMS = Path(__file__).with_name("problems.toml")
 
 LETTER = {
@@ -89,7 +90,6 @@ _FEW = ("num_candidates=4", "min_candidates=2", "num_templates=1", "num_predicti
 LLAMBO = {
     "LLAMBO[Qwen2.5-Coder-1.5B]": (
         "method=llambo",
-        "description={system:'',dataset:''}",  # as the row was made, before tasks had descriptions
         *(f"method.backend.{key}={value}" for key, value in _BACKEND.items()),
         *(f"method.{setting}" for setting in _FEW),
     )
@@ -113,6 +113,7 @@ CHOSEN_ON_RECORDINGS = {
 }
 # Names of experiments whose first run is small as it is.
 _SECONDS = ("bases", "checks", "rechecks", "cost_bounds", "in_flight", "factors")
+_SECONDS += ("bounds_recorded", "development_recorded")
 _SMALL = ("data_imputation", "mathqa", "mathqa 1", "airport_city", "restaurant", "800 queries")
 _SMALL += (
     "recorded/restaurant_test",
@@ -268,14 +269,18 @@ def bounds_rules() -> dict[str, tuple[str, ...]]:
     return variants
 
 
-def _development() -> list[Cell]:
-    """What older defaults were chosen on: HotpotQA, and world seeds 0 to 4."""
+def _settings(of: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    """`scope_joint` with other bounds and another certificate."""
     settings = {f"widenings = {n}": f"method.bounds.widenings={n}" for n in range(3)}
     settings |= {f"b = {b}": f"method.bounds.b={b}" for b in (2, 4)}  # decides what is tried
     settings["bounds"] = "method.certificate=bounds"
+    return {f"scope_joint, {name}": (*of, setting) for name, setting in settings.items()}
+
+
+def _development() -> list[Cell]:
+    """What older defaults were chosen on: HotpotQA, and world seeds 0 to 4."""
     before = UNTRIED["scope_joint, as before"]
-    joint = {"scope_joint": before, **_chosen("scope")}
-    joint |= {f"scope_joint, {name}": (*before, setting) for name, setting in settings.items()}
+    joint = {"scope_joint": before, **_chosen("scope"), **_settings(before)}
     cells: list[Cell] = []
     for epsilon in (0.05, 0.1):
         given = ("task=hotpotqa", f"task.epsilon={epsilon}")
@@ -287,6 +292,13 @@ def _development() -> list[Cell]:
     cells += simulated(small, joint, seeds=range(3), worlds=range(5))
     more = {"scope_joint": before, **_chosen("scope", "cei")}
     return cells + simulated(SIMULATED[1:3], more, seeds=[0], worlds=range(5))
+
+
+def _chosen_again(variants: Variants) -> list[Cell]:
+    """Settings on recordings for choosing, and on worlds like these."""
+    cells = on_recordings(RECORDED_DEVELOPMENT[:3], variants, range(10))
+    worlds = simulated(SIMULATED[:1], variants, LIKE_RECORDED, seeds=[0], worlds=range(5))
+    return cells + [replace(c, problem=f"{c.problem}, recorded_like") for c in worlds]
 
 
 def _payoffs() -> list[Planned]:
@@ -328,7 +340,7 @@ def _bases(
 
 _OTHER_MATHQA = ("task=mathqa", "task.reference=[Kimi K2.5,Claude Opus 4.6]")
 _IMPUTATION = ("task=data_imputation",)
-_LIKE_RECORDED = ("task=data_imputation", "task.family=recorded_like")
+_LIKE_RECORDED = ("task=data_imputation", LIKE_RECORDED)
 # Tasks whose bounds on costs are looked at: name, overrides, seeds, worlds.
 _COSTS_DEVELOPMENT = [
     ("recorded/restaurant", ("task=recorded/restaurant",), range(5), [None]),
@@ -363,11 +375,13 @@ def experiments() -> dict[str, Sequence[Planned]]:
     fitted = simulated(SIMULATED, simple, seeds=[0], worlds=FITTED_WORLDS)
     second = simulated(SIMULATED, simple, "task.family=additive", seeds=[0], worlds=FITTED_WORLDS)
     rules = simulated(SIMULATED[:2], bounds_rules(), seeds=range(3), worlds=range(5))
-    random, like_recorded = "task.randomness=0.1", "task.family=recorded_like"
+    random, joint = "task.randomness=0.1", OURS["scope_joint"]
     return {
         "calibration": [*fitted, *(replace(c, problem=f"{c.problem}, additive") for c in second)],
         "bounds": rules,
+        "bounds_recorded": _chosen_again(bounds_rules()),
         "development": _development(),
+        "development_recorded": _chosen_again({"scope_joint": joint, **_settings(joint)}),
         "recorded_development": [
             *on_recordings(RECORDED_DEVELOPMENT[:3], OURS | UNTRIED, range(20)),
             *on_recordings(RECORDED_DEVELOPMENT[3:], OURS, range(5)),  # a minute each
@@ -406,7 +420,7 @@ def experiments() -> dict[str, Sequence[Planned]]:
         "tables": on_tables(tables, range(10, 15)),
         "systems": _systems(),
         "additive": simulated(SIMULATED, other, "task.family=additive"),
-        "recorded_like": simulated(SIMULATED[:3], other, like_recorded, seeds=SEEDS[:1]),
+        "recorded_like": simulated(SIMULATED[:3], other, LIKE_RECORDED, seeds=SEEDS[:1]),
         "kernel": simulated(["data_imputation"], sensitive, "kernel=rbf"),
         "reference": simulated(["data_imputation"], with_llambo, haiku),
         "parameters": simulated(["data_imputation"], _parameters()),

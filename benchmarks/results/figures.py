@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.results.cost_bounds_tables import draw_cost_bounds
 from benchmarks.results.experiments import CHOSEN, MAIN, SIMULATED
+from benchmarks.results.experiments import RECORDED as ON_RECORDINGS
 from benchmarks.results.front_tables import draw_fronts
 from benchmarks.results.landscape_tables import draw_landscapes
 from benchmarks.results.landscapes import RECORDED, RECORDINGS
@@ -30,6 +31,7 @@ FIGURES = {  # name: file, problems
     "main": ("main", SIMULATED),
     "additive": ("additive", SIMULATED),
     "mathqa": ("tables", ("mathqa",)),
+    "recorded": ("recorded", tuple(f"recorded/{task}" for task in ON_RECORDINGS)),
 }
 _PEERS = {
     "optuna_tpe": Style("Optuna TPE", "#E69F00", "v", DASH_DOT),

@@ -8,6 +8,7 @@ import statistics
 from benchmarks.results import agentopt
 from benchmarks.results.experiments import CHOSEN, FITTED_METHODS, FITTED_WORLDS, MAIN
 from benchmarks.results.summary import (
+    SAME,
     Row,
     Rows,
     at_optimum,
@@ -29,6 +30,7 @@ from scope_torch.cli.paper import paper_numbers
 from scope_torch.runs.finished import NEAR
 
 _ORDER = list(MAIN)
+FAMILIES = ("additive", "recorded_like")  # files of worlds of other families
 
 
 def not_trivial(rows: Rows) -> list[Row]:
@@ -91,27 +93,65 @@ def recorded_table(rows: Rows) -> str:
     return markdown(header, lines)
 
 
+def dearer_table(rows: Rows) -> str:
+    """Where `scope` ends cheaper than `scope_joint` on average, and by how much in a year."""
+    groups: dict[str, dict[str, list[Row]]] = {}
+    for row in rows:
+        problem = code(row["problem"].removeprefix("recorded/"))
+        name = f"{problem}, {row['file']}" if row["file"] in FAMILIES else problem
+        if row["method"] in ("scope", "scope_joint"):
+            groups.setdefault(name, {}).setdefault(row["method"], []).append(row)
+    lines, places = list[tuple[float, list[str]]](), 0
+    for name, of in groups.items():
+        if len(of) < 2:
+            continue
+        places += 1
+        ours, papers = of["scope_joint"], of["scope"]
+        joint, scope = ({place(row): _a_year(row) for row in part} for part in (ours, papers))
+        both = joint.keys() & scope.keys()
+        saved = statistics.fmean(joint[at] - scope[at] for at in both)
+        if saved > 0:
+            cheaper = sum(SAME * scope[at] < joint[at] for at in both)
+            dearer = sum(scope[at] > SAME * joint[at] for at in both)
+            means = [statistics.fmean(year[at] for at in both) for year in (scope, joint)]
+            numbers = [*means, saved, statistics.median(joint[at] - scope[at] for at in both)]
+            cells = [*(f"{value:,.0f}" for value in numbers), f"{cheaper}, {dearer} of {len(both)}"]
+            lines.append((saved, [name, *cells]))
+    header = [f"of {places} places", "`scope`: USD a year, mean", "`scope_joint`"]
+    header += ["difference, mean", "median", "runs in which `scope`, `scope_joint` is cheaper"]
+    return markdown(header, [line for _, line in sorted(lines, reverse=True)])
+
+
+def place(row: Row) -> tuple[str, str]:
+    """World and seed."""
+    return row["world"], row["seed"]
+
+
+def _a_year(row: Row) -> float:
+    """USD a year that a million queries of the best feasible configuration cost."""
+    return 1e6 * float(row["c_bf_100"])
+
+
 def calibration_table(rows: Rows) -> str:
     """The worlds beside the numbers that they were fitted to, and the worlds that are reported."""
     groups, reported = _fitted(rows, development=True), _fitted(rows, development=False)
     lines = []
-    for problem, found in groups.items():
-        if problem not in reported:
-            continue
-        shares = {method: geometric_mean(of) for method, of in found.items()}
-        task, best = problem.partition(",")[0], min(shares, key=shares.__getitem__)
-        evaluations = _evaluations(found["random_search"])
-        later = min(geometric_mean(of) for of in reported[problem].values())
-        again = _evaluations(reported[problem]["random_search"])
+    for problem, again in reported.items():
+        task, fitted = problem.partition(",")[0], groups.get(problem)
+        shares = {method: geometric_mean(of) for method, of in (fitted or {}).items()}
+        best = min(shares, key=shares.__getitem__, default="")
+        evaluations = [_evaluations(of["random_search"]) for of in (fitted, again) if of]
+        later = min(geometric_mean(of) for of in again.values())
+        optimum = share((fitted or again)[best or "random_search"], "c_star")
         lines.append(
             [
                 problem,
-                f"{percent(shares[best])} ({code(best)})",
+                f"{percent(shares[best])} ({code(best)})" if best else "",
                 percent(papers_competitor(task)),
                 percent(later),
-                percent(share(found[best], "c_star")),
+                percent(optimum),
                 percent(paper_numbers()["final_fraction"][task]["scope"]),
-                f"{evaluations:.1f}, {again:.1f}",
+                ", ".join(f"{number:.1f}" for number in evaluations),
             ]
         )
     worlds = f"worlds {FITTED_WORLDS[0]} to {FITTED_WORLDS[-1]}"
@@ -126,7 +166,8 @@ def _fitted(rows: Rows, *, development: bool) -> dict[str, dict[str, list[Row]]]
     for row in rows:
         if row["method"] not in FITTED_METHODS or (int(row["world"]) < 100) != development:
             continue
-        name = row["problem"] + (", additive" if row["file"] == "additive" else "")
+        family = row["file"] in FAMILIES
+        name = f"{row['problem']}, {row['file']}" if family else row["problem"]
         groups.setdefault(name, {}).setdefault(row["method"], []).append(row)
     return groups
 

@@ -55,7 +55,9 @@ def _rule(rows: Rows) -> str:
 
 
 def choices_table(rows: Rows) -> str:
-    """Settings of `scope_joint`."""
+    """Settings of `scope_joint`, on the problems on which they were tried."""
+    tried = {row["problem"] for row in rows if row["method"].startswith("scope_joint, ")}
+    rows = [row for row in rows if row["problem"] in tried]
     return by_task(rows, lambda of: f"{end(of)}, {percent(area(of))}, {spent(of)}")
 
 

@@ -16,7 +16,7 @@ from scope_torch.cli.paper import paper_curves, paper_numbers
 Row = Mapping[str, str]
 Rows = Sequence[Row]
 _ORDER = list(MAIN)
-_SAME = 1 + 1e-6  # seven digits are in the files
+SAME = 1 + 1e-6  # seven digits are in the files
 
 
 def grouped(rows: Rows) -> dict[tuple[str, str], list[Row]]:
@@ -118,7 +118,7 @@ def usd(rows: Rows) -> str:
 
 def at_optimum(rows: Rows) -> int:
     """How many runs end at the optimum."""
-    return sum(float(row["c_bf_100"]) <= _SAME * float(row["c_star"]) for row in rows)
+    return sum(float(row["c_bf_100"]) <= SAME * float(row["c_star"]) for row in rows)
 
 
 def worst(rows: Rows) -> float:

@@ -86,6 +86,10 @@ def how_many(rows: Rows, planned: Sequence[Planned]) -> str:
 TABLES: dict[str, tuple[str, Callable[[Rows], str]]] = {
     "recorded_development": ("recorded_development", other_tables.recorded_table),
     "recorded": ("recorded", other_tables.recorded_table),
+    "dearer": (
+        "recorded recorded_development tables main additive recorded_like",
+        other_tables.dearer_table,
+    ),
     "main": ("main", tables.ends_table),
     "ablation": ("main", tables.ablation_table),
     "headlines": ("main", tables.headline_table),
@@ -105,8 +109,8 @@ TABLES: dict[str, tuple[str, Callable[[Rows], str]]] = {
     "pool": ("pool", rule_tables.pool_table),
     "payoff": ("payoff", rule_tables.payoff_table),
     "coverage": ("coverage", rule_tables.coverage_table),
-    "bounds": ("bounds", rule_tables.bounds_table),
-    "development": ("development", rule_tables.choices_table),
+    "bounds": ("bounds_recorded bounds", rule_tables.bounds_table),
+    "development": ("development_recorded development", rule_tables.choices_table),
     "front_development": ("front_development", front_tables.front_table),
     "front": ("front", front_tables.front_table),
     "live": ("live", live_table),
@@ -120,7 +124,7 @@ TABLES: dict[str, tuple[str, Callable[[Rows], str]]] = {
     "rechecks": ("rechecks", check_tables.rechecks_table),
     "checks_simulated": ("checks_simulated", check_tables.simulated_checks_table),
     "landscapes": ("landscapes", landscape_tables.landscapes_table),
-    "calibration": ("calibration main additive", other_tables.calibration_table),
+    "calibration": ("calibration main additive recorded_like", other_tables.calibration_table),
 }
 
 

@@ -89,7 +89,7 @@ def _nearest_key(error: OmegaConfBaseException) -> str:
     word = str(error.key)
     name = getattr(error.object_type, "__name__", "")
     if word not in known and word in _KEYS_OF_SCOPE.get(name, ()):
-        return "it is a key of the paper's method: add method=scope"
+        return "it is a key of scope: add method=scope"
     group = next((group for group, keys in _GROUPS.items() if word in keys), "")
     if name == "Config" and word not in known and group:
         return f"did you mean '{group}.{word}'?"
