@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import statistics
 
-from benchmarks.results import agentopt
 from benchmarks.results.experiments import CHOSEN, FITTED_METHODS, FITTED_WORLDS, MAIN
 from benchmarks.results.summary import (
     SAME,
@@ -178,26 +177,27 @@ def _evaluations(rows: Rows) -> float:
 
 
 PEERS_SHOWN = ("scope_joint", "scope", "optuna_gp", *CHOSEN)
-AGENTOPT = tuple(agentopt.METHODS)
 RECORDED = "problems on recorded tables"
 
 
 def peers_table(rows: Rows) -> str:
-    """Other libraries and ours on the simulated tasks; on recorded problems, AgentOpt's alone."""
-    places = {(r["problem"], r["world"], r["seed"]) for r in rows if r["method"] in CHOSEN}
-    rows = [r for r in not_trivial(rows) if (r["problem"], r["world"], r["seed"]) in places]
-    groups, lines = by_group(rows), []
-    runs = dict.fromkeys(groups, 0)
-    for method in (*AGENTOPT, *PEERS_SHOWN):
-        cells: list[str] = []
-        for group, of_group in groups.items():
-            own = (RECORDED in group) == (method in AGENTOPT)
-            of = [row for row in of_group if row["method"] == method and own]
-            runs[group] = max(runs[group], len(of))
-            cells.append(_peer(of) if of else "")
-        if any(cells):
-            lines.append([code_of(method), *cells])
-    return markdown(["", *(f"{group} ({of} runs)" for group, of in runs.items())], lines)
+    """Other libraries and ours on the simulated tasks."""
+    rows = [row for row in rows if row["world"]]
+    places = _places([row for row in rows if row["method"] in CHOSEN])
+    rows = [r for r in rows if (r["problem"], r["world"], r["seed"]) in places]
+    groups = by_group(rows)
+    lines = [
+        [f"`{method}`", *(_peer(of) if of else "" for of in cells)]
+        for method in PEERS_SHOWN
+        for cells in [[[r for r in of if r["method"] == method] for of in groups.values()]]
+        if any(cells)
+    ]
+    runs = [f"{name} ({len(places & _places(of))} runs)" for name, of in groups.items()]
+    return markdown(["", *runs], lines)
+
+
+def _places(rows: Rows) -> set[tuple[str, str, str]]:
+    return {(row["problem"], row["world"], row["seed"]) for row in rows}
 
 
 def _peer(rows: Rows) -> str:

@@ -100,7 +100,7 @@ TABLES: dict[str, tuple[str, Callable[[Rows], str]]] = {
     "recorded_like": ("recorded_like", tables.ends_table),
     "tables": ("tables", other_tables.problems_table),
     "everyone": ("tables main peers", other_tables.everyone_table),
-    "peers": ("peers tables main", other_tables.peers_table),
+    "peers": ("peers main", other_tables.peers_table),
     "kernel": ("kernel", tables.kernel_table),
     "reference": ("reference", tables.reference_table),
     "parameters": ("parameters", tables.parameters_table),
