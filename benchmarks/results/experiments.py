@@ -113,7 +113,7 @@ CHOSEN_ON_RECORDINGS = {
 }
 # Names of experiments whose first run is small as it is.
 _SECONDS = ("bases", "checks", "rechecks", "cost_bounds", "in_flight", "factors")
-_SECONDS += ("bounds_recorded", "development_recorded")
+_SECONDS += ("bounds_recorded", "development_recorded", "amplitudes")
 _SMALL = ("data_imputation", "mathqa", "mathqa 1", "airport_city", "restaurant", "800 queries")
 _SMALL += (
     "recorded/restaurant_test",
@@ -301,6 +301,17 @@ def _chosen_again(variants: Variants) -> list[Cell]:
     return cells + [replace(c, problem=f"{c.problem}, recorded_like") for c in worlds]
 
 
+def _amplitudes() -> dict[str, tuple[str, ...]]:
+    """Competitors with other prior standard deviations of cost and constraint."""
+    both = [(0.2, 0.15), (0.5, 0.5), (1.0, 0.3), (1.0, 1.0), (2.0, 2.0)]
+    given = {"config_bo": both, "cei": both, "safeopt": [(1.0, x) for x in (0.001, 0.003, 0.01)]}
+    return {
+        f"{name}, {c:g}, {g:g}": (f"method={name}", f"method.gp.amp_c={c}", f"method.gp.amp_g={g}")
+        for name, amplitudes in given.items()
+        for c, g in amplitudes
+    }
+
+
 def _payoffs() -> list[Planned]:
     """Where a search stops, and what it costs until then together with H queries."""
     worlds = {"data_imputation": range(100, 110), "entity_resolution": range(100, 105)}
@@ -382,6 +393,7 @@ def experiments() -> dict[str, Sequence[Planned]]:
         "bounds_recorded": _chosen_again(bounds_rules()),
         "development": _development(),
         "development_recorded": _chosen_again({"scope_joint": joint, **_settings(joint)}),
+        "amplitudes": _chosen_again(_amplitudes()),
         "recorded_development": [
             *on_recordings(RECORDED_DEVELOPMENT[:3], OURS | UNTRIED, range(20)),
             *on_recordings(RECORDED_DEVELOPMENT[3:], OURS, range(5)),  # a minute each

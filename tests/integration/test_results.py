@@ -35,7 +35,7 @@ from scope_torch.runs.measured import measure_results, measurement
 from scope_torch.runs.recorded import read_run
 
 DEVELOPMENT = ("calibration", "bounds", "development", "front_development", "peers_tuning")
-DEVELOPMENT += ("peers_tuning_recorded",)
+DEVELOPMENT += ("peers_tuning_recorded", "bounds_recorded", "development_recorded", "amplitudes")
 DEVELOPMENT += ("recorded_development", "bases_development", "cost_bounds_development")
 SMALL = ("task=synthetic", "budget_usd=0.1", "base=nano")
 
@@ -83,7 +83,7 @@ def test_reported_runs_are_on_worlds_and_problems_that_nothing_was_chosen_on():
 def test_quick_runs_are_few_and_of_every_experiment():
     few = quick()
     assert set(few) == set(experiments())
-    assert 20 < sum(map(len, few.values())) < 220
+    assert 20 < sum(map(len, few.values())) < 225
     assert [name for name in few if not few[name]] == ["front_development"]
     assert not [c for cells in few.values() for c in cells if c.method in LLAMBO]
 
