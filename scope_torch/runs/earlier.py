@@ -53,12 +53,13 @@ def known_from(
             graded or kept, and old grades stand.
 
     Raises:
-        InputError: If a directory is not that of a run, or of another application; or if `run_dir`
-            took over other runs, or had another metric.
+        InputError: If a directory is not that of a run, or of another application, or is `run_dir`;
+            or if `run_dir` took over other runs, or had another metric.
     """
     paths = [paths] if isinstance(paths, Path | str) else list(paths)
     names = list(dict.fromkeys(str(Path(path).resolve()) for path in paths))
     folder = None if run_dir is None else Path(run_dir)
+    refuse_itself(paths, folder)
     kept = None if folder is None else _kept(folder, names, evaluator)
     if kept is None:
         graded = _grades_in(folder, held_out)
@@ -75,6 +76,13 @@ def known_from(
         same_reference=kept.same_reference,
         sources=[asdict(source) for source in kept.sources],
     )
+
+
+def refuse_itself(paths: Sequence[Path | str], folder: Path | None) -> None:
+    """Raises an error if a run in `folder` should continue from itself."""
+    for path in paths:
+        if folder is not None and Path(path).resolve() == folder.resolve():
+            raise InputError(f"continue_from={path} is this run: leave it out, and it goes on")
 
 
 def _grades_in(folder: Path | None, held_out: bool) -> Path | None:

@@ -19,6 +19,7 @@ from scope_torch.llm.price_list import PriceList
 from scope_torch.problem import SelectionProblem, by_module
 from scope_torch.runs.deadline import Deadline
 from scope_torch.runs.directory import read_settings
+from scope_torch.runs.earlier import refuse_itself
 from scope_torch.search.calibrate import Base, codes_of_base
 from scope_torch.selection.arguments import Arguments, Models, Prices, Reference
 from scope_torch.selection.checks import (
@@ -197,6 +198,7 @@ def set_up(given: Arguments) -> Setup:
     searched, held_out = split(items, checked_number("holdout", given.holdout), seed)
     problem = _unmeasured(given, llms, len(searched), reference_of(reference, llms))
     folder = None if given.run_dir is None else Path(given.run_dir)
+    refuse_itself(earlier, folder)
     sample = None if logged is not None else sample_of(given, problem, folder, seed)
     if given.optimizer is not None:
         check_optimizer(given.optimizer, problem, sample is None)

@@ -12,6 +12,7 @@ import scope_torch as st
 from scope_torch.errors import InputError
 from scope_torch.llm.prices import LLMInfo
 from scope_torch.observation import Observation
+from scope_torch.runs.earlier import known_from
 from scope_torch.runs.repricing import repriced
 
 TOKENS = {"plan": (1000, 100), "solve": (2000, 50)}
@@ -344,3 +345,13 @@ def test_a_module_keeps_its_cost_to_the_last_digit_where_no_price_changed():
     twice = {"a": {"input_usd_per_mtok": 2.0, "output_usd_per_mtok": 6.0}}
     assert repriced(one, ["a", "a"], price, twice).module_cost_usd == (0.2, 0.4)
     assert repriced(one, ["a", "a"], None, twice).cost_usd == pytest.approx((8 + 56) / 1e6)
+
+
+def test_a_search_does_not_continue_from_itself(after_june, tmp_path):
+    app = App()
+    with pytest.raises(InputError, match="is this run: leave it out, and it goes on"):
+        july(tmp_path, app, run_dir=tmp_path / "june", max_quality_loss=0.3)
+    assert app.calls == []
+    known = {"problem": None, "evaluator": None, "run_dir": tmp_path / "june"}
+    with pytest.raises(InputError, match="is this run"):
+        known_from([tmp_path / "june"], **known)
