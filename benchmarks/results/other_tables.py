@@ -71,8 +71,11 @@ def problems_table(rows: Rows) -> str:
 
 
 def recorded_table(rows: Rows) -> str:
-    """On what others recorded: how often near the optimum, for how much, and how far at worst."""
-    groups = grouped(rows)
+    """On what others recorded: how often near the optimum, for how much, and how far at worst.
+
+    Trivial problems are left out.
+    """
+    groups = grouped(not_trivial(rows))
     problems = list(dict.fromkeys(problem for problem, _ in groups))
     methods = list(dict.fromkeys(method for _, method in groups))
     most = {p: max(len(groups.get((p, m), ())) for m in methods) for p in problems}
