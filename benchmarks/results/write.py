@@ -111,7 +111,6 @@ TABLES: dict[str, tuple[str, Callable[[Rows], str]]] = {
     "coverage": ("coverage", rule_tables.coverage_table),
     "bounds": ("bounds_recorded bounds", rule_tables.bounds_table),
     "development": ("development_recorded development", rule_tables.choices_table),
-    "amplitudes": ("amplitudes", other_tables.recorded_table),
     "front_development": ("front_development", front_tables.front_table),
     "front": ("front", front_tables.front_table),
     "live": ("live", live_table),

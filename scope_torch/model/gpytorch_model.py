@@ -40,6 +40,7 @@ from linear_operator import to_linear_operator
 from torch import Tensor
 from torch.nn.functional import pad
 
+from scope_torch.model.aggregate import AggregatePosterior
 from scope_torch.model.data import Data
 from scope_torch.model.factor import Array
 from scope_torch.model.kernels import kernel_matrix
@@ -228,6 +229,13 @@ class QueryGPs(GP):
         if more or more_rows:
             self.F = pad(self.F, (0, more, 0, more_rows))
             self.S, self.w = pad(self.S, (0, more, 0, more)), pad(self.w, (0, more))
+
+    def aggregate(self) -> AggregatePosterior:
+        """mu_bar and sigma_bar, collapsed onto D (eq:scope-mean-variance)."""
+        (num_queries,), n = self.batch_shape, self._data.n
+        V = self.S[:n, :n] / num_queries**2
+        codes = self._data.codes.to(self.device)
+        return AggregatePosterior(codes, self.w[:, :n], V, 1 / num_queries)
 
     def forward(self, X: Tensor) -> MultivariateNormal:
         """The prior of one output at X, `... x m x num_modules` codes."""

@@ -102,15 +102,12 @@ class TensorSurrogate(QuerySurrogate):
         return predicted.mean, predicted.variance
 
     def aggregate(self) -> AggregatePosterior:
-        """mu_bar and sigma_bar, collapsed onto D (eq:scope-mean-variance)."""
-        weights, n = self.weights(), self._data.n
-        V = self.gps.S[:n, :n] / self.num_queries**2
-        return AggregatePosterior(self.observed(), weights, V, 1 / self.num_queries)
+        """See `QueryGPs.aggregate`."""
+        return self.of_queries().aggregate()
 
     def weights(self) -> Tensor:
         """See `QuerySurrogate.weights`."""
-        self._update()
-        return self.gps.w[:, : self._data.n]
+        return self.of_queries().w[:, : self._data.n]
 
     def total(self) -> Array:
         """See `QuerySurrogate.total`."""

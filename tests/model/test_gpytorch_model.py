@@ -2,6 +2,8 @@
 
 import itertools
 import math
+from collections import Counter
+from functools import partial, partialmethod
 
 import gpytorch
 import naive
@@ -11,13 +13,18 @@ import torch
 from botorch.acquisition import qLogExpectedImprovement
 from botorch.acquisition.objective import LinearMCObjective, ScalarizedPosteriorTransform
 from botorch.optim import optimize_acqf_discrete
+from tables import make_task
 from test_per_query import CASES, MATERN, all_codes, gpytorch_reference, random_history
 
 from scope_torch.bounds import Beta
+from scope_torch.methods import make_scope, make_scope_joint
 from scope_torch.model.botorch_queries import QueryModel
-from scope_torch.model.gpytorch_model import with_room
+from scope_torch.model.gpytorch_model import QueryGPs, with_room
+from scope_torch.model.incremental import Factors
+from scope_torch.model.kernels import kernel_matrix
 from scope_torch.model.per_query import QuerySurrogate
 from scope_torch.model.tensor_surrogate import TensorSurrogate
+from scope_torch.runs.runner import run
 from scope_torch.search.candidate import QueryCandidate
 from scope_torch.space import ConfigSpace
 
@@ -150,6 +157,49 @@ def test_what_the_others_ask_for():
     assert count.sum() == pytest.approx(len(history))
     y = gps.train_targets[:, count > 0]
     assert float((y[0] * count[count > 0]).sum()) == pytest.approx(sum(row[2] for row in history))
+
+
+def test_the_collapse_is_the_average_of_the_posteriors():
+    """eq:scope-mean-variance: means and covariances of all queries, averaged."""
+    history = random_history((3, 4), 5, 40, 6)
+    gps = told(TensorSurrogate, history, (3, 4), 5, 1e-4, MATERN[0]).of_queries()
+    X = torch.tensor(all_codes((3, 4)))
+    of_queries, aggregate = gps(X), gps.aggregate()
+    k = kernel_matrix(MATERN[0], X, aggregate.codes)
+    mean = of_queries.mean.mean(0)
+    torch.testing.assert_close(k @ aggregate.weights.T, mean, rtol=0, atol=1e-12)
+    of_cost = of_queries.covariance_matrix[:, : len(X), : len(X)]
+    prior = aggregate.constant * kernel_matrix(MATERN[0], X, X)
+    found = prior - k @ aggregate.matrix @ k.T
+    torch.testing.assert_close(found, of_cost.sum(0) / 5**2, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("make", [make_scope, make_scope_joint])
+def test_a_search_asks_the_model_and_nothing_else(make, monkeypatch):
+    """Each candidate is one solution by the model, each batch of answers one row of it."""
+    calls, task = Counter(), make_task(2, (5, 4, 3), 8)
+    for name in ("condition", "solve", "append"):
+        counted = partial(_counted, calls, name, getattr(QueryGPs, name))
+        monkeypatch.setattr(QueryGPs, name, partialmethod(counted))
+    monkeypatch.setattr(Factors, "update", _never)
+    optimizer = make(task.problem, base="llm0", surrogate="tensor")
+    history = run(task.problem, optimizer, task.evaluator(), task.budget(5)).history
+    surrogate = optimizer.belief.surrogate
+    gps = getattr(surrogate, "queries", surrogate).of_queries()
+    assert isinstance(gps, QueryGPs)
+    assert 10 < calls["solve"] <= len(history)
+    assert calls["append"] > calls["condition"] > 0
+    told_it = surrogate.num_observations().sum() if make is make_scope else len(history)
+    assert float((gps.lam / gps.noise).sum()) == pytest.approx(float(told_it))
+
+
+def _counted(calls, name, method, *args):
+    calls[name] += 1
+    return method(*args)
+
+
+def _never(*_):
+    raise AssertionError("the factors of the CPU are not asked")
 
 
 def test_nothing_observed():
