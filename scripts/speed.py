@@ -39,6 +39,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
 from scripts.speed_searches import (
     CHAINS,
+    LISTS,
     METHODS,
     TASKS,
     measure_large,
@@ -64,7 +65,7 @@ THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 # Parts made of searches: the tasks, and the one that tries the script.
 SEARCHED: dict[str, tuple[tuple[str, ...], str]] = {
     "runs": (TASKS, "synthetic"),
-    "steps": (TASKS, "synthetic"),
+    "steps": ((*TASKS, *LISTS), "synthetic"),
     "large": (CHAINS, "chain_of_3"),
 }
 # Axis of growth: N, |D|, Q, groups of queries, M of each case.
@@ -235,7 +236,7 @@ def machine() -> str:
 
 def order(row: Row) -> tuple[int, ...]:
     """The place of a row in the file: by part, and there by task and method."""
-    pairs = (([*PARTS], "section"), ([*TASKS, *CHAINS], "task"), ([*METHODS], "who"))
+    pairs = (([*PARTS], "section"), ([*TASKS, *LISTS, *CHAINS], "task"), ([*METHODS], "who"))
     return tuple(names.index(row[key]) if row.get(key) in names else 0 for names, key in pairs)
 
 
@@ -289,7 +290,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("job", nargs="?", help="of `job`: arguments in JSON, used by `measure`")
     parser.add_argument("--to", type=Path, default=FILE, help="the CSV file")
     parser.add_argument("--only", choices=PARTS, help="measure this part alone")
-    parser.add_argument("--task", choices=[*TASKS, *CHAINS], help="measure this task alone")
+    parser.add_argument("--task", choices=[*TASKS, *LISTS, *CHAINS], help="measure this task alone")
     parser.add_argument(
         "--again", action="store_true", help="measure what is there, and replace it"
     )

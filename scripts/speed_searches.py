@@ -18,6 +18,7 @@ from scope_torch.runs.runner import run
 from scripts.speed_tables import Row
 
 TASKS = ("data_imputation", "entity_resolution", "text_to_sql", "data_transformation")
+LISTS = ("recorded/bing",)  # of what may be chosen; their steps alone
 METHODS = ("scope", "scope_joint")
 WORLDS = Path(__file__).resolve().parents[1] / "benchmarks" / "large_worlds.toml"
 CHAINS = ("chain_of_7", "chain_of_8")  # worlds of this file
@@ -115,7 +116,8 @@ def about(result: Any, method: str) -> Row:
     sizes = {"N": len(problem.llms), "M": max(map(len, problem.llms)), "Q": problem.num_queries}
     observed = len({o.theta for o in result.history})
     name = {"who": method, "task": problem.name, "how": "measured"}
-    return {**name, **sizes, "D": observed, "Theta": problem.space.size}
+    may_be_chosen = (problem.rule and problem.rule.count) or problem.space.size
+    return {**name, **sizes, "D": observed, "Theta": may_be_chosen}
 
 
 def rows_of(seconds: Seconds, same: Row) -> list[Row]:
@@ -137,7 +139,7 @@ def measure_steps(task: str, method: str) -> list[Row]:
     most = 60 if task == "data_transformation" else 500  # its steps are the longest
     steps = Steps(search[1], most)
     result, _ = searched(*search)
-    return rows_of(steps.seconds, about(result, method))
+    return rows_of(steps.seconds, {**about(result, method), "task": task})
 
 
 def measure_large(task: str, method: str) -> list[Row]:
