@@ -23,27 +23,30 @@ from benchmarks.results.summary import (
     median,
     near,
     percent,
+    recorded_first,
     share,
     violation,
     worst,
 )
 from benchmarks.results.tables import by_task, end, spent
 
-_BETWEEN = "0.3,", "0.5,", "c(theta_0)/50,", "c(theta_0)/1,"
+_NOT_SHOWN = "loo, b_c", "0.3,", "0.5,", "c(theta_0)/50,", "c(theta_0)/1,"
 
 
 def bounds_table(rows: Rows) -> str:
     """`scope` with rules for its half-widths (sec:exp); the file has those in between, too."""
     groups = grouped(rows)
-    problems = dict.fromkeys(problem for problem, _ in groups)
+    problems = recorded_first(problem for problem, _ in groups)
     lines = [
         [*(part.partition(" = ")[2] for part in method.split(", "))]
-        + [_rule(groups[problem, method]) for problem in problems]
+        + [_rule(of) if (of := groups.get((problem, method))) else "" for problem in problems]
         for method in dict.fromkeys(row["method"] for row in rows)
-        if not any(f" = {rule}" in f"{method}," for rule in _BETWEEN)
+        if not any(f" = {rule}" in f"{method}," for rule in _NOT_SHOWN)
     ]
     runs = {problem: len(of) for (problem, _), of in groups.items()}
-    return markdown(["b_g", "b_c", *(f"{p} ({runs[p]} runs)" for p in problems)], lines)
+    return markdown(
+        ["b_g", "b_c", *(f"{name} ({runs[p]} runs)" for p, name in problems.items())], lines
+    )
 
 
 def _rule(rows: Rows) -> str:
@@ -57,7 +60,7 @@ def _rule(rows: Rows) -> str:
 def choices_table(rows: Rows) -> str:
     """Settings of `scope_joint`, on the problems on which they were tried."""
     tried = {row["problem"] for row in rows if row["method"].startswith("scope_joint, ")}
-    rows = [row for row in rows if row["problem"] in tried]
+    rows = [r for r in rows if r["problem"] in tried and not r["method"].endswith("widenings = 2")]
     return by_task(rows, lambda of: f"{end(of)}, {percent(area(of))}, {spent(of)}")
 
 

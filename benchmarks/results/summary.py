@@ -33,6 +33,15 @@ def grouped(rows: Rows) -> dict[tuple[str, str], list[Row]]:
     return {key: groups[key] for key in sorted(groups, key=place)}
 
 
+def recorded_first(problems: Iterable[str]) -> dict[str, str]:
+    """Problems, what others recorded first, and what a head of a table says of each."""
+    names = sorted(dict.fromkeys(problems), key=lambda name: not name.startswith("recorded/"))
+    return {
+        name: code(name.removeprefix("recorded/")) if name.startswith("recorded/") else name
+        for name in names
+    }
+
+
 def markdown(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     """A table in Markdown; a first cell that is that of the line before is left empty."""
     rows, last = [header, ["---"] * len(header)], ""

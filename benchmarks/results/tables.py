@@ -20,6 +20,7 @@ from benchmarks.results.summary import (
     papers,
     percent,
     percents,
+    recorded_first,
     share,
     violation,
     worst,
@@ -55,7 +56,7 @@ def ends_table(rows: Rows) -> str:
 def by_task(rows: Rows, cell: Callable[[Rows], str]) -> str:
     """A line for each method, a column for each task; the usual number of runs is in its head."""
     groups = grouped(rows)
-    tasks = dict.fromkeys(task for task, _ in groups)
+    tasks = recorded_first(task for task, _ in groups)
     most = {task: max(len(of) for (t, _), of in groups.items() if t == task) for task in tasks}
 
     def shown(task: str, name: str) -> str:
@@ -66,7 +67,7 @@ def by_task(rows: Rows, cell: Callable[[Rows], str]) -> str:
         [code(name), *(shown(task, name) for task in tasks)]
         for name in dict.fromkeys(name for _, name in groups)
     ]
-    return markdown(["", *(f"{task} ({of} runs)" for task, of in most.items())], lines)
+    return markdown(["", *(f"{tasks[task]} ({of} runs)" for task, of in most.items())], lines)
 
 
 def end(rows: Rows) -> str:
