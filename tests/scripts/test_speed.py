@@ -19,7 +19,16 @@ from scripts.speed import (
     jobs,
     main,
 )
-from scripts.speed_searches import CHAINS, METHODS, WORLDS, Searches, Steps, prepared, searched
+from scripts.speed_searches import (
+    CHAINS,
+    LISTS,
+    METHODS,
+    WORLDS,
+    Searches,
+    Steps,
+    prepared,
+    searched,
+)
 from scripts.speed_tables import BEGIN, END, FIELDS, between, read, tables, write_page
 
 
@@ -118,7 +127,7 @@ def test_a_task_is_measured_alone():
     ]
     every = [*jobs(None, None, False)]
     assert {job["part"] for job in every} == {*PARTS}
-    assert len(every) == 2 * len(METHODS) * 4 + len(METHODS) * len(CHAINS) + 2
+    assert len(every) == len(METHODS) * (2 * 4 + len(LISTS) + len(CHAINS)) + 2
 
 
 def test_what_the_file_has_is_measured_again_only_if_asked_for(tmp_path, monkeypatch):
