@@ -143,8 +143,10 @@ class BoxedPosterior(Enumerated):
         """All of Theta, up to date; for now what is in the mask may not be chosen."""
         whole = self.look()
         whole.forbid(mask)
-        yield whole
-        whole.forbid(self._forbidden)
+        try:
+            yield whole
+        finally:
+            whole.forbid(self._forbidden)
 
     def _holds(self, beta: Beta, u_out: float) -> bool:
         """Whether L_c > u_out is sure outside the box."""
