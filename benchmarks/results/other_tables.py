@@ -117,7 +117,10 @@ def dearer_table(rows: Rows) -> str:
             dearer = sum(scope[at] > SAME * joint[at] for at in both)
             means = [statistics.fmean(year[at] for at in both) for year in (scope, joint)]
             numbers = [*means, saved, statistics.median(joint[at] - scope[at] for at in both)]
-            cells = [*(f"{value:,.0f}" for value in numbers), f"{cheaper}, {dearer} of {len(both)}"]
+            cells = [
+                *(f"{value:,.0f}" if value >= 10 else f"{value:.2g}" for value in numbers),
+                f"{cheaper}, {dearer} of {len(both)}",
+            ]
             lines.append((saved, [name, *cells]))
     header = [f"of {places} places", "`scope`: USD a year, mean", "`scope_joint`"]
     header += ["difference, mean", "median", "runs in which `scope`, `scope_joint` is cheaper"]
