@@ -432,7 +432,11 @@ def experiments() -> dict[str, Sequence[Planned]]:
         "tables": on_tables(tables, range(10, 15)),
         "systems": _systems(),
         "additive": simulated(SIMULATED, other, "task.family=additive"),
-        "recorded_like": simulated(SIMULATED, other, LIKE_RECORDED, seeds=SEEDS[:1]),
+        "recorded_like": [
+            *simulated(SIMULATED[:3], other, LIKE_RECORDED, seeds=SEEDS[:1]),
+            # Half an hour each.
+            *simulated(SIMULATED[3:], other, LIKE_RECORDED, seeds=SEEDS[:1], worlds=WORLDS[:3]),
+        ],
         "kernel": simulated(["data_imputation"], sensitive, "kernel=rbf"),
         "reference": simulated(["data_imputation"], with_llambo, haiku),
         "parameters": simulated(["data_imputation"], _parameters()),
