@@ -395,12 +395,11 @@ def experiments() -> dict[str, Sequence[Planned]]:
         "development_recorded": _chosen_again({"scope_joint": joint, **_settings(joint)}),
         "amplitudes": _chosen_again(_amplitudes()),
         "recorded_development": [
-            *on_recordings(RECORDED_DEVELOPMENT[:3], OURS | UNTRIED, range(20)),
-            *on_recordings(RECORDED_DEVELOPMENT[3:], OURS, range(5)),  # a minute each
+            *on_recordings(RECORDED_DEVELOPMENT, OURS, range(20)),
+            *on_recordings(RECORDED_DEVELOPMENT[:3], UNTRIED, range(20)),
         ],
         "recorded": [
-            *on_recordings(RECORDED[:-1], other, range(10, 30)),
-            *on_recordings(RECORDED[-1:], other, range(10, 15)),  # minutes each
+            *on_recordings(RECORDED, other, range(10, 30)),
             *_peers_on_recordings(),
         ],
         "bases_development": _bases(
