@@ -247,6 +247,10 @@ def _systems() -> list[Cell]:
     return [Cell(task, name, seed, None, (f"task={task}", *of)) for task, name, seed, of in cells]
 
 
+def _without_ours(variants: Variants) -> Variants:
+    return {name: of for name, of in variants.items() if name not in OURS}
+
+
 def _chosen(*names: str) -> dict[str, tuple[str, ...]]:
     return {name: MAIN[name] for name in names}
 
@@ -399,7 +403,9 @@ def experiments() -> dict[str, Sequence[Planned]]:
             *on_recordings(RECORDED_DEVELOPMENT[:3], UNTRIED, range(20)),
         ],
         "recorded": [
-            *on_recordings(RECORDED, other, range(10, 30)),
+            *on_recordings(RECORDED, OURS, range(10, 30)),
+            *on_recordings(RECORDED[:-1], _without_ours(other), range(10, 30)),
+            *on_recordings(RECORDED[-1:], _without_ours(other), range(10, 15)),  # minutes each
             *_peers_on_recordings(),
         ],
         "bases_development": _bases(
