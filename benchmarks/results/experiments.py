@@ -399,8 +399,8 @@ def experiments() -> dict[str, Sequence[Planned]]:
         "development_recorded": _chosen_again({"scope_joint": joint, **_settings(joint)}),
         "amplitudes": _chosen_again(_amplitudes()),
         "recorded_development": [
-            *on_recordings(RECORDED_DEVELOPMENT, OURS, range(20)),
-            *on_recordings(RECORDED_DEVELOPMENT[:3], UNTRIED, range(20)),
+            *on_recordings(RECORDED_DEVELOPMENT[:3], OURS | UNTRIED, range(20)),
+            *on_recordings(RECORDED_DEVELOPMENT[3:], OURS, range(10)),  # a minute each
         ],
         "recorded": [
             *on_recordings(RECORDED, OURS, range(10, 30)),
