@@ -24,6 +24,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 
 from scope_torch.constraints import at_most
 from scope_torch.methods import make_scope, make_scope_joint
+from scope_torch.observation import Request
 from scope_torch.runs.runner import run
 from scope_torch.tasks import Task
 from scope_torch.tasks.simulated import simulated_task
@@ -91,10 +92,10 @@ def with_three_constraints(world: str) -> Task:
     """A simulated task of a world, with limits on latency and output beside the quality."""
     task = simulated_task(name="simulated", world=world, outcomes=True)
     problem, limits, averages = task.problem, list[Any](), dict[str, float]()
-    asked = [(problem.theta_ref, query, 0) for query in range(problem.num_queries)]
+    asked = [Request(problem.theta_ref, query) for query in range(problem.num_queries)]
     answers = list(task.evaluator.evaluate(asked))
     for name in ("latency_s", "output_tokens"):
-        averages[name] = float(np.mean([answer.outcome(name) for answer in answers]))
+        averages[name] = float(np.mean([answer.outcome(name) or 0.0 for answer in answers]))
         limits.append(at_most(name, 1.5 * averages[name], cap=8 * averages[name]))
     problem = replace(problem, constraints=tuple(limits), reference_outcomes=averages)
     return task._replace(problem=problem)
