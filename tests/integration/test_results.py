@@ -352,6 +352,9 @@ def test_a_curve_needs_a_third_of_the_runs():
     assert (len(panel.curves), panel.title) == (1, "data_imputation: median of 9 runs")
     (panel,) = panels_of([*rows, *few], ["data_imputation"])
     assert (len(panel.curves), panel.title) == (2, "data_imputation: median of 4 to 9 runs")
+    few = [{**row, "world": ""} for row in few[:3]]  # recorded: the same problem in every run
+    (panel,) = panels_of([*rows, *few], ["data_imputation"])
+    assert panel.title == "data_imputation: median of 3 to 9 runs"
 
 
 def test_a_live_run_becomes_a_row(tmp_path):
