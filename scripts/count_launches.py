@@ -95,7 +95,8 @@ def with_three_constraints(world: str) -> Task:
     asked = [Request(problem.theta_ref, query) for query in range(problem.num_queries)]
     answers = list(task.evaluator.evaluate(asked))
     for name in ("latency_s", "output_tokens"):
-        averages[name] = float(np.mean([answer.outcome(name) or 0.0 for answer in answers]))
+        of_answers = np.array([answer.outcome(name) for answer in answers], dtype=float)
+        averages[name] = float(of_answers.mean())
         limits.append(at_most(name, 1.5 * averages[name], cap=8 * averages[name]))
     problem = replace(problem, constraints=tuple(limits), reference_outcomes=averages)
     return task._replace(problem=problem)

@@ -164,7 +164,7 @@ def table(rows: list[dict[str, Any]]) -> str:
             continue
         row, each = runs[0], sorted(float(one["median_ms"]) for one in runs)
         ms, cells = statistics.median(each), ("", "")
-        (cpu,) = of_device.get((task, method, "cpu"), [None])
+        cpu = of_device.get((task, method, "cpu"), [None])[0]
         if cpu is not None:
             cells = cpu["median_ms"], f"{float(cpu['median_ms']) / ms:.1f}"
         told = f"{ms:.1f}" + (f" ({each[0]:.1f} to {each[-1]:.1f})" if len(runs) > 1 else "")

@@ -2,9 +2,9 @@
 
 Rules and defaults are chosen on world seeds 0 to 4, on HotpotQA (`bounds`, `development`,
 `front_development`, `peers_tuning`) and on some recordings (`recorded_development`,
-`peers_tuning_recorded`), the constants of worlds on seeds 0 to 19 (`calibration`). All else is run
-on others: world seeds 100 to 109 with seeds 10 to 12, MathQA, other recordings (`recorded`), and
-the problems of `problems.toml`.
+`bounds_recorded`, `development_recorded`, `amplitudes`, `peers_tuning_recorded`), the constants of
+worlds on seeds 0 to 19 (`calibration`). All else is run on others: world seeds 100 to 109 with
+seeds 10 to 12, MathQA, other recordings (`recorded`), and the problems of `problems.toml`.
 docs/results-details.md says what of them had been seen before.
 """
 
@@ -247,10 +247,6 @@ def _systems() -> list[Cell]:
     return [Cell(task, name, seed, None, (f"task={task}", *of)) for task, name, seed, of in cells]
 
 
-def _without_ours(variants: Variants) -> Variants:
-    return {name: of for name, of in variants.items() if name not in OURS}
-
-
 def _chosen(*names: str) -> dict[str, tuple[str, ...]]:
     return {name: MAIN[name] for name in names}
 
@@ -355,27 +351,26 @@ def _bases(
 
 _OTHER_MATHQA = ("task=mathqa", "task.reference=[Kimi K2.5,Claude Opus 4.6]")
 _IMPUTATION = ("task=data_imputation",)
-_LIKE_RECORDED = ("task=data_imputation", LIKE_RECORDED)
 # Tasks whose bounds on costs are looked at: name, overrides, seeds, worlds.
 _COSTS_DEVELOPMENT = [
     ("recorded/restaurant", ("task=recorded/restaurant",), range(5), [None]),
     ("hotpotqa", ("task=hotpotqa",), range(5), [None]),
     ("data_imputation, hard", _IMPUTATION, [0], range(5)),
-    ("data_imputation, recorded_like", _LIKE_RECORDED, [0], range(5)),
+    ("data_imputation, recorded_like", (*_IMPUTATION, LIKE_RECORDED), [0], range(5)),
 ]
 _COSTS = [
     ("recorded/restaurant_test", ("task=recorded/restaurant_test",), range(10, 15), [None]),
     ("recorded/bing", ("task=recorded/bing",), range(10, 15), [None]),
     ("mathqa", (*_OTHER_MATHQA, "base=Qwen3 32B"), range(10, 15), [None]),
     ("data_imputation, hard", _IMPUTATION, SEEDS[:1], WORLDS[:5]),
-    ("data_imputation, recorded_like", _LIKE_RECORDED, SEEDS[:1], WORLDS[:5]),
+    ("data_imputation, recorded_like", (*_IMPUTATION, LIKE_RECORDED), SEEDS[:1], WORLDS[:5]),
 ]
 # Tasks on which many calls are in flight, likewise.
 _IN_FLIGHT = [
     ("recorded/restaurant_test", ("task=recorded/restaurant_test",), range(10, 15), [None]),
     ("mathqa", (*_OTHER_MATHQA, "base=Qwen3 32B"), range(10, 15), [None]),
     ("data_imputation, hard", _IMPUTATION, SEEDS[:1], WORLDS[:3]),
-    ("data_imputation, recorded_like", _LIKE_RECORDED, SEEDS[:1], WORLDS[:3]),
+    ("data_imputation, recorded_like", (*_IMPUTATION, LIKE_RECORDED), SEEDS[:1], WORLDS[:3]),
 ]
 
 
@@ -384,19 +379,20 @@ def experiments() -> dict[str, Sequence[Planned]]:
     sensitive = _chosen("scope_joint", "scope", "cei", "config_bo")
     with_llambo = {**sensitive, **STUB}
     haiku = "task.reference=Claude Haiku 4.5"
-    other = _chosen("scope_joint", "scope", *COMPETITORS, *PEER)
+    theirs = {**COMPETITORS, **PEER}
+    other = {**OURS, **theirs}
     tables = _chosen("scope_joint", "scope", *COMPETITORS, *STUB, *PEER)
     simple = _chosen(*FITTED_METHODS)
     fitted = simulated(SIMULATED, simple, seeds=[0], worlds=FITTED_WORLDS)
     second = simulated(SIMULATED, simple, "task.family=additive", seeds=[0], worlds=FITTED_WORLDS)
     rules = simulated(SIMULATED[:2], bounds_rules(), seeds=range(3), worlds=range(5))
-    random, joint = "task.randomness=0.1", OURS["scope_joint"]
+    random, joint = "task.randomness=0.1", _chosen("scope_joint")
     return {
         "calibration": [*fitted, *(replace(c, problem=f"{c.problem}, additive") for c in second)],
         "bounds": rules,
         "bounds_recorded": _chosen_again(bounds_rules()),
         "development": _development(),
-        "development_recorded": _chosen_again({"scope_joint": joint, **_settings(joint)}),
+        "development_recorded": _chosen_again(joint | _settings(joint["scope_joint"])),
         "amplitudes": _chosen_again(_amplitudes()),
         "recorded_development": [
             *on_recordings(RECORDED_DEVELOPMENT[:3], OURS | UNTRIED, range(20)),
@@ -404,8 +400,8 @@ def experiments() -> dict[str, Sequence[Planned]]:
         ],
         "recorded": [
             *on_recordings(RECORDED, OURS, range(10, 30)),
-            *on_recordings(RECORDED[:-1], _without_ours(other), range(10, 30)),
-            *on_recordings(RECORDED[-1:], _without_ours(other), range(10, 15)),  # minutes each
+            *on_recordings(RECORDED[:-1], theirs, range(10, 30)),
+            *on_recordings(RECORDED[-1:], theirs, range(10, 15)),  # minutes each
             *_peers_on_recordings(),
         ],
         "bases_development": _bases(

@@ -11,12 +11,18 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from benchmarks.results.cost_bounds_tables import draw_cost_bounds
-from benchmarks.results.experiments import CHOSEN, MAIN, SIMULATED
+from benchmarks.results.experiments import MAIN, SIMULATED
 from benchmarks.results.experiments import RECORDED as ON_RECORDINGS
 from benchmarks.results.front_tables import draw_fronts
 from benchmarks.results.landscape_tables import draw_landscapes
 from benchmarks.results.landscapes import RECORDED, RECORDINGS
-from benchmarks.results.other_tables import PEERS_SHOWN, by_group, not_trivial, of_budget
+from benchmarks.results.other_tables import (
+    PEERS_SHOWN,
+    beside_others,
+    by_group,
+    not_trivial,
+    of_budget,
+)
 from benchmarks.results.planned import numbers, read_rows
 from benchmarks.results.runs import STEPS
 from benchmarks.results.summary import Row, Rows, grouped
@@ -27,15 +33,11 @@ from scope_torch.results.panel import Panel
 from scope_torch.results.plotting import draw_panel, draw_panels
 from scope_torch.results.style import DASH_DOT, DOTS, LOOK, Style, save_figure, styles_of
 
-TRIVIAL = "openhands_gaia"  # its reference is within 10% of the optimum
 FIGURES = {  # name: file, problems
     "main": ("main", SIMULATED),
     "additive": ("additive", SIMULATED),
     "mathqa": ("tables", ("mathqa",)),
-    "recorded": (
-        "recorded",
-        tuple(f"recorded/{task}" for task in ON_RECORDINGS if task != TRIVIAL),
-    ),
+    "recorded": ("recorded", tuple(f"recorded/{task}" for task in ON_RECORDINGS)),
 }
 _PEERS = {
     "optuna_tpe": Style("Optuna TPE", "#E69F00", "v", DASH_DOT),
@@ -52,7 +54,7 @@ def draw_all(folder: Path, to: Path) -> None:
     """Draws every figure whose runs are there, as PNG."""
     to.mkdir(parents=True, exist_ok=True)
     for name, (source, problems) in FIGURES.items():
-        panels = panels_of(read_rows(folder / f"{source}.csv"), problems)
+        panels = panels_of(not_trivial(read_rows(folder / f"{source}.csv")), problems)
         if panels:
             figure = draw_panels(panels, CITATION) if len(panels) > 1 else draw_panel(panels[0])
             save_figure(figure, to / f"{name}.png")
@@ -79,8 +81,7 @@ def draw_shares(rows: Rows) -> Figure:
     Ours and other libraries on the same problems, worlds and seeds: a panel for the recorded
     problems, and one for each simulated task.
     """
-    places = places_of(rows)
-    rows = [r for r in not_trivial(rows) if (r["problem"], r["world"], r["seed"]) in places]
+    rows = beside_others(not_trivial(rows))
     groups = by_group(rows)
     methods = [m for m in PEERS_SHOWN if any(r["method"] == m for r in rows) and m != "ax"]
     styles = styles_of(methods) | _PEERS
@@ -109,11 +110,6 @@ def draw_shares(rows: Rows) -> Figure:
         handles = method_handles({method: styles[method] for method in methods})
         figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)
     return figure
-
-
-def places_of(rows: Rows) -> set[tuple[str, str, str]]:
-    """Problem, world and seed of the runs of other libraries."""
-    return {(r["problem"], r["world"], r["seed"]) for r in rows if r["method"] in CHOSEN}
 
 
 def panels_of(rows: Rows, problems: Sequence[str]) -> list[Panel]:

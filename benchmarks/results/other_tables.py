@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 
-from benchmarks.results.experiments import CHOSEN, FITTED_METHODS, FITTED_WORLDS, MAIN
+from benchmarks.results.experiments import CHOSEN, FITTED_METHODS, FITTED_WORLDS, MAIN, OURS
 from benchmarks.results.summary import (
     SAME,
     Row,
@@ -25,6 +25,7 @@ from benchmarks.results.summary import (
     violation,
     worst,
 )
+from benchmarks.results.tables import by_task
 from scope_torch.cli.paper import paper_numbers
 from scope_torch.runs.finished import NEAR
 
@@ -96,45 +97,38 @@ def recorded_table(rows: Rows) -> str:
 
 
 def dearer_table(rows: Rows) -> str:
-    """Where `scope` ends cheaper than `scope_joint` on average, and by how much in a year."""
-    groups: dict[str, dict[str, list[Row]]] = {}
+    """Where `scope` ends cheaper than `scope_joint` on average, in USD a year.
+
+    They are those of a million queries of the best feasible configuration.
+    """
+    groups: dict[str, dict[str, dict[tuple[str, ...], float]]] = {}
     for row in rows:
-        problem = code(row["problem"].removeprefix("recorded/"))
-        name = f"{problem}, {row['file']}" if row["file"] in FAMILIES else problem
-        if row["method"] in ("scope", "scope_joint"):
-            groups.setdefault(name, {}).setdefault(row["method"], []).append(row)
-    lines, places = list[tuple[float, list[str]]](), 0
+        if row["method"] in OURS:
+            name = _in_family(row, code(row["problem"].removeprefix("recorded/")))
+            years = groups.setdefault(name, {}).setdefault(row["method"], {})
+            years[_place(row)] = 1e6 * float(row["c_bf_100"])
+    groups = {name: of for name, of in groups.items() if len(of) == len(OURS)}
+    lines = list[tuple[float, list[str]]]()
     for name, of in groups.items():
-        if len(of) < 2:
+        scope, joint = of["scope"], of["scope_joint"]
+        both = [(usd, joint[at]) for at, usd in scope.items() if at in joint]
+        saved = [other - usd for usd, other in both]
+        if (mean_saved := statistics.fmean(saved)) <= 0:
             continue
-        places += 1
-        ours, papers = of["scope_joint"], of["scope"]
-        joint, scope = ({place(row): _a_year(row) for row in part} for part in (ours, papers))
-        both = joint.keys() & scope.keys()
-        saved = statistics.fmean(joint[at] - scope[at] for at in both)
-        if saved > 0:
-            cheaper = sum(SAME * scope[at] < joint[at] for at in both)
-            dearer = sum(scope[at] > SAME * joint[at] for at in both)
-            means = [statistics.fmean(year[at] for at in both) for year in (scope, joint)]
-            numbers = [*means, saved, statistics.median(joint[at] - scope[at] for at in both)]
-            cells = [
-                *(f"{value:,.0f}" if value >= 10 else f"{value:.2g}" for value in numbers),
-                f"{cheaper}, {dearer} of {len(both)}",
-            ]
-            lines.append((saved, [name, *cells]))
-    header = [f"of {places} places", "`scope`: USD a year, mean", "`scope_joint`"]
+        means = map(statistics.fmean, zip(*both, strict=True))
+        usd_a_year = [*means, mean_saved, statistics.median(saved)]
+        cheaper = sum(SAME * usd < other for usd, other in both)
+        dearer = sum(SAME * other < usd for usd, other in both)
+        cells = [f"{usd:,.0f}" if usd >= 10 else f"{usd:.2g}" for usd in usd_a_year]
+        lines.append((mean_saved, [name, *cells, f"{cheaper}, {dearer} of {len(both)}"]))
+    header = [f"of {len(groups)} places", "`scope`: USD a year, mean", "`scope_joint`"]
     header += ["difference, mean", "median", "runs in which `scope`, `scope_joint` is cheaper"]
     return markdown(header, [line for _, line in sorted(lines, reverse=True)])
 
 
-def place(row: Row) -> tuple[str, str]:
-    """World and seed."""
-    return row["world"], row["seed"]
-
-
-def _a_year(row: Row) -> float:
-    """USD a year that a million queries of the best feasible configuration cost."""
-    return 1e6 * float(row["c_bf_100"])
+def _in_family(row: Row, problem: str) -> str:
+    """A problem, with the family of its worlds if that is not the default."""
+    return f"{problem}, {row['file']}" if row["file"] in FAMILIES else problem
 
 
 def calibration_table(rows: Rows) -> str:
@@ -147,21 +141,20 @@ def calibration_table(rows: Rows) -> str:
         best = min(shares, key=shares.__getitem__, default="")
         evaluations = [_evaluations(of["random_search"]) for of in (fitted, again) if of]
         later = min(geometric_mean(of) for of in again.values())
-        optimum = share((fitted or again)[best or "random_search"], "c_star")
         lines.append(
             [
                 problem,
                 f"{percent(shares[best])} ({code(best)})" if best else "",
                 percent(papers_competitor(task)),
                 percent(later),
-                percent(optimum),
+                percent(share(again["random_search"], "c_star")),
                 percent(paper_numbers()["final_fraction"][task]["scope"]),
                 ", ".join(f"{number:.1f}" for number in evaluations),
             ]
         )
     worlds = f"worlds {FITTED_WORLDS[0]} to {FITTED_WORLDS[-1]}"
     header = ["task", f"best competitor, {worlds}", "the paper's (target)"]
-    header += ["worlds 100 to 109", "optimum, median"]
+    header += ["worlds 100 to 109", "optimum there, median"]
     return markdown([*header, "the paper's SCOPE", "random configurations"], lines)
 
 
@@ -171,8 +164,7 @@ def _fitted(rows: Rows, *, development: bool) -> dict[str, dict[str, list[Row]]]
     for row in rows:
         if row["method"] not in FITTED_METHODS or (int(row["world"]) < 100) != development:
             continue
-        family = row["file"] in FAMILIES
-        name = f"{row['problem']}, {row['file']}" if family else row["problem"]
+        name = _in_family(row, row["problem"])
         groups.setdefault(name, {}).setdefault(row["method"], []).append(row)
     return groups
 
@@ -188,22 +180,18 @@ RECORDED = "problems on recorded tables"
 
 def peers_table(rows: Rows) -> str:
     """Other libraries and ours on the simulated tasks."""
-    rows = [row for row in rows if row["world"]]
-    places = _places([row for row in rows if row["method"] in CHOSEN])
-    rows = [r for r in rows if (r["problem"], r["world"], r["seed"]) in places]
-    groups = by_group(rows)
-    lines = [
-        [f"`{method}`", *(_peer(of) if of else "" for of in cells)]
-        for method in PEERS_SHOWN
-        for cells in [[[r for r in of if r["method"] == method] for of in groups.values()]]
-        if any(cells)
-    ]
-    runs = [f"{name} ({len(places & _places(of))} runs)" for name, of in groups.items()]
-    return markdown(["", *runs], lines)
+    rows = [row for row in rows if row["world"] and row["method"] in PEERS_SHOWN]
+    return by_task(beside_others(rows), _peer)
 
 
-def _places(rows: Rows) -> set[tuple[str, str, str]]:
-    return {(row["problem"], row["world"], row["seed"]) for row in rows}
+def beside_others(rows: Rows) -> list[Row]:
+    """Runs on the problems, worlds and seeds on which other libraries were run."""
+    places = {_place(row) for row in rows if row["method"] in CHOSEN}
+    return [row for row in rows if _place(row) in places]
+
+
+def _place(row: Row) -> tuple[str, str, str]:
+    return row["problem"], row["world"], row["seed"]
 
 
 def _peer(rows: Rows) -> str:

@@ -34,7 +34,7 @@ _NOT_SHOWN = "loo, b_c", "0.3,", "0.5,", "c(theta_0)/50,", "c(theta_0)/1,"
 
 
 def bounds_table(rows: Rows) -> str:
-    """`scope` with rules for its half-widths (sec:exp); the file has those in between, too."""
+    """`scope` with rules for its half-widths (sec:exp); the file has more rules."""
     groups = grouped(rows)
     problems = recorded_first(problem for problem, _ in groups)
     lines = [
@@ -59,6 +59,7 @@ def _rule(rows: Rows) -> str:
 
 def choices_table(rows: Rows) -> str:
     """Settings of `scope_joint`, on the problems on which they were tried."""
+    # With 2 widenings the searches are those with 1.
     tried = {row["problem"] for row in rows if row["method"].startswith("scope_joint, ")}
     rows = [r for r in rows if r["problem"] in tried and not r["method"].endswith("widenings = 2")]
     return by_task(rows, lambda of: f"{end(of)}, {percent(area(of))}, {spent(of)}")

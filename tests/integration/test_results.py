@@ -243,6 +243,19 @@ def made_up(problem, method, costs, seed=10, **values):
     return row | values
 
 
+def test_where_scope_is_cheaper_it_says_by_how_much():
+    """A million queries of 0.01 USD and of 30% of that; where it is dearer on average, nothing."""
+    rows = [made_up("recorded/p", "scope", 0.3), made_up("recorded/p", "scope_joint", 1.0)]
+    rows += [made_up("recorded/p", "scope", 0.5, 11), made_up("recorded/p", "scope_joint", 0.4, 11)]
+    rows += [made_up("q", "scope", 0.3), made_up("q", "scope_joint", 0.2), made_up("r", "scope", 1)]
+    table = other_tables.dearer_table([{**row, "file": "main"} for row in rows])
+    head, _, line = table.splitlines()
+    assert head.startswith("| of 2 places |")
+    assert line == "| `p` | 4,000 | 7,000 | 3,000 | 3,000 | 1, 1 of 2 |"
+    table = other_tables.dearer_table([{**row, "file": "additive"} for row in rows])
+    assert "| `p`, additive | 4,000 |" in table
+
+
 def test_headlines_are_computed():
     rows = [made_up("data_imputation", "cei", 0.4), made_up("data_imputation", "abacus", 0.2)]
     rows += [
