@@ -252,6 +252,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--port", type=int, default=18130)
     parser.add_argument("--slots", type=int, default=1, help="requests at a time for each model")
+    parser.add_argument(
+        "--context", type=int, default=2048, help="tokens of a prompt and its reply together"
+    )
     parser.add_argument("--accept-gemma-terms", action="store_true")
     args = parser.parse_args(argv)
     try:
@@ -279,7 +282,7 @@ def _run(args: argparse.Namespace, files: list[ModelFile]) -> None:
             )
     if args.command == "serve":
         models = {file.model: args.dir / f"{file.model}.gguf" for file in files}
-        server = LocalLLMs(models, args.port, slots=args.slots)
+        server = LocalLLMs(models, args.port, args.context, args.slots)
         print(f"serving {', '.join(models)} at {server.url}", flush=True)
         server.wait()
 

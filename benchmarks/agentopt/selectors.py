@@ -50,7 +50,8 @@ class Lookup:
     """The table as an application of AgentOpt, and in place of its tracker of LLM calls.
 
     Args:
-        table: The recorded table, with the outcome `output_tokens`.
+        table: The recorded table, without holes. Without the outcome `output_tokens` all runs
+            take equally long.
 
     Attributes:
         asked: The cells that were run: codes of the LLMs, then the query.
@@ -112,7 +113,8 @@ class Lookup:
 
     def get_cached_latency(self, **_: Any) -> float:
         """Seconds of the last run."""
-        return _SECONDS_PER_TOKEN * float(self.table.outcomes["output_tokens"][self._last])
+        tokens = self.table.outcomes.get("output_tokens")
+        return 0.0 if tokens is None else _SECONDS_PER_TOKEN * float(tokens[self._last])
 
     def get_usage(self, **_: Any) -> dict[str, tuple[int, int]]:
         """No tokens: AgentOpt's prices decide nothing but ties."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.agentopt import selectors
@@ -11,12 +11,14 @@ from benchmarks.results.planned import KEY, Composed
 from benchmarks.results.runs import COLUMNS
 from scope_torch.cli.build import build
 from scope_torch.cli.compose import compose
+from scope_torch.evaluators.table import RecordedTable
+from scope_torch.problem import SelectionProblem
 from scope_torch.runs.finished import NEAR
 from scope_torch.tasks import Task
 
 # Without `brute_force`, which buys the whole table.
 METHODS = {f"AgentOpt {n}": n for n in selectors.OF_COST if n != "brute_force"}
-_OUTCOMES = "task.outcome_columns=[output_tokens]"  # by which a selector breaks ties
+TIES = "task.outcome_columns=[output_tokens]"  # by which a selector breaks ties, where recorded
 
 
 @dataclass(frozen=True)
@@ -30,9 +32,9 @@ class SelectorCell(Composed):
 
     def measured(self) -> dict[str, Any]:
         """Makes the run; `usd_within_10` is its whole spend, also one above the budget."""
-        cfg = compose([*self.settings, _OUTCOMES])
+        cfg = compose(list(self.settings))
         task: Task = build(cfg.task)
-        problem, table = task.problem, task.evaluator.table  # type: ignore[attr-defined]
+        problem, table = _in_one_slot(task.problem, task.evaluator.table)  # type: ignore[attr-defined]
         row = selectors.least_cost(table, problem, METHODS[self.method], self.seed)
         c_0, cost = problem.reference_cost_usd, row["true_cost_usd"]
         is_feasible = row["true_quality"] >= problem.s_0 - selectors.SAME
@@ -49,8 +51,20 @@ class SelectorCell(Composed):
         }
 
 
+def _in_one_slot(
+    problem: SelectionProblem, table: RecordedTable
+) -> tuple[SelectionProblem, RecordedTable]:
+    """A list of configurations as the candidates of one module: AgentOpt searches products only."""
+    if table.rows is None:
+        return problem, table
+    names = tuple(" / ".join(problem.names(theta).values()) for theta in table.rows.tolist())
+    one = replace(table, modules=("all",), llms=(names,), partial=False, rows=None)
+    reference = " / ".join(problem.names(problem.theta_ref).values())
+    return one.problem(problem.name, [reference], problem.epsilon), one
+
+
 def cells(problems: Mapping[str, tuple[str, ...]], seeds: Iterable[int]) -> list[SelectorCell]:
-    """Every selector on recorded problems."""
+    """Every selector on recorded problems without holes: a selector runs any pair that it likes."""
     return [
         SelectorCell(problem, method, seed, None, overrides)
         for method in METHODS

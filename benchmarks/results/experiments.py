@@ -217,16 +217,23 @@ def _peers() -> list[Planned]:
             cells += simulated(
                 ("data_imputation", "text_to_sql"), {name: ()}, seeds=[10], peer=peer
             )
-    return [*cells, *agentopt.cells(recorded_problems(), range(10, 15))]
+    recorded = {name: (*of, agentopt.TIES) for name, of in recorded_problems().items()}
+    return [*cells, *agentopt.cells(recorded, range(10, 15))]
 
 
-def _peers_on_recordings() -> list[Cell]:
-    """The peers on what others recorded, but Ax, which takes minutes for each search."""
+def _peers_on_recordings() -> list[Planned]:
+    """The peers on what others recorded; Ax once each, as it takes minutes for each search."""
     cells: list[Cell] = []
     for name, peer in CHOSEN_ON_RECORDINGS.items():
-        cells += on_recordings(RECORDED[:-1], {name: ()}, range(10, 30), peer)
-        cells += on_recordings(RECORDED[-1:], {name: ()}, range(10, 15), peer)
-    return cells
+        cells += on_recordings(RECORDED, {name: ()}, range(10, 30), peer)
+    cells += on_recordings(RECORDED, {"ax": ()}, SEEDS[:1], CHOSEN["ax"])
+    small = {
+        f"recorded/{t}": (f"task=recorded/{t}",) for t in ("restaurant_test", "swebench_bash_only")
+    }
+    small["recorded/agentopt_bfcl"] = ("task=recorded/agentopt_bfcl", agentopt.TIES)
+    large = {"recorded/bing": ("task=recorded/bing",)}  # two minutes for its Bayesian selector
+    of_agentopt = (*agentopt.cells(small, range(10, 30)), *agentopt.cells(large, range(10, 15)))
+    return [*cells, *of_agentopt]
 
 
 def _tuning_on_recordings() -> list[Cell]:
@@ -400,8 +407,7 @@ def experiments() -> dict[str, Sequence[Planned]]:
         ],
         "recorded": [
             *on_recordings(RECORDED, OURS, range(10, 30)),
-            *on_recordings(RECORDED[:-1], theirs, range(10, 30)),
-            *on_recordings(RECORDED[-1:], theirs, range(10, 15)),  # minutes each
+            *on_recordings(RECORDED, theirs, range(10, 30)),
             *_peers_on_recordings(),
         ],
         "bases_development": _bases(

@@ -79,3 +79,13 @@ def test_a_selection_plans_and_runs(tmp_path):
     assert app.usd() == pytest.approx(result.bill.total_usd)
     with pytest.raises(AttributeError):
         selection.seed = 1
+
+
+@pytest.mark.parametrize("allowed", [None, [{"plan": "pro", "solve": "pro"}]])
+def test_where_there_is_nothing_to_choose_nothing_is_paid(allowed, tmp_path):
+    app, llms = App(), ["pro"] if allowed is None else ["mini", "pro"]
+    given = settings(run_dir=tmp_path / "run", models={"plan": llms, "solve": llms})
+    with pytest.raises(InputError, match="only configuration: there is nothing to choose"):
+        st.select(app, **given, allowed=allowed)
+    assert app.calls == []
+    assert not (tmp_path / "run").exists()
