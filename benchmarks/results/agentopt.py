@@ -34,7 +34,7 @@ class SelectorCell(Composed):
         """Makes the run; `usd_within_10` is its whole spend, also one above the budget."""
         cfg = compose(list(self.settings))
         task: Task = build(cfg.task)
-        problem, table = _in_one_slot(task.problem, task.evaluator.table)  # type: ignore[attr-defined]
+        problem, table = in_one_slot(task.problem, task.evaluator.table)  # type: ignore[attr-defined]
         row = selectors.least_cost(table, problem, METHODS[self.method], self.seed)
         c_0, cost = problem.reference_cost_usd, row["true_cost_usd"]
         is_feasible = row["true_quality"] >= problem.s_0 - selectors.SAME
@@ -51,7 +51,7 @@ class SelectorCell(Composed):
         }
 
 
-def _in_one_slot(
+def in_one_slot(
     problem: SelectionProblem, table: RecordedTable
 ) -> tuple[SelectionProblem, RecordedTable]:
     """A list of configurations as the candidates of one module: AgentOpt searches products only."""

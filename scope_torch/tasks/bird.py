@@ -44,6 +44,7 @@ def bird(
     databases_dir: str = "bird/dev_databases",
     *,
     held_out_path: str | None = "bird/dev.json",
+    db_ids: str | Sequence[str] | None = None,
     exclude_seen: bool = True,
     sample_rows: int = 3,
     max_value_chars: int = 60,
@@ -59,6 +60,8 @@ def bird(
         databases_dir: Folder with `DB_ID/DB_ID.sqlite` for every database, and where there are
             descriptions `DB_ID/database_description/TABLE.csv`; see `column_descriptions`.
         held_out_path: Held-out questions; None for none.
+        db_ids: Only questions about these databases, or this one, such as `superhero`; the others
+            need not be there. None: about all.
         exclude_seen: Whether held-out questions that are also in the search are left out. All of
             mini-dev is in dev, so 1034 remain. The paper measures on all 1534, a third of which its
             search has seen; False does so too.
@@ -72,10 +75,17 @@ def bird(
         descriptions of columns, sample rows); gold is a dict of `sql` and `database` (its path).
 
     Raises:
-        InputError: If a file or a database is absent or damaged.
+        InputError: If a file or a database is absent or damaged, or nothing is asked about one.
     """
     items = read_questions(find_data(path, SOURCE))
     held_out_items = read_questions(find_data(held_out_path, SOURCE)) if held_out_path else []
+    if db_ids is not None:
+        db_ids = [db_ids] if isinstance(db_ids, str) else db_ids
+        there = dict.fromkeys(item["db_id"] for item in items)
+        if not db_ids or not set(db_ids) <= set(there):
+            raise InputError(f"db_ids={list(db_ids)} must be some of {list(there)}, see {path}")
+        items = [item for item in items if item["db_id"] in db_ids]
+        held_out_items = [item for item in held_out_items if item["db_id"] in db_ids]
     if exclude_seen:
         seen = {(item["db_id"], item["question_id"]) for item in items}
         held_out_items = [

@@ -1,5 +1,7 @@
 """AgentOpt's selectors on a small table; those that need the package are skipped without it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from real_data import table_or_skip
@@ -8,6 +10,7 @@ from benchmarks.agentopt import ours, selectors
 from benchmarks.agentopt.__main__ import Rows
 from benchmarks.agentopt.selectors import SELECTORS, SURVIVORS, Lookup
 from benchmarks.agentopt.tables import FILES, PAGE, RESULTS, home_table, runs_of, table_of
+from benchmarks.results.agentopt import in_one_slot
 from scope_torch.evaluators.table import RecordedTable
 from scope_torch.problem import SelectionProblem
 
@@ -44,6 +47,33 @@ def test_a_pair_is_paid_for_once():
     assert [application.run(3), application.run(3), application.run(4)] == [1.0, 1.0, 1.0]
     assert lookup.spend_usd == TABLE.cost_usd[1, 0, 3] + TABLE.cost_usd[1, 0, 4]
     assert lookup.sampled() == {(1, 0): (43.5, 1.0, 2)}
+
+
+def test_a_list_of_configurations_is_one_slot():
+    """AgentOpt searches products only; of a list it must buy no configuration that is not on it."""
+    rows = np.array([[0, 0], [1, 0], [1, 1]])
+    at = tuple(rows.T)
+    listed = replace(
+        TABLE,
+        cost_usd=TABLE.cost_usd[at],
+        quality=TABLE.quality[at],
+        outcomes={},
+        partial=True,
+        rows=rows,
+    )
+    given = listed.problem("listed", ["pro", "pro"], epsilon=0.5)
+    of_one, one = in_one_slot(given, listed)
+    assert one.llms == (("mini / mini", "pro / mini", "pro / pro"),)
+    assert one.space.size == 3
+    assert (one.cost_usd == listed.cost_usd).all()
+    assert (one.quality == listed.quality).all()
+    assert (of_one.s_0, of_one.reference_cost_usd) == (given.s_0, given.reference_cost_usd)
+    assert of_one.names(of_one.theta_ref) == {"all": "pro / pro"}
+    assert in_one_slot(problem(), TABLE)[1] is TABLE
+    lookup = Lookup(one)
+    lookup({"all": "pro / mini"}).run(3)
+    assert lookup.spend_usd == TABLE.cost_usd[1, 0, 3]
+    assert lookup.get_cached_latency() == 0.0  # without tokens nothing breaks a tie
 
 
 @pytest.mark.parametrize("selector", ["brute_force", "arm_elimination", "random_search"])

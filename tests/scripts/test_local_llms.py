@@ -182,6 +182,18 @@ def test_serve_without_llama_cpp_is_one_line(script, tmp_path, monkeypatch):
     assert 'pip install "scope-torch[local]"' in err
 
 
+def test_slots_and_context_reach_the_servers(script, tmp_path, monkeypatch):
+    (tmp_path / "tiny.gguf").write_bytes(WHOLE)
+    made = []
+    monkeypatch.setattr(local_llms, "_server", lambda *given: made.append(given) or Path())
+    monkeypatch.setattr(local_llms, "_front", lambda *_: Backend)
+    monkeypatch.setattr(local_llms.LocalLLMs, "wait", local_llms.LocalLLMs.close)
+    monkeypatch.setattr(Path, "listening_address", "http://127.0.0.1:1", raising=False)
+    more = ("--slots", "4", "--context", "4096")
+    assert script("serve", "--models", "tiny", "--dir", ".", "--port", "0", *more)[0] == 0
+    assert made == [(Path("tiny.gguf"), 4096, 4)]
+
+
 def test_every_priced_llm_can_be_fetched():
     known = local_llms.model_files()
     assert set(local_llms.DEFAULT) <= set(known)

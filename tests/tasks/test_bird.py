@@ -66,6 +66,24 @@ def test_fields(folder):
     assert all(q.fields["schema"] is query.fields["schema"] for q in dataset.queries)
 
 
+def test_one_database_of_several(folder):
+    """The others need not be there: here nobody has `bank`."""
+    items = json.loads((folder / "dev.json").read_text())
+    items += [question(4, "SELECT 1", "bank"), question(5, "SELECT 2", "bank")]
+    (folder / "mini_dev.json").write_text(json.dumps([*items[:2], items[4]]))
+    (folder / "dev.json").write_text(json.dumps(items))
+    with pytest.raises(InputError, match=r"bank\.sqlite"):
+        load(folder)
+    dataset = load(folder, db_ids="shop")
+    assert dataset.queries == load(folder, db_ids=["shop"]).queries
+    asked = [[q.fields["question"] for q in part] for part in (dataset.queries, dataset.held_out)]
+    assert asked == [["question 0?", "question 1?"], ["question 2?", "question 3?"]]
+    for wrong in (["bank", "museum"], []):
+        with pytest.raises(InputError, match="must be some of") as refused:
+            load(folder, db_ids=wrong)
+        assert "['shop', 'bank']" in str(refused.value)
+
+
 HEADER = "original_column_name,column_name,column_description,data_format,value_description"
 
 
