@@ -24,7 +24,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from benchmarks.results.experiments import ENDPOINT, LLAMBO, experiments, quick
+from benchmarks.results.cells import ENDPOINT, LLAMBO
+from benchmarks.results.experiments import experiments, quick
 from benchmarks.results.origin import note_run
 from benchmarks.results.planned import KEY, Composed, Planned, Rows, one_thread, row_of
 from benchmarks.results.write import RESULTS, write_all

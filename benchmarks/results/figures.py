@@ -10,9 +10,9 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
+from benchmarks.results.cells import MAIN, SIMULATED
+from benchmarks.results.cells import RECORDED as ON_RECORDINGS
 from benchmarks.results.cost_bounds_tables import draw_cost_bounds
-from benchmarks.results.experiments import MAIN, SIMULATED
-from benchmarks.results.experiments import RECORDED as ON_RECORDINGS
 from benchmarks.results.front_tables import draw_fronts
 from benchmarks.results.landscape_tables import draw_landscapes
 from benchmarks.results.landscapes import RECORDED, RECORDINGS

@@ -22,6 +22,11 @@ The others differ by
   task.num_queries=24 task.epsilon=0.1 "task.reference=[Qwen2.5-Coder-0.5B few-shot,
   Qwen2.5-Coder-0.5B few-shot,Qwen2.5-Coder-1.5B few-shot]" llm.timeout_s=900 budget_usd=0.0037,
   without the two of Restaurant
+- BIRD's questions about superheroes: --slots 16 --context 4096, task=bird_live
+  task.name=bird_superhero_local +task.data.db_ids=superhero +task.system.max_tokens=200
+  task.epsilon=0.1 "task.llms=[SmolLM2-135M,Qwen2.5-Coder-0.5B,Qwen2.5-Coder-1.5B]"
+  "task.reference=[Qwen2.5-Coder-1.5B]" base=Qwen2.5-Coder-0.5B llm.timeout_s=900
+  llm.concurrency=2 method.in_flight=2 budget_usd=0.03, without the two of Restaurant
 
 Only numbers and names of LLMs are kept, none of the data.
 """
@@ -40,7 +45,8 @@ from scope_torch.cli.paper import paper_numbers
 from scope_torch.runs.recorded import RecordedRun, read_run
 
 FILE = Path(__file__).resolve().parents[2] / "docs" / "results" / "live.csv"
-PAPER = {"restaurant": "data_imputation", "tde": "data_transformation"}  # by the task's first word
+# By the task's first word.
+PAPER = {"restaurant": "data_imputation", "tde": "data_transformation", "bird": "text_to_sql"}
 COLUMNS = (
     "run", "method", "seed", "queries", "configurations", "c_0", "s_0", "observations", "spent_usd",
     "calls", "theta_out", "basis", "cost", "quality", "c_bf_10", "c_bf_25", "c_bf_50", "c_bf_100",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import statistics
 
-from benchmarks.results.experiments import CHOSEN, FITTED_METHODS, FITTED_WORLDS, MAIN, OURS
+from benchmarks.results.cells import CHOSEN, MAIN, OURS
+from benchmarks.results.choices import FITTED_METHODS, FITTED_WORLDS
 from benchmarks.results.summary import (
     SAME,
     Row,

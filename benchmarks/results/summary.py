@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from benchmarks.results.experiments import MAIN, SIMULATED
+from benchmarks.results.cells import MAIN, SIMULATED
 from benchmarks.results.planned import numbers
 from benchmarks.results.runs import SHARES, STEPS
 from scope_torch.cli.paper import paper_curves, paper_numbers

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from benchmarks.results.experiments import COMPETITORS, LETTER, PEER, SIMULATED, STUB, VARIANTS
+from benchmarks.results.cells import COMPETITORS, LETTER, PEER, SIMULATED, STUB, VARIANTS
 from benchmarks.results.runs import SHARES
 from benchmarks.results.summary import (
     Rows,

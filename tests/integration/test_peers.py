@@ -9,7 +9,8 @@ import pytest
 
 import scope_torch as st
 from benchmarks.peers import PEERS, BoTorchPeer, make_peer
-from benchmarks.results.experiments import CHOSEN, CHOSEN_ON_RECORDINGS, experiments
+from benchmarks.results.cells import CHOSEN, CHOSEN_ON_RECORDINGS
+from benchmarks.results.experiments import experiments
 from scope_torch.tasks.synthetic import synthetic_task
 
 NEEDED = {"smac": "smac", "ax": "ax", "optuna_tpe": "optuna", "optuna_nsga2": "optuna"}

@@ -13,17 +13,16 @@ import pytest
 
 from benchmarks.results import __main__ as program
 from benchmarks.results import live, other_tables, summary, tables, write
-from benchmarks.results.experiments import (
-    FITTED_WORLDS,
+from benchmarks.results.cells import (
     LETTER,
     LLAMBO,
     PROBLEMS,
     RECORDED_DEVELOPMENT,
     SIMULATED,
-    experiments,
-    quick,
     recorded_problems,
 )
+from benchmarks.results.choices import FITTED_WORLDS
+from benchmarks.results.experiments import experiments, quick
 from benchmarks.results.figures import FIGURES, oracle, panels_of
 from benchmarks.results.origin import MADE, when_and_with
 from benchmarks.results.planned import KEY, Rows, read_rows, row_of

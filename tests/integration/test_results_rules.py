@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.results import check_tables, checks, coverage, letter, payoff, rule_tables
-from benchmarks.results.experiments import bounds_rules
+from benchmarks.results.choices import bounds_rules
 from benchmarks.results.planned import read_rows
 from benchmarks.results.write import RESULTS
 from scope_torch.cli.compose import compose
