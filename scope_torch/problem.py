@@ -248,11 +248,14 @@ class SelectionProblem:
         return self.s_0 / (1 - self.epsilon)
 
     @property
-    def relative_loss(self) -> float:
-        """Epsilon, also where a constraint on quality stands in its place."""
-        if self.epsilon is not None:
-            return self.epsilon
-        return 1 - self.s_0 / self.reference_quality
+    def relative_loss(self) -> float | None:
+        """Epsilon, also as a relative constraint on quality; None if s_0 is a number."""
+        given = [
+            1 - limit.value
+            for limit in self.constraints
+            if limit.outcome == QUALITY and limit.is_relative
+        ]
+        return self.epsilon if self.epsilon is not None else next(iter(given), None)
 
     @property
     def num_constraints(self) -> int:

@@ -139,8 +139,8 @@ def _sequences(settings: dict[str, Any]) -> list[str]:
 def _population(delta: float) -> list[str]:
     return [
         f"with probability at least 1 - {delta:g}, every certified configuration has an expected "
-        "quality of at least (1 - epsilon) times the reference's on the distribution that these "
-        "queries were drawn from, whatever the model says",
+        "quality of at least (1 - epsilon) times the reference's, or the least one that was asked "
+        "for, on the distribution that these queries were drawn from, whatever the model says",
         "this needs queries that are independent draws from that distribution, as tomorrow's will "
         "be, and qualities in [0, 1] that do not depend on the order of the calls; answers may "
         "vary from call to call",

@@ -24,9 +24,18 @@ import numpy as np
 # f, share of the capital staked; mixed with equal weights. The best is about mean(y) / mean(y^2).
 FRACTIONS = np.arange(1, 20) / 20
 COST_CAP = 4.0  # a query's cost counts up to this many c(theta_0)
+_LEAST_EPSILON = 1e-9  # differences lie in [-1, 1], which is epsilon = 0
 _STEPS = 60  # halvings of an interval
 _MOST_QUERIES = 10**9
 _LARGEST_RATIO = 1e6  # of two average costs
+
+
+def in_random_order(values: np.ndarray) -> np.ndarray:
+    """The values (along the first axis) in an order that depends on their number alone.
+
+    A data set may be sorted by difficulty: then its order depends on the answers, and no bet holds.
+    """
+    return values[np.random.default_rng(len(values)).permutation(len(values))]
 
 
 class PairedSequence:
@@ -119,19 +128,37 @@ def mean_interval(values: Sequence[float], delta: float = 0.05) -> tuple[float, 
     """Bounds on the mean of a distribution on [0, 1]; each is wrong with probability delta / 2.
 
     Args:
-        values: `n` independent draws, in any order that does not depend on them.
+        values: `n` independent draws, in any order; see `in_random_order`.
         delta: Failure probability, in (0, 1).
 
     Examples:
         >>> low, high = mean_interval([1.0, 1.0, 1.0, 0.0, 1.0] * 8)
         >>> round(low, 2), round(high, 2)
-        (0.59, 0.95)
+        (0.63, 0.95)
     """
-    x = np.asarray(values, dtype=np.float64)
+    x = in_random_order(np.asarray(values, dtype=np.float64))
     least = 1 - 1e-9  # losses of more than 1 - epsilon do not happen: values are not negative
     low = lower_difference(x, least, delta / 2)
     high = 1 - lower_difference(1 - x, least, delta / 2)
     return max(0.0, low), min(1.0, high)
+
+
+def difference_interval(differences: np.ndarray, delta: float = 0.05) -> tuple[float, float]:
+    """Bounds on the mean of a distribution on [-1, 1]; each is wrong with probability delta / 2.
+
+    Args:
+        differences: `n` independent draws, in any order; see `in_random_order` (float64).
+        delta: Failure probability, in (0, 1).
+
+    Examples:
+        >>> low, high = difference_interval(np.array([0.0, 0.0, -1.0, 0.0, 0.0] * 8))
+        >>> round(low, 2), round(high, 2)
+        (-0.41, -0.01)
+    """
+    differences = in_random_order(differences)
+    low = lower_difference(differences, _LEAST_EPSILON, delta / 2)
+    high = -lower_difference(-differences, _LEAST_EPSILON, delta / 2)
+    return max(-1.0, low), min(1.0, high)
 
 
 def upper_ratio(costs: np.ndarray, references: np.ndarray, delta: float) -> float:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping
 from functools import partial
 from itertools import starmap
-from typing import Any
+from operator import index
+from typing import Any, SupportsIndex
 
 from scope_torch.errors import InputError
 from scope_torch.evaluators.returned import number, parts_of
@@ -51,7 +53,7 @@ def booked(
         timed = _durations(problem, more.get("seconds", {}), tokens)
         of_modules = zip(problem.names(theta).values(), used, timed, strict=True)
         costs = tuple(starmap(partial(_priced, prices), of_modules))
-    calls: Mapping[str, int] | None = more.get("calls")
+    calls: Mapping[str, Any] | None = more.get("calls")
     return quality, Observation(
         theta,
         query,
@@ -63,8 +65,30 @@ def booked(
         outcomes=more.get("outcomes"),
         judge_usd=_usd(more.get("judge_usd", 0.0)),
         failed="metric",
-        module_calls=None if calls is None else tuple(calls.get(m, 0) for m in problem.modules),
+        module_calls=None if calls is None else tuple(_count(calls, m) for m in problem.modules),
     )
+
+
+def told_usd(
+    problem: SelectionProblem, prices: PriceList | None, request: Request, answer: Any
+) -> float:
+    """What an answer that `booked` refuses says that it has cost, in USD; 0 if it does not say."""
+    told = answer if isinstance(answer, Mapping) else {}
+    ways: list[dict[str, Any]] = [{name: told[name]} for name in ("cost_usd",) if name in told]
+    ways += [{"cost_usd": told["module_cost_usd"]}] if "module_cost_usd" in told else []
+    if "tokens" in told:
+        ways += [{name: told[name] for name in ("tokens", "seconds") if name in told}]
+    for way in ways:
+        with contextlib.suppress(TypeError, ValueError, OverflowError):
+            return booked(problem, prices, request, {"quality": 0.0, **way}, 0.0)[1].cost_usd
+    return 0.0
+
+
+def _count(calls: Mapping[str, Any], module: str) -> int:
+    number = calls.get(module, 0)
+    if isinstance(number, bool) or not isinstance(number, SupportsIndex) or index(number) < 0:
+        raise InputError(f"calls={dict(calls)} must be whole numbers of at least 0, by module")
+    return index(number)
 
 
 def _usd(value: Any) -> float:

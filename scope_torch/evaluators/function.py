@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from scope_torch.errors import InputError
 from scope_torch.evaluators.application import Application, Item
-from scope_torch.evaluators.booked import booked
+from scope_torch.evaluators.booked import booked, told_usd
 from scope_torch.evaluators.calling import called
 from scope_torch.evaluators.elsewhere import Elsewhere, WorkerLost, asked_again, timed
 from scope_torch.evaluators.retired import retired_in
@@ -67,7 +67,7 @@ class FunctionEvaluator:
             (see `calibrate`) gets the quality and the cost of the first answer without a call.
         on_error: What to do if the system raises, or the metric of an `Application`. `raise`: the
             search stops after the calls in flight. `retry`: call that one up to `max_retries` times
-            more, then raise. `zero`: the observation has quality 0. If the system raised, it costs
+            more, then raise. `zero`: the answer has quality 0. If the system raised, it costs
             `failed_cost_usd`; else what the system has cost. A warning names the first such call of
             each configuration. An `InputError`, which the user can mend, always stops the search.
         max_retries: See `on_error`.
@@ -170,10 +170,10 @@ class FunctionEvaluator:
         `run` calls it with the journal of a search that it resumes.
 
         Args:
-            observations: Those of an earlier process. Failed calls among them are no answers.
+            observations: Those of an earlier process; see `is_answer`.
         """
         answers = list(filter(self.is_answer, observations))
-        self._unasked.add(answers)
+        self._unasked.add(one for one in answers if one.failed is None)
         if self.deterministic:
             for known in answers:
                 self._answers.setdefault((known.theta, known.query), known)
@@ -210,13 +210,8 @@ class FunctionEvaluator:
         return repeated
 
     def is_answer(self, observation: Observation) -> bool:
-        """False for a call that may have raised: its pair is asked again.
-
-        Early journals have no mark for such a call, but its values.
-        """
-        values = observation.quality, observation.cost_usd
-        looks_failed = self.on_error == "zero" and values == (0.0, self._failed_cost_usd)
-        return observation.failed is None and not looks_failed
+        """Whether it stands: a failure that counts as 0 is not asked again until it succeeds."""
+        return observation.failed is None or self.on_error == "zero"
 
     def _observe_once(self, request: Request) -> Observation:
         """The kept answer of the pair, or its first; a repeat waits for a first in flight."""
@@ -237,9 +232,8 @@ class FunctionEvaluator:
 
     def _observe(self, request: Request) -> Observation:
         """Runs the system, books its cost, and then has the answer graded."""
-        theta, query, replicate = request
         answer, usd, failure = self._tried(partial(self._ask, request), "system", request)
-        paid = Observation(theta, query, usd, 0.0, replicate, failed="app")
+        paid = Observation(*request[:2], usd, 0.0, request.replicate, failed="app")
         if failure is not None:
             return self._failed(paid, failure)
         who = "system"
@@ -260,12 +254,15 @@ class FunctionEvaluator:
                 f"the {who} returned {reprlib.repr(answer)} for {self._named(request)}: {error}"
             )
             wrong.__cause__ = error
+            if paid.failed == "app":
+                usd += told_usd(self.problem, self._prices, request, answer)
+                paid = replace(paid, cost_usd=usd)
             raise ending(wrong, paid) from error
         if failure is not None:
             return self._failed(paid, failure)
         self._unasked.add([observation])
         if self.deterministic:
-            self._answers[theta, query] = observation
+            self._answers[request[:2]] = observation
         return observation
 
     def _ask(self, request: Request) -> Any:
@@ -328,6 +325,8 @@ class FunctionEvaluator:
                 "configuration are only counted",
                 *(who, error, named, paid.paid_usd),
             )
+        if self.deterministic:
+            self._answers[paid.theta, paid.query] = paid
         return paid
 
     def _named(self, request: Request) -> str:

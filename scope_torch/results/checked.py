@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from scope_torch.constraints import QUALITY, Constraint
 from scope_torch.observation import Observation
 from scope_torch.problem import SelectionProblem
-from scope_torch.results.digits import per_thousand, percent, plain, share, usd
+from scope_torch.results.digits import Side, level, per_thousand, plain, share, usd
 from scope_torch.results.estimate import Estimate
 from scope_torch.results.table import disagreements_of
 
@@ -69,8 +69,8 @@ class Limit:
     def __str__(self) -> str:
         told = {True: "holds", False: "does not hold", None: "undecided"}[self.kept]
         if self.constraint.name == QUALITY and self.constraint.is_relative:
-            loss, tolerated = self.loss, percent(1 - self.constraint.value)
-            ends = f"{_signed(loss.lower)} to {_signed(loss.upper)}"
+            loss, tolerated = self.loss, share(1 - self.constraint.value)
+            ends = f"{_signed(loss.lower, 'down')} to {_signed(loss.upper, 'up')}"
             return f"loss of quality: {_signed(loss.value)} ({ends}), tolerated {tolerated}: {told}"
         ratio, times = self.ratio, " times the reference" if self.constraint.is_relative else ""
         times += " of runs" * self.constraint.is_share
@@ -201,7 +201,7 @@ class CheckResult:
         known = f", {self.num_known} answers known" if self.num_known else ""
         told.append(f"paid: {usd(self.spent_usd)} USD for {len(self.paid)} calls{known}")
         about = _ABOUT[self.certificate].format(Q=Q)
-        told.append(f"about {about}; wrong: at most {percent(self.delta)}")
+        told.append(f"about {about}; wrong: at most {share(self.delta, 'up')}")
         return told
 
     def __str__(self) -> str:
@@ -304,7 +304,7 @@ def limits_of(
             if old is not None:
                 mean = mean / float(old.mean()) if old.any() else None
             most = _MOST_RATIO * max(1.0, one.value) if one.is_relative else one.high
-            ratio = Estimate(mean, *both.interval(*deltas, most), f"each end: {1 - delta:.0%}")
+            ratio = Estimate(mean, *both.interval(*deltas, most), f"each end: {level(delta)}")
         found.append(Limit(one, kept, ratio))
     return found
 
@@ -333,9 +333,13 @@ _SHOWN = {
 }
 
 
-def _signed(fraction: float | None) -> str:
-    """A loss as a percentage; below 0 it is a gain."""
-    return "unknown" if fraction is None else f"{100 * fraction:.1f}%"
+def _signed(fraction: float | None, side: Side = "nearest") -> str:
+    """A loss as a percentage with one decimal; below 0 it is a gain."""
+    if fraction is None:
+        return "unknown"
+    tenths = round(1000 * fraction, 6)
+    rounded = {"nearest": round, "down": math.floor, "up": math.ceil}[side](tenths)
+    return f"{rounded / 10:.1f}%"
 
 
 def _cell(value: Any) -> str:

@@ -92,6 +92,17 @@ def share(fraction: float, side: Side = "nearest") -> str:
     return f"{plain(percentage, side=side)}%"
 
 
+def level(delta: float) -> str:
+    """The confidence of what is wrong with probability `delta`: four digits, never more than it is.
+
+    Examples:
+        >>> level(0.05), level(0.07), level(1e-5), level(0.0123456)
+        ('95%', '93%', '99.99%', '98.76%')
+    """
+    percentage = min(round(100 * (1 - delta), 9), 99.999 if delta > 0 else 100.0)
+    return f"{plain(percentage, 4, side='down')}%"
+
+
 def usd(value: float) -> str:
     """An amount of USD with two decimals, and with two significant digits below 0.1.
 

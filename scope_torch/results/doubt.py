@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from scope_torch.constraints import Constraint
 from scope_torch.problem import SelectionProblem
 from scope_torch.reference import REFERENCE_DELTA
-from scope_torch.results.digits import percent, plain, quality, share, threshold
+from scope_torch.results.digits import level, plain, quality, share, threshold
 from scope_torch.results.estimate import Evidence
 from scope_torch.results.held_out import HeldOut
 from scope_torch.results.metrics import OracleCurve
@@ -95,16 +95,16 @@ def not_asked(left_out: Mapping[str, int]) -> str:
 def confidence(delta: float, problem: SelectionProblem) -> str:
     """Of a certificate, if it is wrong with probability `delta` at the problem's threshold."""
     delta += REFERENCE_DELTA if sampled(problem) else 0.0
-    return f" with {100 * (1 - delta):.4g}% confidence"
+    return f" with {level(delta)} confidence"
 
 
 def sampled(problem: SelectionProblem) -> str:
     """What a threshold rests on if it is a share of what a sample bounds; else ""."""
     if problem.reference_queries is None or problem.epsilon is None:
         return ""
-    most = plain(problem.most_reference_quality, side="up")
+    loss, most = share(problem.epsilon, "up"), plain(problem.most_reference_quality, side="up")
     return (
-        f"; at least {threshold(problem.s_0)}, at most {percent(problem.epsilon)} below the "
+        f"; at least {threshold(problem.s_0)}, at most {loss} below the "
         f"reference, which is at most {most} by {problem.reference_queries:,} queries"
     )
 
@@ -132,12 +132,12 @@ def _of_cost(problem: SelectionProblem, held_out: HeldOut, on: str) -> Iterator[
         averages = f"{quality(held_out.quality)} against {quality(held_out.reference_quality)}"
         allowed = f"at least {threshold(problem.s_0)} was promised"
         if problem.epsilon is not None:
-            allowed = f"a loss of {percent(problem.epsilon)} was allowed"
+            allowed = f"a loss of {share(problem.epsilon)} was allowed"
         yield (
             f"but {held_out.num_queries} held-out queries say otherwise: quality {averages}, and "
             f"{allowed}"
         )
-    if held_out.is_dearer():
+    if held_out.is_dearer(problem):
         yield (
             f"{on} it costs more than the reference: {plain(1000 * held_out.choice_usd)} instead "
             f"of {plain(1000 * held_out.reference_usd)} USD per 1,000 queries"

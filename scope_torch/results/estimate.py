@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 from scope_torch.constraints import COST, QUALITY
 from scope_torch.observation import History, Observation
 from scope_torch.problem import SelectionProblem
-from scope_torch.results.digits import plain
+from scope_torch.results.digits import level, plain
 from scope_torch.search.averages import AllAverages
 from scope_torch.search.front import FrontRow, FrontTable, Interval, turns
 from scope_torch.search.optimizer import Recommendation, TraceRow
@@ -226,7 +226,7 @@ class Evidence:
         lower = max(s_0, lower)
         upper = max(lower, upper)
         value = s_0 if found.value is None else min(max(found.value, lower), upper)
-        with_delta = "" if delta is None else f" with {100 * (1 - delta):.4g}% confidence"
+        with_delta = "" if delta is None else f" with {level(delta)} confidence"
         return Estimate(value, lower, upper, "certified" + with_delta)
 
     def cost_of_choice(self, out: Recommendation) -> Estimate:

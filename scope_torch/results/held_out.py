@@ -16,7 +16,6 @@ from scope_torch.results.digits import per_thousand, plain, quality
 from scope_torch.results.estimate import Estimate
 
 _DELTA = 0.05  # of both ends together
-_LEAST_EPSILON = 1e-9  # quality differences lie in [-1, 1], which is epsilon = 0
 
 
 @dataclass(frozen=True)
@@ -90,16 +89,16 @@ class HeldOut:
         """
         import numpy as np
 
-        from scope_torch.bounds.population import lower_difference  # slow to import
+        from scope_torch.bounds.population import difference_interval  # slow to import
 
         pairs = zip(self.choice, self.reference, strict=True)
         differences = np.array([mine.quality - theirs.quality for mine, theirs in pairs])
         if self._is_same:
             return Estimate(0.0, 0.0, 0.0, "the choice is the reference")
-        lower = lower_difference(differences, _LEAST_EPSILON, _DELTA / 2)
-        upper = -lower_difference(-differences, _LEAST_EPSILON, _DELTA / 2)
         basis = "95% confidence on queries like these"
-        return Estimate(_mean(differences.tolist()), max(-1.0, lower), min(1.0, upper), basis)
+        return Estimate(
+            _mean(differences.tolist()), *difference_interval(differences, _DELTA), basis
+        )
 
     def excess(self, problem: SelectionProblem) -> Estimate:
         """Quality of theta_out above the threshold: (1 - epsilon) of theta_0's, or the least one.
@@ -108,7 +107,12 @@ class HeldOut:
         """
         import numpy as np
 
-        from scope_torch.bounds.population import lower_difference, mean_interval, upper_difference
+        from scope_torch.bounds.population import (
+            in_random_order,
+            lower_difference,
+            mean_interval,
+            upper_difference,
+        )
 
         basis = "95% confidence on queries like these"
         if problem.epsilon is None:
@@ -119,6 +123,7 @@ class HeldOut:
         pairs = zip(self.choice, self.reference, strict=True)
         epsilon = problem.epsilon
         above = np.array([mine.quality - (1 - epsilon) * theirs.quality for mine, theirs in pairs])
+        above = in_random_order(above)
         lower = lower_difference(above, epsilon, _DELTA / 2)
         upper = upper_difference(above, epsilon, _DELTA / 2)
         return Estimate(_mean(above.tolist()), lower, upper, basis)
@@ -147,16 +152,24 @@ class HeldOut:
                 found.append((limit, _mean(counted.tolist())))
         return found
 
-    def is_dearer(self) -> bool:
-        """Whether theta_out costs more, with 95% confidence on queries like these."""
+    def is_dearer(self, problem: SelectionProblem) -> bool:
+        """Whether theta_out costs more, with 95% confidence on queries like these.
+
+        The costs of a query count up to four times c(theta_0), as in `tomorrow`.
+        """
         import numpy as np
 
-        from scope_torch.bounds.population import lower_ratio
+        from scope_torch.bounds.population import COST_CAP, in_random_order, lower_ratio
 
-        mine = np.array([o.cost_usd for o in self.choice])
-        theirs = np.array([o.cost_usd for o in self.reference])
-        cap = max(mine.max(), theirs.max())
-        return bool(cap > 0) and lower_ratio(mine / cap, theirs / cap, _DELTA) > 1
+        costs = [
+            (mine.cost_usd, own.cost_usd)
+            for mine, own in zip(self.choice, self.reference, strict=True)
+        ]
+        capped = in_random_order(np.array(costs) / (COST_CAP * problem.reference_cost_usd)).clip(
+            max=1
+        )
+        mine, theirs = capped.T
+        return lower_ratio(mine, theirs, _DELTA) > 1
 
     def _repr_html_(self) -> str:
         """For notebooks."""

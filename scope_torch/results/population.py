@@ -17,7 +17,7 @@ from scope_torch.bounds.population import (
 )
 from scope_torch.observation import Observation
 from scope_torch.problem import SelectionProblem
-from scope_torch.search.population import random_order, share_of_each
+from scope_torch.search.population import compared_with, random_order, share_of_each
 
 DELTA = 0.05  # of a method that has none
 
@@ -41,7 +41,8 @@ def tomorrow(
     | --- | --- |
     | `delta` | each of the four bounds is wrong with a probability of at most this |
     | `answered` | on how many queries `theta` was observed |
-    | `quality_difference` | bounds on E[s(theta, q) - (1 - epsilon) s(theta_0, q)] |
+    | `quality_difference` | bounds on E[s(theta, q) - (1 - epsilon) s(theta_0, q)]; on |
+    | | E[s(theta, q)] - s_0 if s_0 is a number |
     | `cost_ratio` | bounds on E[c(theta, q)] / E[c(theta_0, q)]; the second is None if unknown |
     | `cost_cap_usd` | costs count up to this: four times c(theta_0) |
     | `num_capped` | how many of the costs that were paired are above the cap |
@@ -103,9 +104,8 @@ def _quality(
     problem: SelectionProblem, first: dict[int, Observation], order: list[int], share: float
 ) -> dict[str, Any]:
     """The bounds on the difference, and the number of further queries."""
-    answers = problem.reference_answers or ()
-    epsilon = problem.relative_loss
-    references = np.array([(1 - epsilon) * answers[query][1] for query in order])
+    epsilon, qualities = compared_with(problem)
+    references = np.array([(1 - epsilon) * qualities[query] for query in order])
 
     def differences(unknown: float) -> np.ndarray:
         return np.array([first[q].quality if q in first else unknown for q in order]) - references

@@ -108,7 +108,7 @@ class RecheckResult:
         false, evidence = min(1.0, number / self.false_alarm_every), percent(self.evidence)
         told.append(
             f"{number:,} draws on {days} day{'s' * (days != 1)}, {self.num_new} of them new; "
-            f"evidence {evidence} of an alarm, a false one so far: at most {percent(false)}"
+            f"evidence {evidence} of an alarm, a false one so far: at most {share(false, 'up')}"
         )
         if failed := self.num_failed:
             told.append(f"failed: {failed} of {self.num_new} new draws, which count as quality 0")

@@ -62,8 +62,9 @@ def compare(
 ) -> dict[str, Any]:
     """Runs two configurations once on every held-out query, with 95% confidence intervals.
 
-    Average costs, and differences paired by query, have normal intervals. Average qualities have
-    Wilson intervals, which are wider than needed if qualities are not 0 or 1.
+    Costs have normal intervals, which are approximate. Average qualities have Wilson intervals,
+    which are wider than needed if qualities are not 0 or 1; their difference, paired by query, one
+    by betting (`scope_torch.bounds.population`), which holds for any number of queries.
 
     Args:
         held_out: The queries.
@@ -75,6 +76,10 @@ def compare(
         each with `cost_usd`, `quality`, `cost_usd_interval` and `quality_interval`. The first two
         also have `module_cost_usd`, the average cost of each module, where it is known.
     """
+    import numpy as np
+
+    from scope_torch.bounds.population import difference_interval  # imports gpytorch
+
     observations, references = _observe(held_out, theta), _observe(held_out, theta_ref)
     results = {"theta": _averages(observations), "reference": _averages(references)}
     pairs = list(zip(observations, references, strict=True))
@@ -84,7 +89,7 @@ def compare(
         "cost_usd": statistics.fmean(costs),
         "cost_usd_interval": _normal_interval(costs),
         "quality": statistics.fmean(qualities),
-        "quality_interval": _normal_interval(qualities),
+        "quality_interval": list(difference_interval(np.array(qualities))),
     }
     return {"num_queries": held_out.num_queries, "results": results}
 

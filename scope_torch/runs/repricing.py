@@ -52,7 +52,10 @@ def repriced(
         changed.append(today)
     if changed == list(costs):
         return observation
-    return replace(observation, cost_usd=math.fsum(changed), module_cost_usd=tuple(changed))
+    # Attempts that failed are in the cost, in that of no module, and nobody counted their tokens.
+    failed_usd = max(0.0, observation.cost_usd - math.fsum(costs))
+    usd = math.fsum([*changed, failed_usd])
+    return replace(observation, cost_usd=usd, module_cost_usd=tuple(changed))
 
 
 def unpriced(observation: Observation) -> Observation:

@@ -41,8 +41,20 @@ def random_order(problem: SelectionProblem, theta: Theta, seed: int) -> list[int
     return rng.permutation(problem.num_queries).tolist()
 
 
+def compared_with(problem: SelectionProblem) -> tuple[float, list[float]]:
+    """The tolerated loss, and of which quality on each query.
+
+    Of theta_0's; or of 1, if s_0 is a number: it must not depend on the queries that were drawn.
+    """
+    if (epsilon := problem.relative_loss) is None:
+        return 1 - problem.s_0, [1.0] * problem.num_queries
+    return epsilon, [quality for _, quality in problem.reference_answers or ()]
+
+
 class ByPopulation:
     """By paired answers: E[s(theta, q) - (1 - epsilon) s(theta_0, q)] >= 0 over all queries.
+
+    Or E[s(theta, q)] >= s_0, if s_0 is a number.
 
     The Q queries are a sample of independent draws. Each configuration has a bet of its own
     (`PairedSequence`) on its first answer to each query, in `random_order`. The chance that any
@@ -94,9 +106,9 @@ class ByPopulation:
             )
         self.delta, self.query_pool = delta, query_pool
         self._problem, self._seed = problem, seed
-        self._references = [quality for _, quality in problem.reference_answers]
+        self._loss, self._references = compared_with(problem)
         self._share = share_of_each(problem, delta, num_others)
-        self._margin = least_mean(problem.num_queries, problem.relative_loss, self._share)
+        self._margin = least_mean(problem.num_queries, self._loss, self._share)
         self._step = 0.5 / problem.num_queries
         self._first: dict[Theta, dict[int, float]] = {}
         self._streams: dict[Theta, _Stream] = {}
@@ -134,7 +146,7 @@ class ByPopulation:
                 random_order(self._problem, theta, self._seed),
                 self._first.setdefault(theta, {}),
                 self._references,
-                self._problem.relative_loss,
+                self._loss,
                 self._share,
             )
         return _PopulationTest(self._streams[theta], self._margin)

@@ -44,7 +44,7 @@ def ask_again(
 
     Returns:
         The observations that were paid for, and the grades of both calls; None if nothing was asked
-        twice. What failed, or what a cache of the application replayed, is no second answer.
+        twice. What a cache of the application replayed is no second answer; a failure is one.
     """
     evaluator = make_evaluator(setup.problem, queries=setup.searched, deterministic=False)
     known, begun = _known(setup, evaluator), _begun(setup)
@@ -63,13 +63,14 @@ def ask_again(
     requests = [Request(setup.problem.theta_ref, query) for query in sorted(queries[:number])]
     where: dict[str, Any] = {"folder": setup.inside(_FOLDER), "deadline": setup.deadline}
     found = measure(evaluator, requests, **where) if requests else []
-    told = [one for one in found if one.failed is None]
+    told = list(filter(evaluator.is_answer, found))
+    asked = [one for one in told if one.failed is None]
     modules, optional = setup.problem.modules, setup.given.optional_modules
-    if of_cache := replayed(modules, reference, told, optional):
+    if of_cache := replayed(modules, reference, asked, optional):
         logger.warning(
             "%d of %d second answers came from a cache: they cost nothing, or asked fewer modules "
             "than the first ones; switch it off, because they do not tell whether answers vary",
-            *(len(of_cache), len(told)),
+            *(len(of_cache), len(asked)),
         )
     told = [one for one in told if one not in of_cache]
     both = [(of_query[one.query].quality, one.quality) for one in told]

@@ -84,7 +84,7 @@ def prepare(
             f"grading the outputs of older runs anew cost {graded_usd:.3g} USD, and "
             f"budget_usd={setup.budget_usd:g}; raise it"
         )
-    if (lost_usd := _lost_before_search(setup)) + graded_usd >= setup.budget_usd:
+    if (lost_usd := lost_before_search(setup)) + graded_usd >= setup.budget_usd:
         raise InputError(
             f"{lost_usd:.3g} USD were paid for runs that were lost, and "
             f"budget_usd={setup.budget_usd:g}; raise it"
@@ -106,9 +106,9 @@ def prepare(
     if keeps:  # the reference gets the kept answer, and its bill; or the preflight got a pilot's
         theirs = {one.request for one in pilots if evaluator.is_answer(one)}
         theirs |= {Request(setup.problem.theta_ref, query) for query in new}
-        probe = [one for one in probe if one.request not in theirs or one.failed is not None]
+        probe = [one for one in probe if one.request not in theirs or not evaluator.is_answer(one)]
     probe = [*pilots, *probe]
-    spent_usd = _paid(probe) + _lost_before_search(setup) + graded_usd
+    spent_usd = _paid(probe) + lost_before_search(setup) + graded_usd
     reference = logged or _measure_reference(setup, evaluator, known, spent_usd)
     problem = _with_reference(setup.problem, reference, _sample(setup, known))
     if failed := sum(one.failed is not None for one in reference):
@@ -242,7 +242,7 @@ def _measure_reference(
             )
         except TooDear as error:
             kept = "" if setup.folder is None else " (what was measured is kept in run_dir)"
-            lost_usd = _lost_before_search(setup)
+            lost_usd = lost_before_search(setup)
             lost = f", after {lost_usd:.3g} USD were lost" if lost_usd else ""
             raise InputError(
                 f"the reference cost {error.spent_usd:.3g} USD on {error.number} of "
@@ -261,7 +261,7 @@ def _base(setup: Setup, answered: Sequence[Observation]) -> Base:
     return cheapest(setup.problem, answered, query)
 
 
-def _lost_before_search(setup: Setup) -> float:
+def lost_before_search(setup: Setup) -> float:
     """USD of calls that ended an earlier process of this selection, before its search began."""
     parts = "pilot", "preflight", "probe", "reference", "again", REGRADED
     folders = [setup.inside(name) for name in parts]

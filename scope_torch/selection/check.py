@@ -7,6 +7,7 @@ both configurations for one query after another, and stops as soon as the answer
 from __future__ import annotations
 
 import json
+import logging
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,6 +29,8 @@ from scope_torch.selection.pairs import Pairs
 from scope_torch.selection.setup import ONLY_MODULE, Setup, set_up
 from scope_torch.selection.steps import by_codes
 from scope_torch.traces.reference import LoggedReference
+
+logger = logging.getLogger(__name__)
 
 Named = str | Path | Mapping[str, str]  # an LLM, a file of `RunResult.save`, or LLMs by module
 
@@ -74,7 +77,7 @@ def check(
         arguments: Those of `select` that fit: `dataset`, `budget_usd`, `metric`,
             `max_quality_loss` or `min_quality`, `endpoint`, `prices`, `concurrency`, `run_dir`,
             `continue_from`, ... With `continue_from` known answers of the reference are not asked
-            again; nor, with `sequence`, those of the configuration.
+            again, unless a search has tried the configuration; with `sequence`, no known answers.
 
     Raises:
         InputError: If a setting cannot be used, before the first call.
@@ -226,6 +229,12 @@ def _run(
     draws = _draws(setup.problem.num_queries, plan, setup.seed)
     is_fixed = plan.certificate == "sequence"
     asked = Pairs(setup, theta, evaluator, draws, plan.has_reference, is_fixed)
+    if not is_fixed and asked.forget_chosen() and plan.certificate == "population":
+        logger.warning(
+            "a search has tried the configuration on queries of these: if it was chosen because it "
+            "did well on them, it passes more often than %.3g; give queries that are new to it",
+            plan.delta,
+        )
     settings = {
         "name": "check",
         "limits": [str(limit) for limit in plan.limits],

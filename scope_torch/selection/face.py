@@ -56,7 +56,13 @@ class Selection(Arguments):
 
     @cached_property
     def _setup(self) -> Setup:
-        return set_up(self)
+        setup = set_up(self)
+        if (problem := setup.problem).num_allowed == 1:
+            raise InputError(
+                f"the reference, {problem.names(problem.theta_ref)}, is the only configuration: "
+                "there is nothing to choose; give models= more LLMs"
+            )
+        return setup
 
     def plan(self, pilot: bool = False) -> Plan:
         """What `run` will do, and what it may cost; asks nothing.

@@ -88,6 +88,16 @@ class Pairs:
         self._known = {one.request: one for one in known.observations if not one.replicate}
         self._logged = {one.query: one for one in logged_reference(setup)}
 
+    def forget_chosen(self) -> bool:
+        """Leaves out all known answers if the configuration has some; returns whether it has.
+
+        A search has then chosen it by these answers, also by theta_0's: where that was unlucky, a
+        configuration that is too poor passes the search, and would pass here for the same reason.
+        """
+        is_chosen = any(request.theta == self._theta for request in self._known)
+        self._known = {} if is_chosen else self._known
+        return is_chosen
+
     def ask(
         self,
         settings: Mapping[str, Any],

@@ -21,6 +21,8 @@ _FEW = 10  # queries of theta_0 where nothing is relative to it: they tell about
 def split(items: Sequence[T], share: float, seed: int) -> tuple[list[T], list[T]]:
     """The items to search on, and a random share of them that is kept for the end.
 
+    The order of those is random, too: if money or time runs out, the first stand for all.
+
     Raises:
         InputError: If the share is not in [0, 1), or leaves nothing to one of the two.
 
@@ -34,11 +36,10 @@ def split(items: Sequence[T], share: float, seed: int) -> tuple[list[T], list[T]
     number = round(share * len(items))
     if share and not 0 < number < len(items):
         raise InputError(f"holdout={share} of {len(items)} queries leaves nothing to one part")
-    chosen = set(random.Random(f"holdout {seed}").sample(range(len(items)), number))
-    parts: tuple[list[T], list[T]] = [], []
-    for index, item in enumerate(items):
-        parts[index in chosen].append(item)
-    return parts
+    chosen = random.Random(f"holdout {seed}").sample(range(len(items)), number)
+    held_out = set(chosen)
+    searched = [item for index, item in enumerate(items) if index not in held_out]
+    return searched, [items[index] for index in chosen]
 
 
 def sample_of(

@@ -197,11 +197,6 @@ def set_up(given: Arguments) -> Setup:
         )
     searched, held_out = split(items, checked_number("holdout", given.holdout), seed)
     problem = _unmeasured(given, llms, len(searched), reference_of(reference, llms))
-    if problem.num_allowed == 1:
-        raise InputError(
-            f"the reference, {problem.names(problem.theta_ref)}, is the only configuration: there "
-            "is nothing to choose; give models= more LLMs"
-        )
     folder = None if given.run_dir is None else Path(given.run_dir)
     refuse_itself(earlier, folder)
     sample = None if logged is not None else sample_of(given, problem, folder, seed)

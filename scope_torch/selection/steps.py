@@ -6,7 +6,7 @@ import logging
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
@@ -37,7 +37,7 @@ from scope_torch.runs.opening import facts_of
 from scope_torch.runs.runner import run
 from scope_torch.search.known import Known
 from scope_torch.search.optimizer import Optimizer
-from scope_torch.selection.before import Before, held_out_usd, prepare, say
+from scope_torch.selection.before import Before, held_out_usd, lost_before_search, prepare, say
 from scope_torch.selection.setup import Setup
 from scope_torch.tracking.heard import HEARD
 from scope_torch.tracking.progress import ProgressBar
@@ -120,7 +120,10 @@ def search(
     measured = [*before.probe, *before.reference]
     is_priced = setup.is_priced or any(one.module_tokens is not None for one in measured)
     paid_llms = dict.fromkeys([*_names_in(problem), *filter(None, [application.judge])])
-    rest = setup.budget_usd - before.spent_usd - result.history.spend_usd
+    lost_usd = math.fsum(one.paid_usd for one in _lost(setup, application)) - lost_before_search(
+        setup
+    )  # which is in spent_usd
+    rest = setup.budget_usd - before.spent_usd - result.history.spend_usd - lost_usd
     held_out, unpaired_usd = _held_out(setup, make_evaluator, result, rest)
     found = replace(
         result,
@@ -133,12 +136,25 @@ def search(
         queries=[item.input for item in setup.searched],
         expected=[item.expected for item in setup.searched] if application.has_metric else None,
         answers=by_codes(problem, application.outputs, setup.searched),
-        prices=setup.prices.describe(paid_llms) if is_priced else None,
-        lost=application.lost if setup.folder is None else lost_in(setup.folder),
+        prices=_described(setup, paid_llms) if is_priced else None,
+        lost=_lost(setup, application),
     )
     found = replace(found, left_out=_left_out(setup, found, before.reference))
     found.write()
     return found
+
+
+def _lost(setup: Setup, application: Application) -> list[Observation]:
+    """What was paid for without an observation, by all processes of this selection."""
+    return application.lost if setup.folder is None else lost_in(setup.folder)
+
+
+def _described(setup: Setup, llms: Iterable[str]) -> dict[str, Any] | None:
+    """The prices of the bill; None if the app tells tokens and costs, and an LLM has no price."""
+    try:
+        return setup.prices.describe(llms)
+    except InputError:
+        return None
 
 
 def _left_out(setup: Setup, found: RunResult, reference: Sequence[Observation]) -> dict[str, int]:

@@ -10,7 +10,7 @@ from typing import Any
 from scope_torch.llm.billing import MAX_REPLY_BYTES, parse_int
 from scope_torch.llm.estimates import Most, booked, said_bytes
 from scope_torch.llm.usage import Usage, merged, usage_of
-from scope_torch.serve.apis import CHAT, GENERATE, RESPONSE_ID, RESPONSES, Api, Refused
+from scope_torch.serve.apis import CHAT, GENERATE, MESSAGES, RESPONSE_ID, RESPONSES, Api, Refused
 
 MAX_STREAM_BYTES = 8 * MAX_REPLY_BYTES  # the frame of an event is far larger than its token
 
@@ -129,7 +129,8 @@ class Reading:
     def bill(self) -> Usage | None:
         """The tokens to book: as told, or an upper estimate; None for nothing."""
         told = usage_of(self._reported)
-        final = self._is_final or self.ended
+        # The end of a message counts nothing: what its start counted is not the reply.
+        final = self._is_final or (self.ended and self._api is not MESSAGES)
         return booked(told, self._most, self._said, final=final, free=self.free)
 
     def _chat(self, chunk: dict[str, Any]) -> bool:

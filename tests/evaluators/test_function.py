@@ -445,17 +445,23 @@ def test_answers_of_an_earlier_process_are_remembered():
 
 
 @pytest.mark.parametrize("on_error", ["raise", "zero"])
-def test_a_failure_is_no_answer(on_error):
-    """The pair is asked again, by a repeat or after the search was resumed."""
+def test_a_failure_is_an_answer_if_it_counts_as_zero(on_error):
+    """Else its pair is asked again, by a repeat or after the search was resumed."""
     system = Fails(1, QUERIES[0])
     evaluator = evaluator_of(system, deterministic=True, on_error=on_error)
     requests = [EVERY[0], EVERY[0]._replace(replicate=1)]
     if on_error == "raise":
         collect(evaluator.evaluate(requests), TimeoutError)
-    else:
-        assert next(iter(evaluator.evaluate(requests[:1]))).quality == 0.0
-    (observation,) = evaluator.evaluate(requests[1:])
-    assert observation == TASK.observe(requests[1])
+        (observation,) = evaluator.evaluate(requests[1:])
+        assert observation == TASK.observe(requests[1])
+        return
+    (first,) = evaluator.evaluate(requests[:1])
+    (second,) = evaluator.evaluate(requests[1:])
+    assert (first.quality, first.failed) == (0.0, "app")
+    assert second == replace(first, replicate=1)
+    resumed = evaluator_of(Fails(0, QUERIES[0]), deterministic=True, on_error=on_error)
+    resumed.remember([first])
+    assert list(resumed.evaluate(requests[1:])) == [second]
 
 
 def test_a_search_is_the_same_with_kept_answers():

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+from dataclasses import replace
 
 import pytest
 from tables import make_task
@@ -77,14 +78,20 @@ def test_the_result_counts_what_kept_answers_saved(tmp_path):
     }
 
 
-def test_a_failed_call_is_neither_remembered_nor_counted():
+@pytest.mark.parametrize("on_error", ["zero", "retry"])
+def test_a_failed_call_is_an_answer_if_it_counts_as_zero(on_error):
+    """Also one of an LLM that costs nothing is told from a wrong answer by its mark alone."""
     asked = []
-    settings = {"deterministic": True, "on_error": "zero", "failed_cost_usd": 0.25}
-    evaluator = evaluator_of(asked.append, **settings)
+    evaluator = evaluator_of(asked.append, deterministic=True, on_error=on_error)
     pair = Request((1, 2), 3)
-    failed = Observation(pair.theta, pair.query, 0.25, 0.0)
+    wrong = Observation(pair.theta, pair.query, 0.0, 0.0)
+    failed = replace(wrong, failed="app")
     good = [TASK.observe(pair._replace(replicate=i)) for i in (1, 2)]
-    assert evaluator.repeats([failed, *good]) == good[1:]
+    assert evaluator.is_answer(wrong)
+    assert evaluator.is_answer(failed) == (on_error == "zero")
+    assert evaluator.repeats([wrong, *good]) == good
+    assert evaluator.repeats([failed, *good]) == (good if on_error == "zero" else good[1:])
     evaluator.remember([failed])
-    assert list(evaluator.evaluate([pair])) == [TASK.observe(pair)]
-    assert asked == [pair]
+    kept = failed if on_error == "zero" else TASK.observe(pair)
+    assert list(evaluator.evaluate([pair])) == [kept]
+    assert asked == ([] if on_error == "zero" else [pair])

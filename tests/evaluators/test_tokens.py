@@ -1,5 +1,7 @@
 """Tokens as applications return them: numbers, or the usage of a reply as a client gives it."""
 
+from dataclasses import replace
+
 import pytest
 
 import scope_torch as st
@@ -86,8 +88,9 @@ def test_a_usage_without_its_module_says_so(returned):
     def selected():
         st.select(
             lambda _, text: (text, returned),
-            models=["mini"], reference="mini", dataset=[("x", "x")], budget_usd=1,
-            metric=st.metrics.exact_match, max_quality_loss=0.1, prices={"mini": MINI},
+            models=["mini", "pro"], reference="mini", dataset=[("x", "x")], budget_usd=1,
+            metric=st.metrics.exact_match, max_quality_loss=0.1,
+            prices={"mini": MINI, "pro": replace(MINI, name="pro")},
         )  # fmt: skip
 
     with pytest.raises(InputError, match="by module"):

@@ -70,9 +70,9 @@ def test_seconds_that_nobody_measured_are_no_guess():
     with pytest.raises(InputError, match=r"'local' costs gpu_hour_usd"):
         st.select(
             lambda _, x: (x, {"only": (1000, 100)}),
-            models={"only": ["local"]}, dataset=[("a", "a"), ("b", "b")], max_quality_loss=0.5,
-            metric=st.metrics.exact_match, reference="local", budget_usd=1, progress=False,
-            prices={"local": LOCAL},
+            models={"only": ["local", "other"]}, dataset=[("a", "a"), ("b", "b")],
+            max_quality_loss=0.5, metric=st.metrics.exact_match, reference="local", budget_usd=1,
+            prices={"local": LOCAL, "other": replace(LOCAL, name="other")},
         )  # fmt: skip
     with pytest.raises(InputError, match="no batch price is known for 'local'"):
         PriceList({"local": LOCAL}, batch=True).check(["local"])

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from flips import Flipped
@@ -13,7 +14,7 @@ from scope_torch.methods import make_scope, make_scope_joint
 from scope_torch.observation import Observation
 from scope_torch.runs.runner import run
 from scope_torch.search.parts import FollowsSearch
-from scope_torch.search.population import ByPopulation, random_order, share_of_each
+from scope_torch.search.population import ByPopulation, compared_with, random_order, share_of_each
 from scope_torch.tasks.synthetic import synthetic_task
 
 TASK = synthetic_task(num_queries=200, epsilon=0.1)
@@ -34,6 +35,37 @@ def begun(certificate, theta=THETA):
 def differences(qualities, order, problem=PROBLEM):
     references = [quality for _, quality in problem.reference_answers]
     return [qualities[q] - 0.9 * references[q] for q in order]
+
+
+def wanting(quality, answers):
+    """A problem whose threshold is a number, or a share of a reference with these answers."""
+    return replace(
+        PROBLEM,
+        epsilon=None,
+        constraints=(quality,),
+        num_queries=len(answers),
+        reference_quality=float(answers.mean()),
+        reference_answers=tuple((PROBLEM.reference_cost_usd, float(one)) for one in answers),
+    )
+
+
+def test_a_least_quality_does_not_depend_on_the_queries_that_were_drawn():
+    """Both answer alike, with an expected quality of 0.795: below 0.8, however the draw came."""
+    rng, wrong = np.random.default_rng(0), 0
+    for _ in range(120):
+        answers = (rng.random(600) < 0.795).astype(float)
+        if answers.mean() < 0.8:  # no problem: the reference itself is not good enough
+            continue
+        certificate = ByPopulation(wanting("quality >= 0.8", answers), 0.05, 0)
+        for query, quality in enumerate(answers):
+            answer(certificate, THETA, query, quality)
+        wrong += begun(certificate).update((), 0.0)
+    assert wrong <= 3  # delta is shared by many configurations
+    answers[:] = 1.0
+    assert compared_with(wanting("quality >= 0.8", answers))[0] == pytest.approx(0.2)
+    assert set(compared_with(wanting("quality >= 0.8", answers))[1]) == {1.0}
+    loss, of = compared_with(wanting("quality >= 0.8 * reference", answers))
+    assert (loss, of) == (pytest.approx(0.2), answers.tolist())
 
 
 def test_the_shares_add_up_to_delta():

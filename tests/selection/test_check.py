@@ -124,18 +124,36 @@ def test_other_settings_are_refused_in_its_directory(tmp_path):
         st.check(App(), MINI, **arguments(run_dir=tmp_path, delta=0.1))
 
 
-def test_a_search_answers_for_the_reference(tmp_path):
+def test_a_search_that_chose_the_configuration_answers_for_nobody(tmp_path):
+    """Where its reference was unlucky, a configuration that is too poor passed for that reason."""
     how = arguments(run_dir=tmp_path)
     chosen = st.select(App(), **how, models=["nano", "mini", "pro"], repeats=0).choice
     assert chosen == MINI
     app = App()
     found = st.check(app, MINI, **arguments(continue_from=tmp_path))
     drawn = [pair.new.query for pair in found.pairs]
+    assert len(of(app, PRO)) == len(of(app, MINI)) == len(drawn)
+    assert found.num_known == 0
+    assert found.verdict == "pass"
+
+
+def test_an_older_search_answers_for_the_reference(tmp_path):
+    """It has never seen the new configuration."""
+    st.select(App(), **arguments(run_dir=tmp_path), models=["nano", "pro"], repeats=0)
+    app = App()
+    found = st.check(app, MINI, **arguments(continue_from=tmp_path))
+    drawn = [pair.new.query for pair in found.pairs]
     assert len(of(app, PRO)) == len(drawn) - len(set(drawn))  # a second draw is asked
-    assert len(of(app, MINI)) == len(drawn)  # it was chosen for its answers: they do not count
+    assert len(of(app, MINI)) == len(drawn)
     assert found.num_known == len(set(drawn))
     assert found.verdict == "pass"
     assert f", {found.num_known} answers known" in str(found)
+
+
+def test_a_choice_on_the_same_queries_is_no_sample_for_tomorrow(tmp_path, caplog):
+    st.select(App(), **arguments(run_dir=tmp_path), models=["nano", "mini", "pro"], repeats=0)
+    st.check(App(), MINI, **arguments(continue_from=tmp_path, certificate="population"))
+    assert "give queries that are new to it" in caplog.text
 
 
 def test_fixed_answers_of_a_search_are_not_asked_again(tmp_path):

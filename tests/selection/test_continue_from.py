@@ -355,3 +355,15 @@ def test_a_search_does_not_continue_from_itself(after_june, tmp_path):
     known = {"problem": None, "evaluator": None, "run_dir": tmp_path / "june"}
     with pytest.raises(InputError, match="is this run"):
         known_from([tmp_path / "june"], **known)
+
+
+def test_attempts_that_failed_cost_what_they_did():
+    """They are in the cost, but in that of no module: 0.9 USD for two modules at 0.1 and 0.2."""
+    tokens = ((1_000_000, 0), (1_000_000, 0))
+    one = Observation((0, 1), 0, 0.9, 1.0, module_cost_usd=(0.1, 0.2), module_tokens=tokens)
+    price = {llm: {"input_usd_per_mtok": 0.1, "output_usd_per_mtok": 1.0} for llm in "ab"}
+    price["b"] = {"input_usd_per_mtok": 0.2, "output_usd_per_mtok": 1.0}
+    dearer = price | {"a": {"input_usd_per_mtok": 0.4, "output_usd_per_mtok": 1.0}}
+    found = repriced(one, ["a", "b"], price, dearer)
+    assert found.module_cost_usd == pytest.approx((0.4, 0.2))
+    assert found.cost_usd == pytest.approx(0.4 + 0.2 + 0.6)

@@ -106,8 +106,12 @@ def test_the_end_of_a_message_does_not_forget_its_start(told):
         assert read(MESSAGES, *events, *tail).bill() == TRUE
 
 
-def test_a_message_that_is_cut_keeps_its_start():
-    bill = read(MESSAGES, START, TEXT).bill()
+@pytest.mark.parametrize("delta", [{}, {"usage": None}])
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_message_whose_reply_nobody_counted_keeps_its_start(delta, ends):
+    """A gateway may end a message without its usage; 1 token at the start is not the reply."""
+    end = [{"type": "message_delta", "delta": {}, **delta}, STOP] if ends else []
+    bill = read(MESSAGES, START, TEXT, *end).bill()
     assert bill == TRUE._replace(completion_tokens=1_000, estimated=True)
 
 
