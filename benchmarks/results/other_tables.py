@@ -93,7 +93,9 @@ def recorded_table(rows: Rows) -> str:
         return f"{near}{fewer}, {spends}, {worst(of):.3g}{ends}"
 
     header = ["", *(f"{code(p.removeprefix('recorded/'))} ({most[p]} runs)" for p in problems)]
-    lines = [[code(m), *(cell(groups.get((p, m), []), most[p]) for p in problems)] for m in methods]
+    lines = [
+        [code_of(m), *(cell(groups.get((p, m), []), most[p]) for p in problems)] for m in methods
+    ]
     return markdown(header, lines)
 
 
