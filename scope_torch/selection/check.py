@@ -77,7 +77,7 @@ def check(
         arguments: Those of `select` that fit: `dataset`, `budget_usd`, `metric`,
             `max_quality_loss` or `min_quality`, `endpoint`, `prices`, `concurrency`, `run_dir`,
             `continue_from`, ... With `continue_from` known answers of the reference are not asked
-            again, unless a search has tried the configuration; with `sequence`, no known answers.
+            again, unless a search has tried the configuration; with `sequence` no known answer is.
 
     Raises:
         InputError: If a setting cannot be used, before the first call.

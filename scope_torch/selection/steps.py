@@ -120,9 +120,8 @@ def search(
     measured = [*before.probe, *before.reference]
     is_priced = setup.is_priced or any(one.module_tokens is not None for one in measured)
     paid_llms = dict.fromkeys([*_names_in(problem), *filter(None, [application.judge])])
-    lost_usd = math.fsum(one.paid_usd for one in _lost(setup, application)) - lost_before_search(
-        setup
-    )  # which is in spent_usd
+    lost_usd = math.fsum(one.paid_usd for one in _lost(setup, application))
+    lost_usd -= lost_before_search(setup)  # which is in spent_usd
     rest = setup.budget_usd - before.spent_usd - result.history.spend_usd - lost_usd
     held_out, unpaired_usd = _held_out(setup, make_evaluator, result, rest)
     found = replace(
