@@ -301,12 +301,11 @@ class Application:
         wanted = {name: value for name, value in measured.items() if name in self._outcomes}
         outcomes = wanted | dict(graded.get("outcomes") or {})
         if missing := sorted(self._outcomes - outcomes.keys()):
-            usd = graded.get("cost_usd", sum((graded.get("module_cost_usd") or {}).values()))
             error = InputError(
                 f"the app says no {missing[0]!r}, which a constraint needs; return a dict with "
                 f"outcomes={{{missing[0]!r}: ...}}"
             )
-            error.cost_usd = usd  # type: ignore[attr-defined]
+            error.answer = graded  # type: ignore[attr-defined]  # says what the run has cost
             raise error
         return {**graded, "outcomes": outcomes} if outcomes else graded
 

@@ -282,7 +282,8 @@ class FunctionEvaluator:
             try:
                 return asked_again(call, partial(self._lose, who, request)), lost_usd, None
             except BaseException as error:  # an interrupt of the system itself was paid for too
-                lost_usd += usd_of(error)
+                refused = getattr(error, "answer", None)
+                lost_usd += usd_of(error) + told_usd(self.problem, self._prices, request, refused)
                 if self.on_error != "retry" or ends_all(error) or attempt >= self._max_retries:
                     return None, lost_usd, error
                 wait_s, named = self._retry_wait_s * 2**attempt, self._named(request)

@@ -47,6 +47,25 @@ def test_what_a_refused_answer_has_cost_is_booked(returned, tmp_path):
         assert sum(one.paid_usd for one in lost_in(tmp_path)) == pytest.approx(0.5 * times)
 
 
+@pytest.mark.parametrize(
+    "cost",
+    [
+        {"cost_usd": 0.5},
+        {"tokens": {"model": (4_000_000, 0)}},
+        {"module_cost_usd": {"model": 0.5}, "tokens": {"model": (1, 1)}},
+    ],
+)
+def test_what_a_run_without_an_outcome_has_cost_is_booked(cost, tmp_path):
+    prices = {llm: LLMInfo(llm, 0.125, 1.0) for llm in ("mini", "pro")}
+    with pytest.raises(InputError, match="the app says no 'score'"):
+        st.select(
+            lambda *_: {"quality": 1.0, **cost}, models=["mini", "pro"], reference="mini",
+            dataset=["x", "y"], budget_usd=9, max_quality_loss=0.1, prices=prices,
+            constraints=["score <= 3 cap 5"], run_dir=tmp_path,
+        )  # fmt: skip
+    assert sum(one.paid_usd for one in lost_in(tmp_path)) == pytest.approx(0.5)
+
+
 @pytest.mark.parametrize("calls", [1.0, True, -1, float("nan"), "1", None])
 def test_calls_are_whole_numbers(calls):
     with pytest.raises(InputError, match="must be whole numbers"):
