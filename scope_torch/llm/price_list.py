@@ -164,6 +164,10 @@ class PriceList:
         price = self._model_price(llm, usage.tier)
         if unpriced := _unpriced(price, usage):
             warn_unpriced(llm, unpriced)
+        # Nobody tells which of the cached tokens were images: as many as do not fit beside them.
+        cached_audio = min(usage.cached_audio_tokens, usage.cached_tokens)
+        audio_or_cached = usage.audio_in_tokens + usage.cached_tokens - cached_audio
+        fresh = max(0, usage.prompt_tokens - audio_or_cached)
         counts = PublishedUsage(
             input_tokens=usage.prompt_tokens,
             output_tokens=usage.completion_tokens,
@@ -172,9 +176,9 @@ class PriceList:
             cache_write_1h_tokens=usage.cache_write_1h_tokens,
             output_reasoning_tokens=usage.reasoning_tokens,
             input_audio_tokens=usage.audio_in_tokens,
-            cache_audio_read_tokens=min(usage.cached_audio_tokens, usage.cached_tokens),
+            cache_audio_read_tokens=cached_audio,
             output_audio_tokens=usage.audio_out_tokens,
-            input_image_tokens=usage.image_in_tokens,
+            input_image_tokens=min(usage.image_in_tokens, fresh),
             cache_image_read_tokens=0,
             output_image_tokens=usage.image_out_tokens,
             web_searches=usage.searches,

@@ -206,15 +206,15 @@ class App:
             plain = _encoded(out)
 
         def book(usage: Usage | None, failed: bool) -> None:
-            usd = (
-                0.0
-                if usage is None
-                else settings.prices.cost_usd(llm, usage, monotonic() - began_s)
-            )
-            self._ledger.book(module, usage, usd, llm=llm, failed=failed)
-            if routing.query is not None:
-                routing.query.ledger.book(module, usage, usd, llm=llm, failed=failed)
-                routing.query.leave()
+            took_s = monotonic() - began_s
+            try:
+                usd = 0.0 if usage is None else settings.prices.cost_usd(llm, usage, took_s)
+                self._ledger.book(module, usage, usd, llm=llm, failed=failed)
+                if routing.query is not None:
+                    routing.query.ledger.book(module, usage, usd, llm=llm, failed=failed)
+            finally:
+                if routing.query is not None:
+                    routing.query.leave()
 
         reading = Reading(api, most_of(api.limits, asking, len(content)), wants_usage(body))
         query = query_string(incoming.url.query)

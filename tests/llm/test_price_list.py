@@ -200,6 +200,16 @@ def test_cached_audio_has_a_price_of_its_own():
     assert without == pytest.approx(usd((700, 0.3), (300, 1)), rel=1e-14)
 
 
+def test_cached_images_are_priced_once():
+    """100 words and 1,000 of an image, of which a cache gave 800: 300 are left to be images."""
+    usage = Usage(1_100, 0, 800, image_in_tokens=1_000)
+    prices = PriceList(at=DAY)
+    found = prices.cost_usd("gpt-image-1", usage)
+    assert found == pytest.approx(usd((800, 1.25), (300, 10)), rel=1e-14)
+    uncached = prices.cost_usd("gpt-image-1", usage._replace(cached_tokens=0))
+    assert uncached == pytest.approx(usd((100, 5), (1_000, 10)), rel=1e-14)
+
+
 def test_every_published_model_prices_every_usage():
     """No model refuses a usage with all kinds of tokens in it."""
     from genai_prices.data_snapshot import get_snapshot
