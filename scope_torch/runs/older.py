@@ -89,7 +89,6 @@ class Reader:
         has_prices = isinstance(evaluator, HasPrices)
         self._prices = evaluator.describe_prices() if has_prices else None
         self._outcomes = {limit.outcome for limit in problem.limits} - {QUALITY, COST}
-        self._is_answer = getattr(evaluator, "is_answer", lambda o: o.failed is None)
         self._num_others, self._same_reference = 0, True
         # How often each was taken from the run that made it, and from one that had taken it over.
         self._made, self._inherited = Counter[Observation](), Counter[Observation]()
@@ -120,11 +119,17 @@ class Reader:
         # A kept answer, given once more, is no second one.
         seen = dict.fromkeys(replace(o, replicate=0) for part in journals.values() for o in part)
         outputs = self._outputs_of(path, old, journals)
+        by_whom = (
+            {"app"} if anew else {"app", "metric"}
+        )  # another metric may grade what this did not
+        failing = {o.theta for o in seen if o.failed in by_whom and o.theta != old.theta_ref}
         # What one run made and another one took over is the same; what two runs made is not.
         from_made, from_inherited = self._made.copy(), self._inherited.copy()
         for observation in seen:
             names = old.names(observation.theta)
             new, why = self._translated(observation, names, query_of, prices)
+            if observation.theta in failing:  # asked anew, all of it: its failures alone would be
+                new, why = None, "failed"  # asked until they succeed
             if new is None:
                 left_out[why] += 1
                 continue
@@ -258,7 +263,7 @@ class Reader:
             return None, "no_candidate"
         if observation.query not in query_of:
             return None, "no_query"
-        if not self._is_answer(observation):
+        if observation.failed is not None:
             return None, "failed"
         theta, order = new.codes(llms), [list(names).index(module) for module in new.modules]
         costs, tokens = observation.module_cost_usd, observation.module_tokens

@@ -66,10 +66,12 @@ def preflight(
             f"each LLM of each module answers one query first: {error.number} of {len(requests)} "
             f"runs cost {error.spent_usd:.3g} USD, and budget_usd={setup.budget_usd:g}; raise it"
         ) from None
-    if found and all(one.failed == "app" for one in found):
+    # One LLM that is asked again after an earlier search may fail; the search finds out.
+    is_new = len(found) > 1 or not known
+    if found and is_new and all(one.failed == "app" for one in found):
         raise InputError(
             f"no configuration answered query {found[0].query}: all {len(found)} runs failed; the "
-            "warnings above say why"
+            "warnings above say why. Then begin with another run_dir"
         )
     _warn_of_left_out(setup, [*known, *found], found)
     return [*probe, *found]

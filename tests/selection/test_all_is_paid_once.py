@@ -178,18 +178,37 @@ def test_a_call_that_failed_is_not_asked_until_it_succeeds(seed, tmp_path):
     given = {"metric": exactly, "on_error": "zero", "max_quality_loss": 0.05}
     app = Flaky(seed)
     june = st.select(app, **settings(**given, run_dir=tmp_path / "june"))
+    assert sum(one.failed is not None for one in june.history) > 0
+    assert set(Counter(app.calls).values()) == {1}
+    # What failed at times is asked anew, all of it: failures alone would be asked until they end.
     july = st.select(
         app, **settings(**given, run_dir=tmp_path / "july", continue_from=tmp_path / "june")
     )
-    assert sum(one.failed is not None for one in june.history) > 0
-    assert set(Counter(app.calls).values()) == {1}
+    failing = {one.theta for one in june.history if one.failed is not None}
+    assert failing.isdisjoint(one.theta for one in july.known)
     for result in (june, july):
-        theta = result.recommendation.theta
-        told = {
-            one.query: one.quality for one in (*july.known, *result.history) if one.theta == theta
-        }
-        if result.certified and theta != result.problem.theta_ref:
-            assert len(told) < 40 or sum(told.values()) >= 0.95 * 40
+        theta, reference = result.recommendation.theta, result.problem.theta_ref
+        runs = [one for one in (*result.known, *result.history) if one.theta == theta]
+        told = {one.query: one.quality for one in reversed(runs)}
+        if result.certified and theta != reference and len(told) == 40:
+            assert sum(told.values()) >= 0.95 * 40
+
+
+def test_an_outage_is_over_in_the_next_search(tmp_path):
+    """All calls of an LLM failed in June; in July it answers, and is chosen."""
+    app = App()
+    given = settings(metric=exactly, on_error="zero")
+
+    def down(models, text):
+        if "mini" in models.values():
+            raise TimeoutError("down")
+        return app(models, text)
+
+    june = st.select(down, **given, run_dir=tmp_path / "june")
+    assert sum(one.failed is not None for one in june.history) > 0
+    july = st.select(app, **given, run_dir=tmp_path / "july", continue_from=tmp_path / "june")
+    assert july.choice == {"plan": "mini", "solve": "mini"}
+    assert july.certified
 
 
 def test_what_is_lost_on_held_out_queries_counts_against_the_budget(tmp_path):
