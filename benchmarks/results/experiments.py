@@ -195,7 +195,7 @@ def _peers() -> list[Planned]:
 
 
 def _peers_on_recordings() -> list[Planned]:
-    """The peers on what others recorded; Ax once each, and not on `bing`: half an hour and more."""
+    """The peers on what others recorded; Ax once each, and not on `bing`: over 20 minutes."""
     cells: list[Cell] = []
     for name, peer in CHOSEN_ON_RECORDINGS.items():
         cells += on_recordings(RECORDED, {name: ()}, range(10, 30), peer)

@@ -305,7 +305,7 @@ class Application:
                 f"the app says no {missing[0]!r}, which a constraint needs; return a dict with "
                 f"outcomes={{{missing[0]!r}: ...}}"
             )
-            error.answer = graded  # type: ignore[attr-defined]  # says what the run has cost
+            error.refused_answer = graded  # type: ignore[attr-defined]  # says what the run has cost
             raise error
         return {**graded, "outcomes": outcomes} if outcomes else graded
 

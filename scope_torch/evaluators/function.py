@@ -282,7 +282,7 @@ class FunctionEvaluator:
             try:
                 return asked_again(call, partial(self._lose, who, request)), lost_usd, None
             except BaseException as error:  # an interrupt of the system itself was paid for too
-                refused = getattr(error, "answer", None)
+                refused = getattr(error, "refused_answer", None)
                 lost_usd += usd_of(error) + told_usd(self.problem, self._prices, request, refused)
                 if self.on_error != "retry" or ends_all(error) or attempt >= self._max_retries:
                     return None, lost_usd, error

@@ -79,17 +79,19 @@ def percent(fraction: float) -> str:
     return f"over {sign}99.99%" if abs(exact) > 50 else f"under {sign}0.01%"
 
 
-def share(fraction: float, side: Side = "nearest") -> str:
-    """A share of runs as a percentage with three digits; never "100%" below 1.
+def share(fraction: float, side: Side = "nearest", digits: int = 3) -> str:
+    """A share of runs as a percentage with so many digits; never "100%" below 1.
 
     Examples:
         >>> share(0.97), share(0.9466), share(0.99971), share(0.9466, side="up"), share(1.0)
         ('97%', '94.7%', '99.9%', '94.7%', '100%')
+        >>> share(0.997, digits=2), share(0.1234, "up", 2)
+        ('99%', '13%')
     """
     percentage = round(100 * fraction, 9)  # 100 times a short number is none
-    if side == "nearest" and 99.9 < percentage < 100:
+    if percentage < 100 and plain(percentage, digits, side) == "100" and side == "nearest":
         side = "down"
-    return f"{plain(percentage, side=side)}%"
+    return f"{plain(percentage, digits, side)}%"
 
 
 def level(delta: float) -> str:

@@ -11,7 +11,7 @@ from scope_torch.html_table import html_table
 from scope_torch.observation import History, Observation
 from scope_torch.problem import SelectionProblem
 from scope_torch.results.bill import Bill
-from scope_torch.results.digits import Side, per_thousand, percent, plain, quality, share, usd
+from scope_torch.results.digits import per_thousand, percent, plain, quality, share, usd
 from scope_torch.results.doubt import Promised, confidence, doubt_of, not_asked, sampled
 from scope_torch.results.estimate import MODEL, Estimate
 from scope_torch.search.stopping import (
@@ -222,8 +222,8 @@ def _of_answers(result: Told) -> str:
         if varies is None or not varies.changed:
             return ", however answers vary"
         low, high = varies.interval
-        ends = f"{_rate(low, 'down')} to {_rate(high, 'up')}"
-        return f", although {_rate(varies.rate)} ({ends}) of answers change"
+        ends = f"{share(low, 'down', 2)} to {share(high, 'up', 2)}"
+        return f", although {share(varies.rate, digits=2)} ({ends}) of answers change"
     if varies is None and result.reference_again:
         failed = [one.failed is not None for one in result.reference_again]
         of = {True: "failed", False: "came from a cache"}
@@ -231,12 +231,8 @@ def _of_answers(result: Told) -> str:
         return f"{_IF_FIXED}, which is not known: all {len(failed)} second answers {fate}"
     if varies is None or varies.changed:
         return _IF_FIXED
-    most = _rate(varies.interval[1], "up")
+    most = share(varies.interval[1], "up", 2)
     return f"{_IF_FIXED} (reference: 0 of {varies.asked} did, at most {most})"
-
-
-def _rate(fraction: float, side: Side = "nearest") -> str:
-    return f"{plain(round(100 * fraction, 9), 2, side)}%"
 
 
 def _choice(result: Told, width: int) -> str:

@@ -119,17 +119,16 @@ class Reader:
         # A kept answer, given once more, is no second one.
         seen = dict.fromkeys(replace(o, replicate=0) for part in journals.values() for o in part)
         outputs = self._outputs_of(path, old, journals)
-        by_whom = (
-            {"app"} if anew else {"app", "metric"}
-        )  # another metric may grade what this did not
+        by_whom = ("app",) if anew else ("app", "metric")  # another metric may not fail
+        # Who failed is asked anew, everything: failures alone would be asked until they succeed.
         failing = {o.theta for o in seen if o.failed in by_whom and o.theta != old.theta_ref}
         # What one run made and another one took over is the same; what two runs made is not.
         from_made, from_inherited = self._made.copy(), self._inherited.copy()
         for observation in seen:
             names = old.names(observation.theta)
             new, why = self._translated(observation, names, query_of, prices)
-            if observation.theta in failing:  # asked anew, all of it: its failures alone would be
-                new, why = None, "failed"  # asked until they succeed
+            if observation.theta in failing:
+                new, why = None, "failed"
             if new is None:
                 left_out[why] += 1
                 continue
