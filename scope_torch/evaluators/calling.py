@@ -16,7 +16,7 @@ def fresh(value: Any) -> Any:
 
     Else a cheap LLM would be graded by what a better one has left in the input. Lists, dicts, sets,
     tuples, dataclasses and models of pydantic are copied. Other objects are shared: nobody knows
-    whether they can be copied.
+    whether they can be copied; so are those that raise when they are.
     """
     try:
         return _fresh(value)
@@ -25,6 +25,15 @@ def fresh(value: Any) -> Any:
 
 
 def _fresh(value: Any) -> Any:
+    try:
+        return _copied(value)
+    except RecursionError:
+        raise
+    except Exception:  # such as of a lock in a model
+        return value
+
+
+def _copied(value: Any) -> Any:
     kind: Any = type(value)
     if callable(getattr(kind, "model_copy", None)):
         return value.model_copy(deep=True)
@@ -35,12 +44,14 @@ def _fresh(value: Any) -> Any:
         return value
     other: Any = copy(value)
     if isinstance(value, dict):
-        other |= {key: _fresh(one) for key, one in value.items()}
+        for key, one in value.items():
+            dict.__setitem__(other, key, _fresh(one))  # a Counter has another `|=`
     elif isinstance(value, list):
-        other[:] = map(_fresh, value)
+        list.__setitem__(other, slice(None), map(_fresh, value))
     elif not isinstance(value, set):
         for field in fields(value):
-            object.__setattr__(other, field.name, _fresh(getattr(value, field.name)))
+            if hasattr(value, field.name):  # of init=False, it may not be set yet
+                object.__setattr__(other, field.name, _fresh(getattr(value, field.name)))
     return other
 
 

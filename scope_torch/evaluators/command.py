@@ -192,7 +192,12 @@ def _until_it_ends(
 
 
 def _text_of(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+    try:
+        return value if isinstance(value, str) else json.dumps(value)
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"the input {value!r:.80} of the command is neither text nor JSON ({error}); give one"
+        ) from error
 
 
 def _decoded(content: bytes) -> str:

@@ -18,7 +18,7 @@ import threading
 import time
 import traceback
 import urllib.parse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
 from functools import lru_cache, partial
 from types import TracebackType
@@ -188,7 +188,8 @@ class Elsewhere:
             InputError: If the executor takes no calls.
         """
         try:
-            future: Future[Any] = executor.submit(function, *arguments, **keywords)
+            with _deaf_to_interrupts():  # so are the workers that this starts
+                future: Future[Any] = executor.submit(function, *arguments, **keywords)
         except BrokenExecutor as error:  # the call has not begun
             self._replace(executor, error)
             return self._submitted(self._running(), function, *arguments, **keywords)
@@ -279,6 +280,19 @@ def _run(name: str, content: bytes, what: bytes, home: tuple[str, int], unique: 
 def _place() -> tuple[str, int]:
     """Machine and process."""
     return platform.node(), os.getpid()
+
+
+@contextlib.contextmanager
+def _deaf_to_interrupts() -> Generator[None, None, None]:
+    """A thread whose new processes never hear of Ctrl-C, which ends those that still start."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _leave_interrupts_to_the_search() -> None:

@@ -106,7 +106,7 @@ def in_window(
             in_flight -= _cancelled(in_flight)
             logger.warning(
                 "interrupted; waiting for the %d calls in flight, which are paid for (interrupt "
-                "again not to wait)",
+                "again not to wait; Python may need a third at its end)",
                 len(in_flight),
             )
             _put_again(in_flight, done)

@@ -217,14 +217,14 @@ def disagreements_of(
             rows.append(
                 {
                     "query": query,
-                    "input": None if queries is None else str(queries[query]),
-                    "expected": None if expected is None else str(expected[query]),
+                    "input": None if queries is None else _text(queries[query]),
+                    "expected": None if expected is None else _text(expected[query]),
                     "quality_choice": quality,
                     "quality_reference": theirs[query][1],
                     "cost_usd_choice": cost,
                     "cost_usd_reference": theirs[query][0],
-                    "answer_choice": _text(answers, theta, query),
-                    "answer_reference": _text(answers, problem.theta_ref, query),
+                    "answer_choice": _answer(answers, theta, query),
+                    "answer_reference": _answer(answers, problem.theta_ref, query),
                 }
             )
     rows.sort(key=lambda row: (row["quality_choice"] - row["quality_reference"], row["query"]))
@@ -243,11 +243,18 @@ def disagreements_of(
     return polars.DataFrame({n: [row[n] for row in rows] for n in names}, schema=kinds)
 
 
-def _text(answers: Mapping[tuple[Theta, int], Any] | None, theta: Theta, query: int) -> str | None:
+def _answer(
+    answers: Mapping[tuple[Theta, int], Any] | None, theta: Theta, query: int
+) -> str | None:
     """An output as text; None if it was not kept."""
     if answers is None or (theta, query) not in answers:
         return None
-    return str(answers[theta, query])
+    return _text(answers[theta, query])
+
+
+def _text(value: Any) -> str:
+    """As text for a table, which cannot hold half of a surrogate pair."""
+    return str(value).encode(errors="replace").decode()
 
 
 def _reference_answers(

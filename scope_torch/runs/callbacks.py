@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -9,6 +12,8 @@ from scope_torch.observation import Observation
 from scope_torch.problem import SelectionProblem
 from scope_torch.results.metrics import OracleCurve
 from scope_torch.search.optimizer import Described, TraceRow
+
+logger = logging.getLogger(__name__)
 
 
 class Outcome(Protocol):
@@ -85,3 +90,26 @@ class Callback:
         Args:
             error: The exception that ended the run early; None if there was none.
         """
+
+
+@contextmanager
+def keeping_the_result(callback: Callback, run_dir: Path | None) -> Generator[None, None, None]:
+    """An error of a callback once the search has ended loses no result that is in no directory."""
+    try:
+        yield
+    except Exception:
+        if run_dir is not None:
+            raise
+        logger.exception("%s failed at the end; the result stands", type(callback).__name__)
+
+
+def closer(
+    callback: Callback, run_dir: Path | None
+) -> Callable[[Any, BaseException | None, Any], None]:
+    """Closes a callback at the exit of a context."""
+
+    def close(_: Any, error: BaseException | None, __: Any) -> None:
+        with keeping_the_result(callback, run_dir):
+            callback.close(error)
+
+    return close

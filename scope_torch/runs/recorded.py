@@ -139,15 +139,17 @@ def read_run(path: Path) -> RecordedRun:
         ) from None
     problem = recorded_problem(settings)
     error_log = path / "error.log"
+    # How it stands comes first: a run that ends meanwhile has more observations, not fewer.
+    is_running, result = is_locked(path / "journal.jsonl"), _result_if_finished(path, settings)
     run = RecordedRun(
         path=path,
         settings=settings,
         problem=problem,
         observations=read_journal(path / "journal.jsonl"),
         rows=read_trace(path / "trace.csv", problem),
-        result=_result_if_finished(path, settings),
+        result=result,
         error=error_log.read_text(errors="replace") if error_log.exists() else None,
-        is_running=is_locked(path / "journal.jsonl"),
+        is_running=is_running,
     )
     _check_number(run)
     return run

@@ -8,7 +8,7 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from scope_torch.errors import InputError, check_numbers
 from scope_torch.observation import History, Observation, Request
 from scope_torch.problem import SelectionProblem
 from scope_torch.results.result import RunResult
-from scope_torch.runs.callbacks import Callback
+from scope_torch.runs.callbacks import Callback, closer, keeping_the_result
 from scope_torch.runs.deadline import TIME_IS_OVER, Deadline, deadline_of
 from scope_torch.runs.evaluator import (
     Evaluator,
@@ -97,7 +97,10 @@ def run(
     truth, truth_seconds = _timed_truth(problem, evaluator)
     with ExitStack() as closing:
         journal = _open_journal(run_dir, settings, evaluator, closing)
-        _start(callbacks, problem, optimizer, budget_usd, closing)
+        for callback in callbacks:  # all are closed later, even if one fails to start
+            closing.push(closer(callback, run_dir))
+        for callback in callbacks:
+            callback.start(problem, optimizer, budget_usd)
         trace_file = _open_trace(run_dir, problem, truth, closing)
         source = ObservationSource(evaluator, journal, problem.reference_cost_usd)
         search = _Search(optimizer, source, budget_usd, callbacks, trace_file, deadline)
@@ -129,7 +132,8 @@ def run(
         _warn_of_failures(result)
         result.write()
         for callback in callbacks:
-            callback.end(result)
+            with keeping_the_result(callback, run_dir):
+                callback.end(result)
     return result
 
 
@@ -251,24 +255,6 @@ def _open_trace(
     trace_file = TraceFile(run_dir / "trace.csv", problem, truth)
     closing.callback(trace_file.close)
     return trace_file
-
-
-def _start(
-    callbacks: Sequence[Callback],
-    problem: SelectionProblem,
-    optimizer: Optimizer,
-    budget_usd: float,
-    closing: ExitStack,
-) -> None:
-    """Starts the callbacks; all of them are closed later, even if one fails to start."""
-    for callback in callbacks:
-        closing.push(_closer(callback))
-    for callback in callbacks:
-        callback.start(problem, optimizer, budget_usd)
-
-
-def _closer(callback: Callback) -> Callable[[Any, BaseException | None, Any], None]:
-    return lambda _type, error, _traceback: callback.close(error)
 
 
 class _Search:

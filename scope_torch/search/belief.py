@@ -48,10 +48,9 @@ class Belief:
         bounds: ConfidenceBounds,
     ) -> None:
         self.surrogate, self.posterior, self.bounds = surrogate, posterior, bounds
-        self._problem, self._make_candidate = problem, make_candidate
+        self._problem, self.at = problem, make_candidate
         self._j = [0] * problem.num_queries
         self._j_max = 0
-        self.at = make_candidate
 
     def learn(self, observation: Observation) -> None:
         """Takes in an observation."""

@@ -14,6 +14,7 @@ from scope_torch.bounds.betting import upper_average
 from scope_torch.bounds.repeats import Repeats
 from scope_torch.constraints import COST, QUALITY, Constraint, at_least
 from scope_torch.errors import InputError
+from scope_torch.evaluators.application import Application
 from scope_torch.evaluators.function import FunctionEvaluator
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
@@ -52,6 +53,7 @@ class Before:
         again: Its second answers.
         repeats: What both say; None if nothing was asked twice.
         spent_usd: What all of it has cost.
+        lost_usd: Of that, calls that gave no observation.
     """
 
     problem: SelectionProblem
@@ -62,10 +64,12 @@ class Before:
     again: list[Observation]
     repeats: Repeats | None
     spent_usd: float
+    lost_usd: float
 
 
 def prepare(
     setup: Setup,
+    application: Application,
     make_evaluator: Callable[..., FunctionEvaluator],
 ) -> Before:
     """Preflight and reference.
@@ -84,7 +88,7 @@ def prepare(
             f"grading the outputs of older runs anew cost {graded_usd:.3g} USD, and "
             f"budget_usd={setup.budget_usd:g}; raise it"
         )
-    if (lost_usd := lost_before_search(setup)) + graded_usd >= setup.budget_usd:
+    if (lost_usd := _lost_usd(setup, application)) + graded_usd >= setup.budget_usd:
         raise InputError(
             f"{lost_usd:.3g} USD were paid for runs that were lost, and "
             f"budget_usd={setup.budget_usd:g}; raise it"
@@ -108,8 +112,8 @@ def prepare(
         theirs |= {Request(setup.problem.theta_ref, query) for query in new}
         probe = [one for one in probe if one.request not in theirs or not evaluator.is_answer(one)]
     probe = [*pilots, *probe]
-    spent_usd = _paid(probe) + lost_before_search(setup) + graded_usd
-    reference = logged or _measure_reference(setup, evaluator, known, spent_usd)
+    spent_usd, lost_usd = _paid(probe) + graded_usd, _lost_usd(setup, application)
+    reference = logged or _measure_reference(setup, evaluator, known, spent_usd, lost_usd)
     problem = _with_reference(setup.problem, reference, _sample(setup, known))
     if failed := sum(one.failed is not None for one in reference):
         logger.warning(
@@ -120,9 +124,12 @@ def prepare(
         )
     taken_over = {*answered}
     spent_usd += _paid([one for one in reference if one not in taken_over])
-    left = setup.budget_usd - spent_usd - held_out_usd(setup, problem, reference)
+    left = setup.budget_usd - spent_usd - _lost_usd(setup, application)
+    left -= held_out_usd(setup, problem, reference)
     again, repeats = ask_again(setup, make_evaluator, reference, left)
-    return Before(problem, known, probe, base, reference, again, repeats, spent_usd + _paid(again))
+    lost_usd = _lost_usd(setup, application)  # a worker may be lost in each part
+    spent_usd += _paid(again) + lost_usd
+    return Before(problem, known, probe, base, reference, again, repeats, spent_usd, lost_usd)
 
 
 def held_out_usd(
@@ -203,14 +210,21 @@ def logged_reference(setup: Setup) -> list[Observation]:
 
 
 def _measure_reference(
-    setup: Setup, evaluator: Evaluator, known: Known, spent_usd: float
+    setup: Setup, evaluator: Evaluator, known: Known, spent_usd: float, lost_usd: float
 ) -> list[Observation]:
     """theta_0 on its queries, once and for good; what is known is not measured again.
+
+    Args:
+        setup: Of the selection.
+        evaluator: Makes the observations.
+        known: Those of older runs.
+        spent_usd: Paid before, for observations.
+        lost_usd: And for calls that gave none.
 
     Raises:
         InputError: If it would cost more than the budget: after five queries, or as soon as it has.
     """
-    problem, budget_usd = setup.problem, setup.budget_usd - spent_usd
+    problem, budget_usd = setup.problem, setup.budget_usd - spent_usd - lost_usd
     of_query = {o.query: o for o in known.observations[::-1] if o.theta == problem.theta_ref}
     queries = sorted(_asked(setup, known))
     missing = [query for query in queries if query not in of_query]
@@ -219,7 +233,7 @@ def _measure_reference(
         facts["reference_queries"] = len(queries)
     if missing and budget_usd <= 0:
         raise InputError(
-            f"{spent_usd:.3g} USD were paid before the reference, and "
+            f"{spent_usd + lost_usd:.3g} USD were paid before the reference, and "
             f"budget_usd={setup.budget_usd:g}; raise it"
         )
     with tqdm(
@@ -242,7 +256,6 @@ def _measure_reference(
             )
         except TooDear as error:
             kept = "" if setup.folder is None else " (what was measured is kept in run_dir)"
-            lost_usd = lost_before_search(setup)
             lost = f", after {lost_usd:.3g} USD were lost" if lost_usd else ""
             raise InputError(
                 f"the reference cost {error.spent_usd:.3g} USD on {error.number} of "
@@ -261,8 +274,10 @@ def _base(setup: Setup, answered: Sequence[Observation]) -> Base:
     return cheapest(setup.problem, answered, query)
 
 
-def lost_before_search(setup: Setup) -> float:
-    """USD of calls that ended an earlier process of this selection, before its search began."""
+def _lost_usd(setup: Setup, application: Application) -> float:
+    """USD of calls that gave no observation, in all processes, before the search has begun."""
+    if setup.folder is None:
+        return _paid(application.lost)
     parts = "pilot", "preflight", "probe", "reference", "again", REGRADED
     folders = [setup.inside(name) for name in parts]
     return _paid([one for folder in folders if folder is not None for one in lost_in(folder)])

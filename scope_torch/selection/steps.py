@@ -37,7 +37,7 @@ from scope_torch.runs.opening import facts_of
 from scope_torch.runs.runner import run
 from scope_torch.search.known import Known
 from scope_torch.search.optimizer import Optimizer
-from scope_torch.selection.before import Before, held_out_usd, lost_before_search, prepare, say
+from scope_torch.selection.before import Before, held_out_usd, prepare, say
 from scope_torch.selection.setup import Setup
 from scope_torch.tracking.heard import HEARD
 from scope_torch.tracking.progress import ProgressBar
@@ -87,7 +87,7 @@ def search(
     for callback in given.callbacks:
         callback.check(setup.problem)
     application.check([*setup.searched, *setup.held_out])
-    before = prepare(setup, make_evaluator)
+    before = prepare(setup, application, make_evaluator)
     problem, known = before.problem, before.known
     reserved = held_out_usd(setup, problem, before.reference)
     left = setup.budget_usd - before.spent_usd - reserved
@@ -121,7 +121,7 @@ def search(
     is_priced = setup.is_priced or any(one.module_tokens is not None for one in measured)
     paid_llms = dict.fromkeys([*_names_in(problem), *filter(None, [application.judge])])
     lost_usd = math.fsum(one.paid_usd for one in _lost(setup, application))
-    lost_usd -= lost_before_search(setup)  # which is in spent_usd
+    lost_usd -= before.lost_usd  # which is in spent_usd
     rest = setup.budget_usd - before.spent_usd - result.history.spend_usd - lost_usd
     held_out, unpaired_usd = _held_out(setup, make_evaluator, result, rest)
     found = replace(

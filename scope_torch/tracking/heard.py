@@ -19,7 +19,9 @@ class _Heard:
             sys.stderr.flush()
 
     def isatty(self) -> bool:
-        return sys.stderr is not None and sys.stderr.isatty()
+        with suppress(OSError, ValueError, AttributeError):  # a logger may stand in its place
+            return sys.stderr.isatty()
+        return False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(sys.stderr, name)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any, Literal, cast
 
 import requests
 import wandb
+from wandb.errors import Error
 
 from scope_torch.errors import InputError
 from scope_torch.files import inside
@@ -74,7 +76,7 @@ class WandbTracker(Callback):
         self._run: wandb.Run | None = None
 
     def check(self, problem: SelectionProblem) -> None:
-        """Goes on offline if no server answers, which W&B itself would find out late."""
+        """Goes on offline if no server answers, and asks for a missing key: W&B does both late."""
         if self._arguments["mode"] != "online":
             return
         url = str(wandb.setup().settings.base_url)
@@ -91,25 +93,29 @@ class WandbTracker(Callback):
                 type(error).__name__,
                 Path(self._arguments["dir"]) / "wandb" / "offline-run-*",
             )
+            return
+        with _told(url):
+            wandb.login(verify=False)
 
     def start(self, problem: SelectionProblem, optimizer: Described, budget_usd: float) -> None:
         """Begins a W&B run."""
         self.check(problem)
         settings = optimizer.settings()
         inside(Path(self._arguments["dir"]), "wandb")  # where W&B keeps its files
-        self._run = wandb.init(
-            **self._arguments,
-            group=self._group or problem.name,
-            job_type=optimizer.name,
-            name=f"{problem.name}-{optimizer.name}-{settings.get('seed')}",
-            config={
-                "task": problem.name,
-                "budget_usd": budget_usd,
-                "optimizer": settings,
-                "problem": _described(problem),
-            },
-            reinit="create_new",
-        )
+        with _told(str(wandb.setup().settings.base_url)):
+            self._run = wandb.init(
+                **self._arguments,
+                group=self._group or problem.name,
+                job_type=optimizer.name,
+                name=f"{problem.name}-{optimizer.name}-{settings.get('seed')}",
+                config={
+                    "task": problem.name,
+                    "budget_usd": budget_usd,
+                    "optimizer": settings,
+                    "problem": _described(problem),
+                },
+                reinit="create_new",
+            )
         # A step of its own: the budgets of the curve end above what was spent.
         for step in ("budget_usd", "spend_usd"):
             self._run.define_metric(step)
@@ -157,6 +163,18 @@ class WandbTracker(Callback):
         if self._run is not None:
             self._run.finish(exit_code=0 if error is None else 1)
             self._run = None
+
+
+@contextlib.contextmanager
+def _told(url: str) -> Generator[None, None, None]:
+    """Makes an error of W&B before the search one that the user can mend."""
+    try:
+        yield
+    except Error as error:
+        raise InputError(
+            f"W&B at {url}: {error} (nothing of the search was paid yet); run `wandb login`, set "
+            "WANDB_API_KEY, or take mode=offline"
+        ) from error
 
 
 def _table(columns: list[Any], rows: list[list[Any]]) -> wandb.Table:

@@ -217,6 +217,11 @@ def test_half_a_surrogate_pair_in_an_input():
     assert Command([*python("import sys; print(sys.argv[1])"), "{input}"])("a\ud83d") == "a?"
 
 
+def test_an_input_that_is_no_json():
+    with pytest.raises(InputError, match="neither text nor JSON"):
+        Command(python("print(input())")).words({"x": {1, 2}})
+
+
 def test_an_input_of_any_length_by_standard_input():
     text = "long " * 400_000
     code = (

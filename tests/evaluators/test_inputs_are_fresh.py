@@ -2,8 +2,9 @@
 
 import io
 import sys
-from collections import OrderedDict, defaultdict
-from dataclasses import dataclass
+import threading
+from collections import Counter, OrderedDict, defaultdict
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import pytest
@@ -125,6 +126,36 @@ def test_a_model_of_pydantic_is_copied():
     model = pydantic.create_model("Graph", steps=(list, ...))(steps=[])
     called(lambda given: written(given.steps), model)
     assert model.steps == []
+
+
+def test_a_dict_of_another_kind_keeps_its_items():
+    """`|=` of a Counter is a maximum."""
+    assert dict(fresh(Counter(a=2, b=0, c=-1))) == {"a": 2, "b": 0, "c": -1}
+
+
+def test_what_cannot_be_copied_is_shared():
+    pydantic = pytest.importorskip("pydantic")
+
+    class Graph(pydantic.BaseModel):
+        steps: list
+        _lock: object = pydantic.PrivateAttr(default_factory=threading.Lock)
+
+    graph, steps = Graph(steps=[]), []
+    copied = fresh({"graph": graph, "steps": steps})
+    assert copied["graph"] is graph
+    assert copied["steps"] is not steps
+
+
+@dataclass
+class Unset:
+    steps: list
+    later: list = field(init=False)
+
+
+def test_a_field_that_is_not_set_stays_so():
+    copied = fresh(Unset([1]))
+    assert copied.steps == [1]
+    assert not hasattr(copied, "later")
 
 
 def test_sets_are_copied_and_objects_are_shared():

@@ -180,6 +180,14 @@ def test_disagreements_are_the_queries_of_different_quality():
     assert worse == sorted(worse)
 
 
+def test_half_a_surrogate_pair_in_an_answer():
+    result, half = joint(), ["cut \ud83d"] * 60
+    answers = {(result.recommendation.theta, q): half[0] for q in range(60)}
+    found = replace(result, queries=half, answers=answers, expected=half).disagreements()
+    for name in ("input", "expected", "answer_choice"):
+        assert set(found[name]) == {"cut ?"}
+
+
 def test_a_measured_reference_goes_before_told_averages():
     result = joint()
     theta = result.problem.theta_ref

@@ -10,6 +10,7 @@ import pytest
 from scope_torch.errors import InputError
 from scope_torch.methods import make_scope
 from scope_torch.runs.callbacks import Callback
+from scope_torch.runs.journal import read_journal
 from scope_torch.runs.recorded import read_run
 from scope_torch.runs.runner import run
 from scope_torch.runs.trace import read_trace
@@ -81,6 +82,26 @@ def test_a_running_run_is_read_along(tmp_path):
     numbers = [num_observations for _, _, num_observations in looks.seen]
     assert numbers == sorted(numbers)
     assert numbers[0] < numbers[-1]
+
+
+def test_a_run_that_ends_while_it_is_read_has_lost_no_lines(tmp_path, monkeypatch):
+    class Interrupted(Callback):
+        def observed(self, observation, spend_usd):
+            if spend_usd > 0.3:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        search(tmp_path, callbacks=[Interrupted()])
+
+    def ended_meanwhile(path):
+        monkeypatch.undo()
+        begun = read_journal(path)
+        search(tmp_path)
+        return begun
+
+    monkeypatch.setattr("scope_torch.runs.recorded.read_journal", ended_meanwhile)
+    assert read_run(tmp_path).status == "interrupted"
+    assert read_run(tmp_path).status == "finished"
 
 
 def test_half_written_lines_are_left_out(tmp_path):

@@ -167,6 +167,21 @@ def test_a_callback_that_fails_ends_the_run_and_all_are_closed(tmp_path, method)
     assert list(whole.history) == list(search().history)
 
 
+@pytest.mark.parametrize("method", ["end", "close"])
+def test_a_callback_that_fails_at_the_end_loses_no_result(tmp_path, method, caplog):
+    def fail(*args):
+        raise OSError("no space left")
+
+    bad, log = Log(), Log()
+    setattr(bad, method, fail)
+    found = search(callbacks=[bad, log])  # which is in no directory
+    assert list(found.history) == list(search().history)
+    assert log.calls[-2:] == ["end", "close"]
+    assert "Log failed at the end; the result stands" in caplog.text
+    with pytest.raises(OSError, match="no space left"):
+        search(run_dir=tmp_path, callbacks=[bad])
+
+
 def test_callbacks_and_journal_are_closed_whatever_fails(tmp_path, monkeypatch):
     journals: list[Journal] = []
 

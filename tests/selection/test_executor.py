@@ -19,6 +19,7 @@ import scope_torch as st
 from scope_torch.errors import InputError
 from scope_torch.evaluators.elsewhere import Elsewhere, WorkerLost
 from scope_torch.evaluators.function import FunctionEvaluator
+from scope_torch.evaluators.returned import usd_of
 from scope_torch.runs.journal import lost_in
 from scope_torch.runs.recorded import read_run
 from scope_torch.watch.reading import result_of_run
@@ -112,6 +113,40 @@ def test_a_killed_worker_loses_its_calls_and_nothing_else(tmp_path, expected, ca
     assert (seen(again), again.lost) == (seen(result), [lost])
     assert lost_in(run_dir) == [lost]
     assert result_of_run(read_run(run_dir)).bill.num_lost == 1
+
+
+@pytest.mark.parametrize("with_run_dir", [False, True])
+def test_calls_that_are_lost_in_the_reference_leave_less_for_the_search(
+    tmp_path, monkeypatch, with_run_dir
+):
+    """Where an endpoint knows what they have cost."""
+
+    class Flaky(Executor):
+        number = 0
+
+        def submit(self, function, /, *arguments, **keywords):
+            self.number += 1
+            future = Future()
+            if 12 < self.number <= 32 and self.number % 2:
+                future.set_exception(OSError("the worker is gone"))
+            else:
+                future.set_result(function(*arguments, **keywords))
+            return future
+
+    monkeypatch.setattr(
+        "scope_torch.evaluators.function.usd_of",
+        lambda error: 0.05 if isinstance(error, WorkerLost) else usd_of(error),
+    )
+    run_dir = tmp_path / "run" if with_run_dir else None
+    given = settings(budget_usd=1.6, run_dir=run_dir, repeats=4)
+    result = st.select(App(tmp_path), **given, executor=Flaky())
+    assert len(result.lost) == 10
+    amounts = result.bill.amounts
+    assert amounts["lost"] == pytest.approx(0.5)
+    before = sum(usd for name, usd in amounts.items() if name != "search")
+    assert result.budget_usd == pytest.approx(1.6 - before)
+    if with_run_dir:  # and the same call is no other one
+        assert seen(st.select(App(tmp_path), **given)) == seen(result)
 
 
 @pytest.mark.slow
@@ -293,7 +328,6 @@ def test_a_call_that_the_executor_cancels_is_lost():
 PROGRAM = """
 import sys
 from concurrent.futures import ProcessPoolExecutor
-from functools import partial
 from multiprocessing import get_context
 
 if __name__ == "__main__":  # the workers run this file, too
@@ -301,14 +335,18 @@ if __name__ == "__main__":  # the workers run this file, too
     import scope_torch as st
     from selection.test_executor import settings
 
-    pool = partial(ProcessPoolExecutor, 3, mp_context=get_context("spawn"))
+    def pool():
+        open(sys.argv[1] + "/made", "w").close()
+        return ProcessPoolExecutor(3, mp_context=get_context("spawn"))
+
     st.select(SlowApp(sys.argv[1]), **settings(executor=pool, run_dir=sys.argv[1] + "/run"))
 """
 
 
 @pytest.mark.slow
-def test_an_interrupt_of_the_terminal_loses_no_call(tmp_path, expected):
-    """It reaches the workers too, which end their calls."""
+@pytest.mark.parametrize("is_starting", [False, True])
+def test_an_interrupt_of_the_terminal_loses_no_call(tmp_path, expected, is_starting):
+    """It reaches the workers too, which end their calls; those that still start, too."""
     (tmp_path / "program.py").write_text(PROGRAM)
     path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
     process = subprocess.Popen(
@@ -318,10 +356,16 @@ def test_an_interrupt_of_the_terminal_loses_no_call(tmp_path, expected):
         text=True,
         start_new_session=True,
     )
-    # A worker that still starts would die of the interrupt, and its call with it.
-    while len(calls(tmp_path)) < 12 or len({worker for worker, *_ in calls(tmp_path)}) < 3:
+
+    def is_time():
+        if is_starting:
+            return (tmp_path / "made").exists()
+        return len(calls(tmp_path)) >= 12 and len({worker for worker, *_ in calls(tmp_path)}) == 3
+
+    while not is_time():
         assert process.poll() is None, process.communicate()[1]
         time.sleep(0.02)
+    time.sleep(0.3 * is_starting)  # the worker is a process now, which imports
     os.killpg(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert "KeyboardInterrupt" in err

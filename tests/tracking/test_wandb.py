@@ -6,7 +6,9 @@ import json
 import socket
 import struct
 import sys
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -292,3 +294,25 @@ def test_a_server_that_does_not_answer_is_told_before_anything_is_paid(
         run(problem, scope, evaluator, 0.05, callbacks=[tracker])
     assert len(_of_tracker(caplog)) == 1
     assert any(record.HasField("exit") for record in records(tmp_path))
+
+
+class Answers(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+
+
+def test_a_missing_key_is_told_before_anything_is_paid(tmp_path, monkeypatch):
+    """Without a terminal nobody can be asked for it."""
+    for name in ("WANDB_API_KEY", "WANDB_MODE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    monkeypatch.setenv("WANDB_CONFIG_DIR", str(tmp_path / "config"))
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        monkeypatch.setattr(wandb.setup().settings, "base_url", url, raising=True)
+        tracker = WandbTracker(mode="online", directory=str(tmp_path))
+        with pytest.raises(InputError, match=rf"W&B at {url}: .*run `wandb login`"):
+            tracker.check(synthetic_task(num_queries=8).problem)
+        server.shutdown()
