@@ -49,6 +49,7 @@ _TRACE = "trace_id", "traceId"
 _USAGE = "usage_details", "usageDetails", "usage"
 _DETAILS = "langfuse.observation.usage_details"  # an attribute that goes before all others
 _COSTS = "total_cost", "totalCost", "calculated_total_cost", "calculatedTotalCost"
+_UPDATED = "updated_at", "updatedAt", "timestamp"
 _GRADES = "NUMERIC", "BOOLEAN"
 _TRUTH = {"True": 1.0, "False": 0.0}
 _OF_THE_UI = {"comments", "traceTags", "observationCount"}
@@ -62,7 +63,8 @@ def read_observation(row: Mapping[str, Any]) -> Iterator[Span | Score]:
         UnreadableRow: If it has no trace, or no identifier.
     """
     trace = needed(row, *_TRACE)
-    is_call = needed(row, "type").upper() == "GENERATION"
+    kind = needed(row, "type").upper()
+    is_call = kind == "GENERATION"
     start = moment(row.get("start_time") or row.get("startTime"))
     end = moment(row.get("end_time") or row.get("endTime"))
     unit = _unit(row)
@@ -75,6 +77,7 @@ def read_observation(row: Mapping[str, Any]) -> Iterator[Span | Score]:
         start=start,
         seconds=between(start, end),
         is_call=is_call,
+        is_apart=kind in ("AGENT", "TOOL"),
         llm=text_in(row, "provided_model_name", "providedModelName", "model") if is_call else None,
         usage=usage,
         cost_usd=recorded_usd(_costs(row, usage), usage),
@@ -82,7 +85,7 @@ def read_observation(row: Mapping[str, Any]) -> Iterator[Span | Score]:
         unit=unit,
         attributes={**row, **decoded(row, "metadata")},
     )
-    yield from _columns(row, trace)
+    yield from _columns(row, trace, needed(row, "id"))
 
 
 def is_trace(row: Mapping[str, Any]) -> bool:
@@ -96,16 +99,17 @@ def read_trace(row: Mapping[str, Any]) -> Iterator[Score]:
     Raises:
         UnreadableRow: If it has no identifier.
     """
-    yield from _columns(row, needed(row, "id"))
+    yield from _columns(row, needed(row, "id"), "")
 
 
-def _columns(row: Mapping[str, Any], trace: str) -> Iterator[Score]:
+def _columns(row: Mapping[str, Any], trace: str, span: str) -> Iterator[Score]:
     """Scores of a table of the UI: a column `correct` with the list `[1]` or `["True"]`."""
     for name, values in row.items() if _OF_THE_UI & row.keys() else ():
-        for value in values if isinstance(values, list) and name not in _NO_SCORES else ():
+        are_scores = isinstance(values, list) and name not in _NO_SCORES
+        for at, value in enumerate(values if are_scores else ()):
             grade = _TRUTH.get(value) if isinstance(value, str) else number(value)
             if grade is not None:
-                yield Score(trace, printable(name), grade)
+                yield Score(trace, printable(name), grade, f"{span} {at}")
 
 
 def read_score(row: Mapping[str, Any]) -> Iterator[Score]:
@@ -125,7 +129,8 @@ def read_score(row: Mapping[str, Any]) -> Iterator[Score]:
         raise UnreadableRow("a score without trace_id")
     if (value := number(row.get("value"))) is None:
         raise UnreadableRow(f"a score whose value={row.get('value')!r:.40} is no number")
-    yield Score(trace, needed(row, "name"), value)
+    version = moment(first_in(row, _UPDATED)) or 0.0
+    yield Score(trace, needed(row, "name"), value, text_in(row, "id") or "", version)
 
 
 def _unit(row: Mapping[str, Any]) -> str | None:

@@ -45,7 +45,8 @@ def read_run(row: Mapping[str, Any]) -> Iterator[Span | Score]:
     path = [part.rpartition("Z")[2] for part in (text_in(row, "dotted_order") or "").split(".")]
     trace = text_in(row, "trace_id") or path[0] or needed(row, "trace_id")
     parent = text_in(row, "parent_run_id") or (path[-2] if len(path) > 1 else None)
-    is_call = needed(row, "run_type").lower() == "llm"
+    kind = needed(row, "run_type").lower()
+    is_call = kind == "llm"
     start, end = moment(row.get("start_time")), moment(row.get("end_time"))
     usage = _usage(row) if is_call else None
     metadata = mapping_in(decoded(row, "extra"), "metadata")
@@ -57,6 +58,7 @@ def read_run(row: Mapping[str, Any]) -> Iterator[Span | Score]:
         start=start,
         seconds=between(start, end),
         is_call=is_call,
+        is_apart=kind == "tool",
         llm=_llm(row, metadata) if is_call else None,
         usage=usage,
         cost_usd=recorded_usd([row.get("total_cost")], usage),
@@ -66,7 +68,8 @@ def read_run(row: Mapping[str, Any]) -> Iterator[Span | Score]:
     for name, stats in decoded(row, "feedback_stats").items():
         average = number(stats.get("avg")) if isinstance(stats, Mapping) else None
         if average is not None:
-            yield Score(trace, printable(name), average)
+            version = number(stats.get("n")) or 0.0  # feedback is added
+            yield Score(trace, printable(name), average, needed(row, "id"), version)
 
 
 def _llm(row: Mapping[str, Any], metadata: Mapping[str, Any]) -> str | None:

@@ -2,7 +2,7 @@
 
 | | GenAI: current, then older names | OpenInference |
 | --- | --- | --- |
-| a call | `gen_ai.operation.name`, unless it is one of an agent, a tool or an embedding | `openinference.span.kind` = LLM |
+| a call | `gen_ai.operation.name` such as chat; an unknown one, and none, with an LLM | `openinference.span.kind` = LLM |
 | LLM | `gen_ai.request.model`, `gen_ai.response.model`; `llm.request.model` | `llm.request.model_name`, `llm.model_name` |
 | tokens | `gen_ai.usage.*`; `llm.usage.*`, `ai.usage.*`: see `tokens` | `llm.token_count.*` |
 | cost | `gen_ai.usage.cost`, `operation.cost`, `gen_ai.cost.total_cost` | `llm.cost.total` |
@@ -52,6 +52,9 @@ _COST = (
     "gen_ai.usage.total_cost",
 )
 _NO_CALLS = re.compile(r"agent|tool|embedding|workflow|retriev|rerank|memory", re.IGNORECASE)
+_CALLS = re.compile(r"chat|completion|generat|response|message", re.IGNORECASE)
+_APART = re.compile(r"agent|tool", re.IGNORECASE)
+_OPERATION = "gen_ai.operation.name", "llm.request.type"
 _SCORE = "gen_ai.evaluation.score.value"
 _SCORE_NAME = "gen_ai.evaluation.name"
 _GRADE = re.compile(r"((?:trace\.)?(?:evaluations|annotations)\.\d+\.(?:evaluation|annotation))")
@@ -163,6 +166,7 @@ def _read(
         start=times[0],
         seconds=between(*times),
         is_call=is_call,
+        is_apart=not is_call and _is_apart(attributes, text_in(row, "name") or ""),
         llm=_llm(attributes) if is_call else None,
         usage=usage if is_call else None,
         cost_usd=recorded_usd((attributes.get(name) for name in _COST), usage),
@@ -170,12 +174,13 @@ def _read(
         attributes=attributes,
     )
     said = [attributes, *(values for name, values in events if name == "gen_ai.evaluation.result")]
-    for values in said:
+    for at, values in enumerate(said):
         if (score := number(values.get(_SCORE))) is not None:
-            yield Score(trace, text_in(values, _SCORE_NAME) or _UNNAMED, score)
+            yield Score(trace, text_in(values, _SCORE_NAME) or _UNNAMED, score, f"{span_id} {at}")
     for start in dict.fromkeys(found[1] for key in attributes if (found := _GRADE.match(key))):
         if (score := number(attributes.get(f"{start}.score"))) is not None:
-            yield Score(trace, text_in(attributes, f"{start}.name") or _UNNAMED, score)
+            name = text_in(attributes, f"{start}.name") or _UNNAMED
+            yield Score(trace, name, score, f"{span_id} {start}")
 
 
 def _is_call(attributes: Mapping[str, Any]) -> bool:
@@ -186,10 +191,16 @@ def _is_call(attributes: Mapping[str, Any]) -> bool:
     kind = text_in(attributes, _KIND)
     if kind is not None:
         return kind.upper() == "LLM"
-    operation = text_in(attributes, "gen_ai.operation.name", "llm.request.type")
-    if operation is not None:
+    operation = text_in(attributes, *_OPERATION)
+    if operation is not None and (_CALLS.search(operation) or _NO_CALLS.search(operation)):
         return not _NO_CALLS.search(operation)
     return text_in(attributes, *_LLM) is not None
+
+
+def _is_apart(attributes: Mapping[str, Any], name: str) -> bool:
+    """Whether these are the attributes of a tool or an agent; some say it by their name alone."""
+    said = text_in(attributes, _KIND), text_in(attributes, *_OPERATION), name
+    return any(_APART.search(text) for text in said if text is not None)
 
 
 def _llm(attributes: Mapping[str, Any]) -> str | None:

@@ -30,10 +30,11 @@ def report(summary: Summary, traces: Traces) -> str:
     lines = _table([_HEAD, *(_row(name, m) for name, m in summary.modules.items())])
     lines.append(f"{counted}; all numbers are sums, the seconds those of the calls")
     lines.append(f"the reference: {_cost(summary)}, {_quality(summary)}")
-    failed = sum(module.failed for module in summary.modules.values())
-    if failed:
-        lines.append(f"{_number(failed, 'call', 'calls')} failed; without tokens they cost nothing")
     modules = summary.modules.values()
+    if failed := sum(module.failed for module in modules):
+        free = sum(module.free for module in modules)
+        told = f"; {free} without tokens or a cost, which count as free" if free else ""
+        lines.append(f"{_number(failed, 'call', 'calls')} failed{told}")
     if any(m.priced for m in modules) and not any(m.cached_tokens for m in modules):
         lines.append("no call reports cached tokens; where a cache gave prompts, you paid less")
     of_calls = {span.name for span in traces.spans if span.is_call}
@@ -88,7 +89,7 @@ def _cost(summary: Summary) -> str:
         return f"cost unknown: no price is known for {names} (give --prices prices.toml)"
     modules = summary.modules.values()
     priced = sum(module.priced for module in modules)
-    calls = sum(module.calls - module.failed for module in modules)
+    calls = sum(module.calls - module.free for module in modules)
     if not priced:
         source = "recorded in the traces"
     elif priced >= calls:

@@ -32,6 +32,8 @@ class Span:
         start: Seconds since 1970; None if not known.
         seconds: How long it took; None if not known.
         is_call: Whether it is one call of an LLM.
+        is_apart: Whether it is a tool or an agent: the calls in it are its own, also where it is
+            inside a call.
         llm: The LLM that was asked for; None if it is no call, or says none.
         usage: Tokens that were billed; None if it reports none.
         cost_usd: The recorded cost in USD; None if none is recorded, or 0 for a call with tokens:
@@ -53,6 +55,7 @@ class Span:
     start: float | None = None
     seconds: float | None = None
     is_call: bool = False
+    is_apart: bool = False
     llm: str | None = None
     usage: Usage | None = None
     cost_usd: float | None = None
@@ -62,11 +65,17 @@ class Span:
 
 
 class Score(NamedTuple):
-    """A grade that the log gives to a trace, or to a span in it."""
+    """A grade that the log gives to a trace, or to a span in it.
+
+    Of several with the same `id` only the one with the latest `version` counts, in any unit; empty:
+    each counts.
+    """
 
     trace: str
     name: str
     value: float
+    id: str = ""
+    version: float = 0.0
 
 
 def text_in(row: Mapping[str, Any], *names: str) -> str | None:

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 from scope_torch.errors import InputError, printable
 from scope_torch.llm.price_list import PriceList
 from scope_torch.traces.reading import Traces
-from scope_torch.traces.span import Span, number
+from scope_torch.traces.span import Score, Span, number
 from scope_torch.traces.tree import Tree, trees_of
 
 NameOf = Literal["nearest", "top", "own"]
@@ -70,6 +70,7 @@ class TracedModule:
         traces: Number of traces that called it.
         calls: Number of calls, also those that failed.
         failed: Number of calls that failed.
+        free: Number of calls that failed, and report neither tokens nor a cost.
         prompt_tokens: Sum over all calls; so are the other numbers.
         completion_tokens: See `prompt_tokens`.
         cached_tokens: The part of the prompt tokens that a cache gave.
@@ -82,6 +83,7 @@ class TracedModule:
     traces: int = 0
     calls: int = 0
     failed: int = 0
+    free: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
@@ -278,6 +280,7 @@ def _add(modules: Mapping[str, TracedModule], calls: Sequence[Call]) -> None:
         module = modules[call.module]
         module.calls += 1
         module.failed += call.span.failed
+        module.free += call.span.usage is None and call.span.cost_usd is None
         module.priced += call.is_priced
         module.seconds += call.span.seconds or 0.0
         if (usage := call.span.usage) is not None:
@@ -307,7 +310,10 @@ def _qualities(
             if value is not None:
                 given.setdefault(rules.score_attribute, {})[trace] = [value]
     else:
-        for score in traces.scores:
+        scores = _last_of_each(traces.scores)
+        if repeated := len(traces.scores) - len(scores):
+            summary.notes.append(f"{repeated} scores are there twice, and the latest counts")
+        for score in scores:
             if score.trace in calls:
                 given.setdefault(score.name, {}).setdefault(score.trace, []).append(score.value)
     summary.score_names = Counter({name: len(of_traces) for name, of_traces in given.items()})
@@ -315,6 +321,16 @@ def _qualities(
     scored = given.get(summary.score, {}) if summary.score is not None else {}
     low, high = rules.score_range
     return {trace: _quality(trace, values, low, high) for trace, values in scored.items()}
+
+
+def _last_of_each(scores: Iterable[Score]) -> list[Score]:
+    """The latest version of each score."""
+    latest: dict[object, Score] = {}
+    for number_of, score in enumerate(scores):
+        key = (score.trace, score.name, score.id) if score.id else number_of
+        if key not in latest or score.version >= latest[key].version:
+            latest[key] = score
+    return list(latest.values())
 
 
 def _chosen_score(rules: TraceRules, names: Mapping[str, int]) -> str | None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Set
+import math
+from collections.abc import Iterable, Iterator, Sequence, Set
 
 from scope_torch.errors import printable
 from scope_torch.traces.span import Span
 
 _SCALARS = str | int | float
+_NEARLY = 0.9  # of the tokens of a call: two libraries may count some of them differently
 
 
 class Tree:
@@ -17,9 +19,9 @@ class Tree:
         spans: Its spans, in any order; their identifiers differ.
 
     Attributes:
-        calls: The calls of LLMs, by time. A call around another one that reports tokens is not
-            among them: two libraries have logged the same call. Nor is one that failed and names
-            no LLM and no tokens.
+        calls: The calls of LLMs, by time. Where two libraries have logged the same call, one inside
+            the other, only the inner one is among them, or the one that reports tokens or a cost.
+            Nor is one that failed and names no LLM and no tokens.
 
     Examples:
         >>> call = Span("t", "c", "b", "chat nano", is_call=True, llm="nano")
@@ -34,18 +36,33 @@ class Tree:
         self._downwards = list(self._from_the_top())
         self._steps: dict[str, tuple[Span | None, Span | None]] = {}
         self._found: dict[str, dict[str, str | None]] = {}
-        outer: set[str] = set()  # a call, or around one: it reports tokens
-        for span, parent in reversed(self._downwards):
-            has_tokens = span.is_call and span.usage is not None
-            if parent is not None and (has_tokens or span.id in outer):
-                outer.add(parent.id)
         for span, parent in self._downwards:
             self._steps[span.id] = self._step_around(parent)
+        doubles = self._doubles()
         calls = [span for span in self._spans.values() if span.is_call and span.id in self._steps]
         self.calls = sorted(
-            (span for span in calls if _says_something(span) and span.id not in outer),
+            (span for span in calls if _says_something(span) and span.id not in doubles),
             key=lambda span: span.start or 0.0,
         )
+
+    def _doubles(self) -> set[str]:
+        """Calls that are logged once more, by the calls inside or around them."""
+        doubles: set[str] = set()
+        below: dict[str, list[Span]] = {}  # the calls in a span, but for those of tools and agents
+        for span, parent in reversed(self._downwards):
+            inner = below.pop(span.id, [])
+            if span.is_call and any(map(_tells, inner)):
+                if _is_same(span, [one for one in inner if _tells(one)]):
+                    doubles.add(span.id)
+                else:
+                    inner.append(span)
+            elif span.is_call:
+                if _tells(span):
+                    doubles.update(one.id for one in inner)
+                inner = [span]
+            if parent is not None and not span.is_apart:
+                below.setdefault(parent.id, []).extend(inner)
+        return doubles
 
     def _from_the_top(self) -> Iterator[tuple[Span, Span | None]]:
         """Each span with the one around it, which comes first. Spans in a circle do not come."""
@@ -126,12 +143,36 @@ class Tree:
         return max(end for _, end in times) - min(start for start, _ in times) if times else None
 
 
+def _tells(call: Span) -> bool:
+    return call.usage is not None or call.cost_usd is not None
+
+
+def _is_same(outer: Span, inner: Sequence[Span]) -> bool:
+    """Whether calls inside a call are what it reports, or more: it may have been tried again."""
+    used = [_tokens(one) for one in inner if one.usage is not None]
+    if outer.usage is not None and used:
+        return sum(used) >= _NEARLY * _tokens(outer)
+    paid = [one.cost_usd for one in inner if one.cost_usd is not None]
+    if outer.cost_usd is not None and paid:
+        return math.fsum(paid) >= _NEARLY * outer.cost_usd
+    return not _tells(outer) or outer.llm in (None, *(one.llm for one in inner))
+
+
+def _tokens(call: Span) -> int:
+    return 0 if call.usage is None else call.usage.prompt_tokens + call.usage.completion_tokens
+
+
 def _says_something(call: Span) -> bool:
     return not call.failed or call.llm is not None or call.usage is not None
 
 
+def _progress(span: Span) -> tuple[bool, float]:
+    """Of a span that was exported before and after its end: more after it."""
+    return _tells(span), span.seconds if span.seconds is not None else -1.0
+
+
 def trees_of(spans: Iterable[Span]) -> tuple[dict[str, Tree], int]:
-    """The traces, and the number of spans that are there twice.
+    """The traces, and the number of spans that are there twice; that which is complete counts.
 
     Examples:
         >>> span = Span("t1", "s1", None, "plan")
@@ -144,5 +185,7 @@ def trees_of(spans: Iterable[Span]) -> tuple[dict[str, Tree], int]:
     for span in spans:
         of_trace = found.setdefault(span.trace, {})
         repeated += span.id in of_trace
-        of_trace.setdefault(span.id, span)
+        first = of_trace.setdefault(span.id, span)
+        if _progress(span) > _progress(first):
+            of_trace[span.id] = span
     return {trace: Tree(of_trace.values()) for trace, of_trace in found.items()}, repeated

@@ -276,7 +276,7 @@ def test_a_run_of_langsmith_with_its_children(tmp_path):
         ("t", "t", "nano"),
     ]
     assert traces.spans[1].usage[:3] == (90, 7, 80)
-    assert traces.scores == [Score("t", "ok", 0.5)]
+    assert traces.scores == [Score("t", "ok", 0.5, "t", 1.0)]
 
 
 def test_lines_that_cannot_be_read_are_named(tmp_path):

@@ -75,11 +75,11 @@ def test_scores_in_columns_of_a_table(tmp_path):
         {"id": "t", "timestamp": "", "tags": ["b"], "observationCount": 2, "ok": [0.5], "name": ""},
     ]
     traces = read(rows, tmp_path)
-    assert traces.scores == [
-        Score("t", "ok", 1.0),
-        Score("t", "helpful", 1.0),
-        Score("t", "helpful", 0.0),
-        Score("t", "ok", 0.5),
+    assert [score[:3] for score in traces.scores] == [
+        ("t", "ok", 1.0),
+        ("t", "helpful", 1.0),
+        ("t", "helpful", 0.0),
+        ("t", "ok", 0.5),
     ]
     assert traces.num_unread == 0
 

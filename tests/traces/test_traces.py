@@ -118,7 +118,11 @@ def test_a_call_is_named_by_the_span_that_the_user_chooses():
 def test_the_same_spans_twice_count_once():
     twice = summarize(read_traces([FIXTURES / "otlp.jsonl"] * 2), TraceRules(prices=PriceList(OWN)))
     assert twice.modules == summary_of("otlp").modules
-    assert twice.notes == ["22 spans are there twice, and count once"]
+    assert twice.notes == [
+        "22 spans are there twice, and count once",
+        "4 scores are there twice, and the latest counts",
+    ]
+    assert twice.queries == summary_of("otlp").queries
 
 
 def test_otlp_and_the_console_say_the_same():
