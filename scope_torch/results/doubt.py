@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from scope_torch.constraints import Constraint
+from scope_torch.observation import History
 from scope_torch.problem import SelectionProblem
 from scope_torch.reference import REFERENCE_DELTA
 from scope_torch.results.digits import level, plain, quality, share, threshold
@@ -29,6 +30,11 @@ class Promised(Protocol):
     @property
     def recommendation(self) -> Recommendation:
         """theta_out and its basis."""
+        ...
+
+    @property
+    def history(self) -> History:
+        """Its observations."""
         ...
 
     @property
@@ -73,6 +79,7 @@ def doubt_of(result: Promised) -> str:
     - Held-out queries: the interval of quality above the threshold lies below 0, or that of the
       saving, or of what another constraint leaves.
     - Answers changed when they were asked for again, and the certificate assumes that none does.
+    - All calls of this search with one of its LLMs failed: its answers are of an earlier search.
     - Runs of theta_out left out a module that the reference asked, or cost nothing.
     - The reference is kept, and breaks a constraint itself, or answered too few queries to tell.
 
@@ -82,7 +89,8 @@ def doubt_of(result: Promised) -> str:
     problem = result.problem
     if result.recommendation.theta == problem.theta_ref:
         return _of_reference(problem)
-    doubts = *_of_held_out(problem, result.held_out), _of_answers(result), _of_calls(result)
+    of_calls = *_of_failures(result), _of_calls(result)
+    doubts = *_of_held_out(problem, result.held_out), _of_answers(result), *of_calls
     return "; ".join(filter(None, doubts))
 
 
@@ -155,6 +163,16 @@ def _of_answers(result: Promised) -> str:
         f"but {varies.changed} of {varies.asked} answers changed when they were asked for again, "
         "which this certificate does not allow for"
     )
+
+
+def _of_failures(result: Promised) -> Iterator[str]:
+    """LLMs of theta_out that do not work today."""
+    theta, problem = result.recommendation.theta, result.problem
+    for module, (name, llm) in enumerate(problem.names(theta).items()):
+        with_it = [one for one in result.history if one.theta[module] == theta[module]]
+        if with_it and all(one.failed == "app" for one in with_it):
+            told = f"all {len(with_it)} calls" if len(with_it) > 1 else "the only call"
+            yield f"but {told} of this search with {name}={llm} failed; older answers are known"
 
 
 def _of_calls(result: Promised) -> str:

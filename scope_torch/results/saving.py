@@ -47,6 +47,8 @@ def save_models(
 ) -> Path:
     """Writes the LLM of each module, in one step: readers see the old file or the new one.
 
+    Other lines of a `.env` file stay.
+
     Args:
         path: Its name says the form, see the table of this module.
         models: The LLM of each module.
@@ -58,7 +60,7 @@ def save_models(
 
     Raises:
         InputError: If the name says no form, the modules cannot be told apart as variables, or the
-            file cannot be written.
+            file cannot be written, or holds something else.
 
     Examples:
         >>> path = save_models("models.json", {"planner": "medium"}, {"certified": True})
@@ -79,6 +81,12 @@ def save_models(
     path = Path(path)
     content = {"version": VERSION, "models": dict(models), **facts}
     text = _form(path)(content)
+    if (before := _text_of(path) if path.exists() else "").strip():
+        if _is_env(path):
+            text = _lines_of_others(before, text) + text
+            private = private or not path.stat().st_mode & 0o077  # it may hold keys
+        elif not _is_ours(path, before):
+            raise InputError(f"{path} holds something else; choose another name, or move it away")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -120,10 +128,7 @@ def load_chain(path: Path | str) -> list[dict[str, str]]:
     """
     path = Path(path)
     _form(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {path}: {error}; write it with result.save()") from error
+    text = _text_of(path)
     mend = "write it with result.save()"
     try:
         chain = [_from_env(text)] if _is_env(path) else _from_content(_parsed(path, text))
@@ -135,6 +140,42 @@ def load_chain(path: Path | str) -> list[dict[str, str]]:
             where = f" in fallback {number}" if number else ""
             raise InputError(f"{path} gives no LLM for each module{where}; {mend}")
     return [{module: choice_of(llm) for module, llm in models.items()} for models in chain]
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {path}: {error}; write it with result.save()") from error
+
+
+def _is_ours(path: Path, text: str) -> bool:
+    """Whether a JSON or YAML file is one that `save_models` has written."""
+    try:
+        content = _parsed(path, text)
+        if _form(path) is _litellm:
+            names = [entry["model_name"] for entry in content["model_list"]]
+            return content.keys() == {"model_list"} and all(n.startswith("scope/") for n in names)
+        return bool(_from_content(content))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return False
+
+
+def _lines_of_others(before: str, text: str) -> str:
+    """The lines of a `.env` file that are neither ours nor about a variable of the new text."""
+    names = {line.partition("=")[0] for line in text.splitlines() if not line.startswith("#")}
+    kept: list[str] = []
+    is_named = False  # by the comment above
+    for line in before.splitlines():
+        name = line.partition("=")[0].removeprefix("export ").strip()
+        if not (line.startswith(_MODULE) or name in names or (is_named and _is_variable(line))):
+            kept.append(line)
+        is_named = line.startswith(_MODULE)
+    return "".join(f"{line}\n" for line in kept)
+
+
+def _is_variable(line: str) -> bool:
+    return line.startswith("SCOPE_")
 
 
 def _form(path: Path) -> Callable[[Mapping[str, Any]], str]:
@@ -259,11 +300,12 @@ def _from_content(content: Any) -> list[dict[str, str]]:
 
 def _from_env(text: str) -> dict[str, str]:
     models: dict[str, str] = {}
-    module = None
-    for line in text.splitlines():
+    module, lines = None, text.splitlines()
+    are_named = any(line.startswith(_MODULE) for line in lines)  # others are of something else
+    for line in lines:
         if line.startswith(_MODULE):
             module = json.loads(line.removeprefix(_MODULE))
-        elif line.startswith("SCOPE_"):
+        elif _is_variable(line) and (module or not are_named):
             name, _, value = line.partition("=")
             (llm,) = shlex.split(value)
             models[module or name.removeprefix("SCOPE_").lower()] = llm

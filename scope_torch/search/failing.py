@@ -3,8 +3,9 @@
 A call fails if the application raised an error (`Observation.failed`). It says only that some
 module's LLM does not work. So:
 
-- An LLM works in a module if a call with it has ever been answered, rightly or wrongly. Those of
-  theta_0 do, because it was measured.
+- An LLM works in a module if a call with it has been answered in this search, rightly or wrongly.
+  Those of theta_0 do, because it was measured. Answers of earlier searches say nothing: an LLM may
+  be retired since.
 - The suspects of a failed call are its modules whose LLM is not known to work. If they all have the
   same LLM, that LLM is to blame, in each of these modules. Else nobody is, until more is known.
 - An LLM that is to blame for five calls is dropped from its module. The calls differ in

@@ -222,7 +222,7 @@ class _Maker:
             known = (row for row in self._known() if row.quality >= threshold - _ROUNDING)
             rows = [self._reference(), *known]
             for theta, most in certified.items():
-                if most >= threshold:
+                if most >= threshold and not self._fails(theta):
                     rows.append(self._row(theta, "certified", threshold))
             safe = min(rows, key=lambda row: row.cost_usd)
             best = self._looks_best(threshold)
@@ -241,20 +241,36 @@ class _Maker:
     def _points(self) -> tuple[FrontRow, ...]:
         reference = self._reference()
         seen = [theta for theta, _ in self._answers if theta != reference.theta]
-        dropped = self._report.get("dropped", {})  # a call that failed is free, but no bargain
-        seen = [one for one in seen if not uses_any(self._problem.names(one), dropped)]
+        seen = [one for one in seen if not self._fails(one)]
         values = [(reference.cost_usd, reference.quality), *map(self._means, seen)]
         kept = non_dominated([cost for cost, _ in values], [quality for _, quality in values])
-        return tuple(self._row(seen[i - 1]) if i else reference for i in kept)  # slow: intervals
+        rows = [self._row(seen[i - 1]) if i else reference for i in kept]  # slow: intervals
+        out = self._optimizer.recommend()
+        if out.basis == "certified":
+            certified = self._row(out.theta, out.basis, self._problem.s_0)
+            rows = [certified if row.theta == out.theta else row for row in rows]
+        return tuple(rows)
+
+    def _fails(self, theta: tuple[int, ...]) -> bool:
+        """Whether an LLM of it was dropped: a call that failed is free, but no bargain."""
+        return uses_any(self._problem.names(theta), self._report.get("dropped", {}))
 
     def _known(self) -> Iterator[FrontRow]:
-        yield from (self._row(theta) for theta, _ in self._answers if self._is_known(theta))
+        known = (theta for theta, _ in self._answers if self._is_known(theta))
+        yield from (self._row(theta) for theta in known if not self._fails(theta))
 
     def _reference(self) -> FrontRow:
         p = self._problem
         cost, quality = p.reference_cost_usd, p.reference_quality
         names = p.names(p.theta_ref)
-        return _exactly(names, p.theta_ref, "reference", cost, quality)
+        if (n := p.reference_queries) is None:
+            return _exactly(names, p.theta_ref, "reference", cost, quality)
+        sure = quality * n / p.num_queries, 1 - (1 - quality) * n / p.num_queries
+        of_cost, _ = self._intervals(p.theta_ref)
+        if of_cost is not None:
+            of_cost = min(of_cost[0], cost), max(of_cost[1], cost)
+        of_quality = (0.0, 1.0) if self._flips else sure
+        return FrontRow(names, p.theta_ref, "reference", cost, quality, of_cost, of_quality)
 
     def _row(
         self, theta: tuple[int, ...], basis: str = "estimated", at_least: float = 0.0
@@ -266,6 +282,9 @@ class _Maker:
         of_cost, of_quality = self._intervals(theta)
         if of_quality is not None:
             of_quality = max(of_quality[0], at_least), max(of_quality[1], at_least)
+            quality = min(max(quality, of_quality[0]), of_quality[1])
+        if of_cost is not None:
+            cost = min(max(cost, of_cost[0]), of_cost[1])
         return FrontRow(names, theta, basis, cost, quality, of_cost, of_quality)
 
     def _is_known(self, theta: tuple[int, ...]) -> bool:
@@ -275,7 +294,7 @@ class _Maker:
         """Known averages; else of the surrogate if it is enumerated, else of the answers."""
         at = position_of(self._problem.space.index_of(theta), self._listed)
         if at is not None and len(self._mean_c) and not self._is_known(theta):
-            return float(self._mean_c[at]), min(1.0, max(0.0, float(self._mean_q[at])))
+            return max(0.0, float(self._mean_c[at])), min(1.0, max(0.0, float(self._mean_q[at])))
         return self._answers[theta].cost_usd, self._answers[theta].quality
 
     def _intervals(self, theta: tuple[int, ...]) -> tuple[Interval | None, Interval | None]:
@@ -292,6 +311,8 @@ class _Maker:
             return None
         cost = torch.where(self._mean_q >= threshold - _ROUNDING, self._mean_c, math.inf)
         space, listed = self._problem.space, self._listed
+        if (at := position_of(space.index_of(self._problem.theta_ref), listed)) is not None:
+            cost[at] = math.inf  # what it costs is known
         if listed is None and (mask := self._problem.allowed_mask()) is not None:
             cost[~mask] = math.inf
         codes = None if listed is None else space.unrank(listed)

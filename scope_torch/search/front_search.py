@@ -156,7 +156,7 @@ class ScopeFront(SequentialOptimizer):
                 known.append((self._log(cost), quality))
             else:
                 at = self._at(theta)
-                cost = float(self._posterior.mean_c[at])
+                cost = max(0.0, float(self._posterior.mean_c[at]))
                 quality = min(float(qualities.mean[at]), answers.most_quality)
             seen.append((cost, quality, theta))
         self._known = Front(known, math.log(worst))

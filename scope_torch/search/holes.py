@@ -69,10 +69,15 @@ class Holes:
         offered = problem.offered or {}
         self.leave_out([theta for theta, queries in offered.items() if len(queries) < least])
 
-    def record(self, observation: Observation) -> None:
-        """Counts an answer, because of which LLMs may be dropped."""
+    def record(self, observation: Observation, is_earlier: bool = False) -> None:
+        """Counts an answer, because of which LLMs may be dropped.
+
+        Args:
+            observation: The answer.
+            is_earlier: Whether an earlier search has it. It says nothing of which LLMs work today.
+        """
         self._answers[observation.theta] += 1
-        if self.failing.record(observation):
+        if not is_earlier and self.failing.record(observation):
             self.left = self.left.without_llms(self.failing.dropped)
             if self._has_begun:
                 self._posterior.restrict(self.left)

@@ -148,7 +148,7 @@ class Rules:
         """Before Calibrate: its pool, the query order, and how many of the queries it looks at."""
         known = self.known
         for observation in (*known.observations, *known.reference):
-            self._take_in(observation)
+            self._take_in(observation, is_earlier=True)
         if not known.observations:
             return pool, order, self._query_pool
         generator.manual_seed(known.order_seed(seed))
@@ -162,9 +162,9 @@ class Rules:
             self._verification.record(observation)
         self._take_in(observation)
 
-    def _take_in(self, observation: Observation) -> None:
+    def _take_in(self, observation: Observation, is_earlier: bool = False) -> None:
         self.stopping.record(observation)
-        self._holes.record(observation)
+        self._holes.record(observation, is_earlier)
         if self._follows is not None:
             self._follows.record(observation)
         self._belief.learn(observation)

@@ -168,7 +168,9 @@ class SCOPE(SequentialOptimizer):
             self._trace("improved", **turn.row())
 
     def _withdraw(self, turn: Turn) -> None:
-        """Gives back what theta_cand has replaced, once its own answers cost too much."""
+        """Gives theta_out up if its LLMs fail now, or if its own answers cost too much."""
+        if self.rules.is_dropped(self._theta_out):  # only earlier searches know its answers
+            self._keep_reference("withdrawn")
         if turn.theta == self._theta_out and self.rules.is_dearer(turn.theta):
             self._theta_out, self._u_out, self._certified = self._before
             self._trace("withdrawn", **turn.row())
@@ -196,17 +198,18 @@ class SCOPE(SequentialOptimizer):
         self.belief.posterior.update()
         self.rules.calibrated()
         self.belief.fit()
+        self._keep_reference("calibrated")
+
+    def _keep_reference(self, event: str) -> None:
+        """theta_out is theta_0."""
         reference, beta = self._candidate(self.problem.theta_ref), self.belief.beta()
-        self._u_out = self._first_u_out
-        if self._u_out is None:
-            self._u_out = max(reference.upper_c(beta), self.rules.stopping.least_u_out)
-        self._trace("calibrated", **interval(reference, beta))
+        most = max(reference.upper_c(beta), self.rules.stopping.least_u_out)
+        self._theta_out, self._certified = self.problem.theta_ref, False
+        self._u_out = most if self._first_u_out is None else self._first_u_out
+        self._trace(event, **interval(reference, beta))
 
     def _minima(self) -> Minima:
-        """Lower bounds on Theta, widened while nothing can improve on theta_out.
-
-        The choice says so: it knows the margin that a certificate asks for.
-        """
+        """Lower bounds on Theta, widened while by the choice nothing can improve on theta_out."""
         theta_out = self.problem.space.index_of(self._theta_out)
         minima = self.rules.lower_bounds(self.u_out, theta_out)
         while self._choice.next_iteration(1, minima.least_g) is None and self.belief.bounds.widen():
@@ -233,11 +236,7 @@ class SCOPE(SequentialOptimizer):
 
     @property
     def u_out(self) -> float:
-        """U_out in USD.
-
-        Raises:
-            RuntimeError: Before Calibrate has ended.
-        """
+        """U_out in USD; raises RuntimeError before Calibrate has ended."""
         if self._u_out is None:
             raise RuntimeError("U_out is defined after Calibrate (line alg:scope-main:init1)")
         return self._u_out

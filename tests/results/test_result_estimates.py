@@ -306,3 +306,12 @@ def test_an_interval_in_words():
     assert str(Estimate(None, None, None, "nothing observed")) == "unknown (nothing observed)"
     assert str(Estimate(0.5, 0.45678, None)) == "0.5 (at least 0.456)"
     assert str(Estimate(0.5, None, 0.61239)) == "0.5 (at most 0.613)"
+
+
+def test_the_certified_choice_is_certified_among_the_points():
+    result = half_certified()
+    out, problem = result.recommendation, result.problem
+    (row,) = [row for row in result.pareto().points if row.theta == out.theta]
+    assert (row.basis, out.basis) == ("certified", "certified")
+    assert row.quality_interval[0] >= problem.s_0
+    assert row.quality_interval[0] <= row.quality <= row.quality_interval[1]

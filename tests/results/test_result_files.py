@@ -53,6 +53,47 @@ def test_a_file_says_what_the_choice_rests_on(tmp_path):
         }
 
 
+def test_other_lines_of_an_env_file_stay(tmp_path):
+    path = tmp_path / ".env"
+    path.write_text("OPENAI_API_KEY=sk-secret\n\nSCOPE_DATA_DIR=/data\nexport SCOPE_PLAN=old\n")
+    path.chmod(0o600)
+    save_models(path, {"plan": "medium", "a b": "nano"}, {})
+    others = "OPENAI_API_KEY=sk-secret\n\nSCOPE_DATA_DIR=/data\n"
+    assert path.read_text() == (
+        f'{others}# module "plan"\nSCOPE_PLAN=medium\n# module "a b"\nSCOPE_A_B=nano\n'
+    )
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert load_models(path) == {"plan": "medium", "a b": "nano"}
+    save_models(path, {"plan": "large"}, {})
+    assert path.read_text() == f'{others}# module "plan"\nSCOPE_PLAN=large\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("package.json", '{"name": "my-app"}'),
+        ("models.json", "{cut"),
+        ("config.yaml", "models: {plan: nano}"),
+        ("litellm_config.yaml", "model_list:\n- {model_name: gpt, litellm_params: {model: gpt}}\n"),
+        ("litellm.yaml", "model_list: []\ngeneral_settings: {master_key: sk}\n"),
+    ],
+)
+def test_a_file_of_something_else_is_not_replaced(tmp_path, name, content):
+    path = tmp_path / name
+    path.write_text(content)
+    with pytest.raises(InputError, match="holds something else; choose another name"):
+        save_models(path, {"plan": "medium"}, {})
+    assert path.read_text() == content
+
+
+@pytest.mark.parametrize("name", ["models.json", "models.yaml", "litellm.yaml"])
+def test_a_file_of_an_earlier_choice_is_replaced(tmp_path, name):
+    (tmp_path / name).touch()
+    save_models(tmp_path / name, {"plan": "nano", "solve": "nano"}, {})
+    save_models(tmp_path / name, {"plan": "medium"}, {})
+    assert len(load_models(tmp_path / name)) == 1
+
+
 def test_names_of_variables_are_safe(tmp_path):
     text = save_models(tmp_path / ".env", ODD, {}).read_text()
     names = [line.partition("=")[0] for line in text.splitlines() if line.startswith("SCOPE_")]

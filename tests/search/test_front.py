@@ -14,6 +14,7 @@ from scope_torch.methods import make_scope, make_scope_joint
 from scope_torch.results.result import RunResult
 from scope_torch.runs.runner import run
 from scope_torch.search.front import LOSSES, Estimates, front_of
+from scope_torch.tasks.synthetic import synthetic_task
 from scope_torch.testing import KnownTask
 
 FRACTIONS = [i / 20 for i in range(1, 20)]
@@ -107,6 +108,7 @@ def test_the_rows_that_look_best_are_those_of_the_means(name):
     cost, quality = estimates.mean_c.numpy(), p.s_0 - estimates.mean_g.numpy()
     rows = [row for row in result.pareto().by_loss if row.epsilon == 0.2]
     good = np.where(quality >= 0.8 * p.reference_quality - 1e-12, cost, np.inf)
+    good[p.space.index_of(p.theta_ref)] = np.inf  # what it costs is known
     best = int(good.argmin())
     if rows[-1].basis == "estimated":
         assert p.space.index_of(rows[-1].theta) == best
@@ -115,6 +117,44 @@ def test_the_rows_that_look_best_are_those_of_the_means(name):
         assert rows[-1].quality_interval[0] <= rows[-1].quality <= rows[-1].quality_interval[1]
     else:
         assert rows[0].cost_usd <= good[best] * (1 + 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("make", "seed", "num_queries", "epsilon", "budget"),
+    [(make_scope, 19, 20, 0.2, 1.8), (make_scope_joint, 14, 40, 0.05, 1.3)],
+)
+def test_the_reference_is_known_and_never_estimated(make, seed, num_queries, epsilon, budget):
+    task = synthetic_task(
+        num_modules=1 + seed % 2, num_queries=num_queries, world_seed=seed, epsilon=epsilon
+    )
+    result = run(task.problem, make(task.problem, base="nano", seed=seed), task.evaluator, budget)
+    front, theta_ref = result.pareto(), task.problem.theta_ref
+    rows = [row for row in (*front.by_loss, *front.points) if row.theta == theta_ref]
+    assert {row.basis for row in rows} == {"reference"}
+
+
+def test_no_estimate_is_outside_its_interval():
+    """The model's mean of a free configuration may be below 0."""
+    negative = 0
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        cost = np.array([0.0, 0.0003, 0.002, 0.01])[:, None] * rng.lognormal(0, 0.3, (4, 30))
+        quality = rng.random((4, 30)) < np.linspace(0.4, 0.98, 4)[:, None]
+        task = KnownTask.of(cost, quality.astype(float), (3,), epsilon=0.1)
+        search = make_scope_joint(task.problem, base="llm0", seed=seed)
+        budget = 30 * task.problem.reference_cost_usd
+        front = run(task.problem, search, TableEvaluator(task.table), budget).pareto()
+        estimates = search.estimates()
+        negative += estimates is not None and float(estimates.mean_c.min()) < 0
+        for row in (*front.by_loss, *front.points):
+            assert row.cost_usd >= 0
+            for value, interval in (
+                (row.cost_usd, row.cost_interval),
+                (row.quality, row.quality_interval),
+            ):
+                if interval is not None:
+                    assert interval[0] <= value <= interval[1]
+    assert negative
 
 
 def test_the_points_are_those_that_no_other_beats():
@@ -128,7 +168,7 @@ def test_the_points_are_those_that_no_other_beats():
         if len(seen) == p.num_queries:
             cost, quality = np.mean(list(seen.values()), 0)
         if theta != p.theta_ref:
-            points[theta] = cost, min(1.0, max(0.0, quality))
+            points[theta] = max(0.0, cost), min(1.0, max(0.0, quality))
     expected = {
         t
         for t, (c, q) in points.items()

@@ -75,6 +75,11 @@ def test_a_loss_is_proven_by_a_sample():
     assert "; at least 0.9, at most 10% below the reference, which is at most 1 by 40" in result.why
     assert result.summary()["reference_queries"] == 40
     assert result.bill.total_usd == pytest.approx(app.usd(), rel=1e-12)
+    row, evidence = result.pareto().by_loss[0], result.evidence.quality(problem.theta_ref)
+    assert (row.basis, row.quality) == ("reference", 1.0)
+    assert row.quality_interval == pytest.approx((evidence.lower, evidence.upper))
+    assert row.quality_interval == pytest.approx((40 / Q, 1.0))
+    assert row.cost_interval[0] < row.cost_usd < row.cost_interval[1]
 
 
 @pytest.mark.slow
