@@ -168,9 +168,7 @@ class SCOPE(SequentialOptimizer):
             self._trace("improved", **turn.row())
 
     def _withdraw(self, turn: Turn) -> None:
-        """Gives theta_out up if its LLMs fail now, or if its own answers cost too much."""
-        if self.rules.is_dropped(self._theta_out):  # only earlier searches know its answers
-            self._keep_reference("withdrawn")
+        """Gives back what theta_cand has replaced, once its own answers cost too much."""
         if turn.theta == self._theta_out and self.rules.is_dearer(turn.theta):
             self._theta_out, self._u_out, self._certified = self._before
             self._trace("withdrawn", **turn.row())
@@ -233,6 +231,8 @@ class SCOPE(SequentialOptimizer):
     def _record(self, observation: Observation) -> None:
         super()._record(observation)
         self.rules.learn(observation)
+        if self.rules.is_dropped(self._theta_out):  # only earlier searches know its answers
+            self._keep_reference("withdrawn")
 
     @property
     def u_out(self) -> float:
