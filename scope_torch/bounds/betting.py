@@ -24,7 +24,7 @@ from scope_torch.errors import InputError
 
 _FRACTIONS = np.arange(1, 20) / 20  # f, share of the capital staked; mixed with equal weights
 _SUM = 2.11  # of 1 / ((k + 1) log(k + 1)^2) over k >= 1
-_ROUNDING = 1e-12  # of s_0: an average of exactly s_0 is feasible, as everywhere
+_ROUNDING = 1e-12  # of an average: one of exactly s_0 is feasible, as everywhere
 _HALVINGS = 30  # of the search for the largest threshold: exact to 1e-9
 _OF_COUNTS = 0.8  # of delta: most qualities are 0 or 1, where counts tell more than bets
 
@@ -44,6 +44,7 @@ class BettingSequence:
 
     def __init__(self, num_outcomes: int, s_0: float, delta: float) -> None:
         self._left, self._missing = num_outcomes, num_outcomes * s_0
+        self._rounding = _ROUNDING * num_outcomes
         self._enough = math.log(len(_FRACTIONS) / delta)
         self._log_capital = np.zeros_like(_FRACTIONS)
         self._certified = False
@@ -60,7 +61,7 @@ class BettingSequence:
         most = self._missing / self._left
         self._left -= 1
         self._missing -= outcome
-        if self._missing <= _ROUNDING * self._left + _ROUNDING:
+        if self._missing <= self._rounding:
             return True
         self._log_capital += np.log1p(_FRACTIONS * (outcome / most - 1))
         largest = float(self._log_capital.max())

@@ -91,10 +91,13 @@ class TunedBounds:
         self._rules = {"b_c": _used(self._rule_c, rule_c), "b_g": _used(self._rule_g, rule_g)}
 
     def widen(self) -> bool:
-        """Makes b_g 1.5 times as large, up to `eligible`; only with the rule `loo_widening`."""
+        """Makes b_g 1.5 times as large, up to `eligible`; only with the rule `loo_widening`.
+
+        A b_g of 0, where the surrogate was never wrong, becomes that at once.
+        """
         if self._b is None or self._b.g >= self._widest:
             return False
-        self._b = self._b._replace(g=min(WIDENING * self._b.g, self._widest))
+        self._b = self._b._replace(g=min(WIDENING * self._b.g or math.inf, self._widest))
         self._widened.append(self._b.g)
         return True
 

@@ -243,9 +243,8 @@ class PosteriorAt(Protocol):
         """Each as a threshold minus a grade; the first in units of quality."""
         ...
 
-    @property
-    def group_of(self) -> Sequence[int]:
-        """The group of every query."""
+    def place_of(self, query: int) -> int:
+        """Which of the open groups that of `query` is."""
         ...
 
     def is_open(self, query: int) -> bool:
@@ -288,7 +287,7 @@ class JointPosterior:
         first: Sequence[int] = (),
     ) -> None:
         self._groups = OpenGroups(queries)
-        self.group_of = queries.group_of
+        self._group_of = queries.group_of
         self._open(first)
         of_c, of_g = collapsed
         parts = [(of_c, 0), *((of_g, which) for which in range(len(of_g.t)))]
@@ -297,9 +296,13 @@ class JointPosterior:
             for part, fitted in zip(parts, hyperparameters, strict=True)
         )
 
+    def place_of(self, query: int) -> int:
+        """See `PosteriorAt`."""
+        return self._groups.position[self._group_of[query]]
+
     def is_open(self, query: int) -> bool:
         """See `PosteriorAt`."""
-        return self.group_of[query] in self._groups.position
+        return self._group_of[query] in self._groups.position
 
     @property
     def num_open(self) -> int:
@@ -314,12 +317,12 @@ class JointPosterior:
 
     def plan(self, query: int) -> None:
         """See `PosteriorAt`."""
-        at = self._groups.position[self.group_of[query]]
+        at = self.place_of(query)
         for output, known in zip(
             (self.cost, *self.constraints), self._groups.queries.mean(query), strict=True
         ):
             output.plan(query, at, known)
 
     def _open(self, queries: Sequence[int]) -> None:
-        groups = {self.group_of[query] for query in queries} - self._groups.position.keys()
+        groups = {self._group_of[query] for query in queries} - self._groups.position.keys()
         self._groups.open(sorted(groups))

@@ -320,7 +320,7 @@ class TensorJointPosterior:
 
     def __init__(self, surrogate: TensorJointSurrogate, theta: tuple[int, ...]) -> None:
         num_queries = surrogate.num_queries
-        self.group_of, self.num_open = list(range(num_queries)), num_queries
+        self.num_open = num_queries
         after = surrogate.beside()
         if after is not None and after.theta == theta:
             self._known, self.cost, self.constraints = None, after.cost, after.constraints
@@ -336,6 +336,10 @@ class TensorJointPosterior:
             output.start(*surrogate.before(products, zeta))
             outputs.append(output)
         self.cost, *self.constraints = outputs
+
+    def place_of(self, query: int) -> int:
+        """The query."""
+        return query
 
     def is_open(self, query: int) -> bool:  # noqa: ARG002
         """True."""

@@ -199,13 +199,7 @@ class InFlight(SCOPE):
         minima, theta = self._choose()  # alg:scope-main:select
         if theta is None:
             return False
-        candidate = self._candidate(theta)
-        self._is_stuck = self.rules.pays(candidate, minima)
-        if self._is_stuck:
-            return False
-        self._look()  # bounds may have been fitted or widened
-        if not self._is_worth_it(candidate.mean_c):
-            self._waits_for = candidate.mean_c
+        if not self.known.is_complete(theta) and not self._is_worth_asking(theta, minima):
             return False
         self._trace("selected", iteration=self._i, theta_cand=theta, num_queries=0)
         if reason := self.rules.selected(theta, self.u_out):
@@ -223,6 +217,18 @@ class InFlight(SCOPE):
             self._judge(turn)
         if turn.ended:
             self._end(one)
+        return True
+
+    def _is_worth_asking(self, theta: tuple[int, ...], minima: Minima) -> bool:
+        """Whether its answers are expected to pay, and now."""
+        candidate = self._candidate(theta)
+        self._is_stuck = self.rules.pays(candidate, minima)
+        if self._is_stuck:
+            return False
+        self._look()  # bounds may have been fitted or widened
+        if not self._is_worth_it(candidate.mean_c):
+            self._waits_for = candidate.mean_c
+            return False
         return True
 
     def _choose(self) -> tuple[Minima, tuple[int, ...] | None]:
@@ -268,7 +274,7 @@ class InFlight(SCOPE):
         self._is_stuck = None
         self._ends = self._ends or self.rules.ended(one.turn)
         self.belief.posterior.update()
-        self.rules.updated(one.turn, self._theta_out)
+        self.rules.updated(one.turn)
 
     def _observe(self, requests: Sequence[Request]) -> Observing:
         return self.known.observe(requests, self._all_of)

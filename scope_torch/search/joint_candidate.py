@@ -68,7 +68,7 @@ class JointCandidate:
             self._posterior.open(self._order)
             self._waiting = [[] for _ in range(self._posterior.num_open)]
             for query in reversed(self._order):
-                self._waiting[self._posterior.group_of[query]].append(query)
+                self._waiting[self._posterior.place_of(query)].append(query)
         is_left = [bool(queries) for queries in self._waiting]
         reduction = np.where(is_left, self._constraint.reduction(), -math.inf)
         # Reductions that differ by rounding are equal: then the first group.

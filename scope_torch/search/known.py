@@ -45,6 +45,7 @@ if TYPE_CHECKING:  # both import gpytorch: seconds
     from scope_torch.search.parts import Test
 
 Theta = tuple[int, ...]
+_ROUNDING = 1e-12  # of an average
 _QUERIES_IF_NEW = 4  # of all, a fresh search's quarter was spent; of none, optima were missed
 
 
@@ -139,6 +140,10 @@ class Known:
         """The first answers of a configuration by query, if they need not be asked again."""
         return {} if self.answers_vary else self._answers.get(theta, {})
 
+    def is_complete(self, theta: Theta) -> bool:
+        """Whether all its answers are known, so that it costs nothing to look at them."""
+        return len(self.answers(theta)) == len(self._problem.queries_of(theta))
+
     def answer(self, request: Request) -> Observation | None:
         """The first answer of a pair, if it need not be asked again."""
         return self.answers(request.theta).get(request.query)
@@ -181,7 +186,7 @@ class Known:
         else be chosen for nothing for ever.
         """
         answers = self.answers(theta)
-        if answers and len(answers) == len(self._problem.queries_of(theta)):
+        if answers and self.is_complete(theta):
             del self._answers[theta]
         grades = {query: self._problem.grades(answer) for query, answer in answers.items()}
         if self._problem.offered:  # where nothing can be observed, the worst grade counts
@@ -215,7 +220,7 @@ class Known:
             columns = zip(*(problem.violations(problem.grades(o)) for o in answers), strict=True)
             if theta == problem.theta_ref or not problem.is_allowed(theta):
                 continue
-            if max(map(math.fsum, columns)) <= 0:
+            if max(map(math.fsum, columns)) <= _ROUNDING * Q:
                 best = min(best or (loss, theta), (loss, theta))
         return None if best is None else best[1]
 

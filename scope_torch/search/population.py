@@ -112,6 +112,7 @@ class ByPopulation:
         self._step = 0.5 / problem.num_queries
         self._first: dict[Theta, dict[int, float]] = {}
         self._streams: dict[Theta, _Stream] = {}
+        self._open: list[_Stream] = []  # that have not failed, or only now
         self._selected: Theta = problem.theta_ref
 
     def next_margin(self) -> float:
@@ -121,9 +122,9 @@ class ByPopulation:
         queries in vain would remain the most promising one for ever. So from then on a candidate
         must promise more than that one has shown.
         """
-        stream = self._streams.get(self._selected)
-        if stream is not None and stream.failed:
+        for stream in [one for one in self._open if one.failed]:
             self._margin = max(self._margin, stream.mean + self._step)
+            self._open.remove(stream)
         return self._margin
 
     def record(self, observation: Observation) -> None:
@@ -149,6 +150,7 @@ class ByPopulation:
                 self._loss,
                 self._share,
             )
+            self._open.append(self._streams[theta])
         return _PopulationTest(self._streams[theta], self._margin)
 
     def _fill_holes(self, theta: Theta) -> None:

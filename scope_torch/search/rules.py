@@ -258,14 +258,14 @@ class Rules:
             return FREE_CANDIDATE
         return _first(rule.ended(turn) for rule in self._own)
 
-    def updated(self, turn: Turn, theta_out: Theta) -> None:
+    def updated(self, turn: Turn) -> None:
         """The averages on Theta know of the turn."""
         theta = turn.theta
         num_observed = self._belief.surrogate.num_observed(theta)
         self._holes.observed(theta, num_observed)
         if self._holes.is_all(theta, num_observed) and self.stopping.is_dearer(theta):
             self._holes.leave_out([theta])  # it cannot be better than theta_0
-        if self.stopping.skips and theta != theta_out and self._holes.is_repeated(theta):
+        if self.stopping.skips and self._holes.is_repeated(theta):
             self._leave_out(theta, turn.row())
 
     def _leave_out(self, theta: Theta, bounds: Mapping[str, Any]) -> None:

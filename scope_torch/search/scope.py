@@ -51,8 +51,7 @@ class SCOPE(SequentialOptimizer):
         choice: Picks theta_cand.
         rules: The certificate, and what the paper does not have.
         seed: Decides the query order, the random pool and all ties.
-        u_out: U_out before the first certificate in USD; None for U_{c,t_0}(theta_0) (line
-            alg:scope-main:init1), but no less than `least_u_out` of the rules.
+        u_out: The first U_out in USD; None for that of theta_0 (line alg:scope-main:init1).
         prune: Whether a candidate is dropped early (line alg:scope-main:break); SCOPE-Coarse: no.
         batch_size: Queries of the j-loop observed at a time; 1 is the paper, None all of them.
         name: Name in results.
@@ -126,7 +125,7 @@ class SCOPE(SequentialOptimizer):
             return reason
         yield
         self.belief.posterior.update()
-        self.rules.updated(turn, self._theta_out)
+        self.rules.updated(turn)
         return None
 
     def _evaluate(self, turn: Turn) -> Steps:
@@ -172,6 +171,8 @@ class SCOPE(SequentialOptimizer):
         if turn.theta == self._theta_out and self.rules.is_dearer(turn.theta):
             self._theta_out, self._u_out, self._certified = self._before
             self._trace("withdrawn", **turn.row())
+            if self.rules.is_dearer(self._theta_out):  # of several open candidates
+                self._keep_reference("withdrawn")
 
     def _calibrate(self) -> Steps:
         """Algorithm 2; SCOPE-Coarse has an empty pool, and skips it."""

@@ -179,7 +179,7 @@ class BranchedPosterior:
         weights, scale = self.weights[0], self._surrogate.cost_scale
         if scale is None:
             return Form(weights, b)
-        # LLMs that share a label were not observed, so their terms are the same median.
+        # LLMs that share a label have the same term, see `Classes`.
         terms = tuple(of[first] for of, first in zip(scale.terms, classes.firsts, strict=True))
         return LognormalCost(weights, b, terms, scale.least)
 
@@ -226,7 +226,12 @@ class BranchedPosterior:
             index = torch.tensor([] if apart is None else [apart], dtype=torch.int64)
             codes = self._space.unrank(index)
             of_c, *of_g = self._aggregates()
-            made = LabelledPosterior(of_c, self._kernel, self._space, codes, *of_g)
+            scale = self._surrogate.cost_scale
+            made = LabelledPosterior(
+                *(of_c, self._kernel, self._space, codes),
+                of_g=of_g[0] if of_g else None,
+                terms=None if scale is None else scale.terms,
+            )
             self._labelled = apart, made
         return self._labelled[1]
 

@@ -24,29 +24,36 @@ from scope_torch.space import ConfigSpace
 class Classes:
     """Equivalence classes of Theta: in each module, LLMs that are absent from D share one label.
 
-    The posterior cannot tell them apart, so one search covers all members of a class.
+    The posterior cannot tell them apart, so one search covers all members of a class. If `terms` of
+    their costs differ, it can.
 
     Args:
         space: Theta.
         codes: `n x num_modules` configurations of which every one is a class of its own (D, and
             further ones; int64, CPU).
+        terms: Of each LLM of each module, if the cost of a configuration depends on them.
 
     Attributes:
         sizes: Number of labels of each module.
         firsts: For each module the first LLM of each label (int64).
     """
 
-    def __init__(self, space: ConfigSpace, codes: Tensor) -> None:
+    def __init__(
+        self, space: ConfigSpace, codes: Tensor, terms: Sequence[Tensor] | None = None
+    ) -> None:
         self._strides = space.strides
         self._label: list[Tensor] = []
         self._members: list[list[Tensor]] = []
-        for size, column in zip(space.sizes, codes.T, strict=True):
+        for module, (size, column) in enumerate(zip(space.sizes, codes.T, strict=True)):
             used = column.unique()
-            label = torch.full((size,), len(used))
+            label = torch.full((size,), -1)
             label[used] = torch.arange(len(used))
+            absent = (label < 0).nonzero().squeeze(-1)
+            of_absent = torch.zeros(len(absent)) if terms is None else terms[module][absent].cpu()
+            label[absent] = len(used) + of_absent.unique(return_inverse=True)[1]
             self._label.append(label)
-            groups = [(label == i).nonzero().squeeze(-1) for i in range(len(used) + 1)]
-            self._members.append([group for group in groups if len(group)])
+            groups = [(label == i).nonzero().squeeze(-1) for i in range(int(label.max()) + 1)]
+            self._members.append(groups)
         self.sizes = tuple(len(groups) for groups in self._members)
         self.firsts = [torch.stack([group[0] for group in groups]) for groups in self._members]
 
@@ -86,6 +93,7 @@ class LabelledPosterior:
         space: Theta.
         apart: `r x num_modules` further configurations that get a class of their own.
         of_g: The aggregate of the constraint, if its variance is another one.
+        terms: See `Classes`.
 
     Attributes:
         variances: V and the constant of the variance, of cost and constraint if they differ.
@@ -101,9 +109,10 @@ class LabelledPosterior:
         space: ConfigSpace,
         apart: Tensor,
         of_g: AggregatePosterior | None = None,
+        terms: Sequence[Tensor] | None = None,
     ) -> None:
         codes = posterior.codes.cpu()
-        self.classes = Classes(space, torch.cat([codes, apart]))
+        self.classes = Classes(space, torch.cat([codes, apart]), terms)
         self.sizes = self.classes.sizes
         self.labels = self.classes.label(codes)
         self.apart = self.classes.label(apart)

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 from test_branched_search import large_task
 
@@ -10,6 +11,8 @@ from scope_torch.evaluators import HasTruth
 from scope_torch.methods import make_scope_joint
 from scope_torch.model.cost_scale import CostScale
 from scope_torch.model.direct_sums import MAX_ENUMERATED
+from scope_torch.observation import Observation
+from scope_torch.problem import SelectionProblem
 from scope_torch.runs.runner import run
 from scope_torch.testing.problems import KnownTask
 
@@ -122,3 +125,30 @@ def test_the_truth_of_a_large_space_is_not_asked_for():
     result = run(problem, optimizer, known, 0.3)
     assert result.truth is None
     assert len(result.history) > 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_llms_that_were_never_observed_may_differ_in_cost(seed):
+    """What an LLM costs in one module tells what it may cost in another."""
+    rng = np.random.default_rng(seed)
+    llms = tuple("abcd")
+    problem = SelectionProblem("x", ("m", "n"), (llms, llms), 20, (0, 0), 0.5, 0.02, epsilon=0.5)
+    both = [
+        make_scope_joint(problem, base="a", seed=0, space_search=how)
+        for how in ("grid", "branch_and_bound")
+    ]
+    for _ in range(30):
+        theta = int(rng.integers(4)), int(rng.integers(2))  # c and d are not seen in n
+        usd = 10.0 ** (-2 - theta[0] - theta[1]) * rng.lognormal(0, 0.3)
+        told = Observation(theta, int(rng.integers(20)), usd, float(rng.random() < 0.7))
+        for search in both:
+            search.belief.learn(told)
+    minima = []
+    for search in both:
+        search.belief.posterior.update()
+        search.belief.fit()
+        minima.append(search.belief.posterior.lower_bounds(search.belief.beta(), 0.02, None))
+    grid, branched = minima
+    assert branched.is_exact
+    assert branched.least_c == pytest.approx(grid.least_c, rel=1e-7)
+    assert branched.most_promising(0.0, 1e-8, seed) == grid.most_promising(0.0, 1e-8, seed)
