@@ -22,6 +22,7 @@ from scope_torch.model.kernels import HammingMatern52Kernel, describe_kernel
 from scope_torch.model.per_query import QuerySurrogate
 from scope_torch.problem import SelectionProblem
 from scope_torch.search.optimizer import Steps
+from scope_torch.search.stopping import FREE_CANDIDATE
 from scope_torch.space import first_tied, tie_width
 
 
@@ -192,9 +193,15 @@ class SurrogateOptimizer(DatasetLevelOptimizer):
                 return
             yield
         while (theta := self._choose()) is not None:
+            if theta in self._free():  # no budget would end that
+                return self._stop(FREE_CANDIDATE)
             if (yield from self._evaluate(theta)) is None:
                 return
             yield
+
+    def _free(self) -> set[tuple[int, ...]]:
+        """The configurations that were evaluated, and cost nothing."""
+        return {one.theta for one in self.evaluations if one.cost_usd == 0}
 
     def _initial_design(self) -> Iterator[tuple[int, ...]]:
         problem, settings = self.problem, self.gp_settings

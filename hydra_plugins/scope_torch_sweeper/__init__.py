@@ -19,7 +19,9 @@ class CollectingSweeper(BasicSweeper):
     def split_arguments(
         overrides: list[Override], max_batch_size: int | None
     ) -> list[list[list[str]]]:
-        """The overrides of each job, in batches; also which keys of a task the jobs differ in.
+        """The overrides of each job, in batches; also the keys of the task in which jobs differ.
+
+        The budget is one of them: a larger one extends a run, a smaller one is another run.
 
         A job knows its own values only, and its folder must not be that of another job.
         """
@@ -52,7 +54,8 @@ class CollectingSweeper(BasicSweeper):
 
 
 def _is_swept(override: Override) -> bool:
-    return override.is_sweep_override() and override.get_key_element().startswith("task.")
+    key = override.get_key_element()
+    return override.is_sweep_override() and (key.startswith("task.") or key == "budget_usd")
 
 
 def _is_told_elsewhere(error: Exception) -> bool:

@@ -16,6 +16,7 @@ from scope_torch.errors import InputError
 from scope_torch.evaluators import Evaluator
 from scope_torch.llm.keys import check_key_env
 from scope_torch.options import arguments_of
+from scope_torch.tasks.constrained import named_outcomes
 
 # api_key_env=A, api_key_env=A,B, api_key_env=choice(A,B), {api_key_env:A}
 _TYPED_KEY = re.compile(r"api_key_env[\"']?(?:=(?:choice\()?(.*)|:([^,}]*))", re.DOTALL)
@@ -42,6 +43,14 @@ def build(node: DictConfig, **extra: Any) -> Any:
     given = {str(name): value for name, value in arguments.items() if name not in not_given}
     accepted = arguments_of(target)
     return target(**given | {name: value for name, value in extra.items() if name in accepted})
+
+
+def outcomes_of(task: DictConfig) -> dict[str, Any]:
+    """Arguments of a task whose constraints are about other outcomes than cost and quality."""
+    if not (names := named_outcomes([str(text) for text in task.constraints])):
+        return {}
+    columns = [*task.get("outcome_columns", ())]
+    return {"outcome_columns": [*dict.fromkeys([*columns, *names])], "outcomes": True}
 
 
 def refuse_new_keys(overrides: list[str]) -> None:

@@ -75,6 +75,8 @@ def checked(asked: argparse.Namespace) -> CheckResult | str:
     Raises:
         InputError: If something cannot be used.
     """
+    if asked.markdown is not None and not asked.markdown.parent.is_dir():
+        raise InputError(f"--markdown {asked.markdown}: {asked.markdown.parent} is not a folder")
     models = load_models(asked.models)
     new = _new(asked.new, models)
     if new == models and "=" not in asked.new[0]:  # its notes or fallbacks have changed

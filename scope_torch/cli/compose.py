@@ -11,7 +11,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from scope_torch.cli.build import build, refuse_new_keys, refuse_typed_keys
+from scope_torch.cli.build import build, outcomes_of, refuse_new_keys, refuse_typed_keys
 from scope_torch.cli.interrupts import second_interrupt_ends
 from scope_torch.cli.messages import message_of
 from scope_torch.cli.quoting import refuse_changed_names
@@ -28,12 +28,23 @@ def compose(overrides: Sequence[str]) -> DictConfig:
     refuse_changed_names(overrides)
     refuse_new_keys(list(overrides))
     with hydra.initialize_config_dir(config_dir(), version_base="1.3"):
-        return hydra.compose("config", list(overrides))
+        try:
+            return hydra.compose("config", list(overrides))
+        except ValueError as error:  # such as of experiment=nan
+            raise InputError(message_of(error)) from error
 
 
-def compose_task(overrides: Sequence[str]) -> Task:
-    """The task that `scope-torch OVERRIDES` would search."""
-    return build(compose(overrides).task)
+def compose_task(overrides: Sequence[str], *, measures: bool = True) -> Task:
+    """The task that `scope-torch OVERRIDES` would search.
+
+    Args:
+        overrides: Of the config.
+        measures: Whether a live task pays for the averages of its reference; else they are 1.
+    """
+    task = compose(overrides).task
+    if not measures and task.get("reference_quality", 1.0) is None:
+        task.reference_quality = task.reference_cost_usd = 1.0
+    return build(task, **outcomes_of(task))
 
 
 def exit_on_error(name: str, run: Callable[[], None]) -> None:

@@ -81,15 +81,17 @@ def _evaluate(args: argparse.Namespace) -> None:
         raise InputError("--on search needs --run, the directory of a search; not --theta")
     if args.on != "search" and args.repeats != 1:
         raise InputError(f"--repeats {args.repeats} needs --on search")
+    if args.out is not None and not args.out.parent.is_dir():
+        raise InputError(f"--out {args.out}: {args.out.parent} is not a folder")
     run = _stopped_run(args.run) if args.on == "search" else None
-    task = compose_task(args.overrides)
+    task = compose_task(args.overrides, measures=run is not None)
     try:
         report, text = _on_held_out(args, task) if run is None else _on_search(run, task, args)
     finally:
         close_evaluator(task.evaluator)
+    print(text)
     if args.out is not None:
         write_atomically(args.out, json.dumps(report, indent=2) + "\n")
-    print(text)
 
 
 def _on_held_out(args: argparse.Namespace, task: Task) -> tuple[dict[str, Any], str]:
@@ -101,6 +103,7 @@ def _on_held_out(args: argparse.Namespace, task: Task) -> tuple[dict[str, Any], 
     held_out = task.held_out()
     try:
         report = compare(held_out, theta, problem.theta_ref)
+        report["num_failed"] = getattr(held_out.evaluator, "num_failed", 0)
     finally:
         close_evaluator(held_out.evaluator)
     report["theta"] = problem.names(theta)
@@ -108,7 +111,12 @@ def _on_held_out(args: argparse.Namespace, task: Task) -> tuple[dict[str, Any], 
         name: _module_costs(codes, report["results"][name].get("module_cost_usd"))
         for name, codes in (("theta", theta), ("reference", problem.theta_ref))
     }
-    return report, _text([_table(report), module_table(problem, costs)])
+    blocks = [_table(report), module_table(problem, costs), _failed(report["num_failed"])]
+    return report, _text(blocks)
+
+
+def _failed(number: int) -> list[str]:
+    return [f"{number} calls gave no reply; these answers count as wrong"] if number else []
 
 
 def _on_search(
@@ -125,13 +133,12 @@ def _on_search(
     write_json(run.path / FILE, report)
     last = next(one for one in found if one.theta == run.rows[-1].row.theta_out)
     costs = {"theta_out": _module_costs(last.theta, last.module_cost_usd)}
-    num_failed = getattr(task.evaluator, "num_failed", 0)
     blocks = [
         [_headline(run, args.repeats, len(found) - 1)],
         _results_table(run.problem, found),
         _curve_table(run.problem, report["curve"]),
         module_table(run.problem, costs),
-        [f"{num_failed} calls gave no reply; these answers count as wrong"] if num_failed else [],
+        _failed(getattr(task.evaluator, "num_failed", 0)),
         [f"written to {run.path / FILE}; scope-torch report reads it where the truth is unknown"],
     ]
     return report, _text(blocks)

@@ -46,7 +46,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _record(args: argparse.Namespace) -> None:
-    task = compose_task(args.overrides)
+    _check_folder(args.table)
+    task = compose_task(args.overrides, measures=False)
     try:
         record(task, args.table)
     finally:
@@ -57,20 +58,30 @@ def record(task: Task, path: Path) -> None:
     """Writes the table of a task.
 
     Raises:
-        InputError: If the folder of `path` is missing, or the evaluator cannot go on.
+        InputError: If the folder of `path` is missing, a call gave no reply, or the evaluator
+            cannot go on.
     """
-    if not path.parent.is_dir():
-        raise InputError(f"{path.parent} is not a folder")
+    _check_folder(path)
     requests = list(all_requests(task.problem))
     observations: dict[Request, Observation] = {}
     made = task.evaluator.evaluate(requests)
     for observation in tqdm(made, total=len(requests), disable=not HEARD.isatty(), file=HEARD):
         observations[observation.request] = observation
+    if num_failed := getattr(task.evaluator, "num_failed", 0):
+        raise InputError(
+            f"{num_failed} calls gave no reply, so {path} was not written: they would count as "
+            "wrong answers; the same command asks for these again"
+        )
     ordered = [observations[request] for request in sorted(observations)]
     write_table(task.problem, ordered, path)
     theta = task.problem.theta_ref
     if (costs := module_costs([o for o in ordered if o.theta == theta])) is not None:
         print("\n".join(module_table(task.problem, {"reference": ModuleCosts(theta, costs)})))
+
+
+def _check_folder(path: Path) -> None:
+    if not path.parent.is_dir():
+        raise InputError(f"{path.parent} is not a folder")
 
 
 def all_requests(problem: SelectionProblem) -> Iterator[Request]:

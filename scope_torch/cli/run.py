@@ -28,6 +28,7 @@ from scope_torch.cli.build import (
     build,
     check_device,
     close_evaluator,
+    outcomes_of,
     refuse_new_keys,
     refuse_typed_keys,
 )
@@ -48,7 +49,7 @@ from scope_torch.runs.earlier import known_from
 from scope_torch.runs.runner import run, run_settings
 from scope_torch.search.known import Known
 from scope_torch.tasks import Task
-from scope_torch.tasks.constrained import named_outcomes, with_constraints
+from scope_torch.tasks.constrained import with_constraints
 from scope_torch.tracking.curves import CurvePlot
 from scope_torch.tracking.progress import ProgressBar
 
@@ -238,12 +239,7 @@ def _known(cfg: DictConfig, task: Task, directory: Path) -> dict[str, Known]:
 def _constrained(cfg: DictConfig, before_paying: Callable[[SelectionProblem], Any]) -> Task:
     """The task of a config, with its constraints."""
     constraints = [str(text) for text in cfg.task.constraints]
-    extra: dict[str, Any] = {}
-    if names := named_outcomes(constraints):
-        columns = [*cfg.task.get("outcome_columns", ())]
-        extra["outcome_columns"] = [*dict.fromkeys([*columns, *names])]
-        extra["outcomes"] = True
-    task: Task = build(cfg.task, before_paying=before_paying, **extra)
+    task: Task = build(cfg.task, before_paying=before_paying, **outcomes_of(cfg.task))
     if cfg.task.objective != "pareto":
         return with_constraints(task, constraints, cfg.task.objective)
     if cfg.method.name != "scope_front" or constraints:
@@ -297,8 +293,14 @@ def _deploy(task: Task, summary: dict[str, Any], path: Path) -> None:
         thetas["best_feasible"] = best
     try:
         deployed = {name: deploy(held_out, theta) for name, theta in thetas.items()}
+        num_failed = getattr(held_out.evaluator, "num_failed", 0)
     finally:
         close_evaluator(held_out.evaluator)
+    if num_failed:  # they count as wrong answers
+        raise InputError(
+            f"{num_failed} calls on held-out queries gave no reply, so {path} was not written; the "
+            "same command asks for these again"
+        )
     write_json(path, deployed)
 
 

@@ -91,7 +91,8 @@ class FinishedRun:
 
     @cached_property
     def _true_curve(self) -> OracleCurve | None:
-        return recorded_curve(self.problem, self._trace)
+        is_known = not self._trace and self.result.get("true_cost_usd") is not None
+        return recorded_curve(self.problem, self._trace, is_known)
 
     @cached_property
     def curve(self) -> OracleCurve | None:

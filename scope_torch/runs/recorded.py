@@ -88,7 +88,8 @@ class RecordedRun:
     @property
     def curve(self) -> OracleCurve | None:
         """True cost and quality of theta_out against the budget; None if they are unknown."""
-        return recorded_curve(self.problem, self.rows)
+        is_known = not self.rows and self.summary().get("true_cost_usd") is not None
+        return recorded_curve(self.problem, self.rows, is_known)
 
     def summary(self) -> dict[str, Any]:
         """Content of `result.json`; empty if the run has not finished."""

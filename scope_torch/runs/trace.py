@@ -142,8 +142,16 @@ def _damaged(path: Path, reason: object) -> InputError:
     )
 
 
-def recorded_curve(problem: SelectionProblem, rows: Iterable[RecordedRow]) -> OracleCurve | None:
-    """True cost and quality of theta_out against the budget; None if they are unknown."""
+def recorded_curve(
+    problem: SelectionProblem, rows: Iterable[RecordedRow], is_known: bool = False
+) -> OracleCurve | None:
+    """True cost and quality of theta_out against the budget; None if they are unknown.
+
+    Args:
+        problem: What was searched.
+        rows: Of the trace. A search that ended in Calibrate has none, and kept theta_0.
+        is_known: Whether the truth is known although no row has it.
+    """
     of_reference = values_of_reference(problem)
     unknown = (math.nan,) * len(of_reference)  # theta_out was not recorded on every query
     steps: dict[float, tuple[float, ...]] = {}
@@ -157,7 +165,8 @@ def recorded_curve(problem: SelectionProblem, rows: Iterable[RecordedRow]) -> Or
         elif not known and recorded.truth is not None and theta_out == problem.theta_ref:
             steps[0.0] = step(problem, truth)
         known |= recorded.truth is not None
-    return OracleCurve.from_steps(steps, problem.s_0, problem.others) if known else None
+    is_known |= known
+    return OracleCurve.from_steps(steps, problem.s_0, problem.others) if is_known else None
 
 
 def values_of_reference(problem: SelectionProblem) -> tuple[float, ...]:

@@ -188,6 +188,11 @@ def with_numbers(
             raise InputError(
                 f"{path}: column {name_in_file!r} is of {column.dtype}, not of numbers"
             )
+        if column.dtype.is_temporal():  # its numbers would be nanoseconds or days
+            raise InputError(
+                f"{path}: column {name_in_file!r} is of {column.dtype}; save it as a number, such "
+                "as seconds"
+            )
         text = column.str.strip_chars() if column.dtype == pl.String else column
         if name in amounts and text.dtype == pl.Boolean:
             text = pl.Series([None] * len(text), dtype=pl.Float64)

@@ -66,6 +66,7 @@ def compound_task(
     data: Mapping[str, Any] | None = None,
     system: Mapping[str, Any] | None = None,
     outcomes: bool = False,
+    outcome_columns: Sequence[str] = (),
     before_paying: Callable[[SelectionProblem], object] | None = None,
 ) -> Task:
     """A compound system on a data set.
@@ -90,6 +91,7 @@ def compound_task(
         data: Arguments of the data set's loader.
         system: Arguments of the function that makes the system.
         outcomes: Whether live observations carry seconds and tokens; see `LiveEvaluator`.
+        outcome_columns: Columns of `table` with other numbers; see `table_task`.
         before_paying: Called before the reference is run, to find other errors first. Its argument
             is the problem with 1 in place of the reference's quality and cost.
 
@@ -110,7 +112,8 @@ def compound_task(
     modules = tuple(module.name for module in graph.modules)
     reference = [*reference] * len(modules) if len(reference) == 1 else list(reference)
     if evaluator == "recorded":
-        return _recorded(name, table, modules, reference, epsilon, num_queries, llms)
+        what = name, table, modules, reference, epsilon, num_queries, llms
+        return _recorded(*what, outcome_columns=outcome_columns)
     loaded = _call(load, data, f"the loader of {dataset}")
     prices = load_llms(price_file)
     names = tuple(llm_of(prices, name).name for name in (prices if llms is None else llms))
@@ -185,6 +188,7 @@ def _recorded(
     epsilon: float,
     num_queries: int | None,
     llms: Sequence[str] | None,
+    outcome_columns: Sequence[str],
 ) -> Task:
     if not table:
         raise InputError(f"no recorded runs of {name}: give task.table, or evaluator=live")
@@ -195,6 +199,7 @@ def _recorded(
         reference=reference,
         epsilon=epsilon,
         num_queries=num_queries,
+        outcome_columns=outcome_columns,
     )
     recorded = sorted(set().union(*task.problem.llms))
     if llms is not None and sorted(llms) != recorded:

@@ -303,3 +303,9 @@ def test_the_page_shows_what_is_printed(capsys):
     page = {one.language: one.content for one in reversed(blocks(PAGE))}
     exec(page["python"], {"__name__": "page"})
     assert capsys.readouterr().out == page["text"]
+
+
+def test_a_folder_that_is_missing_is_told_before_anything_is_paid(folder, capsys):
+    assert check("--markdown", "nodir/comment.md") == 2
+    assert "--markdown nodir/comment.md: nodir is not a folder" in capsys.readouterr().err
+    assert num_calls() == 0

@@ -15,11 +15,13 @@ import time
 from pathlib import Path
 
 import pytest
+from hydra.core.global_hydra import GlobalHydra
 
 import scope_torch
-from scope_torch.cli import COMMANDS
+from scope_torch.cli import COMMANDS, evaluate
 from scope_torch.cli import report as report_script
 from scope_torch.cli.compose import compose
+from scope_torch.runs.finished import load_runs
 
 LLMS = ("a-nano", "b-mini", "c-pro")
 ROOT = Path(__file__).resolve().parents[2]
@@ -184,6 +186,44 @@ def test_multirun_and_report(cli, table_arguments, monkeypatch, capsys):
     assert "unfinished: outputs/table/unfinished" in out
     assert Path("outputs/table_1usd.png").exists()
     assert "| table | scope" in Path("outputs/table.md").read_text()
+
+
+def test_budgets_of_a_sweep_have_folders_of_their_own(cli, table_arguments):
+    fixed = [word for word in table_arguments if not word.startswith("budget_usd")]
+    status, _, err = cli("-m", *fixed, "budget_usd=0.5,0.2")
+    assert (status, err) == (0, "")
+    budgets = [json.loads(p.read_text())["budget_usd"] for p in Path().rglob("result.json")]
+    assert sorted(budgets) == [0.2, 0.5]
+    assert len(list(Path("outputs").rglob("*budget_usd=0.2*"))) == 1
+
+
+def test_a_search_that_ends_in_calibrate_counts_in_a_report(cli, table_arguments):
+    """It kept the reference; without it the others would be the survivors."""
+    fixed = [word for word in table_arguments if not word.startswith("budget_usd")]
+    assert cli(*fixed, "budget_usd=0.001")[0] == 0
+    ((run,),) = load_runs(Path("outputs"))[0].values()
+    assert run.result["feasible"]
+    cost = run.problem.reference_cost_usd
+    assert [c for _, c, _ in run.curve.points(0.001)] == pytest.approx([cost] * 2)
+
+
+def test_a_table_s_own_outcome_is_known_to_evaluate(cli, table_arguments, tmp_path, capsys):
+    path = tmp_path / "runs.csv"
+    head, *rows = path.read_text().splitlines()
+    lines = [f"{head},latency_s", *(f"{row},{1 + number % 3}" for number, row in enumerate(rows))]
+    path.write_text("\n".join(lines) + "\n")
+    words = [*table_arguments, 'task.constraints=["p95(latency_s) <= 8"]']
+    assert cli(*words)[0] == 0
+    (run_dir,) = Path("outputs").rglob("result.json")
+    GlobalHydra.instance().clear()
+    evaluate.main(["--run", str(run_dir.parent), "--on", "search", "--", *words])
+    assert "beside the reference, each once on 12 queries" in capsys.readouterr().out
+
+
+def test_recorded_runs_of_a_system_have_their_outcomes(cli):
+    status, out, err = cli("task=airport_city", 'task.constraints=["latency_s <= 5 cap 50"]')
+    assert (status, err) == (0, "")
+    assert "airport_city scope" in out
 
 
 def test_report_without_runs(monkeypatch, tmp_path, capsys):

@@ -105,6 +105,27 @@ def test_deploy_evaluates_held_out_queries(cli, closed):
     assert deployed["theta_out"]["cost_usd"] <= deployed["reference"]["cost_usd"]
 
 
+@pytest.mark.slow
+def test_held_out_calls_without_a_reply_are_no_wrong_answers(cli):
+    is_down = False
+
+    def answer(request: dict):
+        return Status(500) if is_down else airport_llm(request)
+
+    with FakeEndpoint(answer) as endpoint:
+        words = arguments(endpoint.url, "llm.retries=0")
+        assert cli(*words)[0] == 0
+        is_down = True
+        status, _, err = cli(*words, "deploy=true")
+        assert is_one_line(status, err)
+        assert "calls on held-out queries gave no reply, so " in err
+        assert not list(Path("outputs").rglob("deployment.json"))
+        is_down = False
+        assert cli(*words, "deploy=true")[0] == 0
+    (path,) = Path("outputs").rglob("deployment.json")
+    assert json.loads(path.read_text())["reference"]["quality"] > 0
+
+
 @pytest.fixture(scope="module")
 def kept() -> list:
     """The undisturbed run, made by the first test that asks for it."""

@@ -5,13 +5,21 @@ import gzip
 import json
 import math
 import statistics
+from dataclasses import replace
 
 import pytest
 import torch
+from airport_llms import airport_llm, few_airports  # noqa: F401
 from hydra.core.global_hydra import GlobalHydra
+from llm.fake_endpoint import (
+    FakeEndpoint,
+    Status,
+    only_loopback,  # noqa: F401
+)
 
 from scope_torch.cli import evaluate, record_table
 from scope_torch.cli.module_costs import ModuleCosts, module_table
+from scope_torch.errors import InputError
 from scope_torch.observation import Request
 from scope_torch.problem import SelectionProblem
 from scope_torch.tasks.synthetic import synthetic_task
@@ -135,6 +143,60 @@ def test_a_bad_record_is_one_line(call, arguments, message):
     assert err.startswith("record_table: ")
 
 
+class Unreliable:
+    """Every seventh call gives no reply."""
+
+    def __init__(self, evaluator):
+        self._evaluator, self.num_failed = evaluator, 0
+
+    def evaluate(self, requests):
+        for number, one in enumerate(self._evaluator.evaluate(requests)):
+            is_lost = number % 7 == 6
+            self.num_failed += is_lost
+            yield replace(one, quality=0.0, failed="app") if is_lost else one
+
+
+def test_a_table_of_calls_without_a_reply_is_not_written(tmp_path):
+    task = synthetic_task(num_queries=7)
+    unreliable = task._replace(evaluator=Unreliable(task.evaluator))
+    with pytest.raises(InputError, match=r"calls gave no reply, so \S+ was not written"):
+        record_table.record(unreliable, tmp_path / "runs.csv")
+    assert not (tmp_path / "runs.csv").exists()
+
+
+@pytest.mark.parametrize("command", ["evaluate", "record_table"])
+def test_a_typo_pays_for_nothing(call, tmp_path, command):
+    """Not for the averages of the reference either."""
+    with FakeEndpoint([Status(500)]) as endpoint:
+        live = ["task=airport_city", "evaluator=live", f"llm.base_url={endpoint.url}"]
+        live += ["task.num_queries=3"]
+        if command == "evaluate":
+            words = ["--theta", "typo", "SmolLM2-135M", "SmolLM2-135M", "--"]
+            status, _, err = call(evaluate.main, *words, *live)
+            assert "'typo' is not a candidate" in err
+        else:
+            status, _, err = call(record_table.main, tmp_path / "nodir" / "x.csv", *live)
+            assert "nodir is not a folder" in err
+        assert (status, endpoint.requests) == (2, [])
+
+
+@pytest.mark.parametrize("num_failures", [0, 3])
+def test_held_out_answers_that_are_missing_are_told(call, tmp_path, num_failures):
+    failures = [Status(500)] * num_failures
+
+    def answer(request):
+        return failures.pop() if failures else airport_llm(request)
+
+    with FakeEndpoint(answer) as endpoint:
+        live = ["task=airport_city", "evaluator=live", f"llm.base_url={endpoint.url}"]
+        live += ["llm.retries=0", "llm.concurrency=1"]
+        words = ["--theta", *["SmolLM2-135M"] * 3, "--out", tmp_path / "x.json", "--"]
+        status, out, _ = call(evaluate.main, *words, *live)
+    assert status == 0
+    assert json.loads((tmp_path / "x.json").read_text())["num_failed"] == num_failures
+    assert ("3 calls gave no reply; these answers count as wrong" in out) == bool(num_failures)
+
+
 THETA = ["GPT-5-nano", "GPT-4.1 Nano", "GPT-5-mini"]
 
 
@@ -189,6 +251,11 @@ def test_theta_of_a_finished_run(call, tmp_path):
             "'typo' is not a candidate",
         ),
         (["--theta", "nano", "nano", "--", "task=synthetic"], "no held-out queries"),
+        (
+            ["--theta", *THETA, "--out", "nodir/x.json", "--", "task=data_imputation"],
+            "--out nodir/x.json: nodir is not a folder",
+        ),
+        (["--theta", *THETA, "--", "task=data_imputation", "experiment=nan"], "Config group"),
     ],
 )
 def test_a_bad_evaluation_is_one_line(call, arguments, message):

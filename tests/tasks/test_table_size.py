@@ -4,6 +4,7 @@ import gzip
 import io
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import polars as pl
@@ -114,6 +115,16 @@ def test_texts_have_the_same_limit(tmp_path, monkeypatch):
     monkeypatch.setattr("scope_torch.tasks.files.read_decompressed.__defaults__", (1000,))
     with pytest.raises(InputError, match="decodes to more than max_bytes=1000"):
         read_text(path)
+
+
+def test_times_are_no_numbers(tmp_path):
+    """Theirs would be microseconds, or days."""
+    frame = pl.DataFrame({"plan": ["a", "b"], "query": ["1", "1"], "quality": [1.0, 1.0]})
+    cost, seconds = pl.Series("cost_usd", [0.5, 0.25]), timedelta(seconds=1)
+    frame = frame.with_columns(cost, pl.Series("latency_s", [seconds, 2 * seconds]))
+    frame.write_parquet(tmp_path / "runs.parquet")
+    with pytest.raises(InputError, match=r"'latency_s' is of Duration.*save it as a number"):
+        load_table(tmp_path / "runs.parquet", ["plan"], outcome_columns=["latency_s"])
 
 
 @pytest.mark.parametrize("compression", ["zstd", "snappy", "uncompressed"])
