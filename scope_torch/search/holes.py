@@ -12,6 +12,9 @@ What it means that the others are missing:
 An LLM whose calls keep failing is dropped, see `scope_torch.search.failing`: no configuration with
 it is chosen.
 
+A candidate that has answered all queries, and cost no less there than theta_0 or a theta_out that
+has answered them too, is left out if answers do not vary: prices by call make such ties.
+
 A candidate at the threshold, or as dear as theta_out, is neither certified nor given up, and while
 it costs next to nothing no budget ends that. It is left out once it has answered every query
 `REPEATS` times and its bounds are narrow. It still counts for the optimality gap.

@@ -274,7 +274,7 @@ class InFlight(SCOPE):
         self._is_stuck = None
         self._ends = self._ends or self.rules.ended(one.turn)
         self.belief.posterior.update()
-        self.rules.updated(one.turn)
+        self.rules.updated(one.turn, self._theta_out)
 
     def _observe(self, requests: Sequence[Request]) -> Observing:
         return self.known.observe(requests, self._all_of)

@@ -246,6 +246,11 @@ class Rules:
         """Whether its own answers say that theta_0 is no dearer."""
         return self.stopping.is_dearer(theta)
 
+    def is_beaten(self, theta: Theta, theta_out: Theta) -> bool:
+        """Whether its own answers say that theta_0 or theta_out is no dearer."""
+        known = not self.known.answers_vary and self.stopping.is_beaten(theta, theta_out)
+        return known or self.stopping.is_dearer(theta)
+
     def replaced(self, lower_c: Callable[[], float]) -> None:
         """theta_out is replaced; `lower_c` gives its L_c in USD."""
         if self.stopping.skips:
@@ -258,13 +263,13 @@ class Rules:
             return FREE_CANDIDATE
         return _first(rule.ended(turn) for rule in self._own)
 
-    def updated(self, turn: Turn) -> None:
+    def updated(self, turn: Turn, theta_out: Theta) -> None:
         """The averages on Theta know of the turn."""
         theta = turn.theta
         num_observed = self._belief.surrogate.num_observed(theta)
         self._holes.observed(theta, num_observed)
-        if self._holes.is_all(theta, num_observed) and self.stopping.is_dearer(theta):
-            self._holes.leave_out([theta])  # it cannot be better than theta_0
+        if self._holes.is_all(theta, num_observed) and self.is_beaten(theta, theta_out):
+            self._holes.leave_out([theta])
         if self.stopping.skips and self._holes.is_repeated(theta):
             self._leave_out(theta, turn.row())
 

@@ -125,7 +125,7 @@ class SCOPE(SequentialOptimizer):
             return reason
         yield
         self.belief.posterior.update()
-        self.rules.updated(turn)
+        self.rules.updated(turn, self._theta_out)
         return None
 
     def _evaluate(self, turn: Turn) -> Steps:
@@ -148,7 +148,7 @@ class SCOPE(SequentialOptimizer):
         """Makes theta_cand theta_out, or gives it up."""
         beta, candidate = turn.beta(), turn.candidate
         is_better = candidate.upper_c(beta) <= self.u_out and turn.certified
-        if is_better and not self.rules.is_dearer(turn.theta):  # alg:scope-main:update
+        if is_better and not self.rules.is_beaten(turn.theta, self._theta_out):  # :update
             self._improve(turn, candidate.upper_c(beta))
             turn.ended = self.rules.ends_certified
         is_hopeless = candidate.lower_g(beta) > -turn.margin or candidate.lower_c(beta) > self.u_out

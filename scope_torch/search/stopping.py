@@ -134,6 +134,13 @@ class Stopping:
         number = len(self._reference_usd) - own.num_left
         return number == 0 or own.cost_usd * number >= self._theirs[theta] * (1 - _ROUNDING)
 
+    def is_beaten(self, theta: tuple[int, ...], theta_out: tuple[int, ...]) -> bool:
+        """Whether both have answered all queries, and `theta` has cost no less than theta_out."""
+        if self._reference_usd is None or theta == theta_out:
+            return False
+        own, out = self._own[theta], self._own[theta_out]
+        return own.num_left == out.num_left == 0 and own.cost_usd >= out.cost_usd * (1 - _ROUNDING)
+
 
 def stopping_of(
     problem: SelectionProblem, gap_tolerance: float | None, u_out_floor: bool = True

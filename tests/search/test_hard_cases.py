@@ -103,7 +103,8 @@ def test_no_choice_is_dearer_than_the_reference_by_its_own_answers():
 
 
 @pytest.mark.parametrize("certificate", ["bounds", "sequence"])
-def test_two_that_cost_the_same_do_not_take_turns_for_ever(certificate):
+@pytest.mark.parametrize("make", [make_scope, make_scope_joint])
+def test_two_that_cost_the_same_do_not_take_turns(make, certificate):
     """A sum over modules has such ties: (nano, mini) and (mini, nano)."""
     right = np.full((3, 3), 0.97)
     right[0, 0], right[2, 2] = 1.0, 0.5
@@ -111,10 +112,26 @@ def test_two_that_cost_the_same_do_not_take_turns_for_ever(certificate):
         task = two_modules([0.01, 0.0004, 0.0001], right, 50, 0.1, seed=seed)
         delta = {"bounds": {"delta": 0.05}} if certificate == "sequence" else {}
         how = {"base": "llm2", "seed": seed, "certificate": certificate, **delta}
-        search = make_scope(task.problem, **how)
+        search = make(task.problem, **how)
         result = run(task.problem, search, TableEvaluator(task.table), 5.0)
         assert result.stop_reason != "budget"
         assert result.recommendation.theta in {(1, 2), (2, 1), (1, 1)}
+        asked = len(result.history)
+        assert (
+            asked - len({(one.theta, one.query) for one in result.history}) <= 100
+        )  # two of them again
+
+
+@pytest.mark.parametrize("flips", [0.0, 0.02])
+def test_answers_that_vary_may_still_decide_between_two_that_cost_the_same(flips):
+    """Then all answers to all queries are not all that can be known."""
+    task = two_modules([0.01, 0.0004, 0.0001], np.full((3, 3), 0.97), 20, 0.1)
+    rules = make_scope_joint(task.problem, base="llm2", seed=0, certificate_flips=flips).rules
+    for theta in ((1, 2), (2, 1)):
+        for query in range(20):
+            rules.learn(Observation(theta, query, 0.0005, 1.0))
+            assert theta == (1, 2) or query == 19 or not rules.is_beaten((1, 2), (2, 1))
+    assert rules.is_beaten((1, 2), (2, 1)) == (flips == 0)
 
 
 @pytest.mark.parametrize(("num_queries", "parts"), [(1000, 10), (2000, 10), (1000, 3)])
