@@ -17,6 +17,7 @@ import io
 import json
 import re
 import zlib
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -93,7 +94,11 @@ def _read_csv(
     header = content.readline(header_bytes + 1)
     if len(header) > header_bytes:
         raise InputError(f"{path} is no table: its first line is above {header_bytes} bytes")
-    separator = _separator(str(header, "utf-8", "replace"))
+    text = str(header, "utf-8-sig", "replace")
+    separator = _separator(text)
+    names = Counter(name for name in next(csv.reader([text], delimiter=separator), []) if name)
+    if twice := [name for name, number in names.items() if number > 1]:
+        raise InputError(f"{path} has two columns {twice[0]!r}; delete one, or rename it")
     content.seek(0)
     frame = pl.read_csv(content, separator=separator, infer_schema=False)
     if separator != ";":

@@ -135,7 +135,8 @@ def load_matrices(
     """
     columns = _read_columns(Path(columns_path), max_bytes)
     frames = {
-        outcome: _matrix(path, query_column, columns, max_bytes) for outcome, path in paths.items()
+        outcome: _matrix(path, query_column, columns, max_bytes, outcome == _COST)
+        for outcome, path in paths.items()
     }
     queries, first = frames[_QUALITY][query_column], paths[_QUALITY]
     for outcome, frame in frames.items():
@@ -164,8 +165,10 @@ def _rows(frames: Mapping[str, pl.DataFrame], columns: Columns, query_column: st
     return pl.concat(parts)
 
 
-def _matrix(path: Path, query_column: str, columns: Columns, max_bytes: int) -> pl.DataFrame:
-    """The queries, and the numbers of all configurations."""
+def _matrix(
+    path: Path, query_column: str, columns: Columns, max_bytes: int, are_costs: bool
+) -> pl.DataFrame:
+    """The queries, and the numbers of all configurations; a truth value is no cost."""
     frame = read_frame(path, [query_column], max_bytes, _HEADER_BYTES)
     if query_column not in frame.columns:
         raise InputError(
@@ -190,7 +193,8 @@ def _matrix(path: Path, query_column: str, columns: Columns, max_bytes: int) -> 
     if (repeated := queries.filter(queries.is_duplicated())).len():
         raise InputError(f"{path} has query {repeated[0]!r} twice; keep one row for each")
     try:
-        return with_numbers(frame, path, {column: column for column in there})
+        amounts = there if are_costs else ()
+        return with_numbers(frame, path, {column: column for column in there}, amounts)
     except POLARS_ERRORS as error:
         raise InputError(f"{path}: {error}; make its columns numbers") from error
 
@@ -208,7 +212,8 @@ def _read_columns(path: Path, max_bytes: int) -> Columns:
     """{column: {module: LLM}}, the modules of each column in the order of the first."""
     try:
         found: Any = json.loads(
-            read_decompressed(path, max_bytes).read().decode(), object_pairs_hook=unique_keys
+            read_decompressed(path, max_bytes).read().decode("utf-8-sig"),
+            object_pairs_hook=unique_keys,
         )
     except (OSError, EOFError, ValueError, RecursionError) as error:
         raise InputError(f"cannot read {path} as JSON: {error}") from error

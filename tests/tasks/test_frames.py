@@ -148,6 +148,13 @@ def test_what_cannot_be_read_says_how_to_mend_it(tmp_path, content, words):
     assert "\n" not in str(caught.value)
 
 
+def test_two_columns_of_one_name_are_refused(tmp_path):
+    path = tmp_path / "runs.csv"
+    path.write_text("plan,query,quality,quality,cost_usd\na,1,1,0,0.5\n")
+    with pytest.raises(InputError, match="two columns 'quality'; delete one"):
+        load_table(path, ["plan"])
+
+
 def test_matrices_have_identifiers_as_text_too(tmp_path):
     columns = tmp_path / "columns.json"
     columns.write_text('{"a": {"llm": "4.1"}, "b": {"llm": "4.10"}}')

@@ -194,6 +194,20 @@ def test_files_that_are_no_matrix_are_refused(files, content):
         matrix_task(**GIVEN, **PATHS)
 
 
+def test_a_mark_of_utf_8_before_the_columns(files):
+    path = files / "columns.json"
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert matrix_task(**GIVEN, **PATHS).problem.num_queries == 30
+
+
+def test_a_truth_value_is_no_cost(files):
+    rows = matrix("cost_usd")
+    rows[3]["nano/nano"] = "true"
+    write_csv("cost.csv", rows)
+    with pytest.raises(InputError, match="'true', which is not a number"):
+        matrix_task(**GIVEN, **PATHS)
+
+
 def test_a_bomb_is_refused(files):
     (files / "cost.csv").write_bytes(gzip.compress(b"query," + b"a" * 30_000_000))
     with pytest.raises(InputError, match=r"cost\.csv"):
