@@ -248,8 +248,11 @@ class Rules:
 
     def is_beaten(self, theta: Theta, theta_out: Theta) -> bool:
         """Whether its own answers say that theta_0 or theta_out is no dearer."""
-        known = not self.known.answers_vary and self.stopping.is_beaten(theta, theta_out)
-        return known or self.stopping.is_dearer(theta)
+        if self.stopping.is_dearer(theta):
+            return True
+        # The theorem's answers have noise, so their averages are not known.
+        vary = self.known.answers_vary or self._belief.bounds.mode == "theory"
+        return not vary and self.stopping.is_beaten(theta, theta_out)
 
     def replaced(self, lower_c: Callable[[], float]) -> None:
         """theta_out is replaced; `lower_c` gives its L_c in USD."""

@@ -348,7 +348,7 @@ def test_a_search_with_nearly_free_configurations_ends(make, batch_size, usd):
     assert result.stop_reason == NOTHING_ELSE
     assert result.recommendation.theta in {(2, 0), (2, 1)}  # they were tried after (0, 0)
     asked = Counter((o.theta, o.query) for o in result.history)
-    assert 10 <= max(asked.values()) <= 11
+    assert max(asked.values()) <= 11
 
 
 def test_what_is_left_out_still_counts_for_the_gap():
