@@ -15,7 +15,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import IO, Any
 
-from scope_torch.errors import cannot_write
+from scope_torch.errors import InputError, cannot_write
 
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)  # Windows has none, and lets few users make links
 # A spreadsheet would calculate such a text. Those with ' in front are marked again, so that
@@ -87,6 +87,20 @@ def write_atomically(path: Path, content: str | bytes, *, private: bool = False)
     """
     with replacing(path, private=private) as file:
         file.write(content.encode(errors="replace") if isinstance(content, str) else content)
+
+
+def check_folder(path: Path, name: str = "") -> None:
+    """Refuses a file whose folder is missing, before anything is paid for what it will hold.
+
+    Args:
+        path: The file.
+        name: Of the argument that gives it, for the message.
+
+    Raises:
+        InputError: If the folder does not exist.
+    """
+    if not path.parent.is_dir():
+        raise InputError(f"{name} {path}: {path.parent} is not a folder".lstrip())
 
 
 def inside(folder: Path, *names: str) -> Path:

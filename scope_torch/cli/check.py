@@ -15,7 +15,7 @@ from typing import Any, NoReturn, get_args
 
 from scope_torch.cli.executors import executor_of
 from scope_torch.errors import InputError, printable
-from scope_torch.files import write_atomically
+from scope_torch.files import check_folder, write_atomically
 from scope_torch.llm.keys import without_secrets
 from scope_torch.results.checked import Certificate, CheckResult
 from scope_torch.results.rechecked import RecheckResult
@@ -75,8 +75,8 @@ def checked(asked: argparse.Namespace) -> CheckResult | str:
     Raises:
         InputError: If something cannot be used.
     """
-    if asked.markdown is not None and not asked.markdown.parent.is_dir():
-        raise InputError(f"--markdown {asked.markdown}: {asked.markdown.parent} is not a folder")
+    if asked.markdown is not None:
+        check_folder(asked.markdown, "--markdown")
     models = load_models(asked.models)
     new = _new(asked.new, models)
     if new == models and "=" not in asked.new[0]:  # its notes or fallbacks have changed

@@ -24,7 +24,7 @@ from scope_torch.cli.compose import compose_task, exit_on_error
 from scope_torch.cli.module_costs import ModuleCosts, module_table
 from scope_torch.cli.tables import markdown
 from scope_torch.errors import InputError
-from scope_torch.files import write_atomically
+from scope_torch.files import check_folder, write_atomically
 from scope_torch.observation import Observation
 from scope_torch.problem import SelectionProblem
 from scope_torch.results.digits import per_thousand, percent, plain, threshold
@@ -81,8 +81,8 @@ def _evaluate(args: argparse.Namespace) -> None:
         raise InputError("--on search needs --run, the directory of a search; not --theta")
     if args.on != "search" and args.repeats != 1:
         raise InputError(f"--repeats {args.repeats} needs --on search")
-    if args.out is not None and not args.out.parent.is_dir():
-        raise InputError(f"--out {args.out}: {args.out.parent} is not a folder")
+    if args.out is not None:
+        check_folder(args.out, "--out")
     run = _stopped_run(args.run) if args.on == "search" else None
     task = compose_task(args.overrides, measures=run is not None)
     try:

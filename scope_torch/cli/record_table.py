@@ -24,7 +24,7 @@ from scope_torch.cli.build import close_evaluator
 from scope_torch.cli.compose import compose_task, exit_on_error
 from scope_torch.cli.module_costs import ModuleCosts, module_table
 from scope_torch.errors import InputError
-from scope_torch.files import cell_of, write_atomically
+from scope_torch.files import cell_of, check_folder, write_atomically
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.deployment import module_costs
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _record(args: argparse.Namespace) -> None:
-    _check_folder(args.table)
+    check_folder(args.table)
     task = compose_task(args.overrides, measures=False)
     try:
         record(task, args.table)
@@ -61,7 +61,7 @@ def record(task: Task, path: Path) -> None:
         InputError: If the folder of `path` is missing, a call gave no reply, or the evaluator
             cannot go on.
     """
-    _check_folder(path)
+    check_folder(path)
     requests = list(all_requests(task.problem))
     observations: dict[Request, Observation] = {}
     made = task.evaluator.evaluate(requests)
@@ -77,11 +77,6 @@ def record(task: Task, path: Path) -> None:
     theta = task.problem.theta_ref
     if (costs := module_costs([o for o in ordered if o.theta == theta])) is not None:
         print("\n".join(module_table(task.problem, {"reference": ModuleCosts(theta, costs)})))
-
-
-def _check_folder(path: Path) -> None:
-    if not path.parent.is_dir():
-        raise InputError(f"{path.parent} is not a folder")
 
 
 def all_requests(problem: SelectionProblem) -> Iterator[Request]:
