@@ -51,7 +51,7 @@ class SCOPE(SequentialOptimizer):
         choice: Picks theta_cand.
         rules: The certificate, and what the paper does not have.
         seed: Decides the query order, the random pool and all ties.
-        u_out: The first U_out in USD; None for that of theta_0 (line alg:scope-main:init1).
+        u_out: The first U_out in USD; None for theta_0's (alg:scope-main:init1), or the least.
         prune: Whether a candidate is dropped early (line alg:scope-main:break); SCOPE-Coarse: no.
         batch_size: Queries of the j-loop observed at a time; 1 is the paper, None all of them.
         name: Name in results.
@@ -148,8 +148,8 @@ class SCOPE(SequentialOptimizer):
         """Makes theta_cand theta_out, or gives it up."""
         beta, candidate = turn.beta(), turn.candidate
         is_better = candidate.upper_c(beta) <= self.u_out and turn.certified
-        if is_better and not self.rules.is_beaten(turn.theta, self._theta_out):  # :update
-            self._improve(turn, candidate.upper_c(beta))
+        if is_better and not self.rules.is_beaten(turn.theta, self._theta_out):
+            self._improve(turn, candidate.upper_c(beta))  # alg:scope-main:update
             turn.ended = self.rules.ends_certified
         is_hopeless = candidate.lower_g(beta) > -turn.margin or candidate.lower_c(beta) > self.u_out
         if self.rules.is_dropped(turn.theta) or (self.prune and is_hopeless):  # :break
