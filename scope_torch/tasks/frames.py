@@ -31,6 +31,8 @@ from scope_torch.tasks.files import MAX_BYTES, read_decompressed, too_large
 
 # polars panics on bytes that its Rust code did not expect.
 POLARS_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
+# What follows from the bytes of a file, whatever they are.
+_UNREADABLE = (OSError, EOFError, zlib.error, ValueError, RecursionError, csv.Error, *POLARS_ERRORS)
 _HEADER_BYTES = 1_000_000
 _SEPARATORS = ",;\t|"
 _UTF_16 = codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE
@@ -79,7 +81,7 @@ def read_frame(
             else:
                 frame = _read_csv(content, path, keys, header_bytes)
         return _without_blanks(frame, keys)
-    except (OSError, EOFError, zlib.error, ValueError, RecursionError, *POLARS_ERRORS) as error:
+    except _UNREADABLE as error:
         if isinstance(error, InputError):
             raise
         raise InputError(

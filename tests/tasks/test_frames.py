@@ -134,6 +134,8 @@ def test_a_row_without_an_identifier_is_refused(tmp_path, value, at):
         (b"\x28\xb5\x2f\xfd\0", "zstd"),
         ("llm,query,quality,cost_usd\nmá,1,1,1".encode("latin-1"), "save it as CSV in UTF-8"),
         (b'{"llm": "a"}\n{"llm": ', "line 2 is not JSON"),
+        (b"\rllm,query,quality,cost_usd\na,1,1,1", "new-line character seen"),
+        (b"llm,query,quality,cost_usd\ra,1,1,1", "save it as CSV in UTF-8"),
         (b'[{"llm": "a"}, 7]', "has '7' in the place of an object"),
         (b"llm;query;quality;cost_usd\na;1;1,000.5;1", "'1,000.5', which is not a number"),
         (b'llm,query,quality,cost_usd\na,1,"0,5",1', "'0,5', which is not a number"),
