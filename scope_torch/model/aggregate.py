@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
@@ -11,7 +10,6 @@ from torch import Tensor
 from scope_torch.model.cost_scale import CostScale
 
 
-@dataclass(frozen=True)
 class AggregatePosterior:
     """The average over queries of the surrogates, written on the observed configurations D.
 
@@ -26,10 +24,22 @@ class AggregatePosterior:
         constant: Prior variance of the average: 1/Q for independent queries.
     """
 
-    codes: Tensor
-    weights: Tensor
-    matrix: Tensor
-    constant: float
+    def __init__(self, codes: Tensor, weights: Tensor, matrix: Tensor, constant: float) -> None:
+        self.codes, self.weights, self.constant = codes, weights, constant
+        self._matrix = matrix
+
+    @property
+    def matrix(self) -> Tensor:
+        """V."""
+        return self._matrix
+
+    def variance(self, k: Tensor) -> Tensor:
+        """The variance where k_D are the rows of `k`, `m x n`: `m` values."""
+        return self.constant - (self.times(k) * k).sum(-1)
+
+    def times(self, rows: Tensor) -> Tensor:
+        """Rows V: `m x n`."""
+        return rows @ self._matrix
 
 
 class LowRank(NamedTuple):

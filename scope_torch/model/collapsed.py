@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from scope_torch.model.aggregate import AggregatePosterior
+
 _PENDING = 64  # rows
 
 
@@ -114,3 +116,30 @@ class Collapsed:
         self.log_det += 2 * float(root.diagonal().log().sum()) + float(weight.log().sum())
         if len(self._pending) > _PENDING:
             _ = self.B
+
+
+class CollapsedPosterior(AggregatePosterior):
+    """The average of outputs that share a B: V = c B, which is written out only where it is read.
+
+    Args:
+        codes: See `AggregatePosterior`.
+        weights: Likewise.
+        collapsed: Has B.
+        c: See `Hyperparameters.of_average`.
+        constant: b, likewise.
+    """
+
+    def __init__(
+        self, codes: Tensor, weights: Tensor, collapsed: Collapsed, c: float, constant: float
+    ) -> None:
+        self.codes, self.weights, self.constant = codes, weights, constant
+        self._collapsed, self._c = collapsed.copy(), c
+
+    @property
+    def matrix(self) -> Tensor:
+        """V."""
+        return self._c * self._collapsed.B
+
+    def times(self, rows: Tensor) -> Tensor:
+        """Rows V: `m x n`."""
+        return self._c * self._collapsed.times(rows)

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from scope_torch.errors import InputError
 from scope_torch.model.aggregate import AggregatePosterior, LowRank
-from scope_torch.model.collapsed import Collapsed, Hyperparameters
+from scope_torch.model.collapsed import Collapsed, CollapsedPosterior, Hyperparameters
 from scope_torch.model.cost_scale import CostScale, FitScale, fit_cost_scale
 from scope_torch.model.incremental import LowRankUpdate
 from scope_torch.model.joint_groups import JointPosterior, PosteriorAt
@@ -211,7 +211,7 @@ class JointSurrogate:
         """
         codes, weights = self.queries.observed(), self.weights()
         parts = zip(self.collapsed(), self.of_average()[:2], strict=True)
-        of_c, of_g = (AggregatePosterior(codes, weights, c * one.B, b) for one, (_, b, c) in parts)
+        of_c, of_g = (CollapsedPosterior(codes, weights, one, c, b) for one, (_, b, c) in parts)
         return of_c, of_g
 
     def weights(self) -> Tensor:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from scope_torch.model.aggregate import AggregatePosterior, LowRank
-from scope_torch.model.direct_sums import DENSE, DirectGrid, form, squares
+from scope_torch.model.direct_sums import DENSE, DirectGrid, squares
 from scope_torch.model.hamming_sums import HammingGrid
 
 DECISIVE = 256  # variances that are kept exact, because minima depended on them lately
@@ -132,7 +132,7 @@ class Variances:
             return True
         k = self._grid.kernel_at(index, codes)
         for variance, posterior in zip(self.upper, posteriors(), strict=True):
-            variance[index] = posterior.constant - form(k, posterior.matrix)
+            variance[index] = posterior.variance(k)
         self._decisive = torch.cat([index[:DECISIVE], self._decisive])[:DECISIVE]
         self._k = torch.cat([k[:DECISIVE], self._k])[:DECISIVE]
         self._is_exact[index] = True

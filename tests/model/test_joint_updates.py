@@ -25,6 +25,8 @@ def check(surrogate, history, rho, atol=1e-11):
         mean, variance = averages(*naive(history, rho, zeta)[:2])
         index = [THETA.tolist().index(codes) for codes in posterior.codes.tolist()]
         k = surrogate.queries.gram()
+        not_written_out = posterior.variance(torch.from_numpy(k))
+        np.testing.assert_allclose(not_written_out, variance[index], rtol=0, atol=atol)
         matrix = posterior.matrix.numpy()
         np.testing.assert_allclose(
             k @ posterior.weights[zeta].numpy(), mean[index], rtol=0, atol=100 * atol
@@ -106,6 +108,9 @@ def test_what_is_kept_keeps_its_values():
     )
     B = two._surrogate.collapsed()[0].B
     values = B.clone()
+    average = two._surrogate.aggregates()[0]
+    k = torch.from_numpy(two._surrogate.queries.gram().copy())
+    variance = average.variance(k)
     two._surrogate._num_added = -(10**9)  # B is followed by rows, and never made anew
     for step, query in enumerate([3, 1, 4, 0, 2]):
         for candidate in (one, two):
@@ -118,3 +123,4 @@ def test_what_is_kept_keeps_its_values():
         assert one.upper_c(beta) == two.upper_c(beta)
         assert one.upper_g(beta) == two.upper_g(beta)
     assert torch.equal(B, values)
+    assert torch.equal(average.variance(k), variance)
