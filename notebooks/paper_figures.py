@@ -103,8 +103,7 @@ show(outputs / "by_hand.png")
 # ## The real thing
 #
 # Each figure of the paper is one command, with all methods, three seeds and the full budget; "Many
-# runs at once" in the documentation lists them. On two cores, SCOPE and its two variants take
-# about a quarter of an hour of the one below. An interrupted command continues where it stopped:
+# runs at once" in the documentation lists them. An interrupted command continues where it stopped:
 #
 # ```
 # scope-torch experiment=rq1_main

@@ -175,7 +175,7 @@ plt.show()
 
 # %% [markdown]
 # The certificate and the gap speak of the queries searched on. To learn about future queries,
-# evaluate theta_out and theta_0 on held-out ones: `deploy=true`, or `scripts/evaluate.py`.
+# evaluate theta_out and theta_0 on held-out ones: `deploy=true`, or `scope-torch evaluate`.
 
 # %% [markdown]
 # ## The decision page

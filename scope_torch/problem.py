@@ -333,7 +333,7 @@ class SelectionProblem:
         if self.num_constraints > 1:
             raise InputError(
                 f"{method} knows a bound on quality only, not {self.limits[1]}; scope, "
-                "scope_joint, cei, config, safeopt, optuna_gp and random know others"
+                "scope_joint, cei, config_bo, safeopt, optuna_gp and random_search know others"
             )
 
     def check_objective_is_cost(self, method: str) -> None:

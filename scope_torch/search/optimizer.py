@@ -44,8 +44,8 @@ class TraceRow:
         from_budget_usd: Their cost without the last one, in USD: the least budget whose run gets
             here, because the observation that crosses the budget is still made.
         spend_usd: Their cost in USD.
-        event: What happened: `calibrated`, `widened`, `selected`, `improved`, `pruned`,
-            `completed` or `stopped`.
+        event: What happened: `calibrated`, `widened`, `selected`, `improved`, `withdrawn`,
+            `pruned`, `completed`, `verifying` or `stopped`.
         theta_out: Codes of the recommendation.
         u_out_usd: See `Recommendation`.
         gap_usd: See `Recommendation`.
