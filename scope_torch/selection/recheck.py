@@ -22,6 +22,7 @@ from scope_torch.files import write_atomically
 from scope_torch.observation import Observation
 from scope_torch.results.checked import Pair
 from scope_torch.results.rechecked import RecheckResult, alarm_of
+from scope_torch.runs.content import digest_of
 from scope_torch.runs.directory import read_json
 from scope_torch.runs.evaluator import HasPrices
 from scope_torch.runs.journal import lost_in, read_journal
@@ -135,6 +136,8 @@ def recheck_traces(
 ) -> RecheckResult:
     """As `recheck`, of logged traces of production in the order of time; makes no call.
 
+    Wait for the grades of a day before you look at it: one that comes late changes what was seen.
+
     Args:
         traces: What the log holds, see `read_traces`.
         configuration: The LLM of each module: that of the choice, or a file of `RunResult.save`.
@@ -157,19 +160,19 @@ def recheck_traces(
     for span in traces.spans:
         if span.start is not None:
             began[span.trace] = min(span.start, began.get(span.trace, math.inf))
-    scored = [
-        (began[query.id], query.quality, query.cost_usd or 0.0)
+    scored = sorted(  # of one time in an order that is blind to the grades
+        (began[query.id], digest_of(query.id), query.quality, query.cost_usd or 0.0)
         for query in summary.queries
         if query.quality is not None and query.id in began
-    ]
+    )
     if not scored:
         raise InputError("no trace has a time and a score; export both")
     theta = (0,) * len(summary.models)
     pairs = [
         Pair(Observation(theta, number, usd, quality), None)
-        for number, (_, quality, usd) in enumerate(sorted(scored))
+        for number, (*_, quality, usd) in enumerate(scored)
     ]
-    days = [str(datetime.fromtimestamp(start, UTC).date()) for start, *_ in sorted(scored)]
+    days = [str(datetime.fromtimestamp(start, UTC).date()) for start, *_ in scored]
     every = checked_size("false_alarm_every", false_alarm_every)
     alarm, evidence = alarm_of(pairs, [limit], every)
     return RecheckResult(summary.models, [limit], pairs, days, every, alarm, evidence, len(pairs))

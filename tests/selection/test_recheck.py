@@ -228,11 +228,11 @@ def test_what_cannot_be_used_is_refused_before_the_first_call(tmp_path, changes,
     assert provider.calls == []
 
 
-def traces(qualities, llm="mini"):
+def traces(qualities, llm="mini", at_once=1):
     """Four a day from the first of November on; the files are in another order."""
     spans, scores = [], []
     for number, quality in enumerate(qualities):
-        start = 1_793_491_200 + 21_600 * number  # 2026-11-01
+        start = 1_793_491_200 + 21_600 * (number // at_once)  # 2026-11-01
         of = {"start": float(start), "seconds": 1.0}
         spans.append(Span(f"t{number}", "a", None, "app", **of))
         spans.append(Span(f"t{number}", "b", "a", "answer", **of))
@@ -260,3 +260,15 @@ def test_logged_traces_need_no_call():
     assert recheck_traces(traces(good), low, min_quality=0.9).alarm is None
     with pytest.raises(InputError, match="the traces ran"):
         recheck_traces(traces(good, llm="nano"), low, min_quality=0.9)
+
+
+def test_traces_of_one_time_are_no_alarm():
+    """A log of whole days: failures of a day must not stand before its successes."""
+    luck = random.Random(0)
+    qualities = [float(luck.random() < 0.95) for _ in range(1000)]
+    for at_once in (50, 1000):
+        found = recheck_traces(traces(qualities, at_once=at_once), CHOICE, min_quality=0.9)
+        assert found.alarm is None
+        assert found.evidence < 0.1
+        again = recheck_traces(traces(qualities, at_once=at_once), CHOICE, min_quality=0.9)
+        assert again.pairs == found.pairs
