@@ -116,7 +116,7 @@ class Application:
         outputs: What it returned.
         judge: As given.
         has_metric: Whether a metric grades it.
-        grading: What tells the metric from others.
+        grading: What tells the metric and its judge from others.
         gradings_before: What an earlier version would have said of the same metric.
 
     Raises:
@@ -163,7 +163,9 @@ class Application:
         version = "" if metric_version is None else f", version {metric_version}"
         itself = [f"the app{version}"]
         told = itself if metric is None else identities_of(metric, metric_version)
-        self.grading, self.gradings_before = told[0], told[1:]
+        # An early version did not record the judge.
+        asked = told if judge is None else [f"judge={str(judge)!r}, {told[0]}", *told]
+        self.grading, self.gradings_before = asked[0], asked[1:]
         self.__qualname__ = getattr(self._app, "__qualname__", "app")
 
     @property

@@ -254,3 +254,45 @@ def test_what_a_judge_was_paid_before_it_was_stopped(upstream, tmp_path):
         selected(upstream, metric=stopped, metric_version="1", run_dir=tmp_path)
     result = selected(upstream, metric=stopped, metric_version="1", run_dir=tmp_path)
     assert result.bill.total_usd == pytest.approx(paid(upstream), rel=1e-12)
+
+
+def test_another_judge_is_another_metric(upstream, tmp_path):
+    result = selected(upstream, run_dir=tmp_path / "a")
+    upstream.served.clear()
+    with pytest.raises(InputError, match=r"the metric was judge='medium', judges .*continue_from="):
+        selected(upstream, run_dir=tmp_path / "a", judge="small")
+    assert upstream.served == []
+    check(upstream, tmp_path, JUDGE)
+    upstream.served.clear()
+    with pytest.raises(InputError, match="the metric was judge='medium'") as refused:
+        check(upstream, tmp_path, "small")
+    assert "metric_version" not in str(refused.value)
+    assert upstream.served == []
+    other = selected(upstream, run_dir=tmp_path / "b", judge="small", continue_from=tmp_path / "a")
+    (source,) = other.report["known"]["sources"]
+    assert source["regraded"] == source["used"] > 0
+    assert "large" not in {one.model for one in upstream.served}
+    assert other.choice == result.choice
+
+
+def test_a_run_that_did_not_record_its_judge_goes_on(upstream, tmp_path):
+    result = selected(upstream, run_dir=tmp_path)
+    (tmp_path / "result.json").unlink()
+    for path in [tmp_path / "begun.json", *tmp_path.rglob("settings.json")]:
+        content = json.loads(path.read_text())
+        del content["hash"]
+        content["evaluator"] = content["evaluator"].replace(f"judge='{JUDGE}', ", "")
+        path.write_text(json.dumps(content))
+    upstream.served.clear()
+    assert list(selected(upstream, run_dir=tmp_path).history) == list(result.history)
+    assert upstream.served == []
+    with pytest.raises(InputError, match="the metric was judge='medium'"):
+        selected(upstream, run_dir=tmp_path, judge="small")
+
+
+def check(upstream, folder, name):
+    how = {"dataset": QUESTIONS, "metric": judge, "max_quality_loss": 0.1, "budget_usd": 0.05}
+    how |= {"endpoint": Endpoint(upstream.url, prices=prices()), "name": "judged"}
+    return st.check(
+        app, {"answer": "small"}, reference="large", run_dir=folder / "check", judge=name, **how
+    )
