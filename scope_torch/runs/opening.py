@@ -35,6 +35,8 @@ _ALL += "problem.allowed", "problem.offered"
 _PARTS = "pilot", "preflight", "probe", "reference", "again"  # measured before the search
 _MEASURED = {f"{part}/settings.json": ("evaluator",) for part in _PARTS}
 _BEFORE = {BEGUN: _ALL, "settings.json": _ALL, **_MEASURED}  # what a begun selection may not change
+_PRICES = "input_usd_per_mtok", "output_usd_per_mtok", "cached_input_usd_per_mtok", "cached"
+_PRICES += "usd_per_s", "batch"
 _MEND = "Restore them, or choose another run_dir (on the command line: output_dir)"
 
 
@@ -55,10 +57,7 @@ def open_run_dir(
             settings, or if the evaluator cannot tell its queries from others.
     """
     described = query_facts(evaluator)
-    try:
-        run_dir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise cannot_write(run_dir, error) from error
+    _make(run_dir)
     journal = Journal(run_dir / "journal.jsonl", not getattr(evaluator, "free", False))
     try:
         _update_settings(run_dir, settings, journal, evaluator, root or run_dir)
@@ -94,24 +93,36 @@ def begin(run_dir: Path, problem: dict[str, Any], evaluator: Evaluator) -> None:
         if (run_dir / name).exists():
             old = with_fingerprint_of_today(read_settings(run_dir / name), evaluator)
             _check_settings((run_dir / name).parent, old, settings, evaluator, run_dir, parts)
-    try:
-        run_dir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise cannot_write(run_dir, error) from error
+    describe_prices(run_dir, evaluator)
     _write(run_dir / BEGUN, settings)
     if described:
         _write(run_dir / "queries.json", described)
-    describe_prices(run_dir, evaluator)
 
 
-def describe_prices(run_dir: Path, evaluator: Evaluator) -> None:
+def describe_prices(run_dir: Path, evaluator: Evaluator, may_change: bool = False) -> None:
     """Writes the prices that a later search must know; a run that is resumed keeps its own.
 
+    Args:
+        run_dir: The directory.
+        evaluator: Of the run.
+        may_change: Whether costs at other prices may follow.
+
     Raises:
-        InputError: If the file cannot be written.
+        InputError: If the file cannot be written, or an LLM had another price when the run began.
     """
     path = run_dir / "prices.json"
     prices = evaluator.describe_prices() if isinstance(evaluator, HasPrices) else None
+    then = {} if may_change else facts_of(run_dir, path.name).get("prices", {})
+    for llm, now in (prices or {}).items():
+        old = then.get(llm, now)
+        changed = [name for name in _PRICES if old.get(name) != now.get(name)]
+        if changed and not ("at" in old and "at" in now):  # published ones have their own day
+            both = ", ".join(f"{name} was {old.get(name)}, now {now.get(name)}" for name in changed)
+            raise InputError(
+                f"{run_dir} began with other prices of {llm!r}: {both}. Restore them, or give "
+                f"continue_from={str(run_dir)!r} and another run_dir: known answers then cost what "
+                "they do today"
+            )
     if prices is not None and not path.exists():
         _write(path, {"prices": prices})
 
@@ -149,8 +160,16 @@ def with_fingerprint_of_today(old: dict[str, Any], evaluator: Evaluator) -> dict
     return {**old, "evaluator": evaluator.fingerprint()} if old["evaluator"] in earlier else old
 
 
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise cannot_write(folder, error) from error
+
+
 def _write(path: Path, content: dict[str, Any]) -> None:
     if not path.exists() or read_json(path) != content:
+        _make(path.parent)
         write_json(path, content, private=True)
 
 

@@ -105,7 +105,7 @@ class Pairs:
         most: int,
         budget_usd: float,
         total_usd: float | None = None,
-        tells_retired: bool = False,
+        for_days: bool = False,
     ) -> Asked:
         """Asks until it is decided, or money, time or draws run out.
 
@@ -117,7 +117,7 @@ class Pairs:
             most: Number of draws, for the progress bar.
             budget_usd: In USD.
             total_usd: The budget that the directory keeps, which may rise; None: `budget_usd`.
-            tells_retired: Whether an error because of an LLM that is retired is an end like others.
+            for_days: Whether prices may change, and an LLM that is retired is an end like others.
         """
         setup, evaluator = self._setup, self._evaluator
         in_flight, self._decides = setup.at_a_time.get("in_flight", 1), decides
@@ -126,7 +126,6 @@ class Pairs:
             kept_usd = budget_usd if total_usd is None else total_usd
             whole = self._settings({**settings, "in_flight": in_flight}, kept_usd)
             journal = open_run_dir(setup.folder, whole, evaluator)
-            describe_prices(setup.folder, evaluator)
             evaluator.remember(journal.recorded)
         source = ObservationSource(evaluator, journal)
         spent_usd, num_told, reason = 0.0, 0, "no more draws"
@@ -136,6 +135,8 @@ class Pairs:
             return budget_usd - spent_usd - source.lost_usd(num_told)
 
         try:
+            if setup.folder is not None:
+                describe_prices(setup.folder, evaluator, may_change=for_days)
             observations = source.pipeline(self._ask, 2 * in_flight - 1, left_usd)
             with contextlib.closing(observations), shown:
                 for observation in observations:
@@ -152,7 +153,7 @@ class Pairs:
                         reason = TIME_IS_OVER
                         break
         except Exception as error:
-            if not (tells_retired and retired_in(error)):
+            if not (for_days and retired_in(error)):
                 raise
             reason = "retired"
         finally:

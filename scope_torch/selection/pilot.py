@@ -9,6 +9,7 @@ from scope_torch.errors import InputError
 from scope_torch.evaluators.function import FunctionEvaluator
 from scope_torch.observation import Observation, Request
 from scope_torch.runs.measure import TooDear, measure
+from scope_torch.runs.opening import describe_prices
 from scope_torch.selection.plan import Pilot
 from scope_torch.selection.setup import Setup
 
@@ -25,6 +26,8 @@ def fly(setup: Setup, evaluator: FunctionEvaluator) -> Pilot:
     is_new = (folder := setup.inside(FOLDER)) is None or not folder.exists()
     began = time.perf_counter()
     requests, budget_usd = _requests(setup), setup.budget_usd
+    if setup.folder is not None:
+        describe_prices(setup.folder, evaluator)  # refuses others than those of known answers
     try:
         found = measure(evaluator, requests, folder=folder, budget_usd=budget_usd)
     except TooDear as error:

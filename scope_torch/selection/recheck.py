@@ -102,7 +102,7 @@ def recheck(
         asked = Pairs(setup, theta, evaluator, order, has_reference, is_fixed=False)
         settings = {"name": "recheck", "limits": [str(limit) for limit in limits]}
         most, budget_usd = len(days) + draws, before + setup.budget_usd
-        found = asked.ask(settings, _never, most, budget_usd, 0.0, tells_retired=True)
+        found = asked.ask(settings, _never, most, budget_usd, 0.0, for_days=True)
         today = evaluator.describe_prices() if isinstance(evaluator, HasPrices) else None
     num_before = len(days)
     days += [str(date.today())] * (len(found.pairs) - len(days))

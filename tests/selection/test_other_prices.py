@@ -1,0 +1,107 @@
+"""A run that goes on at other prices would mix two costs: it is refused, with the mend."""
+
+import contextlib
+from datetime import datetime
+
+import pytest
+from selection.test_select import PRICE, App, exactly, settings
+
+import scope_torch as st
+from scope_torch.errors import InputError
+from scope_torch.llm.prices import LLMInfo
+
+
+class Tokens(App):
+    """Says tokens, and stops at a call."""
+
+    def __init__(self, stop=None):
+        super().__init__()
+        self.stop = stop
+
+    def __call__(self, models, text):
+        if len(self.calls) == self.stop:
+            raise KeyboardInterrupt
+        return super().__call__(models, text)[0], dict.fromkeys(models, (900, 100))
+
+
+def prices(**times):
+    return {
+        llm: LLMInfo(llm, 1e3 * usd * times.get(llm, 1), 1e3 * usd * times.get(llm, 1))
+        for llm, usd in PRICE.items()
+    }
+
+
+def select(app, **changes):
+    return st.select(app, **settings(metric=exactly, **changes))
+
+
+@pytest.mark.parametrize("stop", [10, 85, None])
+def test_a_run_does_not_go_on_at_other_prices(tmp_path, stop):
+    folder = tmp_path / "june"
+    with contextlib.suppress(KeyboardInterrupt):
+        select(Tokens(stop), run_dir=folder, prices=prices())
+    files = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    app = Tokens()
+    with pytest.raises(InputError, match=r"other prices of 'mini': input_usd_.* Restore them, or"):
+        select(app, run_dir=folder, prices=prices(mini=20))
+    assert app.calls == []
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == files
+    july = select(app, run_dir=tmp_path / "july", prices=prices(mini=20), continue_from=folder)
+    alone = select(Tokens(), prices=prices(mini=20))
+    assert july.choice == alone.choice
+    assert select(Tokens(), run_dir=folder, prices=prices()).bill.total_usd > 0
+
+
+def test_pilots_and_the_run_have_one_price(tmp_path):
+    folder = tmp_path / "june"
+    select(Tokens(), run_dir=folder, prices=prices(), dry_run="pilot")
+    for dry_run in ("pilot", False):
+        app = Tokens()
+        with pytest.raises(InputError, match="other prices of 'pro'"):
+            select(app, run_dir=folder, prices=prices(pro=2), dry_run=dry_run)
+        assert app.calls == []
+
+
+def test_a_check_does_not_go_on_at_other_prices(tmp_path):
+    def check(app, **times):
+        how = settings(metric=exactly, run_dir=tmp_path, prices=prices(**times))
+        how = {
+            key: value
+            for key, value in how.items()
+            if key not in ("models", "reference", "repeats")
+        }
+        both = [dict.fromkeys(("plan", "solve"), llm) for llm in ("mini", "pro")]
+        return st.check(app, both[0], reference=both[1], **how)
+
+    with pytest.raises(KeyboardInterrupt):
+        check(Tokens(5))
+    app = Tokens()
+    with pytest.raises(InputError, match="other prices of 'mini'") as refused:
+        check(app, mini=3)
+    assert app.calls == []
+    assert check(app).pairs, refused  # the refusal has let go of the journal
+
+
+def test_published_prices_of_a_check_have_their_own_day(tmp_path, monkeypatch):
+    """That of o3 fell on 2025-06-10."""
+
+    def on_day(day):
+        class Clock(datetime):
+            @classmethod
+            def now(cls, tz=None):
+                return cls(2025, 6, day, tzinfo=tz)
+
+        monkeypatch.setattr("scope_torch.llm.price_list.datetime", Clock)
+
+    def app(_, text):
+        return text.upper(), {"model": (1_000, 100)}
+
+    def check(budget_usd):
+        data = [(str(i) + "a", str(i) + "A") for i in range(300)]
+        how = {"dataset": data, "metric": exactly, "min_quality": 0.9, "run_dir": tmp_path}
+        return st.check(app, "o3", budget_usd=budget_usd, **how)
+
+    on_day(9)
+    check(0.03)
+    on_day(11)
+    assert check(0.5).pairs
