@@ -23,7 +23,7 @@ class Bill:
         probe_usd: The preflight: each LLM of each module answers one query.
         search_usd: The search, without repeats.
         in_flight_usd: Calls that were under way when the search ended; answers to held-out queries
-            that the other configuration has not answered.
+            that are in no comparison, as of an earlier choice.
         held_out_usd: Choice and reference on held-out queries.
         judge_usd: Grading the answers, where a metric asks an LLM; in none of the others.
         lost_usd: Calls that raised an error and ended an earlier process of this search, or whose

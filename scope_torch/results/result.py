@@ -55,7 +55,7 @@ class RunResult:
         budget_usd: Lambda, in USD.
         history: All observations up to the one that crossed the budget, in the asked order.
         surplus_usd: Cost in USD of the observations that were in flight at that time, and of those
-            on held-out queries that the other configuration has not answered.
+            on held-out queries that are not compared, as with an earlier choice.
         trace: The changes in the search.
         report: Values that the method records: mode, b_c, b_g, delta, assumptions, ...
         settings: Everything that decides the run.

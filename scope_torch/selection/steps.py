@@ -227,49 +227,51 @@ def _held_out(
     """Choice and reference on the queries that the search has not seen, as far as money reaches.
 
     Returns:
-        Both on the queries that both have answered; and the USD of other answers.
+        Both on the queries that both have answered; and the USD of all other answers.
     """
     if not setup.held_out:
         return None, 0.0
     taken = _known_held_out(setup, make_evaluator, left_usd)
     known = {answer.request: answer for answer in taken.observations}
-    paid_usd = regraded_usd(taken.sources)
+    anew_usd, before = regraded_usd(taken.sources), _paid_held_out(setup)
     thetas = list(dict.fromkeys([setup.problem.theta_ref, result.recommendation.theta]))
     costs = result.problem.reference_cost_usd, result.cost_usd.value or 0.0
     judged = [one.judge_usd for one in result.history]
     judge_usd = math.fsum(judged) / max(1, len(judged))
     usd_of = dict(zip(thetas, (usd + judge_usd for usd in costs), strict=False))
-    number = _number_paid_for(setup, usd_of, known, left_usd - paid_usd)
+    # Earlier choices, with a smaller budget; the answers of these two are counted where they count.
+    left_usd -= anew_usd + _usd_of([one for one in before if one.theta not in usd_of])
+    number = _number_paid_for(setup, usd_of, known, left_usd)
     if number < len(setup.held_out):
         logger.warning(
             "what is left of the budget pays for %d of %d held-out queries",
-            number,
-            len(setup.held_out),
+            *(number, len(setup.held_out)),
         )
     if number <= 0:
-        return None, paid_usd
+        return None, anew_usd + _usd_of(before)
+    left_usd -= _usd_of([one for one in before if one.theta in usd_of and one.query >= number])
     part = HELD_OUT if number == len(setup.held_out) else f"{HELD_OUT}_{number}"
     problem = replace(setup.problem, num_queries=number)
     # Each pair is asked once; also if answers vary, what a smaller budget has paid for is one.
     evaluator = make_evaluator(problem, queries=setup.held_out[:number], deterministic=True)
     evaluator.remember([*taken.observations, *_kept_held_out(setup, evaluator)])
-    left_usd -= paid_usd + result.surplus_usd
-    found, paid = _both(setup, evaluator, part, usd_of, known, left_usd)
+    found, paid = _both(setup, evaluator, part, usd_of, known, left_usd - result.surplus_usd)
     both = next(
         (q for q in range(number) if any(Request(t, q) not in found for t in thetas)), number
     )
     if both < number:
         logger.warning(
             "budget or time did not pay for all: compared are %d of %d held-out queries",
-            both,
-            number,
+            *(both, number),
         )
-    unpaired_usd = math.fsum(one.paid_usd for one in paid if one.query >= both)
+    paid = paid if setup.folder is None else _paid_held_out(setup)
     if not both:
-        return None, unpaired_usd + paid_usd
+        return None, anew_usd + _usd_of(paid)
     of_thetas = [[found[Request(theta, query)] for query in range(both)] for theta in thetas]
     reference, choice = of_thetas[0], of_thetas[-1]  # the same if the reference is kept
-    return HeldOut(both, choice, reference, taken.observations, paid_usd), unpaired_usd
+    told = HeldOut(both, choice, reference, taken.observations, anew_usd)
+    compared = set(told.paid)
+    return told, _usd_of([one for one in paid if one not in compared])
 
 
 def _both(
@@ -316,15 +318,35 @@ def _both(
     return found, paid
 
 
+def _paid_held_out(setup: Setup) -> list[Observation]:
+    """All that this selection has paid for on held-out queries, each answer once."""
+    found: dict[Any, Observation] = {}  # a directory has what others had paid for
+    for path in _held_out_journals(setup):
+        keys = facts_of(path.parent, "queries.json").get("queries")
+        for one in read_journal(path):
+            found[one if keys is None else (keys[one.query], one)] = one
+    return [*found.values()]
+
+
 def _kept_held_out(setup: Setup, evaluator: FunctionEvaluator) -> list[Observation]:
-    """Answers to the same queries that this selection has paid for with a smaller budget."""
+    """Answers to the same queries that this selection has paid for with another budget."""
     keys, found = evaluator.query_keys(), list[Observation]()
-    folders = [] if setup.folder is None else sorted(setup.folder.glob(f"{HELD_OUT}_*/*"))
-    for folder in folders:
-        then = facts_of(folder, "queries.json").get("queries")
-        if then and then == keys[: len(then)] and not is_graded_otherwise(folder, evaluator):
-            found += read_journal(folder / "journal.jsonl")
+    for path in _held_out_journals(setup):
+        then = facts_of(path.parent, "queries.json").get("queries")
+        is_same = then and then[: len(keys)] == keys[: len(then)]
+        if is_same and not is_graded_otherwise(path.parent, evaluator):
+            found += read_journal(path)
     return found
+
+
+def _held_out_journals(setup: Setup) -> list[Path]:
+    """One for each configuration, and number of queries, that was asked."""
+    folder = setup.folder
+    return [] if folder is None else sorted(folder.glob(f"{HELD_OUT}*/*/journal.jsonl"))
+
+
+def _usd_of(observations: Iterable[Observation]) -> float:
+    return math.fsum(one.paid_usd for one in observations)
 
 
 def _known_held_out(

@@ -207,7 +207,9 @@ def _held_out(run: RecordedRun) -> HeldOut | None:
     known = _observed(run.path / "held_out" / "known.jsonl") or []
     both: list[list[Observation]] = []
     for theta in thetas:
-        answers = [*known, *(_observed(part / "-".join(map(str, theta)) / "journal.jsonl") or ())]
+        paths = run.path.glob(f"held_out*/{'-'.join(map(str, theta))}/journal.jsonl")
+        parts = sorted(paths, key=lambda path: path.parent.parent == part)  # if fewer, of a larger
+        answers = [*known, *(one for path in parts for one in read_journal(path))]
         of_query = {answer.query: answer for answer in answers if answer.theta == theta}
         if not of_query.keys() >= set(range(number)):
             return None
