@@ -26,7 +26,7 @@ from scope_torch.selection.before import logged_reference
 from scope_torch.selection.checks import checked_number, checked_size
 from scope_torch.selection.face import serving
 from scope_torch.selection.pairs import Pairs
-from scope_torch.selection.setup import ONLY_MODULE, Setup, set_up
+from scope_torch.selection.setup import ONLY_MODULE, Setup, constraints_of, set_up
 from scope_torch.selection.steps import by_codes
 from scope_torch.traces.reference import LoggedReference
 
@@ -154,7 +154,7 @@ def between(
     """
     if refused := sorted(set(arguments) & _OF_SEARCH):
         raise InputError(f"{', '.join(refused)}: that is for select; here is no search")
-    limits = [Constraint.parse(one) if isinstance(one, str) else one for one in constraints]
+    limits = constraints_of(constraints)
     told = llms_of(configuration), llms_of(configuration if reference is None else reference)
     modules = next((list(one) for one in told if isinstance(one, Mapping)), [ONLY_MODULE])
     new, old = (dict.fromkeys(modules, one) if isinstance(one, str) else dict(one) for one in told)

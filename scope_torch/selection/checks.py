@@ -87,6 +87,11 @@ def check_kinds(given: Any) -> None:
     check_callbacks(given.callbacks)
 
 
+def in_order(given: Any) -> Any:
+    """A set as a list, in an order that is the same in every process; anything else as it is."""
+    return sorted(given, key=repr) if isinstance(given, set | frozenset) else given
+
+
 def shown(value: Any) -> str:
     """A value in one short line."""
     return textwrap.shorten(repr(value), 80, placeholder=" ...")

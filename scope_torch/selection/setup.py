@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -28,6 +28,7 @@ from scope_torch.selection.checks import (
     checked_number,
     checked_size,
     checked_whole,
+    in_order,
 )
 from scope_torch.selection.sampling import sample_of, split
 from scope_torch.space import check_seed
@@ -70,7 +71,7 @@ def _names(key: str, llms: Any) -> tuple[str, ...]:
     is_list = isinstance(llms, Sequence | Set) and not isinstance(llms, str)
     if not (is_list and llms and all(isinstance(llm, str) for llm in llms)):
         raise InputError(f"{key}={llms!r} must be a list with the names of LLMs")
-    return tuple(llms)
+    return tuple(in_order(llms))
 
 
 def reference_of(reference: Reference, llms: Mapping[str, Sequence[str]]) -> dict[str, str]:
@@ -170,7 +171,7 @@ def set_up(given: Arguments) -> Setup:
     check_kinds(given)
     needs_base = given.optimizer is None
     earlier = given.continue_from or ()
-    earlier = [earlier] if isinstance(earlier, Path | str) else list(earlier)
+    earlier = [earlier] if isinstance(earlier, Path | str) else list(in_order(earlier))
     if not needs_base:
         _check_defaults(given)
     hour_usd = _optional_number("hour_usd", given.hour_usd)
@@ -188,7 +189,8 @@ def set_up(given: Arguments) -> Setup:
     concurrency = checked_size("concurrency", given.concurrency)
     if (repeats := given.repeats) is not None:
         repeats = checked_size("repeats", repeats, 0)
-    items, reference = items_of(given.dataset, given.metric is not None), given.reference
+    dataset, reference = in_order(given.dataset), given.reference
+    items = items_of(dataset, given.metric is not None)
     logged = reference.checked(len(items)) if isinstance(reference, LoggedReference) else None
     llms = candidates_of(given.models, reference)
     if unknown := set(given.optional_modules) - set(llms):
@@ -268,6 +270,11 @@ def _name_of(app: Any) -> str:
     return re.sub(r"\W+", "_", name).strip("_") or "app"
 
 
+def constraints_of(told: Iterable[Constraint | str]) -> list[Constraint]:
+    """Those that are texts, parsed."""
+    return [Constraint.parse(one) if isinstance(one, str) else one for one in in_order(told)]
+
+
 def _limits_of(given: Arguments, epsilon: float | None) -> list[Constraint]:
     """The constraints with the least quality, if it is given instead of a loss."""
     least = _optional_number("min_quality", given.min_quality)
@@ -280,7 +287,7 @@ def _limits_of(given: Arguments, epsilon: float | None) -> list[Constraint]:
             f"objective='quality' maximises the quality: leave out {' and '.join(told)}, and bound "
             "the cost of a query instead, as constraints=['cost_usd <= 0.01 cap 0.1']"
         )
-    limits = [Constraint.parse(one) if isinstance(one, str) else one for one in given.constraints]
+    limits = constraints_of(given.constraints)
     if len(told) > 1:
         raise InputError(f"give {' or '.join(told)}, not both")
     if least is not None:
