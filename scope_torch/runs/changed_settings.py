@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -69,6 +70,8 @@ def in_words(
         elif name in _FLIPS:
             if name == next(one.rpartition(".")[2] for one in keys if one.endswith(_FLIPS)):
                 yield "answers were taken to vary otherwise (repeat=, certificate_flips=)"
+        elif name == "call_usd":
+            yield from _of_hour(old, new)
         elif name == "budget_usd" and of_selection:
             yield f"{before:.3g} USD were left for the search, now {after:.3g} (raise budget_usd)"
         elif name == _CALLED["thetas"]:
@@ -76,6 +79,19 @@ def in_words(
         else:
             mend = f" (pass {name}={before!r})" if name in _MENDED else ""
             yield f"{name} was {before!r}, now {after!r}{mend}"
+
+
+def _of_hour(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+    """An hour costs what a call does, times the calls at a time, over the seconds of a run."""
+    before, after = (
+        math.prod([_value(of, f"optimizer.{name}") or 1 for name in _WIDTHS])
+        * (_value(of, "optimizer.call_usd") or 0.0)
+        for of in (old, new)
+    )
+    if not (before and after):
+        yield "hour_usd was given, now it is not" if before else "hour_usd was not given, now it is"
+    elif not math.isclose(before, after):
+        yield f"hour_usd was {before / after:.4g} times what it is now"
 
 
 def _value(settings: Any, key: str) -> Any:

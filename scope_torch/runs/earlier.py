@@ -24,6 +24,8 @@ from scope_torch.runs.opening import graded_otherwise
 from scope_torch.runs.regrading import REGRADED, Grades
 from scope_torch.search.known import Known
 
+_BEGUN = "", "preflight", "probe", "reference", "again"  # are asked when it is known what is known
+
 
 def known_from(
     paths: Path | str | Sequence[Path | str],
@@ -57,7 +59,7 @@ def known_from(
             or if `run_dir` took over other runs, or had another metric.
     """
     paths = [paths] if isinstance(paths, Path | str) else list(paths)
-    names = list(dict.fromkeys(str(Path(path).resolve()) for path in paths))
+    names = _resolved(paths)
     folder = None if run_dir is None else Path(run_dir)
     refuse_itself(paths, folder)
     kept = None if folder is None else _kept(folder, names, evaluator)
@@ -85,6 +87,24 @@ def refuse_itself(paths: Sequence[Path | str], folder: Path | None) -> None:
             raise InputError(f"continue_from={path} is this run: leave it out, and it goes on")
 
 
+def refuse_others(paths: Sequence[Path | str], folder: Path) -> None:
+    """Raises an error if a run that has begun in `folder` continues from other runs than these."""
+    before, names = list[str](), _resolved(paths)
+    if (folder / KNOWN).exists():
+        before = read_json(folder / KNOWN)["continue_from"]
+    elif not any((folder / part / "settings.json").exists() for part in _BEGUN):
+        return
+    if before != names:
+        raise InputError(
+            f"{folder} continues from {before or 'no other run'}, not from {names or 'none'}; "
+            "restore continue_from, or choose another run_dir"
+        )
+
+
+def _resolved(paths: Sequence[Path | str]) -> list[str]:
+    return list(dict.fromkeys(str(Path(path).resolve()) for path in paths))
+
+
 def _grades_in(folder: Path | None, held_out: bool) -> Path | None:
     """Where grades are kept while they are made; beside the measurements, and none of them."""
     if folder is None:
@@ -94,14 +114,10 @@ def _grades_in(folder: Path | None, held_out: bool) -> Path | None:
 
 def _kept(folder: Path, names: list[str], evaluator: Evaluator) -> Taken | None:
     """What the new run has taken over when it began, if it has begun."""
+    refuse_others(names, folder)
     if not (folder / KNOWN).exists():
         return None
     facts = read_json(folder / KNOWN)
-    if facts["continue_from"] != names:
-        raise InputError(
-            f"{folder} continues from {facts['continue_from']}, not from {names}; restore "
-            "continue_from, or choose another run_dir"
-        )
     before = facts.get("evaluator", evaluator.fingerprint())
     if graded_otherwise(before, evaluator, folder):
         raise InputError(

@@ -217,6 +217,7 @@ def _check_settings(
                 mend = _mend_of_metric(_grading(before), _grading(after), root)
         elif not (key == "budget_usd" and isinstance(before, float) and after > before):
             keys.append(key)
+    keys.sort(key=lambda key: not key.startswith("problem."))  # the others follow from it
     changed = [*evaluators, *in_words(old, new, keys, (run_dir / BEGUN).exists())]
     if changed:
         raise InputError(

@@ -20,7 +20,7 @@ from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
 from scope_torch.reference import REFERENCE_DELTA
 from scope_torch.results.bill import regraded_usd
-from scope_torch.runs.earlier import known_from
+from scope_torch.runs.earlier import known_from, refuse_others
 from scope_torch.runs.evaluator import Evaluator
 from scope_torch.runs.journal import lost_in
 from scope_torch.runs.measure import TooDear, measure
@@ -188,7 +188,13 @@ def known_of(
     evaluator: FunctionEvaluator,
     keeps: bool = True,
 ) -> Known:
-    """What older runs observed; `keeps`: the directory of this run keeps it."""
+    """What older runs observed; `keeps`: the directory of this run keeps it.
+
+    Raises:
+        InputError: If this run began with other ones; or see `known_from`.
+    """
+    if setup.folder is not None and setup.given.optimizer is None:
+        refuse_others(setup.earlier, setup.folder)
     if not setup.earlier:
         return Known(setup.problem)
     return known_from(

@@ -68,6 +68,36 @@ def test_a_changed_setting_is_told_as_its_user_wrote_it(done, changes, told):
         assert internal not in text
 
 
+def test_the_cause_is_told_before_what_follows_from_it(done):
+    how = {"objective": "quality", "max_quality_loss": None}
+    with pytest.raises(InputError, match="settings: constraints was None, now") as told:
+        select(done, constraints=["cost_usd <= 0.01 cap 0.1"], **how)
+    assert "objective was None, now 'quality'" in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "told"),
+    [
+        ({"hour_usd": 5}, {"hour_usd": 10}, "hour_usd was 0.5 times what it is now"),
+        ({"hour_usd": 5}, {}, "hour_usd was given, now it is not"),
+        ({}, {"hour_usd": 5}, "hour_usd was not given, now it is"),
+        ({"hour_usd": 5}, {"hour_usd": 5, "in_flight": 4}, "in_flight was 1, now 4"),
+    ],
+)
+def test_an_hour_is_told_as_its_user_wrote_it(tmp_path, before, now, told):
+    def app(models, text):
+        outcomes = {"latency_s": 1.0 + 2.0 * (models["plan"] == "pro")}
+        return {"output": text.upper(), "cost_usd": App.cost(models), "outcomes": outcomes}
+
+    given = settings(run_dir=tmp_path, deployment_queries=1e5, max_quality_loss=0.2)
+    st.select(app, **given, **before)
+    with pytest.raises(InputError) as refused:
+        st.select(app, **given, **now)
+    assert told in str(refused.value)
+    assert "call_usd" not in str(refused.value)
+    assert str(refused.value).count("hour_usd") == told.count("hour_usd")
+
+
 @pytest.mark.parametrize("dry_run", ["pilot", False])
 def test_a_pilot_of_other_queries_says_so(tmp_path, dry_run):
     select(tmp_path, dry_run="pilot")

@@ -1,5 +1,6 @@
 """`select(continue_from=...)`: next month's search knows what this month's observed."""
 
+import contextlib
 import json
 import math
 import shutil
@@ -331,8 +332,46 @@ def test_a_directory_keeps_what_it_continues_from(tmp_path):
     july(tmp_path)
     with pytest.raises(InputError, match="restore continue_from"):
         july(tmp_path, continue_from=[tmp_path / "june", tmp_path / "other"])
-    with pytest.raises(InputError, match="other settings"):
-        july(tmp_path, continue_from=())
+    for dry_run in (True, False):
+        with pytest.raises(InputError, match=r"from \['.*june'\], not from none; restore conti"):
+            july(tmp_path, continue_from=(), dry_run=dry_run)
+
+
+@pytest.mark.usefixtures("after_june")
+@pytest.mark.parametrize("stop", [5, 30, None])
+def test_a_run_that_began_alone_stays_alone(tmp_path, stop):
+    """The refusal leaves its directory as it is."""
+    app, folder = App(), tmp_path / "july"
+
+    def stopped(models, text):
+        if len(app.calls) == stop:
+            raise KeyboardInterrupt
+        return app(models, text)
+
+    with contextlib.suppress(KeyboardInterrupt):
+        july(tmp_path, stopped, continue_from=())
+    files = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with pytest.raises(InputError, match=r"july continues from no other run, not from \['.*june"):
+        july(tmp_path)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == files
+    again = july(tmp_path, continue_from=())[1]
+    assert again.bill.num_known == 0
+    how = {"continue_from": folder, "run_dir": tmp_path / "august"}
+    assert july(tmp_path, **how)[1].bill.num_known > 0
+
+
+@pytest.mark.usefixtures("after_june")
+def test_a_check_that_began_alone_stays_alone(tmp_path):
+    def check(**how):
+        given = settings(metric=exactly, run_dir=tmp_path / "check", **how)
+        given = {k: v for k, v in given.items() if k not in ("models", "reference", "repeats")}
+        both = [dict.fromkeys(("plan", "solve"), llm) for llm in ("mini", "pro")]
+        return st.check(App(), both[0], reference=both[1], **given)
+
+    first = check()
+    with pytest.raises(InputError, match="check continues from no other run, not from"):
+        check(continue_from=tmp_path / "june")
+    assert check().to_json() == first.to_json()
 
 
 def test_a_module_keeps_its_cost_to_the_last_digit_where_no_price_changed():
