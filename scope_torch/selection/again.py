@@ -48,13 +48,19 @@ def ask_again(
     """
     evaluator = make_evaluator(setup.problem, queries=setup.searched, deterministic=False)
     known, begun = _known(setup, evaluator), _begun(setup)
-    if setup.began_before(_FOLDER) or (
-        known is not None and setup.given.repeats is None and not begun
-    ):
-        return [], known
+    is_late, told = setup.began_before(_FOLDER), setup.given.repeats is not None
     usd = math.fsum(one.paid_usd for one in reference) / len(reference)
     most = left_usd / 2 / usd if usd else math.inf
-    number = begun or int(max(0, min(setup.repeats, len(reference), most)))
+    number = int(max(0, min(setup.repeats, len(reference), most)))
+    if told and (begun or is_late) and number != begun:
+        logger.warning(
+            "repeats=%s is not what this run began with: it asked %d queries twice, and keeps to "
+            "that; for others give continue_from= and another run_dir",
+            *(setup.given.repeats, begun),
+        )
+    if is_late or (known is not None and not told and not begun):
+        return [], known
+    number = begun or number
     of_query = {one.query: one for one in reference}
     queries = sorted(of_query)
     random.Random(f"again {setup.seed}").shuffle(queries)

@@ -85,6 +85,20 @@ def test_a_resumed_selection_is_the_same(tmp_path):
     assert again.bill == first.bill
 
 
+@pytest.mark.parametrize(("before", "now"), [(0, 30), (7, 30), (7, 0), (None, 5)])
+def test_a_run_that_goes_on_keeps_its_number_and_says_so(tmp_path, caplog, before, now):
+    first, app = selected(App(), run_dir=tmp_path, repeats=before), App()
+    selected(App(), run_dir=tmp_path, repeats=before)
+    selected(App(), run_dir=tmp_path)
+    assert "repeats=" not in caplog.text
+    again = selected(app, run_dir=tmp_path, repeats=now)
+    assert app.calls == []
+    assert again.bill == first.bill
+    asked = 30 if before is None else before
+    assert f"repeats={now} is not what this run began with: it asked {asked} q" in caplog.text
+    assert "continue_from= and another run_dir" in caplog.text
+
+
 @pytest.mark.slow
 def test_next_month_takes_over_what_was_seen(tmp_path):
     first = selected(Varying(0.1), run_dir=tmp_path / "june")
