@@ -45,11 +45,12 @@ class RecheckResult:
         alarm: None if there is none.
         evidence: The largest value of the detector so far, as a share of what is an alarm.
         num_new: How many draws were added now.
-        spent_usd: What they have cost, in USD.
+        spent_usd: What was paid since the last report, in USD; also by a look that was stopped.
         prices: By LLM the prices of the first day and of today, USD per million tokens in and out,
             where they differ.
         retired: LLMs that are retired, because of which new draws failed: by `module=LLM` a word of
             the provider's answer.
+        total_usd: What was paid in all, in USD.
     """
 
     configuration: Mapping[str, str]
@@ -63,6 +64,7 @@ class RecheckResult:
     spent_usd: float = 0.0
     prices: Mapping[str, tuple[tuple[float, float], tuple[float, float]]] | None = None
     retired: Mapping[str, str] = field(default_factory=dict, hash=False)
+    total_usd: float = 0.0
 
     @property
     def exit_status(self) -> int:
@@ -123,8 +125,8 @@ class RecheckResult:
         if old is None:
             mean = float(new.mean())
             return f"{share(mean)} of runs" if limit.is_share else plain(mean)
-        ratio = float(new.mean()) / float(old.mean()) if old.any() else math.nan
-        return f"{plain(ratio)} times the reference"
+        ratio = plain(float(new.mean()) / float(old.mean())) if old.any() else "unknown"
+        return f"{ratio} times the reference"
 
     def to_json(self) -> dict[str, Any]:
         """As in `recheck.json`."""
@@ -146,6 +148,7 @@ class RecheckResult:
             "false_alarm_every": self.false_alarm_every,
             "evidence": self.evidence,
             "spent_usd": self.spent_usd,
+            "total_usd": self.total_usd,
             "prices": self.prices or {},
         }
 

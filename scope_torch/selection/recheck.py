@@ -9,7 +9,7 @@ import json
 import math
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -34,7 +34,7 @@ from scope_torch.selection.pairs import Pairs
 from scope_torch.traces.reading import Traces
 from scope_torch.traces.summary import TraceRules, summarize
 
-_DAYS = "days.json"
+_DAYS, _RESULT = "days.json", "recheck.json"
 _EVERY = 100_000  # draws on average until a false alarm, at least
 
 
@@ -91,18 +91,19 @@ def recheck(
     setup, theta, limits = between(app, configuration, reference, constraints, kept)
     has_reference = any(one.is_relative for one in limits)
     folder = Path(run_dir)
-    earlier = [*read_journal(folder / "journal.jsonl"), *lost_in(folder)]
-    before = math.fsum(one.paid_usd for one in earlier)
+    earlier = read_journal(folder / "journal.jsonl")
+    before = math.fsum(one.paid_usd for one in (*earlier, *lost_in(folder)))
     days = _days(folder)
     setup.deadline.begin()
     with serving(setup) as (application, make_evaluator):
         application.check(setup.searched)
         evaluator = make_evaluator(setup.problem, queries=setup.searched, deterministic=False)
-        order = _draws(setup.problem.num_queries, len(days) + draws, setup.seed)
-        asked = Pairs(setup, theta, evaluator, order, has_reference, is_fixed=False)
+        order = _draws(setup.problem.num_queries, len(days) + draws, setup.seed, earlier)
+        asked = Pairs(setup, theta, evaluator, iter(order), has_reference, is_fixed=False)
+        asked.forget_chosen()
         settings = {"name": "recheck", "limits": [str(limit) for limit in limits]}
-        most, budget_usd = len(days) + draws, before + setup.budget_usd
-        found = asked.ask(settings, _never, most, budget_usd, 0.0, for_days=True)
+        budget_usd = before + setup.budget_usd
+        found = asked.ask(settings, _never, len(order), budget_usd, 0.0, for_days=True)
         today = evaluator.describe_prices() if isinstance(evaluator, HasPrices) else None
     num_before = len(days)
     days += [str(date.today())] * (len(found.pairs) - len(days))
@@ -118,11 +119,12 @@ def recheck(
         alarm,
         evidence,
         len(found.pairs) - num_before,
-        paid - before,
+        paid - _reported_usd(folder, before),
         _changed(facts_of(folder, "prices.json").get("prices"), today),
         evaluator.retired,
+        paid,
     )
-    write_atomically(folder / "recheck.json", json.dumps(result.to_json(), indent=2) + "\n")
+    write_atomically(folder / _RESULT, json.dumps(result.to_json(), indent=2) + "\n")
     return result
 
 
@@ -189,9 +191,26 @@ def _days(folder: Path) -> list[str]:
     return [day for day, number in number_of.items() for _ in range(number)]
 
 
-def _draws(num_queries: int, number: int, seed: int) -> Iterator[int]:
-    order = random.Random(f"recheck {seed}")
-    return (order.randrange(num_queries) for _ in range(number))
+def _reported_usd(folder: Path, paid_usd: float) -> float:
+    """USD in the reports so far; an early version did not tell, and took them for all that is paid.
+
+    What a look paid that was stopped is in none: the next one tells it.
+    """
+    path = folder / _RESULT
+    return read_json(path).get("total_usd", paid_usd) if path.exists() else 0.0
+
+
+def _draws(num_queries: int, number: int, seed: int, asked: Sequence[Observation]) -> list[int]:
+    """The queries; more than so many if a look that was stopped has asked for more."""
+    order, draws = random.Random(f"recheck {seed}"), list[int]()
+    left = Counter[int]()
+    for one in asked:
+        if one.query < num_queries:  # else of other queries, which is refused later
+            left[one.query] = max(left[one.query], one.replicate + 1)
+    while len(draws) < number or left:
+        draws.append(order.randrange(num_queries))
+        left -= Counter(draws[-1:])
+    return draws
 
 
 def _changed(

@@ -9,6 +9,7 @@ from selection.test_select import exactly
 
 import scope_torch as st
 from scope_torch.errors import InputError
+from scope_torch.observation import Observation
 from scope_torch.runs.finished import load_runs
 from scope_torch.selection.recheck import recheck_traces
 from scope_torch.traces.reading import Traces
@@ -104,7 +105,73 @@ def test_a_crash_loses_no_draw(tmp_path):
         look(first, tmp_path)
     found = look(second, tmp_path)
     assert len(first.calls) + len(second.calls) == len(found.pairs) == 25
-    assert found.spent_usd == pytest.approx(0.013)  # of this call
+    assert found.spent_usd == found.total_usd == pytest.approx(0.025)  # no report told of 0.012
+    third = look(Provider(1.0), tmp_path, draws=1)
+    assert (third.spent_usd, third.total_usd) == pytest.approx((0.001, 0.026))
+
+
+def test_what_a_stopped_look_paid_is_in_the_next_report(tmp_path):
+    luck, told = random.Random(3), 0.0
+    provider = Provider(1.0)
+
+    def breaks(models, text):
+        output, usd = provider(models, text)
+        if luck.random() < 0.05:
+            error = RuntimeError("outage")
+            error.cost_usd = usd
+            raise error
+        return output, usd
+
+    for draws in (25, 10, 30, 5, 20):
+        try:
+            told += look(breaks, tmp_path, draws=draws, concurrency=4).spent_usd
+        except RuntimeError:
+            continue
+    found = look(provider, tmp_path, draws=1)
+    assert told + found.spent_usd == pytest.approx(0.001 * len(provider.calls))
+    assert found.total_usd == pytest.approx(0.001 * len(provider.calls))
+    written = json.loads((tmp_path / "recheck.json").read_text())
+    del written["total_usd"]  # of an early version
+    (tmp_path / "recheck.json").write_text(json.dumps(written))
+    assert look(provider, tmp_path, draws=2).spent_usd == pytest.approx(0.002)
+
+
+@pytest.mark.parametrize("draws", [1, 30])
+def test_a_look_that_was_stopped_with_calls_in_flight_goes_on_with_fewer_draws(tmp_path, draws):
+    whole = look(Provider(1.0), tmp_path, concurrency=4)
+    (tmp_path / "days.json").unlink()
+    journal = tmp_path / "journal.jsonl"
+    of_draws = [pair.new.request for pair in whole.pairs]
+    arrived = [*of_draws[:8], *of_draws[9:15]]  # the ninth was in flight
+    lines = journal.read_text().splitlines()
+    lines = [f"{line}\n" for line in lines if Observation.from_json(line).request in arrived]
+    journal.write_text("".join(lines))
+    provider = Provider(1.0)
+    found = look(provider, tmp_path, draws=draws, concurrency=4)
+    assert found.num_new == len(found.pairs) == max(15, draws)
+    assert len(provider.calls) == len(found.pairs) - 14
+    assert [pair.new.request for pair in found.pairs[:25]] == of_draws[: len(found.pairs)]
+
+
+def test_what_a_search_chose_by_says_nothing_of_its_choice(tmp_path):
+    provider = Provider(1.0)
+    data = [(f"query {i}", f"QUERY {i}") for i in range(60)]
+    how = {"dataset": data, "metric": exactly, "budget_usd": 5, "repeats": 0, "name": "my_app"}
+    how |= {"models": {"answer": ["mini", "pro"]}, "reference": "pro", "max_quality_loss": 0.1}
+    st.select(provider, run_dir=tmp_path / "search", **how)
+    provider.calls.clear()
+    beside = {"min_quality": None, "max_quality_loss": 0.1, "reference": {"answer": "pro"}}
+    look(provider, tmp_path / "watch", continue_from=tmp_path / "search", **beside)
+    assert [llm for llm, _ in provider.calls] == ["pro", "mini"] * 25
+
+
+def test_a_reference_that_is_never_right_has_no_ratio(tmp_path):
+    provider = Provider(0.0)
+    provider.skill["pro"] = 0.0
+    beside = {"min_quality": None, "max_quality_loss": 0.1, "reference": {"answer": "pro"}}
+    text = str(look(provider, tmp_path, **beside))
+    assert "unknown times the reference in 25 draws" in text
+    assert "nan" not in text
 
 
 def test_money_ends_a_look_and_the_next_one_goes_on(tmp_path):
