@@ -6,6 +6,7 @@ import math
 import re
 import time
 from collections.abc import Callable
+from numbers import Real
 
 from scope_torch.errors import InputError
 
@@ -68,7 +69,7 @@ def deadline_of(limit: Deadline | str | float | None) -> Deadline:
 
 def _seconds_of(limit: object) -> float:
     seconds = math.nan
-    if isinstance(limit, int | float) and not isinstance(limit, bool):
+    if isinstance(limit, Real) and not isinstance(limit, bool):  # numpy's too
         seconds = float(limit)
     elif isinstance(limit, str):
         parts = _PARTS.findall(limit)

@@ -3,6 +3,7 @@
 import json
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from selection.test_select import App, settings
 from tables import make_task
@@ -42,6 +43,14 @@ def searched(clock, limit=None, run_dir=None, concurrency=1):
     scope = TASK.scope(1, batch_size=concurrency)
     deadline = Deadline(limit, clock)
     return run(TASK.problem, scope, evaluator, TASK.budget(6), run_dir=run_dir, time_limit=deadline)
+
+
+def test_a_number_of_numpy_is_one():
+    for limit in (np.int64(50), np.float64(50), np.float32(50)):
+        assert not Deadline(limit).is_over
+    for limit in (True, np.bool_(True), np.array([1, 2]), np.int64(0)):
+        with pytest.raises(InputError, match="must be a time above 0"):
+            Deadline(limit)
 
 
 WHOLE = searched(Clock())
