@@ -167,6 +167,7 @@ def plan_of(setup: Setup, known: Known, pilot: Pilot | None = None) -> Plan:
         num_reference=0 if logged else len(_asked(setup, known) - of_reference),
         reference_queries=None if sample is None else len(sample),
         pilot=pilot,
+        num_allowed=problem.num_allowed,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -46,6 +47,7 @@ class Plan:
         num_reference: Queries that theta_0 has yet to answer.
         reference_queries: Of how many queries theta_0's answer is wanted; None for all.
         pilot: What pilots showed; None without them.
+        num_allowed: How many configurations may be chosen; None for all.
 
     Examples:
         >>> LLMS = ("nano", "pro")
@@ -75,14 +77,13 @@ class Plan:
     num_reference: int = 0
     reference_queries: int | None = None
     pilot: Pilot | None = None
+    num_allowed: int | None = None
 
     @property
     def num_configurations(self) -> int:
-        """|Theta|."""
-        size = 1
-        for names in self.llms.values():
-            size *= len(names)
-        return size
+        """How many may be chosen; without a rule |Theta|."""
+        every = math.prod(map(len, self.llms.values()))
+        return every if self.num_allowed is None else self.num_allowed
 
     def __str__(self) -> str:
         modules = ", ".join(f"{module} {len(names)}" for module, names in self.llms.items())

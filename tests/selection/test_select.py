@@ -482,6 +482,13 @@ def test_an_app_that_returns_something_else_is_told_so(returned, message):
         st.select(lambda *_: returned, **settings())
 
 
+def test_plan_and_result_count_what_may_be_chosen():
+    listed = [{"plan": llm, "solve": "pro"} for llm in PRICE]
+    given = settings(metric=exactly, allowed=listed)
+    assert "3 configurations, 40 queries" in str(st.select(App(), **given, dry_run=True))
+    assert "searched 3 configurations, looked at" in str(st.select(App(), **given))
+
+
 def test_the_held_out_share_is_that_of_the_seed():
     parts = [split(range(50), 0.2, seed) for seed in (0, 0, 1)]
     assert parts[0] == parts[1] != parts[2]
