@@ -23,7 +23,7 @@ from scope_torch.results.checked import Certificate, CheckResult, Pair, Verdict,
 from scope_torch.results.saving import load_models
 from scope_torch.selection.arguments import Arguments
 from scope_torch.selection.before import logged_reference
-from scope_torch.selection.checks import checked_number, checked_size
+from scope_torch.selection.checks import check_kind, checked_number, checked_size
 from scope_torch.selection.face import serving
 from scope_torch.selection.pairs import Pairs
 from scope_torch.selection.setup import ONLY_MODULE, Setup, constraints_of, set_up
@@ -38,7 +38,7 @@ _FORMS = ".json", ".yaml", ".yml", ".env"
 _PASSES = 4  # over all queries, if nobody says how many pairs: equal ones may never decide
 _OF_SEARCH = {
     *("models", "objective", "allowed", "base", "holdout", "deployment_queries", "batch_size"),
-    *("hour_usd", "repeat", "repeats", "reference_queries", "optimizer", "callbacks"),
+    *("hour_usd", "repeat", "repeats", "reference_queries", "optimizer", "callbacks", "dry_run"),
 }
 
 
@@ -154,6 +154,7 @@ def between(
     """
     if refused := sorted(set(arguments) & _OF_SEARCH):
         raise InputError(f"{', '.join(refused)}: that is for select; here is no search")
+    check_kind("constraints", constraints)
     limits = constraints_of(constraints)
     told = llms_of(configuration), llms_of(configuration if reference is None else reference)
     modules = next((list(one) for one in told if isinstance(one, Mapping)), [ONLY_MODULE])

@@ -80,11 +80,20 @@ def check_kinds(given: Any) -> None:
     Raises:
         InputError: If one is of another kind.
     """
-    for name, (is_one, takes) in _TAKES.items():
-        value = getattr(given, name)
-        if not (is_one(value) or (value is None and name not in _NEEDED)):
-            raise InputError(f"{name}={shown(value)} must be {takes}")
+    for name in _TAKES:
+        check_kind(name, getattr(given, name), name in _NEEDED)
     check_callbacks(given.callbacks)
+
+
+def check_kind(name: str, value: Any, is_needed: bool = True) -> None:
+    """Refuses an argument of the wrong kind; None stands for none if it is not needed.
+
+    Raises:
+        InputError: If it is of another kind.
+    """
+    is_one, takes = _TAKES[name]
+    if not (is_one(value) or (value is None and not is_needed)):
+        raise InputError(f"{name}={shown(value)} must be {takes}")
 
 
 def in_order(given: Any) -> Any:

@@ -28,7 +28,7 @@ from scope_torch.runs.evaluator import HasPrices
 from scope_torch.runs.journal import lost_in, read_journal
 from scope_torch.runs.opening import facts_of
 from scope_torch.selection.check import Named, between, llms_of
-from scope_torch.selection.checks import checked_number, checked_size
+from scope_torch.selection.checks import check_kind, checked_number, checked_size
 from scope_torch.selection.face import serving
 from scope_torch.selection.pairs import Pairs
 from scope_torch.traces.reading import Traces
@@ -87,6 +87,7 @@ def recheck(
     """
     draws = checked_size("draws", draws)
     every = checked_size("false_alarm_every", false_alarm_every)
+    check_kind("run_dir", run_dir)
     kept = {**arguments, "run_dir": Path(run_dir)}
     setup, theta, limits = between(app, configuration, reference, constraints, kept)
     has_reference = any(one.is_relative for one in limits)

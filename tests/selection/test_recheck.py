@@ -286,6 +286,8 @@ def test_other_settings_are_refused(tmp_path):
         ({"min_quality": None, "max_quality_loss": 0.1}, "reference="),
         ({"min_quality": None}, "how good is good enough"),
         ({"holdout": 0.2}, "that is for select"),
+        ({"run_dir": None}, "run_dir=None must be a path"),
+        ({"run_dir": 5}, "run_dir=5 must be a path"),
     ],
 )
 def test_what_cannot_be_used_is_refused_before_the_first_call(tmp_path, changes, message):
