@@ -8,13 +8,14 @@ import pkgutil
 import re
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, get_args
 
 from scope_torch.cli.executors import executor_of
 from scope_torch.errors import InputError, printable
+from scope_torch.evaluators.application import items_of
 from scope_torch.files import check_folder, write_atomically
 from scope_torch.llm.keys import without_secrets
 from scope_torch.results.checked import Certificate, CheckResult
@@ -84,7 +85,7 @@ def checked(asked: argparse.Namespace) -> CheckResult | str:
     app, given = new_app(asked), arguments_of(asked, *_OF_CHECK)
     reference: Mapping[str, str] = models
     if new == models or not _began_to_ask(asked.run_dir):
-        reference = _logged(asked.models, given["dataset"]) or models
+        reference = _logged(asked.models, given) or models
     found = check(app, new, reference=reference, **given)
     if asked.markdown is not None:
         write_atomically(asked.markdown, found.markdown())
@@ -120,13 +121,13 @@ def arguments_of(asked: argparse.Namespace, *more: str) -> dict[str, Any]:
     }
 
 
-def _logged(path: Path, dataset: Any) -> LoggedReference | None:
-    """The reference with its answers; None if the file has none, or they do not fit."""
+def _logged(path: Path, given: Mapping[str, Any]) -> LoggedReference | None:
+    """The reference with its answers to the inputs; None if the file has none, or not to all."""
     if path.suffix != ".json" or "queries" not in json.loads(path.read_text(encoding="utf-8")):
         return None
-    found = load_reference(path)
+    found, items = load_reference(path), items_of(given["dataset"], given["metric"] is not None)
     try:
-        return found.checked(len(dataset) if isinstance(dataset, Sized) else len(found.queries))
+        return found.only([str(item.input) for item in items]).checked(len(items))
     except InputError as error:
         print(f"check: the answers in {path} are not used: {error}", file=sys.stderr)
         return None
@@ -162,7 +163,8 @@ def _dataset(name: str) -> Any:
     """A frame, or an object of Python."""
     if _OBJECT.fullmatch(name):
         found = _object(name)
-        return found() if callable(found) else found
+        found = found() if callable(found) else found
+        return list(found) if isinstance(found, Iterator) else found
     import polars
 
     readers = {

@@ -165,11 +165,11 @@ def test_files_with_the_same_llms_leave_nothing_to_check(folder, capsys):
     assert not Path("comment.md").exists()
 
 
-def logged(quality=1.0):
-    """Makes models.json what `scope-torch import --to` would write."""
+def logged(quality=1.0, queries=range(399, -1, -1)):
+    """Makes models.json what `scope-torch import --to` would write, in an order of its own."""
     rows = [
-        {"id": f"q{n}", "traces": 1, "cost_usd": 0.03, "quality": quality, "seconds": None}
-        for n in range(400)
+        {"id": str(n), "traces": 1, "cost_usd": 0.03, "quality": quality, "seconds": None}
+        for n in queries
     ]
     text = json.dumps({"version": 1, "models": {"answer": "pro"}, "queries": rows})
     Path("models.json").write_text(text)
@@ -185,17 +185,33 @@ def test_a_logged_reference_is_not_asked(folder, capsys):
 
 
 def test_a_log_that_does_not_fit_is_told_and_the_reference_asked(folder, capsys):
-    """It has other queries, or no scores; with a least quality nobody asks for it anyway."""
-    for quality, changes in {None: [], 1.0: ["--dataset", "few.csv"]}.items():
-        logged(quality)
-        lines = Path("questions.csv").read_text().splitlines()
-        Path("few.csv").write_text("\n".join(lines[:301]))
-        assert check(*changes) == 0
+    """It has other queries, though as many, or no scores."""
+    for quality, queries in {None: range(400), 1.0: range(1, 401)}.items():
+        logged(quality, queries)
+        assert check() == 0
         told = capsys.readouterr()
         assert "the answers in models.json are not used: " in told.err
         assert told.out.startswith("pass")
         assert Path("calls.txt").read_text().count("pro") > 50
         Path("calls.txt").unlink()
+
+
+@pytest.mark.parametrize("dataset", ["few.csv", "my_app:some"])
+def test_each_query_has_its_own_logged_answer(folder, capsys, dataset):
+    """The log is in another order, and has more queries than the data set."""
+    with open("my_app.py", "a") as file:
+        file.write("\n\ndef some():\n    yield from data()[:100]\n")
+    lines = Path("questions.csv").read_text().splitlines()
+    Path("few.csv").write_text("\n".join(lines[:101]))
+    rows = [
+        {"id": str(n), "traces": 1, "cost_usd": 0.03, "quality": float(n < 100), "seconds": None}
+        for n in range(399, -1, -1)
+    ]
+    text = json.dumps({"version": 1, "models": {"answer": "pro"}, "queries": rows})
+    Path("models.json").write_text(text)
+    check("--max-quality-loss", "0.1", "--dataset", dataset)
+    assert "pro" not in Path("calls.txt").read_text()
+    assert ", 1 reference," in capsys.readouterr().out
 
 
 def test_a_check_goes_on_that_began_to_ask_a_logged_reference(folder, capsys):
