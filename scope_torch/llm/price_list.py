@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, date, datetime, time
@@ -95,6 +96,7 @@ class PriceList:
         self._cached: Cached = cached
         self.batch = batch
         self.at, self._is_dated = at or datetime.now(UTC).date(), at is not None
+        self._provider: str | None = None  # whose published prices come first; "" for nobody's
 
     def __repr__(self) -> str:
         kind = f"batch prices of {self.at}" if self.batch else f"published prices of {self.at}"
@@ -104,12 +106,21 @@ class PriceList:
     def facts(self) -> dict[str, Any]:
         """What a run that is resumed must have in common with its beginning."""
         facts: dict[str, Any] = {"prices_at": self.at.isoformat()}
+        facts |= {"prices_of": self._provider} if self._provider else {}
         return {**facts, "prices_in_batch": True} if self.batch else facts
 
-    def resume(self, day: date) -> None:
-        """Takes the prices of the day on which a run began, unless a day was given."""
-        if not self._is_dated:
-            self.at = day
+    def resume(self, facts: Mapping[str, Any]) -> None:
+        """Takes the prices with which a run began, unless a day was given; see `facts`."""
+        self._provider = facts.get("prices_of", "")
+        if not self._is_dated and (day := facts.get("prices_at")) is not None:
+            self.at = date.fromisoformat(day)
+
+    def asked_at(self, base_url: str) -> PriceList:
+        """A copy that prefers prices of the provider at an address, if it prefers nobody's yet."""
+        asked = copy.copy(self)
+        if asked._provider is None:
+            asked._provider = _provider_at(base_url.lower())
+        return asked
 
     def cost_usd(self, llm: str, usage: Usage, seconds: float | None = None) -> float:
         """The cost of a call in USD.
@@ -209,7 +220,7 @@ class PriceList:
             InputError: If there is one; the message names all of them.
         """
         names = list(dict.fromkeys(map(self._priced, names)))
-        if unknown := [n for n in names if self.listed(n) is None and _published(n) is None]:
+        if unknown := [n for n in names if self.listed(n) is None and self._found(n) is None]:
             raise InputError(
                 f"no price is known for {', '.join(map(repr, unknown))}; give prices= a file "
                 f'prices.toml with version = 1 and, for each, [[llm]] name = "{unknown[0]}", '
@@ -226,7 +237,7 @@ class PriceList:
     def _has_batch_price(self, llm: str) -> bool:
         if (own := self.listed(llm)) is not None:
             return own.batch_factor is not None
-        return _at_tier(_published(llm), datetime.combine(self.at, _NOON), _BATCH) is not None
+        return _at_tier(self._found(llm), datetime.combine(self.at, _NOON), _BATCH) is not None
 
     def describe(self, names: Iterable[str]) -> dict[str, Any]:
         """The prices of LLMs, JSON-serialisable, for bills.
@@ -261,15 +272,18 @@ class PriceList:
         return {
             **values,
             "cached_input_usd_per_mtok": cached,
-            "model": _published(llm).id,
+            "model": self._found(llm).id,
             "source": f"{_PACKAGE} {metadata.version(_PACKAGE)}",
             "at": self.at.isoformat(),
         }
 
+    def _found(self, llm: str) -> Any:
+        return _published(llm, self._provider)
+
     def _model_price(self, llm: str, tier: str = "") -> Any:
         """The published price on the day, at a service tier."""
         self.check([llm])
-        model, noon = _published(llm), datetime.combine(self.at, _NOON)
+        model, noon = self._found(llm), datetime.combine(self.at, _NOON)
         if self.batch:
             return _at_tier(model, noon, _BATCH)
         standard = model.get_prices(noon)
@@ -315,21 +329,25 @@ def _unpriced(price: Any, usage: Usage) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=4096)
-def _published(llm: str) -> Any:
+def _published(llm: str, asked: str | None) -> Any:
     """The model with this name in genai-prices; None if it knows none.
 
     A provider may be in front of the name: `openai/gpt-5-mini`, `anthropic:claude-haiku-4-5`. A tag
-    behind it, as of a local `deepseek-r1:7b`, makes it another model.
+    behind it, as of a local `deepseek-r1:7b`, makes it another model. The provider that is asked
+    comes first: OpenRouter's `openai/gpt-5-mini` is its own. Only one with a colon is before it.
     """
     head, _, tail = llm.rpartition(":")
     if head and tail in _ROUTES:
-        return _published(head)
-    ways = [(llm, None)]
+        return _published(head, asked)
+    of_asked = [(llm, asked)] if asked else []
+    ways: list[tuple[str, str | None]] = [*of_asked, (llm, None)]
     if found := _PROVIDER.fullmatch(llm):
         provider, separator, model = found.groups()
         if provider in _LOCAL:
             return None
-        ways = [(model, provider), *([(model, None)] if separator == ":" else []), *ways]
+        ways = [*of_asked, (model, provider), (llm, None)]
+        if separator == ":":
+            ways = [(model, provider), *of_asked, (model, None), (llm, None)]
     if llm.removeprefix("openai/").startswith("ft:"):
         ways = [(llm.removeprefix("openai/"), "openai")]
     for name, provider in ways:
@@ -346,6 +364,16 @@ def _find(name: str, provider: str | None) -> Any:
         return get_snapshot().find_provider_model(name, None, provider, None)[1]
     except (ImportError, LookupError):
         return None
+
+
+def _provider_at(base_url: str) -> str:
+    """The provider in genai-prices behind an address; "" if it knows none."""
+    try:
+        from genai_prices.data_snapshot import get_snapshot
+
+        return get_snapshot().find_provider(None, None, base_url).id
+    except (ImportError, LookupError):
+        return ""
 
 
 def _has_tag(model: str, name: str) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -301,7 +300,7 @@ def _limits_of(given: Arguments, epsilon: float | None) -> list[Constraint]:
 
 
 def _price_list(prices: Prices, endpoint: Any, folder: Path | None) -> PriceList:
-    """The price list of a run; a run that is resumed keeps the day of its prices."""
+    """The price list of a run; a run that is resumed keeps its prices."""
     if endpoint is not None and not isinstance(endpoint, str):
         if prices is not None:
             raise InputError("prices= and an Endpoint, which has prices too; give them to Endpoint")
@@ -310,12 +309,11 @@ def _price_list(prices: Prices, endpoint: Any, folder: Path | None) -> PriceList
         if isinstance(prices, str | Path) and not Path(prices).is_file():
             raise InputError(f"prices={str(prices)!r} must be a file, and there is none")
         found = prices if isinstance(prices, PriceList) else PriceList(prices)
+        found = found if endpoint is None else found.asked_at(endpoint)
     files = [] if folder is None else [folder / part / "settings.json" for part in _DATED]
     for path in files:
         if path.exists():
-            day = read_settings(path)["problem"].get("prices_at")
-            if day is not None:
-                found.resume(date.fromisoformat(day))
+            found.resume(read_settings(path)["problem"])
     return found
 
 

@@ -119,14 +119,14 @@ class Endpoint:
             raise InputError(f"timeout_s={timeout_s!r} must be a number of seconds above 0")
         if not 0 <= port < 2**16:
             raise InputError(f"port={port} must be from 0 to {2**16 - 1}; 0 takes a free one")
-        self.prices = PriceList() if prices is None else prices
-        if self.prices.batch:
+        if prices is not None and prices.batch:
             raise InputError(
                 "prices=PriceList(batch=True) and an endpoint: it forwards live calls, which cost "
                 "more than a batch; leave out batch=True"
             )
         self._host, self._port, self._timeout_s = host, port, timeout_s
         url = check_url(base_url)
+        self.prices = (prices or PriceList()).asked_at(url)
         key_env = key_env_of(url) if api_key_env is None else api_key_env
         self._upstream = Upstream(url, key_env, timeout_s)
         self.token = _checked_token(token, allowed_hosts)

@@ -245,3 +245,34 @@ def test_own_prices_are_checked_like_those_of_a_file(own, message):
     """A price below 0 may hide in the sum of a call."""
     with pytest.raises(InputError, match=message):
         PriceList({"nano": own})
+
+
+OPENROUTER = "https://openrouter.ai/api/v1"
+
+
+@pytest.mark.parametrize(
+    ("base_url", "llm", "expected"),
+    [
+        # groq.com/pricing and openrouter.ai: the same open weights have another price at each host
+        ("https://api.groq.com/openai/v1", "openai/gpt-oss-120b", (0.15, 0.6)),
+        ("https://api.groq.com/openai/v1", "llama-3.3-70b-versatile", (0.59, 0.79)),
+        (OPENROUTER, "google/gemma-3-12b-it", (0.05, 0.15)),
+        (OPENROUTER, "google/gemma-3-12b-it:nitro", (0.05, 0.15)),
+        (OPENROUTER, "gpt-4o-mini", (0.15, 0.6)),  # it has no such name: the usual ways
+        ("https://api.groq.com/openai/v1", "openrouter:google/gemma-3-12b-it", (0.05, 0.15)),
+        ("http://localhost:8000/v1", "gpt-4o-mini", (0.15, 0.6)),
+    ],
+)
+def test_the_host_that_is_asked_sends_the_invoice(base_url, llm, expected):
+    prices = PriceList(at=date(2026, 11, 1))
+    assert prices.asked_at(base_url).usd_per_mtok(llm) == expected
+    assert "prices_of" not in prices.facts  # the given list is as it was
+
+
+def test_a_run_that_began_without_a_host_goes_on_without_it():
+    groq, day = PriceList().asked_at("https://api.groq.com/openai/v1"), {"prices_at": "2026-11-01"}
+    assert groq.facts["prices_of"] == "groq"
+    for began in (day, day | {"prices_of": "openrouter"}):
+        resumed = groq.asked_at("")
+        resumed.resume(began)
+        assert resumed.asked_at("https://api.groq.com/openai/v1").facts == began

@@ -3,6 +3,7 @@
 import json
 import random
 import threading
+from datetime import date
 
 import pytest
 from serve.fake_upstream import FakeUpstream, Say, Served
@@ -10,9 +11,12 @@ from serve.serve_cases import CHOICE, MESSAGES, PATHS, body_of, post
 
 from scope_torch.llm.billing import Usage
 from scope_torch.llm.estimates import Most, believable, estimate, most_of, said_bytes
+from scope_torch.llm.price_list import PriceList
 from scope_torch.llm.prices import LLMInfo
+from scope_torch.selection.setup import _price_list
 from scope_torch.serve.apis import APIS, CHAT, RESPONSES, outgoing
 from scope_torch.serve.apis import MESSAGES as ANTHROPIC
+from scope_torch.serve.endpoint import Endpoint
 from scope_torch.serve.headers import query_string, to_upstream
 from scope_torch.serve.ledger import Ledger, ModuleBill
 from scope_torch.serve.reading import Events, Reading, data_of
@@ -259,3 +263,18 @@ def test_a_deeply_nested_request_goes_through_or_is_refused(endpoint, upstream):
             got = post(query.base_url + PATHS[0], body)
         assert got.status == (200 if len(upstream.requests) else 400)
         upstream.requests.clear()
+
+
+def test_an_endpoint_has_the_prices_of_its_host(tmp_path):
+    own = PriceList({"mine": LLMInfo("mine", 1.0, 2.0)}, at=date(2026, 11, 1))
+    url = "https://api.groq.com/openai/v1"
+    found = Endpoint(url, api_key_env="", prices=own).prices
+    assert found.usd_per_mtok("openai/gpt-oss-120b") == (0.15, 0.6)
+    assert found.usd_per_mtok("mine") == (1.0, 2.0)
+    assert _price_list(own, url, tmp_path).facts == found.facts
+    began = {"prices_at": "2026-11-01"}  # by a version that did not look at the host
+    (tmp_path / "reference").mkdir()
+    settings = {"problem": began, "optimizer": {"name": "x"}, "evaluator": "x", "budget_usd": 1}
+    (tmp_path / "reference/settings.json").write_text(json.dumps(settings))
+    resumed = _price_list(own, url, tmp_path)
+    assert resumed.facts == Endpoint(url, api_key_env="", prices=resumed).prices.facts == began
