@@ -17,6 +17,7 @@ NOT_SENT = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout", "ProxyErr
 # Kinds of errors while a request is built, such as by a header that cannot be one.
 NOT_BUILT = frozenset({"LocalProtocolError", "UnsupportedProtocol", "InvalidURL", "UnicodeError"})
 _NO_KEY = "none"  # without a key, openai would send the one in OPENAI_API_KEY
+_OF_OPENAI = "https", "api.openai.com"
 
 
 @dataclass(eq=False, repr=False)
@@ -57,15 +58,22 @@ class OpenAIClient(RetryingClient):
     def _connect(self) -> Connection:
         openai = _import_openai()
         redact_logs(("openai", "httpx", "httpcore"), self.api_key_env)
+        key = key_of(self.api_key_env, self._where()) or _NO_KEY
+        own = {**ONE_CALL, "Authorization": f"Bearer {key}"}
         client = openai.AsyncOpenAI(
-            api_key=key_of(self.api_key_env, self._where()) or _NO_KEY,
+            api_key=key,
             base_url=self.base_url,
             max_retries=0,  # RetryingClient sends again, and counts the cost of failed attempts
             # A shorter time to connect: then a request that was never sent ends as such.
             timeout=openai.Timeout(self.timeout_s, connect=self.timeout_s / 2),
             http_client=bounded(openai.DefaultAsyncHttpxClient)(follow_redirects=False),
-            default_headers=ONE_CALL,
+            default_headers=own,
         )
+        # The library takes more headers from the environment; only OpenAI may know those.
+        more = {k: v for k, v in client._custom_headers.items() if k.title() not in own}
+        if urllib.parse.urlsplit(self.base_url)[:2] != _OF_OPENAI:
+            more, client.organization, client.project = {}, None, None
+        client._custom_headers = more | own
 
         async def send(request: dict[str, Any]) -> bytes:
             try:

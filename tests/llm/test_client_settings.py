@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from urllib.parse import urlsplit
 
 import pytest
 from llm.client_cases import (
@@ -21,6 +22,7 @@ from llm.fake_endpoint import (
 )
 
 from scope_torch.errors import InputError
+from scope_torch.llm import client as module_of_client
 from scope_torch.llm.chat import ChatCall, Message
 from scope_torch.llm.client import OpenAIClient, check_url
 from scope_torch.llm.estimates import Most, estimate, most_of_call
@@ -28,6 +30,25 @@ from scope_torch.llm.keys import key_of
 from scope_torch.llm.litellm_client import LiteLLMClient
 from scope_torch.llm.prices import LLMInfo
 from scope_torch.llm.usage import Usage
+
+
+@pytest.mark.parametrize("is_openai", [True, False])
+@pytest.mark.parametrize("name", ["Authorization", "authorization"])
+def test_headers_of_the_environment_go_to_openai_alone(is_openai, name, monkeypatch):
+    """The library sends what these variables say, to any host, and it beats the key."""
+    monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", f"{name}: Bearer sk-of-a-gateway\nX-Gateway: gw-1")
+    monkeypatch.setenv("OPENAI_ORG_ID", "org-1")
+    monkeypatch.setenv("OPENAI_PROJECT_ID", "proj-1")
+    monkeypatch.setenv("TEST_LLM_CREDENTIAL", KEY)
+    with FakeEndpoint(["ok"]) as endpoint:
+        if is_openai:
+            monkeypatch.setattr(module_of_client, "_OF_OPENAI", urlsplit(endpoint.url)[:2])
+        run(client_of(endpoint, api_key_env="TEST_LLM_CREDENTIAL"), CALL)
+    sent = {k.lower(): v for k, v in endpoint.headers[0].items()}
+    assert sent["authorization"] == f"Bearer {KEY}"
+    assert "sk-of-a-gateway" not in str(sent)
+    own = {"x-gateway": "gw-1", "openai-organization": "org-1", "openai-project": "proj-1"}
+    assert {k: v for k, v in sent.items() if k in own} == (own if is_openai else {})
 
 
 @pytest.mark.parametrize(
