@@ -195,9 +195,11 @@ class Upstream:
         finally:
             await response.aclose()
         if status in (400, 422) and request.plain is not None and b"stream_options" in content:
-            self.no_stream_options.add(request.model)
             request.content, request.plain = request.plain, None
-            return await self._exchange(request, begin, pieces)
+            answer = await self._exchange(request, begin, pieces)
+            if answer.status < 300:  # else the error only repeats what was sent
+                self.no_stream_options.add(request.model)
+            return answer
         request.reading.whole(content)
         waiting = self._waiting.get(request.path)  # the application may ask before us
         if waiting is not None and status < 300 and request.method == "GET":

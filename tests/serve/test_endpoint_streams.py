@@ -1,0 +1,36 @@
+"""Streams of chat completions: the wish for their usage, errors in them, and what is passed on."""
+
+import json
+
+from serve.path_server import Asked, Reply, path_server
+from serve.serve_cases import CHOICE, PATHS, body_of, post, serving
+
+USAGE = {"prompt_tokens": 9, "completion_tokens": 4}
+USD = (9 * 1.0 + 4 * 4.0) * 1e-6  # at the prices of `medium`
+WORDS = {"choices": [{"index": 0, "delta": {"content": "it is"}, "finish_reason": "stop"}]}
+TOLD = {"choices": [], "usage": USAGE}
+
+
+def stream(*events: dict) -> str:
+    return "".join(f"data: {json.dumps(e)}\n\n" for e in events) + "data: [DONE]\n\n"
+
+
+def test_an_error_that_repeats_the_request_refuses_no_stream_options():
+    """FastAPI's errors have the whole request in them."""
+
+    def answer(asked: Asked) -> Reply:
+        if not asked.body["messages"]:
+            return Reply({"detail": [{"type": "too_short", "input": asked.body}]}, 422)
+        return Reply(stream(WORDS, *[TOLD] * ("stream_options" in asked.body)))
+
+    body = body_of(PATHS[0], stream=True)
+    with (
+        path_server(answer) as (url, asked),
+        serving(url) as endpoint,
+        endpoint.query(CHOICE) as query,
+    ):
+        assert post(query.base_url + PATHS[0], body | {"messages": []}).status == 422
+        assert post(query.base_url + PATHS[0], body).status == 200
+    assert ["stream_options" in one.body for one in asked] == [True, False, True]
+    bill = query.ledger.by_module()["planner"]
+    assert (bill.calls, bill.failed, bill.estimated_usd) == (2, 1, 0.0)
