@@ -202,7 +202,7 @@ class App:
         asking = asking_for_usage(api, out) if asks else out
         path, sent = address(api.path, asking)
         content, plain, began_s = _encoded(sent), None, monotonic()
-        if asking is not out and "stream_options" not in out:
+        if asking is not out and out.get("stream_options") is None:
             plain = _encoded(out)
 
         def book(usage: Usage | None, failed: bool) -> None:
