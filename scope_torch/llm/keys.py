@@ -123,7 +123,9 @@ def _pattern(secret: str) -> re.Pattern[str]:
 def _forms_of(char: str) -> str:
     """Matches a character as it is, or escaped as in URLs, JSON, Python or HTML."""
     code, itself = ord(char), re.escape(char)
-    forms = [itself, rf"(?i:%(?:25)?{code:02x})", rf"\\+(?:(?i:u{code:04x}|x{code:02x})|{itself})"]
+    coded = rf"(?i:u{code:04x}|x{code:02x})"
+    # Bounded: in a long run of backslashes, every one of them could be the first.
+    forms = [itself, rf"(?i:%(?:25)?{code:02x})", rf"\\{{1,64}}(?:{coded}|{itself})"]
     forms.append(f"&(?i:#0*{code}|#x0*{code:x}{_HTML_NAMES.get(char, '')});")
     return f"(?:{'|'.join(forms)})"
 

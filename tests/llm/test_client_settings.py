@@ -2,6 +2,7 @@
 
 import logging
 import sys
+import time
 from urllib.parse import urlsplit
 
 import pytest
@@ -26,7 +27,7 @@ from scope_torch.llm import client as module_of_client
 from scope_torch.llm.chat import ChatCall, Message
 from scope_torch.llm.client import OpenAIClient, check_url
 from scope_torch.llm.estimates import Most, estimate, most_of_call
-from scope_torch.llm.keys import key_of
+from scope_torch.llm.keys import key_of, without_key
 from scope_torch.llm.litellm_client import LiteLLMClient
 from scope_torch.llm.prices import LLMInfo
 from scope_torch.llm.usage import Usage
@@ -182,3 +183,20 @@ def test_the_upper_estimate_follows_the_extra_body(extra, limit, more_prompt):
     most = most_of_call(ChatCall("a", (Message("user", "hi"),), 9), extra)
     assert most[:2] == (3 + 8 + more_prompt, limit)
     assert most_of_call(ChatCall("a:online", (), 9), extra).refers  # as at the endpoint
+
+
+def test_a_long_run_of_backslashes_is_searched_in_linear_time(monkeypatch):
+    """Eight times the text took 64 times as long, in a regular expression that nothing stops."""
+    monkeypatch.setenv("TEST_LLM_CREDENTIAL", KEY)
+
+    def took(length: int) -> float:
+        text, times = "\\" * length, []
+        for _ in range(3):
+            began = time.thread_time()
+            assert without_key(text, "TEST_LLM_CREDENTIAL") == text
+            times.append(time.thread_time() - began)
+        return min(times)
+
+    took(1)  # the pattern is made
+    assert took(16_000) < 24 * took(2_000)
+    assert "***" in without_key("\\" * 200 + KEY, "TEST_LLM_CREDENTIAL")
