@@ -79,12 +79,14 @@ class Reading:
         failed: Whether the application gets an error, or a cut reply.
         free: Whether nothing was billed, unless the reply says otherwise.
         ended: Whether the last event of a stream was read.
+        error: An error that came with status 200; nothing was billed if no word came with it.
         later: Identifier of a background response, whose usage the upstream tells later.
     """
 
     def __init__(self, api: Api, most: Most, wants_usage: bool) -> None:
         self._api, self._most, self._wants_usage = api, most, wants_usage
         self.failed = self.free = self.ended = False
+        self.error: object = None
         self.later: str | None = None
         self._reported: dict[str, Any] = {}
         self._is_final = True  # False: the counts may still grow
@@ -101,8 +103,7 @@ class Reading:
         self._said += sum(said_bytes(reply.get(key)) for key in self._api.said)
         error = reply.get("error")
         if error and not any(map(reply.get, self._api.said)):
-            self.failed = True  # some servers send errors with status 200
-            self.free |= isinstance(error, dict)
+            self._fail(error)  # some servers send errors with status 200
         waits = self._api is RESPONSES and reply.get("status") in ("queued", "in_progress")
         named = reply.get("id")
         self.later = named if waits and isinstance(named, str) and _ID.fullmatch(named) else None
@@ -131,14 +132,20 @@ class Reading:
         told = usage_of(self._reported)
         # The end of a message counts nothing: what its start counted is not the reply.
         final = self._is_final or (self.ended and self._api is not MESSAGES)
-        return booked(told, self._most, self._said, final=final, free=self.free)
+        free = self.free or (isinstance(self.error, dict) and not self._said)
+        return booked(told, self._most, self._said, final=final, free=free)
+
+    def _fail(self, error: object) -> None:
+        """Takes in an error with status 200."""
+        self.failed, self.error = True, error
 
     def _chat(self, chunk: dict[str, Any]) -> bool:
         choices = chunk.get("choices", chunk.get("candidates"))
         for choice in choices if isinstance(choices, list) else ():
             if isinstance(choice, dict):
                 self._choice(choice)
-        self.failed |= bool(chunk.get("error"))
+        if error := chunk.get("error"):
+            self._fail(error)
         told = merged({}, chunk)
         if "usage" in told:
             self._is_final = not choices or not self._begun
@@ -160,8 +167,10 @@ class Reading:
     def _response(self, event: dict[str, Any]) -> None:
         kind = event.get("type")
         self._said += said_bytes(event.get("delta"))
-        self.failed |= kind in ("error", "response.failed")
         response = event.get("response")
+        if kind in ("error", "response.failed"):
+            told = response if isinstance(response, dict) else event
+            self._fail(told.get("error") or told)
         ended = kind in ("response.completed", "response.incomplete", "response.failed")
         self.ended |= ended
         if ended and isinstance(response, dict):
@@ -170,7 +179,8 @@ class Reading:
     def _message(self, event: dict[str, Any]) -> None:
         """The first event counts the prompt; the last ones add the tokens of the reply."""
         self._said += said_bytes(event.get("delta"))
-        self.failed |= event.get("type") == "error"
+        if event.get("type") == "error":
+            self._fail(event.get("error") or event)
         self.ended |= event.get("type") == "message_stop"
         message = event.get("message")
         told = message if isinstance(message, dict) else event

@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from serve.path_server import Asked, Reply, path_server
 from serve.serve_cases import CHOICE, PATHS, body_of, post, serving
 
@@ -34,3 +35,33 @@ def test_an_error_that_repeats_the_request_refuses_no_stream_options():
     assert ["stream_options" in one.body for one in asked] == [True, False, True]
     bill = query.ledger.by_module()["planner"]
     assert (bill.calls, bill.failed, bill.estimated_usd) == (2, 1, 0.0)
+
+
+OVERLOADED = {"type": "overloaded_error", "message": "Overloaded"}
+ERRORS = [
+    (PATHS[0], {"error": {"code": 502, "message": "Provider returned error"}}),
+    (PATHS[0], {"error": {"code": 502}, "choices": [{"delta": {"content": ""}}]}),  # OpenRouter's
+    (PATHS[1], {"type": "error", "code": "server_error", "message": "x"}),
+    (PATHS[1], {"type": "response.failed", "response": {"error": {"code": "server_error"}}}),
+    (PATHS[2], {"type": "error", "error": OVERLOADED}),
+]
+SAID = {
+    PATHS[0]: WORDS,
+    PATHS[1]: {"type": "response.output_text.delta", "delta": "it is"},
+    PATHS[2]: {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "it is"}},
+}
+
+
+@pytest.mark.parametrize(("path", "error"), ERRORS)
+@pytest.mark.parametrize("says", [False, True])
+def test_a_stream_that_is_only_an_error_costs_nothing(path, error, says):
+    events = [SAID[path], error] if says else [error]
+    with (
+        path_server(lambda _: Reply(stream(*events))) as (url, _),
+        serving(url) as endpoint,
+        endpoint.query(CHOICE) as query,
+    ):
+        assert post(query.base_url + path, body_of(path, stream=True)).status == 200
+    bill = query.ledger.by_module()["planner"]
+    assert (bill.calls, bill.failed, bill.estimated_usd > 0) == (1, 1, says)
+    assert bill.cost_usd == bill.estimated_usd

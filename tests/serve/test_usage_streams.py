@@ -81,6 +81,13 @@ def test_a_cut_stream_is_an_estimate_that_keeps_the_prompt(events, booked):
     assert (bill[:2], bill.estimated) == (booked, True)
 
 
+def test_words_after_an_error_are_not_free():
+    error = {"error": {"code": 502}}
+    assert read(CHAT, error, DONE).bill() is None
+    assert read(CHAT, error, chunk("a"), DONE).bill().estimated
+    assert read(CHAT, error, LAST, DONE).bill() == Usage(90, 7)
+
+
 START = {"type": "message_start", "message": {"usage": {
     "input_tokens": 12, "cache_read_input_tokens": 400, "cache_creation_input_tokens": 30,
     "cache_creation": {"ephemeral_1h_input_tokens": 20}, "output_tokens": 1}}}  # fmt: skip
