@@ -38,7 +38,6 @@ from scope_torch.serve.queries import HEADER, Queries, QueryInFlight
 from scope_torch.serve.reading import Reading
 from scope_torch.serve.upstream import (
     Answer,
-    StreamCut,
     Upstream,
     UpstreamRequest,
     pieces_of,
@@ -167,7 +166,7 @@ class App:
         """The answer of the first configuration that gives one; the last error if none does."""
         body = await _body(incoming, api)
         module = module_of(body.get("model"), chain.entries[0], self._settings.prefix)
-        answer, llm, reason = None, "", None
+        request, answer, llm, reason = None, None, "", None
         for assignment in chain.attempts(module):
             request = self._request(incoming, api, body, Routing(assignment, None))
             if reason is not None:
@@ -180,17 +179,10 @@ class App:
             reason = chain.judge(module, llm, answer)
             if reason is None or await incoming.is_disconnected():
                 break
+        assert request is not None
         assert answer is not None
-
-        async def watched() -> AsyncIterator[bytes]:
-            try:
-                async for piece in pieces_of(answer, api):
-                    yield piece
-            except StreamCut:
-                chain.fail(module, llm)
-                raise
-
-        return _response(answer, watched())
+        pieces = chain.watched(module, llm, pieces_of(answer, api), request.reading)
+        return _response(answer, pieces)
 
     def _request(
         self, incoming: Incoming, api: Api, body: dict[str, Any], routing: Routing

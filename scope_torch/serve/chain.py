@@ -9,8 +9,8 @@ late. Only a query that is under way at such a moment may get answers of two con
 | 408, 5xx, a timeout, a lost connection | the next configuration answers this request |
 | 410, 404 about a model, 400 whose code, type or words say that there is no such | likewise |
 | 429 | likewise if it asks for more than 5 s, or is the second of the LLM in this module |
-| 200 whose body is an error with one of these codes, and no reply | likewise |
-| a stream that is cut | the next configuration answers the next request |
+| 200 whose body is an error with such a code, or type of 5xx, and no reply | likewise |
+| a stream that is cut, or has such an error | the next configuration answers the next request |
 | anything else, such as 400, 401, 403 | the application gets it: another LLM would hide it |
 """
 
@@ -20,18 +20,20 @@ import json
 import math
 import re
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from scope_torch.factors import LLM
 from scope_torch.llm.failures import seconds_of
 from scope_torch.serve.apis import APIS
-from scope_torch.serve.upstream import Answer
+from scope_torch.serve.reading import Reading
+from scope_torch.serve.upstream import Answer, StreamCut
 
 COOL_DOWN_S = 30.0
 _PATIENCE_S = 5.0  # of a Retry-After that the application's own client waits for
 _LONGEST_S = 3600.0
 _RETIRED = ("model_decommissioned", "model_not_found", "invalid_model")
+_FAILED = {"overloaded_error": 529, "api_error": 500, "server_error": 500}
 # OpenRouter and DeepSeek have no code for it.
 _SAYS_RETIRED = re.compile("is not a valid model id|^model not exist", re.IGNORECASE)
 _ABOUT_A_MODEL = re.compile(rb"model|deployment|no endpoints", re.IGNORECASE)
@@ -121,6 +123,28 @@ class Chain:
         wait_s = min(max(wait_s, self._cool_down_s), _LONGEST_S)
         self._until[module, _llm(llm)] = self._clock() + wait_s
 
+    async def watched(
+        self, module: str, llm: str, pieces: AsyncIterator[bytes], reading: Reading
+    ) -> AsyncIterator[bytes]:
+        """The pieces of a stream, which fails if it is cut, or has an error like a failed answer.
+
+        Args:
+            module: Who asked.
+            llm: Who answers.
+            pieces: The pieces.
+            reading: What the stream has told so far; an error is known before its piece comes.
+        """
+        try:
+            async for piece in pieces:
+                if reading.error and trouble_of(
+                    Answer(200, {}, json.dumps({"error": reading.error}).encode())
+                ):
+                    self.fail(module, llm)
+                yield piece
+        except StreamCut:
+            self.fail(module, llm)
+            raise
+
     def _first(self, module: str = "", tried: Collection[str] = ()) -> int | None:
         """The first configuration in which nothing has failed; None if there is none.
 
@@ -158,7 +182,8 @@ def trouble_of(answer: Answer) -> str | None:
             found = [one for one in (code, error.get("type")) if one in _RETIRED]
             says = _SAYS_RETIRED.search(str(error.get("message")))
             return found[0] if found else _RETIRED[1] if says else None
-        status = code if isinstance(code, int) else status
+        named = [one for one in _FAILED if one in (code, error.get("type"))]
+        status = code if isinstance(code, int) else _FAILED[named[0]] if named else status
     if status == 404 and not _ABOUT_A_MODEL.search(content):
         return None  # a wrong path, or a file that the request names
     return str(status) if status in (404, 408, 410, 429) or 500 <= status < 600 else None

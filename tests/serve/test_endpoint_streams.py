@@ -65,3 +65,41 @@ def test_a_stream_that_is_only_an_error_costs_nothing(path, error, says):
     bill = query.ledger.by_module()["planner"]
     assert (bill.calls, bill.failed, bill.estimated_usd > 0) == (1, 1, says)
     assert bill.cost_usd == bill.estimated_usd
+
+
+@pytest.mark.parametrize(("path", "error"), ERRORS)
+@pytest.mark.parametrize("says", [False, True])
+def test_after_an_error_in_a_stream_the_next_configuration_answers(path, error, says):
+    """Four requests all went to the LLM that fails."""
+
+    def answer(asked: Asked) -> Reply:
+        events = [*[SAID[path]] * says, error] if asked.body["model"] == "medium" else [SAID[path]]
+        return Reply(stream(*events))
+
+    chain = {"chosen": {"planner": "medium"}, "fallbacks": [{"planner": "large"}]}
+    with path_server(answer) as (url, asked), serving(url, **chain) as endpoint:
+        for _ in range(3):
+            assert post(f"{endpoint.url}/v1{path}", body_of(path, stream=True)).status == 200
+    assert [one.body["model"] for one in asked] == ["medium", "large", "large"]
+
+
+@pytest.mark.parametrize("error", [{"code": 400}, {"type": "invalid_request_error"}, "no"])
+def test_an_error_about_the_request_moves_nothing(error):
+    chain = {"chosen": {"planner": "medium"}, "fallbacks": [{"planner": "large"}]}
+    reply = Reply(stream({"error": error}))
+    with path_server(lambda _: reply) as (url, asked), serving(url, **chain) as endpoint:
+        for _ in range(3):
+            post(f"{endpoint.url}/v1{PATHS[0]}", body_of(PATHS[0], stream=True))
+    assert [one.body["model"] for one in asked] == ["medium"] * 3
+
+
+def test_an_error_by_its_type_with_status_200_is_answered_by_the_next_configuration():
+    def answer(asked: Asked) -> Reply:
+        is_down = asked.body["model"] == "medium"
+        return Reply({"type": "error", "error": OVERLOADED} if is_down else {"content": ["it is"]})
+
+    chain = {"chosen": {"planner": "medium"}, "fallbacks": [{"planner": "large"}]}
+    with path_server(answer) as (url, asked), serving(url, **chain) as endpoint:
+        got = post(f"{endpoint.url}/v1{PATHS[2]}", body_of(PATHS[2]))
+    assert b"it is" in got.body
+    assert [one.body["model"] for one in asked] == ["medium", "large"]
