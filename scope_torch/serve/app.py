@@ -59,14 +59,14 @@ _PATH = re.compile(
 # Clients put their version of the API behind our address; the upstream's own is in its base URL.
 _OF_GEMINI = re.compile(
     r"(?:/q/(?P<key>[^/]+))?(?:/v1)?/v1(?:alpha|beta)?/models(?:/(?P<model>.+):"
-    r"(?P<what>generateContent|streamGenerateContent|countTokens))?"
+    r"(?P<what>generateContent|streamGenerateContent|countTokens)|/(?P<one>[^:]+))?"
 )
 _WHAT_OF_GEMINI = {
     "generateContent": GENERATE.path,
     "streamGenerateContent": GENERATE.path,
     "countTokens": COUNT_TOKENS,
 }
-_METRICS = "/metrics"
+_METRICS, _MODELS = "/metrics", "/models"
 _SAME = "idempotency-key"  # the same request; another LLM is another one
 _COUNTS = "/messages/count_tokens", "/responses/input_tokens", COUNT_TOKENS
 
@@ -128,9 +128,10 @@ class App:
                 active = 0 if self._settings.chain is None else self._settings.chain.active
                 text = metrics_text(self._ledger, active)
                 return Response(text, headers={"content-type": CONTENT_TYPE})
-            routing = self._routing(key, incoming.headers.get(HEADER))
-            if what == "/models":
-                return Response(self._models(routing), media_type="application/json")
+            routing = self._routing(what, key, incoming.headers.get(HEADER))
+            if what.startswith(_MODELS):
+                found = self._models(routing, what.removeprefix(_MODELS))
+                return Response(json.dumps(found), media_type="application/json")
             return await self._forward(incoming, api, what, routing)
         except Refused as error:
             answer = refusal(api, error)
@@ -247,7 +248,7 @@ class App:
             set_factors(api, out, choice, info, settings.host)
         return module, choice, out
 
-    def _routing(self, in_path: str | None, in_header: str | None) -> Routing:
+    def _routing(self, what: str, in_path: str | None, in_header: str | None) -> Routing:
         """The query of a request, or the LLMs chosen for good.
 
         Raises:
@@ -255,33 +256,36 @@ class App:
         """
         if in_path and in_header and in_path != in_header:
             raise Refused(409, f"the path names query {in_path!r:.99}, {HEADER} another; send one")
-        key = in_path or in_header
-        if key:
-            query = self._queries.find(key)
-            if query is None:
-                self._queries.stray()
-                raise _ended()
+        key, chain = in_path or in_header, self._settings.chain
+        query = self._queries.find(key) if key else None
+        if query is not None:
             return Routing(query.assignment, query)
-        if self._settings.chain is None:
+        if not key and chain is not None:
+            return Routing(chain.entries[chain.active], None)
+        if not what.startswith(_MODELS):  # a list of models asks no LLM
             self._queries.stray()
-            raise Refused(
-                409,
-                "this request belongs to no query in flight: run the application inside `with "
-                "endpoint.query(assignment) as query:`, with query.base_url as its base URL, or "
-                f"with query.headers ({HEADER}); `scope-torch serve` answers without queries",
-            )
-        chain = self._settings.chain
-        return Routing(chain.entries[chain.active], None)
+        if key:
+            raise _ended()
+        raise Refused(
+            409,
+            "this request belongs to no query in flight: run the application inside `with "
+            "endpoint.query(assignment) as query:`, with query.base_url as its base URL, or "
+            f"with query.headers ({HEADER}); `scope-torch serve` answers without queries",
+        )
 
-    def _models(self, routing: Routing) -> bytes:
-        """The modules as a list of models, for clients of either API."""
+    def _models(self, routing: Routing, name: str) -> dict[str, Any]:
+        """The modules as a list of models, or the one named, for clients of any API."""
         names = [f"{self._settings.prefix}{module}" for module in routing.assignment]
         of_openai = {"object": "model", "created": 0, "owned_by": "scope-torch"}
         of_anthropic = {"type": "model", "created_at": "1970-01-01T00:00:00Z"}
         data = [{"id": n, "display_name": n, **of_openai, **of_anthropic} for n in names]
+        of_google = [{"name": f"models/{n}", "displayName": n} for n in names]
+        if name:
+            module = module_of(name, routing.assignment, self._settings.prefix)
+            at = [*routing.assignment].index(module)
+            return data[at] | of_google[at]
         ends: dict[str, Any] = {"first_id": names[0], "last_id": names[-1], "has_more": False}
-        ends["models"] = [{"name": f"models/{n}", "displayName": n} for n in names]  # Google's
-        return json.dumps({"object": "list", "data": data, **ends}).encode()
+        return {"object": "list", "data": data, **ends, "models": of_google}
 
 
 def _api_of(incoming: Incoming) -> Api:
@@ -316,18 +320,21 @@ def _route(incoming: Incoming) -> tuple[str | None, str]:
             "/q/KEY, and /metrics; for other requests, such as embeddings, give the application a "
             "client of its own whose base URL is your provider's",
         )
-    key, what = (None, _METRICS) if found is None else (found["key"], found["what"] or "/models")
+    named = {"key": None, "what": _METRICS} if found is None else found.groupdict()
+    key, what = named["key"], named["what"] or _MODELS + (named.get("one") or "")
     what = _WHAT_OF_GEMINI.get(what, what)
     methods = _methods(what)
     if incoming.method not in methods:
-        raise Refused(405, f"{what} takes {' or '.join(methods)}, not {incoming.method}")
+        raise Refused(405, f"{what:.200} takes {' or '.join(methods)}, not {incoming.method}")
     return key, what
 
 
 def _methods(what: str) -> tuple[str, ...]:
     """The methods that a path takes."""
     parts = what.split("/")
-    if what in ("/models", _METRICS) or parts[-1] == "input_items":
+    if what.startswith((_MODELS, _METRICS)):
+        return ("GET", "HEAD")
+    if parts[-1] == "input_items":
         return ("GET",)
     is_response = len(parts) == 3 and parts[1] == "responses" and what not in _COUNTS
     return ("GET", "DELETE") if is_response else ("POST",)

@@ -198,3 +198,30 @@ def test_a_slow_answer_is_not_half_sent(upstream, monkeypatch):
         gate.set()
         asking.join(20)
     assert answered == [200]
+
+
+def test_a_list_of_models_asks_no_llm_so_it_is_no_stray(endpoint):
+    """A health check of a gateway made a run no observation."""
+    with endpoint.query(CHOICE) as query:
+        assert post(query.base_url + PATHS[0], body_of(PATHS[0])).status == 200
+        assert post(f"{endpoint.url}/v1/models", b"", method="GET").status == 409
+        assert post(f"{endpoint.url}/q/1-x/v1/models/planner", b"", method="GET").status == 409
+        query.is_answered = True
+    assert endpoint.fault_of(query) is None
+    assert post(endpoint.url + "/v1" + PATHS[0], body_of(PATHS[0])).status == 409
+    assert "came for a query that had ended" in endpoint.fault_of(query)
+
+
+def test_a_client_asks_for_one_model(endpoint):
+    with endpoint.query(CHOICE) as query:
+        key = {"api_key": "x", "max_retries": 0}
+        of_openai = openai.OpenAI(base_url=query.base_url, **key)
+        assert of_openai.models.retrieve("scope/planner").id == "scope/planner"
+        with pytest.raises(openai.NotFoundError, match="no module 'gpt-4o'"):
+            of_openai.models.retrieve("gpt-4o")
+        for path in ("/v1/models", "/v1/models/solver", "/v1beta/models/scope/solver"):
+            url = query.base_url.removesuffix("/v1") + path
+            got, head = (post(url, b"", method=method) for method in ("GET", "HEAD"))
+            assert (got.status, head.status, head.body) == (200, 200, b"")
+        assert got.json()["name"] == "models/scope/solver"
+        assert got.json()["id"] == "scope/solver"
