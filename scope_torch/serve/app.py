@@ -209,7 +209,8 @@ class App:
                 if routing.query is not None:
                     routing.query.leave()
 
-        reading = Reading(api, most_of(api.limits, asking, len(content)), wants_usage(body))
+        most = most_of(api.limits, asking, len(content))
+        reading = Reading(api, most, asking is out or wants_usage(body))
         query = query_string(incoming.url.query)
         headers = incoming.headers.items()
         return UpstreamRequest(

@@ -18,6 +18,7 @@ MAX_STREAM_BYTES = 8 * MAX_REPLY_BYTES  # the frame of an event is far larger th
 _END_OF_EVENT = re.compile(rb"(?>\r\n|\n|\r)(?>\r\n|\n|\r)")
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _LONGEST_END = 4
+_OF_USAGE = "usage", "x_groq"  # Groq tells it a second time
 _ID = re.compile(RESPONSE_ID)
 
 
@@ -73,7 +74,8 @@ class Reading:
     Args:
         api: The API of the request.
         most: The most tokens that the request can have asked for.
-        wants_usage: Whether the application asked for the usage of a streamed chat completion.
+        wants_usage: Whether the application gets the usage of a streamed chat completion: it
+            asked for it, or nobody did.
 
     Attributes:
         failed: Whether the application gets an error, or a cut reply.
@@ -84,7 +86,7 @@ class Reading:
     """
 
     def __init__(self, api: Api, most: Most, wants_usage: bool) -> None:
-        self._api, self._most, self._wants_usage = api, most, wants_usage
+        self._api, self._most, self.wants_usage = api, most, wants_usage
         self.failed = self.free = self.ended = False
         self.error: object = None
         self.later: str | None = None
@@ -151,7 +153,8 @@ class Reading:
             self._is_final = not choices or not self._begun
         if told:
             self._reported = merged(self._reported, told)
-        return bool(choices) or self._wants_usage or not isinstance(chunk.get("usage"), dict)
+        more = [key for key, part in chunk.items() if key not in _OF_USAGE and _is_content(part)]
+        return bool(more) or self.wants_usage or not isinstance(chunk.get("usage"), dict)
 
     def _choice(self, choice: dict[str, Any]) -> None:
         """Some servers count while they write, so words after a report make it a part."""
@@ -187,6 +190,11 @@ class Reading:
         if event.get("type") in ("message_start", "message_delta") and told.get("usage"):
             self._reported = merged(self._reported, {"usage": told["usage"]})
             self._is_final = event["type"] == "message_delta"
+
+
+def _is_content(part: object) -> bool:
+    """Whether a part of a chunk, beside its usage, is more than one of the names of the chunk."""
+    return isinstance(part, list | dict) and bool(part)
 
 
 def _decoded(content: bytes) -> dict[str, Any] | None:

@@ -196,6 +196,7 @@ class Upstream:
             await response.aclose()
         if status in (400, 422) and request.plain is not None and b"stream_options" in content:
             request.content, request.plain = request.plain, None
+            request.reading.wants_usage = True  # what comes now is not due to us
             answer = await self._exchange(request, begin, pieces)
             if answer.status < 300:  # else the error only repeats what was sent
                 self.no_stream_options.add(request.model)

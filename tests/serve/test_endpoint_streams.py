@@ -103,3 +103,35 @@ def test_an_error_by_its_type_with_status_200_is_answered_by_the_next_configurat
         got = post(f"{endpoint.url}/v1{PATHS[2]}", body_of(PATHS[2]))
     assert b"it is" in got.body
     assert [one.body["model"] for one in asked] == ["medium", "large"]
+
+
+@pytest.mark.parametrize("asks", [True, False])
+@pytest.mark.parametrize("more", [{}, {"citations": ["https://x.org"]}, {"error": {"code": 502}}])
+def test_only_the_usage_that_we_asked_for_is_kept_back(asks, more):
+    last = {**TOLD, "id": "1", "service_tier": "default", "prompt_filter_results": []}
+    reply = Reply(stream(WORDS, {**last, **more}))
+    with (
+        path_server(lambda _: reply) as (url, _),
+        serving(url, asks_for_usage=asks) as endpoint,
+        endpoint.query(CHOICE) as query,
+    ):
+        got = post(query.base_url + PATHS[0], body_of(PATHS[0], stream=True))
+    assert (got.body == reply.body.encode()) == (not asks or bool(more))
+    assert b"it is" in got.body
+    assert query.ledger.by_module()["planner"].cost_usd == pytest.approx(USD)
+
+
+def test_a_server_that_refuses_our_wish_is_passed_on_whole():
+    def answer(asked: Asked) -> Reply:
+        if "stream_options" in asked.body:
+            return Reply({"error": {"message": "unknown: stream_options"}}, 400)
+        return Reply(stream(WORDS, TOLD))
+
+    with (
+        path_server(answer) as (url, _),
+        serving(url) as endpoint,
+        endpoint.query(CHOICE) as query,
+    ):
+        for _ in range(2):
+            got = post(query.base_url + PATHS[0], body_of(PATHS[0], stream=True))
+            assert got.body.decode() == stream(WORDS, TOLD)
