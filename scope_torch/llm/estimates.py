@@ -6,7 +6,7 @@ One rule for the client and for the endpoint. An estimate is never below a repor
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from scope_torch.llm.chat import ChatCall
@@ -46,6 +46,8 @@ _REFERENCES = {
 }
 # Models that search without being told to: by OpenRouter's ending, or Groq's name.
 _SEARCHING = re.compile(r".+:online|(.+/)?compound(-.+)?")
+_URLS = "url", "image_url", "document_url"
+_DATA = "data", "file_data"
 _DECLARED = "function_declarations", "functionDeclarations"
 _OWN_TOOLS = {"function", "custom"}  # the application runs them
 _OF_OWN = {"function", "parameters", "input_schema", "parameter_definitions", *_DECLARED}
@@ -65,6 +67,7 @@ class Most(NamedTuple):
         refers: Whether it refers to content that it does not contain, or lets the provider search.
         tier: The service tier that it asks for, if that one costs more; "" for none.
         replies: The number of replies.
+        files: The number of images and files that it contains: a small one may have many tokens.
     """
 
     prompt_tokens: int
@@ -72,6 +75,7 @@ class Most(NamedTuple):
     refers: bool = False
     tier: str = ""
     replies: int = 1
+    files: int = 0
 
 
 def most_of(limits: Iterable[str], body: Mapping[str, Any], num_bytes: int) -> Most:
@@ -87,7 +91,8 @@ def most_of(limits: Iterable[str], body: Mapping[str, Any], num_bytes: int) -> M
         body = {**config, "n": config.get("candidateCount"), **body}
     refers = _refers(body)
     prompt = -(-num_bytes // BYTES_PER_TOKEN) + (REFERRED_TOKENS if refers else 0)
-    return Most(prompt, _limit(limits, body), refers, _tier(body), _replies(body))
+    files = sum(_is_file(key, value) for key, value in _parts(body))
+    return Most(prompt, _limit(limits, body), refers, _tier(body), _replies(body), files)
 
 
 def most_of_call(call: ChatCall, extra_body: Mapping[str, Any] | None = None) -> Most:
@@ -156,7 +161,7 @@ def believable(usage: Usage, most: Most, said: int) -> bool:
     """Whether the counts fit the request and the reply.
 
     They do not if the prompt, or a reply with words, has no tokens, or if a count is far above the
-    request: 10 times, plus room for a hidden prompt and for reasoning.
+    request: 10 times, plus room for files, a hidden prompt and reasoning.
     """
     if not usage.completion_tokens and said:
         return False
@@ -173,6 +178,7 @@ def prompt_believable(usage: Usage, most: Most) -> bool:
     if not usage.prompt_tokens:
         return not most.prompt_tokens
     limit = TIMES_ASKED_FOR * most.prompt_tokens + HIDDEN_PROMPT_TOKENS
+    limit += REFERRED_TOKENS * most.files
     has_searched = usage.searches or usage.file_searches
     return most.refers or bool(has_searched) or usage.prompt_tokens <= limit
 
@@ -212,17 +218,20 @@ def _refers(body: Mapping[str, Any]) -> bool:
     searches = isinstance(model, str) and _SEARCHING.fullmatch(model)
     if searches or any(map(_is_of_provider, tools if isinstance(tools, list) else ())):
         return True
+    return any(_is_reference(key, value) for key, value in _parts(body))
+
+
+def _parts(body: Any) -> Iterator[tuple[Any, Any]]:
+    """All keys of a request with their values."""
     rest: list[Any] = [body]
     while rest:
         part = rest.pop()
         if isinstance(part, list):
             rest.extend(part)
         elif isinstance(part, dict):
-            if any(map(_is_reference, part, part.values())):
-                return True
+            yield from part.items()
             # The schemas of tools may use any name.
             rest.extend(inner for key, inner in part.items() if key != "tools")
-    return False
 
 
 def _is_of_provider(tool: Any) -> bool:
@@ -243,5 +252,9 @@ def _is_reference(key: Any, value: Any) -> bool:
 
 def _is_address(key: Any, value: Any) -> bool:
     """Whether this is the URL of an image or a document."""
-    names = "url", "image_url", "document_url"
-    return key in names and isinstance(value, str) and not value.startswith("data:")
+    return key in _URLS and isinstance(value, str) and not value.startswith("data:")
+
+
+def _is_file(key: Any, value: Any) -> bool:
+    """Whether this is an image or a file itself, of any API."""
+    return isinstance(value, str) and (key in _DATA or (key in _URLS and value[:5] == "data:"))

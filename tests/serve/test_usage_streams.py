@@ -177,3 +177,28 @@ def test_a_request_of_a_dearer_tier_is_estimated_at_its_price():
     assert read(CHAT, told, most=most).bill().tier == "priority"
     assert read(CHAT, told | {"service_tier": "default"}, most=most).bill().tier == "default"
     assert most_of(CHAT.limits, body | {"service_tier": "flex"}, 1_000).tier == ""
+
+
+URL = "data:image/png;base64,iVBORw0KGgo="
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image_url", "image_url": {"url": URL}},
+        {"type": "input_image", "image_url": URL},
+        {"type": "file", "file": {"file_data": URL}},
+        {"type": "image", "source": {"type": "base64", "data": "iVBORw0KGgo="}},
+        {"inlineData": {"mimeType": "image/png", "data": "iVBORw0KGgo="}},
+    ],
+)
+def test_a_small_image_may_have_many_tokens(part):
+    """OpenAI bills an image of 1024 x 1024 to gpt-4o-mini as 25,501 tokens, whatever its bytes."""
+    body = {"model": "x", "max_tokens": 32, "messages": [{"role": "user", "content": [part]}]}
+    most = most_of(CHAT.limits, body, len(json.dumps(body)))
+    assert (most.refers, most.files) == (False, 1)
+    told = {"choices": [], **usage(25_515, 7)}
+    assert read(CHAT, chunk("a"), told, DONE, most=most).bill() == Usage(25_515, 7)
+    absurd = {"choices": [], **usage(10**5, 7)}
+    assert read(CHAT, chunk("a"), absurd, DONE, most=most).bill().estimated
+    assert read(CHAT, chunk("a"), told, DONE, most=most._replace(files=0)).bill().estimated
