@@ -124,14 +124,18 @@ def outgoing(
             its `model`, `reasoning_effort`, `max_tokens_key`, and whether it takes a temperature.
         extra: Keys to add.
     """
-    out = {**body, "model": (info and info.model) or llm}
+    out: dict[str, Any] = {**body, "model": (info and info.model) or llm}
     if api is GENERATE:
         given = out.pop("generation_config", None)  # both spellings are Google's
         out["generationConfig"] = _in_camel_case(out.get("generationConfig", given))
     if info is not None:
         _as_listed(api, out, info)
-    out.update(extra)
-    return out
+    more = dict(extra)
+    if api is GENERATE:  # all settings are in there, so the application's stay beside the extra
+        given = more.pop("generation_config", None)
+        config = _in_camel_case(more.get("generationConfig", given))
+        more["generationConfig"] = {**out["generationConfig"], **config}
+    return {**out, **more}
 
 
 def address(what: str, out: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -309,3 +309,16 @@ def test_the_most_that_a_request_can_have_asked_for(more, most):
     asked = most_of(GENERATE.limits, sent, 1_000)
     assert (asked.completion_tokens, asked.refers) == most
     assert asked.prompt_tokens == 500 + 65_536 * most[1]
+
+
+@pytest.mark.parametrize("name", ["generationConfig", "generation_config"])
+def test_the_settings_of_the_application_stay_beside_those_of_extra_body(upstream, name):
+    more = {name: {"thinking_config": {"thinkingBudget": 0}, "topK": 1}, "labels": {"a": "b"}}
+    own = {"responseMimeType": "application/json", "maxOutputTokens": 50, "topK": 9}
+    with serving(upstream.url, extra_body=more) as endpoint, endpoint.query(CHOICE) as query:
+        url = query.base_url.removesuffix("/v1") + asked_for(VERBS[0])
+        assert post(url, {"contents": CONTENTS, "generationConfig": own}).status == 200
+    (sent,) = upstream.requests
+    assert sent["generationConfig"] == own | {"topK": 1, "thinkingConfig": {"thinkingBudget": 0}}
+    assert sent["labels"] == {"a": "b"}
+    assert "generation_config" not in sent
