@@ -30,7 +30,9 @@ _BACK = re.compile(
 )
 
 
-def to_upstream(app: Iterable[tuple[str, str]], api: Api, api_key_env: str | None) -> Headers:
+def to_upstream(
+    app: Iterable[tuple[str, str]], api: Api, api_key_env: str | None, url: str = ""
+) -> Headers:
     """The headers of a request: the application's, with the upstream's key.
 
     Dropped are headers of the connection, and all that belong to an account of the application.
@@ -50,7 +52,9 @@ def to_upstream(app: Iterable[tuple[str, str]], api: Api, api_key_env: str | Non
     if key and api is GENERATE:  # there, the other one is for tokens of OAuth
         kept.append(("x-goog-api-key", key))
     elif key:
-        kept.append(("authorization", f"Bearer {key}"))
+        # Anthropic takes a Bearer for a token of OAuth; other servers of its API may want either.
+        if not (api is MESSAGES and _name(url) == "api.anthropic.com"):
+            kept.append(("authorization", f"Bearer {key}"))
         if api is MESSAGES:
             kept.append(("x-api-key", key))
     return kept

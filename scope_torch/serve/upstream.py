@@ -214,7 +214,7 @@ class Upstream:
         if request.api is GENERATE:
             base_url = base_url.removesuffix("/openai")  # Google's address for chat completions
         url = base_url + request.path + (f"?{request.query}" if request.query else "")
-        headers = to_upstream(request.headers, request.api, self._key_env)
+        headers = to_upstream(request.headers, request.api, self._key_env, url)
         try:
             # As bytes: the server has decoded them so, and httpx would refuse what is not ASCII.
             pairs = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]

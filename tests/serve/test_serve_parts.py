@@ -7,7 +7,7 @@ from datetime import date
 
 import pytest
 from serve.fake_upstream import FakeUpstream, Say, Served
-from serve.serve_cases import CHOICE, MESSAGES, PATHS, body_of, post
+from serve.serve_cases import CHOICE, MESSAGES, PATHS, body_of, post, serving
 
 from scope_torch.llm.billing import Usage
 from scope_torch.llm.estimates import Most, believable, estimate, most_of, said_bytes
@@ -278,3 +278,30 @@ def test_an_endpoint_has_the_prices_of_its_host(tmp_path):
     (tmp_path / "reference/settings.json").write_text(json.dumps(settings))
     resumed = _price_list(own, url, tmp_path)
     assert resumed.facts == Endpoint(url, api_key_env="", prices=resumed).prices.facts == began
+
+
+@pytest.mark.parametrize("api", [CHAT, ANTHROPIC])
+@pytest.mark.parametrize("host", ["api.anthropic.com", "api.anthropic.com.x.org", "127.0.0.1"])
+def test_anthropic_gets_its_key_in_one_header(monkeypatch, api, host):
+    monkeypatch.setenv("UP_KEY", "sk-up")
+    sent = dict(to_upstream([], api, "UP_KEY", f"https://{host}/v1/messages"))
+    assert ("x-api-key" in sent) == (api is ANTHROPIC)
+    assert ("authorization" in sent) == (api is CHAT or host != "api.anthropic.com")
+
+
+def test_the_address_of_a_request_decides_its_headers(monkeypatch):
+    monkeypatch.setenv("UP_KEY", "sk-up")
+    urls = []
+
+    def seen(*given):
+        urls.append(given[-1])
+        return to_upstream(*given)
+
+    monkeypatch.setattr("scope_torch.serve.upstream.to_upstream", seen)
+    with (
+        FakeUpstream() as upstream,
+        serving(upstream.url, api_key_env="UP_KEY") as endpoint,
+        endpoint.query(CHOICE) as query,
+    ):
+        assert post(query.base_url + PATHS[2], body_of(PATHS[2])).status == 200
+    assert urls == [upstream.url + PATHS[2]]
