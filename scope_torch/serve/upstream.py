@@ -46,6 +46,7 @@ class UpstreamRequest:
         method: Its method.
         plain: The body without `stream_options`, if the application did not ask for them.
         model: The name of the LLM at the upstream.
+        is_booked: Whether `book` was called.
     """
 
     api: Api
@@ -58,12 +59,12 @@ class UpstreamRequest:
     method: str = "POST"
     plain: bytes | None = None
     model: str = ""
-    _is_booked: bool = False
+    is_booked: bool = False
 
     def end(self, *, cut: bool = False) -> None:
         """Books the request, the first time."""
-        if not self._is_booked:
-            self._is_booked = True
+        if not self.is_booked:
+            self.is_booked = True
             self.book(self.reading.bill(), self.reading.failed or cut)
 
 
@@ -143,9 +144,18 @@ class Upstream:
     async def forward(self, request: UpstreamRequest) -> Answer:
         """The answer to a request. It is read to its end even if nobody waits for it any more."""
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            if not request.is_booked:  # cancelled before its first step, so it sent nothing
+                request.reading.free = True
+                request.end(cut=True)
+            if not answer.done():
+                answer.set_result(refusal(request.api, Refused(502, "the endpoint was stopped")))
+
         task = asyncio.create_task(self._forward(request, answer))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(ended)
         return await answer
 
     async def _forward(self, request: UpstreamRequest, answer: asyncio.Future[Answer]) -> None:

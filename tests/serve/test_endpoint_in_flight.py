@@ -1,5 +1,6 @@
 """Many queries in flight, and applications that hang up: each pays its own bill."""
 
+import asyncio
 import http.client
 import json
 import threading
@@ -18,6 +19,11 @@ from serve.serve_cases import (
     serving,
     wait_until,
 )
+
+from scope_torch.llm.estimates import Most
+from scope_torch.serve.apis import CHAT
+from scope_torch.serve.reading import Reading
+from scope_torch.serve.upstream import Upstream, UpstreamRequest
 
 NUM_QUERIES = 24
 
@@ -174,3 +180,26 @@ def hang_up(url: str, body: dict, *, first: int = 0, when=lambda: True) -> None:
         connection.getresponse().read(first)
     wait_until(when)
     connection.close()
+
+
+def test_a_request_that_is_stopped_before_it_begins_is_answered():
+    """Nobody counted it as ended, and its caller waited for ever."""
+    booked = []
+
+    async def main() -> int:
+        upstream = Upstream("http://127.0.0.1:9/v1", None, 5.0)
+        upstream.open()
+        reading = Reading(CHAT, Most(1, 1), wants_usage=False)
+        request = UpstreamRequest(
+            CHAT, CHAT.path, b"{}", [], "", reading, lambda *told: booked.append(told)
+        )
+        asking = asyncio.create_task(upstream.forward(request))
+        await asyncio.sleep(0)  # the task is made, and has not begun
+        (task,) = upstream._tasks
+        task.cancel()
+        answer = await asyncio.wait_for(asking, 10)
+        await upstream.close()
+        return answer.status
+
+    assert asyncio.run(main()) == 502
+    assert booked == [(None, True)]
