@@ -353,7 +353,10 @@ def _published(llm: str, asked: str | None) -> Any:
     for name, provider in ways:
         model = _find(name, provider)
         if model is not None and (name.startswith("ft:") or _has_tag(model.id, name)):
-            return model
+            # What another provider gives away, the one that is asked may bill.
+            is_free = not any(vars(model.get_prices(datetime.now(UTC))).values())
+            if not (is_free and asked and provider not in (asked, ways[0][1])):
+                return model
     return None
 
 
@@ -377,16 +380,13 @@ def _provider_at(base_url: str) -> str:
 
 
 def _has_tag(model: str, name: str) -> bool:
-    """Whether a published model is the one with the tag in a name, if it has one.
-
-    Versions of Bedrock are no tags: `anthropic.claude-haiku-4-5-20251001-v1:0`.
-    """
+    """Whether a published model is the one with the tag in a name, if it has one."""
+    # Versions of Bedrock are no tags: `anthropic.claude-haiku-4-5-20251001-v1:0`.
     _, colon, tag = name.rpartition(":")
     return not colon or tag.isdigit() or model.endswith(f":{tag}")
 
 
 def _hint(unknown: list[str]) -> str:
-    """More about the prices of fine-tuned models and of local ones."""
     if any("ft:" in name for name in unknown):
         return "; a fine-tuned model (ft:) costs more than its base: its provider's page has both"
     if any(":" in name or name.partition("/")[0] in _LOCAL for name in unknown):

@@ -53,9 +53,10 @@ def to_upstream(
         kept.append(("x-goog-api-key", key))
     elif key:
         # Anthropic takes a Bearer for a token of OAuth; other servers of its API may want either.
-        if not (api is MESSAGES and _name(url) == "api.anthropic.com"):
+        is_anthropic, is_token = _name(url) == "api.anthropic.com", key.startswith("sk-ant-oat")
+        if is_token or not (api is MESSAGES and is_anthropic):
             kept.append(("authorization", f"Bearer {key}"))
-        if api is MESSAGES:
+        if api is MESSAGES and not is_token:
             kept.append(("x-api-key", key))
     return kept
 

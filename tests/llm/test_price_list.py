@@ -269,6 +269,17 @@ def test_the_host_that_is_asked_sends_the_invoice(base_url, llm, expected):
     assert "prices_of" not in prices.facts  # the given list is as it was
 
 
+@pytest.mark.parametrize(
+    "base_url", ["https://api.together.xyz/v1", "https://api.groq.com/openai/v1"]
+)
+def test_what_another_provider_gives_away_is_not_free_here(base_url):
+    prices = PriceList(at=date(2026, 11, 1))
+    assert prices.usd_per_mtok("google/gemma-3-12b-it") == (0.0, 0.0)  # Google's free tier
+    assert prices.asked_at(base_url).usd_per_mtok("google:gemma-3-12b-it") == (0.0, 0.0)
+    with pytest.raises(InputError, match="no price is known for 'google/gemma-3-12b-it'"):
+        prices.asked_at(base_url).check(["google/gemma-3-12b-it"])
+
+
 def test_a_run_that_began_without_a_host_goes_on_without_it():
     groq, day = PriceList().asked_at("https://api.groq.com/openai/v1"), {"prices_at": "2026-11-01"}
     assert groq.facts["prices_of"] == "groq"

@@ -287,6 +287,10 @@ def test_anthropic_gets_its_key_in_one_header(monkeypatch, api, host):
     sent = dict(to_upstream([], api, "UP_KEY", f"https://{host}/v1/messages"))
     assert ("x-api-key" in sent) == (api is ANTHROPIC)
     assert ("authorization" in sent) == (api is CHAT or host != "api.anthropic.com")
+    monkeypatch.setenv("UP_KEY", "sk-ant-oat01-of-oauth")
+    sent = dict(to_upstream([], api, "UP_KEY", f"https://{host}/v1/messages"))
+    assert sent["authorization"] == "Bearer sk-ant-oat01-of-oauth"
+    assert "x-api-key" not in sent
 
 
 def test_the_address_of_a_request_decides_its_headers(monkeypatch):
