@@ -264,7 +264,8 @@ def test_a_client_of_the_process_that_each_query_sets_anew(upstream):
         both_are_set.wait()
         return asked("solver", question, of_the_process["url"])
 
-    with pytest.raises(InputError, match="answered without"):
+    # The second call may come after the end of the query that it counts for.
+    with pytest.raises(InputError, match=r"answered without|client that was made for"):
         two_at_once(app, upstream, None)
 
 
