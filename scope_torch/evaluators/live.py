@@ -31,9 +31,10 @@ logger = logging.getLogger(__name__)
 class LiveEvaluator:
     """Runs a compound system on queries, many at a time, on an event loop of its own.
 
-    A reply that cannot be used lowers the quality and does not end the run. Some errors would meet
-    every further call too: no key, an unknown model, too many failures in a row. They end the run
-    after the calls in flight; the same command resumes it from the journal.
+    A reply that cannot be used lowers the quality and does not end the run. Where a call gave no
+    reply, the quality is 0 and the metric is not asked, see `Observation.failed`. Some errors would
+    meet every further call too: no key, an unknown model, too many failures in a row. They end the
+    run after the calls in flight; the same command resumes it from the journal.
 
     Args:
         modules: Names of the modules of the problem, the same as those of `system`.
@@ -138,10 +139,14 @@ class LiveEvaluator:
             run = await self.system.run(assignment, fields, self.client, replicate)
         except LLMError as error:
             raise InputError(f"the search cannot go on: {error}") from error
-        self.num_failed += sum(module.num_failed for module in run.modules.values())
-        quality = await asyncio.get_running_loop().run_in_executor(
-            self._graders, self.metric, run.output, self.queries[query]
-        )
+        num_failed = sum(module.num_failed for module in run.modules.values())
+        self.num_failed += num_failed
+        # A fallback may be right by chance: an LLM that never answers would be the cheapest one.
+        quality = None
+        if not num_failed:
+            quality = await asyncio.get_running_loop().run_in_executor(
+                self._graders, self.metric, run.output, self.queries[query]
+            )
         observation = _observation(request, run, quality)
         return (
             replace(observation, outcomes=_outcomes(observation)) if self.outcomes else observation
@@ -238,17 +243,19 @@ def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
         loop.close()
 
 
-def _observation(request: Request, run: SystemRun, quality: float) -> Observation:
+def _observation(request: Request, run: SystemRun, quality: float | None) -> Observation:
+    """An observation; without a quality, one of a run that failed."""
     modules: Iterable[Any] = run.modules.values()
     return Observation(
         request.theta,
         request.query,
         run.cost_usd,
-        quality,
+        0.0 if quality is None else quality,
         request.replicate,
         latency_s=run.latency_s,
         module_cost_usd=tuple(module.cost_usd for module in modules),
         module_tokens=tuple((module.prompt_tokens, module.completion_tokens) for module in modules),
+        failed="app" if quality is None else None,
     )
 
 

@@ -85,9 +85,18 @@ class LLMError(Exception):
         message: The message: one line, without the key.
         fatal: Whether every further call would fail too, as with no key or an unknown model.
         cost_usd: Cost of the attempts in USD, or an upper estimate.
+        latency_s: Seconds from the first attempt to the end of the last one.
     """
 
-    def __init__(self, message: str, *, fatal: bool = False, cost_usd: float = 0.0) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        fatal: bool = False,
+        cost_usd: float = 0.0,
+        latency_s: float = 0.0,
+    ) -> None:
         super().__init__(message)
         self.fatal = fatal
         self.cost_usd = cost_usd
+        self.latency_s = latency_s

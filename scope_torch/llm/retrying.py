@@ -387,7 +387,8 @@ class RetryingClient:
         elif failure.unreachable and not self._has_replied:
             message += ": see whether it runs, and base_url"
             fatal = True
-        return LLMError(message, fatal=fatal, cost_usd=attempts.failed_usd)
+        seconds = self.clock() - (attempts.started_s or 0.0)
+        return LLMError(message, fatal=fatal, cost_usd=attempts.failed_usd, latency_s=seconds)
 
 
 def _fits(value: Any, least: float) -> bool:

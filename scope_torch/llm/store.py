@@ -140,7 +140,12 @@ class ResponseStore:
                 return self._replay(outcome)
             if isinstance(outcome, LLMError):
                 self._count(replayed_usd=outcome.cost_usd)
-                raise LLMError(str(outcome), fatal=outcome.fatal, cost_usd=outcome.cost_usd)
+                raise LLMError(
+                    str(outcome),
+                    fatal=outcome.fatal,
+                    cost_usd=outcome.cost_usd,
+                    latency_s=outcome.latency_s,
+                )
         return await self._pay_for_all(key, llm.model or llm.name, call, own_flight)
 
     def total_billed_usd(self) -> float:

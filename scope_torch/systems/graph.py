@@ -252,7 +252,7 @@ def _module_run(replies: Sequence[Completion | BaseException]) -> ModuleRun:
         cost_usd=sum(c.cost_usd for c in (*completions, *failures)),
         prompt_tokens=sum(c.prompt_tokens for c in completions),
         completion_tokens=sum(c.completion_tokens for c in completions),
-        latency_s=max((c.latency_s for c in completions), default=0.0),
+        latency_s=max((c.latency_s for c in (*completions, *failures)), default=0.0),
         num_calls=len(replies),
         num_failed=len(failures),
         parsed=True,

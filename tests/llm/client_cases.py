@@ -68,6 +68,7 @@ def failed(answer, call: ChatCall = CALL, **settings) -> tuple[LLMError, int]:
     assert isinstance(outcome, LLMError), outcome
     assert "\n" not in str(outcome)
     assert client.billed_usd == pytest.approx(outcome.cost_usd)
+    assert outcome.latency_s > 0
     return outcome, len(endpoint.requests)
 
 

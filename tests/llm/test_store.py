@@ -153,12 +153,13 @@ def test_threads_with_event_loops_of_their_own(open_store):
 
 
 def test_failures_are_shared_billed_and_not_kept(open_store, path):
-    client = Client(LLMError("no reply", fatal=True, cost_usd=0.5))
+    client = Client(LLMError("no reply", fatal=True, cost_usd=0.5, latency_s=3.0))
     store = open_store(client)
     outcomes = run(store, CALL, CALL, CALL)
     for outcome in outcomes:
         assert isinstance(outcome, LLMError)
         assert (str(outcome), outcome.fatal, outcome.cost_usd) == ("no reply", True, 0.5)
+        assert outcome.latency_s == 3.0
     assert len(client.calls) == 1
     assert ledger(store) == (0.5, 1.0, 0.5, 0)
     client.outcome = REPLY

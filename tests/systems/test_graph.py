@@ -154,6 +154,14 @@ def test_a_call_without_reply_is_billed_and_its_module_replaced():
     assert (one.prompt_tokens, one.latency_s) == (20, 1.0)
 
 
+def test_the_seconds_of_a_call_without_reply_count():
+    """Else an LLM whose calls time out would be the fastest one."""
+    timed_out = LLMError("no reply within 300 s", latency_s=300.0)
+    result = run(DIAMOND, {"x": 1}, FakeClient({**REPLIES, "a": timed_out}))
+    assert result.modules["a"].latency_s == 300.0
+    assert result.latency_s == 302.0
+
+
 def test_a_fatal_error_is_raised_after_what_is_in_flight_has_ended():
     async def scenario():
         gate = asyncio.Event()
