@@ -83,7 +83,7 @@ def entity_resolution(slots: str = "parse_a_parse_b_match") -> CompoundSystem:
     """UniDM-ER: decides whether two records mean the same thing.
 
     Fields of a query: `entity_a`, `entity_b` (mappings). The output is the reply of the last
-    module; if it has the word "yes", the records mean the same thing.
+    module: whether the records mean the same thing, see `yes_or_no`.
 
     Args:
         slots: `parse_a_parse_b_match`: two modules describe one entity each, the third compares.

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from scope_torch.tasks.dataset import Query
 
 _QUOTES = "“”„‘’«»"
+_YES_OR_NO = re.compile(r"\b(?:yes|no)\b")
+_ANSWER = re.compile(r"(?:^|:)[^\w\n]{0,9}(yes\b|no\b(?![ \t]+\w))", re.MULTILINE)
 # Letters and marks that Unicode does not split into an ASCII letter and an accent.
 _UNDECOMPOSED = str.maketrans(
     {"ø": "o", "Ø": "O", "ł": "l", "Ł": "L", "đ": "d", "Đ": "D", "ð": "d", "Ð": "D", "ı": "i"}
@@ -67,5 +69,18 @@ class ExactMatch:
 
 
 def yes_or_no(output: str, query: Query) -> float:
-    """1 if the gold is the answer, else 0; the answer is 1 if the output has the word "yes"."""
-    return float(bool(re.search(r"\byes\b", output.lower())) == bool(query.gold))
+    """1 if the output says what the gold is, else 0; also 0 if it says neither yes nor no.
+
+    What stands between <think> and </think> is no answer. The answer is the first "yes" or "no"
+    that begins a line or follows a colon; "no" before another word, as in "no doubt", is none.
+    Without one, the answer is the last "yes" or "no" of the output.
+
+    Examples:
+        >>> yes_or_no("Answer (yes or no): no", Query({}, gold=0))
+        1.0
+        >>> yes_or_no("", Query({}, gold=0)), yes_or_no("", Query({}, gold=1))
+        (0.0, 0.0)
+    """
+    said = output.lower().rpartition("</think>")[2].partition("<think>")[0]
+    answers = _ANSWER.findall(said)[:1] or _YES_OR_NO.findall(said)[-1:]
+    return float(answers == ["yes" if query.gold else "no"])

@@ -27,13 +27,26 @@ def write(folder: Path, **contents: str) -> str:
         ("The answer is YES", True),
         ("No", False),
         ("no idea", False),
-        ("", False),
-        ("Yesterday", False),
+        ("**Yes** - there is no difference", True),
+        ("Yes they match, there is no difference.", True),
+        ("Yes.\n\nExplanation: no difference", True),
+        ("No difference was found.\nAnswer: yes", True),
+        ("I compared them. <b>no</b>", False),
+        ("Answer (yes or no): no", False),
+        ("No - yes would need the same edition", False),
+        ("<think>\nIf versions matched I would say yes. They differ.\n</think>\n\nno", False),
+        ("No: they differ.\nA yes\n</think>Yes", True),  # the template began the thoughts
     ],
 )
 def test_metric(output, says_yes):
     assert yes_or_no(output, Query({}, 1)) == says_yes
     assert yes_or_no(output, Query({}, 0)) == (not says_yes)
+
+
+@pytest.mark.parametrize("output", ["", " \n", "Yesterday", "<think>Is it? yes", "I cannot tell."])
+def test_an_output_without_an_answer_is_never_right(output):
+    """Else an LLM that says nothing would be right on all pairs that do not match."""
+    assert [yes_or_no(output, Query({}, gold)) for gold in (0, 1)] == [0.0, 0.0]
 
 
 def test_amazon_google_fields(tmp_path):
