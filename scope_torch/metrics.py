@@ -9,24 +9,55 @@ from __future__ import annotations
 import math
 import re
 import string
+import unicodedata
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-_ARTICLES = re.compile(r"\b(a|an|the)\b")
-_NUMBER = re.compile(r"[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
-_PUNCTUATION = str.maketrans("", "", string.punctuation)
+# A minus sign, the dashes that stand for it, and letters that stand for an apostrophe.
+_ALIKE = str.maketrans(dict.fromkeys("−‐‑‒–", "-") | dict.fromkeys("´ʻʼ", "'"))
+_SUPERSCRIPT = re.compile(r"(?<=\d)(?=[⁰¹²³⁴-⁹⁻])")
+# A sign only where no word ends; a comma only between groups of three digits.
+_NUMBER = re.compile(
+    r"(?:(?<!\w)[-+][$€£]?)?(?:(?<!\d,)\d{1,3}(?:,\d{3})+(?!,?\d)|\d+|(?=\.\d))"
+    r"(?:\.\d*)?(?:[eE][-+]?\d+)?"
+)
+# What belongs to a number (as in 1.5, 1/2, 10^6, .5, -$5) or to a name (C++, C#); punctuation.
+_SIGNS = re.compile(
+    r"((?<=\d)(?:[./](?=\d)|\^(?=-?\d))|(?<![\w.])\.(?=\d)"
+    r"|(?<!\w)-(?=[$€£]?\.?\d)|(?<=[^\W\d_])[+#]+)|[^\w\s]|_"
+)
 
 
 def normalised(text: Any) -> str:
     """A text in lower case without punctuation, articles and surplus white space (as SQuAD does).
 
+    Signs that belong to a number or to a name stay: -1.5 is not 15, and C++ is not C#. An "a" that
+    no word follows is a letter. Where nothing else would be left, the articles or signs stay.
+
     Examples:
-        >>> normalised(" The Eiffel Tower. ")
-        'eiffel tower'
+        >>> normalised(" The Eiffel Tower. "), normalised("The answer is: A.")
+        ('eiffel tower', 'answer is a')
     """
-    plain = str(text).lower().translate(_PUNCTUATION)
-    return " ".join(_ARTICLES.sub(" ", plain).split())
+    spaced = _SUPERSCRIPT.sub("^", str(text).translate(_ALIKE))  # else 10² would be 102
+    raw = unicodedata.normalize("NFKC", spaced).lower().translate(_ALIKE).split()
+    bare = [_SIGNS.sub(_kept, word) for word in raw]
+    words = [
+        word
+        for said, word, after in zip(raw, bare, [*bare[1:], ""], strict=False)
+        if word and word != "the"
+        if word not in ("a", "an") or not said.endswith(word) or not after
+    ]
+    return " ".join(words or filter(None, bare)) or " ".join(raw)
+
+
+def _kept(found: re.Match[str]) -> str:
+    """A sign that stays, or that is no punctuation, such as an accent or a sign of Unicode."""
+    if found[1]:
+        return found[1]
+    sign = found[0]
+    is_punctuation = sign in string.punctuation or unicodedata.category(sign).startswith("P")
+    return "" if is_punctuation else sign
 
 
 def exact_match(expected: Any, output: Any) -> float:
@@ -72,6 +103,8 @@ def number(relative_tolerance: float = 1e-6) -> Callable[[Any, Any], float]:
     Examples:
         >>> number()("1200", "So the answer is 1,200.")
         1.0
+        >>> number()("5", "x = -5"), number()("19", "COVID-19")
+        (0.0, 1.0)
     """
 
     def last_number_agrees(expected: Any, output: Any) -> float:
@@ -84,5 +117,6 @@ def number(relative_tolerance: float = 1e-6) -> Callable[[Any, Any], float]:
 
 
 def _last_number(text: Any) -> float | None:
-    found = _NUMBER.findall(str(text))
-    return float(found[-1].replace(",", "")) if found else None
+    found = _NUMBER.findall(str(text).translate(_ALIKE))
+    last = float(re.sub("[,$€£]", "", found[-1])) if found else math.inf
+    return last if math.isfinite(last) else None  # numbers too large to tell apart are none
