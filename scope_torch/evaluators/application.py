@@ -162,7 +162,9 @@ class Application:
         self.has_metric = metric is not None
         version = "" if metric_version is None else f", version {metric_version}"
         itself = [f"the app{version}"]
-        told = itself if metric is None else identities_of(metric, metric_version)
+        told = itself
+        if metric is not None and self._grading is not None:
+            told = [one + self._grading.order for one in identities_of(metric, metric_version)]
         # An early version did not record the judge.
         asked = told if judge is None else [f"judge={str(judge)!r}, {told[0]}", *told]
         self.grading, self.gradings_before = asked[0], asked[1:]

@@ -23,9 +23,12 @@ class Grading:
 
     Args:
         metric: `metric(expected, output)` or `metric(expected, output, input)`; may be `async def`.
-            Parameters named `expected`, `output` and `input` are told apart by their names, others
-            by their order.
+            Parameters named `expected`, `output` and `input` are told apart by their names. Others
+            get those of the three that are left, in this order.
         elsewhere: Where it runs; None: here.
+
+    Attributes:
+        order: What tells the metric from one that gets its arguments in the usual order.
 
     Raises:
         InputError: If it takes something else.
@@ -39,6 +42,9 @@ class Grading:
 
     def __init__(self, metric: Metric, elsewhere: Elsewhere | None = None) -> None:
         self._positional, self._by_name = _arguments_of(metric)
+        # An early version gave the usual order to all: what it graded otherwise is graded anew.
+        is_usual = self._positional == _NAMES[: len(self._positional)]
+        self.order = "" if is_usual else f", given {', '.join(self._positional)}"
         self._run = timed(metric) if elsewhere is None else elsewhere.function("metric", metric)
 
     def __call__(self, expected: Any, output: Any, given: Any) -> Any:
@@ -67,4 +73,7 @@ def _arguments_of(metric: Metric) -> tuple[tuple[str, ...], list[str]]:
             f"metric={getattr(metric, '__name__', metric)} takes {inspect.signature(metric)}; it "
             "must take (expected, output) or (expected, output, input)"
         )
-    return _NAMES[: max(2, number)], by_name
+    places = [p.name for p in parameters if p.kind in _POSITIONAL][: max(2, number)]
+    left = [name for name in _NAMES if name not in {*places, *by_name}] + by_name
+    order = [name if name in _NAMES else left.pop(0) for name in places]
+    return (*order, *left)[: max(2, number)], by_name

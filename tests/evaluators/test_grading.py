@@ -92,6 +92,40 @@ def test_a_metric_gets_the_arguments_that_it_takes(metric):
 
 
 @pytest.mark.parametrize(
+    ("metric", "given"),
+    [
+        (lambda answer, expected: (answer, expected), ("said", "gold")),
+        (lambda output, gold: (output, gold), ("said", "gold")),
+        (lambda output, gold, question: (output, gold, question), ("said", "gold", "asked")),
+        (lambda input, gold, answer: (input, gold, answer), ("asked", "gold", "said")),
+        (lambda gold, input, answer: (gold, input, answer), ("gold", "asked", "said")),
+        (lambda output, expected, /: (output, expected), ("said", "gold")),
+        (lambda output, gold=None: (output, gold), ("said", "gold")),
+        (lambda output, *others: (output, *others), ("said", "gold")),
+        (lambda input, output: (input, output), ("asked", "said")),
+        (lambda a, b, c, *, input: (a, b, c, input), ("gold", "said", "asked", "asked")),
+    ],
+)
+def test_a_known_name_gets_its_own_value_beside_other_names(metric, given):
+    assert Grading(metric)("gold", "said", "asked") == given
+
+
+def test_a_metric_that_an_early_version_gave_the_wrong_order_is_another_one():
+    """Else a search that goes on would mix its grades with those of today."""
+    metrics = (
+        lambda gold, said: gold == said,
+        lambda output, expected: output == expected,
+        lambda output, gold: output == gold,
+    )
+    told = [Application(app, one, metric_version="1").grading for one in metrics]
+    assert [one.partition(" version ")[2] for one in told] == [
+        "1",
+        "1",
+        "1, given output, expected",
+    ]
+
+
+@pytest.mark.parametrize(
     "metric",
     [
         lambda e: e,
