@@ -34,12 +34,20 @@ _LIST = re.compile(r"\[[^\[\]]+\]")
 
 # A cut-off reply may lack the closing fence.
 _FENCED = re.compile(r"```(?:[ \t]*(?:\w*[ \t]*\n|sql(?:ite)?\b))?(.*?)(?:```|\Z)", re.S | re.I)
-_QUERY = r"\(*(?:SELECT\b|WITH\s+(?:RECURSIVE\s+)?\S+\s+AS\s*\()"
-_BEGINS_BLOCK = re.compile(r"\s*(?:--[^\n]*\n\s*)*" + _QUERY, re.IGNORECASE)
+# White space or a comment; its length is bounded, because many may begin and none end.
+_GAP = r"(?:\s|--[^\n]{0,500}\n|/\*(?s:.{0,500}?)\*/)"
+_NAME = r"""(?:\w+|"[^"]*"|`[^`]*`|\[[^\[\]]*\])"""
+_QUERY = (
+    rf"\(*(?:SELECT\b|WITH\b{_GAP}+(?:RECURSIVE\s+)?{_NAME}\s*(?:\([^()]*\)\s*)?"
+    r"(?<!\w)AS\s*(?:(?:NOT\s+)?MATERIALIZED\s*)?\()"
+)
+_BEGINS_BLOCK = re.compile(f"{_GAP}*{_QUERY}", re.IGNORECASE)
 _BEGINS_LINE = re.compile(r"^[ \t]*(?:SQL\w*[ \t]*:[ \t]*)?(" + _QUERY + ")", re.I | re.M)
 _IN_PROSE = re.compile(r"\b(" + _QUERY + ")")  # only in capitals: "select" is also a word
 _PARAGRAPH_END = re.compile(r"\n[ \t]*\n|```")
-_STATEMENT = re.compile(r"""(?:--[^\n]*|'[^']*'|"[^"]*"|`[^`]*`|[^;])*+""")
+_QUOTED = r"""--[^\n]*|/\*(?s:.*?)(?:\*/|\Z)|'[^']*'|"[^"]*\""""
+_STATEMENT = re.compile(rf"(?:{_QUOTED}|`[^`]*`|[^;])*+")
+_QUOTED_OR_BACKTICK = re.compile(f"{_QUOTED}|`")
 
 
 class Classification(NamedTuple):
@@ -98,7 +106,7 @@ def din_sql(max_tokens: int = 2000) -> CompoundSystem:
     return CompoundSystem(
         "din_sql",
         (schema_linking, classification, generation, correction),
-        version=f"1-{max_tokens}-{fingerprint('din_sql')}",
+        version=f"2-{max_tokens}-{fingerprint('din_sql')}",
     )
 
 
@@ -162,5 +170,6 @@ def extract_sql(replies: Sequence[str], _inputs: Inputs) -> str:
 def _first_statement(text: str) -> str:
     matched = _STATEMENT.match(text)
     statement = (matched[0] if matched else text).strip().rstrip(" .")
+    ticks = [one.start() for one in _QUOTED_OR_BACKTICK.finditer(statement) if one[0] == "`"]
     # An odd number of backticks: the last one closes a quote that began before the query.
-    return statement.partition("`")[0] if statement.count("`") % 2 else statement
+    return statement[: ticks[0]] if len(ticks) % 2 else statement

@@ -196,6 +196,32 @@ def test_sql(reply, sql):
 
 
 @pytest.mark.parametrize(
+    "sql",
+    [
+        "WITH top (a, b) AS (SELECT a, b FROM t) SELECT a FROM top",
+        "WITH top(a) AS NOT MATERIALIZED (SELECT a FROM t) SELECT a FROM top",
+        "with top as materialized(SELECT a FROM t) SELECT a FROM top",
+        "WITH RECURSIVE r(n, m) AS (SELECT 1, 1 UNION SELECT n + 1, m FROM r) SELECT n FROM r",
+        'WITH "my top" AS (SELECT a FROM t) SELECT a FROM "my top"',
+        "WITH [my top] AS (SELECT a FROM t) SELECT a FROM [my top]",
+        "WITH -- it's ours\n/* ; */ top AS (SELECT a FROM t) SELECT a FROM top",
+        "/* the top; all */\nSELECT a FROM t",
+        "SELECT a /* it's; all */ FROM t",
+        "SELECT a FROM t WHERE b LIKE 'x`y'",
+        'SELECT a AS "x`y" FROM `t`',
+    ],
+)
+@pytest.mark.parametrize("reply", ["```sql\n{};\n```", "{}", "SQL: {};"])
+def test_valid_sql_is_left_as_it_is(reply, sql):
+    if not (sql.startswith("/*") and "```" not in reply):  # such a line may be prose
+        assert extract_sql([reply.format(sql)], {}) == sql
+
+
+def test_a_backtick_that_is_no_quote_of_sql_ends_the_query():
+    assert extract_sql(["Run `SELECT a FROM t WHERE b = 'x`y'` now."], {}).endswith("'x`y'")
+
+
+@pytest.mark.parametrize(
     "reply",
     [
         "",
@@ -203,6 +229,7 @@ def test_sql(reply, sql):
         "I cannot write a query.",
         "You should select the rows with the joins.",
         "With a join, as said.",
+        "With Pandas (a library) I would not.",
         "```sql\nDROP TABLE t\n```",
         "```\n```",
         "```",
@@ -214,8 +241,10 @@ def test_no_sql(reply):
 
 
 @pytest.mark.parametrize(
-    "junk", ["[", "(", "'", "`", "```", "links:[", "--'\n", "- ", "\n ", "SELECT '", "WITH a "]
-)
+    "junk",
+    ["[", "(", "'", "`", "```", "links:[", "--'\n", "- ", "\n ", "SELECT '", "WITH a ", "WITH a(",
+     "WITH /*", "WITH--", "SELECT /*", 'WITH "', "WITH\n", "WITH [", "/**/", "SELECT /**/`"],
+)  # fmt: skip
 def test_replies_that_go_on_and_on_are_read_quickly(junk):
     """In quadratic time this would take seconds."""
     reply = junk * (100_000 // len(junk))
