@@ -13,6 +13,7 @@ from scope_torch.tasks.bird import (
     read_questions,
     schema_text,
 )
+from scope_torch.tasks.sql_execution import QueryFailed
 
 
 def question(number: int, sql: str, db_id: str = "shop") -> dict[str, object]:
@@ -212,6 +213,21 @@ def test_the_gold_is_right_and_executed_once(folder, monkeypatch):
     for sql in ("first", "second"):
         assert dataset.metric(sql, dataset.queries[1]) == 1
     assert executed == [dataset.queries[1].gold["sql"], "first", "second"]
+
+
+def test_a_gold_that_a_busy_machine_delays_has_more_time_than_an_output(folder, monkeypatch):
+    """Else its question would have quality 0 from then on, also when the machine is idle."""
+    dataset, busy = load(folder), [True]
+
+    def delayed(_database, _sql, limits):
+        if busy[0] and limits.seconds < 2 * dataset.metric.limits.seconds:
+            raise QueryFailed(f"longer than {limits.seconds} s")
+        return frozenset({(5,)})
+
+    monkeypatch.setattr("scope_torch.tasks.bird.distinct_rows", delayed)
+    assert dataset.metric("output", dataset.queries[1]) == 0
+    busy[0] = False
+    assert dataset.metric("output", dataset.queries[1]) == 1
 
 
 def test_a_gold_that_fails_gives_zero_and_is_named(folder, caplog):
