@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -95,6 +95,36 @@ class EvaluatorConformance:
         assert before
         list(one.evaluate(self.requests(task)))
         assert one.fingerprint() == two.fingerprint() == before
+
+    def test_another_task_has_another_fingerprint(
+        self, make_evaluator: Callable[[KnownTask], Evaluator], task: KnownTask
+    ) -> None:
+        """Other values on other queries; else a journal would be resumed with them."""
+        if not self.exact:
+            pytest.skip("may evaluate something else than the task")
+        other = KnownTask.random(2, task.sizes, task.problem.num_queries - 1)
+        assert make_evaluator(task).fingerprint() != make_evaluator(other).fingerprint()
+
+    def test_takes_a_request_only_when_there_is_room(
+        self, evaluator: Evaluator, task: KnownTask
+    ) -> None:
+        """What it takes is paid for; so it yields before it takes more than `concurrency`.
+
+        The observations that it has made are yielded also if a later request raises.
+        """
+        requests, most = self.requests(task), evaluator.concurrency
+        if most >= len(requests):
+            pytest.skip("may work on all requests at a time")
+
+        def given() -> Iterator[Request]:
+            yield from requests[:most]
+            raise ZeroDivisionError("no further request")
+
+        found: list[Request] = []
+        with pytest.raises(ZeroDivisionError):
+            found.extend(observation.request for observation in evaluator.evaluate(given()))
+        assert found, "nothing was yielded before it took more than `concurrency` requests"
+        assert not Counter(found) - Counter(requests[:most])
 
     def test_truth_is_by_flat_index(self, evaluator: Evaluator, task: KnownTask) -> None:
         """Average costs and qualities, `|Theta|` each; for evaluators that know them."""
