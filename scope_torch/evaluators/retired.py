@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, TypeGuard
 
 from scope_torch.factors import LLM
-from scope_torch.serve.chain import trouble_of
+from scope_torch.serve.chain import RETIRED, trouble_of
 from scope_torch.serve.upstream import Answer
 
 _MARK = "scope_retired"
@@ -25,7 +25,7 @@ def naming_retired(models: Mapping[str, str]) -> Generator[None]:
     """Says of an error which LLMs are retired, if it is that of a client that got such an answer.
 
     Clients have the status as `status_code` or `code`. Who is meant is whose name is in the text;
-    if it is nobody's, one of them.
+    if it is nobody's, one of them, and only if the error has a code that only LLMs have.
 
     Args:
         models: Module -> LLM of the run.
@@ -47,9 +47,11 @@ def naming_retired(models: Mapping[str, str]) -> Generator[None]:
         for _ in range(_MOST_CAUSES):
             if seen is None:
                 break
-            if said := _said_by(seen):
-                names = [f"{module}={llm}" for module, llm in models.items()]
-                meant = [f"{m}={llm}" for m, llm in models.items() if _is_in(llm, str(seen))]
+            names = [f"{module}={llm}" for module, llm in models.items()]
+            meant = [f"{m}={llm}" for m, llm in models.items() if _is_in(llm, str(seen))]
+            said = _said_by(seen)
+            # A tool of the application may miss a file or a page, such as that of a 3D model.
+            if said and (meant or said in RETIRED or getattr(seen, "code", None) in RETIRED):
                 mark(error, dict.fromkeys(meant or [" or ".join(names)], said))
                 break
             seen = seen.__cause__ or seen.__context__

@@ -32,7 +32,7 @@ from scope_torch.serve.upstream import Answer, StreamCut
 COOL_DOWN_S = 30.0
 _PATIENCE_S = 5.0  # of a Retry-After that the application's own client waits for
 _LONGEST_S = 3600.0
-_RETIRED = ("model_decommissioned", "model_not_found", "invalid_model")
+RETIRED = ("model_decommissioned", "model_not_found", "invalid_model")
 _FAILED = {"overloaded_error": 529, "api_error": 500, "server_error": 500}
 # OpenRouter and DeepSeek have no code for it.
 _SAYS_RETIRED = re.compile("is not a valid model id|^model not exist", re.IGNORECASE)
@@ -179,9 +179,9 @@ def trouble_of(answer: Answer) -> str | None:
         error = _error_of(content)
         code = error.get("code")
         if status == 400:
-            found = [one for one in (code, error.get("type")) if one in _RETIRED]
+            found = [one for one in (code, error.get("type")) if one in RETIRED]
             says = _SAYS_RETIRED.search(str(error.get("message")))
-            return found[0] if found else _RETIRED[1] if says else None
+            return found[0] if found else RETIRED[1] if says else None
         named = [one for one in _FAILED if one in (code, error.get("type"))]
         status = code if isinstance(code, int) else _FAILED[named[0]] if named else status
     if status == 404 and not _ABOUT_A_MODEL.search(content):

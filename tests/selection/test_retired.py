@@ -75,8 +75,12 @@ def test_the_first_failure_ends_a_look_that_raises(tmp_path):
     [
         (NotFound("models/tiny is not found for API version v1beta"), {"plan=tiny": "404"}),
         (
-            NotFound("the model tiny-2 is gone", status=410),
-            {"plan=tiny or solve=openai/small": "410"},
+            NotFound("the model tiny-2 is gone", code="model_not_found"),
+            {"plan=tiny or solve=openai/small": "404"},
+        ),
+        (
+            NotFound("Model Not Exist", status=400),
+            {"plan=tiny or solve=openai/small": "model_not_found"},
         ),
         (
             NotFound("small was shut down", status=400, code="model_decommissioned"),
@@ -101,6 +105,8 @@ def test_who_is_meant(tmp_path, error, named):
     [
         ValueError("no model"),
         NotFound("there is nothing at /v2/chat"),
+        NotFound("The 3D model file car.obj was not found"),
+        NotFound("the page /deployment/tiny-2 is gone", status=410),
         NotFound("the model is overloaded", status=503),
         NotFound("model small: slow down", status=429),
         NotFound("no such model", status=400, code="invalid_request_error"),
