@@ -2,7 +2,7 @@
 
 | file | |
 | --- | --- |
-| CSV | the separator is comma, semicolon, tab or bar, whichever splits the header most; UTF-8, or UTF-16 with its mark |
+| CSV | the separator is comma, semicolon, tab or bar, whichever shows the keys or splits the header most; UTF-8, or UTF-16 with its mark |
 | JSON | one object in a line, or one list of them |
 | Parquet | |
 
@@ -97,7 +97,7 @@ def _read_csv(
     if len(header) > header_bytes:
         raise InputError(f"{path} is no table: its first line is above {header_bytes} bytes")
     text = str(header, "utf-8-sig", "replace")
-    separator = _separator(text)
+    separator = _separator(text, keys)
     names = Counter(name for name in next(csv.reader([text], delimiter=separator), []) if name)
     if twice := [name for name, number in names.items() if number > 1]:
         raise InputError(f"{path} has two columns {twice[0]!r}; delete one, or rename it")
@@ -109,14 +109,15 @@ def _read_csv(
     return frame.with_columns(numbers.str.replace(_DECIMAL_COMMA, "$1.$2"))
 
 
-def _separator(header: str) -> str:
-    """The one that splits the header most; of equal ones the first."""
+def _separator(header: str, keys: Sequence[str]) -> str:
+    """The one that shows most keys, then that splits the header most; of equal ones the first."""
 
-    def parts(separator: str) -> int:
+    def parts(separator: str) -> tuple[int, int]:
         try:
-            return len(next(csv.reader([header], delimiter=separator), []))
+            names = next(csv.reader([header], delimiter=separator), [])
+            return len(set(keys).intersection(names)), len(names)
         except csv.Error:  # of bytes that are no table; polars says what is wrong with them
-            return 0
+            return 0, 0
 
     return max(_SEPARATORS, key=parts)
 

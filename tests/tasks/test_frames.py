@@ -49,6 +49,20 @@ def parquet(path):
     return path.read_bytes()
 
 
+@pytest.mark.parametrize(("separator", "comma"), [("\t", "."), (";", ","), ("|", ".")])
+def test_a_matrix_whose_column_names_have_commas_is_read(tmp_path, separator, comma):
+    """The name of the column of queries tells which separator is meant."""
+    names = "a=x,b=y,c=z", "a=x,b=z,c=z"
+    for outcome, values in (("quality", ("1", "0")), ("cost_usd", ("0.1", "0.2"))):
+        rows = ["query", *names], ["q 1", *(value.replace(".", comma) for value in values)]
+        (tmp_path / outcome).write_text("".join(separator.join(row) + "\n" for row in rows))
+    (tmp_path / "columns").write_text(json.dumps({names[0]: {"b": "y"}, names[1]: {"b": "z"}}))
+    paths = {outcome: tmp_path / outcome for outcome in ("quality", "cost_usd")}
+    table = load_matrices(paths, tmp_path / "columns")
+    assert (table.llms, table.queries) == ((("y", "z"),), ("q 1",))
+    assert table.cost_usd.tolist() == [[0.1], [0.2]]
+
+
 FILES = {
     "comma": lambda _: lines_of(",").encode(),
     "semicolon": lambda _: lines_of(";").encode(),
