@@ -113,7 +113,7 @@ def read_rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
     """Reads a CSV file with a header, plain or gzipped.
 
     Args:
-        path: The file, in UTF-8.
+        path: The file, in UTF-8, with or without a byte order mark; blank lines are skipped.
         columns: Columns that the file must have; other columns are read as well.
 
     Returns:
@@ -122,16 +122,18 @@ def read_rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
     Raises:
         InputError: If the file cannot be read, a column is missing or a row is cut short.
     """
-    reader = csv.reader(
-        io.StringIO(read_text(path), newline=""), skipinitialspace=True, strict=True
-    )
+    text = io.StringIO(read_text(path).removeprefix("\ufeff"), newline="")
+    reader = csv.reader(text, skipinitialspace=True, strict=True)
     rows: list[dict[str, str]] = []
+    limit = csv.field_size_limit(MAX_BYTES)  # of all readers; the text itself is within it
     try:
         header = [name.strip() for name in next(reader, [])]
         missing = [name for name in columns if name not in header]
         if missing:
             raise InputError(f"{path} has no column {missing[0]!r}; its columns are {header}")
         for cells in reader:
+            if len(cells) < 2 and not "".join(cells).strip():
+                continue
             if len(cells) != len(header):
                 raise InputError(
                     f"{path}, line {reader.line_num}: {len(cells)} values for {len(header)} "
@@ -142,6 +144,8 @@ def read_rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
         raise InputError(
             f"{path}, line {reader.line_num}: {error}; make it a CSV file, or download it again"
         ) from error
+    finally:
+        csv.field_size_limit(limit)
     return rows
 
 
