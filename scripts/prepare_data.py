@@ -12,6 +12,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -112,7 +113,7 @@ def prepare_tde(source: Path, to: Path) -> Dataset:
 
 def prepare_amazon_google(source: Path, to: Path) -> Dataset:
     """Copies both tables and the splits; see `prepare_bird`."""
-    folder = _find(source, "tableA.csv").parent
+    folder = _find(source, "tableA.csv", columns=("id", *amazon_google.ATTRIBUTES)).parent
     amazon_google.amazon_google(str(folder.resolve()))
     for name in ("tableA", "tableB", *amazon_google.COUNTS):
         _put(_find(folder, f"{name}.csv"), to / f"{name}.csv")
@@ -121,10 +122,12 @@ def prepare_amazon_google(source: Path, to: Path) -> Dataset:
 
 def prepare_restaurant(source: Path, to: Path) -> Dataset:
     """Copies train.csv, valid.csv and test.csv, or makes them from fz.arff; see `prepare_bird`."""
-    if any(source.rglob("train.csv")):
-        splits = restaurant.read_splits(_find(source, "train.csv").parent)
-    else:
+    path = _find(source, "train.csv", "fz.arff", columns=restaurant.COLUMNS)
+    if not _has(path, restaurant.COLUMNS) and any(source.rglob("fz.arff")):
         path = _find(source, "fz.arff")
+    if path.suffix == ".csv":
+        splits = restaurant.read_splits(path.parent)
+    else:
         rows = read_arff(path)
         check_count(path, "rows", len(rows), sum(restaurant.COUNTS.values()))
         splits = split_restaurant(rows)
@@ -173,11 +176,27 @@ def _sample(rows: Rows, share: float) -> tuple[Rows, Rows]:
     return [rows[i] for i in chosen], [rows[i] for i in others]
 
 
-def _find(source: Path, *names: str) -> Path:
+def _find(source: Path, *names: str, columns: Sequence[str] = ()) -> Path:
+    """The first file of one of the names, of equal ones that with the columns, in the top folder.
+
+    Raises:
+        InputError: If there is none.
+    """
     for name in names:
-        if found := sorted(source.rglob(name), key=lambda path: (len(path.parts), path)):
-            return found[0]
+        found = [(not _has(path, columns), len(path.parts), path) for path in source.rglob(name)]
+        if found:
+            return min(found)[-1]
     raise InputError(f"no {' or '.join(names)} in {source}; unpack what you downloaded")
+
+
+def _has(path: Path, columns: Sequence[str]) -> bool:
+    """Whether a CSV file has columns; other data sets have files of the same name."""
+    if not columns:
+        return True
+    with suppress(InputError):
+        header = read_text(path).removeprefix("\ufeff").partition("\n")[0]
+        return {*columns} <= {name.strip() for name in next(csv.reader([header]), [])}
+    return False
 
 
 def _put(path: Path, to: Path, link: bool = False) -> None:

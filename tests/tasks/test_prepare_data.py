@@ -56,6 +56,17 @@ def test_restaurant_from_arff(tmp_path, capsys):
     assert read_splits(tmp_path / "again" / "restaurant") == splits
 
 
+def test_restaurant_leaves_the_train_csv_of_another_data_set(tmp_path, capsys):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "train.csv").write_text("ltable_id,rtable_id,label\n0,7,1\n")
+    args = ("restaurant", "--from", tmp_path, "--to", tmp_path / "b")
+    assert "train.csv has no column 'name'" in prepare(capsys, *args)[1]
+    write_arff(tmp_path / "x", [f'"r{i}","1 st.","la","213","cafe",0' for i in range(10)])
+    assert prepare(capsys, *args)[0] == 0  # from the ARFF file
+    (tmp_path / "x" / "fz.arff").unlink()
+    assert prepare(capsys, *args)[0] == 0  # from the files of "b"
+
+
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
