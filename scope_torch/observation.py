@@ -67,7 +67,8 @@ class Observation:
         outcomes: Other numbers of this run by name, such as {"output_tokens": 240.0}; finite, in
             units that the name should tell. None if there are none.
         judge_usd: What grading this run has cost, in USD: paid, but no cost of the configuration.
-        failed: Who raised an error, `app` or `metric`, so that the quality is 0; None: nobody.
+        failed: Who raised an error, `app` or `metric`, so that the quality is 0; None: nobody. In
+            a live run, `app` says that a call of an LLM gave no reply.
         lost: If the error ended the process, or the call was lost with its worker, how many
             observations the search had taken in by then; else None. Such a run is paid for but no
             observation of the search, which asks for its pair again. A cost of 0 is not known.

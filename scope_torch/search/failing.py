@@ -1,7 +1,7 @@
 """Which LLMs a search drops because their calls keep failing.
 
-A call fails if the application raised an error (`Observation.failed`). It says only that some
-module's LLM does not work. So:
+A call fails if the application raised an error, or got no reply in a live run: `Observation.failed`
+says so. It says only that some module's LLM does not work. So:
 
 - An LLM works in a module if a call with it has been answered in this search, rightly or wrongly.
   Those of theta_0 do, because it was measured. Answers of earlier searches say nothing: an LLM may
