@@ -11,6 +11,7 @@ from scope_torch.problem import SelectionProblem
 from scope_torch.search.optimizer import Steps
 
 Theta0Obs = Literal["free", "charged", "none"]
+_MOST_REPEATS = 20  # suggestions in a row that are known; then hardly anything new will come
 
 
 class OptunaGP(DatasetLevelOptimizer):
@@ -18,8 +19,8 @@ class OptunaGP(DatasetLevelOptimizer):
 
     It minimises c / c(theta_0) subject to g <= 0. Unlike CEI, Optuna fits its kernel (Matern 5/2,
     a length scale for each module), maximises its acquisition by local search, and may suggest a
-    configuration again, which is then paid for again. In the place of a suggestion that is not
-    allowed, the nearest allowed configuration is evaluated.
+    configuration again. It is then told the first answers again, and nothing is paid. In the place
+    of a suggestion that is not allowed, the nearest allowed configuration is evaluated.
 
     Args:
         problem: What to search.
@@ -61,21 +62,26 @@ class OptunaGP(DatasetLevelOptimizer):
 
     def _search(self) -> Steps:
         study = self._study()
-        distributions = self._distributions()
-        while True:
+        distributions, repeats = self._distributions(), 0
+        known = {self.reference.theta: self.reference} if self.theta0_obs == "free" else {}
+        while repeats < _MOST_REPEATS:
             trial = study.ask(distributions)
             theta = tuple(trial.params[module] for module in self.problem.modules)
             if (near := self.allowed_near(theta)) != theta:
                 study.tell(trial, state=self._optuna.trial.TrialState.FAIL)
                 study.enqueue_trial(dict(zip(self.problem.modules, near, strict=True)))
                 trial, theta = study.ask(distributions), near
-            evaluation = yield from self._evaluate(theta)
+            repeats = repeats + 1 if theta in known else 0
+            evaluation = known[theta] if repeats else (yield from self._evaluate(theta))
             if evaluation is None:
                 return
+            known[theta] = evaluation
             for name, g in self._constraints(evaluation).items():
                 trial.set_constraint(name, g)
             study.tell(trial, self._objective(evaluation))
-            yield
+            if not repeats:
+                yield
+        self._stop("nothing new is suggested")
 
     def _study(self) -> Any:
         """A study, with theta_0 as `theta0_obs` says."""
@@ -128,6 +134,7 @@ class OptunaGP(DatasetLevelOptimizer):
             "optuna": self._optuna.__version__,
             "n_startup_trials": self.n_startup_trials,
             "theta0_obs": self.theta0_obs,
+            "repeats": "known",
         }
 
 

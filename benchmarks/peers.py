@@ -2,7 +2,8 @@
 
 They work at the level of the data set, as the competitors of the paper do: a trial is one
 configuration on all queries. All get theta_0 as a first trial for nothing, and theta_out is the
-best configuration observed to be feasible. The constraint is given to each in its own way:
+best configuration observed to be feasible. A configuration that is asked for again is told again,
+for nothing. The constraint is given to each in its own way:
 
 | name | library | constraint |
 | --- | --- | --- |
@@ -37,6 +38,7 @@ from scope_torch.search.optimizer import Steps
 
 Theta = tuple[int, ...]
 IN_PARALLEL = ("optuna_tpe", "optuna_nsga2", "ax")
+MOST_REPEATS = 200  # known configurations in a row; then hardly anything new will come
 MOST_CHOICES = 20_000  # configurations of which `botorch` looks at the acquisition of all
 SOME_CHOICES = 2_000  # random ones at which it looks where there are more
 
@@ -77,6 +79,7 @@ class PeerSearch(DatasetLevelOptimizer):
             raise InputError(f"{peer} has one trial at a time here, not {trials}")
         self._peer: Peer = PEERS[peer](problem, seed, **settings)
         self._trials = trials
+        self._known: dict[Theta, Evaluation] = {}
 
     def _search(self) -> Steps:
         self._tell(self.reference)
@@ -87,15 +90,21 @@ class PeerSearch(DatasetLevelOptimizer):
                     return
                 self._tell(evaluation)
             yield
-        self._stop("every configuration was tried")
+        self._stop("nothing new is asked for")
 
     def _to_try(self) -> Theta | None:
-        """What the peer asks for, or the nearest to it that may be tried."""
-        theta = self._peer.ask()
-        if theta is None or (near := self.allowed_near(theta)) == theta:
-            return theta
-        self._peer.drop()
-        return near
+        """What the peer asks for that is not known, or the nearest to it that may be tried."""
+        for _ in range(MOST_REPEATS):
+            theta = self._peer.ask()
+            if theta is None:
+                return None
+            if (near := self.allowed_near(theta)) != theta:
+                self._peer.drop()
+            if near not in self._known:
+                return near
+            if near == theta:
+                self._tell(self._known[theta])
+        return None
 
     def _evaluate_together(
         self, thetas: Sequence[Theta]
@@ -115,6 +124,7 @@ class PeerSearch(DatasetLevelOptimizer):
 
     def _tell(self, evaluation: Evaluation) -> None:
         problem = self.problem
+        self._known[evaluation.theta] = evaluation
         cost = evaluation.cost_usd / problem.reference_cost_usd
         self._peer.tell(evaluation.theta, cost, evaluation.g / problem.s_0)
 

@@ -20,8 +20,13 @@ RESULTS = _HERE.parents[1] / "docs" / "results.md"
 _ON_HOME = {
     JOINT: "`scope_joint`, the default",
     "scope": "`scope`, our rules",
-    "arm_elimination": "AgentOpt, `arm_elimination`",
-    "bayesian": "AgentOpt, `bayesian`",
+    **{
+        name: f"AgentOpt, `{name}`"
+        for name in (
+            *("arm_elimination", "bayesian", "random_search"),
+            *("threshold_se", "hill_climbing", "epsilon_lucb"),
+        )
+    },
     "brute_force": "every configuration on every query",
 }
 _BEGIN, _END = "<!-- begin: benchmarks/agentopt {} -->", "<!-- end -->"
@@ -110,7 +115,7 @@ def _found_and_lost(rows: Sequence[Row]) -> str:
 
 
 def home_table(path: Path) -> str:
-    """The short table of the first page: MathQA, on which nothing was chosen."""
+    """The short table of the first page: MathQA."""
     runs = runs_of(path)
     lines = [
         f"| MathQA, {len(runs['mathqa', JOINT])} runs each | USD to search, median | "

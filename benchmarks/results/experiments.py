@@ -118,9 +118,8 @@ def experiments() -> dict[str, Sequence[Planned]]:
         "systems": _systems(),
         "additive": simulated(SIMULATED, other, "task.family=additive"),
         "recorded_like": [
-            *simulated(SIMULATED[:3], other, LIKE_RECORDED, seeds=SEEDS[:1]),
-            # Half an hour each.
-            *simulated(SIMULATED[3:], other, LIKE_RECORDED, seeds=SEEDS[:1], worlds=WORLDS[:3]),
+            *simulated(SIMULATED, other, LIKE_RECORDED, seeds=SEEDS[:1]),
+            *_peers_in_worlds(LIKE_RECORDED),
         ],
         "kernel": simulated(["data_imputation"], sensitive, "kernel=rbf"),
         "reference": simulated(["data_imputation"], with_llambo, haiku),
@@ -186,12 +185,20 @@ def _peers() -> list[Planned]:
     for name, peer in CHOSEN.items():
         seeds = range(10, 15) if name != "ax" else SEEDS[:1]  # it takes minutes for each search
         cells += on_tables({name: ()}, seeds, peer)
-        if name != "ax":  # and hours in a large space
-            cells += simulated(
-                ("data_imputation", "text_to_sql"), {name: ()}, seeds=[10], peer=peer
-            )
+    cells += _peers_in_worlds()
     recorded = {name: (*of, agentopt.TIES) for name, of in recorded_problems().items()}
     return [*cells, *agentopt.cells(recorded, range(10, 15))]
+
+
+def _peers_in_worlds(*more: str) -> list[Cell]:
+    """On two simulated tasks, with one seed; not Ax, which takes hours in a large space."""
+    tasks = "data_imputation", "text_to_sql"
+    peers = [(name, peer) for name, peer in CHOSEN.items() if name != "ax"]
+    return [
+        cell
+        for name, peer in peers
+        for cell in simulated(tasks, {name: ()}, *more, seeds=SEEDS[:1], peer=peer)
+    ]
 
 
 def _peers_on_recordings() -> list[Planned]:

@@ -87,7 +87,8 @@ def recorded_table(rows: Rows) -> str:
             return ""
         near = sum(bool(row["usd_within_10"]) for row in of)
         bad = sum(row["infeasible"] == "1" for row in of)
-        ends = f", {bad} infeasible" if bad else ""
+        unknown = sum(row["infeasible"] == "" for row in of)
+        ends = (f", {bad} infeasible" if bad else "") + (f", {unknown} unknown" if unknown else "")
         fewer = "" if len(of) == runs else f" of {len(of)}"
         spends = f"{usd(of)}, {median(of, 'spent_usd'):.3g}"
         return f"{near}{fewer}, {spends}, {worst(of):.3g}{ends}"

@@ -125,7 +125,6 @@ def read_rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
     text = io.StringIO(read_text(path).removeprefix("\ufeff"), newline="")
     reader = csv.reader(text, skipinitialspace=True, strict=True)
     rows: list[dict[str, str]] = []
-    limit = csv.field_size_limit(MAX_BYTES)  # of all readers; the text itself is within it
     try:
         header = [name.strip() for name in next(reader, [])]
         missing = [name for name in columns if name not in header]
@@ -144,8 +143,6 @@ def read_rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
         raise InputError(
             f"{path}, line {reader.line_num}: {error}; make it a CSV file, or download it again"
         ) from error
-    finally:
-        csv.field_size_limit(limit)
     return rows
 
 

@@ -49,7 +49,7 @@ def test_fitted_choices_follow_from_the_seed_and_the_observations():
 
 @needs_optuna
 def test_tells_optuna_what_was_observed(monkeypatch):
-    """The study holds theta_0 and every evaluation, with relative cost and g."""
+    """The study holds theta_0 and every evaluation, with relative cost and g; some again."""
     studies = []
     optuna = import_optuna()
     create_study = optuna.create_study
@@ -69,8 +69,9 @@ def test_tells_optuna_what_was_observed(monkeypatch):
         assert study.direction.name == "MINIMIZE"
         trials = [t for t in study.get_trials() if t.state.name == "COMPLETE"]
         thetas = [tuple(trial.params[m] for m in problem.modules) for trial in trials]
-        assert thetas == [row[0] for row in expected]
-        for trial, (_, cost, g) in zip(trials, expected, strict=True):
+        assert list(dict.fromkeys(thetas)) == [row[0] for row in expected]
+        of = {row[0]: row[1:] for row in expected}
+        for trial, (cost, g) in zip(trials, map(of.get, thetas), strict=True):
             assert trial.value == pytest.approx(cost / problem.reference_cost_usd)
             assert trial.constraints == {"g": pytest.approx(g)}
         assert optimizer.recommend().theta == best_feasible(problem, done)[0]
@@ -129,6 +130,18 @@ def test_finds_something_cheaper_that_is_feasible():
     index = flat(optimizer.recommend().theta, (4, 3, 3))
     assert task.mean_quality[index] >= task.problem.s_0
     assert task.mean_cost[index] < 0.9 * task.problem.reference_cost_usd
+
+
+@needs_optuna
+@pytest.mark.parametrize("theta0_obs", ["free", "charged", "none"])
+def test_what_is_suggested_again_is_told_again_for_nothing(theta0_obs):
+    task = make_task(2, (3, 2), 6)
+    optimizer = OptunaGP(task.problem, seed=0, n_startup_trials=2, theta0_obs=theta0_obs)
+    result = run(task.problem, optimizer, task.evaluator(), task.budget(50))
+    tried = [evaluation.theta for evaluation in optimizer.evaluations]
+    assert len(tried) == len(set(tried)) == 6 - (theta0_obs == "free")
+    assert (task.problem.theta_ref in tried) == (theta0_obs != "free")
+    assert result.stop_reason == "nothing new is suggested"
 
 
 @needs_optuna

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 import scope_torch as st
-from benchmarks.peers import PEERS, BoTorchPeer, make_peer
+from benchmarks.peers import MOST_REPEATS, PEERS, BoTorchPeer, make_peer
 from benchmarks.results.cells import CHOSEN, CHOSEN_ON_RECORDINGS
 from benchmarks.results.experiments import experiments
 from scope_torch.tasks.synthetic import synthetic_task
@@ -104,7 +104,23 @@ def test_a_peer_that_has_tried_all_ends(peer):
     _, optimizer, result = search(f"{peer} n_startup=2", budget_usd=20.0, num_modules=1)
     assert len({e.theta for e in optimizer.evaluations}) >= 5
     assert result.history.spend_usd < 20.0
-    assert result.stop_reason == "every configuration was tried"
+    assert result.stop_reason == "nothing new is asked for"
+
+
+@pytest.mark.parametrize("peer", ["optuna_tpe n_startup=2", "optuna_nsga2 population=2"])
+@pytest.mark.filterwarnings("ignore")
+def test_nothing_is_asked_twice(peer):
+    """Optuna suggests configurations again: it is told their answers again, for nothing."""
+    pytest.importorskip("optuna")
+    _, optimizer, result = search(peer, budget_usd=20.0, num_modules=1)
+    tried = [e.theta for e in optimizer.evaluations]
+    assert len(tried) == len(set(tried)) >= 3
+    assert optimizer.problem.theta_ref not in tried
+    assert result.stop_reason == "nothing new is asked for"
+    trials = optimizer._peer._study.get_trials()
+    assert len(trials) >= len(tried) + MOST_REPEATS
+    told = {(*trial.params.values(), trial.value) for trial in trials if trial.value is not None}
+    assert len(told) == len(tried) + 1  # and theta_0
 
 
 @pytest.mark.slow

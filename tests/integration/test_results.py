@@ -311,7 +311,7 @@ def test_held_out_costs_are_means():
         made_up("text_to_sql", "scope", 1, seed=i, deployed_cost=c, deployed_quality=q, **ref)
         for i, (c, q) in enumerate(costs.items())
     ]
-    assert "| `scope` | 55%, -10%, 1 |" in tables.deployment_table(rows)
+    assert "| `scope` | 55%, -10%, 1 (19.2%) |" in tables.deployment_table(rows)
 
 
 def test_a_table_says_which_runs_are_still_to_be_made():

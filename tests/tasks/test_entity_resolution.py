@@ -1,4 +1,3 @@
-import csv
 from pathlib import Path
 
 import pytest
@@ -62,15 +61,12 @@ def test_amazon_google_fields(tmp_path):
     assert (len(dataset.queries), len(dataset.held_out)) == (2, 3)
 
 
-def test_a_byte_order_mark_blank_lines_and_a_long_cell_are_read(tmp_path):
-    limit, title = csv.field_size_limit(), "a" * 200_000
-    table = f"\ufeffid,title,manufacturer,price\n\n0,{title},m,\n7,c,,9.99\n  \n\n"
+def test_a_byte_order_mark_and_blank_lines_are_read(tmp_path):
+    table = "\ufeffid,title,manufacturer,price\n\n0,ab,m,\n7,c,,9.99\n  \n\n"
     dataset = amazon_google(write(tmp_path, tableA=table), check_counts=False)
-    assert dataset.queries[0].fields["entity_a"]["title"] == title
-    assert csv.field_size_limit() == limit
+    assert dataset.queries[0].fields["entity_a"]["title"] == "ab"
     with pytest.raises(InputError, match="1 values for 4 columns"):
         amazon_google(write(tmp_path, tableA=table + "8\n"), check_counts=False)
-    assert csv.field_size_limit() == limit
 
 
 def test_balanced_pairs_are_half_matches_in_turn(tmp_path):
