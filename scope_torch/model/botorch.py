@@ -112,7 +112,7 @@ class AggregateModel(Model):
         """
         data = self._aggregate
         k = kernel_matrix(self._kernel, X.flatten(end_dim=-2), data.codes)
-        mean, solved = k @ data.weights.T, k @ data.matrix
+        mean, solved = k @ data.weights.T, data.times(k)
         shape = X.shape[:-1]
         if shape[-1] == 1:  # k(theta, theta) = 1
             variance = data.constant - (solved * k).sum(-1)

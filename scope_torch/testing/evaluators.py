@@ -108,10 +108,7 @@ class EvaluatorConformance:
     def test_takes_a_request_only_when_there_is_room(
         self, evaluator: Evaluator, task: KnownTask
     ) -> None:
-        """What it takes is paid for; so it yields before it takes more than `concurrency`.
-
-        The observations that it has made are yielded also if a later request raises.
-        """
+        """What it takes is paid for; so it yields before it takes more than `concurrency`."""
         requests, most = self.requests(task), evaluator.concurrency
         if most >= len(requests):
             pytest.skip("may work on all requests at a time")

@@ -1,13 +1,19 @@
 """SCOPE on the recorded runs, where the data is at hand."""
 
-import pytest
-from real_data import table_or_skip
+from pathlib import Path
+from statistics import fmean
 
+import pytest
+from real_data import folder_or_skip, table_or_skip
+
+from scope_torch.cli.compose import compose_task
 from scope_torch.methods import make_scope
+from scope_torch.observation import Request
 from scope_torch.results.metrics import optimal_cost
 from scope_torch.runs.runner import run
 from scope_torch.tasks.table import table_task
 
+ROOT = Path(__file__).resolve().parents[2]
 TASKS = {
     "hotpotqa": (["planner", "solver"], ["Ministral 3 8B", "Claude Opus 4.6"], 190, 12.0),
     "mathqa": (["answer", "critic"], ["Claude Opus 4.6", "Claude Opus 4.6"], 135, 22.0),
@@ -30,6 +36,25 @@ def recorded(name: str):
     assert task.problem.num_queries == num_queries
     assert task.problem.space.size == 81
     return task, budget
+
+
+def test_the_page_says_how_many_configurations_are_good_enough(monkeypatch):
+    """Of those that were run on all queries, on what is for reporting."""
+    monkeypatch.setenv("SCOPE_DATA_DIR", str(folder_or_skip("recordings").parent))
+    names = ["restaurant_test", "agentopt_bfcl", "agentopt_gpqa_effort", "openhands_swt_bench"]
+    page = " ".join((ROOT / "docs" / "recorded.md").read_text().split())
+    for name in [*names, "swebench_bash_only"]:
+        task = compose_task([f"task=recorded/{name}"])
+        problem, every = task.problem, range(task.problem.num_queries)
+        thetas = map(problem.space.theta_at, range(problem.space.size))
+        offered = [theta for theta in thetas if problem.rule is None or problem.rule(theta)]
+        whole = [theta for theta in offered if len(problem.queries_of(theta)) == len(every)]
+        qualities = [
+            fmean(o.quality for o in task.evaluator.evaluate(Request(theta, q) for q in every))
+            for theta in whole
+        ]
+        good = sum(quality >= problem.s_0 - 1e-12 for quality in qualities)
+        assert f"{good} of {len(whole)} (`{name}`)" in page
 
 
 @pytest.mark.slow

@@ -1,10 +1,9 @@
 """A run that goes on at other prices would mix two costs: it is refused, with the mend."""
 
 import contextlib
-from datetime import datetime
 
 import pytest
-from selection.test_select import PRICE, App, exactly, settings
+from selection.test_select import PRICE, App, exactly, in_june_2025, settings
 
 import scope_torch as st
 from scope_torch.errors import InputError
@@ -85,14 +84,6 @@ def test_a_check_does_not_go_on_at_other_prices(tmp_path):
 def test_published_prices_of_a_check_have_their_own_day(tmp_path, monkeypatch):
     """That of o3 fell on 2025-06-10."""
 
-    def on_day(day):
-        class Clock(datetime):
-            @classmethod
-            def now(cls, tz=None):
-                return cls(2025, 6, day, tzinfo=tz)
-
-        monkeypatch.setattr("scope_torch.llm.price_list.datetime", Clock)
-
     def app(_, text):
         return text.upper(), {"model": (1_000, 100)}
 
@@ -101,7 +92,7 @@ def test_published_prices_of_a_check_have_their_own_day(tmp_path, monkeypatch):
         how = {"dataset": data, "metric": exactly, "min_quality": 0.9, "run_dir": tmp_path}
         return st.check(app, "o3", budget_usd=budget_usd, **how)
 
-    on_day(9)
+    in_june_2025(monkeypatch, 9)
     check(0.03)
-    on_day(11)
+    in_june_2025(monkeypatch, 11)
     assert check(0.5).pairs

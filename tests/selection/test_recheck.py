@@ -2,10 +2,10 @@
 
 import json
 import random
-from datetime import date, datetime
+from datetime import date
 
 import pytest
-from selection.test_select import exactly
+from selection.test_select import exactly, in_june_2025
 
 import scope_torch as st
 from scope_torch.errors import InputError
@@ -237,14 +237,6 @@ def test_a_new_price_is_told(tmp_path):
 def test_a_published_price_that_falls_is_told(tmp_path, monkeypatch):
     """Prices have dates: that of o3 fell on 2025-06-10, and no release of genai-prices came."""
 
-    def on_day(day):
-        class Clock(datetime):
-            @classmethod
-            def now(cls, tz=None):
-                return cls(2025, 6, day, tzinfo=tz)
-
-        monkeypatch.setattr("scope_torch.llm.price_list.datetime", Clock)
-
     def app(_, text):
         return text.upper(), {"answer": (1_000, 100)}
 
@@ -252,9 +244,9 @@ def test_a_published_price_that_falls_is_told(tmp_path, monkeypatch):
         how = {"dataset": [("a", "A"), ("b", "B")], "metric": exactly, "min_quality": 0.5}
         return st.recheck(app, {"answer": "o3"}, budget_usd=1, run_dir=tmp_path, draws=5, **how)
 
-    on_day(9)
+    in_june_2025(monkeypatch, 9)
     first = of_o3()
-    on_day(11)
+    in_june_2025(monkeypatch, 11)
     found = of_o3()
     assert first.prices == {}
     assert found.prices == {"o3": ((10.0, 40.0), (2.0, 8.0))}

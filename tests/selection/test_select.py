@@ -4,7 +4,7 @@ import asyncio
 import json
 import math
 import random
-from datetime import date
+from datetime import date, datetime
 
 import pytest
 
@@ -57,6 +57,17 @@ def settings(**changes):
         "name": "my_app",
         "repeats": 0,
     } | changes
+
+
+def in_june_2025(monkeypatch, day):
+    """Published prices are those of a day: that of o3 fell on 2025-06-10."""
+
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return cls(2025, 6, day, tzinfo=tz)
+
+    monkeypatch.setattr("scope_torch.llm.price_list.datetime", Clock)
 
 
 def exactly(expected, output):
