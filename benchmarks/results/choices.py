@@ -14,9 +14,12 @@ from benchmarks.results import front
 from benchmarks.results.cells import (
     CHOSEN,
     CHOSEN_ON_RECORDINGS,
+    COMPETITORS,
     IMPUTATION,
     LIKE_RECORDED,
     OURS,
+    PAPERS,
+    PEER,
     RECORDED_DEVELOPMENT,
     SIMULATED,
     UNTRIED,
@@ -57,7 +60,8 @@ def choices() -> dict[str, Sequence[Planned]]:
         "amplitudes": _chosen_again(_amplitudes()),
         "recorded_development": [
             *on_recordings(RECORDED_DEVELOPMENT[:3], OURS | UNTRIED, range(20)),
-            *on_recordings(RECORDED_DEVELOPMENT[3:], OURS, range(10)),  # a minute each
+            *on_recordings(RECORDED_DEVELOPMENT[3:], OURS, range(20)),  # a minute each
+            *on_recordings(RECORDED_DEVELOPMENT[:3], PAPERS | COMPETITORS | PEER, range(20)),
         ],
         "bases_development": bases(
             "recorded/restaurant",

@@ -31,6 +31,7 @@ from benchmarks.results.cells import (
     LLAMBO,
     MAIN,
     OURS,
+    PAPERS,
     PEER,
     RECORDED,
     SEEDS,
@@ -53,7 +54,7 @@ from benchmarks.results.runs import Cell, crossed
 
 # Names of experiments whose first run is small as it is.
 _SECONDS = ("bases", "checks", "rechecks", "cost_bounds", "in_flight", "factors")
-_SECONDS += ("bounds_recorded", "development_recorded", "amplitudes")
+_SECONDS += ("bounds_recorded", "development_recorded", "amplitudes", "recorded_development")
 _SMALL = ("data_imputation", "mathqa", "mathqa 1", "airport_city", "restaurant", "800 queries")
 _SMALL += (
     "recorded/restaurant_test",
@@ -94,6 +95,7 @@ def experiments() -> dict[str, Sequence[Planned]]:
         "recorded": [
             *on_recordings(RECORDED, OURS, range(10, 30)),
             *on_recordings(RECORDED, theirs, range(10, 30)),
+            *on_recordings(RECORDED, PAPERS, range(10, 30)),
             *_peers_on_recordings(),
         ],
         "bases": bases(
