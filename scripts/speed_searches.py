@@ -8,17 +8,21 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 from scope_torch.cli.build import build
 from scope_torch.cli.compose import compose
+from scope_torch.model import list_sums
 from scope_torch.runs.runner import run
 from scripts.speed_tables import Row
 
 TASKS = ("data_imputation", "entity_resolution", "text_to_sql", "data_transformation")
-LISTS = ("recorded/bing",)  # of what may be chosen; their steps alone
+# Lists of what may be chosen, and how they are taken; their steps alone.
+LISTS = ("recorded/bing", "recorded/bing, a quarter", "recorded/bing, as a grid")
 METHODS = ("scope", "scope_joint")
 WORLDS = Path(__file__).resolve().parents[1] / "benchmarks" / "large_worlds.toml"
 CHAINS = ("chain_of_7", "chain_of_8")  # worlds of this file
@@ -94,10 +98,16 @@ class Searches:
         return index
 
 
-def prepared(overrides: Sequence[str]) -> tuple[Any, Any, float]:
-    """A task, its method with the defaults and seed 0, and the budget in USD."""
+def prepared(overrides: Sequence[str], every: int = 1) -> tuple[Any, Any, float]:
+    """A task, its method with the defaults and seed 0, and the budget in USD.
+
+    Of a list of what may be chosen, each `every`-th is taken, and theta_0.
+    """
     cfg = compose(overrides)
     task, kernel = build(cfg.task), build(cfg.kernel)
+    if every > 1:
+        kept = {*sorted(task.problem.allowed)[::every], task.problem.theta_ref}
+        task = task._replace(problem=replace(task.problem, allowed=tuple(sorted(kept))))
     common = {"kernel": kernel, "seed": 0, "device": "cpu", "budget_usd": cfg.budget_usd}
     return task, build(cfg.method, problem=task.problem, **common), cfg.budget_usd
 
@@ -135,10 +145,13 @@ def rows_of(seconds: Seconds, same: Row) -> list[Row]:
 
 def measure_steps(task: str, method: str) -> list[Row]:
     """Selection steps of a search."""
-    search = prepared([f"task={task}", f"method={method}"])
-    most = 60 if task == "data_transformation" else 500  # its steps are the longest
-    steps = Steps(search[1], most)
-    result, _ = searched(*search)
+    name, _, how = task.partition(", ")
+    is_slow = name == "data_transformation" or how == "as a grid"
+    # Theta is never so much larger than a list that the grid of Theta does not pay.
+    with patch.object(list_sums, "_PAYS", 2**62) if how == "as a grid" else nullcontext():
+        search = prepared([f"task={name}", f"method={method}"], 4 if how == "a quarter" else 1)
+        steps = Steps(search[1], 60 if is_slow else 500)
+        result, _ = searched(*search)
     return rows_of(steps.seconds, {**about(result, method), "task": task})
 
 

@@ -36,6 +36,8 @@ NAMES = {  # of statistics, in the order of the table
     "r2_quality": "R2 of a sum: quality",
     "r2_cost": "R2 of a sum: cost",
     "agreement": "correlation of answers",
+    "median_tail": "sd of log cost over queries: median",
+    "longest_tail": "its 95% quantile",
 }
 _STYLES = {
     RECORDED: ("#000000", SOLID),

@@ -55,6 +55,8 @@ COLUMNS = (
     "r2_cost",
     "r2_log_cost",
     "agreement",
+    "median_tail",
+    "longest_tail",
     "quality_quantiles",
     "cost_quantiles",
 )
@@ -67,6 +69,7 @@ class Sample(NamedTuple):
     answers: np.ndarray  # `R x Q`, quality
     cost: np.ndarray  # `R`, mean cost / c(theta_0)
     random: np.ndarray  # positions of the random ones
+    tails: np.ndarray  # sd over queries of the logarithm of the cost, of some of them
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,10 @@ def recorded(task: Task, problem: str) -> Sample:
     places = [at[0] for theta in order if (at := table.where(theta)) is not None]
     assert order[0] == tuple(task.problem.theta_ref)
     cost = table.cost_usd.mean(-1) / task.problem.reference_cost_usd
-    return Sample(table.rows, table.quality, cost, np.array(places[1 : number + 1]))
+    with (folder / "cost_head.csv").open(newline="") as file:
+        costs = np.array([row[1:] for row in csv.reader(file)], float)  # the others' are drawn
+    random = np.array(places[1 : number + 1])
+    return Sample(table.rows, table.quality, cost, random, np.log(costs).std(1, ddof=1))
 
 
 def drawn(task: Task, cell: LandscapeCell) -> Sample:
@@ -119,19 +125,21 @@ def drawn(task: Task, cell: LandscapeCell) -> Sample:
     size, generator = SAMPLES[cell.problem], torch.Generator().manual_seed(cell.seed)
     codes = world.space.unrank(torch.randint(world.space.size, (size,), generator=generator))
     columns, queries = [column[:, None] for column in codes.T], torch.arange(world.num_queries)
-    cost = sum(usd.mean(1) for usd in world.module_costs(columns, queries))
-    assert isinstance(cost, torch.Tensor)
+    costs = sum(world.module_costs(columns, queries))
+    assert isinstance(costs, torch.Tensor)
     answers = world.quality(columns, queries).numpy()
-    relative = cost.numpy() / task.problem.reference_cost_usd
-    return Sample(codes.numpy(), answers, relative, np.arange(size))
+    relative = costs.mean(1).numpy() / task.problem.reference_cost_usd
+    tails = costs.log().std(1).numpy()
+    return Sample(codes.numpy(), answers, relative, np.arange(size), tails)
 
 
 def statistics_of(sample: Sample, reference_quality: float, s_0: float) -> dict[str, Any]:
     """The columns of a row; best, cheapest and R2 are of all configurations, the others of random.
 
-    Theta_0 itself is feasible, if none of the sample is.
+    Theta_0 itself is feasible, if none of the sample is. The longest of many tails is the 95%
+    quantile, so that a large sample does not find more.
     """
-    codes, answers, cost, random = sample
+    codes, answers, cost, random, tails = sample
     quality = answers.mean(1)
     is_feasible = quality >= s_0 - 1e-12
     of, log_cost = quality[random], np.log(cost)
@@ -151,6 +159,8 @@ def statistics_of(sample: Sample, reference_quality: float, s_0: float) -> dict[
         "r2_cost": r2_of_a_sum(codes, cost),
         "r2_log_cost": r2_of_a_sum(codes, log_cost),
         "agreement": agreement(answers[random]),
+        "median_tail": float(np.median(tails)),
+        "longest_tail": float(np.quantile(tails, 0.95)),
         "quality_quantiles": numbers_text(np.quantile(of, SHARES)),
         "cost_quantiles": numbers_text(np.quantile(cost[random], SHARES)),
     }

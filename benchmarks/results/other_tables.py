@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 
-from benchmarks.results.cells import CHOSEN, MAIN, OURS
+from benchmarks.results.cells import CHOSEN, MAIN, OURS, PAPERS
 from benchmarks.results.choices import FITTED_METHODS, FITTED_WORLDS
 from benchmarks.results.summary import (
     SAME,
@@ -98,6 +98,16 @@ def recorded_table(rows: Rows) -> str:
         [code_of(m), *(cell(groups.get((p, m), []), most[p]) for p in problems)] for m in methods
     ]
     return markdown(header, lines)
+
+
+def others_recorded_table(rows: Rows) -> str:
+    """The same of our methods and competitors."""
+    return recorded_table([row for row in rows if row["method"] not in PAPERS])
+
+
+def papers_recorded_table(rows: Rows) -> str:
+    """The same of SCOPE to the letter and in parts (fig:main-abl)."""
+    return recorded_table([row for row in rows if row["method"] in OURS | PAPERS])
 
 
 def dearer_table(rows: Rows) -> str:

@@ -85,16 +85,20 @@ def how_many(rows: Rows, planned: Sequence[Planned]) -> str:
 
 TABLES: dict[str, tuple[str, Callable[[Rows], str]]] = {
     "recorded_development": ("recorded_development", other_tables.recorded_table),
-    "recorded": ("recorded", other_tables.recorded_table),
+    "recorded": ("recorded", other_tables.others_recorded_table),
+    "recorded_papers": ("recorded", other_tables.papers_recorded_table),
     "dearer": (
         "recorded recorded_development tables main additive recorded_like",
         other_tables.dearer_table,
     ),
     "main": ("main", tables.ends_table),
     "ablation": ("main", tables.ablation_table),
-    "headlines": ("main", tables.headline_table),
+    "headlines": ("main recorded recorded_development", tables.headline_table),
     "deployment": ("main", tables.deployment_table),
-    "statements": ("main parameters", tables.statements_table),
+    "statements": (
+        "main recorded recorded_development parameters",
+        tables.statements_table,
+    ),
     "systems": ("systems", tables.ends_table),
     "additive": ("additive", tables.ends_table),
     "recorded_like": ("recorded_like", tables.ends_table),

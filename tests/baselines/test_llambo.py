@@ -353,7 +353,9 @@ def test_a_transcript_makes_runs_with_a_real_llm_resumable(tmp_path):
 
 
 YOURS = ("table", "matrix", "synthetic")  # tasks of which nobody knows, or that are no system
-TASKS = sorted(p.stem for p in Path(config_dir(), "task").glob("*.yaml") if p.stem not in YOURS)
+_FOLDER = Path(config_dir(), "task")
+_NAMES = (p.relative_to(_FOLDER).with_suffix("").as_posix() for p in _FOLDER.rglob("*.yaml"))
+TASKS = sorted(name for name in _NAMES if name not in YOURS)
 
 
 @pytest.mark.parametrize(
