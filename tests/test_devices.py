@@ -14,6 +14,7 @@ import pretend_gpu
 import pytest
 import torch
 from constrained import constrained_task
+from gpytorch.kernels import Kernel
 from pretend_gpu import PretendGpu
 from tables import make_task
 
@@ -21,6 +22,8 @@ from scope_torch.baselines.cei import CEI
 from scope_torch.baselines.config_bo import CONFIG
 from scope_torch.baselines.safeopt import SafeOpt
 from scope_torch.bounds.information_gain import InformationGain
+from scope_torch.cli.build import check_device
+from scope_torch.errors import InputError
 from scope_torch.methods import make_scope, make_scope_joint
 from scope_torch.model.hamming_sums import DirectGrid, HammingGrid
 from scope_torch.model.kernels import HammingMatern52Kernel
@@ -156,6 +159,43 @@ def test_several_constraints(name, card):
         assert isinstance(optimizer.belief.posterior, kind)
     assert list(found.history) == list(expected.history)
     assert found.recommendation.theta == expected.recommendation.theta
+
+
+class Weighted(Kernel):
+    """One of a user's own, with a buffer."""
+
+    has_lengthscale = False
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("weights", torch.tensor([1.0, 0.5], dtype=torch.float64))
+
+    def forward(self, x1, x2, diag=False, **_):
+        if not diag:
+            x1, x2 = x1[..., :, None, :], x2[..., None, :, :]
+        return torch.exp(-((x1 != x2) * self.weights).sum(-1))
+
+
+@pytest.mark.parametrize("make", [make_scope, make_scope_joint])
+def test_a_kernel_with_numbers_of_its_own_may_be_on_another_device(make, card):
+    device, entered = card
+    task = make_task(1, (4, 3), 6)
+    expected = run(
+        task.problem,
+        make(task.problem, base="llm0", kernel=Weighted()),
+        task.evaluator(),
+        task.budget(5),
+    )
+    with entered() as log:
+        optimizer = make(task.problem, base="llm0", kernel=Weighted(), device=device)
+        found = run(task.problem, optimizer, task.evaluator(), task.budget(5))
+    assert log.errors == []
+    assert list(found.history) == list(expected.history)
+
+
+def test_a_device_without_numbers_is_refused():
+    with pytest.raises(InputError, match="device='meta' cannot be used"):
+        check_device("meta")
 
 
 @pytest.mark.parametrize("grid", [HammingGrid, DirectGrid])

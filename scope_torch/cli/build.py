@@ -86,8 +86,8 @@ def check_device(device: str) -> None:
     if device == "auto":
         return
     try:
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError) as error:
+        torch.zeros(1, dtype=torch.float64, device=device).item()  # some have no float64
+    except (RuntimeError, AssertionError, TypeError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"device={device!r} cannot be used ({reason}); try device=cpu") from error
 

@@ -53,6 +53,8 @@ def paper_curves(
         return {}
     llms = set(reference.values())
     if llms == {"Claude Haiku 4.5"}:
+        if kernel == "HammingRBFKernel":
+            return {}
         panel = f"theta0=all Claude Haiku 4.5 ({panel})"
     elif llms != {"GPT-5.2"}:
         return {}

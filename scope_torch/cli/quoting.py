@@ -15,7 +15,7 @@ _NAMES = re.compile(
     r"\+{0,2}(base|task\.(reference|llms|module_columns|\w+_column))=(.*)", re.DOTALL
 )
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
-_TOKEN = re.compile(r"[^\[\]{},:()\s]+")
+_TOKEN = re.compile(r"[^\[\]{},()]+")
 _PLAIN = re.compile(r"[\w./@%+$*|?: -]*")  # needs no quotes
 
 
@@ -56,7 +56,10 @@ def refuse_changed_names(arguments: Sequence[str]) -> None:
     for argument in arguments:
         if (found := _NAMES.fullmatch(argument)) is None:
             continue
-        for token in _TOKEN.findall(_QUOTED.sub("", found[3])):
+        parts = _TOKEN.findall(_QUOTED.sub("", found[3]))
+        if "{" in found[3]:  # a dict: a colon ends a name
+            parts = [name for part in parts for name in part.split(":")]
+        for token in map(str.strip, parts):
             if _PLAIN.fullmatch(token) and _is_changed(token):
                 raise InputError(
                     f"{argument}: {token} would be read as another name; put it into quotes: "

@@ -169,7 +169,7 @@ def _paper_deployment(group: Group, runs: Sequence[FinishedRun]) -> tuple[float,
     """The paper's cost and quality on held-out queries, over those of its reference."""
     numbers = paper_numbers()["deployment"].get(paper_task(group[0]), {})
     theirs = numbers.get(runs[0].result["method"])
-    if theirs is None:
+    if theirs is None or not _is_usual(runs[0]):
         return None
     return theirs[0] / numbers["reference"][0], theirs[1] / numbers["reference"][1]
 
@@ -183,8 +183,12 @@ def _paper_share(run: FinishedRun) -> float | None:
         cost = curves[result["method"]][1]
         return float(cost[-1] / cost[0])
     fractions = paper_numbers()["final_fraction"].get(paper_task(result["task"]), {})
-    usual = set(result["reference"].values()) == {"GPT-5.2"}
-    return fractions.get(result["method"]) if usual else None
+    return fractions.get(result["method"]) if _is_usual(run) else None
+
+
+def _is_usual(run: FinishedRun) -> bool:
+    """Whether theta_0 is the paper's: its shares are of that one."""
+    return set(run.result["reference"].values()) == {"GPT-5.2"}
 
 
 def long_table(groups: Groups) -> str:

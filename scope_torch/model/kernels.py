@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -234,13 +235,16 @@ def kernel_matrix(kernel: Kernel, x1: Tensor, x2: Tensor) -> Tensor:
     A kernel of this package is evaluated without gpytorch's lazy tensors, which take a millisecond.
 
     Args:
-        kernel: Any kernel on codes.
+        kernel: Any kernel on codes; evaluated on the device of its parameters and buffers.
         x1: `n x num_modules` codes, of any dtype.
         x2: `m x num_modules` codes.
     """
     if isinstance(kernel, CodeKernel):
         return kernel.forward(x1, x2)
-    return kernel(x1.double(), x2.double()).to_dense()
+    of_kernel = next(itertools.chain(kernel.parameters(), kernel.buffers()), None)
+    device = x1.device if of_kernel is None else of_kernel.device
+    x1_there, x2_there = (x.double().to(device) for x in (x1, x2))
+    return kernel(x1_there, x2_there).to_dense().to(x1.device)
 
 
 def describe_kernel(kernel: Kernel, num_modules: int) -> dict[str, Any]:

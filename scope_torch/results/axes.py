@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from scope_torch.results.panel import Panel
-from scope_torch.results.style import PUBLISHED, Style, plain_log_ticks
+from scope_torch.results.style import PUBLISHED, Style, literal, plain_log_ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -111,7 +111,7 @@ def method_handles(styles: Mapping[str, Style]) -> list[Any]:
     from matplotlib.lines import Line2D
 
     looks: list[dict[str, Any]] = [{**marker(s), "ls": s.line, "lw": 1.3} for s in styles.values()]
-    titles = [style.title for style in styles.values()]
+    titles = [literal(style.title) for style in styles.values()]
     return [Line2D([], [], label=t, **look) for t, look in zip(titles, looks, strict=True)]
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from scope_torch.problem import SelectionProblem
 from scope_torch.results.digits import per_thousand, quality, threshold
-from scope_torch.results.style import BLUE, GREEN, VERMILLION, plain_log_ticks, save_figure
+from scope_torch.results.style import BLUE, GREEN, VERMILLION, literal, plain_log_ticks, save_figure
 from scope_torch.results.words import in_words
 from scope_torch.search.hypervolume import non_dominated
 
@@ -201,7 +201,7 @@ def _label(axes: Axes, row: Row, problem: SelectionProblem, title: str, colour: 
     at = axes.transAxes.inverted().transform(axes.transData.transform(point))[0]
     side = "left" if at < 0.33 else "right" if at > 0.67 else "center"
     axes.annotate(
-        "\n".join(part for part in (title, names, values) if part),
+        literal("\n".join(part for part in (title, names, values) if part)),
         point,
         xytext=(at, 1.02),
         textcoords="axes fraction",

@@ -32,7 +32,7 @@ from scope_torch.results.axes import (
 )
 from scope_torch.results.metrics import OracleCurve
 from scope_torch.results.panel import Panel, Published
-from scope_torch.results.style import LOOK, PUBLISHED, Style, save_figure, styles_of
+from scope_torch.results.style import LOOK, PUBLISHED, Style, literal, save_figure, styles_of
 
 _WIDTH = 7.0  # inches: both columns of a page
 _TITLE = 96  # characters of titles side by side
@@ -110,7 +110,7 @@ def draw_panel(panel: Panel, paper_source: str = "") -> Figure:
         cells = [grid[row, 0] for row in range(1 + violated)]
         upper, lower = _column(figure, cells, panel, styles)
         share_of_budget(upper, panel)
-        upper.set_title(panel.title, loc="left", fontsize=8)
+        upper.set_title(literal(panel.title), loc="left", fontsize=8)
         if strip:
             _strip(figure, grid, panel, styles, upper, lower)
         else:
@@ -145,7 +145,7 @@ def draw_panels(panels: Sequence[Panel], paper_source: str = "") -> Figure:
                 upper, lower = _column(figure, cells, panel, styles)
                 share_of_reference(upper, panel, named=column == len(row) - 1)
                 title = textwrap.fill(panel.title, _TITLE // columns, break_on_hyphens=False)
-                upper.set_title(title, loc="left", fontsize=8)
+                upper.set_title(literal(title), loc="left", fontsize=8)
                 labels = [axes and axes.get_ylabel() for axes in (upper, lower)]
                 for axes, label, left in zip((upper, lower), labels, before, strict=True):
                     if axes is not None and label == left:

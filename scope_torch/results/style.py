@@ -154,11 +154,19 @@ def styles_of(labels: Iterable[str]) -> dict[str, Style]:
     return found
 
 
+def literal(text: str) -> str:
+    """A text that matplotlib draws as it is: two `$` in a name are no formula."""
+    return text.replace("$", r"\$")
+
+
 def plain_log_ticks(axis: Axis, low: float, high: float) -> None:
     """Ticks of a logarithmic axis from `low` to `high`: numbers without exponents, few of them."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 30 else (1,)))
+    powers = LogLocator(subs=(1, 2, 5) if high / low < 30 else (1,))
+    left, right = axis.get_view_interval()
+    is_short = sum(left <= tick <= right for tick in powers.tick_values(left, right)) < 2
+    axis.set_major_locator(MaxNLocator(4) if is_short else powers)
     axis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
     axis.set_minor_formatter(NullFormatter())
 

@@ -3,6 +3,7 @@
 | key | |
 | --- | --- |
 | `task`, `method`, `seed`, `budget_usd`, `num_queries`, `num_configurations` | what was searched, and how |
+| `num_allowed` | only with `allowed`: how many configurations may be chosen |
 | `reference_quality`, `reference_cost_usd` | s(theta_0) and c(theta_0) |
 | `theta_out`, `theta_out_codes` | the LLM of each module; their codes |
 | `basis` | `certified`, `accepted (tuned)` or `reference`. Competitors: `observed`, `estimated` |
@@ -111,4 +112,5 @@ def facts_of(problem: SelectionProblem) -> dict[str, Any]:
         **({} if problem.objective == "cost" else {"objective": problem.objective}),
         "num_queries": problem.num_queries,
         "num_configurations": problem.space.size,
+        **({} if problem.rule is None else {"num_allowed": problem.num_allowed}),
     }

@@ -330,7 +330,9 @@ def _evidence(result: Told, width: int) -> str:
 
 
 def _search(result: Told) -> str:
-    size, calls = result.problem.num_allowed, len(result.history) - result.bill.num_kept
+    # The rule of what is allowed is in no file, but this number is.
+    size = result.report.get("num_allowed", result.problem.num_allowed)
+    calls = len(result.history) - result.bill.num_kept
     looked = sum(1 for _ in result.evidence.answers)
     reason = stop_in_words(result.stop_reason)
     plural = "s" * (size > 1)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import statistics
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -128,6 +130,11 @@ class FinishedRun:
         return pruned_early([r.row for r in self._trace], self.result["num_queries"])
 
     @property
+    def seed(self) -> int:
+        """Of the search."""
+        return self.settings["optimizer"].get("seed", 0)
+
+    @property
     def was_measured(self) -> bool:
         """Whether there is a measurement, perhaps of a smaller budget."""
         return (self.path / FILE).exists()
@@ -191,24 +198,34 @@ def _curve_measures(curve: OracleCurve, result: dict[str, Any]) -> dict[str, flo
     optimum = result["optimal_cost_usd"]
     of_all = {
         "violation": float(curve.violation(budget)),
-        "feasible": float(result["feasible"]),
+        # Unknown if theta_out was not recorded on every query, as in a table with holes.
+        "feasible": None if result["feasible"] is None else float(result["feasible"]),
         "last_improvement_usd": last_improvement(curve),
     }
     if result.get("objective") == "quality":  # the curve has 1 - quality in the place of the cost
-        lost = result["optimal_quality"] and result["optimal_quality"] - result["true_quality"]
+        best_quality, quality = result["optimal_quality"], result["true_quality"]
+        lost = None if None in (best_quality, quality) else best_quality - quality
         return {**of_all, "quality_lost": lost}
 
     def best(budget_usd: float) -> float:
         return min(float(curve.best_feasible_cost(budget_usd)), reference)
 
     costs = {f"cost_{p}": best(budget * p / 100) / reference for p in (10, 25, 50, 100)}
+    is_known = optimum is not None
     return {
         **costs,
-        "of_optimum": optimum and best(budget) / optimum,
+        "of_optimum": _relative(best(budget), optimum) if is_known else None,
         "area": _area(curve, budget, reference) / reference,
         **of_all,
-        "near_optimum_usd": optimum and first_within(curve, NEAR * optimum, budget),
+        "near_optimum_usd": first_within(curve, NEAR * optimum, budget) if is_known else None,
     }
+
+
+def _relative(cost_usd: float, optimum_usd: float) -> float:
+    """A cost as a multiple of the least, which is 0 where an LLM is free."""
+    if optimum_usd > 0:
+        return cost_usd / optimum_usd
+    return 1.0 if cost_usd <= 0 else math.inf
 
 
 def last_improvement(curve: OracleCurve) -> float:
@@ -279,9 +296,12 @@ def load_runs(output_dir: Path) -> tuple[dict[Group, list[FinishedRun]], list[st
 def _kept_apart(runs: Sequence[FinishedRun], output_dir: Path) -> list[Group]:
     """The group of each run; no two that were searched otherwise share one."""
     groups = [run.group for run in runs]
+    # The same run of two experiments has a seed twice.
+    seeds = Counter((group, run.seed) for run, group in zip(runs, groups, strict=True))
+    twice = {(task, budget) for ((task, _, budget), _), number in seeds.items() if number > 1}
     words: list[Callable[[FinishedRun], str]] = [lambda run: _experiment(run, output_dir)]
     for word in (*words, lambda run: run.searched, lambda run: run.search):
-        mixed = _mixed(runs, groups)
+        mixed, twice = _mixed(runs, groups) | twice, set()
         groups = [
             (f"{task}, {added}", label, budget)
             if (task, budget) in mixed and (added := word(run))

@@ -15,7 +15,7 @@ from typing import Any
 
 from scope_torch.errors import InputError, cannot_write
 from scope_torch.runs.changed_settings import differences, in_words
-from scope_torch.runs.directory import read_json, read_settings, write_json
+from scope_torch.runs.directory import finished_summary, read_json, read_settings, write_json
 from scope_torch.runs.evaluator import (
     GRADED,
     Evaluator,
@@ -190,8 +190,9 @@ def _update_settings(
                 run_dir,
                 today["evaluator"],
             )
-        if old != settings:
-            (run_dir / "result.json").unlink(missing_ok=True)  # result of the smaller budget
+        if finished_summary(run_dir, settings) is None:
+            # The search goes on: what it was when its budget or time was over says nothing now.
+            (run_dir / "result.json").unlink(missing_ok=True)
     elif journal.recorded:
         raise InputError(f"{path} is missing, so {journal.path} cannot be resumed; move it away")
     write_json(path, settings)

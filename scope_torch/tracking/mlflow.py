@@ -17,6 +17,7 @@ from scope_torch.files import inside
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.callbacks import Callback, Outcome, files_of
 from scope_torch.search.optimizer import Described, TraceRow
+from scope_torch.tracking.names import name_of
 from scope_torch.watch.page import page_and_result
 
 STEPS_PER_USD = 1_000_000  # steps must be whole numbers
@@ -56,6 +57,7 @@ class MlflowTracker(Callback):
         self._uri, self._experiment, self._directory = uri, experiment, Path(directory)
         self._client: Any = None
         self._run_id = ""
+        self._problem: SelectionProblem | None = None
         self._waiting: list[Any] = []
 
     def check(self, problem: SelectionProblem) -> None:
@@ -76,7 +78,7 @@ class MlflowTracker(Callback):
             run_name=_cut(f"{problem.name}-{optimizer.name}-{settings.get('seed')}"),
             tags={"task": problem.name, "method": optimizer.name},
         )
-        self._client, self._run_id = client, run.info.run_id
+        self._client, self._run_id, self._problem = client, run.info.run_id, problem
         described = {
             "task": problem.name,
             "budget_usd": budget_usd,
@@ -144,7 +146,7 @@ class MlflowTracker(Callback):
     def changed(self, row: TraceRow) -> None:
         """Logs a row of the trace."""
         for name in ("spend_usd", *CURVES):
-            self._add(name, getattr(row, name), row.spend_usd)
+            self._add(name_of(name, self._problem), getattr(row, name), row.spend_usd)
         if len(self._waiting) >= _AT_ONCE:
             with self._told("with a run_dir, the same call goes on where this one stopped"):
                 self._send()
@@ -160,7 +162,7 @@ class MlflowTracker(Callback):
         summary = result.summary()
         if result.curve is not None:
             for budget, cost, v in result.curve.points(summary["budget_usd"]):
-                self._add("c_bf_usd", cost, budget)
+                self._add(name_of("c_bf_usd", self._problem), cost, budget)
                 self._add("violation", v, budget)
         for name, (key, value) in zip(_clean(summary), summary.items(), strict=True):
             if isinstance(value, int | float):

@@ -53,7 +53,8 @@ class ProgressBar(Callback):
             return
         llms = ", ".join(self._problem.names(row.theta_out).values())
         gap = "?" if row.gap_usd is None else f"{row.gap_usd:.2g}"
-        self._choice = f"; {llms}; gap {gap} USD/query"
+        unit = "quality" if self._problem.objective == "quality" else "USD/query"
+        self._choice = f"; {llms}; gap {gap} {unit}"
 
     def close(self, error: BaseException | None) -> None:
         """Ends the bar."""

@@ -11,6 +11,7 @@ from scope_torch.files import inside
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.callbacks import Callback, Outcome
 from scope_torch.search.optimizer import Described, TraceRow
+from scope_torch.tracking.names import name_of
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard.writer import SummaryWriter
@@ -42,12 +43,13 @@ class TensorBoardTracker(Callback):
         self._make_writer = tensorboard.SummaryWriter
         self._folder = inside(Path(run_dir), "tensorboard")
         self._writer: SummaryWriter | None = None
+        self._problem: SelectionProblem | None = None
 
     def start(self, problem: SelectionProblem, optimizer: Described, budget_usd: float) -> None:
         """Removes old event files, and writes the settings."""
         for old in self._folder.glob("events.out.tfevents.*"):
             old.unlink()
-        self._writer = self._make_writer(str(self._folder))
+        self._writer, self._problem = self._make_writer(str(self._folder)), problem
         config = {"task": problem.name, "budget_usd": budget_usd, "optimizer": optimizer.settings()}
         self._write_json("config", config)
 
@@ -59,7 +61,7 @@ class TensorBoardTracker(Callback):
         for name in CURVES:
             value = getattr(row, name)
             if value is not None:
-                self._writer.add_scalar(name, value, step)
+                self._writer.add_scalar(name_of(name, self._problem), value, step)
 
     def end(self, result: Outcome) -> None:
         """Writes the result, the curves and the figure."""
@@ -69,7 +71,7 @@ class TensorBoardTracker(Callback):
         if result.curve is not None:
             for budget, cost, v in result.curve.points(summary["budget_usd"]):
                 step = round(budget * STEPS_PER_USD)
-                self._writer.add_scalar("c_bf_usd", cost, step)
+                self._writer.add_scalar(name_of("c_bf_usd", self._problem), cost, step)
                 self._writer.add_scalar("violation", v, step)
         self._write_json("result", summary)
         figure = None if result.run_dir is None else result.run_dir / "curves.png"

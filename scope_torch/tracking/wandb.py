@@ -15,15 +15,16 @@ from wandb.errors import Error
 from scope_torch.errors import InputError
 from scope_torch.files import inside
 from scope_torch.problem import SelectionProblem
-from scope_torch.results.table import looked_at
+from scope_torch.results.table import table_of
 from scope_torch.runs.callbacks import Callback, Outcome, files_of
 from scope_torch.search.optimizer import Described, TraceRow
+from scope_torch.tracking.names import name_of
 from scope_torch.watch.page import page_and_result
 
 logger = logging.getLogger(__name__)
 
 _PATIENCE_S = 5.0  # for an answer of the server
-MOST_CANDIDATES = 10_000  # rows of a table that W&B shows
+MOST_CONFIGURATIONS = 10_000  # rows of a table that W&B shows
 # Columns of the trace that are logged under their own name.
 CURVES = ("spend_usd", "u_out_usd", "gap_usd", "iteration", "num_queries", "lower_c_usd",
           "upper_c_usd", "lower_g", "upper_g")  # fmt: skip
@@ -33,8 +34,9 @@ class WandbTracker(Callback):
     """Logs the trace against spend_usd, c_bf against budget_usd, and the result.
 
     The numbers and words of `result.json` are scalars of the summary, by which runs can be sorted;
-    the whole of it is there as `result`. The configurations looked at are the table `candidates`,
-    by rising cost. An artifact has the files of the run, the figure, and the decision page.
+    the whole of it is there as `result`. The configurations looked at are the table
+    `configurations`, by rising cost. An artifact has the files of the run, the figure, and the
+    decision page.
 
     If nobody answers where the runs should go, the run is logged offline, and a warning says so
     before anything is paid.
@@ -74,6 +76,7 @@ class WandbTracker(Callback):
         }
         self._group = group
         self._run: wandb.Run | None = None
+        self._problem: SelectionProblem | None = None
 
     def check(self, problem: SelectionProblem) -> None:
         """Goes on offline if no server answers, and asks for a missing key: W&B does both late."""
@@ -119,7 +122,8 @@ class WandbTracker(Callback):
         # A step of its own: the budgets of the curve end above what was spent.
         for step in ("budget_usd", "spend_usd"):
             self._run.define_metric(step)
-        for name in ("c_bf_usd", "violation"):
+        self._problem = problem
+        for name in (name_of("c_bf_usd", problem), "violation"):
             self._run.define_metric(name, step_metric="budget_usd")
         self._run.define_metric("*", step_metric="spend_usd")
 
@@ -127,7 +131,8 @@ class WandbTracker(Callback):
         """Logs a row of the trace."""
         if self._run is None:
             return
-        numbers = {"num_observations": row.t, **{name: getattr(row, name) for name in CURVES}}
+        drawn = {name_of(name, self._problem): getattr(row, name) for name in CURVES}
+        numbers = {"num_observations": row.t, **drawn}
         self._run.log({name: value for name, value in numbers.items() if value is not None})
 
     def end(self, result: Outcome) -> None:
@@ -136,20 +141,15 @@ class WandbTracker(Callback):
             return
         summary = result.summary()
         if result.curve is not None:
+            best = name_of("c_bf_usd", self._problem)
             for budget, cost, v in result.curve.points(summary["budget_usd"]):
-                self._run.log({"budget_usd": budget, "c_bf_usd": cost, "violation": v})
-        scalars = {k: v for k, v in summary.items() if isinstance(v, str | int | float)}
-        self._run.summary.update({**scalars, "result": summary})
+                self._run.log({"budget_usd": budget, best: cost, "violation": v})
         page, found = page_and_result(cast(Any, result))
         artifact = wandb.Artifact(f"result-{self._run.id}", type="result")
         artifact.add(_table(["key", "value"], [[k, str(v)] for k, v in summary.items()]), "result")
-        candidates = looked_at(found.evidence, found.recommendation)[:MOST_CANDIDATES]
-        columns: list[Any] = [
-            *found.problem.modules,
-            *(name for name in candidates[0] if name != "theta"),
-        ]
-        rows = [[*_names(found.problem, one), *one.values()] for one in candidates]
-        self._run.log({"candidates": _table(columns, rows)})
+        table = table_of(found.evidence, found.recommendation).head(MOST_CONFIGURATIONS)
+        rows = [[*row] for row in table.iter_rows()]
+        self._run.log({"configurations": _table(table.columns, rows)})
         with artifact.new_file("report.html", encoding="utf-8") as file:
             file.write(page)
         for path in files_of(result.run_dir):
@@ -157,6 +157,9 @@ class WandbTracker(Callback):
             if path.suffix == ".png":
                 self._run.log({path.stem: wandb.Image(str(path))})
         self._run.log_artifact(artifact)
+        # After all logs: each of them puts the spend of the last row of the trace into the summary.
+        scalars = {k: v for k, v in summary.items() if isinstance(v, str | int | float)}
+        self._run.summary.update({**scalars, "result": summary})
 
     def close(self, error: BaseException | None) -> None:
         """Finishes the W&B run, with exit code 1 after an error."""
@@ -180,11 +183,6 @@ def _told(url: str) -> Generator[None, None, None]:
 def _table(columns: list[Any], rows: list[list[Any]]) -> wandb.Table:
     """Columns may hold numbers of several types, and missing values."""
     return wandb.Table(columns=columns, data=rows, allow_mixed_types=True)
-
-
-def _names(problem: SelectionProblem, row: dict[str, Any]) -> list[str]:
-    """The LLMs of a configuration, which the table has in the place of its codes."""
-    return list(problem.names(row.pop("theta")).values())
 
 
 def _described(problem: SelectionProblem) -> dict[str, Any]:

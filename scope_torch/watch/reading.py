@@ -57,9 +57,14 @@ class RecordedResult(RunResult):
         bill, usd = super().bill, self.report.get("repeats_usd", 0.0)
         judged = self.report.get("repeats_judge_usd", 0.0)
         number = self.report.get("num_repeats", 0)
+        # The journal is in the order of arrival: where calls were in flight at the end, its first
+        # observations are not quite those of the search.
+        spent = self.report.get("spend_usd", self.history.spend_usd)
         return replace(
             bill,
-            search_usd=max(0.0, bill.search_usd - (usd - judged)),
+            search_usd=max(
+                0.0, bill.search_usd + (spent - self.history.spend_usd) - (usd - judged)
+            ),
             judge_usd=max(0.0, bill.judge_usd - judged),
             repeats_usd=usd,
             num_kept=number,

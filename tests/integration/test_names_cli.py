@@ -2,9 +2,13 @@
 
 import csv
 import shlex
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+
+from scope_torch.cli.quoting import refuse_changed_names
+from scope_torch.errors import InputError
 
 PLANNERS = ["4.10", "4.1", "001", "1e5", "true"]
 SOLVERS = ["gpt (a)", "a,b", "it's", "a=b", "big"]
@@ -83,6 +87,22 @@ def test_numbers_of_a_sweep_are_names_too(cli, given):
     status, _, err = cli("-m", *given, *typed(REFERENCE), "base=[4.10,big],[001,big]")
     assert status == 2
     assert "4.10 would be read as another name" in err
+
+
+@pytest.mark.parametrize(
+    ("value", "refused"),
+    [
+        ("Grok 4.20", False),
+        ("gpt:4.10", False),
+        ("[ft:gpt-4.1:org::8e10,llama 3.10]", False),
+        ("[ 4.10,big]", True),
+        ("{planner:4.10}", True),
+        ("{planner:[big,4.10]}", True),
+    ],
+)
+def test_a_number_within_a_name_is_kept(value, refused):
+    with pytest.raises(InputError) if refused else nullcontext():
+        refuse_changed_names([f"base={value}"])
 
 
 @pytest.mark.parametrize(

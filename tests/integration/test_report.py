@@ -12,6 +12,7 @@ import pytest
 
 from scope_torch import make_scope, run
 from scope_torch.baselines.random_search import RandomSearch
+from scope_torch.cli.paper import paper_curves
 from scope_torch.cli.report import main, report
 from scope_torch.errors import InputError
 from scope_torch.model.kernels import HammingRBFKernel
@@ -255,6 +256,39 @@ def test_the_papers_numbers_stand_in_the_long_table(outputs, no_figures):
     assert float(found["cei"]["paper_test_cost"]) == pytest.approx(0.00102 / 0.00428)
     assert float(found["cei"]["paper_test_quality"]) == pytest.approx(0.87 / 0.74)
     assert found["cei"]["paper_cost"] == ""
+    haiku = dict.fromkeys(TASK.problem.modules, "Claude Haiku 4.5")
+    for path in (outputs / name / "cei").rglob("result.json"):  # another reference
+        path.write_text(
+            json.dumps(with_hashes(json.loads(path.read_text()) | {"reference": haiku}))
+        )
+    report(outputs)
+    found = {row["method"]: row for row in rows_of(outputs / "methods.csv") if row["task"] == name}
+    assert found["cei"]["paper_test_cost"] == found["cei"]["paper_test_quality"] == ""
+
+
+def test_the_paper_has_no_curves_of_another_reference_with_another_kernel():
+    haiku = dict.fromkeys("abc", "Claude Haiku 4.5")
+    assert paper_curves("data_imputation", haiku, "HammingMatern52Kernel") != {}
+    assert paper_curves("data_imputation", haiku, "HammingRBFKernel") == {}
+
+
+def test_what_nobody_knows_of_a_choice_is_left_open(outputs, no_figures):
+    """A table with holes: the choice was not recorded on every query."""
+    unknown = dict.fromkeys(("feasible", "true_cost_usd", "true_quality"))
+    copied(outputs, "scope", outputs / "holes" / "scope", task="holes", **unknown)
+    best = {"optimal_quality": 0.9, "objective": "quality"}
+    copied(outputs, "scope", outputs / "best" / "scope", task="best", **unknown, **best)
+    report(outputs)
+    found = {row["task"]: row for row in rows_of(outputs / "methods.csv")}
+    assert found["holes"]["feasible_runs"] == found["best"]["quality_lost_runs"] == "0"
+
+
+def test_a_free_optimum_is_not_reached_by_all(outputs, no_figures):
+    free = {"task": "free", "optimal_cost_usd": 0.0}
+    copied(outputs, "scope", outputs / "free" / "scope", **free)
+    report(outputs)
+    (found,) = [row for row in rows_of(outputs / "methods.csv") if row["task"] == "free"]
+    assert (found["at_optimum_runs"], found["near_optimum_usd_runs"]) == ("0", "0")
 
 
 def searched(run_dir: Path, task=TASK, **settings) -> None:
@@ -274,6 +308,14 @@ def test_experiments_are_kept_apart(tmp_path):
             searched(folder, seed=seed, kernel=kernel)
     assert groups_of(tmp_path) == {("synthetic, rq1", "scope"): 2, ("synthetic, rq3", "scope"): 2}
     assert groups_of(tmp_path / "rq1") == {("synthetic", "scope"): 2}
+
+
+def test_the_same_run_of_two_experiments_is_not_two(tmp_path):
+    for experiment in ("rq1_main", "rq2_deployment"):
+        for seed in (0, 1):
+            searched(tmp_path / experiment / "synthetic" / "scope" / f"seed={seed}", seed=seed)
+    expected = {(f"synthetic, {name}", "scope"): 2 for name in ("rq1_main", "rq2_deployment")}
+    assert groups_of(tmp_path) == expected
 
 
 def test_runs_of_one_experiment_in_two_folders_are_one_group(tmp_path):

@@ -181,6 +181,8 @@ def test_what_a_selection_measured_is_there(tmp_path):
     assert EVIL in seen.text
     assert seen.of_class("answer")  # long answers are folded
     read = shown(tmp_path / "run").words()
+    assert "searched 2 configurations" in str(result)
+    assert "searched 2 configurations" in str(result_of_run(read_run(tmp_path / "run")))
     for name, amount in result.bill.amounts.items():
         assert (f"{name}{usd(amount)} USD" in read) == (amount > 0)
     assert f"total{usd(result.bill.total_usd)} USD" in read

@@ -9,12 +9,12 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 
-from scope_torch import make_scope, run
+from scope_torch import make_scope, make_scope_joint, run
 from scope_torch.errors import InputError
 from scope_torch.results.metrics import OracleCurve
 from scope_torch.results.panel import Panel
 from scope_torch.results.plotting import draw_panel, draw_panels, plot_curves
-from scope_torch.results.style import PUBLISHED, STYLES, save_figure
+from scope_torch.results.style import PUBLISHED, STYLES, plain_log_ticks, save_figure
 from scope_torch.tasks.synthetic import synthetic_task
 from scope_torch.tracking.curves import CurvePlot
 
@@ -307,3 +307,23 @@ def test_a_half_written_figure_of_a_run_is_not_there(tmp_path, monkeypatch):
     names = {path.name for path in tmp_path.iterdir()}
     assert "trace.csv" in names
     assert not [name for name in names if "curves.png" in name]
+
+
+def test_a_name_with_dollars_is_no_formula(tmp_path):
+    llms = ("a$\\x", "b$_", "c$^", "d$", "e$", "f$")
+    task = synthetic_task(num_queries=12)
+    problem = dataclasses.replace(task.problem, name="$\\foo$", llms=(llms, llms))
+    optimizer = make_scope_joint(problem, base=llms[0], seed=0)
+    result = run(problem, optimizer, task.evaluator, 0.2, run_dir=tmp_path, callbacks=[CurvePlot()])
+    assert (tmp_path / "curves.png").stat().st_size > 10_000
+    result.plot(tmp_path / "looked_at.png")
+    assert (tmp_path / "looked_at.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(("low", "high"), [(20.8, 32.5), (2.1, 3.3), (0.02, 4.0), (1.0, 1e5)])
+def test_a_short_logarithmic_axis_has_numbers(low, high):
+    figure = matplotlib.figure.Figure()
+    axes = figure.subplots()
+    axes.set(xscale="log", xlim=(low, high))
+    plain_log_ticks(axes.xaxis, low, high)
+    assert sum(low <= tick <= high for tick in axes.get_xticks()) >= 2

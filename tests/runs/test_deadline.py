@@ -15,7 +15,9 @@ from scope_torch.observation import Request
 from scope_torch.runs.deadline import TIME_IS_OVER, Deadline
 from scope_torch.runs.journal import read_journal
 from scope_torch.runs.measure import TimeIsOver, measure
+from scope_torch.runs.recorded import read_run
 from scope_torch.runs.runner import run
+from scope_torch.watch.reading import result_of_run
 
 TASK = make_task(1, (4, 3), 16)
 QUERIES = TASK.table.queries
@@ -72,6 +74,30 @@ def test_it_ends_when_the_time_is_over_and_goes_on_later(tmp_path, seconds):
     assert (longer.stop_reason, longer.choice) == (WHOLE.stop_reason, WHOLE.choice)
 
 
+def test_what_it_was_when_time_was_over_says_nothing_of_a_search_that_goes_on(tmp_path):
+    """Else the page has the new choice beside the old one's numbers, and calls a crash an end."""
+    searched(Clock(), NUMBER // 2, tmp_path)
+    assert read_run(tmp_path).status == "finished"
+    seen = []
+
+    class Dies(Clock):
+        def system(self, assignment, query):
+            run_then = read_run(tmp_path)
+            seen.append((run_then.status, run_then.summary()))
+            if len(seen) == 3:
+                raise ConnectionError("gone")
+            return super().system(assignment, query)
+
+    with pytest.raises(ConnectionError, match="gone"):
+        searched(Dies(), None, tmp_path)
+    assert seen == 3 * [("running", {})]
+    after = read_run(tmp_path)
+    assert (after.status, after.result) == ("interrupted", None)
+    assert len(result_of_run(after).history) == NUMBER // 2 + 2
+    assert searched(Clock(), None, tmp_path).choice == WHOLE.choice
+    assert read_run(tmp_path).status == "finished"
+
+
 def test_calls_in_flight_are_waited_for_and_kept(tmp_path):
     clock = Clock()
     cut = searched(clock, 20, tmp_path, concurrency=4)
@@ -80,6 +106,9 @@ def test_calls_in_flight_are_waited_for_and_kept(tmp_path):
     assert cut.bill.total_usd == pytest.approx(
         sum(one.cost_usd for one in read_journal(tmp_path / "journal.jsonl"))
     )
+    read = result_of_run(read_run(tmp_path)).bill
+    assert read.total_usd == pytest.approx(cut.bill.total_usd, rel=1e-12)
+    assert read.search_usd == pytest.approx(cut.bill.search_usd, rel=1e-12)
     then = Clock()
     longer = searched(then, None, tmp_path, concurrency=4)
     assert list(longer.history) == list(searched(Clock(), concurrency=4).history)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 
 import pytest
 
 from scope_torch.errors import InputError
-from scope_torch.methods import make_scope
+from scope_torch.methods import make_scope, make_scope_joint
 from scope_torch.runs.runner import run
+from scope_torch.tasks.constrained import with_constraints
 from scope_torch.tasks.synthetic import synthetic_task
 from scope_torch.tracking.curves import CurvePlot
+from scope_torch.tracking.progress import ProgressBar
 from scope_torch.tracking.tensorboard import TensorBoardTracker
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -74,3 +78,36 @@ def test_a_link_in_the_place_of_the_folder_is_refused(tmp_path):
     with pytest.raises(InputError, match="tensorboard: it is a link"):
         TensorBoardTracker(tmp_path / "run")
     assert (tmp_path / "yours" / "events.out.tfevents.1").read_text() == "mine"
+
+
+def test_where_quality_is_the_objective_nothing_is_called_usd(tmp_path):
+    pytest.importorskip("tensorboard")
+    task = synthetic_task(num_queries=8)
+    cap = 4 * task.problem.reference_cost_usd
+    bound = [f"cost_usd <= 0.3 * reference cap {cap:.6g}"]
+    problem, evaluator, _ = with_constraints(task, bound, "quality")
+    optimizer = make_scope_joint(problem, base="nano", seed=0)
+    result = run(problem, optimizer, evaluator, 0.3, callbacks=[TensorBoardTracker(tmp_path)])
+    found = events(tmp_path)
+    names = set(found.Tags()["scalars"])
+    assert {"u_out_loss", "regret", "lower_loss", "loss_bf"} <= names
+    assert [name for name in names if name.endswith("_usd")] == []
+    assert found.Scalars("regret")[-1].value == pytest.approx(result.summary()["regret"])
+
+
+def test_the_bar_says_what_the_gap_is(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    task = synthetic_task(num_queries=8)
+    cap = 4 * task.problem.reference_cost_usd
+    bound = [f"cost_usd <= 0.3 * reference cap {cap:.6g}"]
+    for (problem, evaluator, _), unit in (
+        (task, "USD/query"),
+        (with_constraints(task, bound, "quality"), "quality"),
+    ):
+        monkeypatch.setattr("sys.stderr", shown := Terminal())
+        optimizer = make_scope_joint(problem, base="nano", seed=0)
+        run(problem, optimizer, evaluator, 0.3, callbacks=[ProgressBar()])
+        assert re.search(rf"gap [0-9.e-]+ {unit}", shown.getvalue())

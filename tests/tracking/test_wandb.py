@@ -8,6 +8,7 @@ import struct
 import sys
 import threading
 import time
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -121,6 +122,11 @@ def test_an_offline_run_holds_curves_config_and_table(task, tmp_path):
     assert config["problem"]["num_queries"] == 12
     last = summary(found)
     assert last["spend_usd"] == result.history.spend_usd < budget
+    assert last["candidates"] == result.summary()["candidates"]
+    logged = [i for i, record in enumerate(found) if record.HasField("history")]
+    ends = [i for i, r in enumerate(found) if any(u.key == "basis" for u in r.summary.update)]
+    # Each log puts the spend of a row of the trace into the summary, which is not all of it.
+    assert max(logged) < max(ends)
     assert (last["basis"], last["feasible"]) == (result.recommendation.basis, True)
     assert any(record.HasField("exit") and record.exit.exit_code == 0 for record in found)
 
@@ -135,12 +141,13 @@ def media(folder: Path, found: list[Any], key: str) -> dict[str, Any]:
 @pytest.mark.filterwarnings("ignore")
 def test_candidates_files_and_page_are_read_back(task, tmp_path):
     problem, evaluator, _ = task
+    problem = replace(problem, modules=("quality", "answer"))  # the first is a column's name
     tracker = WandbTracker(directory=str(tmp_path))
     optimizer = make_scope(problem, base="small", seed=0)
     callbacks, run_dir = [CurvePlot(), tracker], tmp_path / "run"
     result = run(problem, optimizer, evaluator, 1.0, run_dir=run_dir, callbacks=callbacks)
     found = records(tmp_path)
-    table = media(tmp_path, found, "candidates")
+    table = media(tmp_path, found, "configurations")
     expected = result.table()
     assert table["columns"] == expected.columns
     assert len(table["data"]) == len(expected)
@@ -217,7 +224,7 @@ def numbers(found: list[Any]) -> list[dict[str, float]]:
         for row in history(found)
         if (
             kept := {
-                k: v for k, v in row.items() if not k.startswith(("_", "curves", "candidates"))
+                k: v for k, v in row.items() if not k.startswith(("_", "curves", "configurations"))
             }
         )
     ]

@@ -185,5 +185,5 @@ def log_ticks(low: float, high: float) -> list[float]:
 
     for digits in ((1, 2, 5), (1, 3)):
         if len(found := list(ticks_with(digits))) <= 8:
-            return found
+            return found if len(found) > 1 else ticks(low, high)  # the axis is short
     return list(ticks_with((1,)))
