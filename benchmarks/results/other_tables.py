@@ -237,7 +237,7 @@ def near_and_until(rows: Rows) -> tuple[str, str]:
 def code_of(method: str) -> str:
     """A method as code; of AgentOpt, the selector."""
     library, space, name = method.partition(" ")
-    return f"AgentOpt `{name}`" if library == "AgentOpt" and space else f"`{method}`"
+    return f"AgentOpt `{name}`" if library == "AgentOpt" and space else code(method)
 
 
 EVERYONE = ("scope_joint", "scope", "cei", "config_bo", "abacus", "random_search")

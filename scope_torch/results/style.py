@@ -163,10 +163,14 @@ def plain_log_ticks(axis: Axis, low: float, high: float) -> None:
     """Ticks of a logarithmic axis from `low` to `high`: numbers without exponents, few of them."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-    powers = LogLocator(subs=(1, 2, 5) if high / low < 30 else (1,))
     left, right = axis.get_view_interval()
-    is_short = sum(left <= tick <= right for tick in powers.tick_values(left, right)) < 2
-    axis.set_major_locator(MaxNLocator(4) if is_short else powers)
+
+    def are_enough(locator: Any) -> bool:
+        return sum(left <= tick <= right for tick in locator.tick_values(left, right)) > 1
+
+    few, many = LogLocator(subs=(1,)), LogLocator(subs=(1, 2, 5))
+    tried = (many,) if high / low < 30 else (few, many)
+    axis.set_major_locator(next(filter(are_enough, tried), MaxNLocator(4)))
     axis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
     axis.set_minor_formatter(NullFormatter())
 
