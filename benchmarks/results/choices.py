@@ -18,11 +18,12 @@ from benchmarks.results.cells import (
     IMPUTATION,
     LIKE_RECORDED,
     OURS,
-    PAPERS,
     PEER,
     RECORDED_DEVELOPMENT,
     SIMULATED,
+    STUB,
     UNTRIED,
+    VARIANTS,
     Variants,
     bases,
     chosen,
@@ -49,6 +50,7 @@ _COSTS_DEVELOPMENT = [
 def choices() -> dict[str, Sequence[Planned]]:
     """The runs of each experiment, in the order in which they are made."""
     simple, joint = chosen(*FITTED_METHODS), chosen("scope_joint")
+    others = chosen("scope, to the letter", *VARIANTS, *STUB, *COMPETITORS, *PEER)
     fitted = simulated(SIMULATED, simple, seeds=[0], worlds=FITTED_WORLDS)
     second = simulated(SIMULATED, simple, "task.family=additive", seeds=[0], worlds=FITTED_WORLDS)
     return {
@@ -61,7 +63,7 @@ def choices() -> dict[str, Sequence[Planned]]:
         "recorded_development": [
             *on_recordings(RECORDED_DEVELOPMENT[:3], OURS | UNTRIED, range(20)),
             *on_recordings(RECORDED_DEVELOPMENT[3:], OURS, range(10)),  # a minute each
-            *on_recordings(RECORDED_DEVELOPMENT[:1], PAPERS | COMPETITORS | PEER, range(20)),
+            *on_recordings(RECORDED_DEVELOPMENT[:1], others, range(20)),
         ],
         "bases_development": bases(
             "recorded/restaurant",
