@@ -169,15 +169,34 @@ def _dataset(name: str) -> Any:
 
     readers = {
         ".csv": lambda path: polars.read_csv(path, infer_schema=False),
-        ".jsonl": polars.read_ndjson,
+        ".jsonl": _rows_of,
         ".parquet": polars.read_parquet,
     }
     if (suffix := Path(name).suffix) not in readers:
         raise InputError(f"--dataset {name}: a *.csv, *.jsonl or *.parquet file, or module:name")
     try:
         return readers[suffix](name)
-    except (OSError, polars.exceptions.PolarsError) as error:
+    except (OSError, ValueError, polars.exceptions.PolarsError) as error:
         raise InputError(f"cannot read {name}: {error}") from error
+
+
+class _Rows:
+    """Columns of JSON objects, each value as it is: a frame would give all of a column one type."""
+
+    def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        self.columns = list(dict.fromkeys(name for row in rows for name in row))
+        self._rows = rows
+
+    def __getitem__(self, name: str) -> list[Any]:
+        return [row.get(name) for row in self._rows]
+
+
+def _rows_of(path: str) -> _Rows:
+    lines = Path(path).read_text(encoding="utf-8-sig").split("\n")
+    rows = [json.loads(line) for line in lines if line.strip()]
+    if not all(isinstance(row, dict) for row in rows):
+        raise ValueError("each line must be an object")
+    return _Rows(rows)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -324,6 +324,8 @@ def run_dir(cfg: DictConfig, overrides: list[str]) -> Path:
     swept = sorted(o for o, key in keys.items() if key in differs and o not in other)
     text = re.sub(r"[^\w.=,+-]+", "_", ",".join(sorted([*other, *swept])))
     variant = text[:150]
+    if variant != text:  # what was cut off may be what differs
+        swept = [*sorted(o for o in other if keys[o] in differs), *swept]
     if swept and (variant != text or not all(map(_IN_FOLDER.fullmatch, swept))):
         variant = f"{variant}-{hashlib.sha256(','.join(swept).encode()).hexdigest()[:8]}"
     return Path(

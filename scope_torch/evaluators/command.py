@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import selectors
 import shlex
 import signal
@@ -18,6 +19,7 @@ from typing import IO, Any
 from scope_torch.errors import InputError
 
 _MAX_ERROR_CHARS = 500
+_KEY = re.compile(r"-{0,2}[\w-]*(key|token|secret|password)", re.IGNORECASE)
 _MOST_BYTES = 16 * 2**20  # that are kept of what a program prints, or read of its file
 _LONGEST_ARGUMENT = 128 * 1024 - 1  # bytes; Linux refuses longer ones
 _PIPE_BYTES = 2**20  # more than a pipe holds
@@ -50,7 +52,7 @@ class Command:
         if not self._words:
             raise InputError("the command is empty; say for example 'python app.py {input}'")
         self._timeout_s = timeout_s
-        self.__qualname__ = " ".join(self._words)
+        self.__qualname__ = " ".join(without_keys(self._words))
 
     def __call__(self, value: Any, environment: Mapping[str, str] | None = None) -> str:
         """Runs the program.
@@ -209,3 +211,21 @@ def _filled(word: str, names: Mapping[str, str]) -> str:
     before, found, after = word.partition("{output}")
     parts = [part.replace("{input}", names["{input}"]) for part in (before, after)]
     return (names["{output}"] if found else "").join(parts) if found else parts[0]
+
+
+def without_keys(words: Sequence[str]) -> list[str]:
+    """The words of a command with `***` for keys, as this name goes into files and onto pages.
+
+    Examples:
+        >>> without_keys(["env", "API_KEY=abc", "app", "--token", "abc", "--max-tokens", "5"])
+        ['env', 'API_KEY=***', 'app', '--token', '***', '--max-tokens', '5']
+    """
+    shown = list[str]()
+    for word, before in zip(words, ["", *words], strict=False):
+        name, equals, _ = word.partition("=")
+        if equals and _KEY.fullmatch(name):
+            word = f"{name}=***"
+        elif before.startswith("-") and _KEY.fullmatch(before) and not word.startswith("{"):
+            word = "***"
+        shown.append(word)
+    return shown

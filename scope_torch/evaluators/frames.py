@@ -42,7 +42,10 @@ def elements_of(dataset: Any, with_expected: bool) -> Any:
 
 
 def _values(column: Any) -> list[Any]:
-    return column.to_pylist() if hasattr(column, "to_pylist") else list(column)
+    for name in ("to_pylist", "to_list"):  # iterating makes a list in a cell a Series of polars
+        if hasattr(column, name):
+            return getattr(column, name)()
+    return list(column)
 
 
 def _is_missing(value: Any) -> bool:

@@ -41,7 +41,7 @@ _BASE: Any = object if model_selection is None else model_selection.BaseModelSel
 
 # Of `select`; the rest is decided here, or is what AgentOpt calls by another name.
 _OTHERS = {field.name for field in fields(Selection)} - {
-    *("app", "models", "dataset", "metric", "prices", "endpoint"),
+    *("app", "models", "dataset", "metric", "prices", "endpoint", "judge"),
     *("repeat", "on_error", "concurrency", "executor"),
 }
 _LOSS = 0.05
@@ -165,6 +165,8 @@ class ScopeSelector(_BASE):
 
         # Names the problem, and the system in a journal.
         run_sample.__name__ = run_sample.__qualname__ = getattr(self.agent, "__name__", "agent")
+        settings = dict(self._settings)
+        settings.setdefault("metric_version", self._graded_by and identity_of(self._graded_by))
         selection = Selection(
             run_sample,
             models={node: list(names) for node, names in candidates.items()},
@@ -172,8 +174,7 @@ class ScopeSelector(_BASE):
             reference=reference,
             prices=PriceList({name: LLMInfo(name, *usd) for name, usd in prices.items()}),
             concurrency=max_concurrent if parallel else 1,
-            metric_version=None if self._graded_by is None else identity_of(self._graded_by),
-            **self._settings,
+            **settings,
         )
         self.result = selection.run()
         if self._num_failed:
@@ -259,8 +260,8 @@ class ScopeSelector(_BASE):
     def _reports(self, result: RunResult, candidates: Mapping[str, Mapping[str, Any]]) -> Any:
         """AgentOpt's report of each combination that answered a sample."""
         answers: dict[tuple[int, ...], dict[int, Observation]] = {}
-        paid = [*(result.probe or ()), *(result.reference or ()), *result.history]
-        for observation in paid:
+        observed = [*(result.probe or ()), *(result.reference or ()), *result.history]
+        for observation in (*result.known, *observed):  # those of searches that it continues
             answers.setdefault(observation.theta, {})[observation.query] = observation
         results: list[Any] = []
         for theta, of_query in answers.items():

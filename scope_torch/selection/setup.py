@@ -11,6 +11,7 @@ from typing import Any
 from scope_torch.constraints import QUALITY, Constraint, at_least
 from scope_torch.errors import InputError
 from scope_torch.evaluators.application import Item, items_of
+from scope_torch.evaluators.command import without_keys
 from scope_torch.factors import LLM_FACTOR, choices
 from scope_torch.files import inside
 from scope_torch.llm.choices import check_factors
@@ -265,7 +266,9 @@ def _optional_number(name: str, value: Any) -> float | None:
 
 
 def _name_of(app: Any) -> str:
-    name = app if isinstance(app, str) else getattr(app, "__name__", None) or "app"
+    name = getattr(app, "__name__", None) or "app"
+    if isinstance(app, str):
+        name = " ".join(without_keys(app.split()))
     return re.sub(r"\W+", "_", name).strip("_") or "app"
 
 

@@ -14,7 +14,7 @@ import polars as pl
 from scope_torch.allowed import codes_of_list
 from scope_torch.errors import InputError
 from scope_torch.evaluators.table import RecordedTable, TableEvaluator
-from scope_torch.files import MARK
+from scope_torch.files import MARK, plain_text
 from scope_torch.space import ConfigSpace
 from scope_torch.tasks import Task
 from scope_torch.tasks.files import MAX_BYTES, find_data, read_text
@@ -169,6 +169,7 @@ def table_of(
     """
     try:
         keys = [*module_columns, query_column]
+        frame = frame.rename({name: plain_text(name) for name in frame.columns})
         frame = frame.with_columns(pl.col(pl.String).str.replace(MARK, "$1"))
         _check_columns(frame, path, [*keys, *number_columns])
         frame = _checked(frame, path, keys, {_NUMBER + name: name for name in number_columns})
@@ -306,7 +307,8 @@ def _configurations(path: Path, modules: Sequence[str]) -> list[Any]:
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} cannot be read as JSON: {reason(error)}") from error
     if not text.startswith("["):
-        listed = read_frame(path, modules).to_dicts()
+        rows = read_frame(path, modules).to_dicts()
+        listed = [{plain_text(k): v and plain_text(str(v)) for k, v in r.items()} for r in rows]
     if not all(isinstance(one, list | dict) for one in listed):
         raise InputError(f"{path}: each configuration must be a list of LLM names or an object")
     named = (one.values() if isinstance(one, dict) else one for one in listed)

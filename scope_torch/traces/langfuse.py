@@ -80,7 +80,7 @@ def read_observation(row: Mapping[str, Any]) -> Iterator[Span | Score]:
         is_apart=kind in ("AGENT", "TOOL"),
         llm=text_in(row, "provided_model_name", "providedModelName", "model") if is_call else None,
         usage=usage,
-        cost_usd=recorded_usd(_costs(row, usage), usage),
+        cost_usd=recorded_usd(_costs(row, usage)),
         failed=row.get("level") == "ERROR",
         unit=unit,
         attributes={**row, **decoded(row, "metadata")},

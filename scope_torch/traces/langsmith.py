@@ -61,7 +61,7 @@ def read_run(row: Mapping[str, Any]) -> Iterator[Span | Score]:
         is_apart=kind == "tool",
         llm=_llm(row, metadata) if is_call else None,
         usage=usage,
-        cost_usd=recorded_usd([row.get("total_cost")], usage),
+        cost_usd=recorded_usd([row.get("total_cost")]),
         failed=bool(row.get("error")) or row.get("status") == "error",
         attributes={**row, **metadata},
     )

@@ -169,7 +169,7 @@ def _read(
         is_apart=not is_call and _is_apart(attributes, text_in(row, "name") or ""),
         llm=_llm(attributes) if is_call else None,
         usage=usage if is_call else None,
-        cost_usd=recorded_usd((attributes.get(name) for name in _COST), usage),
+        cost_usd=recorded_usd(attributes.get(name) for name in _COST),
         failed=failed,
         attributes=attributes,
     )

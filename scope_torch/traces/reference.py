@@ -74,10 +74,11 @@ class LoggedReference(Mapping[str, str]):
             InputError: If one is not in the log.
         """
         known = {printable(query.id): query for query in self.queries}
-        for name in queries:
-            if printable(name) not in known:
+        names = [printable(str(query)) for query in queries]  # a log has texts
+        for name in names:
+            if name not in known:
                 raise InputError(f"query {name!r} is not in the log; leave it out, or log it")
-        return LoggedReference(self.models, [known[printable(name)] for name in queries])
+        return LoggedReference(self.models, [known[name] for name in names])
 
     def checked(self, num_queries: int) -> LoggedReference:
         """This reference, for a data set of so many queries.

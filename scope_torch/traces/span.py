@@ -36,8 +36,8 @@ class Span:
             inside a call.
         llm: The LLM that was asked for; None if it is no call, or says none.
         usage: Tokens that were billed; None if it reports none.
-        cost_usd: The recorded cost in USD; None if none is recorded, or 0 for a call with tokens:
-            its logger knew no price.
+        cost_usd: The recorded cost in USD; None if none is recorded, or 0: its logger knew no
+            price.
         failed: Whether it ended with an error.
         unit: What its log counts in place of tokens, such as CHARACTERS; None for tokens.
         attributes: Everything else that it says, by name.
@@ -142,28 +142,34 @@ def number(value: Any) -> float | None:
     return found if math.isfinite(found) else None
 
 
-def recorded_usd(values: Iterable[Any], usage: Usage | None) -> float | None:
+def recorded_usd(values: Iterable[Any]) -> float | None:
     """The first of these costs that can be believed; None if none can.
 
+    A logger writes 0 where it does not know tokens or prices.
+
     Examples:
-        >>> recorded_usd([None, True, "0.0025"], None), recorded_usd([0.0, 1e308], Usage(90, 7))
+        >>> recorded_usd([None, True, "0.0025"]), recorded_usd([0.0, 1e308])
         (0.0025, None)
     """
-    has_tokens = usage is not None and (usage.prompt_tokens or usage.completion_tokens)
-    for value in values:
-        usd = None if isinstance(value, bool) else number(value)
-        if usd is not None and (0 < usd <= MOST_USD or (usd == 0 and not has_tokens)):
-            return usd
-    return None
+    found = (None if isinstance(value, bool) else number(value) for value in values)
+    return next((usd for usd in found if usd is not None and 0 < usd <= MOST_USD), None)
 
 
 def moment(value: Any) -> float | None:
     """Seconds since 1970 of a date in ISO 8601; in UTC if it names no zone; None if it is none.
 
+    A whole number counts milliseconds, microseconds or nanoseconds, as a frame of pandas in JSON.
+
     Examples:
         >>> moment("1970-01-01T00:00:02.5Z"), moment("1970-01-01 00:00:02.5"), moment(7)
         (2.5, 2.5, None)
+        >>> moment(1735689600000), moment(1735689600000000), moment(1735689600000000000)
+        (1735689600.0, 1735689600.0, 1735689600.0)
     """
+    if isinstance(value, int) and not isinstance(value, bool):
+        units = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3))
+        seconds = next((value / unit for least, unit in units if value >= least), None)
+        return seconds if seconds is not None and seconds < _LAST_SECOND else None
     if not isinstance(value, str):
         return None
     try:

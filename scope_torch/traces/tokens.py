@@ -184,13 +184,13 @@ def used(
         ((1000, 7, 900), (1000, 7, 900))
         >>> used(1000, 7, Cached(900), total=1907)[:3]
         (1900, 7, 900)
-        >>> used(None, None) is None
-        True
+        >>> used(None, None) is None, used(0, 0) is None  # Langfuse writes zeros for none
+        (True, True)
     """
     given, said, every = count(prompt), count(completion), count(total)
-    if given is None and said is None:
-        return None
     read, written, long = cached or Cached()
+    if (given is None and said is None) or not any((given, said, every, read, written)):
+        return None
     apart = count(reasoning) or 0
     given = given or 0
     prompts = [given, given + read + written, given + read, given + written]

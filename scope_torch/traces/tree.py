@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence, Set
+from typing import Any
 
 from scope_torch.errors import printable
 from scope_torch.traces.span import Span
@@ -127,13 +128,13 @@ class Tree:
             for each, parent in self._downwards:
                 own = (each.attributes or {}).get(name)
                 around = None if parent is None else found[parent.id]
-                found[each.id] = printable(str(own)) if isinstance(own, _SCALARS) else around
+                found[each.id] = printable(str(own)) if _is_told(own) else around
         return self._found[name][span.id]
 
     def value(self, name: str) -> str | float | None:
         """An attribute of the trace: of a topmost span, else of any; None if none has it."""
         found = ((span.attributes or {}).get(name) for span in (*self._tops, *self._spans.values()))
-        return next((value for value in found if isinstance(value, _SCALARS)), None)
+        return next(filter(_is_told, found), None)
 
     @property
     def seconds(self) -> float | None:
@@ -156,6 +157,10 @@ def _is_same(outer: Span, inner: Sequence[Span]) -> bool:
     if outer.cost_usd is not None and paid:
         return math.fsum(paid) >= _NEARLY * outer.cost_usd
     return not _tells(outer) or outer.llm in (None, *(one.llm for one in inner))
+
+
+def _is_told(value: Any) -> bool:
+    return isinstance(value, _SCALARS) and str(value).strip() != ""
 
 
 def _tokens(call: Span) -> int:

@@ -21,6 +21,7 @@ from scope_torch.llm.billing import Usage
 from scope_torch.llm.prices import LLMInfo
 from scope_torch.observation import Request
 from scope_torch.problem import SelectionProblem
+from scope_torch.selection.setup import _name_of
 from scope_torch.serve.ledger import ModuleBill
 
 MODELS = {"plan": "nano", "solve": "pro"}
@@ -363,3 +364,14 @@ def test_what_a_failed_run_cost_is_not_lost(on_error):
         (observation,) = evaluator.evaluate([Request((0, 0), 0)])
         expected = (0.5, 1.0) if on_error == "retry" else (0.25, 0.0)
         assert (observation.cost_usd, observation.quality) == expected
+
+
+def test_a_key_on_the_command_line_is_in_no_name():
+    key = "sk-proj-0123456789abcdefABCDEF"
+    command = f"sh app.sh {{input}} --api-key {key} SOME_TOKEN={key} --max-tokens 5"
+    assert key not in Command(command).__qualname__
+    assert Command(command).words("x") == [
+        *("sh", "app.sh", "x", "--api-key", key, f"SOME_TOKEN={key}", "--max-tokens", "5"),
+    ]
+    assert _name_of(command) == "sh_app_sh_input_api_key_SOME_TOKEN_max_tokens_5"
+    assert _name_of("python 'my app.py'") == "python_my_app_py"

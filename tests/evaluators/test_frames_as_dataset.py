@@ -1,9 +1,13 @@
 """A frame as `dataset`: its rows are the queries, never the names of its columns."""
 
+import json
+from typing import Any
+
 import polars as pl
 import pytest
 
 import scope_torch as st
+from scope_torch.cli.check import _dataset
 from scope_torch.errors import InputError
 from scope_torch.evaluators.application import Item, items_of
 
@@ -82,3 +86,27 @@ def test_select_takes_a_frame():
     )  # fmt: skip
     assert result.problem.num_queries == 3
     assert result.problem.reference_quality == 1.0
+
+
+def test_a_list_in_a_cell_is_a_list():
+    rows = {"input": [["a"], ["b", "c"]], "expected": [["A"], ["B"]]}
+    assert items_of(pl.DataFrame(rows), True) == [Item(0, ["a"], ["A"]), Item(1, ["b", "c"], ["B"])]
+
+
+def test_json_lines_keep_their_values(tmp_path):
+    """A frame has one type for a column, by its first rows."""
+    path = tmp_path / "questions.jsonl"
+    rows: list[dict[str, Any]] = [{"input": {"q": "x"}, "expected": 1} for _ in range(150)]
+    rows += [{"input": {"q": "y", "ctx": "z"}, "expected": "1"}, {"input": ["a"], "expected": 2.5}]
+    path.write_text("\n".join(map(json.dumps, rows)) + "\n", encoding="utf-8-sig")
+    found = items_of(_dataset(str(path)), True)
+    assert [(item.input, item.expected) for item in found] == [
+        (row["input"], row["expected"]) for row in rows
+    ]
+    path.write_text('{"q": "x"}\n{"q": "y", "ctx": "z"}\n')
+    with pytest.raises(InputError, match="'ctx'"):
+        items_of(_dataset(str(path)), False)
+    for content in ("[1]\n", "{\n"):
+        path.write_text(content)
+        with pytest.raises(InputError, match=r"cannot read .*questions.jsonl"):
+            _dataset(str(path))

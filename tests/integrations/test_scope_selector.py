@@ -16,6 +16,7 @@ from integrations.agentopt_cases import (
 from llm.fake_endpoint import count_tokens
 
 import scope_torch as st
+from scope_torch.errors import InputError
 from scope_torch.integrations.agentopt import ScopeSelector
 from scope_torch.llm.prices import LLMInfo
 
@@ -235,3 +236,24 @@ def test_candidates_that_are_objects(agent, quiet):
     models = {"planner": objects, "solver": objects}
     found = quiet(ScopeSelector(**arguments(ByName, models=models)))
     assert facts(found) == facts(quiet(ScopeSelector(**arguments(agent))))
+
+
+def test_metric_version_is_the_users_and_a_judge_is_refused(agent, quiet):
+    settings = {"reference": "o1", "budget_usd": 0.05, "seed": 0}
+    selector = ScopeSelector(**arguments(agent), **settings, metric_version="of the user")
+    assert quiet(selector).get_best_combo() == selector.result.choice
+    with pytest.raises(InputError, match="ScopeSelector takes no judge"):
+        ScopeSelector(**arguments(agent), **settings, judge="gpt-4o")
+
+
+def test_a_choice_that_an_earlier_search_knew_is_reported(agent, quiet, tmp_path):
+    settings = {"reference": "o1", "seed": 0, "deployment_queries": 10_000.0}
+    first = ScopeSelector(**arguments(agent), **settings, budget_usd=0.5, run_dir=tmp_path / "1")
+    quiet(first)
+    second = ScopeSelector(
+        **{**arguments(agent), **settings},
+        budget_usd=0.5,
+        run_dir=tmp_path / "2",
+        continue_from=tmp_path / "1",
+    )
+    assert quiet(second).get_best_combo() == second.result.choice

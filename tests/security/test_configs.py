@@ -174,3 +174,16 @@ def test_the_cache_of_a_world_stays_in_its_folder(tmp_path):
     spec = load_worlds(tmp_path / "worlds.toml")["../../evil"]
     evaluator = SimulatedEvaluator(World(spec, load_llms()), cache_dir=tmp_path / "cache")
     assert evaluator._cache_path().parent == tmp_path / "cache"
+
+
+def test_jobs_of_a_sweep_whose_names_are_cut_off_have_folders_of_their_own():
+    base = "base=[" + ",".join(f"a-rather-long-name-of-an-llm-{i:012}" for i in range(4)) + "]"
+    config = {
+        **{"task": {"name": "t"}, "method": {"name": "m"}, "experiment": "", "output_dir": "o"},
+        **{"seed": 0, "swept": ["task.epsilon"]},
+    }
+    folders = {
+        run_dir(OmegaConf.create(config), [base, f"task.epsilon={epsilon}"])
+        for epsilon in (0.05, 0.5)
+    }
+    assert len(folders) == 2

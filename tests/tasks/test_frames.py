@@ -6,10 +6,13 @@ import json
 import polars as pl
 import pytest
 
+from scope_torch.cli.record_table import write_table
 from scope_torch.errors import InputError
+from scope_torch.observation import Observation
+from scope_torch.problem import SelectionProblem
 from scope_torch.tasks.frames import in_order
 from scope_torch.tasks.matrix import load_matrices
-from scope_torch.tasks.table import load_table
+from scope_torch.tasks.table import listed_configurations, load_table
 
 LONG = "1234567890123456789012345678901234567890"
 LLMS = ["001", "1", "1e5", "100000", "4.1", "4.10", "TRUE"]
@@ -206,3 +209,29 @@ def test_where_no_query_is_complete_the_message_names_restrict(tmp_path, on_miss
     assert "no query was run under every configuration" in str(caught.value)
     assert "task.on_missing=restrict" in str(caught.value)
     assert "drop_queries" not in str(caught.value)
+
+
+def test_names_that_a_spreadsheet_would_calculate_are_read_back(tmp_path):
+    """`record_table` writes them with a mark, in headers and lists of configurations too."""
+    llms = ("@cf/llama", "pro")
+    problem = SelectionProblem(
+        "d",
+        ("plan", "@answer"),
+        (llms, llms),
+        2,
+        theta_ref=(1, 1),
+        reference_quality=1.0,
+        reference_cost_usd=0.1,
+        epsilon=0.1,
+    )
+    thetas = [(a, b) for a in (0, 1) for b in (0, 1)]
+    observed = [
+        Observation(theta, q, 0.1 * (1 + theta[0]), 1.0) for theta in thetas for q in (0, 1)
+    ]
+    write_table(problem, observed, path := tmp_path / "runs.csv")
+    table = load_table(path, ["plan", "@answer"], on_missing="restrict")
+    assert table.llms == (llms, llms)
+    lines = dict.fromkeys(line.rsplit(",", 3)[0] for line in path.read_text().splitlines())
+    (tmp_path / "listed.csv").write_text("\n".join([*lines][:3]))
+    listed = listed_configurations(table, tmp_path / "listed.csv").listed
+    assert sorted(listed) == [(0, 0), (0, 1)]

@@ -1,6 +1,7 @@
 """Rules, damaged logs, and logs that give no reference: an error names the mend."""
 
 import contextlib
+import dataclasses
 import gzip
 import json
 import sys
@@ -80,6 +81,8 @@ def test_a_framework_puts_a_span_between():
 def test_an_attribute_of_a_span_around_names_the_module():
     spans = whole("t")
     spans[1] = Span("t", "b", "a", "step 7", attributes={"graph.node.name": "plan"})
+    assert list(summed(spans, module_attribute="graph.node.name").modules) == ["plan"]
+    spans[2] = dataclasses.replace(spans[2], attributes={"graph.node.name": " "})
     assert list(summed(spans, module_attribute="graph.node.name").modules) == ["plan"]
 
 
@@ -337,6 +340,8 @@ def test_a_circle_of_spans_ends():
 def test_a_query_that_was_not_logged():
     reference = LoggedReference({"plan": "nano"}, [LoggedQuery("q", 1, 0.5, 1.0, None)])
     assert reference.only(["q", "q"]).averages()["num_queries"] == 2
+    numbered = LoggedReference({}, [LoggedQuery("7", 1, 0.5, 1.0, None)])
+    assert [query.id for query in numbered.only([7]).queries] == ["7"]  # a data set's own numbers
     with pytest.raises(InputError, match="query 'p' is not in the log"):
         reference.only(["p"])
 

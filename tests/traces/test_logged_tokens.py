@@ -310,3 +310,40 @@ def test_a_total_decides_against_the_custom_of_a_format(beside, inside):
     total = 1007 if inside else 1907
     usage = used(1000, 7, Cached(800, 100), total=total, beside=beside)
     assert billed(usage) == (1000 if inside else 1900, 7, 800, 100)
+
+
+_NONE_OF_LANGFUSE = {  # as its API writes a generation without usage
+    "usageDetails": {},
+    "usage": {"unit": "TOKENS", "input": 0, "output": 0, "total": 0},
+    "promptTokens": 0,
+    "completionTokens": 0,
+    "totalTokens": 0,
+    "calculatedTotalCost": 0,
+}
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"id": "c", "traceId": "t", "type": "GENERATION", **_NONE_OF_LANGFUSE},
+        {
+            **{"id": "c", "trace_id": "t", "type": "GENERATION", "total_cost": 0},
+            "usage_details": {"input": 0, "output": 0},
+        },
+        {
+            **{"id": "c", "trace_id": "t", "run_type": "llm", "total_cost": 0.0},
+            **{"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0},
+        },
+    ],
+    ids=["Langfuse's API", "Langfuse's export", "LangSmith"],
+)
+def test_zeros_of_a_call_say_nothing(told, tmp_path):
+    """Else such a call is free, and the reference too cheap."""
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({**told, "model": HAIKU.name}) + "\n")
+    (span,) = read_traces([path]).spans
+    assert span.is_call
+    assert (span.usage, span.cost_usd) == (None, None)
+    names = {"gen_ai.usage.input_tokens": 0, "gen_ai.usage.output_tokens": 0}
+    assert usage_in(names) is None
+    assert usage_in(names | {"gen_ai.usage.output_tokens": 1})[:2] == (0, 1)
