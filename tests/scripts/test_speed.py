@@ -201,3 +201,16 @@ def test_a_page_without_a_marker_is_refused(tmp_path):
     page.write_text("nothing\n")
     with pytest.raises(ValueError, match=r"page\.md has no marker"):
         write_page(page, [])
+
+
+def test_a_list_costs_in_proportion_to_itself_not_to_the_grid():
+    """Of the committed rows: a step on the grid, on the list taken from it, on a quarter."""
+    steps = [row for row in read(FILE) if row["section"] == "steps"]
+    rows = {(r["task"], r["who"], r["what"]): float(r["value"]) for r in steps}
+    whole, quarter, grid = LISTS
+    for method in METHODS:
+        step = {task: rows[task, method, "median step"] for task in LISTS}
+        assert step[quarter] < step[whole] < step[grid] / 10
+        peak = {task: rows[task, method, "peak memory"] for task in LISTS}
+        assert peak[quarter] < peak[whole] < 0.9e9 / 2**30  # of the whole process
+        assert peak[whole] < 0.7 * peak[grid]
