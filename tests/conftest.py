@@ -126,3 +126,9 @@ def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 
     guarded("connect")
     guarded("connect_ex")
+
+
+@pytest.fixture
+def as_if_drawn(monkeypatch):
+    """Tables pass for systems whose answers vary: only what a search asks is of interest."""
+    monkeypatch.setattr("scope_torch.evaluators.table.TableEvaluator.copies", False)

@@ -240,6 +240,7 @@ class TableEvaluator:
 
     concurrency = 1
     free = True
+    copies = True  # a repeated observation is no new answer
 
     def __init__(self, table: RecordedTable) -> None:
         self.table = table

@@ -196,7 +196,8 @@ def _grounds(result: Told) -> str:
         better = "cheaper" if problem.objective == "cost" else "better"
         reason = stop_in_words(result.stop_reason)
         return f"not certified: nothing {better} than the reference was, and {reason}"
-    if result.certified and result.evidence.is_known(out.theta):
+    sure_of = result.evidence.is_known(out.theta) and result.evidence.is_feasible(out.theta)
+    if result.certified and sure_of and report.get("certificate") != "population":
         sure = confidence(0.0, problem) if sampled(problem) else ""
         fixed = _of_answers(result)
         return f"certified{sure} on these {Q} queries, all answered{fixed}{sampled(problem)}"

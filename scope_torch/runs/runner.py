@@ -204,6 +204,12 @@ def _check_run(problem: SelectionProblem, optimizer: Optimizer, budget_usd: floa
 
 def _check_fresh(known: Known | None, evaluator: Evaluator) -> None:
     """Refuses an evaluator that would answer a repeated call without making it."""
+    if known is not None and known.answers_vary and getattr(evaluator, "copies", False):
+        raise InputError(
+            "the search was told that answers vary (certificate_flips), but a table has one answer "
+            "to each call, and a repeated call would get it again; leave certificate_flips out: "
+            "what is certified then is the average of these answers"
+        )
     keeps = isinstance(evaluator, KeepsAnswers) and evaluator.deterministic
     if keeps and known is not None and known.answers_vary:
         raise InputError(

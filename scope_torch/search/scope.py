@@ -146,13 +146,13 @@ class SCOPE(SequentialOptimizer):
 
     def _judge(self, turn: Turn) -> None:
         """Makes theta_cand theta_out, or gives it up."""
-        beta, candidate = turn.beta(), turn.candidate
+        beta, candidate, is_out = turn.beta(), turn.candidate, self.rules.is_dropped(turn.theta)
         is_better = candidate.upper_c(beta) <= self.u_out and turn.certified
-        if is_better and not self.rules.is_beaten(turn.theta, self._theta_out):
+        if is_better and not (is_out or self.rules.is_beaten(turn.theta, self._theta_out)):
             self._improve(turn, candidate.upper_c(beta))  # alg:scope-main:update
             turn.ended = self.rules.ends_certified
         is_hopeless = candidate.lower_g(beta) > -turn.margin or candidate.lower_c(beta) > self.u_out
-        if self.rules.is_dropped(turn.theta) or (self.prune and is_hopeless):  # :break
+        if is_out or (self.prune and is_hopeless):  # :break
             turn.ended = True
             self._counts["candidates_pruned"] += 1
             self._trace("pruned", **turn.row())

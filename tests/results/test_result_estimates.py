@@ -19,7 +19,9 @@ from results_for_tests import (
 )
 
 from scope_torch import make_scope_joint, run
+from scope_torch.evaluators.table import RecordedTable, TableEvaluator
 from scope_torch.observation import History, Observation
+from scope_torch.problem import SelectionProblem
 from scope_torch.results.digits import percent, plain, quality, usd
 from scope_torch.results.estimate import Estimate, Evidence
 from scope_torch.results.held_out import HeldOut
@@ -121,6 +123,7 @@ def test_bounds_of_the_model_are_said_to_have_no_probability():
 
 
 @pytest.mark.parametrize("flips", [0.02])
+@pytest.mark.usefixtures("as_if_drawn")
 def test_answers_that_flip_are_never_exact(flips):
     result = joint(2.0, certificate_flips=flips, certificate="sequence", epsilon=0.2)
     theta = result.recommendation.theta
@@ -315,3 +318,40 @@ def test_the_certified_choice_is_certified_among_the_points():
     assert (row.basis, out.basis) == ("certified", "certified")
     assert row.quality_interval[0] >= problem.s_0
     assert row.quality_interval[0] <= row.quality <= row.quality_interval[1]
+
+
+def test_a_certificate_of_tomorrow_is_told_where_all_queries_are_answered():
+    problem, evaluator, _ = task(400, 0.1)
+    result = run(
+        problem, make_scope_joint(problem, base="nano", certificate="population"), evaluator, 20.0
+    )
+    assert result.recommendation.basis == "certified"
+    assert result.evidence.is_known(result.recommendation.theta)
+    assert "certified with 95% confidence on queries like these 400" in result.why
+
+
+def test_nothing_is_sure_that_its_own_answers_refute():
+    """A bet was won by luck, at most delta of the time; then all answers say otherwise."""
+    Q, wrong = 100, np.random.default_rng(1).permutation(100)[:26]
+    quality = np.ones((2, Q))
+    quality[0, wrong] = 0.0
+    cost = np.array([[0.001] * Q, [0.01] * Q])
+    llms = (("cheap", "ref"),)
+    table = RecordedTable(("m",), llms, tuple(map(str, range(Q))), cost, quality)
+    problem = SelectionProblem(
+        name="t",
+        modules=("m",),
+        llms=llms,
+        num_queries=Q,
+        theta_ref=(1,),
+        reference_quality=1.0,
+        reference_cost_usd=0.01,
+        epsilon=0.25,
+        deployment_queries=1e6,
+    )
+    optimizer = make_scope_joint(problem, base="cheap", seed=31, device="cpu")
+    result = run(problem, optimizer, TableEvaluator(table), 5.0)
+    assert result.recommendation.basis == "certified"
+    assert not result.evidence.is_feasible((0,))
+    assert "all answered" not in result.why
+    assert "certified with 95% confidence" in result.why

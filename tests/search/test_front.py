@@ -190,6 +190,7 @@ def test_certified_rows_are_true(seed):
             assert task.mean_quality[at] >= row.threshold - 1e-12
 
 
+@pytest.mark.usefixtures("as_if_drawn")
 def test_answers_that_flip_leave_theta_out_alone_certified():
     task = make_task(0)
     search = make_scope_joint(task.problem, base="llm0", seed=0, certificate_flips=0.01)

@@ -150,6 +150,7 @@ def some_known() -> list[Observation]:
     ],
     ids=lambda settings: "-".join(settings),
 )
+@pytest.mark.usefixtures("as_if_drawn")
 def test_every_part_works_with_it(settings):
     alone = search(**settings)
     together = search(CountingEvaluator(TASK, 6), **settings)

@@ -9,8 +9,10 @@ import pytest
 from tables import make_task
 
 from scope_torch.errors import InputError
+from scope_torch.evaluators.function import FunctionEvaluator
 from scope_torch.methods import make_scope, make_scope_joint
 from scope_torch.observation import Observation, Request
+from scope_torch.problem import SelectionProblem
 from scope_torch.runs.runner import run
 from scope_torch.search.calibrate import calibrate, num_requests
 from scope_torch.search.known import Known, Trial
@@ -86,6 +88,7 @@ def test_known_pairs_are_not_asked_again(task, make):
     assert not pairs & {(o.theta, o.query) for o in result.history}
 
 
+@pytest.mark.usefixtures("as_if_drawn")
 def test_they_are_asked_again_if_answers_flip(task, make):
     settings = {"certificate": "sequence", "certificate_flips": 0.01, "bounds": {"delta": 0.4}}
     result = searched(task, make, known=everything(task), **settings)
@@ -213,3 +216,40 @@ def test_population_shares_delta_with_configurations_that_are_gone(task):
     from scope_torch.search.population import share_of_each
 
     assert share_of_each(task.problem, 0.05, 9) == 0.05 / (12 + 9 - 1)
+
+
+def test_a_table_is_not_asked_whether_its_answers_vary(task, make):
+    """A second pass over a table would be the first one again: 33 of 40 searches were wrong."""
+    with pytest.raises(InputError, match="a table has one answer to each call"):
+        searched(task, make, certificate="sequence", certificate_flips=0.1)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_it_knew_is_not_chosen_where_its_llm_is_dropped():
+    """Every call of the LLM fails today; the answers of the older search were right and cheap."""
+    count, llms = 20, (("x", "y"),) * 3
+    problem = SelectionProblem(
+        name="d",
+        modules=("a", "b", "c"),
+        llms=llms,
+        num_queries=count,
+        theta_ref=(1, 1, 1),
+        reference_quality=1.0,
+        reference_cost_usd=0.01,
+        epsilon=0.2,
+        reference_answers=[(0.01, 1.0)] * count,
+    )
+
+    def system(assignment, query):
+        if "x" in assignment.values():
+            raise RuntimeError("x was retired")
+        return 1.0, 0.01
+
+    known = Known(problem, [Observation((1, 0, 1), q, 0.002, 1.0) for q in range(count)])
+    optimizer = make_scope(problem, base="x", seed=0, device="cpu", known=known)
+    evaluator = FunctionEvaluator(
+        problem, system, list(range(count)), on_error="zero", deterministic=True
+    )
+    result = run(problem, optimizer, evaluator, budget_usd=1.0)
+    assert "x" in result.report["dropped"]["b"]
+    assert result.recommendation.theta == problem.theta_ref

@@ -36,6 +36,7 @@ def search(task, seed, budget_usd, **settings):
     return run(task.problem, optimizer, task.evaluator(), budget_usd)
 
 
+@pytest.mark.usefixtures("as_if_drawn")
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("case", range(len(CASES)))
 @pytest.mark.slow
