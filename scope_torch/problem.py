@@ -241,6 +241,11 @@ class SelectionProblem:
         return self.limits[0].threshold if self.objective == "cost" else 0.0
 
     @property
+    def scale(self) -> float:
+        """Scale of the objective: c(theta_0) in USD, or 1 if it is the quality."""
+        return self.reference_cost_usd if self.objective == "cost" else 1.0
+
+    @property
     def most_reference_quality(self) -> float:
         """The most that s(theta_0) may be, of which s_0 is a share if epsilon is given."""
         if self.reference_queries is None or self.epsilon is None:

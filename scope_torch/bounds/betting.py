@@ -15,10 +15,10 @@ sampling without replacement (doi:10.1093/jrsssb/qkad009).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
-from scipy.special import gammaln
+from scipy.special import betaincinv, gammaln
 
 from scope_torch.errors import InputError
 
@@ -52,10 +52,22 @@ class BettingSequence:
     def update(self, outcome: float) -> bool:
         """Takes in the next outcome; returns whether the average is certified to be >= s_0.
 
-        A certificate stays: a capital above 1 / delta at any time is evidence enough.
+        A certificate stays, because a capital above 1 / delta at any time is evidence enough; but
+        not once the average is known to be less.
         """
-        self._certified = self._certified or self._is_enough(outcome)
-        return self._certified
+        self._certified = self._is_enough(outcome) or self._certified
+        return self._certified and not self.refuted
+
+    def certifies(self, outcomes: Iterable[float]) -> bool:
+        """Takes in all outcomes; what the last `update` returns."""
+        for outcome in outcomes:
+            self.update(outcome)
+        return self._certified and not self.refuted
+
+    @property
+    def refuted(self) -> bool:
+        """Whether the average is below s_0 whatever the outcomes that are still out."""
+        return self._missing > self._left + self._rounding
 
     def _is_enough(self, outcome: float) -> bool:
         most = self._missing / self._left
@@ -81,8 +93,7 @@ def largest_threshold(outcomes: Sequence[float], num_outcomes: int, delta: float
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         sequence = BettingSequence(num_outcomes, middle, delta)
-        certified = any(sequence.update(outcome) for outcome in outcomes)
-        low, high = (middle, high) if certified else (low, middle)
+        low, high = (middle, high) if sequence.certifies(outcomes) else (low, middle)
     return low
 
 
@@ -110,6 +121,38 @@ def upper_average(sample: Sequence[float], num_outcomes: int, delta: float) -> f
     return min(
         by_bets, _most_above(count, len(sample), num_outcomes, _OF_COUNTS * delta) / num_outcomes
     )
+
+
+def upper_expectation(sample: Sequence[float], delta: float) -> float:
+    """Upper bound on the average of Q expected outcomes; wrong with probability at most `delta`.
+
+    It is for outcomes that vary from call to call, one of each query drawn. As `upper_average` it
+    is the smaller one of a bound by counts, of Clopper and Pearson, and one by bets. Both are those
+    for independent draws of queries, and hold without replacement: the count then is a sum of
+    independent indicators (the generating function of a symmetric stable polynomial has real roots
+    only), whose lower tail is below the binomial one (Hoeffding 1956, doi:10.1214/aoms/1177728178);
+    and the expected product of n bets is at most that of n equal ones (Maclaurin's inequality).
+
+    Args:
+        sample: Outcomes in [0, 1], each of another query, drawn uniformly; at least one.
+        delta: In (0, 1).
+
+    Examples:
+        >>> round(upper_expectation([1.0, 1.0, 0.0, 1.0] * 25, 0.025), 4)
+        0.8345
+    """
+    n, count = len(sample), sum(x > 0 for x in sample)
+    by_counts = 1.0
+    if count < n:
+        by_counts = float(betaincinv(count + 1, n - count, 1 - _OF_COUNTS * delta))
+    missing = 1 - np.asarray(sample, dtype=np.float64)
+    enough = math.log(len(_FRACTIONS) / ((1 - _OF_COUNTS) * delta))
+    low, high = 0.0, 1.0  # of the expected average of what is missing
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        gains = np.log1p(_FRACTIONS[:, None] * (missing / middle - 1)).sum(1)
+        low, high = (middle, high) if np.logaddexp.reduce(gains) >= enough else (low, middle)
+    return min(1 - low, by_counts)
 
 
 def _most_above(count: int, drawn: int, population: int, delta: float) -> int:

@@ -24,6 +24,9 @@ class ChatCall:
         temperature: Sampling temperature; not sent to LLMs that accept none.
         replicate: Distinguishes repeated calls with the same content: a stored reply is only used
             again for the same replicate.
+        repeat_of: Whose repeat it is. A stored reply of replicate 0 is for all who make the call;
+            of a later one it is for the same `repeat_of` only, so that their repeats are
+            independent.
 
     Examples:
         >>> call = ChatCall("GPT-5.2", (Message("user", "What is 6 x 7?"),), max_tokens=20)
@@ -36,6 +39,7 @@ class ChatCall:
     max_tokens: int
     temperature: float = 0.0
     replicate: int = 0
+    repeat_of: str = ""
 
 
 @dataclass(frozen=True)

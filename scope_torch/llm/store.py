@@ -39,7 +39,8 @@ class ResponseStore:
 
     A stored reply tells its original cost, and costs nothing again. It is used for every call with
     the same model of the endpoint, messages, limit, temperature, reasoning effort, extra body and
-    replicate; the name of the LLM in the price list does not matter.
+    replicate, and if that is above 0 with the same `repeat_of`; the name of the LLM in the price
+    list does not matter.
 
     If several callers need the same reply at the same time, one pays and the others wait, also in
     other processes that use the file. A crash loses only the calls in flight.
@@ -241,6 +242,8 @@ def call_key(call: ChatCall, llm: LLMInfo, extra_body: Mapping[str, Any] | None 
         "reasoning_effort": llm.reasoning_effort,
         "replicate": call.replicate,
     }
+    if call.replicate and call.repeat_of:
+        content["repeat_of"] = call.repeat_of
     if extra_body:
         content["extra_body"] = dict(extra_body)
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))

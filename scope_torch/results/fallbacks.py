@@ -177,7 +177,7 @@ def _by_sequences(evidence: Evidence) -> set[Theta]:
     for k, (theta, qualities) in enumerate(evidence.turns, 1):
         share = share_of_delta(k, report["delta"])
         sequence = BettingSequence(problem.num_queries, problem.s_0, share)
-        if any(map(sequence.update, qualities)):
+        if sequence.certifies(qualities):
             found.add(theta)
     return found
 

@@ -102,7 +102,8 @@ def run(
         for callback in callbacks:
             callback.start(problem, optimizer, budget_usd)
         trace_file = _open_trace(run_dir, problem, truth, closing)
-        source = ObservationSource(evaluator, journal, problem.reference_cost_usd)
+        asked = observations if known is not None and known.answers_vary else []
+        source = ObservationSource(evaluator, journal, problem.reference_cost_usd, asked)
         search = _Search(optimizer, source, budget_usd, callbacks, trace_file, deadline)
         stop_reason = search.run()
         result = RunResult(

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import math
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -25,6 +25,7 @@ class ObservationSource:
         evaluator: Makes the observations that are not recorded.
         journal: Takes every new observation; None keeps nothing.
         most_usd: The most that an observation is expected to cost, in USD; larger costs raise it.
+        known: Of earlier runs: a pair among them was asked before, and its next answer is another.
 
     Attributes:
         replayed: Observations taken from the journal so far.
@@ -32,7 +33,11 @@ class ObservationSource:
     """
 
     def __init__(
-        self, evaluator: Evaluator, journal: Journal | None, most_usd: float = 0.0
+        self,
+        evaluator: Evaluator,
+        journal: Journal | None,
+        most_usd: float = 0.0,
+        known: Iterable[Observation] = (),
     ) -> None:
         self.replayed = 0
         self._most_usd = most_usd
@@ -43,7 +48,7 @@ class ObservationSource:
         # None: requested from the evaluator, but not observed yet
         self._recorded: dict[_RequestKey, Observation | None] = {o.request: o for o in recorded}
         self._unused = set(self._recorded)
-        self._num_asked: dict[Request, int] = {}
+        self._num_asked = Counter(Request(one.theta, one.query) for one in known)
         self._lost_since = evaluator.take_lost if isinstance(evaluator, LosesCalls) else list
         self._raised: list[Observation] = []  # as the evaluator said it
         self._lost: list[Observation] = []  # as the journal has it
@@ -194,8 +199,8 @@ class ObservationSource:
     def _numbered(self, request: Request) -> Request:
         """The request with its replicate: how often its pair was requested before."""
         first = Request(request.theta, request.query) if request.replicate else request
-        replicate = self._num_asked.get(first, 0)
-        self._num_asked[first] = replicate + 1
+        replicate = self._num_asked[first]
+        self._num_asked[first] += 1
         return Request(request.theta, request.query, replicate) if replicate else first
 
     def _check_used(self, asked: Iterable[Request]) -> None:

@@ -21,6 +21,7 @@ class ByBounds:
 
     order: list[int] | None = None
     margin = 0.0
+    refuted = False
     by_answers = False
 
     def next_margin(self) -> float:
@@ -122,6 +123,11 @@ class _SequenceTest:
         pairs = zip(self._sequences, grades, strict=True)
         certified = [sequence.update(grade) for sequence, grade in pairs]  # each takes in its own
         return all(certified)
+
+    @property
+    def refuted(self) -> bool:
+        """See `Test`."""
+        return any(sequence.refuted for sequence in self._sequences)
 
     def again(self) -> bool:
         """See `Test`: never."""

@@ -127,6 +127,7 @@ class _FreshTest:
     ) -> None:
         self.order: list[int] | None = order
         self._wanted = margin
+        self.refuted = False  # answers vary
         self._certificate, self._thresholds = certificate, thresholds
         self._num_queries = len(order)
         self._pass: list[Sequence[float]] = []

@@ -222,7 +222,7 @@ class _Maker:
             known = (row for row in self._known() if row.quality >= threshold - _ROUNDING)
             rows = [self._reference(), *known]
             for theta, most in certified.items():
-                if most >= threshold and not self._fails(theta):
+                if most >= threshold and not (self._fails(theta) or self._is_known(theta)):
                     rows.append(self._row(theta, "certified", threshold))
             safe = min(rows, key=lambda row: row.cost_usd)
             best = self._looks_best(threshold)
@@ -344,7 +344,7 @@ class _Maker:
             share = share_of_delta(k, self._report["delta"])
             for threshold in sorted(thresholds):
                 sequence = BettingSequence(self._problem.num_queries, threshold, share)
-                if not any(sequence.update(quality) for quality in qualities):
+                if not sequence.certifies(qualities):
                     break
                 certified[theta] = max(threshold, certified.get(theta, 0.0))
         return certified

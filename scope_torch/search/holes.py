@@ -100,9 +100,7 @@ class Holes:
 
     def is_narrow(self, bounds: Mapping[str, float]) -> bool:
         """Whether bounds, as `interval` gives them, leave nothing to find out that matters."""
-        problem = self._problem
-        scale = problem.reference_cost_usd if problem.objective == "cost" else 1.0
-        width_c = (bounds["upper_c_usd"] - bounds["lower_c_usd"]) / scale
+        width_c = (bounds["upper_c_usd"] - bounds["lower_c_usd"]) / self._problem.scale
         return max(width_c, bounds["upper_g"] - bounds["lower_g"]) <= LEAST_GAIN
 
     def leave_out(self, thetas: Sequence[tuple[int, ...]]) -> None:

@@ -342,6 +342,11 @@ class Trial:
         """See `Test`."""
         return self._test.margin
 
+    @property
+    def refuted(self) -> bool:
+        """See `Test`."""
+        return self._test.refuted
+
     def begin(self, upper_g: float) -> bool:
         """Whether the candidate is certified by known answers; there must be some."""
         if not self.in_order:

@@ -232,6 +232,11 @@ class Test(Protocol):
     order: list[int] | None
 
     @property
+    def refuted(self) -> bool:
+        """Whether it is infeasible for sure, by its own answers."""
+        ...
+
+    @property
     def margin(self) -> float:
         """What g must be below 0 by, in units of quality, if it is to be certified.
 

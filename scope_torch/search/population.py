@@ -231,6 +231,7 @@ class _PopulationTest:
 
     def __init__(self, stream: _Stream, margin: float) -> None:
         self._stream, self.margin = stream, margin
+        self.refuted = False  # today's answers do not say
         # Answers of Calibrate count where they come in the order; the others are asked for first.
         self.order: list[int] | None = sorted(stream.order, key=stream.answers.__contains__)
 

@@ -135,6 +135,7 @@ class Rules:
         self._query_pool = None if self._follows is None else self._follows.query_pool
         self.ends_certified = self._query_pool is not None
         self._own = list(own)
+        self._refuted: set[Theta] = set()
         self._turns = 0
 
     def begin(self, search: Search) -> None:
@@ -242,9 +243,14 @@ class Rules:
         """Whether it uses an LLM whose calls keep failing."""
         return self._holes.is_dropped(theta)
 
-    def is_dearer(self, theta: Theta) -> bool:
-        """Whether its own answers say that theta_0 is no dearer."""
-        return self.stopping.is_dearer(theta)
+    def answered(self, turn: Turn) -> None:
+        """theta_cand has an answer more."""
+        if turn.trial.refuted:
+            self._refuted.add(turn.theta)
+
+    def is_wrong(self, theta: Theta) -> bool:
+        """Whether its own answers say that it is infeasible, or that theta_0 is no dearer."""
+        return theta in self._refuted or self.stopping.is_dearer(theta)
 
     def is_beaten(self, theta: Theta, theta_out: Theta) -> bool:
         """Whether its own answers say that theta_0 or theta_out is no dearer."""

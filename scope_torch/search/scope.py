@@ -167,11 +167,12 @@ class SCOPE(SequentialOptimizer):
             self._trace("improved", **turn.row())
 
     def _withdraw(self, turn: Turn) -> None:
-        """Gives back what theta_cand has replaced, once its own answers cost too much."""
-        if turn.theta == self._theta_out and self.rules.is_dearer(turn.theta):
+        """Gives back what theta_cand has replaced, once its own answers speak against it."""
+        self.rules.answered(turn)
+        if turn.theta == self._theta_out and self.rules.is_wrong(turn.theta):
             self._theta_out, self._u_out, self._certified = self._before
             self._trace("withdrawn", **turn.row())
-            if self.rules.is_dearer(self._theta_out):  # of several open candidates
+            if self.rules.is_wrong(self._theta_out):  # of several open candidates
                 self._keep_reference("withdrawn")
 
     def _calibrate(self) -> Steps:
@@ -220,8 +221,8 @@ class SCOPE(SequentialOptimizer):
     def _select(self, i: int, minima: Minima) -> tuple[int, ...]:
         if (best := self.known.take_best()) is not None:  # its evaluation costs nothing
             return best
-        scale = self.problem.reference_cost_usd if self.problem.objective == "cost" else 1.0
-        return self.problem.space.theta_at(self._choice.select(i, minima, scale, self.seed))
+        index = self._choice.select(i, minima, self.problem.scale, self.seed)
+        return self.problem.space.theta_at(index)
 
     def _candidate(self, theta: tuple[int, ...]) -> Any:
         return self.belief.at(theta, self._query_order)
@@ -244,9 +245,8 @@ class SCOPE(SequentialOptimizer):
 
     def recommend(self) -> Recommendation:
         """theta_out: certified or accepted, see `basis_of`, or still theta_0."""
-        basis = self._basis if self._certified else "reference"
-        gap = self.rules.stopping.gap(self._u_out)
-        return Recommendation(self._theta_out, basis, self._u_out, gap)
+        basis, u_out = self._basis if self._certified else "reference", self._u_out
+        return Recommendation(self._theta_out, basis, u_out, self.rules.stopping.gap(u_out))
 
     def estimates(self) -> Estimates | None:
         """All averages, for `front_of`; None before Calibrate has ended."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from scope_torch.bounds.betting import upper_average
+from scope_torch.bounds.betting import upper_average, upper_expectation
 from scope_torch.bounds.repeats import Repeats
 from scope_torch.constraints import COST, QUALITY, Constraint, at_least
 from scope_torch.errors import InputError
@@ -52,6 +52,7 @@ class Before:
         reference: theta_0, once on each query that it is asked; rising.
         again: Its second answers.
         repeats: What both say; None if nothing was asked twice.
+        vary: Whether answers change from call to call, as said or seen.
         spent_usd: What all of it has cost.
         lost_usd: Of that, calls that gave no observation.
     """
@@ -63,6 +64,7 @@ class Before:
     reference: list[Observation]
     again: list[Observation]
     repeats: Repeats | None
+    vary: bool
     spent_usd: float
     lost_usd: float
 
@@ -114,7 +116,8 @@ def prepare(
     probe = [*pilots, *probe]
     spent_usd, lost_usd = _paid(probe) + graded_usd, _lost_usd(setup, application)
     reference = logged or _measure_reference(setup, evaluator, known, spent_usd, lost_usd)
-    problem = _with_reference(setup.problem, reference, _sample(setup, known))
+    sample = _sample(setup, known)
+    problem = _with_reference(setup.problem, reference, sample)
     if failed := sum(one.failed is not None for one in reference):
         logger.warning(
             "%d of %d runs of the reference failed and count as quality 0, which lowers the "
@@ -127,9 +130,13 @@ def prepare(
     left = setup.budget_usd - spent_usd - _lost_usd(setup, application)
     left -= held_out_usd(setup, problem, reference)
     again, repeats = ask_again(setup, make_evaluator, reference, left)
+    vary = setup.given.repeat or (repeats is not None and repeats.changed > 0)
+    if vary:  # the most that s(theta_0) may be is then more
+        problem = _with_reference(setup.problem, reference, sample, vary=True)
     lost_usd = _lost_usd(setup, application)  # a worker may be lost in each part
     spent_usd += _paid(again) + lost_usd
-    return Before(problem, known, probe, base, reference, again, repeats, spent_usd, lost_usd)
+    told = (reference, again, repeats, vary)
+    return Before(problem, known, probe, base, *told, spent_usd, lost_usd)
 
 
 def held_out_usd(
@@ -291,7 +298,10 @@ def _lost_usd(setup: Setup, application: Application) -> float:
 
 
 def _with_reference(
-    problem: SelectionProblem, answers: Sequence[Observation], sample: Sequence[int] | None
+    problem: SelectionProblem,
+    answers: Sequence[Observation],
+    sample: Sequence[int] | None,
+    vary: bool = False,
 ) -> SelectionProblem:
     """The problem with theta_0 as it was measured.
 
@@ -299,6 +309,7 @@ def _with_reference(
         problem: With placeholders.
         answers: Of theta_0.
         sample: Their queries, as they were drawn; None if they are all.
+        vary: Whether answers change from call to call.
 
     Raises:
         InputError: If it was never right, or free, or an outcome of a constraint is missing.
@@ -322,7 +333,7 @@ def _with_reference(
         reference_cost_usd=_mean(costs),
         reference_answers=tuple(zip(costs, qualities, strict=True)) if sample is None else None,
         reference_queries=None if sample is None else len(sample),
-        constraints=(*problem.constraints, *_in_numbers(problem, answers, sample)),
+        constraints=(*problem.constraints, *_in_numbers(problem, answers, sample, vary)),
         reference_outcomes={
             limit.name: _mean([limit.of(answer) for answer in answers])
             for limit in problem.constraints
@@ -332,14 +343,20 @@ def _with_reference(
 
 
 def _in_numbers(
-    problem: SelectionProblem, answers: Sequence[Observation], sample: Sequence[int] | None
+    problem: SelectionProblem,
+    answers: Sequence[Observation],
+    sample: Sequence[int] | None,
+    vary: bool,
 ) -> list[Constraint]:
     """The threshold of a tolerated loss, if a sample tells the most that s(theta_0) may be."""
     if sample is None or problem.epsilon is None:
         return []
     of_query = {answer.query: answer.quality for answer in answers}
     drawn = [of_query[query] for query in sample]
-    most = upper_average(drawn, problem.num_queries, REFERENCE_DELTA)
+    if vary:
+        most = upper_expectation(drawn, REFERENCE_DELTA)
+    else:
+        most = upper_average(drawn, problem.num_queries, REFERENCE_DELTA)
     return [at_least(QUALITY, (1 - problem.epsilon) * most)]
 
 

@@ -98,15 +98,14 @@ def search(
             "and nothing is left for the search; raise it, or give fewer queries"
         )
     say(setup, _of_reference(problem, before.reference, left))
-    vary = given.repeat or (before.repeats is not None and before.repeats.changed > 0)
-    evaluator = make_evaluator(problem, queries=setup.searched, deterministic=not vary)
+    evaluator = make_evaluator(problem, queries=setup.searched, deterministic=not before.vary)
     evaluator.paid([*known.observations, *before.probe, *before.reference])
     make_optimizer: Callable[..., Optimizer] | None = given.optimizer
     if make_optimizer is None:
         how: dict[str, Any] = {"base": before.base}
         if before.base is None:
             how = {"initial_pool": "random"}
-        if vary:  # a certificate then asks again, and is told how much there is to expect
+        if before.vary:  # a certificate then asks again, and is told how much there is to expect
             how["certificate_flips"] = before.repeats or _UNKNOWN_FLIPS
         if problem.reference_queries is not None and problem.epsilon is not None:
             how["bounds"] = {"delta": REFERENCE_DELTA}  # the other half is that of theta_0's sample

@@ -161,10 +161,12 @@ class CompoundSystem:
             InputError: If the query lacks a field that a module reads, or a module has no LLM.
         """
         self._check(assignment, fields)  # before a call is paid for
+        whose = ", ".join(f"{name}={llm.name}" for name, llm in assignment.items())
+        repeat = {"replicate": replicate, "repeat_of": whose}
         tasks: dict[str, asyncio.Task[_Done]] = {}
         for module in self.modules:
             llm, earlier = assignment[module.name], dict(tasks)
-            running = _run_module(module, llm, fields, earlier, client, replicate)
+            running = _run_module(module, llm, fields, earlier, client, repeat)
             tasks[module.name] = asyncio.create_task(running)
         # After an error the calls in flight end first, because they are billed. If this task is
         # cancelled, gather cancels the modules.
@@ -203,12 +205,12 @@ async def _run_module(
     fields: Inputs,
     earlier: Mapping[str, asyncio.Task[_Done]],
     client: ChatClient,
-    replicate: int,
+    repeat: Mapping[str, Any],
 ) -> _Done:
     """Runs a module once its inputs are there."""
     inputs, ready_s = await _inputs(module, fields, earlier)
     calls = [
-        ChatCall(llm.name, messages, module.max_tokens, replicate=replicate)
+        ChatCall(llm.name, messages, module.max_tokens, **repeat)
         for messages in module.prompts(inputs, llm.prompting)
     ]
     replies = await asyncio.gather(

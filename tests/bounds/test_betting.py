@@ -93,14 +93,17 @@ def test_the_shares_of_all_candidates_add_up():
     assert shares == sorted(shares, reverse=True)
 
 
-def test_a_certificate_is_kept():
-    """Evidence against an average below s_0 is not taken back by later outcomes."""
+def test_a_certificate_is_kept_until_the_average_is_known_to_be_less():
+    """Evidence against an average below s_0 is not taken back by later outcomes that are bad."""
     outcomes = np.array([1.0] * 12 + [0.0] * 38)  # the rare misleading order
     sequence = BettingSequence(50, 0.55, 0.05)
     told = [sequence.update(y) for y in outcomes]
     first = told.index(True)
     assert 0 < first < 12
-    assert all(told[first:])
+    out = range(49, -1, -1)  # outcomes that are still out
+    known = [outcomes[: 50 - left].sum() + left < 50 * 0.55 for left in out]
+    assert told[first:] == [not less for less in known[first:]]
+    assert sequence.refuted
     capital = np.zeros(19)
     for t, y in enumerate(outcomes):
         most = (50 * 0.55 - outcomes[:t].sum()) / (50 - t)

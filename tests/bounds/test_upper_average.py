@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from scipy.stats import binom, hypergeom
+from scipy.stats import beta, binom, hypergeom
 
-from scope_torch.bounds.betting import upper_average
+from scope_torch.bounds.betting import upper_average, upper_expectation
 
 DELTA, DRAWS = 0.2, 100  # a small delta would never be seen to fail
 POPULATIONS = {
@@ -48,3 +48,49 @@ def test_more_answers_say_more():
     bounds = [upper_average(sample[:n], 2293, 0.025) for n in (100, 200, 400, 800)]
     assert bounds == sorted(bounds, reverse=True)
     assert bounds[-1] < 0.89
+
+
+EXPECTED = {
+    "coins": np.full(60, 0.6),
+    "from 0.2 to 1": np.linspace(0.2, 1, 60),
+    "fixed": POPULATIONS["half"].astype(float),
+}
+
+
+@pytest.mark.parametrize("drawn", [20, 54, 60])
+@pytest.mark.parametrize("name", EXPECTED)
+def test_of_answers_that_vary_it_bounds_what_is_expected(name, drawn):
+    """The other bound is of the answers themselves, and is wrong of coins far too often."""
+    expected, draws = EXPECTED[name], 200
+    rng = np.random.default_rng(drawn)
+    wrong = wrong_of_fixed = 0
+    for _ in range(draws):
+        sample = rng.random(drawn) < rng.permutation(expected)[:drawn]
+        sample = sample.astype(float).tolist()
+        wrong += upper_expectation(sample, DELTA) < expected.mean() - 1e-9
+        wrong_of_fixed += upper_average(sample, 60, DELTA) < expected.mean() - 1e-9
+    assert wrong <= binom.ppf(0.999, draws, DELTA)
+    if name == "coins" and drawn > 20:
+        assert wrong_of_fixed > binom.ppf(0.999, draws, DELTA)
+
+
+def test_of_grades_that_vary_it_is_wrong_as_seldom_as_it_says():
+    means = np.linspace(0.3, 0.95, 60)
+    rng = np.random.default_rng(3)
+    bounds = []
+    for _ in range(100):
+        drawn = rng.permutation(means)[:40]
+        bounds.append(upper_expectation(rng.beta(6 * drawn, 6 * (1 - drawn)).tolist(), DELTA))
+    assert sum(bound < means.mean() for bound in bounds) <= binom.ppf(0.999, 100, DELTA)
+    assert means.mean() < np.mean(bounds) < means.mean() + 0.15
+
+
+def test_the_bound_on_what_is_expected_is_one_of_the_two():
+    """Clopper and Pearson where all are 0 or 1; bets, retyped, where all are 0.7."""
+    sample = [1.0] * 30 + [0.0] * 10
+    assert upper_expectation(sample, DELTA) == pytest.approx(beta.ppf(1 - 0.8 * DELTA, 31, 10))
+    assert upper_expectation([1.0] * 5, DELTA) == 1.0
+    missing = 1 - upper_expectation([0.7] * 50, DELTA)
+    for m, is_possible in ((missing - 1e-6, False), (missing + 1e-6, True)):
+        capital = np.mean([(1 + f / 20 * (0.3 / m - 1)) ** 50 for f in range(1, 20)])
+        assert (capital < 1 / (0.2 * DELTA)) == is_possible

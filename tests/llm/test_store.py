@@ -56,6 +56,7 @@ def test_a_reply_is_paid_once_and_replayed_with_its_cost(open_store):
         (CALL, replace(A, input_usd_per_mtok=9.0, max_tokens_key="max_completion_tokens"), True),
         (replace(CALL, llm="b"), LLMS["b"], False),
         (replace(CALL, replicate=1), A, False),
+        (replace(CALL, repeat_of="a=x"), A, True),  # what is asked first is everybody's
         (replace(CALL, max_tokens=33), A, False),
         (replace(CALL, temperature=0.1), A, False),
         (replace(CALL, messages=(Message("system", "one two three"),)), A, False),
@@ -66,6 +67,12 @@ def test_a_reply_is_paid_once_and_replayed_with_its_cost(open_store):
 )
 def test_what_shares_an_entry(other, llm, same):
     assert (call_key(other, llm) == call_key(CALL, A)) == same
+
+
+def test_repeats_are_shared_by_nobody():
+    mine, theirs = (replace(CALL, replicate=1, repeat_of=of) for of in ("a=x", "a=y"))
+    assert call_key(mine, A) == call_key(replace(mine), A) != call_key(theirs, A)
+    assert call_key(replace(mine, replicate=2), A) != call_key(mine, A)
 
 
 def test_a_temperature_that_is_not_sent_does_not_matter():

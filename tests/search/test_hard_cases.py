@@ -102,6 +102,28 @@ def test_no_choice_is_dearer_than_the_reference_by_its_own_answers():
     assert theta == (0, 0) or sum(of_choice.values()) < 0.006 * len(of_choice)
 
 
+@pytest.mark.parametrize("in_flight", [1, 8])
+@pytest.mark.parametrize("seed", [0, 3, 30, 45])
+def test_no_choice_is_infeasible_by_its_own_answers(seed, in_flight):
+    """A bet may be won by luck, here at a delta of 0.9; then all answers are seen."""
+    right = np.full((3, 3), 0.98)
+    right[1:, 1:] = 0.85
+    task = two_modules([0.01, 0.003, 0.0002], right, 60, 0.1, seed=seed)
+    how = {"base": "llm2", "seed": seed, "in_flight": in_flight, "bounds": {"delta": 0.9}}
+    result = run(
+        task.problem, make_scope_joint(task.problem, **how), TableEvaluator(task.table), 20.0
+    )
+    assert any(row.event == "withdrawn" for row in result.trace)
+    answers = {}
+    for one in result.history:
+        answers.setdefault(one.theta, {})[one.query] = one.quality
+    known = {theta: sum(of.values()) / 60 for theta, of in answers.items() if len(of) == 60}
+    assert known.get(result.recommendation.theta, 1.0) >= task.problem.s_0 - 1e-9
+    for row in result.pareto().by_loss:
+        if row.basis != "estimated":
+            assert known.get(row.theta, 1.0) >= row.threshold - 1e-9
+
+
 @pytest.mark.parametrize("certificate", ["bounds", "sequence"])
 @pytest.mark.parametrize("make", [make_scope, make_scope_joint])
 def test_two_that_cost_the_same_do_not_take_turns(make, certificate):

@@ -304,6 +304,24 @@ def test_an_explanation_of_a_run_of_an_earlier_version():
     assert "with probability at most 0.02" in " ".join(certified_by(settings))
 
 
+@pytest.mark.parametrize("in_flight", [1, 4])
+def test_a_continued_search_gets_no_old_answer_as_a_fresh_one(in_flight):
+    """An evaluator that keeps its answers tells them apart by their number, as a store does."""
+    task, number = make_task(5, (3, 3), 30, graded=False), Counter()
+    settings = {"base": "llm0", "certificate_flips": 0.03, "bounds": {"delta": 0.4}}
+    first = make_scope_joint(task.problem, seed=1, **settings)
+    june = list(
+        run(task.problem, first, Flipped(task.evaluator(), 0.03, 3), task.budget(60)).history
+    )
+    number.update((one.theta, one.query) for one in june)
+    second = make_scope_joint(task.problem, seed=2, known=june, in_flight=in_flight, **settings)
+    july = run(task.problem, second, Flipped(task.evaluator(), 0.03, 4), task.budget(60)).history
+    assert any(number[one.theta, one.query] for one in july)
+    for one in july:
+        assert one.replicate == number[one.theta, one.query]
+        number[one.theta, one.query] += 1
+
+
 @pytest.mark.parametrize(
     ("make", "batch_size"), [(make_scope, 1), (make_scope_joint, 7), (make_scope_joint, None)]
 )

@@ -141,7 +141,7 @@ class Never:
 
     order: list[int] | None = None
     margin = 0.0
-    by_answers = True
+    by_answers, refuted = True, False
 
     def next_margin(self):
         return self.margin

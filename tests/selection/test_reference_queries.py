@@ -1,12 +1,13 @@
 """theta_0 answers a sample of the queries: what is paid, what is still proven, what is told."""
 
 import json
+from collections import Counter
 
 import pytest
 from selection.test_select import App, exactly, settings
 
 import scope_torch as st
-from scope_torch.bounds.betting import upper_average
+from scope_torch.bounds.betting import upper_average, upper_expectation
 from scope_torch.errors import InputError
 from scope_torch.runs.finished import load_runs
 from scope_torch.runs.recorded import read_run
@@ -80,6 +81,28 @@ def test_a_loss_is_proven_by_a_sample():
     assert row.quality_interval == pytest.approx((evidence.lower, evidence.upper))
     assert row.quality_interval == pytest.approx((40 / Q, 1.0))
     assert row.cost_interval[0] < row.cost_usd < row.cost_interval[1]
+
+
+def test_a_loss_is_proven_where_answers_vary(tmp_path):
+    """The sample then bounds what is expected of the reference; also when the run goes on."""
+    calls = Counter()
+
+    def app(models, text):  # the reference is right four times of five, another time each query
+        key = (*models.values(), text)
+        calls[key] += 1
+        is_right = models["plan"] != "pro" or (int(text.split()[1]) + calls[key]) % 5 > 0
+        return (text.upper() if is_right else text), App.cost(models)
+
+    how = {"reference_queries": 140, "repeats": 20, "run_dir": tmp_path}
+    result = st.select(app, **arguments(**how))
+    assert result.varies.changed > 0
+    first = [one.quality for one in result.reference]
+    most = upper_expectation(first, 0.025)
+    assert most > upper_average(first, Q, 0.025)
+    assert result.problem.most_reference_quality == pytest.approx(most)
+    assert result.problem.s_0 == pytest.approx(0.9 * most)
+    assert st.select(app, **arguments(**how)).problem == result.problem
+    assert result.report["delta"] == 0.025
 
 
 @pytest.mark.slow

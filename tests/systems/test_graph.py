@@ -65,6 +65,7 @@ def test_calls_carry_llm_limit_and_replicate():
     asyncio.run(system.run(assignment(system), {"x": 1}, client, replicate=4))
     (call,) = client.calls
     assert (call.llm, call.max_tokens, call.replicate, call.temperature) == ("one", 37, 4, 0.0)
+    assert call.repeat_of == f"one={assignment(system)['one'].name}"
 
 
 def test_independent_modules_are_in_flight_together_and_readers_wait():
