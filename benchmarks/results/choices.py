@@ -62,7 +62,7 @@ def choices() -> dict[str, Sequence[Planned]]:
         "amplitudes": _chosen_again(_amplitudes()),
         "recorded_development": [
             *on_recordings(RECORDED_DEVELOPMENT[:3], OURS | UNTRIED, range(20)),
-            *on_recordings(RECORDED_DEVELOPMENT[3:], OURS, range(10)),  # a minute each
+            *on_recordings(RECORDED_DEVELOPMENT[3:], OURS, range(20)),  # a minute each
             *on_recordings(RECORDED_DEVELOPMENT[:1], others, range(20)),
         ],
         "bases_development": bases(

@@ -121,7 +121,7 @@ def experiments() -> dict[str, Sequence[Planned]]:
         "additive": simulated(SIMULATED, other, "task.family=additive"),
         "recorded_like": [
             *simulated(SIMULATED, other, LIKE_RECORDED, seeds=SEEDS[:1]),
-            *_peers_in_worlds(LIKE_RECORDED),
+            *_peers_in_worlds(SIMULATED, LIKE_RECORDED),
         ],
         "kernel": simulated(["data_imputation"], sensitive, "kernel=rbf"),
         "reference": simulated(["data_imputation"], with_llambo, haiku),
@@ -187,14 +187,13 @@ def _peers() -> list[Planned]:
     for name, peer in CHOSEN.items():
         seeds = range(10, 15) if name != "ax" else SEEDS[:1]  # it takes minutes for each search
         cells += on_tables({name: ()}, seeds, peer)
-    cells += _peers_in_worlds()
+    cells += _peers_in_worlds(("data_imputation", "text_to_sql"))
     recorded = {name: (*of, agentopt.TIES) for name, of in recorded_problems().items()}
     return [*cells, *agentopt.cells(recorded, range(10, 15))]
 
 
-def _peers_in_worlds(*more: str) -> list[Cell]:
-    """On two simulated tasks, with one seed; not Ax, which takes hours in a large space."""
-    tasks = "data_imputation", "text_to_sql"
+def _peers_in_worlds(tasks: Sequence[str], *more: str) -> list[Cell]:
+    """On simulated tasks, with one seed; not Ax, which takes hours in a large space."""
     peers = [(name, peer) for name, peer in CHOSEN.items() if name != "ax"]
     return [
         cell
@@ -213,9 +212,8 @@ def _peers_on_recordings() -> list[Planned]:
         f"recorded/{t}": (f"task=recorded/{t}",) for t in ("restaurant_test", "swebench_bash_only")
     }
     small["recorded/agentopt_bfcl"] = ("task=recorded/agentopt_bfcl", agentopt.TIES)
-    large = {"recorded/bing": ("task=recorded/bing",)}  # two minutes for its Bayesian selector
-    of_agentopt = (*agentopt.cells(small, range(10, 30)), *agentopt.cells(large, range(10, 15)))
-    return [*cells, *of_agentopt]
+    small["recorded/bing"] = ("task=recorded/bing",)
+    return [*cells, *agentopt.cells(small, range(10, 30))]
 
 
 def _systems() -> list[Cell]:
