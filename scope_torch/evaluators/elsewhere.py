@@ -148,6 +148,8 @@ class Elsewhere:
         try:
             return _dumped(value)
         except Exception as error:
+            if isinstance(self._running(), ThreadPoolExecutor):
+                return b""
             more = "" if cloudpickle else ", or pip install cloudpickle, which also sends a lambda"
             raise InputError(
                 f"{name} cannot be sent to the workers of executor= ({error}); give an importable "

@@ -83,6 +83,8 @@ def test_threads_give_what_a_sequential_search_gives(tmp_path, expected):
     app.lock = threading.Lock()  # nothing is pickled for a thread
     with ThreadPoolExecutor(3) as pool:
         assert seen(st.select(app, **settings(executor=pool))) == seen(expected)
+    made = partial(ThreadPoolExecutor, 3)
+    assert seen(st.select(app, **settings(executor=made))) == seen(expected)
 
 
 @pytest.mark.parametrize(
