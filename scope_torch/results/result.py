@@ -210,6 +210,8 @@ class RunResult:
         if problem.reference_queries is None or len(answers) < 2:
             return savings_of(self.cost_usd, problem.reference_cost_usd)
         share = len(answers) / problem.num_queries
+        if self.varies is not None and self.varies.changed:  # other answers cost something else
+            share = 0.0
         error = stdev([one.cost_usd for one in answers]) * math.sqrt((1 - share) / len(answers))
         mean = problem.reference_cost_usd
         return savings_of(self.cost_usd, mean, (mean - 2 * error, mean + 2 * error))

@@ -2,12 +2,14 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from selection.test_select import App, exactly, settings
 
 import scope_torch as st
 from scope_torch.bounds.betting import upper_average, upper_expectation
+from scope_torch.bounds.repeats import Repeats
 from scope_torch.errors import InputError
 from scope_torch.runs.finished import load_runs
 from scope_torch.runs.recorded import read_run
@@ -237,6 +239,10 @@ def test_savings_are_as_sure_as_the_sample():
     assert saved.lower < true < saved.upper
     assert saved.lower < saved.value < saved.upper
     assert result.certified
+    varies = replace(result, varies=Repeats((1.0, 0.0), (1.0, 1.0))).savings
+    assert varies.value == saved.value
+    assert varies.lower < saved.lower
+    assert varies.upper > saved.upper
 
 
 def test_only_queries_that_both_answered_are_compared():
