@@ -12,6 +12,7 @@ from torch import Tensor
 
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
+from scope_torch.results.metrics import ROUNDING
 from scope_torch.search.optimizer import Basis, Recommendation, SequentialOptimizer
 from scope_torch.space import check_seed, tie_rank
 
@@ -111,7 +112,7 @@ class DatasetLevelOptimizer(SequentialOptimizer):
         evaluation = Evaluation(
             theta,
             math.fsum(o.cost_usd for o in observations) / num_queries,
-            self.problem.constraint(math.fsum(qualities.values()) / num_queries),
+            _exactly(self.problem.constraint(math.fsum(qualities.values()) / num_queries)),
             tuple(qualities.get(q, math.nan) for q in range(self.problem.num_queries)),
             self._others(observations),
         )
@@ -123,7 +124,7 @@ class DatasetLevelOptimizer(SequentialOptimizer):
         """G of the further constraints, on average."""
         grades = [self.problem.grades(observation) for observation in observations]
         averages = [math.fsum(of_one) / len(grades) for of_one in zip(*grades, strict=True)]
-        return self.problem.violations(averages)[1:]
+        return tuple(map(_exactly, self.problem.violations(averages)[1:]))
 
     def _completed(self, evaluation: Evaluation) -> None:
         """Updates theta_out after an evaluation; a subclass may do it by another rule."""
@@ -195,7 +196,12 @@ def _average(group: Sequence[Evaluation]) -> Evaluation:
     return Evaluation(
         group[0].theta,
         math.fsum(e.cost_usd for e in group) / n,
-        math.fsum(e.g for e in group) / n,
+        _exactly(math.fsum(e.g for e in group) / n),
         tuple(math.fsum(values) / n for values in zip(*(e.qualities for e in group), strict=True)),
-        tuple(math.fsum(values) / n for values in zip(*(e.others for e in group), strict=True)),
+        tuple(_exactly(math.fsum(ys) / n) for ys in zip(*(e.others for e in group), strict=True)),
     )
+
+
+def _exactly(g: float) -> float:
+    """G of an average; 0 where only rounding keeps it from the threshold, which is then met."""
+    return 0.0 if abs(g) <= ROUNDING else g

@@ -44,7 +44,7 @@ from scope_torch.problem import SelectionProblem
 from scope_torch.runs.callbacks import Callback
 from scope_torch.runs.deadline import TIME_IS_OVER, Deadline
 from scope_torch.runs.deployment import deploy
-from scope_torch.runs.directory import finished_summary, write_json
+from scope_torch.runs.directory import finished_summary, read_json, write_json
 from scope_torch.runs.earlier import known_from
 from scope_torch.runs.runner import run, run_settings
 from scope_torch.search.known import Known
@@ -284,15 +284,17 @@ def _run_task(
 
 
 def _deploy(task: Task, summary: dict[str, Any], path: Path) -> None:
-    if path.exists():
+    thetas = {"theta_out": summary["theta_out_codes"], "reference": list(task.problem.theta_ref)}
+    if best := summary.get("best_feasible_codes"):
+        thetas["best_feasible"] = best
+    told = read_json(path) if path.exists() else None
+    # Of another choice, if the search has gone on.
+    if told is not None and all(told.get(n, {}).get("codes", of) == of for n, of in thetas.items()):
         return
     assert task.held_out is not None  # `_run_task` has looked, before the search
     held_out = task.held_out()
-    thetas = {"theta_out": summary["theta_out_codes"], "reference": task.problem.theta_ref}
-    if best := summary.get("best_feasible_codes"):
-        thetas["best_feasible"] = best
     try:
-        deployed = {name: deploy(held_out, theta) for name, theta in thetas.items()}
+        deployed = {name: {**deploy(held_out, of), "codes": of} for name, of in thetas.items()}
         num_failed = getattr(held_out.evaluator, "num_failed", 0)
     finally:
         close_evaluator(held_out.evaluator)

@@ -55,6 +55,8 @@ _NO_WORDS = {
     "id", "type", "role", "object", "status", "index", "finish_reason", "call_id", "usage",
     # Gemini's, beside the content of a candidate.
     "finishReason", "safetyRatings", "citationMetadata", "groundingMetadata", "thoughtSignature",
+    # OpenRouter's and Azure's, beside the message of a choice.
+    "native_finish_reason", "content_filter_results", "error",
 }  # fmt: skip
 
 
@@ -247,6 +249,8 @@ def _is_of_provider(tool: Any) -> bool:
 def _is_reference(key: Any, value: Any) -> bool:
     if key == "web_search_options":  # {} asks for a search, too
         return value is not None
+    if key == "type" and value == "item_reference":  # of an earlier message
+        return True
     return (key in _REFERENCES and bool(value)) or _is_address(key, value)
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from scope_torch.errors import InputError
 from scope_torch.problem import SelectionProblem
 from scope_torch.results.metrics import OracleCurve
+from scope_torch.runs.deadline import TIME_IS_OVER
 from scope_torch.runs.directory import read_json, read_settings, result_of
 from scope_torch.runs.measure import is_measurement
 from scope_torch.runs.measured import FILE, measured_curve, read_measured
@@ -119,8 +120,10 @@ class FinishedRun:
     @cached_property
     def deployment(self) -> dict[str, Any] | None:
         """Content of `deployment.json`; None if theta_out was not run on held-out queries."""
-        path = self.path / "deployment.json"
-        return read_json(path) if path.exists() else None
+        path, out = self.path / "deployment.json", self.result["theta_out_codes"]
+        found = read_json(path) if path.exists() else None
+        is_other = found is not None and found["theta_out"].get("codes", out) != out
+        return None if is_other else found  # the search has gone on since
 
     @property
     def pruned_early(self) -> float | None:
@@ -288,6 +291,8 @@ def load_runs(output_dir: Path) -> tuple[dict[Group, list[FinishedRun]], list[st
         for path in sorted(p.parent for p in output_dir.rglob(name))
         if not (path / "result.json").exists() and not _is_measurement(path)
     ]
+    cut = [run.path for run in found if run.result["stop_reason"] == TIME_IS_OVER]
+    remarks += [f"ended by its time limit, before its budget was spent: {path}" for path in cut]
     stale = [r.path for runs in groups.values() for r in runs if r.was_measured and r.curve is None]
     remarks += [f"went on after it was measured, measure it again: {path}" for path in stale]
     return dict(sorted(groups.items())), remarks

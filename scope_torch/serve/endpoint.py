@@ -235,9 +235,10 @@ class Endpoint:
         try:
             yield query
         finally:
-            IN_FLIGHT.reset(token)
             query.end(self._timeout_s + _CLOSING_S)
             self._queries.remove(query)
+            with contextlib.suppress(ValueError):  # an async fixture may end it in another context
+                IN_FLIGHT.reset(token)
 
     def fault_of(self, query: QueryInFlight) -> str | None:
         """Why a run that has ended is no observation, and the mend; None if it is one.

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING, Any
 
 from scope_torch.errors import InputError
@@ -129,6 +130,8 @@ class Upstream:
             # A shorter time to connect: then a request that was never sent ends as such.
             timeout=httpx.Timeout(self._timeout_s, connect=self._timeout_s / 2),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
+            # No cookie of one reply is sent with the next request, which may be another's.
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
         )
 
     async def close(self) -> None:

@@ -34,8 +34,9 @@ _LIST = re.compile(r"\[[^\[\]]+\]")
 
 # A cut-off reply may lack the closing fence.
 _FENCED = re.compile(r"```(?:[ \t]*(?:\w*[ \t]*\n|sql(?:ite)?\b))?(.*?)(?:```|\Z)", re.S | re.I)
-# White space or a comment; its length is bounded, because many may begin and none end.
-_GAP = r"(?:\s|--[^\n]{0,500}\n|/\*(?s:.{0,500}?)\*/)"
+# White space or a comment; its length is bounded, because many may begin and none end. It ends at
+# its first */: else several may be one comment or more, in as many ways as there are to part them.
+_GAP = r"(?:\s|--[^\n]{0,500}\n|/\*(?:[^*]|\*(?!/)){0,500}+\*/)"
 _NAME = r"""(?:\w+|"[^"]*"|`[^`]*`|\[[^\[\]]*\])"""
 _QUERY = (
     rf"\(*(?:SELECT\b|WITH\b{_GAP}+(?:RECURSIVE\s+)?{_NAME}\s*(?:\([^()]*\)\s*)?"

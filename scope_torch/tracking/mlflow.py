@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import re
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping
@@ -162,7 +163,8 @@ class MlflowTracker(Callback):
         summary = result.summary()
         if result.curve is not None:
             for budget, cost, v in result.curve.points(summary["budget_usd"]):
-                self._add(name_of("c_bf_usd", self._problem), cost, budget)
+                if math.isfinite(cost):  # nothing feasible is known before
+                    self._add(name_of("c_bf_usd", self._problem), cost, budget)
                 self._add("violation", v, budget)
         for name, (key, value) in zip(_clean(summary), summary.items(), strict=True):
             if isinstance(value, int | float):

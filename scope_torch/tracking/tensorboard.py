@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +72,8 @@ class TensorBoardTracker(Callback):
         if result.curve is not None:
             for budget, cost, v in result.curve.points(summary["budget_usd"]):
                 step = round(budget * STEPS_PER_USD)
-                self._writer.add_scalar(name_of("c_bf_usd", self._problem), cost, step)
+                if math.isfinite(cost):  # nothing feasible is known before
+                    self._writer.add_scalar(name_of("c_bf_usd", self._problem), cost, step)
                 self._writer.add_scalar("violation", v, step)
         self._write_json("result", summary)
         figure = None if result.run_dir is None else result.run_dir / "curves.png"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -143,7 +144,8 @@ class WandbTracker(Callback):
         if result.curve is not None:
             best = name_of("c_bf_usd", self._problem)
             for budget, cost, v in result.curve.points(summary["budget_usd"]):
-                self._run.log({"budget_usd": budget, best: cost, "violation": v})
+                known = {best: cost} if math.isfinite(cost) else {}  # nothing feasible before
+                self._run.log({"budget_usd": budget, **known, "violation": v})
         page, found = page_and_result(cast(Any, result))
         artifact = wandb.Artifact(f"result-{self._run.id}", type="result")
         artifact.add(_table(["key", "value"], [[k, str(v)] for k, v in summary.items()]), "result")

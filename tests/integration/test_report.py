@@ -235,6 +235,27 @@ def test_held_out_queries_have_a_table(outputs, no_figures):
     assert float(row["test_quality_of_reference_median"]) == 1.25
 
 
+def test_held_out_queries_of_an_earlier_choice_are_not_told(outputs, no_figures):
+    """The search has gone on with a larger budget since, and nothing was run again."""
+    for path in outputs.rglob("result.json"):
+        codes = json.loads(path.read_text())["theta_out_codes"]
+        other = [code + 1 for code in codes]
+        content = {
+            "theta_out": {"cost_usd": 0.001, "quality": 0.8, "codes": other},
+            "reference": {"cost_usd": 0.004, "quality": 0.64},
+        }
+        path.with_name("deployment.json").write_text(json.dumps(content))
+    assert "+25.0%" not in report(outputs)
+
+
+def test_a_search_that_ended_by_its_time_limit_is_told(outputs, no_figures):
+    path = min(outputs.rglob("result.json"))
+    content = json.loads(path.read_text()) | {"stop_reason": "time limit"}
+    path.write_text(json.dumps(with_hashes(content)))
+    _, remarks = load_runs(outputs)
+    assert remarks == [f"ended by its time limit, before its budget was spent: {path.parent}"]
+
+
 def test_the_paper_deploys_what_was_feasible(outputs, no_figures):
     """Where the truth is known, theta_out is not what the table shows (sec:rq2)."""
     for path in outputs.rglob("result.json"):

@@ -1,6 +1,8 @@
 """Who may ask the endpoint: other names of this machine, tokens, and callers that stop halfway."""
 
+import contextvars
 import http.client
+import http.server
 import json
 import logging
 import socket
@@ -25,6 +27,7 @@ from scope_torch.errors import InputError
 from scope_torch.serve.endpoint import Endpoint
 
 TOKEN = "a-token-of-the-test"
+USAGE = {"prompt_tokens": 5, "completion_tokens": 1, "total_tokens": 6}
 DOCKER = {"Host": "host.docker.internal:8700"}
 
 
@@ -225,3 +228,43 @@ def test_a_client_asks_for_one_model(endpoint):
             assert (got.status, head.status, head.body) == (200, 200, b"")
         assert got.json()["name"] == "models/scope/solver"
         assert got.json()["id"] == "scope/solver"
+
+
+def test_a_query_that_ends_in_another_context_has_ended(upstream):
+    """As that of an async fixture does."""
+    with serving(upstream.url) as endpoint:
+        within = endpoint.query(CHOICE)
+        query = contextvars.copy_context().run(within.__enter__)
+        contextvars.copy_context().run(within.__exit__, None, None, None)
+        assert post(query.base_url + PATHS[0], body_of(PATHS[0])).status == 409
+
+
+def test_a_cookie_of_one_query_is_not_sent_with_the_next():
+    seen = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def log_message(self, *_):
+            pass
+
+        def do_POST(self):
+            self.rfile.read(int(self.headers["Content-Length"]))
+            seen.append(self.headers.get("Cookie"))
+            said = {"choices": [{"message": {"content": "42"}}], "usage": USAGE}
+            content = json.dumps(said).encode()
+            self.send_response(200)
+            self.send_header("Set-Cookie", "session=theirs; Path=/")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        with serving(f"http://127.0.0.1:{server.server_port}/v1") as endpoint:
+            for _ in range(2):
+                with endpoint.query(CHOICE) as query:
+                    post(query.base_url + PATHS[0], body_of(PATHS[0]))
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert seen == [None, None]

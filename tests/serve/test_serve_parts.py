@@ -82,6 +82,7 @@ def test_what_a_request_refers_to_is_not_bounded():
         (PATHS[1], {"max_output_tokens": 7, "max_tokens": 3}, 7, False),
         (PATHS[1], {"previous_response_id": "r1"}, 32, True),
         (PATHS[1], {"previous_response_id": None}, 32, False),
+        (PATHS[1], {"input": [{"type": "item_reference", "id": "m1"}]}, 32, True),
         (PATHS[0], {"messages": [{"content": [{"image_url": {"url": "https://x/y"}}]}]}, 32, True),
         (PATHS[0], {"messages": [{"content": [{"image_url": {"url": "data:,y"}}]}]}, 32, False),
         (PATHS[1], {"input": [{"content": [{"image_url": "https://x/y"}]}]}, 32, True),
@@ -132,6 +133,18 @@ def test_the_most_of_a_request(path, more, limit, refers):
 def test_every_one_of_the_replies_that_were_asked_for_may_be_billed(path, more, replies):
     unlimited = most_of(APIS[path].limits, more, 100)
     assert estimate(unlimited, 200)[1] == 100 + replies * 16_384
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"native_finish_reason": "stop"},
+        {"content_filter_results": {"hate": {"filtered": False, "severity": "safe"}}},
+        {"error": {"code": 502, "message": "Upstream failed"}},
+    ],
+)
+def test_what_hosts_say_about_an_empty_choice_are_no_words_of_the_llm(more):
+    assert said_bytes([{"index": 0, "message": {"role": "assistant", "content": ""}, **more}]) == 0
 
 
 def test_estimates():

@@ -240,6 +240,14 @@ def test_no_sql(reply):
         extract_sql([reply], {})
 
 
+def test_many_comments_and_no_query_are_read_in_one_way():
+    """In every way to part them, this would never end."""
+    with pytest.raises(ParseError):
+        extract_sql(["```sql\n" + "/* the loop of a small LLM */ " * 2000 + "\n```"], {})
+    sql = "/* a **/ /* b */ SELECT a FROM t"
+    assert extract_sql([f"```sql\n{sql}\n```"], {}) == sql
+
+
 @pytest.mark.parametrize(
     "junk",
     ["[", "(", "'", "`", "```", "links:[", "--'\n", "- ", "\n ", "SELECT '", "WITH a ", "WITH a(",

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import re
 
 import pytest
 
+from scope_torch.baselines.llmselector import LLMSelector
 from scope_torch.errors import InputError
 from scope_torch.methods import make_scope, make_scope_joint
 from scope_torch.runs.runner import run
@@ -111,3 +113,16 @@ def test_the_bar_says_what_the_gap_is(monkeypatch):
         optimizer = make_scope_joint(problem, base="nano", seed=0)
         run(problem, optimizer, evaluator, 0.3, callbacks=[ProgressBar()])
         assert re.search(rf"gap [0-9.e-]+ {unit}", shown.getvalue())
+
+
+def test_a_cost_that_nobody_knows_yet_is_no_point_of_a_curve(tmp_path):
+    """LLMSelector begins anywhere, and nothing feasible may be known for long."""
+    pytest.importorskip("tensorboard")
+    problem, evaluator, _ = synthetic_task(num_queries=8)
+    optimizer = LLMSelector(problem, seed=6)
+    tracker = TensorBoardTracker(tmp_path)
+    result = run(problem, optimizer, evaluator, 0.6, run_dir=tmp_path, callbacks=[tracker])
+    costs = [cost for _, cost, _ in result.curve.points(0.6)]
+    assert not all(map(math.isfinite, costs))
+    told = [event.value for event in events(tmp_path).Scalars("c_bf_usd")]
+    assert told == pytest.approx([cost for cost in costs if math.isfinite(cost)])
