@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
@@ -11,6 +12,11 @@ from omegaconf.errors import OmegaConfBaseException
 
 from scope_torch.errors import JobsFailed
 
+# Keys that have a component of their own in the path of a run, or must not change it.
+_WITH_PLACE = re.compile(
+    r"task|method|seed|experiment|output_dir|time_limit|deploy|swept|(hydra|tracking)([./].*)?"
+)
+
 
 class CollectingSweeper(BasicSweeper):
     """Hydra's basic sweeper. A failed job returns its error as a text, and the others run."""
@@ -19,13 +25,13 @@ class CollectingSweeper(BasicSweeper):
     def split_arguments(
         overrides: list[Override], max_batch_size: int | None
     ) -> list[list[list[str]]]:
-        """The overrides of each job, in batches; also the keys of the task in which jobs differ.
+        """The overrides of each job, in batches; also the keys in which jobs differ.
 
         The budget is one of them: a larger one extends a run, a smaller one is another run.
 
         A job knows its own values only, and its folder must not be that of another job.
         """
-        swept = [override.get_key_element() for override in overrides if _is_swept(override)]
+        swept = [_key_of(override) for override in overrides if _is_swept(override)]
         batches = BasicSweeper.split_arguments(overrides, max_batch_size)
         more = [f"swept=[{','.join(swept)}]"] if swept else []
         return [[[*job, *more] for job in batch] for batch in batches]
@@ -54,8 +60,11 @@ class CollectingSweeper(BasicSweeper):
 
 
 def _is_swept(override: Override) -> bool:
-    key = override.get_key_element()
-    return override.is_sweep_override() and (key.startswith("task.") or key == "budget_usd")
+    return override.is_sweep_override() and not _WITH_PLACE.fullmatch(_key_of(override))
+
+
+def _key_of(override: Override) -> str:
+    return override.get_key_element().lstrip("+~")
 
 
 def _is_told_elsewhere(error: Exception) -> bool:

@@ -313,4 +313,4 @@ class Config:
     continue_from: Any = None  # folders of older runs, whose observations are known
     experiment: str = ""  # a folder of output_dir, and the group in W&B; default: the task's name
     output_dir: str = "outputs"  # runs: output_dir[/experiment]/task/method[/overrides]/seed=...
-    swept: list[str] = field(default_factory=list)  # by -m: keys of a task that its jobs differ in
+    swept: list[str] = field(default_factory=list)  # by -m: keys that its jobs differ in

@@ -4,8 +4,12 @@ import csv
 from pathlib import Path
 
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import OmegaConf
 
+from hydra_plugins.scope_torch_sweeper import CollectingSweeper
 from scope_torch.cli.report import report
+from scope_torch.cli.run import run_dir
 
 LLMS = ("nano", "mini", "pro")
 
@@ -62,6 +66,40 @@ def test_each_value_has_a_folder_and_a_row(cli, tables, swept, fixed, number):
     assert len(rows) == len({row.split("|")[1] for row in rows}) == number // seeds
     assert all(row.split("|")[3].strip() == str(seeds) for row in rows)
     assert all(f"{swept[0].partition('=')[0].removeprefix('task.')}=" in row for row in rows)
+
+
+@pytest.mark.parametrize(
+    "swept",
+    [
+        "llm.base_url=http://one.test/v1,http://two.test/v1",
+        "+llm.extra_body.temperature=0,1",
+        "evaluator=live,recorded",
+        "device=cpu,cuda",
+        "description.system=one,two",
+    ],
+)
+def test_jobs_that_differ_have_folders_that_differ(swept):
+    long = [f"task.world.noise.{'x' * 150}=1"]
+    for more in ([], long):
+        overrides = OverridesParser.create().parse_overrides(["task=hotpotqa", *more, swept])
+        ((one, two),) = CollectingSweeper.split_arguments(overrides, None)
+        (of_sweep,) = {job[-1] for job in (one, two)}
+        cfg = OmegaConf.create(
+            {"task": {"name": "t"}, "method": {"name": "m"}, "experiment": "", "output_dir": "o"}
+            | {"seed": 0, "swept": of_sweep.removeprefix("swept=[").removesuffix("]").split(",")}
+        )
+        assert run_dir(cfg, one) != run_dir(cfg, two)
+
+
+def test_jobs_whose_long_names_are_cut_have_folders_that_differ():
+    long, swept = f"task.of.{'x' * 150}=1", "method.u_out_floor=true,false"
+    overrides = OverridesParser.create().parse_overrides(["task=hotpotqa", long, swept])
+    ((one, two),) = CollectingSweeper.split_arguments(overrides, None)
+    cfg = OmegaConf.create(
+        {"task": {"name": "t"}, "method": {"name": "m"}, "experiment": "", "output_dir": "o"}
+        | {"seed": 0, "swept": ["method.u_out_floor"]}
+    )
+    assert run_dir(cfg, one) != run_dir(cfg, two)
 
 
 @pytest.mark.slow
