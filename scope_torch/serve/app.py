@@ -167,9 +167,17 @@ class App:
         """The answer of the first configuration that gives one; the last error if none does."""
         body = await _body(incoming, api)
         module = module_of(body.get("model"), chain.entries[0], self._settings.prefix)
-        request, answer, llm, reason = None, None, "", None
+        request, answer, llm, reason, refused = None, None, "", None, None
         for assignment in chain.attempts(module):
-            request = self._request(incoming, api, body, Routing(assignment, None))
+            try:
+                request = self._request(incoming, api, body, Routing(assignment, None))
+            except Refused as error:  # a fallback with a factor that this API cannot set
+                if assignment == chain.entries[0]:
+                    raise
+                refused, name = error, assignment[module]
+                logger.warning("fallback %r of %r cannot be asked: %s", name, module, error)
+                chain.fail(module, name)
+                continue
             if reason is not None:
                 self._ledger.fall_back(module, llm, reason)
                 told = "%s: %r failed (%s), so %r is asked"
@@ -180,8 +188,8 @@ class App:
             reason = chain.judge(module, llm, answer)
             if reason is None or await incoming.is_disconnected():
                 break
-        assert request is not None
-        assert answer is not None
+        if request is None or answer is None:
+            raise refused or Refused(503, "no fallback can be asked")
         pieces = chain.watched(module, llm, pieces_of(answer, api), request.reading)
         return _response(answer, pieces)
 
@@ -227,8 +235,7 @@ class App:
             what, out = address(what, self._outgoing(api, body, routing, asks=False)[2])
             content = _encoded(out)
 
-        def book(usage: Usage | None, failed: bool) -> None:
-            del usage, failed
+        def book(_usage: Usage | None, _failed: bool) -> None:
             if routing.query is not None:
                 routing.query.leave()
 

@@ -319,3 +319,12 @@ def test_fallbacks_that_cannot_be(settings, told):
 
     with pytest.raises(InputError, match=told):
         Endpoint("http://127.0.0.1:1/v1", prices=prices(), **settings)
+
+
+def test_a_fallback_that_the_api_cannot_ask_is_left_out(caplog):
+    """Else an outage of the choice is an error of the request, and the last one is never asked."""
+    cannot = {"planner": "small thinking_tokens=2000", "solver": "tiny"}
+    with failing((CHOSEN, cannot, LAST), medium=Status(503)) as (upstream, endpoint, _):
+        assert [ask(endpoint).status for _ in range(2)] == [200, 200]
+        assert asked(upstream) == ["medium", "large", "large"]
+    assert "fallback 'small thinking_tokens=2000' of 'planner' cannot be asked" in caplog.text
