@@ -126,7 +126,10 @@ class Reader:
         from_made, from_inherited = self._made.copy(), self._inherited.copy()
         for observation in seen:
             names = old.names(observation.theta)
-            new, why = self._translated(observation, names, query_of, prices)
+            # theta_0's failures stay, as its other answers do, if failures are answers.
+            stands = observation.theta == old.theta_ref and observation.failed in by_whom
+            stands = stands and getattr(self._evaluator, "on_error", None) == "zero"
+            new, why = self._translated(observation, names, query_of, prices, stands)
             if observation.theta in failing:
                 new, why = None, "failed"
             if new is None:
@@ -136,7 +139,7 @@ class Reader:
             if _drop(from_inherited, same) or (is_inherited and _drop(from_made, same)):
                 left_out["taken_before"] += 1
                 continue
-            if anew:
+            if anew and not stands:
                 new, usd = self._regraded(new, observation, outputs)
                 regraded_usd += usd
                 if new is None:
@@ -254,6 +257,7 @@ class Reader:
         names: Mapping[str, str],
         query_of: Mapping[int, int],
         prices: Prices | None,
+        stands: bool,
     ) -> tuple[Observation | None, str]:
         """In the codes and at the prices of the new search; or None, and why not."""
         new = self._problem
@@ -262,7 +266,7 @@ class Reader:
             return None, "no_candidate"
         if observation.query not in query_of:
             return None, "no_query"
-        if observation.failed is not None:
+        if observation.failed is not None and not stands:
             return None, "failed"
         theta, order = new.codes(llms), [list(names).index(module) for module in new.modules]
         costs, tokens = observation.module_cost_usd, observation.module_tokens

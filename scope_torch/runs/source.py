@@ -40,11 +40,11 @@ class ObservationSource:
         known: Iterable[Observation] = (),
     ) -> None:
         self.replayed = 0
-        self._most_usd = most_usd
         self.seconds = 0.0
         self._evaluator = evaluator
         self._journal = journal
         recorded = journal.recorded if journal is not None else []
+        self._most_usd = max([most_usd, *(one.paid_usd for one in recorded)])
         # None: requested from the evaluator, but not observed yet
         self._recorded: dict[_RequestKey, Observation | None] = {o.request: o for o in recorded}
         self._unused = set(self._recorded)

@@ -91,15 +91,23 @@ def ask_again(
 
 
 def _known(setup: Setup, evaluator: Evaluator) -> Repeats | None:
-    """Those that this run has taken over, or may take over from the latest older one."""
+    """Those that this run has taken over, or may take over from older ones.
+
+    That is the latest one that saw a change: 30 answers that stay say little against one.
+    """
     own = setup.folder
-    for folder in [*([] if own is None else [own]), *map(Path, reversed(setup.earlier))]:
-        found = repeats_in(folder)
-        if found is not None and (folder == own or not is_graded_otherwise(folder, evaluator)):
-            if own is not None and own != folder and setup.given.repeats is None:
-                keep_repeats(own, found)
-            return found
-    return None
+    if own is not None and (found := repeats_in(own)) is not None:
+        return found
+    older = list(map(Path, reversed(setup.earlier)))
+    told = [
+        one
+        for path in older
+        if (one := repeats_in(path)) is not None and not is_graded_otherwise(path, evaluator)
+    ]
+    found = next((one for one in told if one.changed), told[0] if told else None)
+    if own is not None and found is not None and setup.given.repeats is None:
+        keep_repeats(own, found)
+    return found
 
 
 def _begun(setup: Setup) -> int:

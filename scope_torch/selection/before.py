@@ -107,7 +107,8 @@ def prepare(
         for one in piloted(setup, evaluator)
         if not keeps or one.query not in new or not evaluator.is_answer(one)
     ]
-    probe = preflight(setup, evaluator, answered)
+    left = setup.budget_usd - graded_usd - _paid(pilots)
+    probe = preflight(setup, evaluator, answered, left)
     base = _base(setup, [*answered, *probe])
     if keeps:  # the reference gets the kept answer, and its bill; or the preflight got a pilot's
         theirs = {one.request for one in pilots if evaluator.is_answer(one)}

@@ -30,7 +30,10 @@ _MOST_TRIED = 10_000  # configurations, to find an allowed one
 
 
 def preflight(
-    setup: Setup, evaluator: FunctionEvaluator, known: Sequence[Observation]
+    setup: Setup,
+    evaluator: FunctionEvaluator,
+    known: Sequence[Observation],
+    budget_usd: float,
 ) -> list[Observation]:
     """The answers of one query that nobody knows yet: theta_0's first, alone, then the others.
 
@@ -38,12 +41,13 @@ def preflight(
         setup: Of the selection.
         evaluator: Asks.
         known: Observations of earlier searches and logs; an LLM that they show is not asked again.
+        budget_usd: What is left of the budget.
 
     Returns:
         The observations; those of a search that began before there was a preflight are its probe.
 
     Raises:
-        InputError: If no answer was given.
+        InputError: If no answer was given, or the budget does not pay for this.
     """
     old = setup.inside("probe/journal.jsonl")  # of an earlier version
     probe = read_journal(old) if old is not None and old.exists() else []
@@ -51,13 +55,15 @@ def preflight(
         return probe
     evaluator.remember(probe)
     requests = first_requests(setup.problem, [*known, *probe])
+    if requests and budget_usd <= 0:
+        raise InputError(f"budget_usd={setup.budget_usd:g} was paid for pilots; raise it")
     try:
         found = measure(
             evaluator,
             requests,
             folder=setup.inside(FOLDER),
             facts=setup.prices.facts,
-            budget_usd=setup.budget_usd,
+            budget_usd=budget_usd,
             first=(1, 1),
             deadline=setup.deadline,
         )

@@ -199,3 +199,31 @@ def test_pilots_that_cost_more_than_the_budget_name_a_mend():
     mend = r"the pilots: 1 of 3 runs of the reference cost 0.02 USD, and budget_usd=0.01; raise it"
     with pytest.raises(InputError, match=mend + ": all queries cost about 1.6 USD"):
         selected(App(), budget_usd=0.01, dry_run="pilot")
+
+
+def test_of_several_older_runs_the_one_that_saw_a_change_counts(tmp_path):
+    selected(Varying(0.2, seed=1), run_dir=tmp_path / "june")
+    selected(App(), run_dir=tmp_path / "july")
+    older = [tmp_path / "june", tmp_path / "july"]
+    result = selected(App(), run_dir=tmp_path / "august", continue_from=older)
+    assert result.varies.changed > 0
+    assert result.report["flips"]
+
+
+def test_failures_of_the_reference_are_known_with_its_other_answers(tmp_path):
+    """Asked anew alone, they would be until they succeed, and the threshold would rise."""
+    seen = set()
+
+    def app(models, text):
+        number = int(text.split()[1])
+        is_first = (models["plan"], number) not in seen
+        seen.add((models["plan"], number))
+        if models["plan"] == "pro" and number % 5 == 0 and is_first:
+            raise RuntimeError("503")
+        return text.upper(), App.cost(models)
+
+    how = {"on_error": "zero", "repeats": 0}
+    june = selected(app, run_dir=tmp_path / "june", **how)
+    assert june.problem.reference_quality == pytest.approx(0.8, abs=0.02)
+    july = selected(app, run_dir=tmp_path / "july", continue_from=tmp_path / "june", **how)
+    assert july.problem.reference_quality == june.problem.reference_quality
