@@ -96,6 +96,7 @@ class CheckResult:
         paid: All observations that were paid for, also those in flight at the end.
         lost_usd: Paid for calls that gave no observation, in USD.
         num_known: Answers that were known and not asked again.
+        is_logged: Whether the reference has one answer to each query, that of a log.
         queries: The inputs.
         expected: What the metric compares with; None if that is not known.
         answers: What the application returned, by configuration and query.
@@ -115,6 +116,7 @@ class CheckResult:
     paid: Sequence[Observation]
     lost_usd: float = 0.0
     num_known: int = 0
+    is_logged: bool = False
     queries: Sequence[Any] = ()
     expected: Sequence[Any] | None = None
     answers: Mapping[tuple[tuple[int, ...], int], Any] = field(default_factory=dict, hash=False)
@@ -201,6 +203,8 @@ class CheckResult:
         known = f", {self.num_known} answers known" if self.num_known else ""
         told.append(f"paid: {usd(self.spent_usd)} USD for {len(self.paid)} calls{known}")
         about = _ABOUT[self.certificate].format(Q=Q)
+        if self.is_logged and self.certificate == "fresh":
+            about += ", beside the reference's answers of the log"
         told.append(f"about {about}; wrong: at most {share(self.delta, 'up')}")
         return told
 

@@ -177,6 +177,8 @@ def test_a_logged_reference_is_never_asked():
     logged = LoggedReference(PRO, [LoggedQuery(f"q{i}", 1, 0.02, 1.0, None) for i in range(Q)])
     app = App()
     found = st.check(app, MINI, **arguments(reference=logged))
+    assert "however answers vary, beside the reference's answers of the log; wrong" in str(found)
+    assert "of the log" not in str(st.check(App(), MINI, **arguments()))
     assert found.verdict == "pass"
     assert of(app, PRO) == []
     # A change of the program alone, with the same LLMs
