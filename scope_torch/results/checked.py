@@ -94,7 +94,7 @@ class CheckResult:
         delta: Probability of a wrong verdict, at most.
         stop_reason: Why it ended.
         paid: All observations that were paid for, also those in flight at the end.
-        lost_usd: Paid for calls that gave no observation, in USD.
+        lost_usd: Paid for calls that gave no observation, and for grading old ones anew, in USD.
         num_known: Answers that were known and not asked again.
         is_logged: Whether the reference has one answer to each query, that of a log.
         queries: The inputs.

@@ -14,6 +14,7 @@ from tqdm import tqdm
 from scope_torch.evaluators.function import FunctionEvaluator
 from scope_torch.evaluators.retired import retired_in
 from scope_torch.observation import Observation, Request
+from scope_torch.results.bill import regraded_usd
 from scope_torch.results.checked import Pair
 from scope_torch.runs.deadline import TIME_IS_OVER
 from scope_torch.runs.opening import describe_prices, open_run_dir
@@ -32,7 +33,7 @@ class Asked:
         pairs: In the order of the draws.
         why_it_ended: `decided`, `budget`, `time limit`, `retired` or `no more draws`.
         paid: All observations that were paid for, also those in flight at the end.
-        lost_usd: Paid for calls that gave no observation, in USD.
+        lost_usd: Paid for calls that gave no observation, and for grading old ones anew, in USD.
         num_known: Answers that were known and not asked again.
     """
 
@@ -85,6 +86,7 @@ class Pairs:
         self._pairs, self._num_known, self._is_decided = list[Pair](), 0, False
         known = known_of(setup, evaluator)
         evaluator.paid(known.observations)
+        self._graded_usd = regraded_usd(known.sources)
         self._known = {one.request: one for one in known.observations if not one.replicate}
         self._logged = {one.query: one for one in logged_reference(setup)}
 
@@ -132,7 +134,7 @@ class Pairs:
         shown = tqdm(total=most, desc=str(settings["name"]), disable=not setup.shows, file=HEARD)
 
         def left_usd() -> float:
-            return budget_usd - spent_usd - source.lost_usd(num_told)
+            return budget_usd - self._graded_usd - spent_usd - source.lost_usd(num_told)
 
         try:
             if setup.folder is not None:
@@ -160,7 +162,7 @@ class Pairs:
             if journal is not None:
                 journal.close()
         reason = "decided" if self._is_decided else reason
-        lost_usd = math.fsum(one.paid_usd for one in source.lost)
+        lost_usd = math.fsum(one.paid_usd for one in source.lost) + self._graded_usd
         return Asked(self._pairs, reason, source.paid, lost_usd, self._num_known)
 
     def _ask(self) -> Sequence[Request]:

@@ -375,3 +375,31 @@ def test_answers_that_vary_decide_as_rarely_wrong(chance):
         how = arguments(dataset=data, seed=seed, delta=delta, max_pairs=160)
         wrong += st.check(app, MINI, **how).verdict == "pass"
     assert wrong / number <= delta + 3 * math.sqrt(delta * (1 - delta) / number)
+
+
+def test_grading_old_outputs_anew_is_on_the_bill(tmp_path):
+    paid = [0.0]
+
+    def app(_models, x):
+        paid[0] += 0.01
+        return str(x), 0.01
+
+    def first(expected, output):
+        return float(expected == output)
+
+    def second(expected, output):
+        paid[0] += 0.05
+        return float(expected == output), 0.05
+
+    how = {"dataset": [(i, str(i)) for i in range(40)], "max_quality_loss": 0.1, "progress": False}
+    st.select(
+        app, models={"a": ["nano", "pro"]}, reference="pro", metric=first, budget_usd=5,
+        run_dir=tmp_path / "june", **how,
+    )  # fmt: skip
+    paid[0] = 0.0
+    found = st.check(
+        app, {"a": "mini"}, reference={"a": "pro"}, metric=second, budget_usd=9,
+        run_dir=tmp_path / "july", continue_from=tmp_path / "june", **how,
+    )  # fmt: skip
+    assert found.spent_usd == pytest.approx(paid[0], rel=1e-9)
+    assert paid[0] > 2.0  # the old outputs alone
