@@ -60,9 +60,10 @@ class BettingSequence:
 
     def certifies(self, outcomes: Iterable[float]) -> bool:
         """Takes in all outcomes; what the last `update` returns."""
+        certified = False
         for outcome in outcomes:
-            self.update(outcome)
-        return self._certified and not self.refuted
+            certified = self.update(outcome)
+        return certified
 
     @property
     def refuted(self) -> bool:

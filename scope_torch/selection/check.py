@@ -256,7 +256,7 @@ def _run(
         found.paid,
         found.lost_usd,
         found.num_known,
-        setup.logged is not None,
+        is_logged=setup.logged is not None,
     )
 
 

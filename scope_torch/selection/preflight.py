@@ -56,7 +56,7 @@ def preflight(
     evaluator.remember(probe)
     requests = first_requests(setup.problem, [*known, *probe])
     if requests and budget_usd <= 0:
-        raise InputError(f"budget_usd={setup.budget_usd:g} was paid for pilots; raise it")
+        raise InputError(f"budget_usd={setup.budget_usd:g} went into pilots and grades; raise it")
     try:
         found = measure(
             evaluator,
