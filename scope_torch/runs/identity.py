@@ -6,25 +6,20 @@ code reads. A run knows by such texts whether its queries and its metric are sti
 
 from __future__ import annotations
 
-import ast
 import functools
 import inspect
 import json
-import linecache
-import sys
-import sysconfig
-from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any, cast
 
 from scope_torch.errors import InputError
 from scope_torch.runs.changes import Change, changes_in, codes_in, emptied, is_container, named_by
 from scope_torch.runs.content import PLAIN, Unknowable, described, digest_of, json_of
+from scope_torch.runs.functions import bytecode_of, is_own, source_of
 
-_FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda
 _INSIDE = "__func__", "fget", "func"  # of class methods, properties, cached properties
 _CACHED = type(functools.lru_cache(len))
 
@@ -92,9 +87,10 @@ def identities_of(function: Callable[..., Any], version: str | None = None) -> l
     if version is not None:
         return [f"{name} version {version}"]
     try:
-        first = _Code()  # finds what is changed anywhere, before it is told
+        used = _used_by(function)
+        first = _Code(used)  # finds what is changed anywhere, before it is told
         earlier = json_of(first.of(function, ""))
-        now = json_of(_Code(first).of(function, ""))
+        now = json_of(_Code(used, first).of(function, ""))
     except Exception as error:  # whatever an attribute of an object may raise
         raise InputError(
             f"it cannot be told by its code which function {name} is ({error!r}); give "
@@ -104,21 +100,33 @@ def identities_of(function: Callable[..., Any], version: str | None = None) -> l
 
 
 def _described(value: Any) -> Any:
-    return described(value, lambda function: _Code().of(function, ""))
+    return described(value, lambda function: _Code(_used_by(function)).of(function, ""))
+
+
+def _used_by(function: Callable[..., Any]) -> set[Any]:
+    """Functions that a call may run, and names in them: also those of methods that it may run."""
+    used, before = set[Any](), -1
+    while before < len(used):
+        before = len(used)
+        _Code(used, looks=True).of(function, "")
+    return used
 
 
 class _Code:
     """Tells callables by their code and what it reads; each of them once.
 
     Args:
+        used: By a call, see `_used_by`. What other methods change, such as a `configure`, counts.
         first: Has read the same before. What it saw changed is left out.
+        looks: Whether it adds to what is used, and reads no other method.
 
     Attributes:
         filled: By identity the containers that code fills.
         rebound: Variables that code sets, by their scope; attributes, by their object.
     """
 
-    def __init__(self, first: _Code | None = None) -> None:
+    def __init__(self, used: set[Any], first: _Code | None = None, looks: bool = False) -> None:
+        self._used, self._looks = used, looks
         self._number: dict[int, int] = {}
         self.filled: dict[int, Any] = {}  # with the values, which live as long
         self.rebound = set[tuple[int, str]]()
@@ -163,7 +171,7 @@ class _Code:
         if isinstance(value, dict):
             pairs = cast(dict[Any, Any], value).items()
             return {"<dict>": [[_of_data(key), self.of(one, home)] for key, one in pairs]}
-        own = not home or _is_own(value, home)
+        own = not home or is_own(value, home)
         if isinstance(value, FunctionType | type) and own:
             return self._function(value) if isinstance(value, FunctionType) else self._class(value)
         if callable(value) and hasattr(value, "__qualname__"):
@@ -189,7 +197,7 @@ class _Code:
     def _object(self, value: Any, home: str) -> Any:
         """Data by its content; an object of your class by the class and its attributes."""
         kind = type(value)
-        if not home or (kind.__module__ != "builtins" and _is_own(kind, home)):
+        if not home or (kind.__module__ != "builtins" and is_own(kind, home)):
             state = _state(value)
             set_anew = named_by(
                 [c for m in self._methods(kind, value) for c in codes_in(m.__code__)], "STORE_ATTR"
@@ -206,25 +214,33 @@ class _Code:
         found: dict[str, Any] = {}
         self._methods(kind, kind)
         for base in kind.__mro__[:-1]:
-            if base is not kind and not _is_own(base, kind.__module__):
+            if base is not kind and not is_own(base, kind.__module__):
                 found[base.__qualname__] = None
                 continue
             for name, value in sorted(vars(base).items()):
                 value = next((getattr(value, n) for n in _INSIDE if hasattr(value, n)), value)
-                is_set = (id(base), name) in self._rebound
-                if _is_written(name, value, base) and not is_set:
+                is_left_out = (id(base), name) in self._rebound
+                if self._looks and isinstance(value, FunctionType):
+                    is_left_out = not self._may_run(name, value)
+                if _is_written(name, value, base) and not is_left_out:
                     found[f"{base.__qualname__}.{name}"] = self.of(value, base.__module__)
         return {"<class>": found}
 
+    def _may_run(self, name: str, method: FunctionType) -> bool:
+        """Whether a call may run a method: a special one, or one that its code names."""
+        makes = name in ("__init__", "__post_init__", "__new__")
+        is_special = name.startswith("__") and not makes
+        return is_special or name in self._used or method in self._used
+
     def _methods(self, kind: type, value: Any) -> list[FunctionType]:
-        """Those that may change a value after it was made; what they change in place is noted."""
+        """Those that may change a value in a call; what they change in place is noted."""
         found: list[FunctionType] = []
         for base in kind.__mro__:
             for name, one in vars(base).items():
                 method = next((getattr(one, n) for n in _INSIDE if hasattr(one, n)), one)
-                if name in ("__init__", "__post_init__") or not isinstance(method, FunctionType):
+                if not isinstance(method, FunctionType) or not self._may_run(name, method):
                     continue
-                if _is_own(base, kind.__module__):
+                if is_own(base, kind.__module__):
                     self._mark(method, dict.fromkeys(("", *_arguments(method)[:1]), value))
                 if method is one or self._first is not None:  # earlier versions saw no others
                     found.append(method)
@@ -241,7 +257,7 @@ class _Code:
                 self.rebound.add((id(places[-1]), attribute))
             for place in places:
                 is_code = isinstance(place, (*PLAIN, ModuleType, FunctionType, type))
-                if is_container(place) or not (is_code or _is_own(type(place), home)):
+                if is_container(place) or not (is_code or is_own(type(place), home)):
                     self.filled[id(place)] = place
 
     def _function(self, function: FunctionType) -> Any:
@@ -253,6 +269,8 @@ class _Code:
             with suppress(ValueError):  # not filled yet
                 read[name] = cell.cell_contents
         codes = list(codes_in(code))
+        if self._looks:
+            self._used |= {function, *(n for c in codes for n in (*c.co_names, *c.co_consts))}
         used = named_by(codes, "LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL")
         read |= {name: function.__globals__[name] for name in used & function.__globals__.keys()}
         changed = named_by(codes, "STORE_GLOBAL", "STORE_DEREF")
@@ -262,12 +280,16 @@ class _Code:
         self._mark(function, read | dict(given) | (function.__kwdefaults__ or {}))
         told = {name: self.of(read[name], home) for name in sorted(read.keys() - changed)}
         for name, module in sorted(read.items()):
-            if isinstance(module, ModuleType) and _is_own(module, home):
+            if isinstance(module, ModuleType) and is_own(module, home):
                 members = {n for c in codes for n in c.co_names} & vars(module).keys()
                 told[name] = {n: self.of(vars(module)[n], home) for n in sorted(members)}
         defaults = [function.__defaults__, function.__kwdefaults__]
         return {
-            "<function>": [_source(function) or _bytecode(code), told, self._each(defaults, home)]
+            "<function>": [
+                source_of(function) or bytecode_of(code),
+                told,
+                self._each(defaults, home),
+            ]
         }
 
 
@@ -303,86 +325,7 @@ def _is_written(name: str, value: Any, kind: type) -> bool:
 
 
 @functools.lru_cache(maxsize=4096)
-def _installed(module: str) -> bool:
-    """Whether a module belongs to Python or to an installed package."""
-    if module.partition(".")[0] == __name__.partition(".")[0]:
-        return True
-    file = getattr(sys.modules.get(module), "__file__", None)
-    if file is None:
-        return module != "__main__"
-    is_python = Path(file).is_relative_to(sysconfig.get_paths()["stdlib"])
-    return is_python or not {"site-packages", "dist-packages"}.isdisjoint(Path(file).parts)
-
-
-def _is_own(value: Any, home: str) -> bool:
-    """Whether the code behind a name may change with yours: it is not that of a package."""
-    module = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
-    return isinstance(module, str) and (module == home or not _installed(module))
-
-
-def _bytecode(code: CodeType) -> Any:
-    """What runs where no source is known; other versions of Python have other bytecode."""
-    constants = [_bytecode(c) if isinstance(c, CodeType) else _described(c) for c in code.co_consts]
-    names = [code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars]
-    numbers = [*sys.version_info[:2], code.co_argcount, code.co_kwonlyargcount, code.co_flags]
-    return {"<bytecode>": [numbers, code.co_code.hex(), constants, *map(list, names)]}
-
-
-def _source(function: FunctionType) -> str | None:
-    """The source of a function without comments and docstrings.
-
-    None if it is not found, if another function on its line could be meant, or if the file is not
-    what runs, because it was edited since.
-    """
-    file = function.__code__.co_filename
-    if (known := _in_source(function, file)) is None:
-        linecache.checkcache(file)  # it may have been read before the function was loaded anew
-        known = _in_source(function, file)
-    return known
-
-
-def _in_source(function: FunctionType, file: str) -> str | None:
-    code = function.__code__
-    nodes, codes = _read("".join(linecache.getlines(file, function.__globals__)), file)
-    same = [json_of(_bytecode(c)) for c in codes.get(code.co_firstlineno, ())]
-    here = nodes.get(code.co_firstlineno, ())
-    if len(here) != 1 or json_of(_bytecode(code)) not in same:
-        return None
-    return ast.unparse(_bare(here[0]))
-
-
-@functools.lru_cache(maxsize=16)
-def _read(source: str, file: str) -> tuple[dict[int, list[ast.AST]], dict[int, list[CodeType]]]:
-    """The functions of a file by their first line: as source, and as code."""
-    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT  # of notebooks
-    nodes, codes = defaultdict[int, list[ast.AST]](list), defaultdict[int, list[CodeType]](list)
-    with suppress(SyntaxError, ValueError, RecursionError):
-        for code in codes_in(compile(source, file, "exec", flags, dont_inherit=True)):
-            codes[code.co_firstlineno].append(code)
-        for node in ast.walk(ast.parse(source)):
-            if isinstance(node, _FUNCTIONS):
-                nodes[_first_line(node)].append(node)
-    return nodes, codes
-
-
-@functools.lru_cache(maxsize=4096)
 def _changes(function: FunctionType) -> tuple[Change, ...]:
     """What it changes in place; nothing is known without its source."""
-    source = _source(function)
+    source = source_of(function)
     return () if source is None else tuple(changes_in(source))
-
-
-def _first_line(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> int:
-    decorators = [] if isinstance(node, ast.Lambda) else node.decorator_list
-    return min([node.lineno, *(decorator.lineno for decorator in decorators)])
-
-
-def _bare(node: ast.AST) -> ast.AST:
-    """A copy without docstrings and decorators; these stand in what they make of the function."""
-    copied = ast.parse(ast.unparse(node)).body[0]
-    for inside in ast.walk(copied):
-        if isinstance(inside, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            inside.decorator_list = []
-            if ast.get_docstring(inside) is not None:
-                inside.body = inside.body[1:] or [ast.Pass()]
-    return copied

@@ -1,5 +1,7 @@
 """What a metric remembers, in a container that it fills itself, is no part of what it is."""
 
+import functools
+
 import pytest
 from runs.test_content import loaded
 
@@ -132,3 +134,49 @@ def test_a_new_process_says_what_an_earlier_version_said(tmp_path, name):
     }
     module = loaded(tmp_path, MEMOS)
     assert earlier[name] in identities_of(getattr(module, name))
+
+
+class Tolerant:
+    limit = 1.0
+
+    def __init__(self):
+        self.tol, self.words, self.last, self.helper = 0.1, [], None, None
+
+    def configure(self, tol):
+        self.tol = tol
+
+    def allow(self, word):
+        self.words.append(word)
+
+    @classmethod
+    def bound(cls, limit):
+        cls.limit = limit
+
+    def __call__(self, expected, output):
+        self._note(output)
+        return min(float(abs(expected - output) < self.tol), self.limit)
+
+    def _note(self, output):
+        self.last = output
+
+
+@pytest.mark.parametrize("change", ["configure", "allow", "bound"])
+@pytest.mark.parametrize("way", ["object", "method", "lambda", "held", "partial"])
+def test_what_no_call_changes_is_part_of_it(monkeypatch, change, way):
+    """A tolerance that was set between two runs: grades of the first one are not of the second."""
+    monkeypatch.setattr(Tolerant, "limit", 1.0)
+    inner, outer = Tolerant(), Tolerant()
+    outer.helper = inner
+    metric = {
+        "object": inner,
+        "method": inner.__call__,
+        "lambda": lambda expected, output: inner(expected, output),
+        "held": outer,
+        "partial": functools.partial(inner),
+    }[way]
+    before = identity_of(metric)
+    metric(1.0, 1.05)
+    inner._note(3.0)
+    assert identity_of(metric) == before
+    getattr(inner, change)(0.2)
+    assert before not in identities_of(metric)
