@@ -51,6 +51,7 @@ class RecheckResult:
         retired: LLMs that are retired, because of which new draws failed: by `module=LLM` a word of
             the provider's answer.
         total_usd: What was paid in all, in USD.
+        is_logged: Whether the reference has one answer to each query, that of a log.
     """
 
     configuration: Mapping[str, str]
@@ -65,6 +66,7 @@ class RecheckResult:
     prices: Mapping[str, tuple[tuple[float, float], tuple[float, float]]] | None = None
     retired: Mapping[str, str] = field(default_factory=dict, hash=False)
     total_usd: float = 0.0
+    is_logged: bool = False
 
     @property
     def exit_status(self) -> int:
@@ -96,8 +98,10 @@ class RecheckResult:
             told.append(f"{llm} is retired: its provider answers {said}")
         if (alarm := self.alarm) is not None:
             first, since = self.days[alarm.draw], self.days[alarm.since]
+            beside = ", beside the reference's answers of the log" * self.is_logged
             told.append(
-                f"{alarm.constraint} does not hold: said on {first}, most likely since {since}"
+                f"{alarm.constraint} does not hold{beside}: said on {first}, most likely since "
+                f"{since}"
             )
         for limit in self.limits if number else ():
             parts = {f" in {number:,} draws": slice(None)}
@@ -126,7 +130,7 @@ class RecheckResult:
             mean = float(new.mean())
             return f"{share(mean)} of runs" if limit.is_share else plain(mean)
         ratio = plain(float(new.mean()) / float(old.mean())) if old.any() else "unknown"
-        return f"{ratio} times the reference"
+        return f"{ratio} times the reference{' in the log' * self.is_logged}"
 
     def to_json(self) -> dict[str, Any]:
         """As in `recheck.json`."""

@@ -25,6 +25,7 @@ class ObservationSource:
         evaluator: Makes the observations that are not recorded.
         journal: Takes every new observation; None keeps nothing.
         most_usd: The most that an observation is expected to cost, in USD; larger costs raise it.
+            None: not known; with a budget one call is then made alone, before all others.
         known: Of earlier runs: a pair among them was asked before, and its next answer is another.
 
     Attributes:
@@ -36,7 +37,7 @@ class ObservationSource:
         self,
         evaluator: Evaluator,
         journal: Journal | None,
-        most_usd: float = 0.0,
+        most_usd: float | None = None,
         known: Iterable[Observation] = (),
     ) -> None:
         self.replayed = 0
@@ -44,7 +45,8 @@ class ObservationSource:
         self._evaluator = evaluator
         self._journal = journal
         recorded = journal.recorded if journal is not None else []
-        self._most_usd = max([most_usd, *(one.paid_usd for one in recorded)])
+        told = [] if most_usd is None else [most_usd]
+        self._most_usd = max(told + [one.paid_usd for one in recorded], default=math.inf)
         # None: requested from the evaluator, but not observed yet
         self._recorded: dict[_RequestKey, Observation | None] = {o.request: o for o in recorded}
         self._unused = set(self._recorded)
@@ -135,7 +137,8 @@ class ObservationSource:
                     if arrived.lost is None:  # a lost call is made again
                         in_flight -= 1
                         untold_usd += arrived.paid_usd
-                    self._most_usd = max(self._most_usd, arrived.paid_usd)
+                    most_usd = 0.0 if math.isinf(self._most_usd) else self._most_usd
+                    self._most_usd = max(most_usd, arrived.paid_usd)
                 request = window.popleft()
                 if self._unused and request in self._unused:
                     self._unused.discard(request)

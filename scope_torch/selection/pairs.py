@@ -139,7 +139,10 @@ class Pairs:
         try:
             if setup.folder is not None:
                 describe_prices(setup.folder, evaluator, may_change=for_days)
-            observations = source.pipeline(self._ask, 2 * in_flight - 1, left_usd)
+            # What was graded anew may have taken the budget.
+            ask = self._ask if left_usd() >= 0 else tuple
+            reason = reason if left_usd() >= 0 else "budget"
+            observations = source.pipeline(ask, 2 * in_flight - 1, left_usd)
             with contextlib.closing(observations), shown:
                 for observation in observations:
                     spent_usd += observation.paid_usd

@@ -124,6 +124,7 @@ def recheck(
         _changed(facts_of(folder, "prices.json").get("prices"), today),
         evaluator.retired,
         paid,
+        is_logged=setup.logged is not None,
     )
     write_atomically(folder / _RESULT, json.dumps(result.to_json(), indent=2) + "\n")
     return result

@@ -186,6 +186,19 @@ def test_a_logged_reference_is_never_asked():
     assert worse.verdict == "fail"
 
 
+def test_a_recheck_says_that_its_reference_is_logged(tmp_path):
+    """One answer to each query, however often it is drawn: that is not what it gives on average."""
+    logged = LoggedReference(PRO, [LoggedQuery(f"q{i}", 1, 0.02, 1.0, None) for i in range(Q)])
+    how = arguments(reference=logged, draws=50)
+    good = st.recheck(App(), MINI, **how, run_dir=tmp_path / "good")
+    assert "times the reference in the log" in str(good)
+    bad = st.recheck(lambda *_: ("", 0.02), PRO, **how, run_dir=tmp_path / "bad")
+    assert "does not hold, beside the reference's answers of the log: said on" in str(bad)
+    asked = st.recheck(App(), NANO, **arguments(draws=150), run_dir=tmp_path / "asked")
+    assert asked.alarm is not None
+    assert "log" not in str(asked)
+
+
 def test_a_least_quality_needs_no_reference():
     app = App()
     settings = arguments(max_quality_loss=None, min_quality=0.8)
@@ -403,3 +416,43 @@ def test_grading_old_outputs_anew_is_on_the_bill(tmp_path):
     )  # fmt: skip
     assert found.spent_usd == pytest.approx(paid[0], rel=1e-9)
     assert paid[0] > 2.0  # the old outputs alone
+
+
+@pytest.mark.parametrize("looks", [st.check, st.recheck])
+def test_no_more_is_in_flight_than_the_budget_pays_for(tmp_path, looks):
+    """What a call costs is known after the first one."""
+    how = {"budget_usd": 2.0, "concurrency": 16, "progress": False}
+    how |= {"run_dir": tmp_path} if looks is st.recheck else {}
+    data = [(f"query {i}", f"QUERY {i}") for i in range(Q)]
+    app = App()
+    app.answer, app.cost = (lambda _, text: text.upper()), (lambda _: 0.9)
+    found = looks(
+        app, MINI, reference=PRO, dataset=data, metric=exactly, max_quality_loss=0.01, **how
+    )
+    assert found.spent_usd == pytest.approx(0.9 * len(app.calls))
+    assert len(app.calls) <= 3
+
+
+def test_grades_that_took_the_budget_leave_none_for_calls(tmp_path):
+    calls = []
+
+    def app(models, x):
+        calls.append(models)
+        return str(x), 0.01
+
+    def dear(expected, output):
+        return float(expected == output), 0.05
+
+    how = {"dataset": [(i, str(i)) for i in range(40)], "max_quality_loss": 0.1, "progress": False}
+    st.select(
+        app, models={"a": ["nano", "pro"]}, reference="pro", metric=exactly, budget_usd=5,
+        run_dir=tmp_path / "june", **how,
+    )  # fmt: skip
+    calls.clear()
+    found = st.check(
+        app, {"a": "mini"}, reference={"a": "pro"}, metric=dear, budget_usd=1,
+        run_dir=tmp_path / "july", continue_from=tmp_path / "june", **how,
+    )  # fmt: skip
+    assert (found.stop_reason, calls, found.pairs) == ("budget", [], [])
+    assert found.spent_usd > 1
+    assert found.verdict == "undecided"
