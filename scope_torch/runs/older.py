@@ -16,7 +16,13 @@ from scope_torch.problem import SelectionProblem
 from scope_torch.runs.directory import read_json, read_settings, result_of
 from scope_torch.runs.evaluator import Evaluator, HasPrices, HasQueryKeys, Regrades
 from scope_torch.runs.journal import read_journal
-from scope_torch.runs.opening import BEGUN, facts_of, graded_otherwise, with_fingerprint_of_today
+from scope_torch.runs.opening import (
+    BEGUN,
+    KEEPS_ANSWERS,
+    facts_of,
+    graded_otherwise,
+    with_fingerprint_of_today,
+)
 from scope_torch.runs.recorded import recorded_problem
 from scope_torch.runs.regrading import Grades
 from scope_torch.runs.repricing import Prices, repriced, unpriced
@@ -115,16 +121,16 @@ class Reader:
         left_out = Counter[str]()
         usd_then, num_repriced, num_regraded, regraded_usd = 0.0, 0, 0, 0.0
         journals = self._journals(path)
-        inherited = {replace(o, replicate=0) for o in journals[OBSERVATIONS]}
-        # A kept answer, given once more, is no second one.
-        seen = dict.fromkeys(replace(o, replicate=0) for part in journals.values() for o in part)
+        begun = path / BEGUN
+        keeps = self._held_out or not begun.exists() or read_json(begun).get(KEEPS_ANSWERS, True)
+        seen = _observed(journals, keeps)
         outputs = self._outputs_of(path, old, journals)
         by_whom = ("app",) if anew else ("app", "metric")  # another metric may not fail
         # Who failed is asked anew, everything: failures alone would be asked until they succeed.
-        failing = {o.theta for o in seen if o.failed in by_whom and o.theta != old.theta_ref}
+        failing = {o.theta for o, _ in seen if o.failed in by_whom and o.theta != old.theta_ref}
         # What one run made and another one took over is the same; what two runs made is not.
         from_made, from_inherited = self._made.copy(), self._inherited.copy()
-        for observation in seen:
+        for observation, is_inherited in seen:
             names = old.names(observation.theta)
             # theta_0's failures stay, as its other answers do, if failures are answers.
             stands = observation.theta == old.theta_ref and observation.failed in by_whom
@@ -135,7 +141,7 @@ class Reader:
             if new is None:
                 left_out[why] += 1
                 continue
-            is_inherited, same = observation in inherited, self._key(new)
+            same = self._key(new)
             if _drop(from_inherited, same) or (is_inherited and _drop(from_made, same)):
                 left_out["taken_before"] += 1
                 continue
@@ -151,7 +157,7 @@ class Reader:
             usd_then += observation.cost_usd
             taken.append(new)
             if observation in outputs:
-                self._adopt(new, outputs[observation])
+                self._adopt(new, outputs.pop(observation))  # of one of equal ones
         used = len(seen) - left_out.total()
         sums = used, num_repriced, usd_then, dict(left_out), num_regraded, regraded_usd
         return Source(str(path), *sums)
@@ -325,6 +331,30 @@ def _told_apart(keys: Iterable[str]) -> list[tuple[str, int]]:
         numbered.append((key, counts[key]))
         counts[key] += 1
     return numbered
+
+
+def _observed(
+    journals: Mapping[str, list[Observation]], keeps: bool
+) -> list[tuple[Observation, bool]]:
+    """All observations of a run, and whether it had taken them over, the first ones first.
+
+    An answer that was kept, and given once more, is no second one. Of answers that vary each one
+    counts: without those that agree, those that do not would weigh more than they should.
+
+    Args:
+        journals: By their place.
+        keeps: Whether answers were kept before the search, and may have been in it.
+    """
+    found: list[tuple[Observation, bool]] = []
+    for part, observed in journals.items():
+        told = [replace(o, replicate=0) for o in observed]
+        answers = [o for o in told if o.failed is None]
+        first = {(o.theta, o.query): o for o in reversed(answers)}
+        varies = not keeps or any(o != first[o.theta, o.query] for o in answers)
+        known = {o for o, _ in found}
+        new = told if varies else [o for o in dict.fromkeys(told) if o not in known]
+        found += [(o, part == OBSERVATIONS) for o in new]
+    return found
 
 
 def _numbered(observations: Sequence[Observation]) -> list[Observation]:

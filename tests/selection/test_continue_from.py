@@ -3,6 +3,7 @@
 import contextlib
 import json
 import math
+import random
 import shutil
 from dataclasses import replace
 
@@ -14,6 +15,7 @@ from scope_torch.errors import InputError
 from scope_torch.llm.prices import LLMInfo
 from scope_torch.observation import Observation
 from scope_torch.runs.earlier import known_from
+from scope_torch.runs.journal import read_journal
 from scope_torch.runs.repricing import repriced
 
 TOKENS = {"plan": (1000, 100), "solve": (2000, 50)}
@@ -406,3 +408,30 @@ def test_attempts_that_failed_cost_what_they_did():
     found = repriced(one, ["a", "b"], price, dearer)
     assert found.module_cost_usd == pytest.approx((0.4, 0.2))
     assert found.cost_usd == pytest.approx(0.4 + 0.2 + 0.6)
+
+
+@pytest.mark.parametrize("repeat", [True, False])
+def test_equal_answers_count_as_often_as_they_came_where_answers_vary(tmp_path, repeat):
+    """If those that agree were one, a system that is right 8 times of 10 would seem 50%."""
+    luck, calls, skill = random.Random(5), [], 0.8
+
+    def app(models, text):
+        calls.append(text)
+        return (text if luck.random() < skill else "?"), {"nano": 0.001, "pro": 0.01}[models["a"]]
+
+    how = {
+        "models": {"a": ["nano", "pro"]},
+        "reference": "pro",
+        "dataset": [(f"query {i}", f"query {i}") for i in range(8)],
+        "metric": exactly,
+        "max_quality_loss": 0.3,
+        "budget_usd": 3,
+        "repeat": repeat,
+    }
+    st.select(app, **how, run_dir=tmp_path / "one")
+    again = len(read_journal(tmp_path / "one" / "again" / "journal.jsonl"))
+    own = read_journal(tmp_path / "one" / "journal.jsonl")
+    assert len(own) - len({(o.theta, o.query, o.quality) for o in own}) > 0
+    num_calls = len(calls)
+    two = st.select(app, **how, run_dir=tmp_path / "two", continue_from=tmp_path / "one")
+    assert two.report["known"]["sources"][0]["used"] == num_calls - again
