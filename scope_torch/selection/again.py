@@ -98,12 +98,16 @@ def _known(setup: Setup, evaluator: Evaluator) -> Repeats | None:
     own = setup.folder
     if own is not None and (found := repeats_in(own)) is not None:
         return found
-    older = list(map(Path, reversed(setup.earlier)))
-    told = [
-        one
-        for path in older
-        if (one := repeats_in(path)) is not None and not is_graded_otherwise(path, evaluator)
-    ]
+    older = [(path, repeats_in(path)) for path in map(Path, reversed(setup.earlier))]
+    others = {path for path, one in older if one and is_graded_otherwise(path, evaluator)}
+    told = [one for path, one in older if one is not None and path not in others]
+    changed = [str(path) for path, one in older if path in others and one and one.changed]
+    if setup.given.repeats == 0 and changed:
+        logger.warning(
+            "answers changed from call to call in %s, by another metric; with repeats=0 this "
+            "search takes them for fixed. Leave it out, and the reference answers twice",
+            changed[0],
+        )
     found = next((one for one in told if one.changed), told[0] if told else None)
     if own is not None and found is not None and setup.given.repeats is None:
         keep_repeats(own, found)

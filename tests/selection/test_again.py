@@ -210,6 +210,16 @@ def test_of_several_older_runs_the_one_that_saw_a_change_counts(tmp_path):
     assert result.report["flips"]
 
 
+def test_another_metric_does_not_make_answers_fixed(tmp_path, caplog):
+    selected(Varying(0.2, seed=1), run_dir=tmp_path / "june")
+    how = {"continue_from": tmp_path / "june", "metric": st.metrics.contains}
+    asked = selected(Varying(0.2, seed=1), run_dir=tmp_path / "july", **how)
+    assert asked.varies.asked == 30
+    assert "answers changed" not in caplog.text
+    selected(Varying(0.2, seed=1), run_dir=tmp_path / "august", repeats=0, **how)
+    assert f"answers changed from call to call in {tmp_path / 'june'}, by another" in caplog.text
+
+
 def test_failures_of_the_reference_are_known_with_its_other_answers(tmp_path):
     """Asked anew alone, they would be until they succeed, and the threshold would rise."""
     seen = set()
