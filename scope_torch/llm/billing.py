@@ -170,9 +170,11 @@ def read_reply(content: Any, most: Most | None = None) -> Reply:
     if not isinstance(content, dict):
         raise BadReply("sent no chat completion")
     told = usage_of(content)
-    error, choices = content.get("error"), content.get("choices")
-    if isinstance(error, dict) and not choices:
-        raise BadReply("sent an error", told and _booked(told, most, 0, free=True), error)
+    choices = content.get("choices")
+    if (error := error_in(content)) is not None:
+        said = said_bytes(choices)
+        usage = _booked(told, most, said, free=True) if told or said else None
+        raise BadReply("sent an error", usage, error)
     try:
         choice = choices[0]  # type: ignore[index]
         text = _text(choice["message"].get("content"))
@@ -181,6 +183,23 @@ def read_reply(content: Any, most: Most | None = None) -> Reply:
     reason = choice.get("finish_reason")
     reason = _reason(reason) if isinstance(reason, str) else ""
     return Reply(text, _booked(told, most, said_bytes(choices)), reason)
+
+
+def error_in(content: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The error of a chat completion with status 200; None if it has none.
+
+    Examples:
+        >>> error_in({"error": {"code": 502}})
+        {'code': 502}
+        >>> broken = {"message": {"content": "It i"}, "error": {"code": 502}}  # as of OpenRouter
+        >>> error_in({"choices": [broken]})
+        {'code': 502}
+    """
+    choices = content.get("choices")
+    parts = choices if isinstance(choices, list) else []
+    errors = [part.get("error") for part in parts if isinstance(part, dict)]
+    errors += [] if choices else [content.get("error")]
+    return next((error for error in errors if isinstance(error, dict)), None)
 
 
 def _booked(

@@ -106,7 +106,9 @@ def failure_of_bad(bad: BadReply, most: Usage, api_key_env: str | None) -> Failu
         status=code if type(code) is int and code >= 300 else 500,
         code=code if isinstance(code, str) else None,
     )
-    return failure_of(error, most, api_key_env)._replace(usage=bad.usage)
+    found = failure_of(error, most, api_key_env)
+    # What was billed has begun to answer: waiting for it without end would bill without end.
+    return found._replace(usage=bad.usage, outage=found.outage and bad.usage is None)
 
 
 def _wait_s(retry_after: str | None) -> tuple[float | None, str]:

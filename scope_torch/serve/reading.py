@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from scope_torch.llm.billing import MAX_REPLY_BYTES, parse_int
+from scope_torch.llm.billing import MAX_REPLY_BYTES, error_in, parse_int
 from scope_torch.llm.estimates import Most, booked, said_bytes
 from scope_torch.llm.usage import Usage, merged, usage_of
 from scope_torch.serve.apis import CHAT, GENERATE, MESSAGES, RESPONSE_ID, RESPONSES, Api, Refused
@@ -106,6 +106,8 @@ class Reading:
         error = reply.get("error")
         if error and not any(map(reply.get, self._api.said)):
             self._fail(error)  # some servers send errors with status 200
+        elif self._api is CHAT and (error := error_in(reply)) is not None:
+            self._fail(error)
         waits = self._api is RESPONSES and reply.get("status") in ("queued", "in_progress")
         named = reply.get("id")
         self.later = named if waits and isinstance(named, str) and _ID.fullmatch(named) else None
@@ -161,6 +163,8 @@ class Reading:
         said = said_bytes(choice.get("delta", choice.get("content")))
         self._said += said
         self._is_final &= not said
+        if error := choice.get("error"):
+            self._fail(error)
         index = choice.get("index") if isinstance(choice.get("index"), int) else 0
         if choice.get("finish_reason", choice.get("finishReason")) is None:
             self._begun.add(index)

@@ -143,6 +143,14 @@ def test_passing_statuses_are_tried_again_and_bill_nothing(status):
     assert "'a': http://127.0.0.1" in str(error)
 
 
+BROKEN = {  # as of OpenRouter
+    "message": {"content": "it i"},
+    "finish_reason": "error",
+    "error": {"code": 502, "message": "gone"},
+}
+SAID_NOTHING = {"message": {"content": ""}, "error": {"code": 529, "message": "gone"}}
+
+
 @pytest.mark.parametrize(
     ("bad", "failed_usd", "named"),
     [
@@ -160,6 +168,8 @@ def test_passing_statuses_are_tried_again_and_bill_nothing(status):
         (Status(200, {"choices": [{"message": {"content": 3}}]}), MOST_USD, "sent no choices"),
         (Status(200, {"error": {"message": "busy", "code": 529}}), 0.0, "answered 529 (busy)"),
         (Status(200, {"error": {"message": "hm"}, "usage": USAGE}), OK_USD, "answered 500 (hm)"),
+        (Status(200, {"choices": [BROKEN], "usage": USAGE}), OK_USD, "answered 502 (gone)"),
+        (Status(200, {"choices": [BROKEN | SAID_NOTHING]}), 0.0, "answered 529 (gone)"),
     ],
 )
 def test_broken_replies_are_tried_again_and_may_have_been_billed(bad, failed_usd, named):

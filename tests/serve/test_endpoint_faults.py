@@ -354,8 +354,10 @@ def test_a_cut_stream_leaves_no_traceback_in_the_log(upstream, caplog):
 
 def test_an_error_with_status_200_costs_what_it_says(upstream):
     """Some gateways answer so."""
+    of_choice = {"message": {"content": ""}, "error": {"code": 502}}
     replies = [{"error": {"message": "x"}}, {"error": {"message": "x"}, "usage": USAGE}]
-    for reply, usd in zip(replies, [0.0, usd_of(9, 4)], strict=True):
+    replies += [{"choices": [of_choice], "usage": USAGE}]
+    for reply, usd in zip(replies, [0.0, usd_of(9, 4), usd_of(9, 4)], strict=True):
         body = json.dumps(reply).encode()
         upstream.answer = lambda _, body=body: Status(200, body)
         with serving(upstream.url) as endpoint, endpoint.query(CHOICE) as query:

@@ -41,6 +41,7 @@ OVERLOADED = {"type": "overloaded_error", "message": "Overloaded"}
 ERRORS = [
     (PATHS[0], {"error": {"code": 502, "message": "Provider returned error"}}),
     (PATHS[0], {"error": {"code": 502}, "choices": [{"delta": {"content": ""}}]}),  # OpenRouter's
+    (PATHS[0], {"choices": [{"delta": {"content": ""}, "error": {"code": 502}}]}),
     (PATHS[1], {"type": "error", "code": "server_error", "message": "x"}),
     (PATHS[1], {"type": "response.failed", "response": {"error": {"code": "server_error"}}}),
     (PATHS[2], {"type": "error", "error": OVERLOADED}),
