@@ -34,6 +34,7 @@ from scope_torch.selection.again import ask_again
 from scope_torch.selection.pilot import piloted
 from scope_torch.selection.plan import TOO_DEAR_AFTER, Pilot, Plan
 from scope_torch.selection.preflight import cheapest, first_requests, preflight, query_of
+from scope_torch.selection.sampling import warn_of_known
 from scope_torch.selection.setup import Setup
 from scope_torch.tracking.heard import HEARD
 
@@ -98,6 +99,7 @@ def prepare(
     logged = logged_reference(setup)
     answered = [*known.observations, *logged]
     say(setup, plan_of(setup, known))
+    warn_of_known(setup.searched, setup.held_out)
     evaluator.paid(known.observations)
     reused = {one.query for one in answered if one.theta == setup.problem.theta_ref}
     new = _asked(setup, known) - reused

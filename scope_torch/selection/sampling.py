@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from scope_torch.errors import InputError
+from scope_torch.evaluators.application import Item
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.directory import read_settings
+from scope_torch.runs.evaluator import keys_of
 from scope_torch.selection.arguments import Arguments
 from scope_torch.selection.checks import checked_size
 
+logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _FEW = 10  # queries of theta_0 where nothing is relative to it: they tell about what it costs
@@ -40,6 +44,21 @@ def split(items: Sequence[T], share: float, seed: int) -> tuple[list[T], list[T]
     held_out = set(chosen)
     searched = [item for index, item in enumerate(items) if index not in held_out]
     return searched, [items[index] for index in chosen]
+
+
+def warn_of_known(searched: Sequence[Item], held_out: Sequence[Item]) -> None:
+    """Warns if held-out queries are searched on, too: they tell little of new ones."""
+    try:
+        keys = keys_of(item.input for item in (*searched, *held_out))
+    except InputError:  # nobody can tell whether they are the same
+        return
+    known = set(keys[: len(searched)])
+    if number := sum(key in known for key in keys[len(searched) :]):
+        logger.warning(
+            "%d of %d held-out queries have the input of a query of the search, and say little of "
+            "new ones; give each query once",
+            *(number, len(held_out)),
+        )
 
 
 def sample_of(

@@ -113,6 +113,17 @@ def test_other_elements_that_are_alike(tmp_path, dry_run):
         select(tmp_path, seed=1, dry_run=dry_run, dataset=ALIKE, holdout=0.2)
 
 
+def test_a_held_out_query_that_is_searched_on_is_no_new_one(tmp_path, caplog):
+    select(tmp_path / "one", holdout=0.2)
+    assert "held-out queries have" not in caplog.text
+    data = settings()["dataset"]
+    twice = [(text, expected + "!") for text, expected in data[:20]]
+    select(tmp_path / "two", dataset=[*data, *twice], holdout=0.2)
+    (told,) = [one for one in caplog.messages if "held-out queries have the input" in one]
+    assert 1 <= int(told.split()[0]) <= 12
+    assert "of 12 held-out" in told
+
+
 def test_a_pilot_of_another_reference(tmp_path):
     select(tmp_path, dry_run="pilot")
     with pytest.raises(InputError, match=r"asked first are others \(reference=, models= and allow"):
