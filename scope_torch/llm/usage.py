@@ -17,6 +17,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeGuard
 
+from scope_torch.llm.tool_calls import listed, mappings, parts_of_tools, searches_in
+
 # No call reads or writes more: the longest context that was announced has as many (LTM-2-mini,
 # magic.dev/blog/100m-token-context-windows, August 2024). A larger number is no count.
 MAX_COUNT = 10**8
@@ -161,7 +163,7 @@ def merged(before: Mapping[str, Any], body: Any) -> dict[str, Any]:
     if found is not None and not (found[1].prompt_tokens or found[1].completion_tokens):
         report = {} if "usage" in before else report
     after = {key: body[key] for key in _BESIDE_USAGE if body.get(key) is not None}
-    after |= {"candidates": body["candidates"]} if _google_searches(body) else {}
+    after |= parts_of_tools(body)
     return _larger(before, {**after, "usage": report} if report else after)
 
 
@@ -195,7 +197,7 @@ def _best(reports: Iterable[Mapping[str, Any]]) -> tuple[Mapping[str, Any], Usag
 
 def _reports(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The places in a reply where servers report usage, in the order in which they are believed."""
-    places = [body, *_mappings(body.get("choices"))]
+    places = [body, *mappings(body.get("choices"))]
     named: list[Any] = []
     for key, value in body.items():
         if isinstance(value, Mapping) and key not in _WORDS:
@@ -264,7 +266,7 @@ def _read(told: Mapping[str, Any]) -> Usage | None:
         cache_write_tokens=written,
         cache_write_1h_tokens=min(long, written),
         reasoning_tokens=reasoning,
-        **_modalities(prompt, said, cached + written, of_prompt, of_said),
+        **_modalities(prompt, said, cached + written, of_prompt, of_said, told),
         searches=max(_most(place, _SEARCHES) for place in (told, *_inners(told, _TOOLS))),
         file_searches=max(_most(place, _FILE_SEARCHES) for place in (told, *_inners(told, _TOOLS))),
         tier=_tier(told),
@@ -293,13 +295,19 @@ def _are_beside(beside: bool, prompt: int, kept: int, more: int | None, reasonin
 
 
 def _modalities(
-    prompt: int, said: int, kept: int, of_prompt: Mapping[str, Any], of_said: Mapping[str, Any]
+    prompt: int,
+    said: int,
+    kept: int,
+    of_prompt: Mapping[str, Any],
+    of_said: Mapping[str, Any],
+    told: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Tokens of audio and of images."""
     heard = min(_most(of_prompt, ("audio_tokens",)), prompt)
     seen = min(_most(of_prompt, ("image_tokens",)), prompt - heard)
     spoken = min(_most(of_said, ("audio_tokens",)), said)
-    again = _most(_inner(of_prompt, ("cached_tokens_details",)), ("audio_tokens",))
+    places = _inner(of_prompt, ("cached_tokens_details",)), _inner(told, ("cache_tokens_details",))
+    again = max(_most(place, ("audio_tokens",)) for place in places)
     return {
         "audio_in_tokens": heard,
         # Where both do not fit into the prompt, some tokens are of both kinds.
@@ -312,7 +320,7 @@ def _modalities(
 
 def _with_iterations(usage: Usage, iterations: Any) -> Usage:
     """Anthropic's count without compaction becomes the sum of all steps, which are all billed."""
-    known = [step for step in map(_read, _listed(iterations)) if step is not None]
+    known = [step for step in map(_read, listed(iterations)) if step is not None]
     sums = {name: sum(getattr(step, name) for step in known) for name in _TOKENS}
     fewer = sums["prompt_tokens"] < usage.prompt_tokens
     if fewer or sums["completion_tokens"] < usage.completion_tokens:
@@ -325,34 +333,12 @@ def _with_iterations(usage: Usage, iterations: Any) -> Usage:
 
 def _with_body(usage: Usage, body: Mapping[str, Any]) -> Usage:
     """Adds what is reported beside the usage: the tier, and calls of the provider's tools."""
-    kinds = [call.get("type") for call in _mappings(body.get("output")) if _is_billed(call)]
+    shown = searches_in(body)
     return usage._replace(
         tier=usage.tier or _tier({"service_tier": body.get("service_tier")}),
-        searches=max(usage.searches, kinds.count("web_search_call"), _google_searches(body)),
-        file_searches=max(usage.file_searches, kinds.count("file_search_call")),
+        searches=max(usage.searches, shown.web),
+        file_searches=max(usage.file_searches, shown.files),
     )
-
-
-def _google_searches(body: Mapping[str, Any]) -> int:
-    """Searches of Gemini: one for each of its queries, before Gemini 3 one for each reply."""
-    told = [_inner(one, ("groundingMetadata",)) for one in _mappings(body.get("candidates"))]
-    found = sum(len(_listed(one.get("webSearchQueries"))) for one in told)
-    is_old = re.match(r"(models/)?gemini-[12]\b", str(body.get("modelVersion")))
-    return min(found, 1) if is_old else found
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _mappings(value: Any) -> list[Mapping[str, Any]]:
-    return [one for one in _listed(value) if isinstance(one, Mapping)]
-
-
-def _is_billed(call: Mapping[str, Any]) -> bool:
-    """Opening a page that a search has found costs nothing of its own."""
-    action = call.get("action")
-    return not isinstance(action, Mapping) or action.get("type") in (None, "search")
 
 
 def _tier(told: Mapping[str, Any]) -> str:

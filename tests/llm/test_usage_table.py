@@ -14,7 +14,8 @@ import scope_torch
 from scope_torch.llm import usage as usage_module
 from scope_torch.llm.price_list import PriceList
 from scope_torch.llm.prices import LLMInfo
-from scope_torch.llm.usage import merged, usage_of
+from scope_torch.llm.tool_calls import _warn_of
+from scope_torch.llm.usage import Usage, merged, usage_of
 
 PRICES = PriceList(at=date(2026, 6, 1))
 HAIKU = "claude-haiku-4-5"  # 1, write 1.25, read 0.10, output 5; 10 for 1,000 searches
@@ -73,6 +74,17 @@ def usd_of(llm: str, usage: dict, **more: object) -> float:
                 {"modality": "TEXT", "tokenCount": 700},
                 {"modality": "AUDIO", "tokenCount": 200}]}},
          200 * 0.3 + 200 * 1 + 500 * 0.03 + 1_040 * 2.5),
+        # The same with audio of the cache: 0.1 in the place of 1.
+        ("gemini-2.5-flash", {"usageMetadata": {
+            "promptTokenCount": 900, "candidatesTokenCount": 40, "totalTokenCount": 940,
+            "cachedContentTokenCount": 500,
+            "promptTokensDetails": [
+                {"modality": "TEXT", "tokenCount": 700},
+                {"modality": "AUDIO", "tokenCount": 200}],
+            "cacheTokensDetails": [
+                {"modality": "TEXT", "tokenCount": 350},
+                {"modality": "AUDIO", "tokenCount": 150}]}},
+         350 * 0.3 + 50 * 1 + 350 * 0.03 + 150 * 0.1 + 40 * 2.5),
         # Gemini 2.5 Flash Image: an image is 1,290 tokens of 30.
         ("gemini-2.5-flash-image", {"usage": {
             "prompt_tokens": 10, "completion_tokens": 1_300,
@@ -289,3 +301,33 @@ def test_names_of_usage_are_read_in_one_file():
             texts -= {"thinking_tokens"}  # a budget of a request, not what was used
         # The metrics name fields of our own bills.
         assert file.name in ("usage.py", "metrics.py") or not texts & names, file
+
+
+CITES = {"annotations": [{"type": "url_citation", "url_citation": {"url": "https://a.example"}}]}
+
+
+def test_a_reply_that_cites_pages_has_searched():
+    """GPT-4.1's search: 0.01. Its API of chat completions counts none."""
+    report = {"prompt_tokens": 521, "completion_tokens": 30}
+    whole = usage_of({"choices": [{"message": {"content": "a", **CITES}}], "usage": report})
+    told = {}
+    for part in ({"delta": {"content": "a"}}, {"delta": CITES}, {"delta": {}}):
+        told = merged(told, {"choices": [part]})
+    streamed = usage_of(merged(told, {"choices": [], "usage": report}))
+    assert whole == streamed == Usage(521, 30, searches=1)
+    usd = PRICES.cost_usd("gpt-4.1", whole)
+    assert usd == pytest.approx((521 * 2 + 30 * 8 + 10_000) / 1e6, rel=1e-14)
+    other = {"annotations": [{"type": "file_citation"}]}
+    assert usage_of({"choices": [{"message": other}], "usage": report}) == Usage(521, 30)
+    counted = report | {"num_search_queries": 3}
+    found = usage_of({"choices": [{"message": CITES}], "usage": counted})
+    assert (found.searches, found.prompt_tokens) == (3, 521)
+
+
+def test_a_tool_that_no_price_list_has_is_named(caplog):
+    _warn_of.cache_clear()
+    report = {"input_tokens": 521, "output_tokens": 30}
+    for _ in range(2):
+        usage_of({"output": [{"type": "code_interpreter_call"}], "usage": report})
+    (told,) = caplog.messages
+    assert "'code_interpreter_call' of the provider" in told
