@@ -58,7 +58,9 @@ def choices() -> dict[str, Sequence[Planned]]:
         "bounds": simulated(SIMULATED[:2], bounds_rules(), seeds=range(3), worlds=range(5)),
         "bounds_recorded": _chosen_again(bounds_rules()),
         "development": _development(),
-        "development_recorded": _chosen_again(joint | _settings(joint["scope_joint"])),
+        "development_recorded": _chosen_again(
+            joint | _settings(joint["scope_joint"]), SIMULATED[:2]
+        ),
         "amplitudes": _chosen_again(_amplitudes()),
         "recorded_development": [
             *on_recordings(RECORDED_DEVELOPMENT[:3], OURS | UNTRIED, range(20)),
@@ -144,10 +146,10 @@ def _development() -> list[Cell]:
     return cells + simulated(SIMULATED[1:3], more, seeds=[0], worlds=range(5))
 
 
-def _chosen_again(variants: Variants) -> list[Cell]:
+def _chosen_again(variants: Variants, tasks: Sequence[str] = SIMULATED[:1]) -> list[Cell]:
     """Settings on recordings for choosing, and on worlds like these."""
     cells = on_recordings(RECORDED_DEVELOPMENT[:3], variants, range(10))
-    worlds = simulated(SIMULATED[:1], variants, LIKE_RECORDED, seeds=[0], worlds=range(5))
+    worlds = simulated(tasks, variants, LIKE_RECORDED, seeds=[0], worlds=range(5))
     return cells + [replace(c, problem=f"{c.problem}, recorded_like") for c in worlds]
 
 

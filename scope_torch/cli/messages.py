@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -43,6 +44,7 @@ _GROUPS = {  # whose keys may be given as if they were no group's
 }
 _NO_KEY = re.compile(r"Error parsing override '([^'=]*)'\s+missing EQUAL")  # of Hydra
 _FREE_KEY = re.compile(r"full_key: ((?:task\.data|task\.system|llm\.extra_body)\.\w+)")
+_OF_SWEPT = re.compile(r"you wrote ((method|kernel|tracking)\.[\w.]+)=([^;\s]+)")
 _AMBIGUOUS = re.compile(r"Ambiguous value for argument '(.*)'")  # of Hydra
 _LAUNCHER = re.compile(r"hydra/launcher/(joblib|submitit|ray)")
 _EXTRA_OF_LAUNCHER = {"joblib": "joblib", "submitit": "slurm", "ray": "ray"}
@@ -71,6 +73,9 @@ def message_of(error: BaseException) -> str:
     lines += [_nearest_key(e) for e in told if isinstance(e, OmegaConfBaseException)]
     lines += [f"a name goes into quotes: {quoted(override)}" for override in _unread(error)]
     lines += [f"write +{key}" for key in _FREE_KEY.findall(" ".join(lines))]
+    for key, group, value in _OF_SWEPT.findall(" ".join(lines)):
+        if any(re.match(rf"{group}=.*,", word) for word in sys.argv):  # read with the default one
+            lines.append(f"if each of {group}=... has it, write '{key}=choice({value})'")
     if missing := _LAUNCHER.search(str(error)):
         lines.append(f"pip install 'scope-torch[{_EXTRA_OF_LAUNCHER[missing[1]]}]'")
     return "; ".join(filter(None, lines)) or type(error).__name__

@@ -491,6 +491,7 @@ def test_commands_beside_the_search(cli, table_arguments):
         ("method=scope method.alfa=0.3", "did you mean 'alpha'?"),
         ("method.alpha=0.3", "it is a key of scope: add method=scope"),
         ("method.bounds.b_g=0.3", "it is a key of scope: add method=scope"),
+        ("-m method=cei,config_bo method.gp.amp_c=0.5", "'method.gp.amp_c=choice(0.5)'"),
         ("epsilon=0.1", "did you mean 'task.epsilon'?"),
         ("delta=0.1", "did you mean 'method.bounds.delta'?"),
         ("task.num_querys=3", "did you mean 'num_queries'?"),
