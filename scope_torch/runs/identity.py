@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import FunctionType, MethodType, ModuleType
@@ -21,6 +21,8 @@ from scope_torch.runs.content import PLAIN, Unknowable, described, digest_of, js
 from scope_torch.runs.functions import bytecode_of, is_own, source_of
 
 _INSIDE = "__func__", "fget", "func"  # of class methods, properties, cached properties
+_MAKES = "__init__", "__post_init__", "__new__"
+_LOOKS_UP = {"getattr", "__getattribute__", "__dict__", "vars"}
 _CACHED = type(functools.lru_cache(len))
 
 
@@ -87,29 +89,35 @@ def identities_of(function: Callable[..., Any], version: str | None = None) -> l
     if version is not None:
         return [f"{name} version {version}"]
     try:
+        first = _Code()  # finds what is changed anywhere, before it is told
+        texts = [json_of(first.of(function, ""))]
+        texts.insert(0, json_of(_Code(first=first).of(function, "")))
         used = _used_by(function)
-        first = _Code(used)  # finds what is changed anywhere, before it is told
-        earlier = json_of(first.of(function, ""))
-        now = json_of(_Code(used, first).of(function, ""))
+        if used is not None:
+            (first := _Code(used)).of(function, "")
+            texts.insert(0, json_of(_Code(used, first).of(function, "")))
     except Exception as error:  # whatever an attribute of an object may raise
         raise InputError(
             f"it cannot be told by its code which function {name} is ({error!r}); give "
             "metric_version='1', and another one after each change"
         ) from error
-    return list(dict.fromkeys(f"{name} {digest_of(text)}" for text in (now, earlier)))
+    return list(dict.fromkeys(f"{name} {digest_of(text)}" for text in texts))
 
 
 def _described(value: Any) -> Any:
-    return described(value, lambda function: _Code(_used_by(function)).of(function, ""))
+    return described(value, lambda function: _Code().of(function, ""))
 
 
-def _used_by(function: Callable[..., Any]) -> set[Any]:
-    """Functions that a call may run, and names in them: also those of methods that it may run."""
+def _used_by(function: Callable[..., Any]) -> set[Any] | None:
+    """The code that a call may run, and names in it: also those of methods that it may run.
+
+    None if that cannot be told: code that looks names up may run any method.
+    """
     used, before = set[Any](), -1
     while before < len(used):
         before = len(used)
         _Code(used, looks=True).of(function, "")
-    return used
+    return None if used & _LOOKS_UP else used
 
 
 class _Code:
@@ -117,17 +125,26 @@ class _Code:
 
     Args:
         used: By a call, see `_used_by`. What other methods change, such as a `configure`, counts.
+            None: a call may run all.
         first: Has read the same before. What it saw changed is left out.
         looks: Whether it adds to what is used, and reads no other method.
+        above: Identities of what is being told while this tells a part of it.
 
     Attributes:
         filled: By identity the containers that code fills.
         rebound: Variables that code sets, by their scope; attributes, by their object.
     """
 
-    def __init__(self, used: set[Any], first: _Code | None = None, looks: bool = False) -> None:
-        self._used, self._looks = used, looks
+    def __init__(
+        self,
+        used: set[Any] | None = None,
+        first: _Code | None = None,
+        looks: bool = False,
+        above: frozenset[int] = frozenset(),
+    ) -> None:
+        self._used, self._looks, self._above = used, looks, above
         self._number: dict[int, int] = {}
+        self._alive: list[Any] = []  # what has a number, so that nothing else gets its identity
         self.filled: dict[int, Any] = {}  # with the values, which live as long
         self.rebound = set[tuple[int, str]]()
         self._first = first
@@ -143,6 +160,8 @@ class _Code:
         """
         if id(value) in self._number:
             return {"<again>": self._number[id(value)]}
+        if id(value) in self._above:
+            return {"<again>": "above"}
         if isinstance(value, PLAIN):
             return value
         if isinstance(value, ModuleType):
@@ -150,6 +169,15 @@ class _Code:
         if isinstance(value, Path):  # a file of answers, of a cache: it may change while it is used
             return {"<path>": str(value)}
         self._number[id(value)] = len(self._number)
+        self._alive.append(value)
+        above = self._above
+        self._above = above | {id(value)}
+        try:
+            return self._told(value, home)
+        finally:
+            self._above = above
+
+    def _told(self, value: Any, home: str) -> Any:
         if id(value) in self._filled:
             value = emptied(value)
         if isinstance(value, functools.partial):
@@ -170,7 +198,7 @@ class _Code:
             return self._each(value, home)
         if isinstance(value, dict):
             pairs = cast(dict[Any, Any], value).items()
-            return {"<dict>": [[_of_data(key), self.of(one, home)] for key, one in pairs]}
+            return {"<dict>": [[self._data(key), self.of(one, home)] for key, one in pairs]}
         own = not home or is_own(value, home)
         if isinstance(value, FunctionType | type) and own:
             return self._function(value) if isinstance(value, FunctionType) else self._class(value)
@@ -207,7 +235,18 @@ class _Code:
             home = kind.__module__
             fields = {name: self.of(state[name], home) for name in sorted(state)}
             return {"<object>": [self.of(kind, home), fields]}
-        return _of_data(value)
+        return self._data(value)
+
+    def _data(self, value: Any) -> Any:
+        """Data that code reads, by its content or, if it has none, by its kind."""
+        try:
+            return described(value, self._inside)
+        except (Unknowable, RecursionError):
+            return {"<object>": type(value).__qualname__}
+
+    def _inside(self, function: Any) -> Any:
+        """A function in data; there it does not matter what was told before."""
+        return (self if self._looks else _Code(above=self._above)).of(function, "")
 
     def _class(self, kind: type) -> Any:
         """The code of a class, of those above it, and its plain attributes."""
@@ -221,16 +260,19 @@ class _Code:
                 value = next((getattr(value, n) for n in _INSIDE if hasattr(value, n)), value)
                 is_left_out = (id(base), name) in self._rebound
                 if self._looks and isinstance(value, FunctionType):
-                    is_left_out = not self._may_run(name, value)
+                    is_left_out = name in _MAKES or not self._may_run(kind, name, value)
                 if _is_written(name, value, base) and not is_left_out:
                     found[f"{base.__qualname__}.{name}"] = self.of(value, base.__module__)
         return {"<class>": found}
 
-    def _may_run(self, name: str, method: FunctionType) -> bool:
-        """Whether a call may run a method: a special one, or one that its code names."""
-        makes = name in ("__init__", "__post_init__", "__new__")
-        is_special = name.startswith("__") and not makes
-        return is_special or name in self._used or method in self._used
+    def _may_run(self, kind: type, name: str, method: FunctionType) -> bool:
+        """Whether a call may run a method: a special one, or one that code names.
+
+        The code of packages, which is not read, may run all that a class of theirs has.
+        """
+        if self._used is None or not all(is_own(b, kind.__module__) for b in kind.__mro__[:-1]):
+            return True
+        return name.startswith("__") or name in self._used or method.__code__ in self._used
 
     def _methods(self, kind: type, value: Any) -> list[FunctionType]:
         """Those that may change a value in a call; what they change in place is noted."""
@@ -238,7 +280,8 @@ class _Code:
         for base in kind.__mro__:
             for name, one in vars(base).items():
                 method = next((getattr(one, n) for n in _INSIDE if hasattr(one, n)), one)
-                if not isinstance(method, FunctionType) or not self._may_run(name, method):
+                is_method = isinstance(method, FunctionType) and name not in _MAKES
+                if not is_method or not self._may_run(kind, name, method):
                     continue
                 if is_own(base, kind.__module__):
                     self._mark(method, dict.fromkeys(("", *_arguments(method)[:1]), value))
@@ -269,8 +312,8 @@ class _Code:
             with suppress(ValueError):  # not filled yet
                 read[name] = cell.cell_contents
         codes = list(codes_in(code))
-        if self._looks:
-            self._used |= {function, *(n for c in codes for n in (*c.co_names, *c.co_consts))}
+        if self._looks and self._used is not None:
+            self._used |= {code, *(n for c in codes for n in (*c.co_names, *_flat(c.co_consts)))}
         used = named_by(codes, "LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL")
         read |= {name: function.__globals__[name] for name in used & function.__globals__.keys()}
         changed = named_by(codes, "STORE_GLOBAL", "STORE_DEREF")
@@ -293,6 +336,14 @@ class _Code:
         }
 
 
+def _flat(constants: Iterable[Any]) -> Iterator[Any]:
+    """Constants of code, also those in tuples."""
+    for one in constants:
+        yield one
+        if isinstance(one, tuple | frozenset):
+            yield from _flat(cast(tuple[Any, ...], one))
+
+
 def _arguments(function: FunctionType) -> tuple[str, ...]:
     """Those that have a position."""
     return function.__code__.co_varnames[: function.__code__.co_argcount]
@@ -305,14 +356,6 @@ def _state(value: Any) -> dict[str, Any]:
     if not all(part is None or isinstance(part, dict) for part in parts):
         return {"": state}
     return {name: one for part in parts if part for name, one in part.items()}
-
-
-def _of_data(value: Any) -> Any:
-    """Data that code reads, by its content or, if it has none, by its kind."""
-    try:
-        return _described(value)
-    except (Unknowable, RecursionError):
-        return {"<object>": type(value).__qualname__}
 
 
 def _is_written(name: str, value: Any, kind: type) -> bool:

@@ -1,6 +1,9 @@
 """What a metric remembers, in a container that it fills itself, is no part of what it is."""
 
+import collections
 import functools
+import types
+from html.parser import HTMLParser
 
 import pytest
 from runs.test_content import loaded
@@ -180,3 +183,84 @@ def test_what_no_call_changes_is_part_of_it(monkeypatch, change, way):
     assert identity_of(metric) == before
     getattr(inner, change)(0.2)
     assert before not in identities_of(metric)
+
+
+class OfPackage(HTMLParser):
+    """Its `feed` calls the methods below, and its `reset` sets attributes."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def handle_data(self, data):
+        self.seen.append(data)
+
+    def __call__(self, expected, output):
+        self.feed(output)
+        return float(expected in self.seen)
+
+
+class CalledBack:
+    """A package holds a method of the object that holds it."""
+
+    def __init__(self):
+        self.client, self.hooks = types.SimpleNamespace(n=1), collections.deque([self.on])
+        self.client.hook = self.on
+
+    def on(self, output):
+        self.last = output
+
+    def __call__(self, expected, output):
+        self.hooks[0](output)
+        return float(expected == output)
+
+
+class InSteps:
+    def clean(self, text):
+        self.count = len(text)
+        return text
+
+    def lower(self, text):
+        self.least = text.lower()
+        return self.least
+
+    def __call__(self, expected, output):
+        for step in ("clean", "lower"):
+            output = getattr(self, step)(output)
+        return float(expected == output)
+
+
+class Begins:
+    def __init__(self, limit):
+        self.limit = limit
+
+    def __getstate__(self):
+        return {"limit": self.limit, "key": lambda text: text}
+
+    def __call__(self, expected, output):
+        class Parser(HTMLParser):
+            def __init__(self):
+                super().__init__()
+
+        return float(len(output) > self.limit)
+
+
+@pytest.mark.parametrize("kind", [OfPackage, CalledBack, InSteps, lambda: Begins(3)])
+def test_what_code_runs_by_other_ways_changes_it_too(kind):
+    metric = kind()
+    before = identity_of(metric)
+    metric("A b", "A b")
+    assert identity_of(metric) == before
+
+
+def test_what_makes_an_object_is_no_part_of_a_call():
+    assert identity_of(Begins(1)) != identity_of(Begins(9))
+
+
+def test_runs_of_before_know_their_metric():
+    """They left out what any method sets."""
+    one, two = Tolerant(), Tolerant()
+    two.configure(0.2)
+    (now, *earlier), (other, *others) = map(identities_of, (one, two))
+    assert now != other
+    assert earlier == others != []
