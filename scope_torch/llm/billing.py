@@ -173,7 +173,7 @@ def read_reply(content: Any, most: Most | None = None) -> Reply:
     choices = content.get("choices")
     if (error := error_in(content)) is not None:
         said = said_bytes(choices)
-        usage = _booked(told, most, said, free=True) if told or said else None
+        usage = _booked(told, most, said, free=not said) if told or said else None
         raise BadReply("sent an error", usage, error)
     try:
         choice = choices[0]  # type: ignore[index]
@@ -196,10 +196,20 @@ def error_in(content: Mapping[str, Any]) -> dict[str, Any] | None:
         {'code': 502}
     """
     choices = content.get("choices")
-    parts = choices if isinstance(choices, list) else []
-    errors = [part.get("error") for part in parts if isinstance(part, dict)]
-    errors += [] if choices else [content.get("error")]
-    return next((error for error in errors if isinstance(error, dict)), None)
+    if isinstance(choices, list) and choices and isinstance(choices[0], dict):
+        return error_of_choice(choices[0])
+    error = content.get("error")
+    return error if isinstance(error, dict) and not choices else None
+
+
+def error_of_choice(choice: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The error of a choice, whole or in a stream; None if it has none."""
+    error = choice.get("error")
+    if not error and choice.get("finish_reason") == "error":
+        error = "the provider ended it with an error"
+    if isinstance(error, str) and error:
+        return {"message": error}
+    return error if isinstance(error, dict) and error else None
 
 
 def _booked(

@@ -35,9 +35,9 @@ def searches_in(body: Mapping[str, Any]) -> Searches:
         >>> searches_in({"choices": [{"message": cited}]})
         Searches(web=1, files=0)
     """
-    kinds = [call.get("type") for call in mappings(body.get("output")) if _is_billed(call)]
+    kinds = [str(call.get("type")) for call in mappings(body.get("output")) if _is_billed(call)]
     for kind in set(_NOT_BOOKED).intersection(kinds):
-        _warn_of(str(kind))
+        _warn_of(kind)
     web = kinds.count("web_search_call"), _google_searches(body), int(_cites(body))
     return Searches(max(web), kinds.count("file_search_call"))
 

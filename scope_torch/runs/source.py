@@ -137,8 +137,10 @@ class ObservationSource:
                     if arrived.lost is None:  # a lost call is made again
                         in_flight -= 1
                         untold_usd += arrived.paid_usd
-                    most_usd = 0.0 if math.isinf(self._most_usd) else self._most_usd
-                    self._most_usd = max(most_usd, arrived.paid_usd)
+                    has_run = arrived.failed is None and arrived.lost is None
+                    if arrived.paid_usd or has_run:  # a failure may have cost nothing
+                        most_usd = 0.0 if math.isinf(self._most_usd) else self._most_usd
+                        self._most_usd = max(most_usd, arrived.paid_usd)
                 request = window.popleft()
                 if self._unused and request in self._unused:
                     self._unused.discard(request)

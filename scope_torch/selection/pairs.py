@@ -69,6 +69,9 @@ class Pairs:
         is_fixed: Whether answers do not change: every known one then counts, as often as it is
             drawn. Otherwise a known answer of theta_0 counts once, and none of the configuration: a
             search chooses those that had lucky answers.
+
+    Attributes:
+        graded_usd: What grading known answers anew has cost, also when the directory was begun.
     """
 
     def __init__(
@@ -86,7 +89,7 @@ class Pairs:
         self._pairs, self._num_known, self._is_decided = list[Pair](), 0, False
         known = known_of(setup, evaluator)
         evaluator.paid(known.observations)
-        self._graded_usd = regraded_usd(known.sources)
+        self.graded_usd = regraded_usd(known.sources)
         self._known = {one.request: one for one in known.observations if not one.replicate}
         self._logged = {one.query: one for one in logged_reference(setup)}
 
@@ -134,14 +137,15 @@ class Pairs:
         shown = tqdm(total=most, desc=str(settings["name"]), disable=not setup.shows, file=HEARD)
 
         def left_usd() -> float:
-            return budget_usd - self._graded_usd - spent_usd - source.lost_usd(num_told)
+            return budget_usd - self.graded_usd - spent_usd - source.lost_usd(num_told)
 
         try:
             if setup.folder is not None:
                 describe_prices(setup.folder, evaluator, may_change=for_days)
-            # What was graded anew may have taken the budget.
-            ask = self._ask if left_usd() >= 0 else tuple
-            reason = reason if left_usd() >= 0 else "budget"
+            is_paid_for = left_usd() >= 0  # what was graded anew may have taken the budget
+            # What is known still counts.
+            ask = self._ask if is_paid_for else lambda: self._ask() and ()
+            reason = reason if is_paid_for else "budget"
             observations = source.pipeline(ask, 2 * in_flight - 1, left_usd)
             with contextlib.closing(observations), shown:
                 for observation in observations:
@@ -165,7 +169,7 @@ class Pairs:
             if journal is not None:
                 journal.close()
         reason = "decided" if self._is_decided else reason
-        lost_usd = math.fsum(one.paid_usd for one in source.lost) + self._graded_usd
+        lost_usd = math.fsum(one.paid_usd for one in source.lost) + self.graded_usd
         return Asked(self._pairs, reason, source.paid, lost_usd, self._num_known)
 
     def _ask(self) -> Sequence[Request]:

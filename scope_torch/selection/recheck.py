@@ -26,6 +26,7 @@ from scope_torch.runs.content import digest_of
 from scope_torch.runs.directory import read_json
 from scope_torch.runs.evaluator import HasPrices
 from scope_torch.runs.journal import lost_in, read_journal
+from scope_torch.runs.older import KNOWN
 from scope_torch.runs.opening import facts_of
 from scope_torch.selection.check import Named, between, llms_of
 from scope_torch.selection.checks import check_kind, checked_number, checked_size
@@ -94,7 +95,7 @@ def recheck(
     folder = Path(run_dir)
     earlier = read_journal(folder / "journal.jsonl")
     before = math.fsum(one.paid_usd for one in (*earlier, *lost_in(folder)))
-    days = _days(folder)
+    is_begun, days = (folder / KNOWN).exists(), _days(folder)
     setup.deadline.begin()
     with serving(setup) as (application, make_evaluator):
         application.check(setup.searched)
@@ -103,6 +104,7 @@ def recheck(
         asked = Pairs(setup, theta, evaluator, iter(order), has_reference, is_fixed=False)
         asked.forget_chosen()
         settings = {"name": "recheck", "limits": [str(limit) for limit in limits]}
+        before += asked.graded_usd if is_begun else 0.0
         budget_usd = before + setup.budget_usd
         found = asked.ask(settings, _never, len(order), budget_usd, 0.0, for_days=True)
         today = evaluator.describe_prices() if isinstance(evaluator, HasPrices) else None

@@ -48,6 +48,8 @@ def split(items: Sequence[T], share: float, seed: int) -> tuple[list[T], list[T]
 
 def warn_of_known(searched: Sequence[Item], held_out: Sequence[Item]) -> None:
     """Warns if held-out queries are searched on, too: they tell little of new ones."""
+    if not held_out:
+        return
     try:
         keys = keys_of(item.input for item in (*searched, *held_out))
     except InputError:  # nobody can tell whether they are the same

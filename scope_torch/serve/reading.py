@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from scope_torch.llm.billing import MAX_REPLY_BYTES, error_in, parse_int
+from scope_torch.llm.billing import MAX_REPLY_BYTES, error_in, error_of_choice, parse_int
 from scope_torch.llm.estimates import Most, booked, said_bytes
 from scope_torch.llm.usage import Usage, merged, usage_of
 from scope_torch.serve.apis import CHAT, GENERATE, MESSAGES, RESPONSE_ID, RESPONSES, Api, Refused
@@ -163,7 +163,7 @@ class Reading:
         said = said_bytes(choice.get("delta", choice.get("content")))
         self._said += said
         self._is_final &= not said
-        if error := choice.get("error"):
+        if (error := error_of_choice(choice)) is not None:
             self._fail(error)
         index = choice.get("index") if isinstance(choice.get("index"), int) else 0
         if choice.get("finish_reason", choice.get("finishReason")) is None:

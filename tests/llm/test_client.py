@@ -148,6 +148,7 @@ BROKEN = {  # as of OpenRouter
     "finish_reason": "error",
     "error": {"code": 502, "message": "gone"},
 }
+ENDED = {"message": {"content": ""}, "finish_reason": "error"}
 SAID_NOTHING = {"message": {"content": ""}, "error": {"code": 529, "message": "gone"}}
 
 
@@ -169,6 +170,8 @@ SAID_NOTHING = {"message": {"content": ""}, "error": {"code": 529, "message": "g
         (Status(200, {"error": {"message": "busy", "code": 529}}), 0.0, "answered 529 (busy)"),
         (Status(200, {"error": {"message": "hm"}, "usage": USAGE}), OK_USD, "answered 500 (hm)"),
         (Status(200, {"choices": [BROKEN], "usage": USAGE}), OK_USD, "answered 502 (gone)"),
+        (Status(200, {"choices": [BROKEN]}), MOST_USD, "answered 502 (gone)"),
+        (Status(200, {"choices": [ENDED], "usage": USAGE}), OK_USD, "answered 500 (the provider"),
         (Status(200, {"choices": [BROKEN | SAID_NOTHING]}), 0.0, "answered 529 (gone)"),
     ],
 )

@@ -329,5 +329,6 @@ def test_a_tool_that_no_price_list_has_is_named(caplog):
     report = {"input_tokens": 521, "output_tokens": 30}
     for _ in range(2):
         usage_of({"output": [{"type": "code_interpreter_call"}], "usage": report})
+        assert usage_of({"output": [{"type": {}}], "usage": report}) == Usage(521, 30)
     (told,) = caplog.messages
     assert "'code_interpreter_call' of the provider" in told

@@ -456,3 +456,37 @@ def test_grades_that_took_the_budget_leave_none_for_calls(tmp_path):
     assert (found.stop_reason, calls, found.pairs) == ("budget", [], [])
     assert found.spent_usd > 1
     assert found.verdict == "undecided"
+
+
+def test_known_pairs_still_decide_where_grading_them_took_the_budget(tmp_path):
+    def app(models, x):
+        return str(x), 0.01
+
+    def dear(expected, output):
+        return float(expected == output), 0.05
+
+    how = {"dataset": [(i, str(i)) for i in range(40)], "max_quality_loss": 0.1, "progress": False}
+    st.select(
+        app, models={"a": ["nano", "pro"]}, reference="pro", metric=exactly, budget_usd=5,
+        run_dir=tmp_path / "june", repeat=False, **how,
+    )  # fmt: skip
+    num_graded = 0
+
+    def counted(expected, output):
+        nonlocal num_graded
+        num_graded += 1
+        return dear(expected, output)
+
+    def check(budget_usd, folder):
+        return st.check(
+            app, {"a": "nano"}, reference={"a": "pro"}, metric=counted, certificate="sequence",
+            run_dir=tmp_path / folder, continue_from=tmp_path / "june", budget_usd=budget_usd,
+            metric_version="2", **how,
+        )  # fmt: skip
+
+    rich = check(99, "rich")
+    of_grades = 0.05 * num_graded
+    assert rich.lost_usd == pytest.approx(of_grades)
+    assert rich.spent_usd == pytest.approx(of_grades)  # all was known
+    poor = check(of_grades - 0.03, "poor")
+    assert (poor.verdict, len(poor.pairs)) == (rich.verdict, len(rich.pairs))
