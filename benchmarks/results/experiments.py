@@ -118,7 +118,10 @@ def experiments() -> dict[str, Sequence[Planned]]:
         "main": simulated(SIMULATED, MAIN),
         "tables": on_tables(tables, range(10, 15)),
         "systems": _systems(),
-        "additive": simulated(SIMULATED, other, "task.family=additive"),
+        "additive": [
+            *simulated(SIMULATED, other, "task.family=additive"),
+            *_peers_in_worlds(SIMULATED, "task.family=additive"),
+        ],
         "recorded_like": [
             *simulated(SIMULATED, other, LIKE_RECORDED, seeds=SEEDS[:1]),
             *_peers_in_worlds(SIMULATED, LIKE_RECORDED),
