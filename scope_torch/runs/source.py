@@ -137,10 +137,7 @@ class ObservationSource:
                     if arrived.lost is None:  # a lost call is made again
                         in_flight -= 1
                         untold_usd += arrived.paid_usd
-                    has_run = arrived.failed is None and arrived.lost is None
-                    if arrived.paid_usd or has_run:  # a failure may have cost nothing
-                        most_usd = 0.0 if math.isinf(self._most_usd) else self._most_usd
-                        self._most_usd = max(most_usd, arrived.paid_usd)
+                    self._raise_most(arrived)
                 request = window.popleft()
                 if self._unused and request in self._unused:
                     self._unused.discard(request)
@@ -220,6 +217,12 @@ class ObservationSource:
                 f"{self._journal.path} has {len(unexpected)} observations that this search does "
                 f"not ask for, such as {min(unexpected)}; choose another run_dir to search anew"
             )
+
+    def _raise_most(self, arrived: Observation) -> None:
+        """What a call costs is known after one; a failure may have cost nothing."""
+        if arrived.paid_usd or (arrived.failed is None and arrived.lost is None):
+            most_usd = 0.0 if math.isinf(self._most_usd) else self._most_usd
+            self._most_usd = max(most_usd, arrived.paid_usd)
 
     def _keep(self, observation: Observation) -> None:
         self._take_lost()

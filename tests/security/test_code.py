@@ -14,7 +14,7 @@ SAFE_LOADERS = {"SafeLoader", "CSafeLoader"}
 # What a search sends to the workers of the user's own executor, and what they send home, is pickled
 # as the executor itself does it; no file and no reply of a server is.
 ALLOWED = {
-    "scope_torch/runs/identity.py": ["compile"],
+    "scope_torch/runs/functions.py": ["compile"],
     "scope_torch/evaluators/elsewhere.py": ["pickle", "cloudpickle"],
 }
 
