@@ -18,9 +18,9 @@ from scope_torch.runs.evaluator import Evaluator, HasPrices, HasQueryKeys, Regra
 from scope_torch.runs.journal import read_journal
 from scope_torch.runs.opening import (
     BEGUN,
-    KEEPS_ANSWERS,
     facts_of,
     graded_otherwise,
+    keeps_answers,
     with_fingerprint_of_today,
 )
 from scope_torch.runs.recorded import recorded_problem
@@ -121,9 +121,7 @@ class Reader:
         left_out = Counter[str]()
         usd_then, num_repriced, num_regraded, regraded_usd = 0.0, 0, 0, 0.0
         journals = self._journals(path)
-        begun = path / BEGUN
-        keeps = self._held_out or not begun.exists() or read_json(begun).get(KEEPS_ANSWERS, True)
-        seen = _observed(journals, keeps)
+        seen = _observed(journals, self._held_out or keeps_answers(path))
         outputs = self._outputs_of(path, old, journals)
         by_whom = ("app",) if anew else ("app", "metric")  # another metric may not fail
         # Who failed is asked anew, everything: failures alone would be asked until they succeed.

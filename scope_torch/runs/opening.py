@@ -29,7 +29,7 @@ from scope_torch.runs.journal import Journal
 logger = logging.getLogger(__name__)
 
 BEGUN = "begun.json"  # what a selection is about, before its search has settings
-KEEPS_ANSWERS = "keeps_answers"  # there: whether pilots and preflight answer for the reference too
+_KEEPS = "keeps_answers"  # there: whether pilots and preflight answer for the reference too
 _ALL = "problem.modules", "problem.llms", "problem.theta_ref", "evaluator"
 _ALL += "problem.allowed", "problem.offered"
 _PARTS = "pilot", "preflight", "probe", "reference", "again"  # measured before the search
@@ -86,7 +86,7 @@ def begin(run_dir: Path, problem: dict[str, Any], evaluator: Evaluator) -> None:
         "optimizer": {"name": "begun"},
         "evaluator": evaluator.fingerprint(),
         "budget_usd": 0.0,
-        KEEPS_ANSWERS: isinstance(evaluator, KeepsAnswers) and evaluator.deterministic,
+        _KEEPS: isinstance(evaluator, KeepsAnswers) and evaluator.deterministic,
     }
     settings = json.loads(json.dumps(settings))
     for name, parts in _BEFORE.items():
@@ -97,6 +97,15 @@ def begin(run_dir: Path, problem: dict[str, Any], evaluator: Evaluator) -> None:
     _write(run_dir / BEGUN, settings)
     if described:
         _write(run_dir / "queries.json", described)
+
+
+def keeps_answers(run_dir: Path) -> bool:
+    """Whether an answer that was known when a run began was given again without a call.
+
+    Early versions did not say so, and did.
+    """
+    begun = run_dir / BEGUN
+    return not begun.exists() or read_json(begun).get(_KEEPS, True)
 
 
 def describe_prices(run_dir: Path, evaluator: Evaluator, may_change: bool = False) -> None:

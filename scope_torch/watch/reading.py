@@ -19,7 +19,7 @@ from scope_torch.results.result import RunResult
 from scope_torch.runs.directory import read_json
 from scope_torch.runs.journal import lost_in, read_journal
 from scope_torch.runs.measure import repeats_in
-from scope_torch.runs.opening import BEGUN, KEEPS_ANSWERS
+from scope_torch.runs.opening import keeps_answers
 from scope_torch.runs.recorded import RecordedRun
 from scope_torch.search.front import FrontRow, FrontTable
 from scope_torch.search.optimizer import Basis, Recommendation
@@ -189,14 +189,12 @@ def _probe(run: RecordedRun) -> list[Observation]:
 
     With `repeat` it asks again. Early versions said so only in the result, by what all of it cost.
     """
-    begun = run.path / BEGUN
-    keeps = not begun.exists() or read_json(begun).get(KEEPS_ANSWERS, True)
     reference = set(_observed(run.path / "reference" / "journal.jsonl") or ())
     parts = [
         _observed(run.path / part / "journal.jsonl") for part in ("pilot", "probe", "preflight")
     ]
     found = [observation for part in parts for observation in part or ()]
-    if not keeps or cost_of(found) == run.summary().get("preflight_usd"):
+    if not keeps_answers(run.path) or cost_of(found) == run.summary().get("preflight_usd"):
         return found
     return [observation for observation in found if observation not in reference]
 

@@ -390,32 +390,41 @@ def test_answers_that_vary_decide_as_rarely_wrong(chance):
     assert wrong / number <= delta + 3 * math.sqrt(delta * (1 - delta) / number)
 
 
-def test_grading_old_outputs_anew_is_on_the_bill(tmp_path):
-    paid = [0.0]
+@pytest.fixture
+def regraded(tmp_path):
+    """A check of a search in June, by another metric, and how many calls and grades it made."""
+    num = {"calls": 0, "grades": 0}
+    how = {"dataset": [(i, str(i)) for i in range(40)], "max_quality_loss": 0.1, "progress": False}
 
     def app(_models, x):
-        paid[0] += 0.01
+        num["calls"] += 1
         return str(x), 0.01
 
-    def first(expected, output):
-        return float(expected == output)
-
-    def second(expected, output):
-        paid[0] += 0.05
+    def dear(expected, output):
+        num["grades"] += 1
         return float(expected == output), 0.05
 
-    how = {"dataset": [(i, str(i)) for i in range(40)], "max_quality_loss": 0.1, "progress": False}
     st.select(
-        app, models={"a": ["nano", "pro"]}, reference="pro", metric=first, budget_usd=5,
+        app, models={"a": ["nano", "pro"]}, reference="pro", metric=exactly, budget_usd=5,
         run_dir=tmp_path / "june", **how,
     )  # fmt: skip
-    paid[0] = 0.0
-    found = st.check(
-        app, {"a": "mini"}, reference={"a": "pro"}, metric=second, budget_usd=9,
-        run_dir=tmp_path / "july", continue_from=tmp_path / "june", **how,
-    )  # fmt: skip
-    assert found.spent_usd == pytest.approx(paid[0], rel=1e-9)
-    assert paid[0] > 2.0  # the old outputs alone
+    num["calls"] = 0
+
+    def check(llm, budget_usd, folder="july", **more):
+        return st.check(
+            app, {"a": llm}, reference={"a": "pro"}, metric=dear, budget_usd=budget_usd,
+            run_dir=tmp_path / folder, continue_from=tmp_path / "june", metric_version="2",
+            **(how | more),
+        )  # fmt: skip
+
+    return check, num
+
+
+def test_grading_old_outputs_anew_is_on_the_bill(regraded):
+    check, num = regraded
+    found = check("mini", 9)
+    assert found.spent_usd == pytest.approx(0.01 * num["calls"] + 0.05 * num["grades"], rel=1e-9)
+    assert num["grades"] > 40  # the old outputs alone
 
 
 @pytest.mark.parametrize("looks", [st.check, st.recheck])
@@ -433,60 +442,33 @@ def test_no_more_is_in_flight_than_the_budget_pays_for(tmp_path, looks):
     assert len(app.calls) <= 3
 
 
-def test_grades_that_took_the_budget_leave_none_for_calls(tmp_path):
-    calls = []
-
-    def app(models, x):
-        calls.append(models)
-        return str(x), 0.01
-
-    def dear(expected, output):
-        return float(expected == output), 0.05
-
-    how = {"dataset": [(i, str(i)) for i in range(40)], "max_quality_loss": 0.1, "progress": False}
-    st.select(
-        app, models={"a": ["nano", "pro"]}, reference="pro", metric=exactly, budget_usd=5,
-        run_dir=tmp_path / "june", **how,
-    )  # fmt: skip
-    calls.clear()
-    found = st.check(
-        app, {"a": "mini"}, reference={"a": "pro"}, metric=dear, budget_usd=1,
-        run_dir=tmp_path / "july", continue_from=tmp_path / "june", **how,
-    )  # fmt: skip
-    assert (found.stop_reason, calls, found.pairs) == ("budget", [], [])
+def test_grades_that_took_the_budget_leave_none_for_calls(regraded):
+    check, num = regraded
+    found = check("mini", 1)
+    assert (found.stop_reason, num["calls"], found.pairs) == ("budget", 0, [])
     assert found.spent_usd > 1
     assert found.verdict == "undecided"
 
 
-def test_known_pairs_still_decide_where_grading_them_took_the_budget(tmp_path):
-    def app(models, x):
-        return str(x), 0.01
-
-    def dear(expected, output):
-        return float(expected == output), 0.05
-
-    how = {"dataset": [(i, str(i)) for i in range(40)], "max_quality_loss": 0.1, "progress": False}
-    st.select(
-        app, models={"a": ["nano", "pro"]}, reference="pro", metric=exactly, budget_usd=5,
-        run_dir=tmp_path / "june", repeat=False, **how,
-    )  # fmt: skip
-    num_graded = 0
-
-    def counted(expected, output):
-        nonlocal num_graded
-        num_graded += 1
-        return dear(expected, output)
-
-    def check(budget_usd, folder):
-        return st.check(
-            app, {"a": "nano"}, reference={"a": "pro"}, metric=counted, certificate="sequence",
-            run_dir=tmp_path / folder, continue_from=tmp_path / "june", budget_usd=budget_usd,
-            metric_version="2", **how,
-        )  # fmt: skip
-
-    rich = check(99, "rich")
-    of_grades = 0.05 * num_graded
-    assert rich.lost_usd == pytest.approx(of_grades)
+def test_known_pairs_still_decide_where_grading_them_took_the_budget(regraded):
+    check, num = regraded
+    rich = check("nano", 99, "rich", certificate="sequence")
+    of_grades = 0.05 * num["grades"]
     assert rich.spent_usd == pytest.approx(of_grades)  # all was known
-    poor = check(of_grades - 0.03, "poor")
+    poor = check("nano", of_grades - 0.03, "poor", certificate="sequence")
     assert (poor.verdict, len(poor.pairs)) == (rich.verdict, len(rich.pairs))
+
+
+def test_a_failure_that_cost_nothing_tells_no_cost():
+    class Fails(App):
+        def __call__(self, models, text):
+            answered = super().__call__(models, text)
+            if len(self.calls) == 1:
+                raise RuntimeError("not yet")
+            return answered
+
+    app = Fails()
+    app.answer, app.cost = (lambda _, text: text.upper()), (lambda _: 0.9)
+    how = arguments(budget_usd=2.0, concurrency=16, on_error="zero", max_quality_loss=0.01)
+    found = st.check(app, MINI, **how)
+    assert 1.8 <= found.spent_usd <= 2.0 + 0.9
