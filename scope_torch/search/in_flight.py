@@ -6,7 +6,9 @@ are not known yet:
 
 1. A candidate that is open asks its next query, in the order of its turn. Let P_i be the
    probability by the model that the open candidate i is feasible. It may have `GROWTH` P_i queries
-   in flight for each answer, and `FIRST` at least: most candidates are given up after few answers.
+   in flight for each answer. It may also have one for each answer, but only as many as it still
+   needs, by the model, to be given up or found feasible. `FIRST` is the least of all: most
+   candidates are given up after few answers.
 2. If no open candidate may ask, the next one is chosen as in line alg:scope-main:select, among all
    that are not open.
 3. Neither is done where it is probably in vain: Algorithm 1 would not ask once a cheaper open
@@ -49,12 +51,13 @@ class _Open:
     Attributes:
         mean_c: Mean of its cost in USD, at the last look.
         probability: P_i, that its g is at most -margin, likewise.
+        needed: Queries after which its bounds would leave out 0, if its mean stays: likewise.
     """
 
     def __init__(self, turn: Turn) -> None:
         self.turn, self._requests = turn, turn.batches(1)
         self.num_answered = self.num_asked = 0
-        self.mean_c, self.probability = math.inf, 0.0
+        self.mean_c, self.probability, self.needed = math.inf, 0.0, 0.0
 
     @property
     def in_flight(self) -> int:
@@ -66,7 +69,8 @@ class _Open:
         is_new_pass = self.num_asked % max(1, len(self.turn.trial.order)) == 0
         if self.turn.ended or (is_new_pass and self.in_flight):
             return False
-        return self.in_flight < max(FIRST, GROWTH * self.probability * self.num_answered)
+        n = self.num_answered
+        return self.in_flight < max(FIRST, GROWTH * self.probability * n, min(self.needed, n))
 
     def ask(self) -> Request | None:
         """Its next request; None if all is answered."""
@@ -76,15 +80,20 @@ class _Open:
         return None
 
     def look(self) -> None:
-        """Brings `mean_c` and `probability` up to date."""
+        """Brings `mean_c`, `probability` and `needed` up to date."""
         candidate, beta = self.turn.candidate, self.turn.beta()
         self.mean_c = candidate.mean_c
         mean = candidate.lower_g(beta._replace(g=0.0))
         sigma = (mean - candidate.lower_g(beta)) / beta.g
+        self.needed = 0.0
         if sigma <= 0:
             self.probability = float(mean <= -self.turn.margin)
-        else:
-            self.probability = math.erfc((mean + self.turn.margin) / (sigma * math.sqrt(2))) / 2
+            return
+        self.probability = math.erfc((mean + self.turn.margin) / (sigma * math.sqrt(2))) / 2
+        n, Q = self.num_answered, len(self.turn.trial.order)
+        if 0 < n < Q:  # the variance of an average of n of Q answers goes with 1 / n - 1 / Q
+            variance = (mean / (beta.g * sigma)) ** 2 * (1 / n - 1 / Q)
+            self.needed = 1 / (variance + 1 / Q) - n
 
 
 class InFlight(SCOPE):

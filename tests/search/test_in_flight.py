@@ -10,6 +10,7 @@ import pytest
 from constrained import constrained_task
 from tables import CountingEvaluator, Crash, make_task
 
+from scope_torch.bounds.base import Beta
 from scope_torch.constraints import at_most
 from scope_torch.errors import InputError
 from scope_torch.evaluators.table import TableEvaluator
@@ -19,7 +20,7 @@ from scope_torch.runs.runner import run
 from scope_torch.search import in_flight as module
 from scope_torch.search.certificate import BySequence
 from scope_torch.search.front import turns
-from scope_torch.search.in_flight import LAG, InFlight
+from scope_torch.search.in_flight import LAG, InFlight, _Open
 from scope_torch.search.rules import Rule
 from scope_torch.search.scope import SCOPE
 from scope_torch.testing.problems import KnownTask
@@ -293,6 +294,50 @@ def test_a_configuration_waits_while_a_cheaper_one_is_probably_feasible():
     optimizer._open = [Third(0.5, 0.8), Third(0.5, 1.0), Third(1.0, 3.0)]
     assert optimizer._is_worth_it(0.96 * module.IN_VAIN / 0.9)  # 0.75 in vain, of the cheapest
     assert not optimizer._is_worth_it(1.1 * module.IN_VAIN / 0.9)
+
+
+@pytest.mark.parametrize(
+    ("answers", "mean", "needed", "most"),
+    [
+        (10, 0.1, 40, 10),  # a ninth of the variance: 1 / 50 - 1 / 100 for 1 / 10 - 1 / 100
+        (10, -0.1, 40, 10),  # nine times out of ten it is feasible
+        (40, 0.2, 20, 20),  # four ninths of 1 / 40 - 1 / 100 are 1 / 60 - 1 / 100
+        (40, 0.3, 0, 2),
+        (0, 0.3, 0, 2),
+        (100, 0.1, 0, 2),
+    ],
+)
+def test_no_more_are_in_flight_than_a_candidate_still_needs(answers, mean, needed, most):
+    """Until its mean is 3 standard deviations from 0; these go with sqrt(1 / n - 1 / Q)."""
+    one = _Open(FakeTurn(mean, sigma=0.1))
+    one.num_answered = one.num_asked = answers
+    one.look()
+    assert one.needed == pytest.approx(needed, abs=1e-9)
+    one.probability = 0.0
+    asked = 0
+    while one.may_ask and asked < 200:
+        one.num_asked, asked = one.num_asked + 1, asked + 1
+    assert asked == most
+
+
+class FakeTurn:
+    """A turn whose bounds are given."""
+
+    margin, ended, theta = 0.0, False, (0,)
+    trial = type("Trial", (), {"order": range(100)})
+
+    def __init__(self, mean, sigma):
+        self.candidate = self
+        self.mean_c, self._mean, self._sigma = 1.0, mean, sigma
+
+    def beta(self):
+        return Beta(c=3.0, g=3.0)
+
+    def lower_g(self, beta):
+        return self._mean - beta.g * self._sigma
+
+    def batches(self, size):
+        return iter([[Request((0,), q)] for q in range(100)])
 
 
 class Third:
