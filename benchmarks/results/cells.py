@@ -89,6 +89,7 @@ CHOSEN_ON_RECORDINGS = {
     "optuna_nsga2": "optuna_nsga2 population=2",
     "smac": "smac n_startup=5",
     "botorch": "botorch n_startup=5",
+    "ax": CHOSEN["ax"],
 }
 IMPUTATION = ("task=data_imputation",)
 Variants = Mapping[str, Sequence[str]]

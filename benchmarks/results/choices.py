@@ -95,11 +95,12 @@ def _tuning() -> list[Cell]:
 
 
 def _tuning_on_recordings() -> list[Cell]:
-    """The same with few trials at the start, on recordings for choosing."""
+    """The same with few trials at the start, on recordings for choosing; Ax on the short ones."""
     cells: list[Cell] = []
-    for given, start in itertools.product(CHOSEN_ON_RECORDINGS.values(), (2, 5, 10)):
+    for (name, given), start in itertools.product(CHOSEN_ON_RECORDINGS.items(), (2, 5, 10)):
         peer = f"{given.partition('=')[0]}={start}"
-        cells += on_recordings(RECORDED_DEVELOPMENT[:3], {peer: ()}, range(5), peer)
+        recordings = RECORDED_DEVELOPMENT[1 if name == "ax" else 0 : 3]
+        cells += on_recordings(recordings, {peer: ()}, range(5), peer)
     return cells
 
 

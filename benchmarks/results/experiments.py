@@ -188,8 +188,7 @@ def _peers() -> list[Planned]:
     """The peers beside our searches: on the recorded problems and on two simulated tasks."""
     cells: list[Cell] = []
     for name, peer in CHOSEN.items():
-        seeds = range(10, 15) if name != "ax" else SEEDS[:1]  # it takes minutes for each search
-        cells += on_tables({name: ()}, seeds, peer)
+        cells += on_tables({name: ()}, range(10, 15), peer)
     cells += _peers_in_worlds(("data_imputation", "text_to_sql"))
     recorded = {name: (*of, agentopt.TIES) for name, of in recorded_problems().items()}
     return [*cells, *agentopt.cells(recorded, range(10, 15))]
@@ -206,11 +205,10 @@ def _peers_in_worlds(tasks: Sequence[str], *more: str) -> list[Cell]:
 
 
 def _peers_on_recordings() -> list[Planned]:
-    """The peers on what others recorded; Ax once each: 24 minutes on `bing`."""
+    """The peers on what others recorded."""
     cells: list[Cell] = []
     for name, peer in CHOSEN_ON_RECORDINGS.items():
         cells += on_recordings(RECORDED, {name: ()}, range(10, 30), peer)
-    cells += on_recordings(RECORDED, {"ax": ()}, SEEDS[:1], CHOSEN["ax"])
     small = {
         f"recorded/{t}": (f"task=recorded/{t}",) for t in ("restaurant_test", "swebench_bash_only")
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,13 +16,15 @@ _NEAR = 1.1
 def in_flight_table(rows: Rows) -> str:
     """Near the optimum, median USD, and both as multiples of a search with one call at a time.
 
-    That search is `scope`'s own, and else that of `scope_joint`.
+    That search is `scope`'s own, and else that of `scope_joint`. Where a problem was searched with
+    several seeds, a line compares these one with another.
     """
     groups = grouped(rows)
     header = ["task", "in flight", "within 10% (one at a time)", "USD"]
     header += ["times as dear: median, worst", "times as fast: equal, lognormal, heavy tail"]
     lines = []
     for problem in dict.fromkeys(problem for problem, _ in groups):
+        lines += _other_seeds(problem, groups.get((problem, "1"), ()))
         for width in ("32", "128", "scope 32", *PARALLEL):  # the file has more
             one_at_a_time = "scope 1" if width.startswith("scope") else "1"
             alone = {_run(row): row for row in groups.get((problem, one_at_a_time), ())}
@@ -41,6 +44,25 @@ def in_flight_table(rows: Rows) -> str:
                 ]
             )
     return markdown(header, lines)
+
+
+def _other_seeds(problem: str, rows: Rows) -> list[list[str]]:
+    """How much the money of one call at a time depends on the seed; no line for a single one."""
+    if len({row["world"] for row in rows}) > 1 or len(rows) < 2:
+        return []
+    usd = [float(row["usd"]) for row in rows]
+    ratios = [one / other for one, other in itertools.permutations(usd, 2)]
+    near, money = f"{_near(rows)} of {len(rows)}", f"{np.median(usd):.3g}"
+    return [
+        [
+            code(problem),
+            "1, another seed",
+            near,
+            money,
+            f"{np.median(ratios):.2f}, {max(ratios):.2f}",
+            "",
+        ]
+    ]
 
 
 def _faster(pairs: Sequence[tuple[Row, Row]], latencies: str) -> str:

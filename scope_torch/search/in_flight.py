@@ -10,7 +10,7 @@ are not known yet:
    needs, by the model, to be given up or found feasible. `FIRST` is the least of all: most
    candidates are given up after few answers.
 2. If no open candidate may ask, the next one is chosen as in line alg:scope-main:select, among all
-   that are not open.
+   that are not open: what would follow if those with P_i of at least `PROBABLE` were certified.
 3. Neither is done where it is probably in vain: Algorithm 1 would not ask once a cheaper open
    candidate is certified. A configuration with mean cost c is asked only if c times the
    probability that one of them is feasible, 1 minus the product of 1 - P_i, is at most `IN_VAIN`
@@ -42,6 +42,7 @@ from scope_torch.search.turn import Turn
 FIRST = 2  # queries of a new candidate
 GROWTH = 4  # times P_i: queries in flight for each answer of a candidate
 IN_VAIN = 0.9  # expected waste of a call, for each USD that one of a cheaper open candidate costs
+PROBABLE = 0.5  # P_i from which on the next candidate must be cheaper
 LAG = 4  # requests without an answer, for each call in flight
 
 
@@ -133,6 +134,7 @@ class InFlight(SCOPE):
         self._is_stuck: str | None = None  # why no candidate can be chosen now
         self._ends: str | None = None  # why the search ends, once what is in flight has arrived
         self._waits_for: float | None = None  # mean cost in USD of one that is not asked yet
+        self._probable: list[_Open] = []  # open candidates that seem feasible, when it was chosen
         self._unanswered: deque[Request] = deque()
         self._has_begun = False
         super().__init__(problem, **parts)
@@ -200,6 +202,9 @@ class InFlight(SCOPE):
 
     def _begin(self) -> bool:
         """Opens the next candidate; returns whether it did."""
+        probable = [one for one in self._open if one.probability >= PROBABLE and not one.turn.ended]
+        if probable != self._probable:
+            self._probable, self._is_stuck, self._waits_for = probable, None, None
         waits_for = self._waits_for
         if self._is_stuck or (waits_for is not None and not self._is_worth_it(waits_for)):
             return False
@@ -248,7 +253,8 @@ class InFlight(SCOPE):
         else:
             posterior.restrict(left.without([one.turn.theta for one in self._open]))
             theta_out = self.problem.space.index_of(self._theta_out)
-            minima = self.rules.lower_bounds(self.u_out, theta_out)
+            u_out = min([self.u_out, *(one.mean_c for one in self._probable)])
+            minima = self.rules.lower_bounds(u_out, theta_out)
         try:
             following = self._choice.next_iteration(self._i + 1, minima.least_g)
             if following is None:

@@ -347,6 +347,32 @@ class Third:
         self.probability, self.mean_c = probability, mean_c
 
 
+def test_beside_a_probable_candidate_only_a_cheaper_one_is_opened(monkeypatch):
+    optimizer = method(4)
+    while not optimizer._open:
+        optimizer.tell([TASK.observe(request) for request in optimizer.ask()])
+    u_outs = []
+    lower_bounds = optimizer.rules.lower_bounds
+
+    def noted(u_out, theta_out):
+        u_outs.append(u_out)
+        return lower_bounds(u_out, theta_out)
+
+    monkeypatch.setattr(optimizer.rules, "lower_bounds", noted)
+    one, u_out = optimizer._open[0], optimizer.u_out
+    one.probability, one.mean_c = 0.5, u_out / 1e6
+    for other in optimizer._open[1:]:
+        other.probability = 0.49
+    assert not optimizer._begin()
+    assert u_outs == [one.mean_c]
+    assert optimizer._is_stuck  # nothing is as cheap
+    assert not optimizer._begin()
+    assert len(u_outs) == 1
+    one.probability = 0.49
+    optimizer._begin()
+    assert u_outs[1] == u_out
+
+
 def test_of_equal_costs_the_first_one_asks():
     """Else both would wait for each other."""
     optimizer = method(4)
