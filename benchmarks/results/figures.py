@@ -33,11 +33,14 @@ from scope_torch.results.panel import Panel
 from scope_torch.results.plotting import draw_panel, draw_panels
 from scope_torch.results.style import DASH_DOT, DOTS, LOOK, Style, save_figure, styles_of
 
-FIGURES = {  # name: file, problems
-    "main": ("main", SIMULATED),
-    "additive": ("additive", SIMULATED),
-    "mathqa": ("tables", ("mathqa",)),
-    "recorded": ("recorded", tuple(f"recorded/{task}" for task in ON_RECORDINGS)),
+_SHOWN = [name for name in MAIN if name != "scope, b_g=eligible"]
+_RECORDED = tuple(f"recorded/{task}" for task in ON_RECORDINGS)
+FIGURES = {  # name: file, problems, methods
+    "main": ("main", SIMULATED, _SHOWN),
+    "additive": ("additive", SIMULATED, _SHOWN),
+    "mathqa": ("tables", ("mathqa",), _SHOWN),
+    "recorded": ("recorded", _RECORDED, _SHOWN),
+    "recorded_peers": ("recorded", _RECORDED, PEERS_SHOWN),
 }
 _PEERS = {
     "optuna_tpe": Style("Optuna TPE", "#E69F00", "v", DASH_DOT),
@@ -47,14 +50,13 @@ _PEERS = {
 }
 _MARKERS = 3  # along a curve; those of other methods lie between them
 _LABELS = {"scope, to the letter": "scope_letter"}
-_SHOWN = [name for name in MAIN if name != "scope, b_g=eligible"]
 
 
 def draw_all(folder: Path, to: Path) -> None:
     """Draws every figure whose runs are there, as PNG."""
     to.mkdir(parents=True, exist_ok=True)
-    for name, (source, problems) in FIGURES.items():
-        panels = panels_of(not_trivial(read_rows(folder / f"{source}.csv")), problems)
+    for name, (source, problems, methods) in FIGURES.items():
+        panels = panels_of(not_trivial(read_rows(folder / f"{source}.csv")), problems, methods)
         if panels:
             figure = draw_panels(panels, CITATION) if len(panels) > 1 else draw_panel(panels[0])
             save_figure(figure, to / f"{name}.png")
@@ -112,11 +114,11 @@ def draw_shares(rows: Rows) -> Figure:
     return figure
 
 
-def panels_of(rows: Rows, problems: Sequence[str]) -> list[Panel]:
+def panels_of(rows: Rows, problems: Sequence[str], methods: Sequence[str] = _SHOWN) -> list[Panel]:
     """A panel for each problem: c_bf and V as shares, over all worlds and seeds."""
     groups = grouped(rows)
     return [
-        _panel(problem, {m: of for (p, m), of in groups.items() if p == problem and m in _SHOWN})
+        _panel(problem, {m: of for (p, m), of in groups.items() if p == problem and m in methods})
         for problem in problems
         if any(p == problem for p, _ in groups)
     ]

@@ -351,9 +351,9 @@ def test_a_curve_has_the_c_bf_and_the_V_of_its_row():
 
 
 def test_figures_show_every_problem_with_runs():
-    for source, problems in FIGURES.values():
+    for source, problems, methods in FIGURES.values():
         rows = read_rows(write.RESULTS / f"{source}.csv")
-        panels = panels_of(rows, problems)
+        panels = panels_of(rows, problems, methods)
         assert len(panels) == len({row["problem"] for row in rows} & set(problems))
 
 
