@@ -47,6 +47,7 @@ _PEERS = {
     "optuna_nsga2": Style("Optuna NSGA-II", "#117733", "<", DOTS),
     "smac": Style("SMAC3", "#882255", "P", DASH_DOT),
     "botorch": Style("BoTorch", "#CC79A7", "p", DASH_DOT),
+    "ax": Style("Ax", "#56B4E9", "X", DOTS),
 }
 _MARKERS = 3  # along a curve; those of other methods lie between them
 _LABELS = {"scope, to the letter": "scope_letter"}
@@ -85,7 +86,7 @@ def draw_shares(rows: Rows) -> Figure:
     """
     rows = beside_others(not_trivial(rows))
     groups = by_group(rows)
-    methods = [m for m in PEERS_SHOWN if any(r["method"] == m for r in rows) and m != "ax"]
+    methods = [m for m in PEERS_SHOWN if any(r["method"] == m for r in rows)]
     styles = styles_of(methods) | _PEERS
     with matplotlib.rc_context(LOOK):
         figure = Figure(figsize=(7.0, 2.9), layout="constrained")
@@ -94,7 +95,7 @@ def draw_shares(rows: Rows) -> Figure:
             for number, method in enumerate(methods):
                 of = [row for row in group if row["method"] == method]
                 if not of:
-                    continue  # its runs are still to be made
+                    continue  # Ax has no simulated task
                 spent = np.sort([of_budget(row) for row in of])
                 x = np.append(spent[np.isfinite(spent)], 1.0)
                 y = np.append(np.arange(1, len(x)) / len(of), (len(x) - 1) / len(of))

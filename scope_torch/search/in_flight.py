@@ -6,9 +6,9 @@ are not known yet:
 
 1. A candidate that is open asks its next query, in the order of its turn. Let P_i be the
    probability by the model that the open candidate i is feasible. It may have `GROWTH` P_i queries
-   in flight for each answer. It may also have one for each answer, but only as many as it still
-   needs, by the model, to be given up or found feasible. `FIRST` is the least of all: most
-   candidates are given up after few answers.
+   in flight for each answer. It may also have one for each answer, but no more than it still needs
+   by the model to be given up or found feasible. In any case it may have `FIRST`, and not more at
+   first: most candidates are given up after few answers.
 2. If no open candidate may ask, the next one is chosen as in line alg:scope-main:select, among all
    that are not open: what would follow if those with P_i of at least `PROBABLE` were certified.
 3. Neither is done where it is probably in vain: Algorithm 1 would not ask once a cheaper open

@@ -194,11 +194,12 @@ def test_the_chosen_settings_are_the_best_of_the_committed_grid(file, chosen_of)
 
     rows = read_rows(RESULTS / f"{file}.csv")
     tuned = {cell.method for cell in experiments()[file]}
-    assert {chosen for name, chosen in chosen_of.items() if name != "ax"} <= tuned
-    assert {*chosen_of, "ax"} == set(PEERS)
+    too_slow = {"ax"} if file == "peers_tuning" else set()
+    assert {chosen for name, chosen in chosen_of.items() if name not in too_slow} <= tuned
+    assert set(chosen_of) == set(PEERS)
     for name, chosen in chosen_of.items():
         groups = {row["method"]: [] for row in rows if row["method"].startswith(f"{name} ")}
-        assert bool(groups) == (name != "ax")
+        assert bool(groups) == (name not in too_slow)
         for row in rows:
             if row["method"] in groups:
                 groups[row["method"]].append(row)
