@@ -83,7 +83,7 @@ CHOSEN = {
     "botorch": "botorch n_startup=10",
     "ax": "ax n_startup=10",
 }
-# On recordings fewer configurations are tried: chosen on three of those for choosing.
+# On recordings fewer configurations are tried: chosen on three of those for choosing, Ax on two.
 CHOSEN_ON_RECORDINGS = {
     "optuna_tpe": "optuna_tpe n_startup=2",
     "optuna_nsga2": "optuna_nsga2 population=2",

@@ -52,7 +52,7 @@ class _Open:
     Attributes:
         mean_c: Mean of its cost in USD, at the last look.
         probability: P_i, that its g is at most -margin, likewise.
-        needed: Queries after which its bounds would leave out 0, if its mean stays: likewise.
+        needed: Further answers until its bounds on g leave out 0, if the mean stays; likewise.
     """
 
     def __init__(self, turn: Turn) -> None:
@@ -134,7 +134,7 @@ class InFlight(SCOPE):
         self._is_stuck: str | None = None  # why no candidate can be chosen now
         self._ends: str | None = None  # why the search ends, once what is in flight has arrived
         self._waits_for: float | None = None  # mean cost in USD of one that is not asked yet
-        self._probable: list[_Open] = []  # open candidates that seem feasible, when it was chosen
+        self._probable: list[_Open] = []  # open ones with P_i >= PROBABLE, at the last choice
         self._unanswered: deque[Request] = deque()
         self._has_begun = False
         super().__init__(problem, **parts)

@@ -300,7 +300,7 @@ def test_a_configuration_waits_while_a_cheaper_one_is_probably_feasible():
     ("answers", "mean", "needed", "most"),
     [
         (10, 0.1, 40, 10),  # a ninth of the variance: 1 / 50 - 1 / 100 for 1 / 10 - 1 / 100
-        (10, -0.1, 40, 10),  # nine times out of ten it is feasible
+        (10, -0.1, 40, 10),  # as far from 0 on the other side
         (40, 0.2, 20, 20),  # four ninths of 1 / 40 - 1 / 100 are 1 / 60 - 1 / 100
         (40, 0.3, 0, 2),
         (0, 0.3, 0, 2),
