@@ -123,7 +123,7 @@ def experiments() -> dict[str, Sequence[Planned]]:
             *_peers_in_worlds(SIMULATED, "task.family=additive"),
         ],
         "recorded_like": [
-            *simulated(SIMULATED, other, LIKE_RECORDED, seeds=SEEDS[:1]),
+            *simulated(SIMULATED, {**other, **PAPERS}, LIKE_RECORDED, seeds=SEEDS[:1]),
             *_peers_in_worlds(SIMULATED, LIKE_RECORDED),
         ],
         "kernel": simulated(["data_imputation"], sensitive, "kernel=rbf"),
@@ -189,17 +189,16 @@ def _peers() -> list[Planned]:
     cells: list[Cell] = []
     for name, peer in CHOSEN.items():
         cells += on_tables({name: ()}, range(10, 15), peer)
-    cells += _peers_in_worlds(("data_imputation", "text_to_sql"))
+    cells += _peers_in_worlds(SIMULATED)
     recorded = {name: (*of, agentopt.TIES) for name, of in recorded_problems().items()}
     return [*cells, *agentopt.cells(recorded, range(10, 15))]
 
 
 def _peers_in_worlds(tasks: Sequence[str], *more: str) -> list[Cell]:
-    """On simulated tasks, with one seed; not Ax, which takes hours in a large space."""
-    peers = [(name, peer) for name, peer in CHOSEN.items() if name != "ax"]
+    """On simulated tasks, with one seed."""
     return [
         cell
-        for name, peer in peers
+        for name, peer in CHOSEN.items()
         for cell in simulated(tasks, {name: ()}, *more, seeds=SEEDS[:1], peer=peer)
     ]
 
