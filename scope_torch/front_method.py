@@ -12,7 +12,9 @@ from scope_torch.model.list_sums import listed
 from scope_torch.options import SharedOptions, with_defaults
 from scope_torch.problem import SelectionProblem
 from scope_torch.search.calibrate import InitialPool, codes_of_base
+from scope_torch.search.front_in_flight import FrontInFlight
 from scope_torch.search.front_search import ScopeFront
+from scope_torch.search.pipeline import made_for
 from scope_torch.space import MAX_ENUMERATED
 from scope_torch.space_search.grid import GridPosterior
 
@@ -75,7 +77,7 @@ def make_scope_front(
     # A list that fits into Theta is not enumerated in its place: the scale of the area is that of
     # the dearest configuration of Theta, and searches that have begun are to be continued.
     index = listed(problem.rule, kernel) if problem.space.size > MAX_ENUMERATED else None
-    return ScopeFront(
+    return made_for(shared["in_flight"], ScopeFront, FrontInFlight)(
         problem,
         surrogate=joint,
         posterior=GridPosterior(joint, make_grid(problem.space, kernel, index=index)),

@@ -28,11 +28,12 @@ from scope_torch.search.calibrate import InitialPool, PoolKind, codes_of_base
 from scope_torch.search.candidate import QueryCandidate
 from scope_torch.search.certificate import certificate_of, flips_of
 from scope_torch.search.choice import LeastCost, MostPromising
-from scope_torch.search.in_flight import search_with
+from scope_torch.search.in_flight import InFlight
 from scope_torch.search.joint_candidate import JointCandidate
 from scope_torch.search.known import Known, known_of
 from scope_torch.search.parts import Certificate, Choice
 from scope_torch.search.payoff import ExpectedReturn, derived_deployment
+from scope_torch.search.pipeline import made_for
 from scope_torch.search.rules import Rules
 from scope_torch.search.scope import SCOPE
 from scope_torch.search.stopping import stopping_of
@@ -288,7 +289,7 @@ def _search(
     levels: Levels | None = None,
 ) -> SCOPE:
     codes = codes_of_base(problem, shared["base"], shared["initial_pool"])
-    return search_with(shared["in_flight"])(
+    return made_for(shared["in_flight"], SCOPE, InFlight)(
         problem,
         belief=belief,
         pool=InitialPool(problem, shared["initial_pool"], codes, levels),

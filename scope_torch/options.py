@@ -35,6 +35,9 @@ class SharedOptions(TypedDict, total=False):
     """Theta_init of Calibrate: base (neighbours of theta_base) | random | none (no Calibrate)."""
     batch_size: int | None
     """Queries of a candidate that are in flight; null: all."""
+    in_flight: int
+    """Calls at a time that the search is made for. Above 1 several candidates are open at once, see
+    `InFlight` and `FrontInFlight`; 1: one candidate at a time."""
     kernel: Kernel | None
     """k, a GPyTorch kernel on configurations; None for Matern 5/2."""
 
@@ -42,9 +45,6 @@ class SharedOptions(TypedDict, total=False):
 class SearchOptions(SharedOptions, total=False):
     """Options of `make_scope` and `make_scope_joint`."""
 
-    in_flight: int
-    """Calls at a time that the search is made for. Above 1 several candidates are open at once, see
-    `InFlight`; 1: Algorithm 1."""
     prune: bool
     """Whether a candidate is dropped early (line alg:scope-main:break); SCOPE-Coarse: no."""
     gap_tolerance: float | None

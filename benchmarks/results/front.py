@@ -9,11 +9,15 @@ of Theta and begins at its least true quality.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol
 
+import numpy as np
+
+from benchmarks.results.in_flight import lognormal, makespan
 from benchmarks.results.planned import Composed, numbers_text
 from scope_torch.baselines.front import LogNEHVI, OptunaFront, RandomFront
 from scope_torch.cli.build import build
@@ -63,6 +67,12 @@ METHODS: dict[str, Make] = {
     "scope_front": lambda p, base, seed: make_scope_front(p, base=base, seed=seed),
     "scope_front rule=chance": lambda p, base, seed: make_scope_front(
         p, base=base, seed=seed, rule="chance"
+    ),
+    "scope_front, rounds of 32": lambda p, base, seed: make_scope_front(
+        p, base=base, seed=seed, batch_size=32
+    ),
+    "scope_front, 32 in flight": lambda p, base, seed: make_scope_front(
+        p, base=base, seed=seed, in_flight=32
     ),
     "random": lambda p, _, seed: RandomFront(p, seed=seed),
     "Optuna NSGA-II": lambda p, _, seed: OptunaFront(
@@ -126,7 +136,7 @@ class FrontCell(Composed):
         task: Task = build(cfg.task)
         judge = Judge(task)
         optimizer = METHODS[self.method](task.problem, cfg.base, self.seed)
-        steps = search(task, optimizer, judge)
+        steps, events = search(task, optimizer, judge)
         areas = {
             f"area_{axis}_{s:g}": at(steps, s, 1 + i) for i, axis in enumerate(AXES) for s in SHARES
         }
@@ -141,6 +151,7 @@ class FrontCell(Composed):
             "exact_kept": kept(steps, 4),
             "end": optimizer.spend_usd / judge.grid_usd,
             "stopped": int(optimizer.stop_reason is not None),
+            "speedup_lognormal": speedup(events, self.seed) if "32" in self.method else None,
             "area_log_curve": numbers_text(at(steps, share, 1) for share in CURVE),
         }
 
@@ -155,15 +166,30 @@ def cells(problems: Iterable[str], seeds: Iterable[int]) -> list[FrontCell]:
     ]
 
 
-def search(task: Task, optimizer: Searched, judge: Judge) -> Steps:
-    """A row of `Judge` whenever the front of a search has changed."""
+def search(task: Task, optimizer: Searched, judge: Judge) -> tuple[Steps, list[int]]:
+    """A row of `Judge` whenever the front of a search has changed; events as of `makespan`."""
     steps, front = [judge.row(0.0, ())], []
-    while optimizer.spend_usd < LIMIT * judge.grid_usd and (requests := optimizer.ask()):
-        optimizer.tell(list(task.evaluator.evaluate(requests)))
+    lag = getattr(optimizer, "lag", 0)
+    waiting, events = deque[Observation](), list[int]()
+    while optimizer.spend_usd < LIMIT * judge.grid_usd:
+        while len(waiting) < max(lag, 1) and (requests := optimizer.ask()):
+            waiting += task.evaluator.evaluate(requests)
+            events.append(len(requests))
+        if not waiting:
+            break
+        told = [waiting.popleft() for _ in range(1 if lag else len(waiting))]
+        optimizer.tell(told)
+        events += [-1] * len(told)
         if optimizer.front != front:
             front = list(optimizer.front)
             steps.append(judge.row(optimizer.spend_usd, front))
-    return steps
+    return steps, events
+
+
+def speedup(events: Sequence[int], seed: int) -> float:
+    """How many times as fast as one call at a time, with 32 and lognormal latencies."""
+    latencies = lognormal(np.random.default_rng(seed), sum(n for n in events if n > 0))
+    return float(latencies.sum()) / makespan(events, latencies, 32)
 
 
 def at(steps: Steps, share: float, column: int) -> float:

@@ -55,8 +55,12 @@ def _found_table(by_method: Mapping[str, Sequence[Row]]) -> str:
     for method, of in by_method.items():
         cells = [shares(row[column] for row in of) for column in columns]
         ends = all(row["stopped"] == "1" for row in of)
-        lines.append([method, *cells, shares(row["end"] for row in of) if ends else ""])
-    header = ["method", "area 95%", "most accurate", "exact front", "search ends"]
+        speeds = sorted(float(row["speedup_lognormal"] or 1) for row in of)
+        speed = f"{statistics.median(speeds):.1f} ({speeds[0]:.1f} to {speeds[-1]:.1f})"
+        is_ours = method.startswith("scope_front")
+        end = shares(row["end"] for row in of) if ends else ""
+        lines.append([method, *cells, end, speed if is_ours else ""])
+    header = ["method", "area 95%", "most accurate", "exact front", "search ends", "times as fast"]
     return markdown(header, lines)
 
 
@@ -67,7 +71,8 @@ def draw_fronts(rows: Rows) -> Figure:
         figure = Figure(figsize=(3.6 * len(problems), 3.4), layout="constrained")
         panels = figure.subplots(1, len(problems), sharey=True, squeeze=False)[0]
         for axes, problem in zip(panels, problems, strict=True):
-            for number, method in enumerate(METHODS):
+            one_at_a_time = [method for method in METHODS if "32" not in method]
+            for number, method in enumerate(one_at_a_time):
                 of = [r for r in rows if (r["problem"], r["method"]) == (problem, method)]
                 if of:
                     mean = np.mean([numbers(row["area_log_curve"]) for row in of], axis=0)

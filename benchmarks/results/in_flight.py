@@ -48,7 +48,7 @@ class InFlightCell(Cell):
         rng = np.random.default_rng(cfg.seed)
         times = {
             "equal": np.ones(calls),
-            "lognormal": rng.lognormal(-0.32, 0.8, calls),  # of mean 1
+            "lognormal": lognormal(rng, calls),
             "heavy": 1.5 * rng.pareto(2.5, calls),  # a power law of mean 1
         }
         cost, quality = (values.view(-1) for values in task.evaluator.truth()[:2])
@@ -64,6 +64,11 @@ class InFlightCell(Cell):
                 for name, of in times.items()
             },
         }
+
+
+def lognormal(rng: np.random.Generator, calls: int) -> np.ndarray:
+    """Latencies of mean 1, with sigma 0.8."""
+    return rng.lognormal(-0.32, 0.8, calls)
 
 
 def searched(search: Any, task: Task, budget_usd: float) -> tuple[list[int], float]:

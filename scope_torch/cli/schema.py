@@ -51,13 +51,13 @@ class SharedConfig:
     base: Any = "${base}"
     initial_pool: str = DEFAULTS["initial_pool"]
     batch_size: int | None = DEFAULTS["batch_size"]
+    in_flight: int = DEFAULTS["in_flight"]
 
 
 @dataclass
 class SearchConfig(SharedConfig):
     """Keys of `scope` and `scope_joint`; they are those of `scope_torch.options`."""
 
-    in_flight: int = DEFAULTS["in_flight"]
     prune: bool = DEFAULTS["prune"]
     gap_tolerance: float | None = DEFAULTS["gap_tolerance"]
     space_search: str = DEFAULTS["space_search"]

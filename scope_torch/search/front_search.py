@@ -196,7 +196,7 @@ class ScopeFront(SequentialOptimizer):
         """theta_cand, and the second largest return; None if nothing can improve on F."""
         returns = self._allowed_returns()
         while returns.max() < 0:
-            if self._widened == self.widenings:
+            if not self._may_widen():
                 return None
             self._widened += 1
             self._trace("widened")
@@ -208,6 +208,9 @@ class ScopeFront(SequentialOptimizer):
         theta = self.problem.space.theta_at(index)
         returns[self._at(theta)] = -1.0
         return theta, float(returns.max())
+
+    def _may_widen(self) -> bool:
+        return self._widened < self.widenings
 
     def _allowed_returns(self) -> Tensor:
         """`_returns` on all of Theta; -1 where nothing may be chosen."""
@@ -241,21 +244,33 @@ class ScopeFront(SequentialOptimizer):
 
     def _evaluate(self, theta: tuple[int, ...], second: float) -> Steps:
         """Observes theta_cand until another configuration returns more."""
-        seen = self._answers[theta]
-        offered = set(self.problem.queries_of(theta))
-        order = [q for q in self._random_order() if q in offered and q not in seen]
-        candidate = JointCandidate(self.surrogate, theta, order, in_order=True)
+        order, candidate = self._candidate(theta)
         while batch := candidate.next_queries(self.batch_size or len(order)):
-            observations = yield [Request(theta, query) for query in batch]
-            for observation in observations:
+            for observation in (yield [Request(theta, query) for query in batch]):
                 self._record(observation)
-                y_g = self.problem.constraint(observation.quality)
-                candidate.update(observation.query, observation.cost_usd, y_g)
-            answers = self._answers[theta]
-            returns = self._return_of(candidate, self._num_left(theta), answers.most_quality)
-            if returns < max(second, 0.0):
-                return
-        self._trace("completed", theta_cand=theta, num_queries=self.problem.num_queries)
+                self._update(candidate, observation)
+            if not self._goes_on(candidate, theta, second):
+                break
+        self._trace_end(theta, len(order) - self._num_left(theta))
+
+    def _candidate(self, theta: tuple[int, ...]) -> tuple[list[int], JointCandidate]:
+        """Its queries that were not observed, in random order, and its bounds."""
+        seen, offered = self._answers[theta], set(self.problem.queries_of(theta))
+        order = [q for q in self._random_order() if q in offered and q not in seen]
+        return order, JointCandidate(self.surrogate, theta, order, in_order=True)
+
+    def _update(self, candidate: JointCandidate, answer: Observation) -> None:
+        y_g = self.problem.constraint(answer.quality)
+        candidate.update(answer.query, answer.cost_usd, y_g)
+
+    def _goes_on(self, candidate: JointCandidate, theta: tuple[int, ...], second: float) -> bool:
+        """Whether it returns at least as much as another; not if all of it is observed."""
+        left, most = self._num_left(theta), self._answers[theta].most_quality
+        return self._return_of(candidate, left, most) >= max(second, 0.0)
+
+    def _trace_end(self, theta: tuple[int, ...], num_queries: int) -> None:
+        event = "pruned" if self._num_left(theta) else "completed"
+        self._trace(event, theta_cand=theta, num_queries=num_queries)
 
     def _num_left(self, theta: tuple[int, ...]) -> int:
         """How many of its queries were not observed yet."""

@@ -2,7 +2,7 @@
 
 With real LLMs a search waits for calls nearly all of the time. Algorithm 1 needs the answer to one
 call before it asks the next. Here a request is made although the answers to the last `lag` ones
-are not known yet:
+are not known yet (`Pipelined`):
 
 1. A candidate that is open asks its next query, in the order of its turn. Let P_i be the
    probability by the model that the open candidate i is feasible. It may have `GROWTH` P_i queries
@@ -16,10 +16,6 @@ are not known yet:
    probability that one of them is feasible, 1 minus the product of 1 - P_i, is at most `IN_VAIN`
    times the least mean cost of them.
 
-Answers are taken in in the order asked, whatever the order of their arrival. So what is asked
-depends on the seed and the answers alone, not on how long calls take, and a run resumes from its
-journal. A slow call keeps later answers waiting, so `lag` is `LAG` times the calls in flight.
-
 With one call in flight this is Algorithm 1 itself, and `SCOPE` runs.
 """
 
@@ -27,14 +23,13 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 from scope_torch.errors import InputError
 from scope_torch.observation import Observation, Request
-from scope_torch.search.optimizer import Observing, Steps
+from scope_torch.search.optimizer import Steps
 from scope_torch.search.parts import Minima
+from scope_torch.search.pipeline import Pipelined
 from scope_torch.search.scope import SCOPE
 from scope_torch.search.stopping import GAP_CLOSED, NOTHING_FOUND, NOTHING_LEFT
 from scope_torch.search.turn import Turn
@@ -43,7 +38,6 @@ FIRST = 2  # queries of a new candidate
 GROWTH = 4  # times P_i: queries in flight for each answer of a candidate
 IN_VAIN = 0.9  # expected waste of a call, for each USD that one of a cheaper open candidate costs
 PROBABLE = 0.5  # P_i from which on the next candidate must be cheaper
-LAG = 4  # requests without an answer, for each call in flight
 
 
 class _Open:
@@ -97,19 +91,13 @@ class _Open:
             self.needed = 1 / (variance + 1 / Q) - n
 
 
-class InFlight(SCOPE):
+class InFlight(SCOPE, Pipelined):
     """SCOPE with several candidates open at once; made by the makers with `in_flight` above 1.
-
-    `tell` takes the answers to the oldest requests; `ask` may be called again while the answers to
-    up to `lag` requests are missing, and returns nothing if the search waits for them.
 
     Args:
         problem: What to search.
         in_flight: Calls at a time that the search is made for, above 1.
         parts: See `SCOPE`.
-
-    Attributes:
-        lag: Most requests without an answer.
 
     Raises:
         InputError: If a value is outside its range, or the bounds are those of a theorem: it is
@@ -117,17 +105,12 @@ class InFlight(SCOPE):
     """
 
     def __init__(self, problem: Any, *, in_flight: int, **parts: Any) -> None:
-        if parts["batch_size"] != 1:
-            raise InputError(
-                f"in_flight={in_flight} and batch_size={parts['batch_size']}: give one of them; "
-                "in_flight also opens several candidates at once"
-            )
+        self._is_for(in_flight, parts["batch_size"])
         if parts["belief"].bounds.mode == "theory":
             raise InputError(
                 f"in_flight={in_flight}: the bounds of mode=theory hold for one call at a time; "
                 "give in_flight=1, or batch_size"
             )
-        self.in_flight, self.lag = in_flight, LAG * in_flight
         self._open: list[_Open] = []
         self._asked_of: deque[_Open] = deque()
         self._i = 0
@@ -135,8 +118,6 @@ class InFlight(SCOPE):
         self._ends: str | None = None  # why the search ends, once what is in flight has arrived
         self._waits_for: float | None = None  # mean cost in USD of one that is not asked yet
         self._probable: list[_Open] = []  # open ones with P_i >= PROBABLE, at the last choice
-        self._unanswered: deque[Request] = deque()
-        self._has_begun = False
         super().__init__(problem, **parts)
 
     def _search(self) -> Steps:
@@ -291,55 +272,6 @@ class InFlight(SCOPE):
         self.belief.posterior.update()
         self.rules.updated(one.turn, self._theta_out)
 
-    def _observe(self, requests: Sequence[Request]) -> Observing:
-        return self.known.observe(requests, self._all_of)
-
-    def _all_of(self, requests: Sequence[Request]) -> Observing:
-        """Asks, and waits for all answers."""
-        told: list[Observation] = []
-        asked: Sequence[Request] = requests
-        while len(told) < len(requests):
-            answers = yield asked
-            for observation in answers:
-                self._record(observation)
-            told += answers
-            asked = []
-        return told
-
-    def ask(self) -> Sequence[Request]:
-        """See `Optimizer.ask`, and above."""
-        while self._next is None and not self._finished:
-            self._advance([] if self._has_begun else None)
-            self._has_begun = True
-        asked, self._next = self._next or [], None
-        self._unanswered.extend(asked)
-        return asked
-
-    def tell(self, observations: Sequence[Observation]) -> None:
-        """See `Optimizer.tell`, and above.
-
-        Raises:
-            InputError: If these are not the answers to the oldest requests, or if there are
-                requests that nobody has asked for.
-        """
-        oldest = [self._unanswered.popleft() for _ in observations if self._unanswered]
-        if self._next or [(one.theta, one.query) for one in observations] != [
-            (one.theta, one.query) for one in oldest
-        ]:
-            raise InputError(f"told {observations[:3]}..., but waiting for {oldest[:3]}...")
-        self._advance(observations)
-
     def settings(self) -> dict[str, Any]:
         """See `Optimizer`."""
         return {**super().settings(), "in_flight": self.in_flight}
-
-
-def search_with(in_flight: int) -> Callable[..., SCOPE]:
-    """What makes a search for so many calls at a time: `SCOPE` for one.
-
-    Raises:
-        InputError: If it is not a whole number of at least 1.
-    """
-    if not (in_flight >= 1 and in_flight % 1 == 0):
-        raise InputError(f"in_flight={in_flight} must be a whole number >= 1")
-    return SCOPE if in_flight == 1 else partial(InFlight, in_flight=int(in_flight))

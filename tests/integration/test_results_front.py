@@ -5,8 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from benchmarks.results.front import SHARES, FrontCell, Judge, at, first, kept
+from benchmarks.results.front import SHARES, FrontCell, Judge, at, first, kept, search, speedup
 from benchmarks.results.front_tables import front_table, shares
+from benchmarks.results.in_flight import lognormal
+from scope_torch.front_method import make_scope_front
 from scope_torch.tasks.synthetic import synthetic_task
 
 STEPS = [
@@ -75,10 +77,27 @@ def test_a_search_ends_at_the_front_that_its_row_describes():
 def test_the_table_has_a_row_for_each_method():
     row = {"problem": "t", "method": "random", "configurations": "4", "queries": "3"}
     row |= {"grid_usd": "2", "area_95_kept": "0.4", "best_first": "0.1", "best_kept": "0.4"}
-    row |= {"exact_kept": "", "end": "0.8", "stopped": "0"}
+    row |= {"exact_kept": "", "end": "0.8", "stopped": "0", "speedup_lognormal": ""}
     row |= {f"area_{axis}_{share:g}": f"{share}" for axis in ("log", "usd") for share in SHARES}
     other = {**row, "seed": "1", "area_log_0.5": "1", "exact_kept": "0.4"}
-    text = front_table([row, other])
+    ours = {**row, "method": "scope_front, 32 in flight", "speedup_lognormal": "21.04"}
+    text = front_table([row, other, ours, {**ours, "speedup_lognormal": "17"}])
     assert "| random | 0.020 | 0.050 | 0.100 | 0.250 | 0.750 | 0.750 |" in text
     found = "40% (40% to 40%) | 40% (40% to 40%) | never (40% to never)"
-    assert f"| random | {found} |  |" in text
+    assert f"| random | {found} |  |  |" in text
+    assert "|  | 19.0 (17.0 to 21.0) |" in text
+
+
+def test_a_pipelined_search_is_driven_with_answers_missing():
+    """By hand: three calls at a time of 32 places are three at once; one after another are not."""
+    task = synthetic_task(num_queries=20)
+    one, many = (make_scope_front(task.problem, base="small", seed=0, in_flight=n) for n in (1, 32))
+    (steps, alone), (steps_32, together) = (search(task, of, Judge(task)) for of in (one, many))
+    for of, rows in ((one, steps), (many, steps_32)):
+        assert rows[-1] == Judge(task).row(rows[-1][0] * Judge(task).grid_usd, of.front)
+    assert sum(n for n in together if n > 0) >= many.t == -sum(n for n in together if n < 0)
+    assert speedup(alone, 0) < speedup(together, 0) <= 32
+    assert speedup([3, -1, -1, -1], 0) == pytest.approx(
+        (of := lognormal(np.random.default_rng(0), 3)).sum() / of.max()
+    )
+    assert speedup([1, -1, 1, -1, 1, -1], 0) == pytest.approx(1.0)

@@ -20,7 +20,8 @@ from scope_torch.runs.runner import run
 from scope_torch.search import in_flight as module
 from scope_torch.search.certificate import BySequence
 from scope_torch.search.front import turns
-from scope_torch.search.in_flight import LAG, InFlight, _Open
+from scope_torch.search.in_flight import InFlight, _Open
+from scope_torch.search.pipeline import LAG
 from scope_torch.search.rules import Rule
 from scope_torch.search.scope import SCOPE
 from scope_torch.testing.problems import KnownTask
