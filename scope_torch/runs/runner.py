@@ -317,7 +317,7 @@ class _Search:
             requests = self._tell_and_ask(self._observe(requests))
 
     def _run_in_pipeline(self, lag: int) -> None:
-        """Asks for more while calls are in flight; see `InFlight`."""
+        """Asks for more while calls are in flight; see `Pipelined`."""
         source = self._source.pipeline(lambda: self._tell_and_ask(()), lag, self._left_usd)
         with contextlib.closing(source) as observations:
             for observation in observations:

@@ -1,10 +1,11 @@
 """scope_front with many calls in flight: several candidates are open at once.
 
 1. A candidate that is open asks its next query, in its order, while fewer of its queries are in
-   flight than it has answers. It may have `FIRST` in flight in any case.
-2. If no open candidate may ask, the next one is chosen among all that are not open.
+   flight than it has answers in this turn. It may have `FIRST` in flight in any case.
+2. If no open candidate may ask, the next one is chosen among all that are not open. b is widened
+   only if none is open.
 3. A candidate is left as in `ScopeFront`: once it returns less than the best of those that are not
-   open did at the last choice. What is still in flight belongs to the model alone.
+   open did at the last choice. What is still in flight then does not reopen it.
 
 With one call in flight `ScopeFront` itself runs.
 """
@@ -37,8 +38,8 @@ class _Open:
     @property
     def may_ask(self) -> bool:
         """Whether it may have one more query in flight."""
-        is_at_end = self.ended or self.in_flight == self.num_left
-        return not is_at_end and self.in_flight < max(FIRST, self.num_answered)
+        most = min(self.num_left, max(FIRST, self.num_answered))
+        return not self.ended and self.in_flight < most
 
 
 class FrontInFlight(ScopeFront, Pipelined):
@@ -86,11 +87,10 @@ class FrontInFlight(ScopeFront, Pipelined):
     def _begin(self) -> bool:
         """Opens the next candidate; returns whether there is one."""
         self._look()
-        chosen = self._choose()
-        self._is_stuck = chosen is None
-        if chosen is None:
+        theta, self._second = self._choose() or (None, 0.0)
+        self._is_stuck = theta is None
+        if theta is None:
             return False
-        theta, self._second = chosen
         self._candidates += 1
         self._trace("selected", iteration=self._candidates, theta_cand=theta, num_queries=0)
         self._open.append(_Open(theta, *self._candidate(theta)))

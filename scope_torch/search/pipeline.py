@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Pipelined(SequentialOptimizer):
-    """A search for many calls at a time: the last of the bases, after a search for one.
+    """A search for many calls at a time; put it last among the bases, after the search for one.
 
     `tell` takes the answers to the oldest requests; `ask` may be called again while the answers to
     up to `lag` requests are missing, and returns nothing if the search waits for them.

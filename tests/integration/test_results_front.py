@@ -85,11 +85,11 @@ def test_the_table_has_a_row_for_each_method():
     assert "| random | 0.020 | 0.050 | 0.100 | 0.250 | 0.750 | 0.750 |" in text
     found = "40% (40% to 40%) | 40% (40% to 40%) | never (40% to never)"
     assert f"| random | {found} |  |  |" in text
-    assert "|  | 19.0 (17.0 to 21.0) |" in text
+    assert "|  | 19.0 |" in text
 
 
 def test_a_pipelined_search_is_driven_with_answers_missing():
-    """By hand: three calls at a time of 32 places are three at once; one after another are not."""
+    """Three calls in 32 places end with the slowest; one after another, nothing is saved."""
     task = synthetic_task(num_queries=20)
     one, many = (make_scope_front(task.problem, base="small", seed=0, in_flight=n) for n in (1, 32))
     (steps, alone), (steps_32, together) = (search(task, of, Judge(task)) for of in (one, many))
@@ -101,3 +101,4 @@ def test_a_pipelined_search_is_driven_with_answers_missing():
         (of := lognormal(np.random.default_rng(0), 3)).sum() / of.max()
     )
     assert speedup([1, -1, 1, -1, 1, -1], 0) == pytest.approx(1.0)
+    assert speedup([1, -1, 2], 0) == pytest.approx(1.0)  # two answers that nobody waited for

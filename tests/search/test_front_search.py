@@ -45,6 +45,11 @@ def test_finds_the_exact_front(rule, seed):
     task = KnownTask.random(seed, (4, 4), 40, graded=False)
     search = make(task.problem, seed, rule=rule, widenings=3)
     told = drive(search, task, 10_000)
+    ends = [row for row in search.trace if row.event in ("pruned", "completed")]
+    assert len(ends) == sum(row.event == "selected" for row in search.trace)
+    for row in ends:
+        is_whole = sum(one.theta == row.theta_cand for one in told[: row.t]) == 40
+        assert is_whole == (row.event == "completed")
     assert [at(task, theta) for theta in search.front] == true_front(task)
     assert len(told) < 0.95 * task.problem.space.size * 40
     assert search.stop_reason == "no other configuration can improve the front in these bounds"
