@@ -162,6 +162,9 @@ def _smaller(run: Planned) -> Planned | None:
     slow = isinstance(run, Cell) and run.peer.split()[:1] in (["smac"], ["ax"], ["botorch"])
     if not is_first or run.method in (*LLAMBO, *UNTRIED) or slow:
         return None
+    families = (LIKE_RECORDED, "task.family=additive")  # the paper's variants run in the others
+    if isinstance(run, Cell) and run.method in PAPERS and {*families} & {*run.overrides}:
+        return None
     if isinstance(run, agentopt.SelectorCell):
         return run if run.method == "AgentOpt arm_elimination" else None
     if not isinstance(run, (Cell, payoff.PayoffCell)):
