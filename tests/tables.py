@@ -8,6 +8,7 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
+import pytest
 from composed import compose_scope
 
 from scope_torch.bounds import TunedBounds
@@ -77,3 +78,24 @@ class CountingEvaluator:
 
     def fingerprint(self) -> str:
         return "counting"
+
+
+def check_a_crash(search, task, whole, run_dir, after):
+    """A search that dies goes on to the same result, and pays for nothing twice.
+
+    Args:
+        search: Runs it with an evaluator in a folder.
+        task: What is searched.
+        whole: The result of the search that did not die.
+        run_dir: An empty folder.
+        after: Answers before the crash.
+    """
+    crashing = CountingEvaluator(task, 6, crash_after=after)
+    with pytest.raises(Crash):
+        search(crashing, run_dir)
+    rest = CountingEvaluator(task, 6)
+    resumed = search(rest, run_dir)
+    assert list(resumed.history) == list(whole.history)
+    assert resumed.trace == whole.trace
+    assert not set(rest.paid) & set(crashing.paid)
+    assert sum((crashing.paid + rest.paid).values()) == len(whole.history)

@@ -160,10 +160,8 @@ def _smaller(run: Planned) -> Planned | None:
     seeds, worlds = (0, SEEDS[0]), (None, 0, WORLDS[0])
     is_first = run.seed in seeds and run.world in worlds and run.problem in _SMALL
     slow = isinstance(run, Cell) and run.peer.split()[:1] in (["smac"], ["ax"], ["botorch"])
-    if not is_first or run.method in (*LLAMBO, *UNTRIED) or slow:
-        return None
-    families = (LIKE_RECORDED, "task.family=additive")  # the paper's variants run in the others
-    if isinstance(run, Cell) and run.method in PAPERS and {*families} & {*run.overrides}:
+    again = isinstance(run, Cell) and any(of.startswith("task.family=") for of in run.overrides)
+    if not is_first or run.method in (*LLAMBO, *UNTRIED, *(PAPERS if again else ())) or slow:
         return None
     if isinstance(run, agentopt.SelectorCell):
         return run if run.method == "AgentOpt arm_elimination" else None

@@ -86,11 +86,6 @@ METHODS: dict[str, Make] = {
 }
 
 
-def is_ours(method: str) -> bool:
-    """Whether a method asks query by query; the others ask all of a configuration at once."""
-    return method.startswith("scope_front")
-
-
 class Judge:
     """The true averages of a task, and what a front is worth by them.
 
@@ -142,6 +137,7 @@ class FrontCell(Composed):
         judge = Judge(task)
         optimizer = METHODS[self.method](task.problem, cfg.base, self.seed)
         steps, events = search(task, optimizer, judge)
+        by_query = self.method.startswith("scope_front")  # others ask whole configurations
         areas = {
             f"area_{axis}_{s:g}": at(steps, s, 1 + i) for i, axis in enumerate(AXES) for s in SHARES
         }
@@ -156,7 +152,7 @@ class FrontCell(Composed):
             "exact_kept": kept(steps, 4),
             "end": optimizer.spend_usd / judge.grid_usd,
             "stopped": int(optimizer.stop_reason is not None),
-            "speedup_lognormal": speedup(events, self.seed) if is_ours(self.method) else None,
+            "speedup_lognormal": speedup(events, self.seed) if by_query else None,
             "area_log_curve": numbers_text(at(steps, share, 1) for share in CURVE),
         }
 

@@ -55,7 +55,7 @@ class FrontInFlight(ScopeFront, Pipelined):
     """
 
     def __init__(self, problem: SelectionProblem, *, in_flight: int, **parts: Any) -> None:
-        self._is_for(in_flight, parts["batch_size"])
+        self._set_in_flight(in_flight, parts["batch_size"])
         self._open: list[_Open] = []
         self._asked_of: deque[_Open] = deque()
         self._is_stuck = False  # no candidate can be chosen now

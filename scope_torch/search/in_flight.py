@@ -105,7 +105,7 @@ class InFlight(SCOPE, Pipelined):
     """
 
     def __init__(self, problem: Any, *, in_flight: int, **parts: Any) -> None:
-        self._is_for(in_flight, parts["batch_size"])
+        self._set_in_flight(in_flight, parts["batch_size"])
         if parts["belief"].bounds.mode == "theory":
             raise InputError(
                 f"in_flight={in_flight}: the bounds of mode=theory hold for one call at a time; "

@@ -37,7 +37,7 @@ class Pipelined(SequentialOptimizer):
         self._has_begun = False
         super().__init__()
 
-    def _is_for(self, in_flight: int, batch_size: int | None) -> None:
+    def _set_in_flight(self, in_flight: int, batch_size: int | None) -> None:
         """Sets the attributes, before anything else.
 
         Raises:

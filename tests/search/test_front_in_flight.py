@@ -5,7 +5,7 @@ from collections import Counter, deque
 from dataclasses import replace
 
 import pytest
-from tables import CountingEvaluator, Crash, make_task
+from tables import CountingEvaluator, check_a_crash, make_task
 from test_front_search import at, true_front
 
 from scope_torch.errors import InputError
@@ -91,15 +91,7 @@ def test_the_order_in_which_answers_arrive_changes_nothing(concurrency, seed):
 
 @pytest.mark.parametrize("after", [3, 31, 80])
 def test_a_crash_loses_nothing(tmp_path, after):
-    whole = search_alone()
-    crashing = CountingEvaluator(TASK, 6, crash_after=after)
-    with pytest.raises(Crash):
-        search(crashing, tmp_path)
-    rest = CountingEvaluator(TASK, 6)
-    resumed = search(rest, tmp_path)
-    assert list(resumed.history) == list(whole.history)
-    assert resumed.trace == whole.trace
-    assert sum((crashing.paid + rest.paid).values()) == len(whole.history)
+    check_a_crash(search, TASK, search_alone(), tmp_path, after)
 
 
 @pytest.mark.parametrize(("seed", "in_flight"), [(0, 4), (1, 16)])

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from constrained import constrained_task
-from tables import CountingEvaluator, Crash, make_task
+from tables import CountingEvaluator, check_a_crash, make_task
 
 from scope_torch.bounds.base import Beta
 from scope_torch.constraints import at_most
@@ -95,16 +95,7 @@ def test_a_request_depends_on_no_answer_of_the_last_ones():
 
 @pytest.mark.parametrize("after", [3, 17, 31, 55])
 def test_a_crash_loses_nothing(tmp_path, after):
-    whole = search_alone()
-    crashing = CountingEvaluator(TASK, 6, crash_after=after)
-    with pytest.raises(Crash):
-        search(crashing, tmp_path)
-    rest = CountingEvaluator(TASK, 6)
-    resumed = search(rest, tmp_path)
-    assert list(resumed.history) == list(whole.history)
-    assert resumed.trace == whole.trace
-    assert not set(rest.paid) & set(crashing.paid)  # nothing is paid for twice
-    assert sum((crashing.paid + rest.paid).values()) == len(whole.history)
+    check_a_crash(search, TASK, search_alone(), tmp_path, after)
 
 
 @pytest.mark.parametrize(("share", "concurrency"), [(0.05, 1), (0.3, 6), (0.6, 1), (0.9, 6)])
