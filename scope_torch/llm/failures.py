@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email.utils
 import math
+import re
 import time
 from typing import NamedTuple
 
@@ -17,6 +18,12 @@ _PASSING = frozenset({408, 409, 425, 429})  # and 5xx: sending again may help
 _OUTAGE = frozenset({429, 502, 503, 504})  # every other call would have failed as well
 _CONGESTED = frozenset({429, 529})
 _FATAL = frozenset({401, 402, 403, 404, 405})  # and redirects: every further call would fail too
+# OpenRouter, xAI and others answer 403 to a prompt, too, that their moderation refuses.
+_OF_CONTENT = re.compile(
+    r"\bflagged\b|moderation|content[ _-](policy|filter)|usage (policy|policies|guidelines)"
+    r"|\brefusal\b|prompt injection",
+    re.IGNORECASE,
+)
 
 
 class SendError(Exception):
@@ -62,7 +69,7 @@ def failure_of(error: SendError, most: Usage, api_key_env: str | None) -> Failur
     """Classifies an answer with another status than 200, or a missing answer.
 
     An error status bills nothing. Lost connections and the statuses 408, 409, 425, 429 and 5xx may
-    pass; 401 to 405 and redirects do not.
+    pass; 401 to 405 and redirects do not. A 403 that is about the prompt says nothing of others.
 
     Args:
         error: What happened.
@@ -74,9 +81,13 @@ def failure_of(error: SendError, most: Usage, api_key_env: str | None) -> Failur
         if error.sent:
             return Failure(reason, most)
         return Failure(reason, outage=True, unreachable=True)
+    if status == 403 and _OF_CONTENT.search(f"{error.code} {error.reason}"):
+        return Failure("answered 403: its moderation refuses this prompt", again=False)
     if status in (401, 403):  # the reason may quote a part of the key
         key = f"the key in ${api_key_env}" if api_key_env else "the key, or misses one"
-        return Failure(f"answered {status}: it does not accept {key}", again=False, fatal=True)
+        also = ", or not for this LLM or country" if status == 403 else ""
+        told = f"answered {status}: it does not accept {key}{also}"
+        return Failure(told, again=False, fatal=True)
     if status == 402 or error.code == "insufficient_quota":
         return Failure(f"answered {status}: no credit is left", again=False, fatal=True)
     answered = f"answered {status}" + (f" ({reason})" if reason else "")

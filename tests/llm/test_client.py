@@ -233,7 +233,32 @@ def test_a_server_that_is_not_there_bills_nothing():
     ("status", "fatal", "named"),
     [
         (Status(401, message="bad key"), True, "does not accept the key"),
-        (Status(403, message="bad key"), True, "does not accept the key"),
+        (Status(403, message="bad key"), True, "or not for this LLM or country"),
+        (
+            Status(403, message="Your chosen model requires moderation and your input was flagged"),
+            False,
+            "answered 403: its moderation refuses this prompt",
+        ),
+        (
+            Status(403, {"error": "Content violates usage guidelines. Key ID: 1", "code": "no"}),
+            False,
+            "refuses this prompt",
+        ),
+        (
+            Status(403, {"error": {"message": "declined", "code": "content_policy_violation"}}),
+            False,
+            "refuses this prompt",
+        ),
+        (
+            Status(403, message="violation of provider Terms Of Service"),  # the account's
+            True,
+            "does not accept the key",
+        ),
+        (
+            Status(200, {"error": {"message": "Input flagged by moderation", "code": 403}}),
+            False,
+            "refuses this prompt",
+        ),
         (Status(402), True, "no credit is left"),
         (Status(429, {"error": {"code": "insufficient_quota"}}), True, "no credit is left"),
         (
