@@ -323,7 +323,8 @@ def _billed(
     """What a call returns, and what it was billed; an error has its `cost_usd`.
 
     Raises:
-        InputError: If it must ask an LLM, and is no observation, see `Endpoint.fault_of`.
+        InputError: If a provider does not accept the key or has no credit left, whatever was made
+            of that; or if it must ask an LLM, and is no observation, see `Endpoint.fault_of`.
     """
     returned: Any = None
     error: BaseException | None = None
@@ -335,7 +336,8 @@ def _billed(
             error = raised
             mark(error, retired_by(query.troubles, assignment))
     is_run = error is None or isinstance(error, Exception)
-    if must_ask and is_run and (fault := endpoint.fault_of(query)):
+    fault = query.account_fault() or (endpoint.fault_of(query) if must_ask and is_run else None)
+    if is_run and fault:
         wrong = InputError(fault)
         wrong.__cause__ = error
         error = wrong

@@ -1,4 +1,4 @@
-"""LLMs that their provider has retired, as a run that fails has met them.
+"""LLMs that their provider has retired, as a run that fails has met them; and refused accounts.
 
 An error tells them as `module=LLM`, with a word of the provider's answer, such as `404`.
 """
@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, TypeGuard
 
 from scope_torch.factors import LLM
-from scope_torch.serve.chain import RETIRED, trouble_of
+from scope_torch.llm.failures import RETIRED, account_in
+from scope_torch.serve.chain import trouble_of
 from scope_torch.serve.upstream import Answer
 
 _MARK = "scope_retired"
@@ -43,10 +44,7 @@ def naming_retired(models: Mapping[str, str]) -> Generator[None]:
     try:
         yield
     except Exception as error:
-        seen: BaseException | None = error
-        for _ in range(_MOST_CAUSES):
-            if seen is None:
-                break
+        for seen in _causes(error):
             names = [f"{module}={llm}" for module, llm in models.items()]
             meant = [f"{m}={llm}" for m, llm in models.items() if _is_in(llm, str(seen))]
             said = _said_by(seen)
@@ -54,8 +52,25 @@ def naming_retired(models: Mapping[str, str]) -> Generator[None]:
             if said and (meant or said in RETIRED or getattr(seen, "code", None) in RETIRED):
                 mark(error, dict.fromkeys(meant or [" or ".join(names)], said))
                 break
-            seen = seen.__cause__ or seen.__context__
         raise
+
+
+def is_of_account(error: BaseException) -> bool:
+    """Whether a client raised it because its key is not accepted, or no credit is left.
+
+    By the words of an error with a status: a page that a tool looks at may answer 401, too.
+
+    Examples:
+        >>> class BadRequestError(Exception):
+        ...     status_code = 400
+        >>> is_of_account(BadRequestError("Your credit balance is too low to access the API."))
+        True
+        >>> is_of_account(BadRequestError("the prompt is too long"))
+        False
+    """
+    return any(
+        _statuses(one) and account_in(f"{type(one).__name__}: {one}") for one in _causes(error)
+    )
 
 
 def retired_by(troubles: Mapping[str, str | None], models: Mapping[str, str]) -> dict[str, str]:
@@ -86,12 +101,27 @@ def retired_in(error: BaseException) -> dict[str, str]:
 def _said_by(error: BaseException) -> str | None:
     """What a client's error says of an LLM that is retired; None for any other error."""
     code: Any = getattr(error, "code", None)
-    statuses = [s for s in (getattr(error, "status_code", None), code) if type(s) is int]
-    if not statuses:
+    if not (statuses := _statuses(error)):
         return None
     told = {"code": code if isinstance(code, str) else None, "message": str(error)}
     said = trouble_of(Answer(statuses[0], {}, json.dumps({"error": told}).encode()))
     return said if _ends(said) else None
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """An error, and what it was raised from."""
+    seen: BaseException | None = error
+    for _ in range(_MOST_CAUSES):
+        if seen is None:
+            return
+        yield seen
+        seen = seen.__cause__ or seen.__context__
+
+
+def _statuses(error: BaseException) -> list[int]:
+    """The status of an answer that a client has made an error of; none of any other error."""
+    told = getattr(error, "status_code", None), getattr(error, "code", None)
+    return [one for one in told if type(one) is int]
 
 
 def _ends(trouble: str | None) -> TypeGuard[str]:

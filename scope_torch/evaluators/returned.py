@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Set
 from typing import Any, SupportsFloat
 
 from scope_torch.errors import InputError
+from scope_torch.evaluators.retired import is_of_account
 from scope_torch.evaluators.tokens import reported
 from scope_torch.llm.billing import Usage
 
@@ -57,4 +58,5 @@ def usd_of(error: BaseException) -> float:
 
 def ends_all(error: BaseException) -> bool:
     """Whether it ends the search, whatever `on_error` says: the user can mend it, or wants it."""
-    return isinstance(error, InputError) or not isinstance(error, Exception)
+    is_wanted = not isinstance(error, Exception)
+    return is_wanted or isinstance(error, InputError) or is_of_account(error)

@@ -18,12 +18,26 @@ _PASSING = frozenset({408, 409, 425, 429})  # and 5xx: sending again may help
 _OUTAGE = frozenset({429, 502, 503, 504})  # every other call would have failed as well
 _CONGESTED = frozenset({429, 529})
 _FATAL = frozenset({401, 402, 403, 404, 405})  # and redirects: every further call would fail too
-# OpenRouter, xAI and others answer 403 to a prompt, too, that their moderation refuses.
+# OpenRouter and xAI answer 403, too, to a prompt that their moderation refuses.
 _OF_CONTENT = re.compile(
     r"\bflagged\b|moderation|content[ _-](policy|filter)|usage (policy|policies|guidelines)"
     r"|\brefusal\b|prompt injection",
     re.IGNORECASE,
 )
+# Gemini and xAI answer 400 to a wrong key, Anthropic and Groq to one without credit or leave.
+_OF_KEY = re.compile(
+    r"(invalid|incorrect|missing)[ _](x-)?api[ _-]?key"
+    r"|api[ _-]?key( is)? (not valid|expired|invalid)|api_key_invalid"
+    r"|authentication_?error|organization has been (restricted|disabled)",
+    re.IGNORECASE,
+)
+_OF_CREDIT = re.compile(
+    r"insufficient[ _](quota|balance|credits?|funds)|credit balance|(any|available) credits\b",
+    re.IGNORECASE,
+)
+# 400 about an LLM, as 404 is; OpenRouter and DeepSeek have no code for it.
+RETIRED = ("model_decommissioned", "model_not_found", "invalid_model")
+SAYS_RETIRED = re.compile("is not a valid model id|^model not exist", re.IGNORECASE)
 
 
 class SendError(Exception):
@@ -69,7 +83,8 @@ def failure_of(error: SendError, most: Usage, api_key_env: str | None) -> Failur
     """Classifies an answer with another status than 200, or a missing answer.
 
     An error status bills nothing. Lost connections and the statuses 408, 409, 425, 429 and 5xx may
-    pass; 401 to 405 and redirects do not. A 403 that is about the prompt says nothing of others.
+    pass; 401 to 405 and redirects do not, nor does a 400 about the account or the LLM. A 403 about
+    the prompt says nothing of others.
 
     Args:
         error: What happened.
@@ -81,17 +96,20 @@ def failure_of(error: SendError, most: Usage, api_key_env: str | None) -> Failur
         if error.sent:
             return Failure(reason, most)
         return Failure(reason, outage=True, unreachable=True)
-    if status == 403 and _OF_CONTENT.search(f"{error.code} {error.reason}"):
-        return Failure("answered 403: its moderation refuses this prompt", again=False)
-    if status in (401, 403):  # the reason may quote a part of the key
+    said = f"{error.code} {error.reason}"
+    refused = about_account(status, said)
+    if refused == "credit":
+        return Failure(f"answered {status}: no credit is left", again=False, fatal=True)
+    if refused == "key":  # the reason may quote a part of it
         key = f"the key in ${api_key_env}" if api_key_env else "the key, or misses one"
         also = ", or not for this LLM or country" if status == 403 else ""
         told = f"answered {status}: it does not accept {key}{also}"
         return Failure(told, again=False, fatal=True)
-    if status == 402 or error.code == "insufficient_quota":
-        return Failure(f"answered {status}: no credit is left", again=False, fatal=True)
+    if status == 403:
+        return Failure("answered 403: its moderation refuses this prompt", again=False)
     answered = f"answered {status}" + (f" ({reason})" if reason else "")
-    if status in _FATAL or 300 <= status < 400:
+    is_gone = status == 400 and (error.code in RETIRED or SAYS_RETIRED.search(error.reason))
+    if is_gone or status in _FATAL or 300 <= status < 400:
         mend = "; check base_url, and `model` in the price list"
         return Failure(answered + mend, again=False, fatal=True)
     again = status in _PASSING or status >= 500
@@ -105,6 +123,39 @@ def failure_of(error: SendError, most: Usage, api_key_env: str | None) -> Failur
         wait_s=wait_s,
         odd_wait=odd,
     )
+
+
+def about_account(status: int, said: str) -> str | None:
+    """What of the account an error is about, `key` or `credit`: no further call would be answered.
+
+    Args:
+        status: Of the answer.
+        said: What the answer says, with the code of the error.
+
+    Returns:
+        None if it is about neither.
+
+    Examples:
+        >>> about_account(403, "no"), about_account(403, "your input was flagged")
+        ('key', None)
+    """
+    word = account_in(said)
+    if status == 402 or (status in (400, 403, 429) and word == "credit"):
+        return "credit"
+    is_forbidden = status == 403 and not _OF_CONTENT.search(said)
+    return "key" if status == 401 or is_forbidden or (status == 400 and word) else None
+
+
+def account_in(said: str) -> str | None:
+    """As `about_account`, by words alone.
+
+    Examples:
+        >>> account_in("Your credit balance is too low to access the API.")
+        'credit'
+        >>> account_in("Incorrect API key provided: na***ys."), account_in("what is an API key?")
+        ('key', None)
+    """
+    return "credit" if _OF_CREDIT.search(said) else "key" if _OF_KEY.search(said) else None
 
 
 def failure_of_bad(bad: BadReply, most: Usage, api_key_env: str | None) -> Failure:

@@ -29,7 +29,7 @@ from scope_torch.serve.apis import (
     outgoing,
     wants_usage,
 )
-from scope_torch.serve.chain import Chain, trouble_of
+from scope_torch.serve.chain import Chain, account_trouble_of, trouble_of
 from scope_torch.serve.factors import set_factors
 from scope_torch.serve.headers import check_caller, query_string
 from scope_torch.serve.ledger import Ledger
@@ -160,7 +160,7 @@ class App:
         answer = await self._upstream.forward(request)
         if asks and routing.query is not None:
             module = module_of(body.get("model"), routing.assignment, self._settings.prefix)
-            routing.query.troubles[module] = trouble_of(answer)
+            routing.query.note(module, trouble_of(answer), account_trouble_of(answer))
         return _response(answer, pieces_of(answer, api))
 
     async def _by_chain(self, incoming: Incoming, api: Api, chain: Chain) -> Response:

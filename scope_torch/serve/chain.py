@@ -24,7 +24,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mappi
 from typing import Any
 
 from scope_torch.factors import LLM
-from scope_torch.llm.failures import seconds_of
+from scope_torch.llm.failures import RETIRED, SAYS_RETIRED, about_account, seconds_of
 from scope_torch.serve.apis import APIS
 from scope_torch.serve.reading import Reading
 from scope_torch.serve.upstream import Answer, StreamCut
@@ -32,10 +32,7 @@ from scope_torch.serve.upstream import Answer, StreamCut
 COOL_DOWN_S = 30.0
 _PATIENCE_S = 5.0  # of a Retry-After that the application's own client waits for
 _LONGEST_S = 3600.0
-RETIRED = ("model_decommissioned", "model_not_found", "invalid_model")
 _FAILED = {"overloaded_error": 529, "api_error": 500, "server_error": 500}
-# OpenRouter and DeepSeek have no code for it.
-_SAYS_RETIRED = re.compile("is not a valid model id|^model not exist", re.IGNORECASE)
 _ABOUT_A_MODEL = re.compile(rb"model|deployment|no endpoints", re.IGNORECASE)
 _MOST_BYTES = 1 << 16  # of an error
 
@@ -180,13 +177,22 @@ def trouble_of(answer: Answer) -> str | None:
         code = error.get("code")
         if status == 400:
             found = [one for one in (code, error.get("type")) if one in RETIRED]
-            says = _SAYS_RETIRED.search(str(error.get("message")))
+            says = SAYS_RETIRED.search(str(error.get("message")))
             return found[0] if found else RETIRED[1] if says else None
         named = [one for one in _FAILED if one in (code, error.get("type"))]
         status = code if isinstance(code, int) else _FAILED[named[0]] if named else status
     if status == 404 and not _ABOUT_A_MODEL.search(content):
         return None  # a wrong path, or a file that the request names
     return str(status) if status in (404, 408, 410, 429) or 500 <= status < 600 else None
+
+
+def account_trouble_of(answer: Answer) -> str | None:
+    """What of the account an answer is about, `key` or `credit`; None if of neither."""
+    content = (answer.content or b"")[:_MOST_BYTES]
+    code = _error_of(content).get("code") if answer.status == 200 else answer.status
+    if answer.refused is not None or not isinstance(code, int):
+        return None
+    return about_account(code, content.decode(errors="replace"))
 
 
 def _error_of(content: bytes) -> dict[str, Any]:

@@ -47,6 +47,7 @@ class QueryInFlight:
         is_read: Whether the application has asked for the choices.
         is_answered: Whether the application has returned; whoever runs it says so.
         troubles: Module -> what `trouble_of` says of its last answer.
+        accounts: Module -> what `account_trouble_of` says of it.
         refused: Why its last request that was not forwarded was refused; None if all were.
         signs: The endpoint's signs of mixed-up requests when it began, see `Queries`.
     """
@@ -64,6 +65,7 @@ class QueryInFlight:
         self.ledger = Ledger()
         self.is_asked = self.is_read = self.is_answered = False
         self.troubles: dict[str, str | None] = {}
+        self.accounts: dict[str, str | None] = {}
         self.refused: str | None = None
         self.signs = Signs()
         self._url = f"{url}/q/{key}"
@@ -101,6 +103,19 @@ class QueryInFlight:
             "GOOGLE_API_KEY": self._token,
             **{variable_of(module): str(choice) for module, choice in self.assignment.items()},
         }
+
+    def note(self, module: str, trouble: str | None, account: str | None) -> None:
+        """Notes what the last answer says of the LLM of a module, and of its account."""
+        self.troubles[module], self.accounts[module] = trouble, account
+
+    def account_fault(self) -> str | None:
+        """Why the provider answers no more, whatever the application made of that; None if not."""
+        for module, trouble in self.accounts.items():
+            if trouble is not None:
+                why = "no credit is left" if trouble == "credit" else "it does not accept the key"
+                llm = self.assignment[module]
+                return f"the provider of {llm!r} ({module}) answered that {why}; mend it, and go on"
+        return None
 
     def enter(self) -> bool:
         """Counts a request as in flight; False if the query has ended."""

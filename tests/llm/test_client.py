@@ -260,6 +260,32 @@ def test_a_server_that_is_not_there_bills_nothing():
             "refuses this prompt",
         ),
         (Status(402), True, "no credit is left"),
+        (Status(400, message="Your credit balance is too low"), True, "no credit is left"),
+        (
+            Status(403, {"error": "Your team doesn't have any credits yet."}),
+            True,
+            "no credit is left",
+        ),
+        (
+            Status(400, [{"error": {"message": "API key not valid. Please pass a valid one."}}]),
+            True,
+            "does not accept the key",
+        ),
+        (
+            Status(400, {"error": "Incorrect API key provided: na***ys.", "code": "no"}),
+            True,
+            "does not accept the key",
+        ),
+        (
+            Status(400, {"error": {"message": "gone", "code": "model_decommissioned"}}),
+            True,
+            "answered 400 (gone); check base_url, and `model`",
+        ),
+        (
+            Status(400, message="mini/x is not a valid model ID"),
+            True,
+            "answered 400 (mini/x is not a valid model ID); check base_url, and `model`",
+        ),
         (Status(429, {"error": {"code": "insufficient_quota"}}), True, "no credit is left"),
         (
             Status(404, message="no such model"),
