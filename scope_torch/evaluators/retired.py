@@ -109,13 +109,14 @@ def _said_by(error: BaseException) -> str | None:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """An error, and what it was raised from."""
+    """An error, and what it was raised from; of a group, the first."""
     seen: BaseException | None = error
     for _ in range(_MOST_CAUSES):
         if seen is None:
             return
         yield seen
-        seen = seen.__cause__ or seen.__context__
+        raised_from = seen.__cause__ or seen.__context__
+        seen = seen.exceptions[0] if isinstance(seen, BaseExceptionGroup) else raised_from
 
 
 def _statuses(error: BaseException) -> list[int]:

@@ -49,6 +49,7 @@ RAISED = [
     ApiError("400 INVALID_ARGUMENT. API key expired. Please renew the API key.", 400),
     ApiError("Error code: 429 - {'error': {'code': 'insufficient_quota'}}", 429),
     AuthenticationError("Error code: 401 - no", 401),
+    ExceptionGroup("in tasks", [ApiError("Error code: 402 - Insufficient Balance", 402)]),
 ]
 OTHERS = [
     ApiError("Error code: 400 - the prompt is too long", 400),
