@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Sequence
-
-import numpy as np
 
 from scope_torch.bounds.base import Beta
 from scope_torch.model.cost_scale import LEAST_MEAN, lognormal_bound
@@ -42,7 +41,7 @@ class JointCandidate:
         self._cost, self._units = self._posterior.cost, surrogate.units()
         self._constraint, *self._others = self._posterior.constraints
         self._order, self._in_order, self._num_asked = query_order, in_order, 0
-        self._waiting: list[list[int]] = []  # queries of each group, if not in order
+        self._waiting: dict[int, deque[int]] = {}  # queries of each group, if not in order
 
     def next_queries(self, number: int) -> list[int]:
         """The next queries: each lowers the variance of g(theta_cand) most; see `Candidate`."""
@@ -66,14 +65,13 @@ class JointCandidate:
     def _most_informative(self) -> int:
         if not self._waiting:
             self._posterior.open(self._order)
-            self._waiting = [[] for _ in range(self._posterior.num_open)]
-            for query in reversed(self._order):
-                self._waiting[self._posterior.place_of(query)].append(query)
-        is_left = [bool(queries) for queries in self._waiting]
-        reduction = np.where(is_left, self._constraint.reduction(), -math.inf)
-        # Reductions that differ by rounding are equal: then the first group.
+            for query in self._order:
+                self._waiting.setdefault(self._posterior.place_of(query), deque()).append(query)
+        reduction = self._constraint.reduction()[[*self._waiting]]
+        reduction[[not queries for queries in self._waiting.values()]] = -math.inf
+        # Reductions that differ by rounding are equal: then the first group by `query_order`.
         best = int((reduction >= reduction.max() * (1 - 1e-9)).argmax())
-        return self._waiting[best].pop()
+        return [*self._waiting.values()][best].popleft()
 
     def update(self, query: int, y_c: float, y_g: float, *others: float) -> None:
         """Takes in an observation (USD, quality), in the order of `next_queries`."""

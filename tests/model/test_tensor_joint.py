@@ -111,6 +111,15 @@ def test_the_candidate_follows_the_process(rho, batch, theta, in_order, device):
     assert candidate.information == pytest.approx(surrogate.information(), abs=1e-9)
 
 
+def test_queries_that_tell_as_much_are_asked_in_the_random_order(device):
+    """Of a data set that is sorted, the first ones would be the easy ones."""
+    codes, order = tuple(THETA[5].tolist()), [3, 1, 4, 0, 2]
+    for surrogate in (on_device([], 0.3, device), surrogate_of([], 0.3)):
+        candidate = JointCandidate(surrogate, codes, order)
+        asked = [q for _ in range(Q) for q in candidate.next_queries(1)]
+        assert asked == order
+
+
 @pytest.mark.parametrize("rho", RHOS)
 @pytest.mark.parametrize("of_out", [3, 5])  # another configuration, or theta_cand itself
 def test_the_averages_of_theta_out_in_the_middle_of_the_j_loop(rho, of_out, device):
