@@ -42,7 +42,8 @@ def replacing(path: Path, *, private: bool = False) -> Generator[IO[bytes], None
     """A file to write, which takes the place of `path` at the end; after an error nothing changes.
 
     Readers see the old or the new content, never a part of it. Several writers may replace the same
-    file: the last one stays. A link at `path` is replaced, not followed.
+    file: the last one stays, with the rights of the first. A link at `path` is replaced, not
+    followed.
 
     Args:
         path: The file.
@@ -65,6 +66,8 @@ def replacing(path: Path, *, private: bool = False) -> Generator[IO[bytes], None
             yield file
             file.flush()
             os.fsync(file.fileno())  # else a power cut may leave an empty file under this name
+        if not private and path.is_file() and not path.is_symlink():
+            temporary.chmod(path.stat().st_mode & 0o777)
         os.replace(temporary, path)
     except BaseException as error:
         with contextlib.suppress(OSError):

@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import index
 from typing import Any, NamedTuple, SupportsFloat
 from zlib import crc32
 
@@ -28,7 +29,7 @@ _CHECKSUM = re.compile(r',"crc":"([0-9a-f]{8})"}')
 _CHECKSUM_LENGTH = len(_LINE % (b"", 0)) - 2  # without the brace and the end of the line
 _BRACE = crc32(b"{")
 FAILURES = "app", "metric"  # who raised, see `Observation.failed`
-_ROUNDING = 1e-9  # of a grade, such as the cosine similarity 1.0000000000000002
+_ROUNDING = 1e-6  # of a grade, such as the cosine similarity 1.0000002 of float32
 _BRACES = frozenset("{}")
 
 
@@ -58,7 +59,7 @@ class Observation:
         theta: Codes of the configuration.
         query: Index of the query in [0, Q).
         cost_usd: y_c, in USD.
-        quality: y_s, in [0, 1]; what rounding has put outside, by 1e-9 at most, becomes 0 or 1.
+        quality: y_s, in [0, 1]; what rounding has put outside, by 1e-6 at most, becomes 0 or 1.
         replicate: Number of earlier observations of the same pair in this run.
         latency_s: Seconds the system took; None if unknown.
         module_cost_usd: Cost of each module in USD; None if unknown.
@@ -102,7 +103,15 @@ class Observation:
     module_calls: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "theta", tuple(map(int, self.theta)))
+        try:
+            object.__setattr__(self, "theta", tuple(map(index, self.theta)))
+            object.__setattr__(self, "query", index(self.query))
+            object.__setattr__(self, "replicate", index(self.replicate))
+        except TypeError as error:
+            raise InputError(
+                f"theta={self.theta!r}, query={self.query!r}, replicate={self.replicate!r}: codes "
+                f"and numbers must be whole ({error})"
+            ) from None
         object.__setattr__(self, "cost_usd", float(self.cost_usd))  # numpy and torch scalars too
         object.__setattr__(self, "quality", float(self.quality))
         for name in ("cost_usd", "judge_usd"):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from scope_torch.constraints import COST, QUALITY, Constraint, at_least
 from scope_torch.errors import InputError
 
 REFERENCE_DELTA = 0.025  # that theta_0 is better than its sample bounds: half of a search's delta
 _ROUNDING = 1e-6  # relative; of the reference's averages
+_TEXT_ROUNDING = 1e-11  # relative; of a bound, whose text has 12 digits
 
 
 def checked_answers(
@@ -98,14 +100,17 @@ def limits_if_cost(
     if epsilon is not None:
         of_quality = [at_least(QUALITY, relative_to_reference=1 - epsilon)]
     others = [c for c in constraints if c.name != QUALITY]
-    first, *_ = limits = tuple(c.resolved(reference) for c in (*of_quality, *others))
+    first, *rest = (c.resolved(reference) for c in (*of_quality, *others))
+    most = reference[QUALITY]
+    if most < first.value <= most * (1 + _TEXT_ROUNDING):
+        first = replace(first, value=most)
     is_quality = first.kind == ">=" and (first.low, first.high) == (0.0, 1.0)
-    if not is_quality or not 0 < first.value <= reference[QUALITY]:
+    if not is_quality or not 0 < first.value <= most:
         raise InputError(
             f"{first}: quality lies in [0, 1], and its bound must be a least value above 0 and at "
-            f"most {reference[QUALITY]:g}, the quality of theta_0"
+            f"most {most:g}, the quality of theta_0"
         )
-    return limits
+    return first, *rest
 
 
 def limits_if_quality(

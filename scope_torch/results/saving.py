@@ -84,7 +84,6 @@ def save_models(
     if (before := _text_of(path) if path.exists() else "").strip():
         if _is_env(path):
             text = _lines_of_others(before, text) + text
-            private = private or not path.stat().st_mode & 0o077  # it may hold keys
         elif not _is_ours(path, before):
             raise InputError(f"{path} holds something else; choose another name, or move it away")
     try:

@@ -53,16 +53,17 @@ def test_a_file_says_what_the_choice_rests_on(tmp_path):
         }
 
 
-def test_other_lines_of_an_env_file_stay(tmp_path):
+@pytest.mark.parametrize("mode", [0o600, 0o640])
+def test_other_lines_of_an_env_file_stay(tmp_path, mode):
     path = tmp_path / ".env"
     path.write_text("OPENAI_API_KEY=sk-secret\n\nSCOPE_DATA_DIR=/data\nexport SCOPE_PLAN=old\n")
-    path.chmod(0o600)
+    path.chmod(mode)
     save_models(path, {"plan": "medium", "a b": "nano"}, {})
     others = "OPENAI_API_KEY=sk-secret\n\nSCOPE_DATA_DIR=/data\n"
     assert path.read_text() == (
         f'{others}# module "plan"\nSCOPE_PLAN=medium\n# module "a b"\nSCOPE_A_B=nano\n'
     )
-    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.stat().st_mode & 0o777 == mode
     assert load_models(path) == {"plan": "medium", "a b": "nano"}
     save_models(path, {"plan": "large"}, {})
     assert path.read_text() == f'{others}# module "plan"\nSCOPE_PLAN=large\n'

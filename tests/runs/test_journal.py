@@ -11,7 +11,9 @@ import sys
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,6 +51,10 @@ FIVE = [observation(0), observation(1, latency_s=0.25), FULL, observation(2), ob
         ({"quality": -0.1}, ("quality=-0.1", "theta=[1, 0], query=3", "[0, 1]", "rescale")),
         ({"quality": 1.1}, ("quality=1.1", "[0, 1]")),
         ({"quality": math.nan}, ("quality=nan",)),
+        ({"quality": 1.00001}, ("quality=1.00001", "[0, 1]")),
+        ({"query": 0.0}, ("query=0.0", "whole")),
+        ({"theta": (0.7, 0)}, ("theta=(0.7, 0)", "whole")),
+        ({"replicate": "1"}, ("replicate='1'", "whole")),
         ({"outcomes": {"tokens": math.inf}}, ("outcome tokens=inf", "finite")),
         ({"outcomes": {"tokens": math.nan}}, ("outcome tokens=nan", "finite")),
         ({"outcomes": {"tokens": "3"}}, ("outcome tokens='3'", "finite number")),
@@ -60,7 +66,7 @@ FIVE = [observation(0), observation(1, latency_s=0.25), FULL, observation(2), ob
 )
 def test_values_out_of_range_are_refused(changed, words):
     with pytest.raises(InputError) as caught:
-        observation(3, **changed)
+        observation(**{"query": 3, **changed})
     for word in words:
         assert word in str(caught.value)
 
@@ -69,6 +75,14 @@ def test_ends_of_the_ranges_are_accepted():
     assert observation(cost_usd=0.0, quality=0.0).quality == 0
     assert observation(quality=1.0).request == Request((1, 0), 0, 0)
     assert FULL.request == Request((1, 0), 4, 2)
+    assert observation(quality=np.float32(1.0000001)).quality == 1.0
+
+
+def test_whole_numbers_of_any_kind_are_written_as_they_are():
+    theta = torch.tensor([1, 0])
+    one = observation(theta=theta, query=np.int64(3), replicate=np.int8(2), cost_usd=0.5)
+    assert one == observation(3, replicate=2, cost_usd=0.5)
+    assert Observation.from_json(one.to_json()) == one
 
 
 amounts = st.floats(0, 1e300, allow_subnormal=True)

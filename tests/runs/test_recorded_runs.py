@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -40,6 +41,17 @@ def test_a_finished_run_is_read_as_it_was(tmp_path):
     assert result.curve is not None
     for name in ("budget_usd", "cost_usd", "quality"):
         np.testing.assert_array_equal(getattr(recorded.curve, name), getattr(result.curve, name))
+
+
+def test_a_least_quality_with_more_digits_than_its_text(tmp_path):
+    """0.666666666667 is above the average of the reference."""
+    limits = {"constraints": ("quality >= 0.66666666666666663",), "epsilon": None}
+    problem = replace(TASK.problem, reference_quality=2 / 3, reference_answers=None, **limits)
+    result = search(tmp_path, task=TASK._replace(problem=problem))
+    assert str(result.problem.constraints[0]) == "quality >= 0.666666666667"
+    assert read_run(tmp_path).problem.s_0 == pytest.approx(2 / 3, rel=1e-15)
+    with pytest.raises(InputError, match=r"at most 0\.666667"):
+        replace(problem, constraints=("quality >= 0.66667",))
 
 
 def test_bounds_of_a_candidate_are_in_the_trace(tmp_path):
