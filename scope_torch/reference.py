@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -48,6 +49,16 @@ def checked_answers(
                 "their average, or leave the answers out (reference_answers=None)"
             )
     return plain
+
+
+def sample_queries(num_queries: int, number: int, seed: int) -> list[int]:
+    """So many of the queries, in the order in which they are drawn.
+
+    A larger sample of the same seed holds a smaller one, which is not paid again.
+    """
+    drawn = list(range(num_queries))
+    random.Random(f"reference {seed}").shuffle(drawn)
+    return drawn[:number]
 
 
 def check_sample(number: int, num_queries: int, constraints: Sequence[Constraint]) -> None:

@@ -369,13 +369,14 @@ class RunResult:
 
     def _measured(self) -> dict[str, Any]:
         """What was measured besides the search."""
-        if self.reference is None:
-            return {}
-        quality = self.reference_quality
+        of_reference = dict[str, Any]()
+        if self.reference is not None:
+            quality = self.reference_quality
+            of_reference["reference_usd"] = cost_of(self.reference)
+            of_reference["reference_quality_interval"] = [quality.lower, quality.upper]
         return {
-            "reference_usd": cost_of(self.reference),
+            **of_reference,
             **({"preflight_usd": cost_of(self.probe)} if self.probe else {}),
-            "reference_quality_interval": [quality.lower, quality.upper],
             **({} if self.held_out is None else {"held_out": self.held_out.to_json()}),
             **({"left_out": dict(self.left_out)} if self.left_out else {}),
         }

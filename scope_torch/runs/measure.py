@@ -180,7 +180,9 @@ def repeats_in(folder: Path) -> Repeats | None:
 
 def is_measurement(settings: Mapping[str, Any]) -> bool:
     """Whether these are the settings of a measurement or a check, not of a search."""
-    return settings["optimizer"]["name"] in (_NAME, "check", "recheck")
+    optimizer = settings.get("optimizer")
+    name = optimizer.get("name") if isinstance(optimizer, dict) else None
+    return name in (_NAME, "check", "recheck")
 
 
 def _settings(

@@ -14,6 +14,7 @@ from scope_torch.results.metrics import OracleCurve
 from scope_torch.runs.callbacks import Callback
 from scope_torch.runs.directory import read_settings, result_of
 from scope_torch.runs.journal import is_locked, read_journal
+from scope_torch.runs.measure import is_measurement
 from scope_torch.runs.trace import RecordedRow, read_trace, recorded_curve
 
 Status = Literal["running", "finished", "interrupted", "failed"]
@@ -138,6 +139,10 @@ def read_run(path: Path) -> RecordedRun:
             f"{path} is not the directory of a run: settings.json is missing; name a directory "
             "that has one"
         ) from None
+    if is_measurement(settings):
+        name = settings["optimizer"]["name"]
+        kept = f"{name}.json has its result" if name != "measure" else "it is a part of one"
+        raise InputError(f"{path} is not the directory of a search: {kept}")
     problem = recorded_problem(settings)
     error_log = path / "error.log"
     # How it stands comes first: a run that ends meanwhile has more observations, not fewer.

@@ -8,7 +8,7 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -50,6 +50,7 @@ def run(
     run_dir: Path | str | None = None,
     callbacks: Sequence[Callback] = (),
     time_limit: Deadline | str | float | None = None,
+    finish: Callable[[RunResult], RunResult] | None = None,
 ) -> RunResult:
     """Spends a budget on a search.
 
@@ -69,6 +70,8 @@ def run(
         callbacks: Trackers, progress bars, plots; their methods are called during the run.
         time_limit: When no further call starts, such as "2h"; the calls in flight are waited for.
             It counts from this call on: the same call goes on from the journal, for as long again.
+        finish: Adds what comes after the search, such as held-out queries. Before that, the run is
+            not over: it has no `result.json`. None adds nothing.
 
     Raises:
         InputError: If the budget or the time is not positive, the optimizer belongs to another
@@ -131,6 +134,8 @@ def run(
             run_dir=run_dir,
         )
         _warn_of_failures(result)
+        if finish is not None:
+            result = finish(result)
         result.write()
         for callback in callbacks:
             with keeping_the_result(callback, run_dir):

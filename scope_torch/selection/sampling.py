@@ -11,6 +11,7 @@ from typing import TypeVar
 from scope_torch.errors import InputError
 from scope_torch.evaluators.application import Item
 from scope_torch.problem import SelectionProblem
+from scope_torch.reference import sample_queries
 from scope_torch.runs.directory import read_settings
 from scope_torch.runs.evaluator import keys_of
 from scope_torch.selection.arguments import Arguments
@@ -87,9 +88,7 @@ def sample_of(
             "queries: leave reference_queries out, or say an absolute bound; of the quality, "
             "max_quality_loss"
         )
-    drawn = list(range(Q))
-    random.Random(f"reference {seed}").shuffle(drawn)
-    return drawn[:number]  # so a larger sample holds a smaller one, which is not paid again
+    return sample_queries(Q, number, seed)
 
 
 def _began_with_all(folder: Path | None) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any
 
 from scope_torch.bounds.assumptions import basis_of
 from scope_torch.observation import History, Observation
+from scope_torch.reference import sample_queries
 from scope_torch.results.bill import Bill, cost_of, regraded_usd
 from scope_torch.results.estimate import Estimate
 from scope_torch.results.held_out import HeldOut
@@ -111,10 +112,16 @@ def result_of_run(run: RecordedRun) -> RecordedResult:
         run: From `read_run`.
     """
     problem, told = run.problem, run.summary()
+    known = _observed(run.path / "known.jsonl") or []
     history = History()
     for observation in run.observations[: told.get("num_observations")]:
         history.append(observation)
+    held_out = _held_out(run)
     surplus = run.observations[len(history) :]
+    if held_out is None:  # it is not over
+        surplus += [
+            one for path in run.path.glob("held_out*/*/journal.jsonl") for one in read_journal(path)
+        ]
     rows = [recorded.row for recorded in run.rows]
     last = rows[-1] if rows else None
     theta = problem.theta_ref if last is None else last.theta_out
@@ -135,12 +142,12 @@ def result_of_run(run: RecordedRun) -> RecordedResult:
         0,
         run.path,
         front=_front(run),
-        reference=_observed(run.path / "reference" / "journal.jsonl"),
+        reference=_reference(run, known),
         reference_again=_observed(run.path / "again" / "journal.jsonl") or (),
         varies=repeats_in(run.path),
         probe=_probe(run),
-        held_out=_held_out(run),
-        known=_observed(run.path / "known.jsonl") or (),
+        held_out=held_out,
+        known=known,
         lost=lost_in(run.path),
         left_out=told.get("left_out", {}),
         recorded_curve=run.curve,
@@ -182,6 +189,20 @@ def _front(run: RecordedRun) -> FrontTable | None:
 def _observed(path: Path) -> list[Observation] | None:
     """What was known or measured besides the search; None if nothing was."""
     return read_journal(path) if path.exists() else None
+
+
+def _reference(run: RecordedRun, known: Sequence[Observation]) -> list[Observation] | None:
+    """theta_0's answers, measured or known from older runs; None if they were logged or given."""
+    measured = _observed(run.path / "reference" / "journal.jsonl")
+    if measured is None:
+        return None
+    number, asked = run.problem.reference_queries, range(run.problem.num_queries)
+    if number is not None:
+        asked = sample_queries(len(asked), number, run.settings["optimizer"].get("seed", 0))
+    answers = [one for one in known[::-1] if one.theta == run.problem.theta_ref]
+    of_query = {one.query: one for one in answers if one.query in asked}
+    of_query |= {one.query: one for one in measured}
+    return [of_query[query] for query in sorted(of_query)]
 
 
 def _probe(run: RecordedRun) -> list[Observation]:
