@@ -15,6 +15,7 @@ _NAMES = re.compile(
     r"\+{0,2}(base|task\.(reference|llms|module_columns|\w+_column))=(.*)", re.DOTALL
 )
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
+_PART = re.compile(rf"(?:{_QUOTED.pattern}|[^,'\"])+")  # of a list: commas in quotes end none
 _TOKEN = re.compile(r"[^\[\]{},()]+")
 _PLAIN = re.compile(r"[\w./@%+$*|?: -]*")  # needs no quotes
 
@@ -28,7 +29,8 @@ def quoted(override: str) -> str:
     """
     key, _, value = override.partition("=")
     if value[:1] == "[":
-        value = f"[{','.join(map(_in_quotes, value.strip('[]').split(',')))}]"
+        parts = _PART.findall(value.strip("[]"))
+        value = f"[{','.join(map(_in_quotes, parts))}]"
     else:
         value = _in_quotes(value)
     return shlex.quote(f"{key}={value}")

@@ -58,10 +58,13 @@ def record(task: Task, path: Path) -> None:
     """Writes the table of a task.
 
     Raises:
-        InputError: If the folder of `path` is missing, a call gave no reply, or the evaluator
-            cannot go on.
+        InputError: If the folder of `path` is missing, two columns would have one name, a call
+            gave no reply, or the evaluator cannot go on.
     """
     check_folder(path)
+    header = _header(task.problem, has_details=True)
+    if twice := sorted({name for name in header if header.count(name) > 1}):
+        raise InputError(f"a table would have two columns {twice[0]!r}: rename the module")
     requests = list(all_requests(task.problem))
     observations: dict[Request, Observation] = {}
     made = task.evaluator.evaluate(requests)
@@ -91,11 +94,8 @@ def write_table(problem: SelectionProblem, observations: Sequence[Observation], 
     """Writes observations as a CSV file; equal observations give equal bytes."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    header = [*problem.modules, "query", "quality", "cost_usd"]
-    if has_details := all(o.module_tokens and o.latency_s is not None for o in observations):
-        header.append("latency_s")
-        header += [f"{m}_{kind}_tokens" for m in problem.modules for kind in ("in", "out")]
-    writer.writerow(map(cell_of, header))
+    has_details = all(o.module_tokens and o.latency_s is not None for o in observations)
+    writer.writerow(map(cell_of, _header(problem, has_details)))
     for o in observations:
         row = [*problem.names(o.theta).values(), o.query, o.quality, f"{o.cost_usd:.9g}"]
         if has_details:
@@ -105,6 +105,12 @@ def write_table(problem: SelectionProblem, observations: Sequence[Observation], 
     content = text.getvalue().encode()
     content = gzip.compress(content, mtime=0) if path.suffix == ".gz" else content
     write_atomically(path, content)
+
+
+def _header(problem: SelectionProblem, has_details: bool) -> list[str]:
+    header = [*problem.modules, "query", "quality", "cost_usd"]
+    tokens = [f"{m}_{kind}_tokens" for m in problem.modules for kind in ("in", "out")]
+    return [*header, "latency_s", *tokens] if has_details else header
 
 
 if __name__ == "__main__":

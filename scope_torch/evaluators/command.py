@@ -18,8 +18,9 @@ from typing import IO, Any
 
 from scope_torch.errors import InputError
 
+_NAME = re.compile(r"([^=:]*)(=|: ?|$)")
 _MAX_ERROR_CHARS = 500
-_KEY = re.compile(r"-{0,2}[\w-]*(key|token|secret|password)", re.IGNORECASE)
+_KEY = re.compile(r"-{0,2}[\w-]*(key|token|secret|password|auth(orization)?)", re.IGNORECASE)
 _MOST_BYTES = 16 * 2**20  # that are kept of what a program prints, or read of its file
 _LONGEST_ARGUMENT = 128 * 1024 - 1  # bytes; Linux refuses longer ones
 _PIPE_BYTES = 2**20  # more than a pipe holds
@@ -40,7 +41,7 @@ class Command:
         timeout_s: The program is killed after so many seconds.
 
     Raises:
-        InputError: If the command is empty.
+        InputError: If the command is empty, or a quote in it does not end.
 
     Examples:
         >>> Command("echo the answer to {input}")("6 x 7")
@@ -48,7 +49,10 @@ class Command:
     """
 
     def __init__(self, command: str | Sequence[str], timeout_s: float = 600.0) -> None:
-        self._words = shlex.split(command) if isinstance(command, str) else list(command)
+        try:
+            self._words = shlex.split(command) if isinstance(command, str) else list(command)
+        except ValueError as error:
+            raise InputError(f"the command {command!r:.80} cannot be read: {error}") from None
         if not self._words:
             raise InputError("the command is empty; say for example 'python app.py {input}'")
         self._timeout_s = timeout_s
@@ -62,7 +66,7 @@ class Command:
             environment: Variables besides those of this process, such as `OPENAI_BASE_URL`.
 
         Raises:
-            InputError: If the input cannot be an argument.
+            InputError: If the input cannot be an argument, or there is no such program.
             RuntimeError: If it fails, takes too long, or prints nothing, or a line without end.
         """
         with tempfile.TemporaryDirectory() as folder:
@@ -103,15 +107,18 @@ class Command:
             source.write(given)
             source.seek(0)
             # A session of its own: Ctrl-C ends the search after the calls in flight, not these.
-            process = subprocess.Popen(
-                words,
-                stdin=source,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                bufsize=0,
-                env={**os.environ, **environment},
-                start_new_session=True,
-            )
+            try:
+                process = subprocess.Popen(
+                    words,
+                    stdin=source,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    bufsize=0,
+                    env={**os.environ, **environment},
+                    start_new_session=True,
+                )
+            except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
+                raise InputError(f"cannot run {words[0]!r:.80}: {error.strerror}") from error
         assert process.stdout is not None
         assert process.stderr is not None
         with process.stdout as stdout, process.stderr as stderr:
@@ -219,12 +226,14 @@ def without_keys(words: Sequence[str]) -> list[str]:
     Examples:
         >>> without_keys(["env", "API_KEY=abc", "app", "--token", "abc", "--max-tokens", "5"])
         ['env', 'API_KEY=***', 'app', '--token', '***', '--max-tokens', '5']
+        >>> without_keys(["curl", "-H", "Authorization: Bearer abc", "-H", "Accept: text"])
+        ['curl', '-H', 'Authorization: ***', '-H', 'Accept: text']
     """
     shown = list[str]()
     for word, before in zip(words, ["", *words], strict=False):
-        name, equals, _ = word.partition("=")
-        if equals and _KEY.fullmatch(name):
-            word = f"{name}=***"
+        name, separator = _NAME.match(word).groups()  # type: ignore[union-attr]
+        if separator and _KEY.fullmatch(name):
+            word = f"{name}{separator}***"
         elif before.startswith("-") and _KEY.fullmatch(before) and not word.startswith("{"):
             word = "***"
         shown.append(word)

@@ -11,6 +11,7 @@ from scope_torch.errors import InputError
 from scope_torch.evaluators.retired import is_of_account
 from scope_torch.evaluators.tokens import reported
 from scope_torch.llm.billing import Usage
+from scope_torch.llm.usage import usage_of
 
 Tokens = Mapping[str, tuple[int, int] | Usage]
 Graded = tuple[float, float | Tokens] | Mapping[str, Any]
@@ -44,7 +45,9 @@ def parts_of(answer: Any) -> tuple[Any, Any, Any]:
 def number(value: Any) -> float:
     """A number of any kind as a float; refuses text and None."""
     if not isinstance(value, SupportsFloat):
-        hint = "; give the usage of a reply by module" if reported(value) is not None else ""
+        report = reported(value)
+        is_usage = report is not None and usage_of({"usage": report}) is not None
+        hint = "; give the usage of a reply by module" if is_usage else ""
         raise InputError(f"{value!r} is not a number{hint}")
     return float(value)
 

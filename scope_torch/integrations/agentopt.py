@@ -14,7 +14,7 @@ from importlib import import_module
 from threading import Lock
 from typing import Any, NamedTuple
 
-from scope_torch.constraints import QUALITY
+from scope_torch.constraints import QUALITY, Constraint
 from scope_torch.errors import InputError
 from scope_torch.evaluators.event_loop import result_of
 from scope_torch.llm.price_list import PriceList
@@ -305,8 +305,8 @@ def _settings(
     loss: float | None, budget_usd: float | None, given: dict[str, Any]
 ) -> dict[str, Any]:
     """Arguments of `select`, with the defaults that AgentOpt's users need not know."""
-    limits = map(str, given.get("constraints", ()))
-    has_goal = given.get("min_quality") is not None or any(QUALITY in limit for limit in limits)
+    limits = [Constraint.parse(str(limit)) for limit in given.get("constraints", ())]
+    has_goal = given.get("min_quality") is not None or QUALITY in [one.name for one in limits]
     if loss is None and given.get("objective", "cost") == "cost" and not has_goal:
         loss = _LOSS
     if budget_usd is None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from scope_torch.errors import InputError
 from scope_torch.files import replacing
 
 if TYPE_CHECKING:
@@ -185,12 +186,14 @@ def save_figure(figure: Figure, path: Path) -> None:
         path: PNG, PDF or SVG file.
 
     Raises:
-        InputError: If the file cannot be written.
+        InputError: If the file cannot be written, or its name has another ending.
     """
     import matplotlib
 
+    if (kind := path.suffix[1:].lower()) not in ("", "pdf", "png", "svg"):
+        raise InputError(f"{path}: a figure is a .png, .pdf or .svg file")
     dated = {".pdf": "CreationDate", ".svg": "Date"}.get(path.suffix.lower())
     embedded: Any = {"pdf.fonttype": 42, "ps.fonttype": 42, "svg.hashsalt": "scope-torch"}
     metadata: Any = {dated: None} if dated else None
     with matplotlib.rc_context(embedded), replacing(path) as file:
-        figure.savefig(file, format=path.suffix[1:] or "png", dpi=200, metadata=metadata)
+        figure.savefig(file, format=kind or "png", dpi=200, metadata=metadata)

@@ -46,7 +46,8 @@ class Measures:
         ledger = SimpleNamespace(by_module=lambda: {"plan": bill}, cost_usd=0.25)
         token = IN_FLIGHT.set(len(self.seen))
         env = {"OPENAI_BASE_URL": "http://127.0.0.1:1/q/5/v1"}
-        yield SimpleNamespace(ledger=ledger, env=env, is_read=False, troubles={})
+        told = {"is_read": False, "troubles": {}, "account_fault": lambda: None}
+        yield SimpleNamespace(ledger=ledger, env=env, **told)
         IN_FLIGHT.reset(token)
 
     def fault_of(self, query):
@@ -169,6 +170,19 @@ def test_a_command_finds_the_endpoint_in_its_environment():
 def test_a_command_that_fails(code, message):
     with pytest.raises(RuntimeError, match=message):
         Command(python(code), timeout_s=0.5 if "sleep" in code else 60)("input")
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("python 'app.py {input}", "cannot be read: No closing quotation"),
+        ("no-such-program {input}", "cannot run 'no-such-program': No such file or directory"),
+        ("/dev/null {input}", "cannot run '/dev/null': Permission denied"),
+    ],
+)
+def test_a_command_that_cannot_run_is_for_the_user_to_mend(command, message):
+    with pytest.raises(InputError, match=message):
+        Command(command)("input")
 
 
 @pytest.mark.slow

@@ -359,6 +359,7 @@ async def as_text(assignment, query):
         ({"quality": 0.5, "cost": 0.1}, "it must return"),
         ({"quality": 0.5, "cost_usd": 0.1, "tokens": {}}, "it must return"),
         (("0.5", 0.1), "'0.5' is not a number"),
+        (({"score": 1}, 0.1), r"\{'score': 1\} is not a number$"),
         ((0.5, "0.1"), "'0.1' is not a number"),
         ((None, 0.1), "None is not a number"),
         ((0.5, None), "None is not a number"),

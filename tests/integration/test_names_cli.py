@@ -47,6 +47,7 @@ REFERENCE = """'task.reference=["4.10",big]'"""
         ("""'base=["4.10",gpt (a)]'""", """'base=["4.10","gpt (a)"]'"""),
         ("""'base=['"'4.1'"',gpt (a)]'""", """'base=["4.1","gpt (a)"]'"""),
         ("'base=[001,a=b]'", """'base=[001,"a=b"]'"""),
+        ("""'base=[4.10,"a,b"]'""", """'base=["4.10","a,b"]'"""),
     ],
 )
 def test_the_message_shows_the_quoting_and_it_works(cli, given, wrong, mend):

@@ -164,6 +164,13 @@ def test_a_table_of_calls_without_a_reply_is_not_written(tmp_path):
     assert not (tmp_path / "runs.csv").exists()
 
 
+def test_a_table_with_two_columns_of_one_name_is_not_paid_for(tmp_path):
+    task = synthetic_task(num_queries=7)
+    problem = replace(task.problem, modules=("query", "solve"))
+    with pytest.raises(InputError, match="two columns 'query': rename the module"):
+        record_table.record(task._replace(problem=problem, evaluator=None), tmp_path / "runs.csv")
+
+
 @pytest.mark.parametrize("command", ["evaluate", "record_table"])
 def test_a_typo_pays_for_nothing(call, tmp_path, command):
     """Not for the averages of the reference either."""

@@ -17,6 +17,7 @@ from llm.fake_endpoint import count_tokens
 
 import scope_torch as st
 from scope_torch.errors import InputError
+from scope_torch.integrations import agentopt as integration
 from scope_torch.integrations.agentopt import ScopeSelector
 from scope_torch.llm.prices import LLMInfo
 
@@ -212,6 +213,13 @@ def test_min_quality_in_the_place_of_a_loss(agent, quiet):
     selector = ScopeSelector(**arguments(agent), min_quality=0.6)
     quiet(selector)
     assert selector.result.problem.s_0 == 0.6
+
+
+def test_what_is_a_goal_for_quality():
+    limits = {"constraints": ["answer_quality >= 0.5"]}
+    assert integration._settings(None, 1.0, limits)["max_quality_loss"] == integration._LOSS
+    limits = {"constraints": ["quality >= 0.5"]}
+    assert integration._settings(None, 1.0, limits)["max_quality_loss"] is None
 
 
 @pytest.mark.slow

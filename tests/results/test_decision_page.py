@@ -15,7 +15,9 @@ from scope_torch.baselines.cei import CEI
 from scope_torch.evaluators.table import TableEvaluator
 from scope_torch.methods import make_scope, make_scope_joint
 from scope_torch.results.digits import usd
+from scope_torch.results.page.page import page_of
 from scope_torch.results.page.turns import candidates
+from scope_torch.results.page.view import View
 from scope_torch.runs.callbacks import Callback
 from scope_torch.runs.recorded import read_run
 from scope_torch.tasks import Task
@@ -46,6 +48,15 @@ def test_the_page_loads_nothing_and_escapes_everything(finished):
     for name in (EVIL, "plan & <b>think</b>", "<i>task</i>"):
         assert name in seen.text
         assert name not in html
+
+
+def test_no_character_hides_or_turns_what_follows():
+    names = "\u202eevil", "nul\0", "esc\x1b[31m", "tab\t"
+    problem = replace(TASK.problem, modules=("a", names[0]), name="".join(names[1:]))
+    seen = Page(page_of(View(search(None, task=TASK._replace(problem=problem)), "finished", NOW)))
+    assert "\ufffdevil" in seen.text
+    assert "nul\ufffdesc\ufffd[31mtab\t" in seen.text
+    assert not {"\u202e", "\0", "\x1b"} & set(seen.text)
 
 
 def test_it_can_be_read_without_its_script(finished):

@@ -49,6 +49,9 @@ _MOST_DISAGREEMENTS = 40
 _LONG = 280  # characters of an answer from which on it is folded
 _WIDTH = 200  # characters of a sentence
 _LOSSES = (0.01, 0.05, 0.1, 0.2)
+# Control characters but tab and ends of lines, and those that turn the direction of text.
+_HIDING = (*range(9), 11, 12, *range(14, 32), 127, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_INVISIBLE = dict.fromkeys(_HIDING, "\ufffd")
 _LIGHTS = {
     "proven": ("✔", "Proven good enough"),
     "likely": ("▲", "Likely, not proven"),
@@ -79,12 +82,18 @@ def page_of(view: View) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=StrictUndefined,
+        finalize=_visible,
     )
     environment.filters |= {"symbols": _symbols, "usd": usd, "thousand": per_thousand}
     environment.filters |= {"quality": quality, "percent": percent}
     style = files("scope_torch.results.page").joinpath("templates", "page.css").read_text()
     template = environment.get_template("page.html")
     return template.render(view=view, style=Markup(style), **_content(view)) + "\n"
+
+
+def _visible(value: Any) -> Any:
+    """A text without characters that hide or turn what follows; anything else as it is."""
+    return value.translate(_INVISIBLE) if isinstance(value, str) else value
 
 
 def save_page(path: Path | str, result: Shown, truth: Sequence[Tensor] | None) -> Path:
