@@ -75,8 +75,6 @@ def rules_of(asked: argparse.Namespace) -> TraceRules:
         InputError: If the range of the scores is none.
     """
     low, high = asked.score_range
-    if not low < high:
-        raise InputError(f"--score-range {low:g} {high:g}: the first must be below the second")
     names = [name for name in RULES if name not in ("format", "score_range")]
     return TraceRules(**{name: getattr(asked, name) for name in names}, score_range=(low, high))
 

@@ -39,6 +39,9 @@ class TraceRules:
         most_frequent: Whether to leave out traces where a module ran another LLM than usual.
         reprice: Whether to price all tokens by the price list, whatever cost is recorded.
         prices: The price list; None for the published prices of today.
+
+    Raises:
+        InputError: If the range of the scores is none.
     """
 
     name_of: NameOf = "nearest"
@@ -50,6 +53,12 @@ class TraceRules:
     most_frequent: bool = False
     reprice: bool = False
     prices: PriceList | None = None
+
+    def __post_init__(self) -> None:
+        low, high = self.score_range
+        if not 0 < high - low < math.inf:
+            why = "both must be finite, and the first must be below the second"
+            raise InputError(f"--score-range {low:g} {high:g}: {why}")
 
 
 class Call(NamedTuple):

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import gzip
 import json
+import math
 import sys
 
 import pytest
@@ -369,11 +370,14 @@ def test_the_reference_is_a_json_file(tmp_path):
         save_reference(tmp_path / "reference.toml", summed(whole("t")), {})
 
 
-@pytest.mark.parametrize("low_high", [("1", "1"), ("5", "1")])
-def test_a_range_upside_down(low_high, capsys):
+@pytest.mark.parametrize("low_high", [("1", "1"), ("5", "1"), ("0", "inf"), ("nan", "1")])
+def test_a_range_that_is_none(low_high, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(["log.jsonl", "--score-range", *low_high])
     assert "the first must be below the second" in capsys.readouterr().err
+    for low, high in (map(float, low_high), (-math.inf, 1.0), (-1e308, 1e308)):
+        with pytest.raises(InputError, match="both must be finite"):
+            summed(whole("1"), score_range=(low, high))
 
 
 def test_import_is_a_command(tmp_path, monkeypatch, capsys):
