@@ -256,8 +256,9 @@ def _one_llm_each(
     """
     llms: dict[str, Counter[str]] = {}
     for of_trace in calls.values():
-        for call in dict.fromkeys((call.module, str(call.span.llm)) for call in of_trace):
-            llms.setdefault(call[0], Counter())[call[1]] += 1
+        for module, llm in dict.fromkeys((call.module, call.span.llm) for call in of_trace):
+            if llm is not None:
+                llms.setdefault(module, Counter())[llm] += 1
     several = {module: counts for module, counts in llms.items() if len(counts) > 1}
     if several and not rules.most_frequent:
         module, counts = next(iter(several.items()))
@@ -272,17 +273,18 @@ def _one_llm_each(
         other = [
             trace
             for trace, of_trace in calls.items()
-            if any(str(call.span.llm) != chosen[call.module] for call in of_trace)
+            if any(call.span.llm not in (None, chosen.get(call.module)) for call in of_trace)
         ]
         for trace in other:
             del calls[trace]
         summary.left_out["ran another LLM than the most frequent"] = len(other)
-    left = {call.module for of_trace in calls.values() for call in of_trace}
+    left = {call.module for of_trace in calls.values() for call in of_trace if call.span.llm}
     return {module: llm for module, llm in chosen.items() if module in left}
 
 
 def _add(modules: Mapping[str, TracedModule], calls: Sequence[Call]) -> None:
-    """Adds the calls of a trace."""
+    """Adds the calls of a trace, but for those of a module whose LLM no call names."""
+    calls = [call for call in calls if call.module in modules]
     for name in {call.module for call in calls}:
         modules[name].traces += 1
     for call in calls:

@@ -22,7 +22,7 @@ class Tree:
     Attributes:
         calls: The calls of LLMs, by time. Where two libraries have logged the same call, one inside
             the other, only the inner one is among them, or the one that reports tokens or a cost.
-            Nor is one that failed and names no LLM and no tokens.
+            Nor is one that failed and names no LLM, no tokens and no cost.
 
     Examples:
         >>> call = Span("t", "c", "b", "chat nano", is_call=True, llm="nano")
@@ -105,7 +105,9 @@ class Tree:
         is_known = self.root is not None and (not roots or self.root.name in roots)
         if is_cut and not is_known:
             return "not whole: a span around others is missing"
-        if any(call.llm is None for call in self.calls):
+        nameless = [call for call in self.calls if call.llm is None]
+        paid = [call for call in nameless if call.failed and call.usage is None]  # its cost is told
+        if len(paid) < len(nameless) or len(nameless) == len(self.calls):
             return "with a call that does not name its LLM"
         unknown = [call for call in self.calls if call.usage is None and call.cost_usd is None]
         unknown = [call for call in unknown if not call.failed]
@@ -168,7 +170,7 @@ def _tokens(call: Span) -> int:
 
 
 def _says_something(call: Span) -> bool:
-    return not call.failed or call.llm is not None or call.usage is not None
+    return not call.failed or call.llm is not None or _tells(call)
 
 
 def _progress(span: Span) -> tuple[bool, float]:

@@ -1,9 +1,11 @@
 """What is logged twice counts once, and what looks like it counts."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
+from scope_torch.errors import InputError
 from scope_torch.llm.billing import Usage
 from scope_torch.llm.price_list import PriceList
 from scope_torch.llm.prices import LLMInfo
@@ -172,3 +174,31 @@ def test_the_report_says_where_the_cost_is_from():
     assert "2 calls failed; 1 without tokens or a cost, which count as free" in said
     said = report(summarize(Traces(spans[:3]), RULES), Traces(spans[:3]))
     assert "1 call failed\n" in said
+
+
+def test_a_failed_call_that_tells_its_cost_alone_has_cost_that():
+    lost = call("lost", "b", llm=None, prompt=None, failed=True, cost_usd=0.5)
+    of_module = [Span("t", "b", "root", "plan"), call("a", "b"), lost]
+    assert cost(*of_module) == pytest.approx(OF_PRO + 0.5)
+    summary = summarize(Traces([Span("t", "root", None, "answer"), *of_module]), RULES)
+    assert summary.models == {"plan": "pro"}
+    assert (summary.modules["plan"].calls, summary.modules["plan"].failed) == (2, 1)
+    # No call names the LLM of its module: the cost is that of the query alone.
+    other = [call("a", "root"), call("lost", "root", None, None, failed=True, cost_usd=0.5)]
+    assert cost(*other) == pytest.approx(OF_PRO + 0.5)
+    spans = [Span("t", "root", None, "answer"), *other]
+    assert summarize(Traces(spans), RULES).models == {"a": "pro"}
+    with pytest.raises(InputError, match="1 with a call that does not name its LLM"):
+        cost(other[1])
+    with pytest.raises(InputError, match="1 with a call that does not name its LLM"):
+        cost(other[0], call("lost", "root", None, failed=True, cost_usd=0.5))  # of tokens
+
+
+def test_a_failed_call_without_a_name_ran_no_other_llm():
+    spans = [Span("t", "root", None, "answer"), call("a", "root")]
+    more = [replace(span, trace="u") for span in spans]
+    lost = replace(call("a2", "root", None, None, failed=True, cost_usd=0.5), name="a")
+    other = [replace(span, trace="v", llm=span.llm and "flash") for span in spans]
+    rules = replace(RULES, most_frequent=True)
+    summary = summarize(Traces([*spans, lost, *more, *other]), rules)
+    assert (summary.num_traces, summary.models) == (2, {"a": "pro"})
