@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,6 +14,7 @@ from scope_torch.errors import printable
 from scope_torch.llm.billing import Usage
 
 MOST_USD = 1e6  # of one call; a larger number is no cost
+_UTC = re.compile(r"\s*(UTC|Z)$")  # which is what a date without a zone means
 _LAST_SECOND = 1e11  # about the year 5100; a larger number is no time
 
 
@@ -158,22 +160,23 @@ def recorded_usd(values: Iterable[Any]) -> float | None:
 def moment(value: Any) -> float | None:
     """Seconds since 1970 of a date in ISO 8601; in UTC if it names no zone; None if it is none.
 
-    A whole number counts milliseconds, microseconds or nanoseconds, as a frame of pandas in JSON.
+    A number counts seconds, or milliseconds, microseconds or nanoseconds, as a frame of pandas in
+    JSON; its size tells which.
 
     Examples:
-        >>> moment("1970-01-01T00:00:02.5Z"), moment("1970-01-01 00:00:02.5"), moment(7)
+        >>> moment("1970-01-01T00:00:02.5Z"), moment("1970-01-01 00:00:02.5 UTC"), moment(7)
         (2.5, 2.5, None)
-        >>> moment(1735689600000), moment(1735689600000000), moment(1735689600000000000)
-        (1735689600.0, 1735689600.0, 1735689600.0)
+        >>> moment(1735689600.5), moment(1735689600000), moment(1735689600000000000)
+        (1735689600.5, 1735689600.0, 1735689600.0)
     """
-    if isinstance(value, int) and not isinstance(value, bool):
-        units = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3))
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        units = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3), (1e9, 1.0))
         seconds = next((value / unit for least, unit in units if value >= least), None)
         return seconds if seconds is not None and seconds < _LAST_SECOND else None
     if not isinstance(value, str):
         return None
     try:
-        found = datetime.fromisoformat(value)
+        found = datetime.fromisoformat(_UTC.sub("", value.strip()))
         return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError):
         return None

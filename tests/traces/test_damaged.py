@@ -441,3 +441,21 @@ def test_any_lines_give_traces_or_an_input_error(drawn, folder):
         summary = summarize(traces, TraceRules(prices=PRICES))
         assert summary.num_traces >= 1
         assert report(summary, traces)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        *("2026-01-05 12:00:00 UTC", "2026-01-05T12:00:00 Z", " 2026-01-05T14:00:00+02:00\n"),
+        *("2026-01-05T12:00:00Z", 1767614400.0, 1767614400, 1767614400e3),
+    ],
+)
+def test_a_time_is_read_however_it_is_written(told, tmp_path):
+    (span,) = rows_of(observation(start_time=told), tmp_path=tmp_path).spans
+    assert span.start == 1_767_614_400.0
+
+
+@pytest.mark.parametrize("told", [7, 7.5, 1e300, True, "noon", "UTC", "Z", "", None])
+def test_what_is_no_time_is_none(told, tmp_path):
+    (span,) = rows_of(observation(start_time=told), tmp_path=tmp_path).spans
+    assert span.start is None
