@@ -14,7 +14,8 @@ from scope_torch.llm.price_list import PriceList
 from scope_torch.traces.reading import FORMATS, read_traces
 from scope_torch.traces.reference import save_reference
 from scope_torch.traces.report import report
-from scope_torch.traces.summary import NameOf, TraceRules, summarize
+from scope_torch.traces.rules import NameOf, TraceRules
+from scope_torch.traces.summary import summarize
 
 # How traces are read; `recheck` takes these too.
 RULES: dict[str, dict[str, Any]] = {

@@ -19,7 +19,10 @@ _OF_TRACES = {"models", "traces", "min_quality", "false_alarm_every"}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Entry point; exits with 1 for an alarm, 0 for none, 2 for an error."""
+    """Entry point; exits with 1 for an alarm, 0 for none, 2 for an error.
+
+    With 3 if there is none, but logged traces were left out that are newer than all that were used.
+    """
     parser = _parser()
     asked = parser.parse_args(argv)
     given = {name for name, value in vars(asked).items() if value != parser.get_default(name)}
@@ -68,7 +71,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = parser_of(
         "recheck MODELS --run-dir DIR --app APP --dataset FILE ...",
         "Draws a few queries more, and says whether a choice has become worse than it may be; exit "
-        "status 0: no alarm, 1: alarm, 2: an error.",
+        "status 0: no alarm, 1: alarm, 3: none, but --traces has newer ones that were left out, 2: "
+        "an error.",
         "recheck models.json --run-dir watch --app my_app:app --dataset questions.csv --metric "
         "exact_match --min-quality 0.9 --budget-usd 1",
         {},

@@ -52,6 +52,11 @@ class RecheckResult:
             the provider's answer.
         total_usd: What was paid in all, in USD.
         is_logged: Whether the reference has one answer to each query, that of a log.
+        left_out: How many logged traces are no draws, by reason.
+        num_unread: How many rows of the log could not be read.
+        num_newer: How many of the traces that were left out are later than the last draw; 0 if that
+            may be chance, as where grades are of a sample.
+        num_undated: How many traces and rows were left out that may be later: they tell no time.
     """
 
     configuration: Mapping[str, str]
@@ -67,11 +72,21 @@ class RecheckResult:
     retired: Mapping[str, str] = field(default_factory=dict, hash=False)
     total_usd: float = 0.0
     is_logged: bool = False
+    left_out: Mapping[str, int] = field(default_factory=dict, hash=False)
+    num_unread: int = 0
+    num_newer: int = 0
+    num_undated: int = 0
 
     @property
     def exit_status(self) -> int:
-        """Of `scope-torch recheck`: 1 for an alarm or an LLM that is retired, else 0."""
-        return int(self.alarm is not None or bool(self.retired))
+        """Of `scope-torch recheck`.
+
+        1 for an alarm or an LLM that is retired; else 3 if logged traces were left out that are, or
+        may be, newer than all draws: nothing is known of the choice since then; else 0.
+        """
+        if self.alarm is not None or self.retired:
+            return 1
+        return 3 if self.num_newer or self.num_undated else 0
 
     @property
     def num_failed(self) -> int:
@@ -88,7 +103,13 @@ class RecheckResult:
     @property
     def _head(self) -> str:
         choice = ", ".join(f"{module}={llm}" for module, llm in self.configuration.items())
-        return f"ALARM: {choice}" if self.exit_status else f"no alarm: {choice}"
+        if self.exit_status == 1:
+            return f"ALARM: {choice}"
+        told = [_several(self.num_newer, "newer trace")] * (self.num_newer > 0)
+        if (undated := self.num_undated) > 0:
+            told.append(f"{_several(undated, 'trace')} or row{'s' * (undated != 1)} without a time")
+        but = f", but {' and '.join(told)} left out" if told else ""
+        return f"no alarm{but}: {choice}"
 
     def lines(self) -> list[str]:
         """What there is to say, a line each."""
@@ -116,6 +137,10 @@ class RecheckResult:
             f"{number:,} draws on {days} day{'s' * (days != 1)}, {self.num_new} of them new; "
             f"evidence {evidence} of an alarm, a false one so far: at most {share(false, 'up')}"
         )
+        for why, cut in self.left_out.items():
+            told.append(f"left out: {_several(cut, 'trace')} {why}")
+        if unread := self.num_unread:
+            told.append(f"not read: {_several(unread, 'row')}; scope-torch import names the first")
         if failed := self.num_failed:
             told.append(f"failed: {failed} of {self.num_new} new draws, which count as quality 0")
         told.append(f"paid: {usd(self.spent_usd)} USD")
@@ -154,7 +179,15 @@ class RecheckResult:
             "spent_usd": self.spent_usd,
             "total_usd": self.total_usd,
             "prices": self.prices or {},
+            "left_out": dict(self.left_out),
+            "num_unread": self.num_unread,
+            "num_newer": self.num_newer,
+            "num_undated": self.num_undated,
         }
+
+
+def _several(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def alarm_of(

@@ -9,7 +9,7 @@ import json
 import math
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -33,10 +33,12 @@ from scope_torch.selection.checks import check_kind, checked_number, checked_siz
 from scope_torch.selection.face import serving
 from scope_torch.selection.pairs import Pairs
 from scope_torch.traces.reading import Traces
-from scope_torch.traces.summary import TraceRules, summarize
+from scope_torch.traces.rules import TraceRules
+from scope_torch.traces.summary import summarize
 
 _DAYS, _RESULT = "days.json", "recheck.json"
 _EVERY = 100_000  # draws on average until a false alarm, at least
+_CHANCE = 0.01  # of what is no chance: traces left out one after another, up to the newest
 
 
 def recheck(
@@ -143,20 +145,22 @@ def recheck_traces(
     """As `recheck`, of logged traces of production in the order of time; makes no call.
 
     Wait for the grades of a day before you look at it: one that comes late changes what was seen.
+    A draw is a trace with a time and a score whose calls name the LLMs of the choice. The others
+    are left out, and counted; `RecheckResult.exit_status` says whether they may hide an alarm.
 
     Args:
         traces: What the log holds, see `read_traces`.
         configuration: The LLM of each module: that of the choice, or a file of `RunResult.save`.
         min_quality: The least average quality, in [0, 1].
-        rules: How to read the traces; each of them is a draw.
+        rules: How to read the traces; each of them is a draw, whether or not it tells its cost.
         false_alarm_every: See `recheck`.
 
     Raises:
         InputError: If no trace has a time and a score, or they ran other LLMs.
     """
     choice = llms_of(configuration)
-    rules = rules and replace(rules, query_attribute=None)  # each trace is a draw
-    summary = summarize(traces, rules)
+    own = {"query_attribute": None, "needs_cost": False}  # each trace is a draw
+    summary = summarize(traces, replace(rules or TraceRules(), **own))
     names = dict(choice) if isinstance(choice, Mapping) else {}
     llms = {module: LLM.parse(name).llm for module, name in names.items()}
     if summary.models not in (names, llms):  # a log may not tell effort and prompt
@@ -166,13 +170,21 @@ def recheck_traces(
     for span in traces.spans:
         if span.start is not None:
             began[span.trace] = min(span.start, began.get(span.trace, math.inf))
+    of_score = [one for one in summary.queries if one.quality is not None]
     scored = sorted(  # of one time in an order that is blind to the grades
-        (began[query.id], digest_of(query.id), query.quality, query.cost_usd or 0.0)
-        for query in summary.queries
-        if query.quality is not None and query.id in began
+        (began[query.id], digest_of(query.id), query.quality or 0.0, query.cost_usd or 0.0)
+        for query in of_score
+        if query.id in began
+    )
+    left_out = summary.left_out + Counter(
+        {
+            "without a score": len(summary.queries) - len(of_score),
+            "without a time that can be read": len(of_score) - len(scored),
+        }
     )
     if not scored:
-        raise InputError("no trace has a time and a score; export both")
+        why = "; ".join(f"{number} {reason}" for reason, number in left_out.items())
+        raise InputError(f"no trace has a time and a score ({why}); export both")
     theta = (0,) * len(summary.models)
     pairs = [
         Pair(Observation(theta, number, usd, quality), None)
@@ -181,7 +193,38 @@ def recheck_traces(
     days = [str(datetime.fromtimestamp(start, UTC).date()) for start, *_ in scored]
     every = checked_size("false_alarm_every", false_alarm_every)
     alarm, evidence = alarm_of(pairs, [limit], every)
-    return RecheckResult(summary.models, [limit], pairs, days, every, alarm, evidence, len(pairs))
+    draws = {query.id for query in of_score}
+    return RecheckResult(
+        summary.models,
+        [limit],
+        pairs,
+        days,
+        every,
+        alarm,
+        evidence,
+        len(pairs),
+        left_out=left_out,
+        num_unread=traces.num_unread,
+        num_newer=_newer(began, draws),
+        num_undated=len({span.trace for span in traces.spans} - began.keys()) + traces.num_lost,
+    )
+
+
+def _newer(began: Mapping[str, float], draws: Set[str]) -> int:
+    """How many traces without a draw are later than all draws; 0 if that may be chance.
+
+    Between the first and the last draw some share of the traces is no draw, such as those without a
+    score. So many in a row, each with this probability, are then no surprise.
+
+    Args:
+        began: The time of each trace that has one.
+        draws: The traces with a score, with or without a time.
+    """
+    times = [began[trace] for trace in draws & began.keys()]
+    others = [start for trace, start in began.items() if trace not in draws]
+    newer = sum(start > max(times) for start in others)
+    between = sum(min(times) <= start <= max(times) for start in others)
+    return newer if (between / (between + len(times))) ** newer < _CHANCE else 0
 
 
 def _never(_: object) -> bool:

@@ -48,6 +48,7 @@ class Traces:
         scores: All scores.
         formats: Number of spans by format.
         num_unread: Number of rows that could not be read.
+        num_lost: How many of these may be spans of the format that was asked for.
         unread: The first of them, each with file, line and reason.
         notes: What else a reader of the files should know: columns that are missing.
     """
@@ -56,12 +57,14 @@ class Traces:
     scores: list[Score] = field(default_factory=list)
     formats: Counter[str] = field(default_factory=Counter)
     num_unread: int = 0
+    num_lost: int = 0
     unread: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def cannot_read(self, path: Path, line: int, reason: object) -> None:
+    def cannot_read(self, path: Path, line: int, reason: object, may_be_span: bool) -> None:
         """Counts a row that cannot be read, and names it if it is among the first."""
         self.num_unread += 1
+        self.num_lost += may_be_span
         if len(self.unread) < _MOST_NAMED:
             self.unread.append(f"{path}, line {line}: {reason}")
 
@@ -110,7 +113,7 @@ def read_traces(paths: Sequence[Path | str], format: str = "auto") -> Traces:
 def _take(found: Traces, path: Path, line: int, content: object, format: str) -> None:
     """Reads what one JSON value holds."""
     if isinstance(content, UnreadableRow):
-        found.cannot_read(path, line, content)
+        found.cannot_read(path, line, content, may_be_span=True)
         return
     for kind, read, row in _rows(content):
         try:
@@ -125,7 +128,8 @@ def _take(found: Traces, path: Path, line: int, content: object, format: str) ->
                 else:
                     found.scores.append(item)
         except UnreadableRow as error:
-            found.cannot_read(path, line, error)
+            is_other = read in (read_score, read_trace) or (read and format not in ("auto", kind))
+            found.cannot_read(path, line, error, may_be_span=not is_other)
 
 
 def _contents(path: Path, found: Traces) -> Iterator[tuple[int, object]]:

@@ -11,54 +11,14 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from scope_torch.errors import InputError, printable
 from scope_torch.llm.price_list import PriceList
 from scope_torch.traces.reading import Traces
+from scope_torch.traces.rules import TraceRules
 from scope_torch.traces.span import Score, Span, number
 from scope_torch.traces.tree import Tree, trees_of
-
-NameOf = Literal["nearest", "top", "own"]
-
-
-@dataclass(frozen=True)
-class TraceRules:
-    """How traces become modules and queries.
-
-    Args:
-        name_of: The span that names the module of a call: `nearest`, see this module; `top`, the
-            span below the root; `own`, the call's own.
-        module_attribute: The attribute that names the module instead, of the call or of the
-            nearest span around it that has it.
-        query_attribute: The attribute that names the query; None for the trace's identifier.
-            Several traces of one query count as one, with their averages.
-        score: Name of the score that is the quality; None if there is only one name.
-        score_attribute: The attribute that is the quality instead.
-        score_range: The scores that mean quality 0 and quality 1.
-        most_frequent: Whether to leave out traces where a module ran another LLM than usual.
-        reprice: Whether to price all tokens by the price list, whatever cost is recorded.
-        prices: The price list; None for the published prices of today.
-
-    Raises:
-        InputError: If the range of the scores is none.
-    """
-
-    name_of: NameOf = "nearest"
-    module_attribute: str | None = None
-    query_attribute: str | None = None
-    score: str | None = None
-    score_attribute: str | None = None
-    score_range: tuple[float, float] = (0.0, 1.0)
-    most_frequent: bool = False
-    reprice: bool = False
-    prices: PriceList | None = None
-
-    def __post_init__(self) -> None:
-        low, high = self.score_range
-        if not 0 < high - low < math.inf:
-            why = "both must be finite, and the first must be below the second"
-            raise InputError(f"--score-range {low:g} {high:g}: {why}")
 
 
 class Call(NamedTuple):
@@ -222,7 +182,7 @@ def _usable(
     tops = [tree.root for tree in trees.values()]
     roots = {root.name for root in tops if root is not None and root.parent is None}
     for trace, tree in trees.items():
-        reason = tree.why_not(roots)
+        reason = tree.why_not(roots, rules.needs_cost)
         if reason:
             summary.left_out[reason] += 1
         else:
@@ -237,8 +197,8 @@ def _call(tree: Tree, span: Span, rules: TraceRules, prices: PriceList) -> Call:
     module = module or tree.name(span, rules.name_of)
     if span.cost_usd is not None and not (rules.reprice and span.usage is not None):
         return Call(module, span, span.cost_usd)
-    if span.usage is None:  # it failed, and no tokens are known: not billed
-        return Call(module, span, 0.0)
+    if span.usage is None:  # of one that failed no tokens are known: not billed
+        return Call(module, span, 0.0 if span.failed else None)
     try:
         usd = prices.cost_usd(str(span.llm), span.usage, span.seconds)
     except InputError:

@@ -90,17 +90,19 @@ class Tree:
         """The only topmost span; None if there are several."""
         return self._tops[0] if len(self._tops) == 1 else None
 
-    def why_not(self, roots: Set[str]) -> str:
+    def why_not(self, roots: Set[str], needs_cost: bool) -> str:
         """Why the trace does not count; empty if it does.
 
         Args:
             roots: Names of roots with nothing around them. A root whose parent is missing has one
                 of them, or there are none: then another service has made the spans around it.
+            needs_cost: Whether each call must tell tokens or a cost.
         """
         if len(self._downwards) < len(self._spans):
             return "with spans around each other in a circle"
         if not self.calls:
-            return "without a call of an LLM"
+            is_lost = any(span.is_call for span in self._spans.values())
+            return "with failed calls that name no LLM" if is_lost else "without a call of an LLM"
         is_cut = any(top.parent for top in self._tops)
         is_known = self.root is not None and (not roots or self.root.name in roots)
         if is_cut and not is_known:
@@ -109,8 +111,8 @@ class Tree:
         paid = [call for call in nameless if call.failed and call.usage is None]  # its cost is told
         if len(paid) < len(nameless) or len(nameless) == len(self.calls):
             return "with a call that does not name its LLM"
-        unknown = [call for call in self.calls if call.usage is None and call.cost_usd is None]
-        unknown = [call for call in unknown if not call.failed]
+        silent = [call for call in self.calls if not (_tells(call) or call.failed)]
+        unknown = silent if needs_cost else []
         if units := {call.unit for call in unknown if call.unit is not None}:
             return f"with a call that counts {min(units)}, not tokens: no price is known for these"
         if unknown:

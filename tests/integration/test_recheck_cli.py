@@ -126,3 +126,22 @@ def test_a_log_is_read_by_the_rules_of_import(capsys):
         words += advised.split()
     assert look_at(capsys, "two.jsonl", *words, "--false-alarm-every", "2") == (1, "")
     assert look_at(capsys, "two.jsonl", *words, "--score", "correct") == (0, "")
+
+
+def test_newer_traces_that_were_left_out_have_a_status_of_their_own(capsys):
+    """One that names no LLM."""
+    rows = [json.loads(line) for line in LANGFUSE.read_text().splitlines()]
+    last = next(row["trace_id"] for row in rows if row.get("provided_model_name"))
+    for row in rows:
+        if row["trace_id"] == last and "start_time" in row:
+            row["start_time"] = row["end_time"] = "2030-01-01 12:00:00 UTC"
+            row.pop("provided_model_name", None)
+    Path("log.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    words = ["--traces", "log.jsonl", "--min-quality", "0.5"]
+    look_at(capsys, LANGFUSE)  # writes models.json
+    with pytest.raises(SystemExit) as ended:
+        recheck(["models.json", *words])
+    assert ended.value.code == 3
+    told = capsys.readouterr().out.splitlines()
+    assert told[0].startswith("no alarm, but 1 newer trace left out: plan=gpt-4o-mini")
+    assert "  left out: 1 trace with a call that does not name its LLM" in told
