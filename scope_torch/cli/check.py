@@ -167,17 +167,26 @@ def _dataset(name: str) -> Any:
         return list(found) if isinstance(found, Iterator) else found
     import polars
 
-    readers = {
-        ".csv": lambda path: polars.read_csv(path, infer_schema=False),
-        ".jsonl": _rows_of,
-        ".parquet": polars.read_parquet,
-    }
-    if (suffix := Path(name).suffix) not in readers:
+    from scope_torch.tasks.frames import POLARS_ERRORS
+
+    path = Path(name)
+    readers = {".csv": _texts_of, ".jsonl": _rows_of, ".parquet": polars.read_parquet}
+    if (suffix := path.suffix.lower()) not in readers:
         raise InputError(f"--dataset {name}: a *.csv, *.jsonl or *.parquet file, or module:name")
     try:
-        return readers[suffix](name)
-    except (OSError, ValueError, polars.exceptions.PolarsError) as error:
+        path.open("rb").close()  # a file that is missing is no file that cannot be read as CSV
+        return readers[suffix](path)
+    except (OSError, ValueError, *POLARS_ERRORS) as error:
+        if isinstance(error, InputError):
+            raise
         raise InputError(f"cannot read {name}: {error}") from error
+
+
+def _texts_of(path: Path) -> Any:
+    """A frame of CSV. Its columns are all text: a decimal comma in an answer stays one."""
+    from scope_torch.tasks.frames import read_frame
+
+    return read_frame(path, read_frame(path, ("input", "expected")).columns)
 
 
 class _Rows:
@@ -191,8 +200,8 @@ class _Rows:
         return [row.get(name) for row in self._rows]
 
 
-def _rows_of(path: str) -> _Rows:
-    lines = Path(path).read_text(encoding="utf-8-sig").split("\n")
+def _rows_of(path: Path) -> _Rows:
+    lines = path.read_text(encoding="utf-8-sig").split("\n")
     rows = [json.loads(line) for line in lines if line.strip()]
     if not all(isinstance(row, dict) for row in rows):
         raise ValueError("each line must be an object")

@@ -102,11 +102,27 @@ def _read_csv(
     if twice := [name for name, number in names.items() if number > 1]:
         raise InputError(f"{path} has two columns {twice[0]!r}; delete one, or rename it")
     content.seek(0)
-    frame = pl.read_csv(content, separator=separator, infer_schema=False)
+    try:
+        frame = pl.read_csv(content, separator=separator, infer_schema=False)
+    except pl.exceptions.ComputeError as error:
+        if (line := _too_long(content, separator)) is None:
+            raise
+        raise InputError(
+            f"{path}, line {line} has more cells than the header; put a text with {separator!r} in "
+            "quotes"
+        ) from error
     if separator != ";":
         return frame
     numbers = pl.exclude(*keys) if keys else pl.all()  # where a comma separates no columns
     return frame.with_columns(numbers.str.replace(_DECIMAL_COMMA, "$1.$2"))
+
+
+def _too_long(content: io.BytesIO, separator: str) -> int | None:
+    """Where the first row ends that has more cells than the header; None if there is none."""
+    text = io.StringIO(str(content.getbuffer(), "utf-8-sig", "replace"), newline="")
+    rows = csv.reader(text, delimiter=separator)
+    header = next(rows, [])
+    return next((rows.line_num for row in rows if len(row) > len(header)), None)
 
 
 def _separator(header: str, keys: Sequence[str]) -> str:

@@ -13,6 +13,7 @@ from llm.fake_endpoint import only_loopback  # noqa: F401
 from serve.fake_upstream import FakeUpstream, Say
 
 import scope_torch as st
+from scope_torch.cli.check import _dataset as dataset_of
 from scope_torch.cli.check import main
 
 PAGE = DOCS / "howto/check-a-swap.md"
@@ -110,6 +111,43 @@ def test_the_same_command_goes_on(folder, capsys):
 
 
 @pytest.mark.parametrize(
+    ("name", "separator", "end", "encoding"),
+    [
+        ("q.csv", ",", "\n\n", "utf-8"),
+        ("q.csv", ";", "\n;\n", "utf-8"),
+        ("q.csv", "\t", "", "utf-16"),
+        ("Q.CSV", ",", "", "utf-8-sig"),
+    ],
+)
+def test_csv_is_read_as_that_of_a_table(folder, capsys, name, separator, end, encoding):
+    assert check() == 0
+    told = capsys.readouterr().out
+    text = Path("questions.csv").read_text().replace(",", separator) + end
+    Path(name).write_text(text, encoding=encoding)
+    assert check("--dataset", name) == 0
+    assert capsys.readouterr().out == told
+
+
+@pytest.mark.parametrize("header", ["input;expected", "question;answer"])
+def test_a_text_of_csv_is_as_it_is(tmp_path, header):
+    """Decimal commas, zeros, truth values: an answer is compared as a text."""
+    path = tmp_path / "texts.csv"
+    path.write_text(f"{header}\n 2,5 ;1,50\n007;true\nnan;NULL\n")
+    frame = dataset_of(str(path))
+    assert [frame[name].to_list() for name in frame.columns] == [
+        [" 2,5 ", "007", "nan"],
+        ["1,50", "true", "NULL"],
+    ]
+
+
+def test_a_row_with_too_many_cells_is_named(folder, capsys):
+    Path("long.csv").write_text('input,expected\n"a\nb, c",1\nd, e,2\n')
+    assert check("--dataset", "long.csv") == 2
+    told = capsys.readouterr().err
+    assert told.startswith("check: long.csv, line 4 has more cells than the header; put a text")
+
+
+@pytest.mark.parametrize(
     ("changes", "new", "message"),
     [
         ([], "reply=mini", "MODULE=LLM, with a module of ['answer']"),
@@ -120,7 +158,8 @@ def test_the_same_command_goes_on(folder, capsys):
         (["--app", "my_app:no"], "answer=mini", "my_app:no does not exist"),
         (["--app", "python app.py {input}"], "answer=mini", "endpoint="),
         (["--metric", "exactmatch"], "answer=mini", "exactmatch does not exist"),
-        (["--dataset", "none.csv"], "answer=mini", "none.csv"),
+        (["--dataset", "none.csv"], "answer=mini", "cannot read none.csv: "),
+        (["--dataset", "."], "answer=mini", "*.csv, *.jsonl or *.parquet"),
         (["--dataset", "questions.txt"], "answer=mini", "*.csv, *.jsonl or *.parquet"),
         (["--certificate", "bounds"], "answer=mini", "certificate='bounds'"),
         (["--constraint", "fast"], "answer=mini", "write it as"),
