@@ -75,6 +75,10 @@ class FailingLLMs:
             pass
         return len(self.dropped) > number
 
+    def is_dropped(self, theta: tuple[int, ...]) -> bool:
+        """Whether a configuration uses an LLM that is dropped."""
+        return not set(self.dropped).isdisjoint(enumerate(theta))
+
     def _drop(self) -> bool:
         """Drops those who are to blame for enough calls."""
         blamed: defaultdict[ModuleLLM, int] = defaultdict(int)

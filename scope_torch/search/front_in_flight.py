@@ -5,7 +5,8 @@
 2. If no open candidate may ask, the next one is chosen among all that are not open. b is widened
    only if none is open.
 3. A candidate is left as in `ScopeFront`: once it returns less than the best of those that are not
-   open did at the last choice. What is still in flight then does not reopen it.
+   open did at the last choice, or as soon as an LLM of it is dropped. What is still in flight then
+   does not reopen it.
 
 With one call in flight `ScopeFront` itself runs.
 """
@@ -113,13 +114,23 @@ class FrontInFlight(ScopeFront, Pipelined):
         self._record(answer)
         if not one.ended:
             self._update(one.candidate, answer)
-            one.ended = not self._goes_on(one.candidate, one.theta, self._second)
-            if one.ended:
-                self._trace_end(one.theta, one.num_answered)
-        if one.ended and not one.in_flight:
-            self._open.remove(one)
+            if not self._goes_on(one.candidate, one.theta, self._second):
+                self._end(one)
+        still_open = [other for other in self._open if other.in_flight or not other.ended]
+        if len(still_open) < len(self._open):
+            self._open = still_open
             self._is_stuck = False
             self._look()
+
+    def _end(self, one: _Open) -> None:
+        one.ended = True
+        self._trace_end(one.theta, one.num_answered)
+
+    def _drop(self) -> None:
+        super()._drop()
+        for one in self._open:
+            if not one.ended and self._failing.is_dropped(one.theta):
+                self._end(one)
 
     def settings(self) -> dict[str, Any]:
         """See `Optimizer`."""

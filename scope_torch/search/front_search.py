@@ -20,6 +20,9 @@ much as any other: the exact front is found sooner, most of its area later (docs
 
 The optimistic corner is b standard deviations from the means. If nothing is left that can improve
 on F, b is multiplied by 1.5, as often as `widenings` says; then the search ends.
+
+An LLM whose calls keep failing is dropped, see `failing.py`: no configuration with it is chosen, or
+on the front, and the turn of one that is open ends.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from scope_torch.allowed import Allowed
 from scope_torch.bounds.assumptions import WIDENING
 from scope_torch.bounds.base import Beta, positive
 from scope_torch.errors import InputError
@@ -38,6 +42,7 @@ from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
 from scope_torch.search.averages import AllAverages
 from scope_torch.search.calibrate import InitialPool, calibrate
+from scope_torch.search.failing import FailingLLMs
 from scope_torch.search.front import Estimates, estimates_of
 from scope_torch.search.hypervolume import (
     Costs,
@@ -50,7 +55,7 @@ from scope_torch.search.joint_candidate import JointCandidate
 from scope_torch.search.optimizer import Recommendation, SequentialOptimizer, Steps
 from scope_torch.search.parts import interval
 from scope_torch.space import check_seed, first_tied, position_of, tie_width
-from scope_torch.space_search.grid import GridPosterior
+from scope_torch.space_search.grid import GridPosterior, forbidden
 
 NOTHING_LEFT = "no other configuration can improve the front in these bounds"
 _GIVEN_UP = 2.0  # queries after which a hopeless candidate is given up, as in `payoff.py`
@@ -112,7 +117,8 @@ class ScopeFront(SequentialOptimizer):
         self._posterior, self._initial_pool = posterior, pool
         self._generator = torch.Generator().manual_seed(seed)
         self._query_order = self._random_order()
-        self._pool = pool.draw(problem.space, self._generator)
+        self._failing, self._allowed = FailingLLMs(problem), problem.rule
+        self._pool = self._draw()
         self._answers = AllAverages(problem.num_queries)
         self._known = Front((), 0.0)
         self._candidates = self._widened = 0
@@ -137,27 +143,46 @@ class ScopeFront(SequentialOptimizer):
 
     def _calibrate(self) -> Steps:
         """Algorithm 2."""
+        pool, failing = self._pool, self._failing
         of = self.problem.queries_of if self.problem.offered else None
-        yield from calibrate(self._pool, self._query_order, observe=self._observe, queries_of=of)
+        while pool:
+            yield from calibrate(
+                pool,
+                self._query_order,
+                observe=self._observe,
+                queries_of=of,
+                is_dropped=failing.is_dropped,
+            )
+            is_useless = all(map(failing.is_dropped, pool))
+            pool = self._draw() if is_useless else []
         yield
+
+    def _draw(self) -> list[tuple[int, ...]]:
+        """Theta_init, of what may be chosen."""
+        return self._initial_pool.draw(self.problem.space, self._generator, self._allowed)
 
     def _look(self) -> None:
         """Brings the posterior up to date, and with it F and the recommended front."""
         self._posterior.update()
         self._costs, self._qualities = self._moments()
-        qualities = self._qualities
+        self._place()
+
+    def _place(self) -> None:
+        """Makes F and the recommended front."""
         dearest = float(self._posterior.mean_c.max())
         worst = _WORST * max(dearest, self.problem.reference_cost_usd)
         known: list[tuple[float, float]] = []
         seen: list[tuple[float, float, tuple[int, ...]]] = []
         for theta, answers in self._answers:
+            if self._failing.is_dropped(theta):
+                continue
             if answers.num_left == 0:
                 cost, quality = answers.cost_usd, answers.quality
                 known.append((self._log(cost), quality))
             else:
                 at = self._at(theta)
                 cost = max(0.0, float(self._posterior.mean_c[at]))
-                quality = min(float(qualities.mean[at]), answers.most_quality)
+                quality = min(float(self._qualities.mean[at]), answers.most_quality)
             seen.append((cost, quality, theta))
         self._known = Front(known, math.log(worst))
         kept = [seen[i] for i in non_dominated([s[0] for s in seen], [s[1] for s in seen])]
@@ -215,8 +240,8 @@ class ScopeFront(SequentialOptimizer):
     def _allowed_returns(self) -> Tensor:
         """`_returns` on all of Theta; -1 where nothing may be chosen."""
         returns = self._returns(self._costs, self._qualities, self._left)
-        mask = self.problem.allowed_mask() if self._posterior.listed is None else None
-        return returns if mask is None else returns.masked_fill_(~mask, -1.0)
+        out = forbidden(self._allowed, returns.device, self._posterior.listed)
+        return returns if out is None else returns.masked_fill_(out, -1.0)
 
     def _at(self, theta: tuple[int, ...]) -> int:
         """Where the values of an allowed configuration are: its flat index, or its position."""
@@ -249,7 +274,7 @@ class ScopeFront(SequentialOptimizer):
             for observation in (yield [Request(theta, query) for query in batch]):
                 self._record(observation)
                 self._update(candidate, observation)
-            if not self._goes_on(candidate, theta, second):
+            if self._failing.is_dropped(theta) or not self._goes_on(candidate, theta, second):
                 break
         self._trace_end(theta, len(order) - self._num_left(theta))
 
@@ -299,6 +324,16 @@ class ScopeFront(SequentialOptimizer):
         theta, query = observation.theta, observation.query
         self.surrogate.observe(theta, query, observation.cost_usd, y_g)
         self._answers.add(observation)
+        if self._failing.record(observation):
+            self._drop()
+
+    def _drop(self) -> None:
+        """Leaves out what uses an LLM that is dropped; of a front from before, too."""
+        problem = self.problem
+        allowed = self._allowed or Allowed(problem.modules, problem.llms, None)
+        self._allowed = allowed.without_llms(self._failing.dropped)
+        if self.front:
+            self._place()
 
     def recommend(self) -> Recommendation:
         """theta_out: `observed` on all queries, or `estimated` by the surrogate."""
@@ -328,10 +363,11 @@ class ScopeFront(SequentialOptimizer):
         }
 
     def report(self) -> dict[str, Any]:
-        """Counts, the bounds, and the recommended front as LLMs by module; see `Optimizer`."""
+        """Counts, bounds, the front as LLMs by module, and who is dropped; see `Optimizer`."""
         return {
             "candidates": self._candidates,
             "widened": self._widened,
             "front": [self.problem.names(theta) for theta in self.front],
+            **self._failing.report(),
             **self.surrogate.report(),
         }

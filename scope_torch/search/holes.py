@@ -87,7 +87,7 @@ class Holes:
 
     def is_dropped(self, theta: tuple[int, ...]) -> bool:
         """Whether a configuration uses an LLM that was dropped."""
-        return not set(self.failing.dropped).isdisjoint(enumerate(theta))
+        return self.failing.is_dropped(theta)
 
     def observed(self, theta: tuple[int, ...], num_queries: int) -> None:
         """Leaves out a candidate that was observed on so many queries, if these are all it has."""
