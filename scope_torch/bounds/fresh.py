@@ -119,7 +119,7 @@ class Purse:
 
 def wins(stake: float, log_capital: float) -> bool:
     """Whether a bet certifies: stake times capital is at least 1."""
-    return log_capital >= -math.log(stake)
+    return stake > 0 and log_capital >= -math.log(stake)  # many lost bets leave a stake of 0
 
 
 @lru_cache(64)

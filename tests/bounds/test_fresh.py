@@ -78,6 +78,16 @@ def test_the_purse_gets_back_what_a_bet_left():
     assert purse.left == pytest.approx(0.0275 / 4)
 
 
+def test_nothing_is_won_once_all_is_lost():
+    """After some 500 lost bets a stake is 0, whose logarithm is none."""
+    purse = Purse(0.05)
+    for _ in range(600):
+        purse.give_back(purse.take(), -math.inf)
+    assert purse.take() == 0
+    assert not wins(0.0, 1e9)
+    assert excess(50, 0.0, 0.1) == 1
+
+
 @pytest.mark.parametrize("variance", [0.01, 0.065, 0.25])
 @pytest.mark.parametrize(("passes", "num"), [(1, 156), (4, 156), (4, 40), (4, 2000)])
 def test_about_every_second_bet_wins_at_the_excess(variance, passes, num):
