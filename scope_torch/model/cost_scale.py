@@ -29,6 +29,7 @@ _ROUNDS = 20
 LEAST_OBSERVED = 0.05  # a(theta) is at least this fraction of the least average that is not 0
 LEAST_MEAN = 0.05  # of a relative cost, when bounds are made of it
 _LEAST_SD = 1e-12  # of a cost whose bounds are equal; relative
+_MOST_EXPONENT = 700.0  # exp of more is no number
 _PSEUDO = 2.0  # observations of ordinary cost that a query starts with
 
 
@@ -144,11 +145,12 @@ def lognormal_bound(mean: float, sigma: float, b: float) -> float:
         b: Below 0 for a lower bound.
 
     Returns:
-        The bound on c / a.
+        The bound on c / a; infinite if it is too large for a number.
     """
     mean = max(1 + mean, LEAST_MEAN)
     variance = math.log1p((sigma / mean) ** 2)
-    return mean * math.exp(b * math.sqrt(variance) - variance / 2)
+    exponent = b * math.sqrt(variance) - variance / 2
+    return mean * math.exp(exponent) if exponent < _MOST_EXPONENT else math.inf
 
 
 def expected_saving(

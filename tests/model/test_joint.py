@@ -289,6 +289,8 @@ def test_the_lognormal_bound_has_the_right_moments():
     assert math.exp(log_mean + log_sigma**2 / 2) == pytest.approx(1 + mean)
     spread = (math.exp(log_sigma**2) - 1) * math.exp(2 * log_mean + log_sigma**2)
     assert math.sqrt(spread) == pytest.approx(sigma)
+    assert lognormal_bound(mean, sigma, 1e9) == math.inf
+    assert lognormal_bound(mean, sigma, -1e9) == 0
 
 
 def test_refits_when_the_observations_have_doubled():
