@@ -15,7 +15,7 @@ from torch import Tensor
 from scope_torch.baselines.dataset_level import DatasetLevelOptimizer, Evaluation
 from scope_torch.baselines.dataset_model import DatasetModel
 from scope_torch.baselines.reduced_space import ReducedSpace
-from scope_torch.errors import InputError
+from scope_torch.errors import InputError, whole_number
 from scope_torch.model.devices import pick_device
 from scope_torch.model.hamming_sums import make_grid
 from scope_torch.model.kernels import HammingMatern52Kernel, describe_kernel
@@ -70,8 +70,7 @@ class GPSettings:
         for name, amp in {"amp_c": self.amp_c, "amp_g": self.amp_g}.items():
             if not (math.isfinite(amp) and amp > 0):
                 raise InputError(f"{name}={amp} must be a positive number")
-        if self.n_init < 0 or self.n_init != int(self.n_init):
-            raise InputError(f"n_init={self.n_init} must be a whole number >= 0")
+        object.__setattr__(self, "n_init", whole_number("n_init", self.n_init, 0))
 
     @staticmethod
     def of(

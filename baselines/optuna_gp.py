@@ -6,7 +6,7 @@ import importlib
 from typing import Any, Literal
 
 from scope_torch.baselines.dataset_level import DatasetLevelOptimizer, Evaluation
-from scope_torch.errors import InputError
+from scope_torch.errors import InputError, whole_number
 from scope_torch.problem import SelectionProblem
 from scope_torch.search.optimizer import Steps
 
@@ -51,13 +51,11 @@ class OptunaGP(DatasetLevelOptimizer):
         theta0_obs: Theta0Obs = "free",
         name: str = "optuna_gp",
     ) -> None:
-        if n_startup_trials < 1 or n_startup_trials != int(n_startup_trials):
-            raise InputError(f"n_startup_trials={n_startup_trials} must be a whole number >= 1")
         if theta0_obs not in ("free", "charged", "none"):
             raise InputError(f"theta0_obs={theta0_obs!r} must be free, charged or none")
         super().__init__(problem, seed=seed, name=name)
         self._optuna = import_optuna()
-        self.n_startup_trials = n_startup_trials
+        self.n_startup_trials = whole_number("n_startup_trials", n_startup_trials, 1)
         self.theta0_obs: Theta0Obs = theta0_obs
 
     def _search(self) -> Steps:

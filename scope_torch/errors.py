@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import errno
+import math
 import re
-from numbers import Number
+from numbers import Number, Real
 from pathlib import Path
 from typing import Any
 
@@ -70,3 +71,28 @@ def check_numbers(**values: Any) -> None:
     for name, value in values.items():
         if value is not None and not isinstance(value, Number):
             raise InputError(f"{name}={value!r} must be a number, not {type(value).__name__}")
+
+
+def whole_number(name: str, value: Any, least: int, most: float = math.inf, more: str = "") -> int:
+    """A whole number, also of numpy, or as a float.
+
+    Args:
+        name: Of the argument.
+        value: What was given.
+        least: The least that it may be.
+        most: The most.
+        more: The end of the message.
+
+    Raises:
+        InputError: If it is something else, such as a text, true, NaN or infinity.
+
+    Examples:
+        >>> whole_number("batch_size", 4.0, 1)
+        4
+    """
+    number: Any = value  # a `Real` has no order for the checker of types
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    if not (is_number and least <= number <= most and number % 1 == 0):
+        bounds = f">= {least}" if most == math.inf else f"from {least} to {most}"
+        raise InputError(f"{name}={value!r} must be a whole number {bounds}{more}")
+    return int(number)

@@ -38,7 +38,7 @@ def make_scope_front(
             enumerate. epsilon decides theta_out
             alone, not what is searched.
         b: Half-width of the optimistic corner in standard deviations.
-        widenings: How often b is multiplied by 1.5.
+        widenings: How often b is multiplied by 1.5; at most 100 times.
         rule: `area`: A for each USD; `chance`: P for each USD; see `ScopeFront`.
         rho: Share of the variance that all queries have in common; None: fitted.
         amplitude: Prior standard deviation; None: fitted.

@@ -11,7 +11,7 @@ import torch
 from gpytorch.kernels import Kernel
 
 from scope_torch.bounds import ConfidenceBounds, CredibleBounds, TheoryBounds, TunedBounds
-from scope_torch.bounds.base import check_made_for
+from scope_torch.bounds.base import check_made_for, positive
 from scope_torch.bounds.information_gain import InformationGain, RealisedGain
 from scope_torch.errors import InputError
 from scope_torch.factors import Levels, levels_of
@@ -182,6 +182,7 @@ def make_scope_joint(
         'certified'
     """
     shared = with_defaults(options, "make_scope_joint")
+    budget_usd = None if budget_usd is None else positive("budget_usd", budget_usd)
     bounds = {"delta": 0.05, **(bounds or {})}
     mode = one_of("bounds mode", bounds.pop("mode", "credible"), ("credible", "theory"))
     check_names(bounds, (*_CREDIBLE, *_THEORY))
@@ -385,7 +386,7 @@ def _rho_of_theory(rho: float | None, amplitude: float | None, relative_cost: bo
 def _default_lam(bounds: Mapping[str, Any]) -> float:
     """max{R_c^2, R_g^2, 1e-9}."""
     largest_R: float = max(bounds.get("R_c", 1e-3), bounds.get("R_g", 1e-3))
-    return max(largest_R**2, MIN_LAM)
+    return max(largest_R * largest_R, MIN_LAM)  # infinite where a power would raise
 
 
 def _delta_of(certificate: str, bounds: Mapping[str, Any]) -> float | None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from scope_torch.allowed import Allowed, Listed, Predicate, checked_offered, codes_of_list
 from scope_torch.constraints import COST, QUALITY, Constraint
-from scope_torch.errors import InputError
+from scope_torch.errors import InputError, whole_number
 from scope_torch.observation import Observation
 from scope_torch.reference import (
     check_sample,
@@ -133,8 +133,8 @@ class SelectionProblem:
         for module, names in zip(self.modules, self.llms, strict=True):
             if len(set(names)) != len(names):
                 raise InputError(f"module {module!r} lists an LLM twice: {list(names)}")
-        if self.num_queries < 1 or self.num_queries != int(self.num_queries):
-            raise InputError(f"num_queries={self.num_queries}: need at least one query")
+        number = whole_number("num_queries", self.num_queries, 1, more=", at least one query")
+        object.__setattr__(self, "num_queries", number)
         if self.epsilon is not None and not 0 < self.epsilon < 1:
             raise InputError(f"epsilon={self.epsilon} must lie in (0, 1)")
         is_sample = self.reference_queries is not None  # which may be wrong, and the others right

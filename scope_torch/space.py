@@ -254,7 +254,7 @@ def check_seed(seed: int, name: str = "seed") -> int:
     Raises:
         InputError: If it is not whole, or does not fit into 64 bits.
     """
-    if seed != int(seed):
+    if isinstance(seed, str) or seed % 1 != 0:
         raise InputError(f"{name}={seed} must be a whole number")
     if not -(2**63) <= seed < 2**63:
         raise InputError(f"{name}={seed} must fit into 64 bits")

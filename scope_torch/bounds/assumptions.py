@@ -11,6 +11,7 @@ _NOT_BY_BOUNDS = (
     "certificates do not depend on the bounds; u_out, the gap and the choice of candidates do"
 )
 WIDENING = 1.5  # factor of beta each time that bounds are widened
+MOST_WIDENINGS = 100  # to 4e17 times: its square is a number still
 
 
 def basis_of(settings: dict[str, Any]) -> Literal["certified", "accepted (tuned)"]:

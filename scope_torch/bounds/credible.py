@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from scope_torch.bounds.assumptions import WIDENING, assumptions
+from scope_torch.bounds.assumptions import MOST_WIDENINGS, WIDENING, assumptions
 from scope_torch.bounds.base import Beta, positive
-from scope_torch.errors import InputError
+from scope_torch.errors import whole_number
 
 
 class CredibleBounds:
@@ -23,17 +23,16 @@ class CredibleBounds:
             more than the two standard deviations of one look at one configuration.
 
     Raises:
-        InputError: If a number is not positive, or `widenings` below 0.
+        InputError: If a number is not positive, or `widenings` is not a whole number, 0 to 100.
     """
 
     mode = "credible"
     gain = None
 
     def __init__(self, b: float = 3.0, b_certify: float = 4.0, widenings: int = 1) -> None:
-        if not (widenings >= 0 and widenings % 1 == 0):
-            raise InputError(f"widenings={widenings} must be a whole number >= 0")
         self._b, self._b_certify = positive("b", b), positive("b_certify", b_certify)
-        self._widenings, self._widened = widenings, 0
+        self._widenings = whole_number("widenings", widenings, 0, MOST_WIDENINGS)
+        self._widened = 0
 
     def fit(self, surrogate: Any, least_slope: Callable[[], float]) -> None:  # noqa: ARG002
         """Takes back every widening: the joint surrogate, which knows its own scale, is new."""

@@ -23,6 +23,7 @@ device, where sums over Theta are made.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +61,7 @@ class QuerySurrogate:
         num_constraints: K.
 
     Raises:
-        InputError: If `lam` is below 1e-9.
+        InputError: If `lam` is below 1e-9, or not finite.
 
     Examples:
         >>> from scope_torch.model.kernels import HammingMatern52Kernel
@@ -84,8 +85,8 @@ class QuerySurrogate:
         device: torch.device | str | None = None,
         num_constraints: int = 1,
     ) -> None:
-        if not lam >= MIN_LAM:
-            raise InputError(f"lam={lam} must be at least {MIN_LAM}, as in the paper")
+        if not MIN_LAM <= lam < math.inf:
+            raise InputError(f"lam={lam} must be at least {MIN_LAM}, as in the paper, and finite")
         self.space = space
         self.kernel = kernel
         self.num_queries = num_queries

@@ -34,9 +34,9 @@ import torch
 from torch import Tensor
 
 from scope_torch.allowed import Allowed
-from scope_torch.bounds.assumptions import WIDENING
+from scope_torch.bounds.assumptions import MOST_WIDENINGS, WIDENING
 from scope_torch.bounds.base import Beta, positive
-from scope_torch.errors import InputError
+from scope_torch.errors import InputError, whole_number
 from scope_torch.model.joint import JointSurrogate
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
@@ -77,7 +77,7 @@ class ScopeFront(SequentialOptimizer):
         pool: Theta_init of Calibrate.
         seed: Decides the query orders, the random pool and all ties.
         b: Half-width of the optimistic corner in standard deviations.
-        widenings: How often b is multiplied by 1.5.
+        widenings: How often b is multiplied by 1.5; at most 100 times.
         rule: `area`: A for each USD; `chance`: P for each USD.
         batch_size: Queries of a candidate that are asked for at a time; None for all.
         name: Name in results.
@@ -104,16 +104,15 @@ class ScopeFront(SequentialOptimizer):
         batch_size: int | None = 1,
         name: str = "scope_front",
     ) -> None:
-        if batch_size is not None and (batch_size < 1 or batch_size != int(batch_size)):
-            raise InputError(f"batch_size={batch_size} must be a whole number >= 1, or None")
-        if widenings < 0 or widenings != int(widenings):
-            raise InputError(f"widenings={widenings} must be a whole number >= 0")
+        if batch_size is not None:
+            batch_size = whole_number("batch_size", batch_size, 1, more=", or None")
         if rule not in ("area", "chance"):
             raise InputError(f"rule={rule!r} must be area or chance")
         problem.check_one_constraint(name)
         self.name, self.problem, self.seed = name, problem, check_seed(seed)
         self.surrogate, self.rule, self.batch_size = surrogate, rule, batch_size
-        self.b, self.widenings = positive("b", b), widenings
+        self.b = positive("b", b)
+        self.widenings = whole_number("widenings", widenings, 0, MOST_WIDENINGS)
         self._posterior, self._initial_pool = posterior, pool
         self._generator = torch.Generator().manual_seed(seed)
         self._query_order = self._random_order()

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from scope_torch.bounds.assumptions import basis_of, certified_by
-from scope_torch.errors import InputError
+from scope_torch.errors import whole_number
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
 from scope_torch.search.belief import Belief
@@ -74,8 +74,8 @@ class SCOPE(SequentialOptimizer):
         batch_size: int | None = 1,
         name: str = "scope",
     ) -> None:
-        if batch_size is not None and (batch_size < 1 or batch_size != int(batch_size)):
-            raise InputError(f"batch_size={batch_size} must be a whole number >= 1, or None")
+        if batch_size is not None:
+            batch_size = whole_number("batch_size", batch_size, 1, more=", or None")
         self.name, self.problem, self.seed = name, problem, check_seed(seed)
         self.prune, self.batch_size = prune, batch_size
         self.belief, self.rules, self.known = belief, rules, rules.known

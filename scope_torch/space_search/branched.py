@@ -15,7 +15,7 @@ from torch import Tensor
 
 from scope_torch.allowed import Allowed
 from scope_torch.bounds import Beta
-from scope_torch.errors import InputError
+from scope_torch.errors import InputError, whole_number
 from scope_torch.model.aggregate import AggregatePosterior, Averaging
 from scope_torch.model.device_sums import DeviceSums
 from scope_torch.model.direct_sums import MAX_ENUMERATED
@@ -75,8 +75,6 @@ class BranchedPosterior:
                 f"{space.num_modules} modules, {space.size:.3g} configurations: branch and bound "
                 f"takes {MAX_MODULES} modules and 9.2e18 configurations at most"
             )
-        if max_nodes < 1 or max_nodes != int(max_nodes):
-            raise InputError(f"max_nodes={max_nodes} must be a whole number >= 1")
         if surrogate.num_constraints > 1:
             raise InputError(
                 f"{surrogate.num_constraints} constraints: branch and bound takes one; with "
@@ -85,7 +83,7 @@ class BranchedPosterior:
         self._surrogate, self._space, self._kernel = surrogate, space, kernel
         self._margin, self._allowed = margin, allowed
         self._made_allowed: tuple[LabelledPosterior, AllowedClasses] | None = None
-        self.max_nodes = int(max_nodes)
+        self.max_nodes = whole_number("max_nodes", max_nodes, 1)
         self._made: Sequence[AggregatePosterior] = ()
         self._labelled: tuple[int | None, LabelledPosterior] | None = None
         self._searches = self._incomplete = self._most_nodes = 0

@@ -292,6 +292,7 @@ def test_an_unfinished_evaluation_is_not_in_the_surrogate():
         ({"amp_g": math.inf}, "amp_g=inf must be a positive number"),
         ({"n_init": -1}, "n_init=-1 must be a whole number >= 0"),
         ({"n_init": 1.5}, "n_init=1.5 must be a whole number >= 0"),
+        ({"n_init": math.nan}, "n_init=nan must be a whole number >= 0"),
         ({"n_init": 12}, "n_init=12: beside theta_0 there are only 11"),
         ({"lam": 1e-10}, "lam=1e-10 must be at least"),
         ({"amp": 1.0}, "unknown gp setting 'amp'; use one of"),

@@ -160,6 +160,7 @@ def test_an_unfinished_evaluation_is_no_observation():
     ("settings", "message"),
     [
         ({"n_startup_trials": 0}, "n_startup_trials=0 must be a whole number >= 1"),
+        ({"n_startup_trials": float("inf")}, "n_startup_trials=inf must be a whole number >= 1"),
         ({"theta0_obs": "never"}, "theta0_obs='never' must be free, charged or none"),
     ],
 )

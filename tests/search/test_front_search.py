@@ -1,5 +1,7 @@
 """scope_front: what holds of any optimizer, and what it is for."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -110,8 +112,13 @@ def test_a_resumed_search_goes_on_where_it_stopped(tmp_path):
     [
         ({"b": 0.0}, "b=0.0 must be a positive number"),
         ({"widenings": -1}, "widenings=-1 must be a whole number"),
+        ({"widenings": math.nan}, "widenings=nan must be a whole number from 0 to 100"),
+        ({"widenings": math.inf}, "widenings=inf must be a whole number"),
+        ({"widenings": 1e9}, "widenings=1000000000.0 must be a whole number"),
         ({"rule": "best"}, "rule='best' must be area or chance"),
         ({"batch_size": 0}, "batch_size=0 must be a whole number"),
+        ({"batch_size": math.nan}, "batch_size=nan must be a whole number >= 1, or None"),
+        ({"lam": math.inf}, "lam=inf must be at least 1e-09, .* finite"),
         ({"initial_pool": "none"}, "initial_pool=none: the search starts from Calibrate"),
     ],
 )

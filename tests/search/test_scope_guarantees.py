@@ -386,12 +386,15 @@ def test_a_configuration_that_is_sometimes_free_does_not_end_the_search():
         ({"alpha": 0.5}, "alpha=0.5 must lie in"),
         ({"alpha": math.nan}, "alpha=nan must lie in"),
         ({"batch_size": 0}, "batch_size=0 must be a whole number >= 1"),
+        ({"batch_size": math.inf}, "batch_size=inf must be a whole number >= 1, or None"),
+        ({"batch_size": "4"}, "batch_size='4' must be a whole number"),
         ({"gap_tolerance": -0.1}, "gap_tolerance=-0.1 must be at least 0"),
         ({"gap_tolerance": math.nan}, "gap_tolerance=nan"),
         ({"initial_pool": "half"}, "initial_pool='half' must be base, random or none"),
         ({"base": None}, "base=None: Calibrate needs a base LLM"),
         ({"lam": 0.0}, "lam=0.0 must be at least 1e-09"),
         ({"lam": math.nan}, "lam=nan must be at least"),
+        ({"lam": math.inf}, "lam=inf must be at least 1e-09, .* finite"),
     ],
 )
 def test_refuses_settings_outside_their_range(settings, words):

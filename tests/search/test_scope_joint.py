@@ -61,14 +61,52 @@ def test_what_is_certified_is_feasible_at_any_batch_size(batch_size):
     [
         ({"b": 0.0}, "b=0.0 must be a positive number"),
         ({"b": 2.0, "b_certify": math.nan}, "b_certify=nan must be"),
-        ({"widenings": -1}, "widenings=-1 must be a whole number >= 0"),
-        ({"widenings": math.nan}, "widenings=nan must be a whole number >= 0"),
-        ({"widenings": 0.5}, "widenings=0.5 must be a whole number >= 0"),
+        ({"widenings": -1}, "widenings=-1 must be a whole number from 0 to 100"),
+        ({"widenings": math.nan}, "widenings=nan must be a whole number"),
+        ({"widenings": 0.5}, "widenings=0.5 must be a whole number"),
+        ({"widenings": 1e9}, "widenings=1000000000.0 must be a whole number from 0 to 100"),
     ],
 )
 def test_wrong_standard_deviations(arguments, message):
     with pytest.raises(InputError, match=message):
         CredibleBounds(**arguments)
+
+
+@pytest.mark.parametrize("make", [make_scope, make_scope_joint])
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"lam": math.inf}, "lam=inf must be at least 1e-09, as in the paper, and finite"),
+        ({"batch_size": math.nan}, "batch_size=nan must be a whole number >= 1, or None"),
+        ({"seed": math.nan}, "seed=nan must be a whole number"),
+        ({"seed": math.inf}, "seed=inf must be a whole number"),
+        ({"seed": "1"}, "seed=1 must be a whole number"),
+        ({"max_nodes": math.nan, "space_search": "branch_and_bound"}, "max_nodes=nan must be a"),
+        ({"max_nodes": math.inf, "space_search": "branch_and_bound"}, "max_nodes=inf must be a"),
+        ({"bounds": {"mode": "theory", "R_c": 1e200}}, "lam=inf must be at least 1e-09"),
+    ],
+)
+def test_no_number_that_is_none_gets_into_a_search(make, settings, message):
+    problem = make_task(3, (4, 3), 12).problem
+    theory = {"rho": 0.5} if "bounds" in settings and make is make_scope_joint else {}
+    with pytest.raises(InputError, match=message):
+        make(problem, base="llm0", device="cpu", **settings, **theory)
+
+
+@pytest.mark.parametrize("budget_usd", [0.0, -1.0, math.nan, math.inf])
+def test_a_budget_is_a_positive_number(budget_usd):
+    problem = make_task(3, (4, 3), 12).problem
+    with pytest.raises(InputError, match=f"budget_usd={budget_usd} must be a positive number"):
+        make_scope_joint(problem, base="llm0", budget_usd=budget_usd)
+
+
+def test_whole_numbers_may_be_of_numpy_or_floats():
+    problem = make_task(3, (4, 3), 12).problem
+    for size in (4.0, np.int64(4), np.float64(4)):
+        search = make_scope_joint(problem, base="llm0", batch_size=size)
+        assert type(search.batch_size) is int
+        fewer = replace(problem, num_queries=size, reference_answers=None)
+        assert make_scope_joint(fewer, base="llm0").ask()
 
 
 def test_costs_need_calibrate():
