@@ -27,6 +27,11 @@ __all__ = ["Objective", "SelectionProblem", "by_module", "codes_of"]
 Objective = Literal["cost", "quality"]
 
 
+def _is_half(text: str) -> bool:
+    """Whether it has half of a surrogate pair, which no file can hold."""
+    return text.encode(errors="replace").decode() != text
+
+
 @dataclass(frozen=True)
 class SelectionProblem:
     """Constrained LLM selection for a compound AI system (problem-main).
@@ -133,6 +138,9 @@ class SelectionProblem:
         for module, names in zip(self.modules, self.llms, strict=True):
             if len(set(names)) != len(names):
                 raise InputError(f"module {module!r} lists an LLM twice: {list(names)}")
+            for name in (module, *names):
+                if not name or _is_half(str(name)):
+                    raise InputError(f"{name!r} cannot name a module or an LLM")
         number = whole_number("num_queries", self.num_queries, 1, more=", at least one query")
         object.__setattr__(self, "num_queries", number)
         if self.epsilon is not None and not 0 < self.epsilon < 1:

@@ -40,6 +40,8 @@ def test_threshold_and_space():
     [
         ({"modules": ("reader",)}, ("1 modules", "2 lists")),
         ({"llms": (("a", "b", "a"), ("a", "d"))}, ("'reader'", "'a'", "twice")),
+        ({"llms": (("a", ""), ("a", "d"))}, ("'' cannot name",)),
+        ({"llms": (("a", "x\ud800"), ("a", "d"))}, (r"'x\ud800' cannot name",)),
         ({"llms": ((), ("a", "d"))}, ("at least one module", "an LLM")),
         ({"modules": (), "llms": (), "theta_ref": ()}, ("at least one module",)),
         ({"num_queries": 0}, ("num_queries=0", "at least one query")),
