@@ -386,7 +386,7 @@ def _rho_of_theory(rho: float | None, amplitude: float | None, relative_cost: bo
 def _default_lam(bounds: Mapping[str, Any]) -> float:
     """max{R_c^2, R_g^2, 1e-9}."""
     largest_R: float = max(bounds.get("R_c", 1e-3), bounds.get("R_g", 1e-3))
-    return max(largest_R * largest_R, MIN_LAM)  # infinite where a power would raise
+    return max(largest_R**2, MIN_LAM) if largest_R < 1e150 else math.inf  # a power would raise
 
 
 def _delta_of(certificate: str, bounds: Mapping[str, Any]) -> float | None:

@@ -34,6 +34,7 @@ NEED_MORE = (
     "selection.face",
     "selection.pairs",
     "selection.recheck",
+    "selection.held_out",
     "selection.steps",
     "tracking.progress",
     "tracking.wandb",

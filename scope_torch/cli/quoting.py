@@ -29,7 +29,9 @@ def quoted(override: str) -> str:
     """
     key, _, value = override.partition("=")
     if value[:1] == "[":
-        parts = _PART.findall(value.strip("[]"))
+        inside = value.strip("[]")
+        parts = _PART.findall(inside)
+        parts = parts if ",".join(parts) == inside else inside.split(",")  # a quote has no end
         value = f"[{','.join(map(_in_quotes, parts))}]"
     else:
         value = _in_quotes(value)

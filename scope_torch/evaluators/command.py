@@ -18,9 +18,9 @@ from typing import IO, Any
 
 from scope_torch.errors import InputError
 
-_NAME = re.compile(r"([^=:]*)(=|: ?|$)")
 _MAX_ERROR_CHARS = 500
 _KEY = re.compile(r"-{0,2}[\w-]*(key|token|secret|password|auth(orization)?)", re.IGNORECASE)
+_HEADER = re.compile(rf"({_KEY.pattern}: ?)(?![ {{]).+", re.IGNORECASE | re.DOTALL)
 _MOST_BYTES = 16 * 2**20  # that are kept of what a program prints, or read of its file
 _LONGEST_ARGUMENT = 128 * 1024 - 1  # bytes; Linux refuses longer ones
 _PIPE_BYTES = 2**20  # more than a pipe holds
@@ -228,12 +228,16 @@ def without_keys(words: Sequence[str]) -> list[str]:
         ['env', 'API_KEY=***', 'app', '--token', '***', '--max-tokens', '5']
         >>> without_keys(["curl", "-H", "Authorization: Bearer abc", "-H", "Accept: text"])
         ['curl', '-H', 'Authorization: ***', '-H', 'Accept: text']
+        >>> without_keys(["app", "--header=X-Api-Key: abc", "key: {input}"])
+        ['app', '--header=X-Api-Key: ***', 'key: {input}']
     """
     shown = list[str]()
     for word, before in zip(words, ["", *words], strict=False):
-        name, separator = _NAME.match(word).groups()  # type: ignore[union-attr]
-        if separator and _KEY.fullmatch(name):
-            word = f"{name}{separator}***"
+        name, equals, value = word.partition("=")
+        if equals and _KEY.fullmatch(name):
+            word = f"{name}=***"
+        elif _HEADER.match(value if equals else word):
+            word = _HEADER.sub(r"\1***", word, count=1)
         elif before.startswith("-") and _KEY.fullmatch(before) and not word.startswith("{"):
             word = "***"
         shown.append(word)

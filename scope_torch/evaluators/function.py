@@ -69,7 +69,7 @@ class FunctionEvaluator:
             search stops after the calls in flight. `retry`: call that one up to `max_retries` times
             more, then raise. `zero`: the answer has quality 0. If the system raised, it costs
             `failed_cost_usd`; else what the system has cost. A warning names the first such call of
-            each configuration. An `InputError`, a wrong key or no credit always stops the search.
+            each configuration. An `InputError`, a wrong key or no credit always stops it.
         max_retries: See `on_error`.
         retry_wait_s: Seconds before the first retry; twice as many before each further one.
         failed_cost_usd: USD charged for a call that raised, with `on_error="zero"`. An exception

@@ -69,7 +69,9 @@ def is_of_account(error: BaseException) -> bool:
         False
     """
     return any(
-        _statuses(one) and account_in(f"{type(one).__name__}: {one}") for one in _causes(error)
+        account_in(status, f"{type(one).__name__}: {one}") is not None
+        for one in _causes(error)
+        for status in _statuses(one)
     )
 
 
@@ -115,7 +117,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         if seen is None:
             return
         yield seen
-        raised_from = seen.__cause__ or seen.__context__
+        raised_from = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
         seen = seen.exceptions[0] if isinstance(seen, BaseExceptionGroup) else raised_from
 
 

@@ -18,23 +18,26 @@ _PASSING = frozenset({408, 409, 425, 429})  # and 5xx: sending again may help
 _OUTAGE = frozenset({429, 502, 503, 504})  # every other call would have failed as well
 _CONGESTED = frozenset({429, 529})
 _FATAL = frozenset({401, 402, 403, 404, 405})  # and redirects: every further call would fail too
-# OpenRouter and xAI answer 403, too, to a prompt that their moderation refuses.
+# OpenRouter and xAI answer 403, too, to a prompt that their moderation refuses, and firewalls do.
 _OF_CONTENT = re.compile(
-    r"\bflagged\b|moderation|content[ _-](policy|filter)|usage (policy|policies|guidelines)"
-    r"|\brefusal\b|prompt injection",
+    r"\bflagged\b|moderation|content[ _-](policy|filter)|(usage|use) (policy|policies|guidelines)"
+    r"|\brefusal\b|prompt injection|\bsafety\b|\bsensitive\b|inappropriate|you have been blocked",
     re.IGNORECASE,
 )
 # Gemini and xAI answer 400 to a wrong key, Anthropic and Groq to one without credit or leave.
 _OF_KEY = re.compile(
-    r"(invalid|incorrect|missing)[ _](x-)?api[ _-]?key"
+    r"(invalid|incorrect|missing)[ _](x-)?api[ _-]?(key|token)"
     r"|api[ _-]?key( is)? (not valid|expired|invalid)|api_key_invalid"
-    r"|authentication_?error|organization has been (restricted|disabled)",
+    r"|authentication_?error|unauthenticated|invalid authentication credentials"
+    r"|organization has been (restricted|disabled)",
     re.IGNORECASE,
 )
 _OF_CREDIT = re.compile(
-    r"insufficient[ _](quota|balance|credits?|funds)|credit balance|(any|available) credits\b",
+    r"insufficient_quota(?![\s\S]*allocated quota)|credit balance is too low|requires more credits"
+    r"|(doesn't have any|used all available) credits|key limit exceeded",
     re.IGNORECASE,
 )
+_OF_PAYMENT = re.compile(r"insufficient (balance|credits?|funds)", re.IGNORECASE)  # with a 402
 # 400 about an LLM, as 404 is; OpenRouter and DeepSeek have no code for it.
 RETIRED = ("model_decommissioned", "model_not_found", "invalid_model")
 SAYS_RETIRED = re.compile("is not a valid model id|^model not exist", re.IGNORECASE)
@@ -100,13 +103,13 @@ def failure_of(error: SendError, most: Usage, api_key_env: str | None) -> Failur
     refused = about_account(status, said)
     if refused == "credit":
         return Failure(f"answered {status}: no credit is left", again=False, fatal=True)
-    if refused == "key":  # the reason may quote a part of it
+    if status == 403 and refused is None and _OF_CONTENT.search(said):
+        return Failure("answered 403: its moderation refuses this prompt", again=False)
+    if refused == "key" or status == 403:  # the reason may quote a part of it
         key = f"the key in ${api_key_env}" if api_key_env else "the key, or misses one"
         also = ", or not for this LLM or country" if status == 403 else ""
         told = f"answered {status}: it does not accept {key}{also}"
         return Failure(told, again=False, fatal=True)
-    if status == 403:
-        return Failure("answered 403: its moderation refuses this prompt", again=False)
     answered = f"answered {status}" + (f" ({reason})" if reason else "")
     is_gone = status == 400 and (error.code in RETIRED or SAYS_RETIRED.search(error.reason))
     if is_gone or status in _FATAL or 300 <= status < 400:
@@ -126,36 +129,35 @@ def failure_of(error: SendError, most: Usage, api_key_env: str | None) -> Failur
 
 
 def about_account(status: int, said: str) -> str | None:
-    """What of the account an error is about, `key` or `credit`: no further call would be answered.
+    """What of the account an answer is about, `key` or `credit`: no further one would be better.
 
     Args:
-        status: Of the answer.
-        said: What the answer says, with the code of the error.
+        status: Of the answer of a provider of LLMs.
+        said: What it says, with the code of the error.
 
     Returns:
         None if it is about neither.
 
     Examples:
-        >>> about_account(403, "no"), about_account(403, "your input was flagged")
-        ('key', None)
+        >>> about_account(401, "no"), about_account(402, "no"), about_account(400, "no")
+        ('key', 'credit', None)
     """
-    word = account_in(said)
-    if status == 402 or (status in (400, 403, 429) and word == "credit"):
-        return "credit"
-    is_forbidden = status == 403 and not _OF_CONTENT.search(said)
-    return "key" if status == 401 or is_forbidden or (status == 400 and word) else None
+    return {401: "key", 402: "credit"}.get(status) or account_in(status, said)
 
 
-def account_in(said: str) -> str | None:
-    """As `about_account`, by words alone.
+def account_in(status: int, said: str) -> str | None:
+    """As `about_account`, of any service: by words alone.
 
     Examples:
-        >>> account_in("Your credit balance is too low to access the API.")
+        >>> account_in(400, "Your credit balance is too low to access the API.")
         'credit'
-        >>> account_in("Incorrect API key provided: na***ys."), account_in("what is an API key?")
+        >>> account_in(400, "Incorrect API key provided: na***ys."), account_in(401, "log in first")
         ('key', None)
     """
-    return "credit" if _OF_CREDIT.search(said) else "key" if _OF_KEY.search(said) else None
+    is_of_payment = status == 402 and _OF_PAYMENT.search(said)
+    if is_of_payment or (status in (400, 402, 403, 429) and _OF_CREDIT.search(said)):
+        return "credit"
+    return "key" if status in (400, 401, 403) and _OF_KEY.search(said) else None
 
 
 def failure_of_bad(bad: BadReply, most: Usage, api_key_env: str | None) -> Failure:

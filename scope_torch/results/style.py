@@ -190,10 +190,11 @@ def save_figure(figure: Figure, path: Path) -> None:
     """
     import matplotlib
 
-    if (kind := path.suffix[1:].lower()) not in ("", "pdf", "png", "svg"):
+    kind = path.suffix[1:].lower() or "png"
+    if kind not in figure.canvas.get_supported_filetypes():
         raise InputError(f"{path}: a figure is a .png, .pdf or .svg file")
     dated = {".pdf": "CreationDate", ".svg": "Date"}.get(path.suffix.lower())
     embedded: Any = {"pdf.fonttype": 42, "ps.fonttype": 42, "svg.hashsalt": "scope-torch"}
     metadata: Any = {dated: None} if dated else None
     with matplotlib.rc_context(embedded), replacing(path) as file:
-        figure.savefig(file, format=kind or "png", dpi=200, metadata=metadata)
+        figure.savefig(file, format=kind, dpi=200, metadata=metadata)

@@ -187,25 +187,32 @@ def trouble_of(answer: Answer) -> str | None:
 
 
 def account_trouble_of(answer: Answer) -> str | None:
-    """What of the account an answer is about, `key` or `credit`; None if of neither."""
-    content = (answer.content or b"")[:_MOST_BYTES]
-    code = _error_of(content).get("code") if answer.status == 200 else answer.status
-    if answer.refused is not None or not isinstance(code, int):
+    """What of the account an answer is about, `key` or `credit`; None if of neither.
+
+    Only what the error says counts: some servers repeat the request beside it.
+    """
+    error = _error_of(answer.content or b"")
+    status = error.get("code") if answer.status == 200 else answer.status
+    if answer.refused is not None or not isinstance(status, int):
         return None
-    return about_account(code, content.decode(errors="replace"))
+    # xAI's error is a text.
+    said = [error.get(name) for name in ("code", "status", "type", "message", "error")]
+    return about_account(status, " ".join(one for one in said if isinstance(one, str)))
 
 
 def _error_of(content: bytes) -> dict[str, Any]:
-    """The error of a reply that is one and nothing else; Mistral's is the reply itself."""
+    """The error of a reply that is one and nothing else; Mistral's and xAI's is the reply."""
     try:
         reply: Any = json.loads(content) if len(content) <= _MOST_BYTES else None
     except (ValueError, RecursionError):
         return {}
+    if isinstance(reply, list) and len(reply) == 1:  # as Gemini's, to a client of OpenAI
+        (reply,) = reply
     said = [key for api in APIS.values() for key in api.said]
     if not isinstance(reply, dict) or any(map(reply.get, said)):
         return {}
     error = reply.get("error", reply)
-    return error if isinstance(error, dict) else {}
+    return error if isinstance(error, dict) else reply if isinstance(error, str) else {}
 
 
 def _wait_s(headers: Mapping[str, str]) -> float:

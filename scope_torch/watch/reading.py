@@ -119,9 +119,8 @@ def result_of_run(run: RecordedRun) -> RecordedResult:
     held_out = _held_out(run)
     surplus = run.observations[len(history) :]
     if held_out is None:  # it is not over
-        surplus += [
-            one for path in run.path.glob("held_out*/*/journal.jsonl") for one in read_journal(path)
-        ]
+        journals = run.path.glob("held_out*/*/journal.jsonl")
+        surplus += dict.fromkeys(one for path in journals for one in read_journal(path))
     rows = [recorded.row for recorded in run.rows]
     last = rows[-1] if rows else None
     theta = problem.theta_ref if last is None else last.theta_out

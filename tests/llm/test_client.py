@@ -259,6 +259,16 @@ def test_a_server_that_is_not_there_bills_nothing():
             False,
             "refuses this prompt",
         ),
+        (
+            Status(403, b"<title>Attention Required!</title>Sorry, you have been blocked"),
+            False,
+            "refuses this prompt",
+        ),
+        (
+            Status(403, {"error": {"code": 403, "message": "Key limit exceeded (total limit)."}}),
+            True,
+            "no credit is left",
+        ),
         (Status(402), True, "no credit is left"),
         (Status(400, message="Your credit balance is too low"), True, "no credit is left"),
         (

@@ -291,8 +291,8 @@ def test_settings_of_matplotlib_are_left_alone(tmp_path):
 def test_a_file_that_cannot_be_written_is_an_input_error(tmp_path):
     with pytest.raises(InputError, match="cannot write"):
         save_figure(matplotlib.figure.Figure(), tmp_path / "absent" / "a.png")
-    with pytest.raises(InputError, match=r"a\.gif: a figure is a \.png, \.pdf or \.svg file"):
-        save_figure(matplotlib.figure.Figure(), tmp_path / "a.gif")
+    with pytest.raises(InputError, match=r"a\.xyz: a figure is a \.png, \.pdf or \.svg file"):
+        save_figure(matplotlib.figure.Figure(), tmp_path / "a.xyz")
 
 
 def test_a_half_written_figure_of_a_run_is_not_there(tmp_path, monkeypatch):

@@ -17,7 +17,7 @@ CREDIT = "Your credit balance is too low to access the Anthropic API."
 REFUSED = [
     (401, {"error": {"message": "User not found."}}),
     (402, {"error": {"message": "needs more credits"}}),
-    (403, {"error": {"type": "permission_error", "message": "no"}}),
+    (403, {"error": {"code": 403, "message": "Key limit exceeded (total limit)."}}),
     (400, {"type": "error", "error": {"type": "invalid_request_error", "message": CREDIT}}),
     (400, [{"error": {"code": 400, "message": "API key not valid. Please pass a valid one."}}]),
     (400, {"code": "Client specified an invalid argument", "error": "Incorrect API key provided"}),
@@ -29,6 +29,9 @@ PASSING = [
     (403, {"error": "Content violates usage guidelines. API key ID: 1", "code": "no"}),
     (429, {"error": {"code": "rate_limit_exceeded", "message": "slow down"}}),
     (500, {"error": {"message": "what is an API key?"}}),
+    (400, {"error": {"message": "bad"}, "input": f"What does this mean: {CREDIT}"}),
+    (403, {"error": {"type": "permission_error", "message": "no"}}),
+    (403, "<title>Attention Required!</title>Sorry, you have been blocked"),
 ]
 
 
@@ -48,12 +51,15 @@ RAISED = [
     ApiError(f"Error code: 400 - {CREDIT}", 400),
     ApiError("400 INVALID_ARGUMENT. API key expired. Please renew the API key.", 400),
     ApiError("Error code: 429 - {'error': {'code': 'insufficient_quota'}}", 429),
+    ApiError("402: This request requires more credits, or fewer max_tokens.", 402),
     AuthenticationError("Error code: 401 - no", 401),
     ExceptionGroup("in tasks", [ApiError("Error code: 402 - Insufficient Balance", 402)]),
 ]
 OTHERS = [
     ApiError("Error code: 400 - the prompt is too long", 400),
     ApiError("HTTP Error 401: Unauthorized", 401),  # a page that a tool looked at
+    ApiError("404: the credit balance is too low, or there is no such customer", 404),
+    ApiError("400: insufficient balance for a transfer", 400),
     RuntimeError(CREDIT),  # no client's: a question may be about it
 ]
 
@@ -156,7 +162,7 @@ def test_the_endpoint_sees_it_although_the_application_answers(tmp_path, whole, 
     answers = []
     with refusing(101, status, error) as upstream, pytest.raises(InputError) as caught:
         selected(swallowing(answers), upstream, **how)
-    is_credit = status in (402, 429) or CREDIT in str(error)
+    is_credit = status in (402, 403, 429) or CREDIT in str(error)
     why = "no credit is left" if is_credit else "it does not accept the key"
     assert f"answered that {why}" in str(caught.value)
     assert answers
