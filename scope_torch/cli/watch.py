@@ -13,8 +13,7 @@ from pathlib import Path
 from scope_torch.errors import InputError
 from scope_torch.files import write_atomically
 from scope_torch.results.page.view import Pace
-from scope_torch.runs.directory import read_settings
-from scope_torch.runs.measure import is_measurement
+from scope_torch.runs.measure import is_part
 from scope_torch.runs.opening import BEGUN
 from scope_torch.runs.recorded import RecordedRun, read_run
 from scope_torch.watch.page import page
@@ -119,16 +118,10 @@ def _check(run_dir: Path) -> None:
             f"{run_dir} has not begun to search: it measures the reference, or was stopped before; "
             "--follow waits for the search"
         )
-    runs = sorted(path.parent for path in run_dir.rglob("settings.json") if not _is_part(path))
+    below = sorted(path.parent for path in run_dir.rglob("settings.json"))
+    runs = [path for path in below if not is_part(path)]
     hint = f"; name one of the {len(runs)} runs below it, such as {runs[0]}" if runs else ""
     raise InputError(f"{run_dir} is not the directory of a run{hint}")
-
-
-def _is_part(path: Path) -> bool:
-    try:
-        return is_measurement(read_settings(path))
-    except InputError:
-        return False
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from scope_torch.problem import SelectionProblem
 from scope_torch.results.metrics import OracleCurve
 from scope_torch.runs.deadline import TIME_IS_OVER
 from scope_torch.runs.directory import read_json, read_settings, result_of
-from scope_torch.runs.measure import is_measurement
+from scope_torch.runs.measure import is_part
 from scope_torch.runs.measured import FILE, measured_curve, read_measured
 from scope_torch.runs.recorded import recorded_problem
 from scope_torch.runs.trace import RecordedRow, read_trace, recorded_curve
@@ -289,7 +289,7 @@ def load_runs(output_dir: Path) -> tuple[dict[Group, list[FinishedRun]], list[st
         f"{status}: {path}"
         for status, name in (("unfinished", "settings.json"), ("failed", "error.log"))
         for path in sorted(p.parent for p in output_dir.rglob(name))
-        if not (path / "result.json").exists() and not _is_measurement(path)
+        if not (path / "result.json").exists() and not is_part(path)
     ]
     cut = [run.path for run in found if run.result["stop_reason"] == TIME_IS_OVER]
     remarks += [f"ended by its time limit, before its budget was spent: {path}" for path in cut]
@@ -344,14 +344,6 @@ def _experiment(run: FinishedRun, output_dir: Path) -> str:
 
 def _digest(values: Any) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:6]
-
-
-def _is_measurement(path: Path) -> bool:
-    """Whether it is a part of another run, without a result of its own; see `measure`."""
-    try:
-        return is_measurement(read_settings(path / "settings.json"))
-    except (FileNotFoundError, InputError):
-        return False
 
 
 def column(runs: Sequence[FinishedRun], name: str) -> list[float]:

@@ -13,7 +13,7 @@ from scope_torch.errors import InputError
 from scope_torch.files import write_atomically
 from scope_torch.observation import Observation, Request
 from scope_torch.runs.deadline import Deadline
-from scope_torch.runs.directory import read_json
+from scope_torch.runs.directory import read_json, read_settings
 from scope_torch.runs.evaluator import Evaluator, KeepsAnswers
 from scope_torch.runs.opening import open_run_dir
 from scope_torch.runs.source import ObservationSource
@@ -183,6 +183,14 @@ def is_measurement(settings: Mapping[str, Any]) -> bool:
     optimizer = settings.get("optimizer")
     name = optimizer.get("name") if isinstance(optimizer, dict) else None
     return name in (_NAME, "check", "recheck")
+
+
+def is_part(folder: Path) -> bool:
+    """Whether a directory holds a measurement or a check, not a search."""
+    try:
+        return is_measurement(read_settings(folder / "settings.json"))
+    except (FileNotFoundError, InputError):
+        return False
 
 
 def _settings(
