@@ -89,7 +89,7 @@ TABLES: dict[str, tuple[str, Callable[[Rows], str]]] = {
     "recorded_papers": ("recorded", other_tables.papers_recorded_table),
     "dearer": (
         "recorded recorded_development tables main additive recorded_like",
-        other_tables.dearer_table,
+        other_tables.dearer_everywhere_table,
     ),
     "main": ("main", tables.ends_table),
     "ablation": ("main", tables.ablation_table),

@@ -255,6 +255,19 @@ def test_where_scope_is_cheaper_it_says_by_how_much():
     assert "| `p`, additive | 4,000 |" in table
 
 
+def test_the_searches_beside_agentopt_are_places_too(tmp_path, monkeypatch):
+    """Of one task; an infeasible end is none."""
+    head = "task,selector,seed,true_quality,s_0,true_cost_usd\n"
+    ends = "p,scope,0,0.9,0.8,0.3\np,scope_joint,0,0.9,0.8,0.5\n"
+    bad = "p,scope,1,0.7,0.8,0.1\np,scope_joint,1,0.9,0.8,0.5\n"
+    (tmp_path / "cost.csv").write_text(head + ends + bad)
+    monkeypatch.setitem(other_tables.FILES, "cost", tmp_path / "cost.csv")
+    head, _, line = other_tables.dearer_everywhere_table([]).splitlines()
+    assert head.startswith("| of 1 places |")
+    assert line.startswith("| p, as it ships | 300,000 | 500,000 | 200,000 |")
+    assert line.endswith("| 1, 0 of 1 |")
+
+
 def test_headlines_are_computed():
     rows = [made_up("data_imputation", "cei", 0.4), made_up("data_imputation", "abacus", 0.2)]
     rows += [
