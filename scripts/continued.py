@@ -220,6 +220,7 @@ def write_page() -> None:
     """Puts the table into the page."""
     before, _, rest = PAGE.read_text().partition(BEGIN)
     PAGE.write_text(f"{before}{BEGIN}\n{block()}\n\n{END}{rest.partition(END)[2]}")
+    print(f"{FILE.name}: the table is in {PAGE.name}")
 
 
 def block() -> str:

@@ -136,6 +136,7 @@ def write_pages() -> None:
     PAGE.write_text(_with(PAGE.read_text(), tables))
     home = f"{home_table(FILES['cost'])}\n\n{origin('cost')}"
     RESULTS.write_text(_with(RESULTS.read_text(), {"home": home}))
+    print(f"cost.csv, quality.csv: the tables are in {PAGE.name}, {RESULTS.name}")
 
 
 def origin(objective: str) -> str:

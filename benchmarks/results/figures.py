@@ -95,7 +95,7 @@ def draw_shares(rows: Rows) -> Figure:
             for number, method in enumerate(methods):
                 of = [row for row in group if row["method"] == method]
                 if not of:
-                    continue  # Ax has no simulated task
+                    continue  # Ax has no data_transformation
                 spent = np.sort([of_budget(row) for row in of])
                 x = np.append(spent[np.isfinite(spent)], 1.0)
                 y = np.append(np.arange(1, len(x)) / len(of), (len(x) - 1) / len(of))
