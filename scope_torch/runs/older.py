@@ -31,6 +31,7 @@ _PARTS = "reference", "probe", "preflight"  # measured before the search
 _IN_TIME = "preflight", "probe", "reference", ""  # the same and the search, as they were asked
 KNOWN, OBSERVATIONS = "known.json", "known.jsonl"
 HELD_OUT = "held_out"  # has a directory for each configuration
+LOGGED = "logged.jsonl"  # there: theta_0 as a log knows it
 
 
 @dataclass(frozen=True)

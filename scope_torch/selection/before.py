@@ -145,12 +145,16 @@ def prepare(
 def held_out_usd(
     setup: Setup, problem: SelectionProblem, reference: Sequence[Observation]
 ) -> float:
-    """The most that theta_0 and theta_out cost on the held-out queries, on average, in USD."""
+    """The most that theta_0 and theta_out cost on the held-out queries, on average, in USD.
+
+    theta_0 costs nothing if a log knows it.
+    """
     of_choice = problem.reference_cost_usd
+    of_reference = of_choice if setup.logged is None else 0.0
     if problem.objective == "quality":
         (of_choice,) = (limit.value for limit in problem.limits if limit.name == COST)
     judge_usd = 2 * math.fsum(one.judge_usd for one in reference) / len(reference)
-    return len(setup.held_out) * (problem.reference_cost_usd + of_choice + judge_usd)
+    return len(setup.held_out) * (of_reference + of_choice + judge_usd)
 
 
 def plan_of(setup: Setup, known: Known, pilot: Pilot | None = None) -> Plan:

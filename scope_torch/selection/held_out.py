@@ -13,14 +13,15 @@ from typing import Any
 from tqdm import tqdm
 
 from scope_torch.evaluators.function import FunctionEvaluator
-from scope_torch.observation import Observation, Request
+from scope_torch.files import write_atomically
+from scope_torch.observation import Observation, Request, to_lines
 from scope_torch.results.bill import regraded_usd
 from scope_torch.results.held_out import HeldOut
 from scope_torch.results.result import RunResult
 from scope_torch.runs.earlier import known_from
 from scope_torch.runs.journal import read_journal
 from scope_torch.runs.measure import measure
-from scope_torch.runs.older import HELD_OUT, KNOWN, is_graded_otherwise
+from scope_torch.runs.older import HELD_OUT, KNOWN, LOGGED, is_graded_otherwise
 from scope_torch.runs.opening import facts_of
 from scope_torch.search.known import Known
 from scope_torch.selection.setup import Setup
@@ -44,9 +45,10 @@ def compare_held_out(
     """
     if not setup.held_out:
         return None, 0.0
-    taken = _known_held_out(setup, make_evaluator, left_usd)
-    known = {answer.request: answer for answer in taken.observations}
-    anew_usd, before = regraded_usd(taken.sources), _paid_held_out(setup)
+    taken, before = _known_held_out(setup, make_evaluator, left_usd), _paid_held_out(setup)
+    taken_over = [*taken.observations, *_logged_held_out(setup, before)]
+    known = {answer.request: answer for answer in taken_over}
+    anew_usd = regraded_usd(taken.sources)
     thetas = list(dict.fromkeys([setup.problem.theta_ref, result.recommendation.theta]))
     costs = result.problem.reference_cost_usd, result.cost_usd.value or 0.0
     judged = [one.judge_usd for one in result.history]
@@ -67,7 +69,7 @@ def compare_held_out(
     problem = replace(setup.problem, num_queries=number)
     # Each pair is asked once; also if answers vary, what a smaller budget has paid for is one.
     evaluator = make_evaluator(problem, queries=setup.held_out[:number], deterministic=True)
-    evaluator.remember([*taken.observations, *_kept_held_out(setup, evaluator)])
+    evaluator.remember([*taken_over, *_kept_held_out(setup, evaluator)])
     found, paid = _both(setup, evaluator, part, usd_of, known, left_usd - result.surplus_usd)
     both = next(
         (q for q in range(number) if any(Request(t, q) not in found for t in thetas)), number
@@ -82,7 +84,7 @@ def compare_held_out(
         return None, anew_usd + _usd_of(paid)
     of_thetas = [[found[Request(theta, query)] for query in range(both)] for theta in thetas]
     reference, choice = of_thetas[0], of_thetas[-1]  # the same if the reference is kept
-    told = HeldOut(both, choice, reference, taken.observations, anew_usd)
+    told = HeldOut(both, choice, reference, taken_over, anew_usd)
     compared = set(told.paid)
     return told, _usd_of([one for one in paid if one not in compared])
 
@@ -178,6 +180,22 @@ def _known_held_out(
     return known_from(
         setup.earlier, problem, evaluator, run_dir=folder, held_out=True, regrade_usd=left_usd
     )
+
+
+def _logged_held_out(setup: Setup, before: Iterable[Observation]) -> list[Observation]:
+    """theta_0 as it was logged; kept for those who read the directory.
+
+    Empty if there is no log, or if an early version has paid for such answers `before`.
+    """
+    theta_ref = setup.problem.theta_ref
+    if setup.logged is None or any(one.theta == theta_ref for one in before):
+        return []
+    numbers = [item.number for item in setup.held_out]
+    found = setup.logged.observations(theta_ref, numbers)
+    if (folder := setup.inside(HELD_OUT)) is not None:
+        folder.mkdir(exist_ok=True)
+        write_atomically(folder / LOGGED, to_lines(found).decode(), private=True)
+    return found
 
 
 def _number_paid_for(

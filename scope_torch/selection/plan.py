@@ -118,8 +118,8 @@ class Plan:
             steps.append(f"again: the reference answers {self.repeats} of them twice, {why}")
         steps.append(f"search: with the rest of {budget}, in which everything is counted")
         if self.num_held_out:
-            both = "choice and reference answer the held-out queries, paid from the budget too"
-            steps.append(f"at the end {both}")
+            who = "the choice answers" if self.is_logged else "choice and reference answer"
+            steps.append(f"at the end {who} the held-out queries, paid from the budget too")
         return steps
 
     def _costs(self) -> list[str]:
@@ -132,7 +132,8 @@ class Plan:
             pilots = 'dry_run="pilot" runs the reference on 3 queries and tells'
             return [*lines, f"What it costs is not known; {pilots}."]
         pilot, each = self.pilot, self.pilot.usd / self.pilot.number
-        number = self.num_reference + self.repeats + 2 * self.num_held_out
+        held_out = self.num_held_out * (1 if self.is_logged else 2)
+        number = self.num_reference + self.repeats + held_out
         took = "" if pilot.seconds is None else f" and {plain(pilot.seconds, 2)} s"
         lines.append(
             f"{pilot.number} pilots cost {usd(pilot.usd)} USD: {usd(each)} USD{took} a run."

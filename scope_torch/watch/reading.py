@@ -20,6 +20,7 @@ from scope_torch.results.result import RunResult
 from scope_torch.runs.directory import read_json
 from scope_torch.runs.journal import lost_in, read_journal
 from scope_torch.runs.measure import repeats_in
+from scope_torch.runs.older import HELD_OUT, LOGGED, OBSERVATIONS
 from scope_torch.runs.opening import keeps_answers
 from scope_torch.runs.recorded import RecordedRun
 from scope_torch.search.front import FrontRow, FrontTable
@@ -227,7 +228,8 @@ def _held_out(run: RecordedRun) -> HeldOut | None:
     thetas = run.problem.theta_ref, tuple(run.summary()["theta_out_codes"])
     part = run.path / f"held_out_{number}"  # of a part of them, if money was short
     part = part if part.exists() else run.path / "held_out"
-    known = _observed(run.path / "held_out" / "known.jsonl") or []
+    files = [run.path / HELD_OUT / name for name in (OBSERVATIONS, LOGGED)]
+    known = [one for file in files for one in _observed(file) or []]
     both: list[list[Observation]] = []
     for theta in thetas:
         paths = run.path.glob(f"held_out*/{'-'.join(map(str, theta))}/journal.jsonl")

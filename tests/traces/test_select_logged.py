@@ -6,8 +6,10 @@ import pytest
 
 import scope_torch as st
 from scope_torch.errors import InputError
+from scope_torch.runs.recorded import read_run
 from scope_torch.traces.reference import LoggedReference
 from scope_torch.traces.summary import LoggedQuery
+from scope_torch.watch.reading import result_of_run
 
 PRICE = {"nano": 1e-4, "mini": 4e-4, "pro": 1e-2}  # USD of a call
 SKILL = {"nano": 0.3, "mini": 0.98, "pro": 1.0}
@@ -93,6 +95,32 @@ def test_the_order_of_the_log_need_not_be_that_of_the_data():
     numbers = [int(question.split()[1]) for question in result.queries]
     assert [quality for _, quality in answers] == [float(number != 7) for number in numbers]
     assert len(numbers) == 30
+
+
+def test_held_out_queries_know_the_log_too(tmp_path):
+    settings = {"holdout": 0.25, "base": None, "run_dir": tmp_path}
+    plan, _ = selected(logged(), dry_run=True, **settings)
+    assert "the choice answers the held-out queries" in str(plan)
+    result, runs = selected(logged(), **settings)
+    assert ("pro", "pro") not in {llms for llms, _ in runs}
+    assert [(o.cost_usd, o.quality) for o in result.held_out.reference] == [(0.02, 1.0)] * 10
+    paid = sum(PRICE[llm] for llms, _ in runs for llm in llms)
+    assert result.bill.total_usd == pytest.approx(paid, abs=1e-12)
+    for read in (result_of_run(read_run(tmp_path)), selected(logged(), **settings)[0]):
+        assert read.held_out.to_json() == result.held_out.to_json()
+        assert read.bill.amounts == result.bill.amounts
+
+
+def test_held_out_answers_that_were_paid_for_stay(tmp_path, monkeypatch):
+    """An early version asked the reference again."""
+    settings = {"holdout": 0.25, "base": None, "run_dir": tmp_path}
+    with monkeypatch.context() as early:
+        early.setattr("scope_torch.selection.held_out._logged_held_out", lambda *_: [])
+        first, asked = selected(logged(), **settings)
+    assert [llms for llms, _ in asked].count(("pro", "pro")) == 10
+    again, runs = selected(logged(), **settings)
+    assert runs == []
+    assert again.bill.amounts == first.bill.amounts
 
 
 def test_a_constraint_on_the_latency_knows_the_reference():
