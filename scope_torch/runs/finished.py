@@ -55,9 +55,11 @@ class FinishedRun:
     def group(self) -> Group:
         """Task, method with its overrides, and budget: equal for runs that differ only in seed.
 
-        Of another table, reference or simulated world is another task.
+        Of another table, reference or simulated world is another task. Overrides stand above the
+        folder of a seed; what is above any other folder, as of `select`, says nothing.
         """
-        overrides = _BETWEEN.split(self.path.parent.name)
+        is_of_seed = self.path.name.startswith("seed=")
+        overrides = _BETWEEN.split(self.path.parent.name if is_of_seed else "")
         of_task = [o.removeprefix("task.") for o in overrides if _OF_TASK.match(o)]
         variant = ",".join(o for o in overrides if not _OF_TASK.match(o))
         method, task = str(self.result["method"]), str(self.result["task"])

@@ -345,6 +345,11 @@ def test_runs_of_one_experiment_in_two_folders_are_one_group(tmp_path):
     assert groups_of(tmp_path) == {("synthetic", "scope"): 2}
 
 
+def test_the_folder_above_a_selection_is_no_setting_of_its_method(tmp_path):
+    searched(tmp_path / "runs" / "june")
+    assert groups_of(tmp_path) == {("synthetic", "scope"): 1}
+
+
 def test_worlds_are_kept_apart(tmp_path):
     """Methods that were not run in the same world have no table together."""
     other = synthetic_task(num_queries=12, world_seed=4)
