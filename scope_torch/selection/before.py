@@ -96,7 +96,8 @@ def prepare(
             f"{lost_usd:.3g} USD were paid for runs that were lost, and "
             f"budget_usd={setup.budget_usd:g}; raise it"
         )
-    logged = logged_reference(setup)
+    if logged := logged_reference(setup):
+        _with_reference(setup.problem, logged, None)  # refuses a log before anything is paid for
     answered = [*known.observations, *logged]
     say(setup, plan_of(setup, known))
     warn_of_known(setup.searched, setup.held_out)
@@ -138,8 +139,7 @@ def prepare(
         problem = _with_reference(setup.problem, reference, sample, vary=True)
     lost_usd = _lost_usd(setup, application)  # a worker may be lost in each part
     spent_usd += _paid(again) + lost_usd
-    told = (reference, again, repeats, vary)
-    return Before(problem, known, probe, base, *told, spent_usd, lost_usd)
+    return Before(problem, known, probe, base, reference, again, repeats, vary, spent_usd, lost_usd)
 
 
 def held_out_usd(

@@ -140,6 +140,20 @@ def test_an_incomplete_log_is_refused_before_any_call(reference, told):
         selected(reference)
 
 
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [({"seconds": None}, "no 'latency_s' was observed"), ({"quality": 0.0}, "right on none of 40")],
+)
+def test_a_log_that_gives_no_threshold_is_refused_before_any_call(changes, told):
+    def app(models, question):
+        raise AssertionError
+
+    settings = {"models": {module: list(PRICE) for module in MODELS}, "budget_usd": 3.0}
+    settings |= {"dataset": QUESTIONS, "max_quality_loss": 0.1}
+    with pytest.raises(InputError, match=told):
+        st.select(app, reference=logged(**changes), constraints=["latency_s <= 1"], **settings)
+
+
 def test_the_llms_of_an_incomplete_log_are_measured():
     _, runs = selected(dict(logged(quality=None)))
     assert runs[0] == (("pro", "pro"), QUESTIONS[0])
