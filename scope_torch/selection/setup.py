@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -338,9 +339,11 @@ def _unmeasured(
             "below 1, such as 0.05"
         )
     limits = _limits_of(given, epsilon)
-    # A bound relative to a placeholder must lie in the range of the outcome.
+    # A bound relative to a placeholder must lie in the range of the outcome, also when rounded.
     placeholders = {
-        limit.outcome: limit.high / limit.value for limit in limits if limit.is_relative
+        limit.outcome: math.nextafter(limit.high / limit.value, -math.inf)
+        for limit in limits
+        if limit.is_relative
     }
     placeholders.pop("quality", None)
     codes: Any = tuple(reference.values())  # the problem makes codes of names

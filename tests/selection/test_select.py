@@ -331,6 +331,13 @@ def test_latency_is_measured_and_relative_constraints_know_the_reference():
     assert set(result.history[0].outcomes) == {"latency_s", "steps"}
 
 
+def test_a_bound_relative_to_the_reference_takes_any_cap():
+    """Before the reference is measured, 400 / 1.2 stands for it, and is rounded up."""
+    for limit in ("steps <= 1.2 * reference cap 400", "steps <= 0.9 * reference cap 60"):
+        plan = st.select(App(), **settings(constraints=[limit], dry_run=True))
+        assert "9 configurations" in str(plan)
+
+
 def test_the_best_quality_for_a_price():
     limit = "cost_usd <= 0.001 cap 0.03"
     arguments = settings(metric=exactly, max_quality_loss=None, objective="quality")
