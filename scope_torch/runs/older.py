@@ -104,6 +104,9 @@ class Reader:
         """What the runs observed, the oldest first."""
         taken: list[Observation] = []
         settings = [_settings_of(path) for path in paths]
+        for path, one in zip(paths, settings, strict=True):
+            if one["optimizer"]["name"] == "measure":
+                raise InputError(f"continue_from={path} is a part of a run: name the run itself")
         pairs = zip(settings, paths, strict=True)
         anew = [graded_otherwise(one["evaluator"], self._evaluator, path) for one, path in pairs]
         self._mixes_grades = any(anew)

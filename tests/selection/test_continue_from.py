@@ -330,6 +330,13 @@ def test_what_cannot_be_continued_is_refused(tmp_path, changes, message):
 
 
 @pytest.mark.usefixtures("after_june")
+def test_a_part_of_a_run_is_named_as_such(tmp_path):
+    part = tmp_path / "june" / "reference"
+    with pytest.raises(InputError, match="reference is a part of a run: name the run itself"):
+        st.select(App(), **settings(continue_from=part))
+
+
+@pytest.mark.usefixtures("after_june")
 def test_a_directory_keeps_what_it_continues_from(tmp_path):
     july(tmp_path)
     with pytest.raises(InputError, match="restore continue_from"):
