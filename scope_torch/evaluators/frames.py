@@ -15,7 +15,8 @@ def elements_of(dataset: Any, with_expected: bool) -> Any:
 
     Args:
         dataset: A frame with the columns `input` and `expected`, or with just as many columns as
-            are needed, in this order; anything else comes back as it is.
+            are needed; those of other names are taken in this order. Anything else comes back as
+            it is.
         with_expected: Whether pairs are needed.
 
     Raises:
@@ -27,13 +28,22 @@ def elements_of(dataset: Any, with_expected: bool) -> Any:
     if names is None:
         return dataset
     names, needed = list(names), list(_NAMES if with_expected else _NAMES[:1])
-    chosen = needed if set(needed) <= set(names) else names
-    if len(chosen) != len(needed):
+    others = [name for name in names if name not in needed]
+    lacking = [name for name in needed if name not in names]
+    if lacking and len(others) != len(lacking):
         raise InputError(
             f"dataset has the columns {names}; rename those to use to {' and '.join(needed)}, such "
-            f"as {dict(zip(names, needed, strict=False))}"
+            f"as {dict(zip(others, lacking, strict=False))}"
         )
-    columns = [_values(dataset[name]) for name in chosen]
+    renamed = dict(zip(lacking, others, strict=False))
+    chosen = [renamed.get(name, name) for name in needed]
+    try:
+        columns = [_values(dataset[name]) for name in chosen]
+    except (TypeError, NotImplementedError) as error:  # as of a stream of Hugging Face
+        raise InputError(
+            f"the columns of dataset={dataset!r:.60} cannot be read ({error}); load it as a whole, "
+            "without streaming"
+        ) from error
     for name, values in zip(chosen, columns, strict=True):
         for number, value in enumerate(values):
             if _is_missing(value):

@@ -70,12 +70,30 @@ def test_the_rows_of_a_frame_are_the_elements(kind):
          "row 1; leave it out"),
         ({"input": ["a", "b"], "expected": [1.0, float("nan")]}, True, "dataset['expected'] has"),
         ({"input": [], "expected": []}, True, "dataset is empty"),
+        ({"n": [1], "expected": ["A"], "q": ["a"]}, True, "such as {'n': 'input'}"),
     ],
 )  # fmt: skip
 def test_frames_that_cannot_be_used(rows, with_expected, words):
     with pytest.raises(InputError) as caught:
         items_of(pl.DataFrame(rows), with_expected)
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("names", [("expected", "question"), ("answer", "input")])
+def test_a_column_with_a_name_is_not_taken_for_the_other(names):
+    rows = dict(zip(names, (ROWS["expected"], ROWS["input"]), strict=True))
+    assert items_of(pl.DataFrame(rows), with_expected=True) == PAIRS
+
+
+def test_a_stream_has_no_columns_to_read():
+    class Stream:
+        column_names = ("input", "expected")
+
+        def __iter__(self):
+            yield {"input": "a", "expected": "A"}
+
+    with pytest.raises(InputError, match="without streaming"):
+        items_of(Stream(), True)  # type: ignore[arg-type]
 
 
 def test_select_takes_a_frame():
