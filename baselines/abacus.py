@@ -16,7 +16,7 @@ from scope_torch.baselines.pareto_plan import (
     cheapest_allowed_plan,
     cheapest_plan,
 )
-from scope_torch.errors import InputError
+from scope_torch.errors import InputError, whole_number
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
 from scope_torch.search.optimizer import Recommendation, SequentialOptimizer, Steps
@@ -76,20 +76,17 @@ class Abacus(SequentialOptimizer):
         remeasure_base: bool = True,
         name: str = "abacus",
     ) -> None:
-        for key, value in {"k": k, "j": j, "step": step}.items():
-            if value < 1:
-                raise InputError(f"{key}={value} must be at least 1")
         if module_cost not in ("metered", "difference"):
             raise InputError(f"module_cost={module_cost!r} must be 'metered' or 'difference'")
-        check_seed(seed)
         problem.check_one_constraint(name)
         if problem.rule is not None and problem.allowed_mask() is None:
             raise InputError(f"allowed: {name} takes no rule where Theta is too large to enumerate")
-        self.name, self.problem, self.seed = name, problem, seed
-        self._k, self._j, self._step = k, j, step
+        self.name, self.problem, self.seed = name, problem, check_seed(seed)
+        counts = {"k": k, "j": j, "step": step}
+        self._k, self._j, self._step = (whole_number(key, n, 1) for key, n in counts.items())
         self._module_cost, self._reuse_base = module_cost, reuse_base
         self._remeasure_base = remeasure_base
-        generator = torch.Generator().manual_seed(seed)
+        generator = torch.Generator().manual_seed(self.seed)
         order = torch.randperm(problem.num_queries, generator=generator)
         self._query_order: list[int] = order.tolist()
         self._modules = [self._frontier(i) for i in range(problem.space.num_modules)]

@@ -76,10 +76,9 @@ class DatasetLevelOptimizer(SequentialOptimizer):
     """
 
     def __init__(self, problem: SelectionProblem, *, seed: int, name: str) -> None:
-        check_seed(seed)
         problem.check_objective_is_cost(name)
-        self.name, self.problem, self.seed = name, problem, seed
-        self._generator = torch.Generator().manual_seed(seed)
+        self.name, self.problem, self.seed = name, problem, check_seed(seed)
+        self._generator = torch.Generator().manual_seed(self.seed)
         order = torch.randperm(problem.num_queries, generator=self._generator)
         self._query_order: list[int] = order.tolist()
         self.evaluations: list[Evaluation] = []

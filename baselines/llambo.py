@@ -17,11 +17,11 @@ from scope_torch.baselines.llambo_prompts import HistoryLine, Message, Prompts, 
 from scope_torch.baselines.llambo_score import Prediction, scores_of, target_cost
 from scope_torch.baselines.llm_backends import Backend, BackendConfig, backend_config, make_backend
 from scope_torch.baselines.llm_transcript import Replies
-from scope_torch.errors import InputError
+from scope_torch.errors import InputError, whole_number
 from scope_torch.llm.prices import load_llms
 from scope_torch.problem import SelectionProblem
 from scope_torch.search.optimizer import Steps
-from scope_torch.space import tie_rank
+from scope_torch.space import check_seed, tie_rank
 
 
 class Sampling(TypedDict):
@@ -85,7 +85,7 @@ class LLAMBO(DatasetLevelOptimizer):
         name: str | None = None,
     ) -> None:
         name = _checked_name(name, backend.kind)
-        self._counts = {
+        counts = {
             "n_init": n_init,
             "num_candidates": num_candidates,
             "min_candidates": min_candidates,
@@ -93,10 +93,10 @@ class LLAMBO(DatasetLevelOptimizer):
             "num_templates": num_templates,
             "num_predictions": num_predictions,
         }
-        for key, value in self._counts.items():
-            least = 0 if key == "num_retries" else 1
-            if value < least:
-                raise InputError(f"{key}={value} is too small; the least is {least}")
+        self._counts = {
+            key: whole_number(key, value, 0 if key == "num_retries" else 1)
+            for key, value in counts.items()
+        }
         if not -1 <= alpha <= 1:
             raise InputError(f"alpha={alpha} must lie in [-1, 1]")
         self._backend, self._prompts, self._alpha = backend, prompts, alpha
@@ -336,6 +336,7 @@ def make_llambo(
         >>> search = make_llambo(task.problem, seed=0)  # the stand-in answers
         >>> result = st.run(task.problem, search, task.evaluator, budget_usd=1.0)
     """
+    seed = check_seed(seed)
     if not isinstance(backend, BackendConfig):
         backend = backend_config(backend or {})
     price_usd = None

@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import torch
@@ -245,20 +246,21 @@ def everywhere(
 
 
 def check_seed(seed: int, name: str = "seed") -> int:
-    """Returns `seed`.
+    """Returns `seed`, as an int.
 
     Args:
-        seed: Seed of random numbers.
+        seed: Seed of random numbers; also of numpy, or a whole float.
         name: Name of the setting in error messages.
 
     Raises:
         InputError: If it is not whole, or does not fit into 64 bits.
     """
-    if isinstance(seed, str) or seed % 1 != 0:
+    given: Any = seed
+    if not isinstance(given, Real) or isinstance(given, bool) or given % 1 != 0:
         raise InputError(f"{name}={seed} must be a whole number")
     if not -(2**63) <= seed < 2**63:
         raise InputError(f"{name}={seed} must fit into 64 bits")
-    return seed
+    return int(seed)
 
 
 def splitmix64(x: Tensor) -> Tensor:

@@ -5,13 +5,14 @@ import math
 from collections import Counter
 
 import naive
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scope_torch.errors import InputError
-from scope_torch.space import ConfigSpace, first_tied, splitmix64, tie_rank, tie_width
+from scope_torch.space import ConfigSpace, check_seed, first_tied, splitmix64, tie_rank, tie_width
 
 MASK = 2**64 - 1
 SIZES = st.lists(st.integers(1, 4), min_size=1, max_size=5).map(tuple)
@@ -22,6 +23,18 @@ UINT64 = st.one_of(st.sampled_from(EXTREME), st.integers(0, MASK))
 def signed(x: int) -> int:
     x &= MASK
     return x - 2**64 if x >= 2**63 else x
+
+
+@pytest.mark.parametrize("seed", [None, True, [1], "1", 0.5, math.nan, math.inf])
+def test_what_is_no_seed_is_refused_by_name(seed):
+    with pytest.raises(InputError, match="must be a whole number"):
+        check_seed(seed)
+
+
+def test_a_seed_of_numpy_or_a_whole_float_is_that_number():
+    seeds = [check_seed(seed) for seed in (np.int64(-3), np.float64(-3), -3.0, -3)]
+    assert seeds == [-3] * 4
+    assert {type(seed) for seed in seeds} == {int}
 
 
 def all_codes(sizes):

@@ -264,7 +264,9 @@ def test_the_listing_of_llms_does_not_decide_the_order():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"k": 0}, "k=0 must be at least 1"),
+        ({"k": 0}, "k=0 must be a whole number >= 1"),
+        ({"k": 2.5}, "k=2.5 must be a whole number"),
+        ({"step": math.nan}, "step=nan must be a whole number"),
         ({"j": 0}, "j=0"),
         ({"step": -1}, "step=-1"),
         ({"module_cost": "guess"}, "module_cost='guess' must be"),

@@ -286,7 +286,9 @@ def test_config_files_build_the_methods():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"n_init": 0}, "n_init=0 is too small"),
+        ({"n_init": 0}, "n_init=0 must be a whole number >= 1"),
+        ({"num_predictions": 2.5}, "num_predictions=2.5 must be a whole number"),
+        ({"num_candidates": "3"}, "num_candidates='3' must be a whole number"),
         ({"num_retries": -1}, "num_retries=-1"),
         ({"num_predictions": 0}, "num_predictions=0"),
         ({"alpha": 2.0}, r"alpha=2.0 must lie in \[-1, 1\]"),

@@ -1,11 +1,15 @@
 """Random search, and what all dataset-level methods share."""
 
+import json
 import math
 
+import numpy as np
 import pytest
 from gp_reference import best_feasible, choices, tie_key
 from tables import make_task, task_of
 
+from scope_torch.baselines.abacus import Abacus
+from scope_torch.baselines.llambo import make_llambo
 from scope_torch.baselines.random_search import RandomSearch
 from scope_torch.errors import InputError
 from scope_torch.runs.runner import run
@@ -16,6 +20,14 @@ class TestRandomSearch(OptimizerConformance):
     @pytest.fixture
     def make_optimizer(self):
         return lambda problem, seed: RandomSearch(problem, seed=seed)
+
+
+@pytest.mark.parametrize("make", [RandomSearch, Abacus, make_llambo])
+def test_a_seed_of_numpy_is_that_number(make):
+    problem = make_task(2, (3, 4), 5).problem
+    one, other = make(problem, seed=np.int64(3)), make(problem, seed=3)
+    assert json.dumps(one.settings()) == json.dumps(other.settings())
+    assert one.ask() == other.ask()
 
 
 @pytest.mark.parametrize("seed", [0, 1, -5])

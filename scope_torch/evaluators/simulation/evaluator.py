@@ -81,11 +81,10 @@ class SimulatedEvaluator:
     ) -> None:
         if not 0 <= cost_noise <= 0.25:
             raise InputError(f"cost_noise={cost_noise} must lie in [0, 0.25]")
-        check_seed(noise_seed, "noise_seed")
         if outcomes:
             speeds(world.llms)
         self.world = world
-        self.cost_noise, self.noise_seed = cost_noise, noise_seed
+        self.cost_noise, self.noise_seed = cost_noise, check_seed(noise_seed, "noise_seed")
         self._cache_dir, self._outcomes = cache_dir, outcomes
         self._observed = lru_cache(_CACHE_SIZE)(self._observe_all)
 

@@ -107,10 +107,9 @@ class World:
             raise InputError(f"split={split!r} must be search or test")
         if not randomness >= 0:
             raise InputError(f"randomness={randomness} must be at least 0")
-        check_seed(world_seed, "world_seed")
         choose_llms(price_list, [REFERENCE])
         check_counters(spec, len(price_list))
-        self.spec, self.world_seed = spec, world_seed
+        self.spec, self.world_seed = spec, check_seed(world_seed, "world_seed")
         self.split, self.randomness = split, randomness
         self.llms = choose_llms(price_list, llms)
         self.space = ConfigSpace((len(self.llms),) * len(spec.modules))
