@@ -112,7 +112,7 @@ def read_prompt(text: str) -> Prompt:
             listed = lines.index("Candidate LLMs of each module:", number) + 1
             for candidates in lines[listed : listed + len(modules)]:
                 prompt.candidates |= json.loads(f"{{{candidates}}}")
-        elif line.startswith('{"llm": '):
+        elif line.startswith('{"llm": ') and line.endswith("}"):  # else of a module "llm"
             price = json.loads(line)
             prompt.prices[price["llm"]] = price["input"] + price["output"]
         elif match := _MEASURED.match(line):

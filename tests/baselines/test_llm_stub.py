@@ -1,5 +1,7 @@
 """The stand-in for LLAMBO's LLM: seeded, sometimes malformed, blind to all but the prompt."""
 
+from dataclasses import replace
+
 import pytest
 from tables import make_task
 
@@ -53,6 +55,12 @@ class TestStub:
         assert means[1, 1, 1][0] == pytest.approx(1e-3, rel=0.15)
         assert means[1, 1, 1][1] == pytest.approx(0.8, abs=0.05)
         assert means[2, 0, 1][0] == pytest.approx(2e-3, rel=0.15)
+
+    def test_predicts_for_a_module_with_the_name_of_a_key(self):
+        problem = replace(self.problem, modules=("llm", *self.problem.modules[1:]))
+        prompts = Prompts(problem, prices={"llm0": (0.001, 0.001)})
+        replies = self.replies(prompts.predict(self.history, (1, 0, 1)))
+        assert all(prompts.parse_prediction(reply) for reply in replies)
 
     def test_some_replies_are_malformed(self):
         for chat, parse in (
