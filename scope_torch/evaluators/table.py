@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from scope_torch.constraints import Constraint
-from scope_torch.errors import InputError
+from scope_torch.constraints import COST, QUALITY, Constraint
+from scope_torch.errors import InputError, whole_number
 from scope_torch.observation import Observation, Request, checked_outcomes
 from scope_torch.problem import SelectionProblem, codes_of
 from scope_torch.space import ConfigSpace
@@ -30,7 +30,7 @@ class RecordedTable:
         modules: Names of the N modules.
         llms: Candidate LLMs of each module, in the order of their codes.
         queries: Identifiers of the Q queries, in the order of their indices.
-        cost_usd: `M_1 x ... x M_N x Q` costs in USD (float64); see `rows`.
+        cost_usd: `M_1 x ... x M_N x Q` costs in USD (float64); see `rows`. Nested lists too.
         quality: `M_1 x ... x M_N x Q` qualities in [0, 1] (float64).
         outcomes: Other recorded numbers by name, `M_1 x ... x M_N x Q` each (float64, finite).
         partial: Whether cells may be missing: NaN in all of the arrays.
@@ -40,7 +40,8 @@ class RecordedTable:
             the arrays are then `R x Q`, one row for each. None: they are as above.
 
     Raises:
-        InputError: If shapes do not fit, or a value is missing or outside its range.
+        InputError: If shapes do not fit, a value is missing or outside its range, or an outcome has
+            the name of the cost or of the quality.
 
     Examples:
         >>> table = RecordedTable(
@@ -66,6 +67,12 @@ class RecordedTable:
     rows: np.ndarray | None = None
 
     def __post_init__(self) -> None:
+        for name in {COST, QUALITY} & set(self.outcomes):  # else a bound on it would be of another
+            raise InputError(f"outcome {name!r} has the name of the table's own; give it another")
+        object.__setattr__(self, COST, _numbers(COST, self.cost_usd))
+        object.__setattr__(self, QUALITY, _numbers(QUALITY, self.quality))
+        others = {name: _numbers(name, values) for name, values in self.outcomes.items()}
+        object.__setattr__(self, "outcomes", others)
         of_theta = self.space.sizes if self.rows is None else (len(self.rows),)
         shape = (*of_theta, len(self.queries))
         known = {"cost_usd": self.cost_usd, "quality": self.quality}
@@ -132,11 +139,8 @@ class RecordedTable:
         Raises:
             InputError: If `num_queries` is below 1 or above the number of recorded queries.
         """
-        if not 1 <= num_queries <= len(self.queries):
-            raise InputError(
-                f"num_queries={num_queries} must be 1 to {len(self.queries)}, the queries recorded"
-            )
-        kept = slice(num_queries)
+        more = ", the queries recorded"
+        kept = slice(whole_number("num_queries", num_queries, 1, len(self.queries), more))
         cost, quality = self.cost_usd[..., kept], self.quality[..., kept]
         return replace(
             self,
@@ -172,8 +176,8 @@ class RecordedTable:
             llms=self.llms,
             num_queries=len(self.queries),
             theta_ref=theta_ref,
-            reference_quality=float(quality.mean()),
-            reference_cost_usd=float(cost_usd.mean()),
+            reference_quality=float(quality.mean(dtype=np.float64)),
+            reference_cost_usd=float(cost_usd.mean(dtype=np.float64)),
             epsilon=epsilon,
             reference_answers=tuple(zip(cost_usd.tolist(), quality.tolist(), strict=True)),
             allowed=self._recorded(),
@@ -221,6 +225,16 @@ class RecordedTable:
         has_holes: np.ndarray = np.asarray(present.any(-1) & ~present.all(-1))
         queries = (tuple(np.flatnonzero(one).tolist()) for one in present[has_holes])
         return dict(zip(self._codes_where(has_holes), queries, strict=True)) or None
+
+
+def _numbers(name: str, values: Any) -> np.ndarray:
+    """An array as it is, as fingerprints of old have it; nested lists, tensors and texts as one."""
+    if isinstance(values, np.ndarray) and values.dtype.kind in "biuf":
+        return values
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} must be an array of numbers: {error}") from error
 
 
 class TableEvaluator:
@@ -279,7 +293,7 @@ class TableEvaluator:
 
     def _everywhere(self, values: np.ndarray) -> Tensor:
         """Averages over queries by flat index, NaN where there is no row: `|Theta|`."""
-        means, index = torch.from_numpy(values.mean(-1).ravel()), self.table.index
+        means, index = torch.from_numpy(values.mean(-1, dtype=np.float64).ravel()), self.table.index
         if index is None:
             return means
         every = torch.full((self.table.space.size,), np.nan, dtype=torch.float64)

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from tables import Task, make_task
 
 from scope_torch.errors import InputError
@@ -274,6 +275,23 @@ def test_a_table_names_the_cell_that_is_wrong(what, value):
 def test_a_table_refuses_shapes_that_do_not_fit(what, shape):
     with pytest.raises(InputError, match=rf"{what} has shape .* expected \(2, 2, 3\)"):
         table(**{what: np.zeros(shape)})
+
+
+@pytest.mark.parametrize("make", [np.ndarray.tolist, torch.from_numpy, np.float32])
+def test_a_table_takes_numbers_in_any_form(make):
+    cost = np.arange(12, dtype=np.float64).reshape(2, 2, 3) / 8
+    told = make(cost)
+    made, same = table(cost_usd=told, outcomes={"seconds": told}), table(cost_usd=cost)
+    assert made.problem("t", ["llm1", "llm1"], 0.1) == same.problem("t", ["llm1", "llm1"], 0.1)
+    for one, other in zip(TableEvaluator(made).truth(), TableEvaluator(same).truth(), strict=True):
+        assert one.dtype == torch.float64
+        assert torch.equal(one, other)
+
+
+def test_a_table_refuses_what_is_no_array_of_numbers():
+    for wrong in ([[1.0], [1.0, 2.0]], "many", None):
+        with pytest.raises(InputError, match="cost_usd"):
+            table(cost_usd=wrong)
 
 
 def test_a_table_accepts_the_ends_of_the_ranges():

@@ -93,7 +93,7 @@ def test_a_part_of_it(name, problem):
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("task.num_queries=99", "num_queries=99 must be 1 to 98"),
+        ("task.num_queries=99", "num_queries=99 must be a whole number from 1 to 98"),
         ("task.llms=[SmolLM2-135M]", "has runs of .*1.5B few-shot"),
     ],
 )

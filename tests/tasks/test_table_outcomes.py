@@ -94,6 +94,19 @@ def test_columns_that_cannot_be_used_are_refused(path, cell, columns, words):
         assert word in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["quality", "cost_usd"])
+def test_an_outcome_is_never_taken_for_the_quality_or_the_cost(name, path):
+    own = {"quality": "quality_column", "cost_usd": "cost_column"}[name]
+    with pytest.raises(InputError, match=f"outcome '{name}' has the name of the table's own"):
+        load_table(path, ["_answer"], outcome_columns=[name], **{own: "tokens"})
+
+
+@pytest.mark.parametrize("number", [1.5, "2", True, 0, 3])
+def test_a_part_of_the_queries_is_a_whole_number(number, path):
+    with pytest.raises(InputError, match="must be a whole number from 1 to 2, the queries"):
+        evaluator(path, num_queries=number)
+
+
 def test_a_name_with_braces_is_refused(path):
     path.write_text(ROWS.replace("tokens", "{tokens}"))
     with pytest.raises(InputError, match="without braces"):
