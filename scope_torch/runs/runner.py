@@ -94,7 +94,8 @@ def run(
     began = time.perf_counter()
     settings = run_settings(problem, optimizer, evaluator, budget_usd)
     run_dir = None if run_dir is None else Path(run_dir)
-    known: Known | None = getattr(optimizer, "known", None)
+    told = getattr(optimizer, "known", None)
+    known = told if isinstance(told, Known) else None  # a search of a user may call anything so
     _check_fresh(known, evaluator)
     observations = [] if known is None else known.observations
     truth, truth_seconds = _timed_truth(problem, evaluator)

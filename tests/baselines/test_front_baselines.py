@@ -6,6 +6,8 @@ import pytest
 from botorch.acquisition.multi_objective import logei
 
 from scope_torch.baselines.front import LogNEHVI, OptunaFront, RandomFront
+from scope_torch.runs.runner import run
+from scope_torch.tasks.synthetic import synthetic_task
 from scope_torch.testing import KnownTask, OptimizerConformance, drive
 
 try:
@@ -66,6 +68,14 @@ def test_the_front_is_that_of_the_averages_and_no_pair_costs_twice(make):
         if not any(cost[j] <= cost[i] and quality[j] >= quality[i] for j in index if j != i)
     ]
     assert [task.problem.space.index_of(theta) for theta in search.front] == expected
+
+
+def test_it_can_be_run_as_any_search():
+    """What it knows are no observations of earlier searches."""
+    task = synthetic_task(num_queries=4)
+    search = RandomFront(task.problem, seed=0)
+    result = run(task.problem, search, task.evaluator, budget_usd=9)
+    assert len(result.history) == 4 * len(search.known) == 4 * 36
 
 
 @pytest.mark.parametrize("make", searches()[:2])
