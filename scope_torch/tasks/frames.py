@@ -187,9 +187,7 @@ def _without_blanks(frame: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
     frame = frame.with_columns(floats.fill_nan(None))
     frame = frame.with_columns(pl.when(texts.str.strip_chars() != "").then(texts))
     frame = frame.filter(~pl.all_horizontal(pl.all().is_null())) if frame.columns else frame
-    return frame.with_columns(
-        pl.col(name).cast(pl.String) for name in keys if name in frame.columns
-    )
+    return frame.with_columns(pl.col(name).cast(pl.String) for name in {*keys} & {*frame.columns})
 
 
 def with_numbers(

@@ -107,6 +107,12 @@ def test_a_part_of_the_queries_is_a_whole_number(number, path):
         evaluator(path, num_queries=number)
 
 
+@pytest.mark.parametrize("columns", [["_answer", "_answer"], ["_answer", "query"]])
+def test_a_module_column_that_is_named_twice_is_refused_as_such(columns, path):
+    with pytest.raises(InputError, match="name one column twice"):
+        load_table(path, columns)
+
+
 def test_a_name_with_braces_is_refused(path):
     path.write_text(ROWS.replace("tokens", "{tokens}"))
     with pytest.raises(InputError, match="without braces"):
